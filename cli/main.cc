@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "cli/app.h"
 #include "cli/cli_manual.h"
 #include "cli/exit_codes.h"
@@ -26,31 +27,63 @@
 #include "common/base/host_port.h"
 #include "common/base/version.h"
 #include "common/io/file_system.h"
+#include "common/text/nearest.h"
 
 namespace rankprobe {
 
 namespace {
 
-// What stands where a verb should: "bogus", "config bogus".
-std::optional<std::string> UnknownVerb(const CLI::App& root) {
-  const CLI::App* app = &root;
-  std::string path;
-  while (!app->get_subcommands().empty()) {
-    app = app->get_subcommands().front();
-    absl::StrAppend(&path, app->get_name(), " ");
+// `path`: the verbs that lead to `app`, each with a blank behind it.
+std::optional<std::string> UnknownFlag(const CLI::App& app,
+                                       const std::string& path) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* const option : app.get_options()) {
+    for (const std::string& name : option->get_lnames())
+      flags.push_back(absl::StrCat("--", name));
+    for (const std::string& name : option->get_snames())
+      flags.push_back(absl::StrCat("-", name));
   }
-  const auto named = [](const CLI::App* sub) {
-    return !sub->get_name().empty();
-  };
-  if (app->get_subcommands(named).empty()) return std::nullopt;
-  for (const std::string& word : app->remaining()) {
-    if (!absl::StartsWith(word, "-")) return absl::StrCat(path, word);
+  for (const std::string& word : app.remaining()) {
+    if (!absl::StartsWith(word, "-")) continue;
+    const std::string flag = word.substr(0, word.find('='));
+    return absl::StrCat("there is no flag ", flag, path.empty() ? "" : " of ",
+                        absl::StripSuffix(path, " "), DidYouMean(flag, flags));
   }
   return std::nullopt;
 }
 
-int NoSuchVerb(const std::string& verb) {
-  Print(stderr, "rankprobe: there is no verb %s (see --help)\n", verb);
+std::optional<std::string> UnknownVerb(const CLI::App& app,
+                                       const std::string& path) {
+  std::vector<std::string> verbs;
+  for (const CLI::App* const verb : app.get_subcommands(
+           [](const CLI::App* sub) { return !sub->get_name().empty(); }))
+    verbs.push_back(verb->get_name());
+  if (verbs.empty()) return std::nullopt;
+  for (const std::string& word : app.remaining()) {
+    if (absl::StartsWith(word, "-")) continue;
+    return absl::StrCat("there is no verb ", path, word,
+                        DidYouMean(word, verbs));
+  }
+  return std::nullopt;
+}
+
+// What of the command line is not known, with what it may have been meant for;
+// of CLI11's own messages some name something else that is missing then.
+std::optional<std::string> UnknownWord(const CLI::App& root) {
+  std::string path;
+  for (const CLI::App* app = &root;;) {
+    // run and acc_check hand the rest on.
+    if (app->get_prefix_command()) return std::nullopt;
+    if (const auto flag = UnknownFlag(*app, path)) return flag;
+    const auto chosen = app->get_subcommands();
+    if (chosen.empty()) return UnknownVerb(*app, path);
+    app = chosen.front();
+    absl::StrAppend(&path, app->get_name(), " ");
+  }
+}
+
+int NotKnown(const std::string& what) {
+  Print(stderr, "rankprobe: %s (see --help)\n", what);
   return kBadUsage;
 }
 
@@ -95,10 +128,10 @@ int Main(int argc, char** argv) {
     app.parse(std::move(arguments));
   } catch (const CLI::Success& success) {
     // "bogus --help" asks for the help of something that is not there.
-    if (const auto unknown = UnknownVerb(app)) return NoSuchVerb(*unknown);
+    if (const auto unknown = UnknownWord(app)) return NotKnown(*unknown);
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    if (const auto unknown = UnknownVerb(app)) return NoSuchVerb(*unknown);
+    if (const auto unknown = UnknownWord(app)) return NotKnown(*unknown);
     Print(
         stderr, "rankprobe: %s (see --help)\n",
         absl::StrReplaceAll(std::string(error.what()), {{"\n", " "}}).c_str());

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_join.h"
+#include "cli/client/known_runs.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
 #include "common/config/plan.h"
@@ -15,23 +16,23 @@ namespace rankprobe {
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
   RP_ASSIGN_OR_RETURN(std::string text, ReadSmallFile(path));
   // Bad configs are told at once, with every fault; the collector checks again.
-  const auto parsed = ParseConfig(text, {});
-  if (!parsed.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": ",
-        absl::StrReplaceAll(std::string(parsed.status().message()),
-                            {{"\n", absl::StrCat("\n", path, ": ")}})));
-  }
-  for (const std::string& warning : parsed->warnings) {
-    Print(stderr, "rankprobe: warning: %s: %s\n", path.c_str(),
-          warning.c_str());
-  }
+  const auto parsed = ParseConfigFile(path, text, UnknownKeys::kWarn);
+  RP_RETURN_IF_ERROR(parsed.status());
+  for (const std::string& warning : parsed->warnings)
+    Print(stderr, "rankprobe: warning: %s\n", warning);
   return text;
 }
 
 absl::StatusOr<std::string> ChooseRun(const Client& client,
-                                      const std::string& named) {
-  if (!named.empty()) return named;
+                                      const std::string& named,
+                                      NewRun unknown) {
+  if (!named.empty()) {
+    if (unknown == NewRun::kTake) return named;
+    RP_RETURN_IF_ERROR(CheckRunIsThere(
+        client, named,
+        unknown == NewRun::kOffer ? "; --create for one that is to come" : ""));
+    return named;
+  }
   grpc::ClientContext context;
   client.Prepare(&context);
   v1::ListAgentsResponse agents;

@@ -10,9 +10,15 @@
 
 namespace rankprobe {
 
+// Whether a run that nobody knows may be named.
+enum class NewRun { kRefuse, kOffer, kTake };
+
 // The run that is meant: the named one, or the only one with connected ranks.
+// NOT_FOUND for a named one that is not there, unless `unknown` is kTake; with
+// kOffer the line says that --create takes it.
 absl::StatusOr<std::string> ChooseRun(const Client& client,
-                                      const std::string& named);
+                                      const std::string& named,
+                                      NewRun unknown = NewRun::kRefuse);
 
 // Text of a config.json. INVALID_ARGUMENT with every fault; warnings go to
 // standard error.

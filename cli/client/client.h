@@ -10,8 +10,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "cli/client/away_notes.h"
 #include "common/rpc/grpc_channel.h"
 #include "rankprobe/v1/archive.grpc.pb.h"
@@ -67,27 +65,8 @@ class Client {
     (void)control->GetConfig(&context, v1::GetConfigRequest(), &ignored);
   }
 
-  absl::Status ToStatus(const grpc::Status& status) const {
-    if (status.ok()) return absl::OkStatus();
-    if (globals_.local_reader != nullptr &&
-        status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
-      return absl::FailedPreconditionError(
-          "this asks a collector; --object-store reads what is stored");
-    }
-    if (globals_.local_reader != nullptr) {
-      return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                          status.error_message());
-    }
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-        status.error_code() == grpc::StatusCode::UNIMPLEMENTED ||
-        status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-      return absl::UnavailableError(absl::StrCat(
-          "no rankprobe collector answers at ", globals_.collector, ": ",
-          absl::StrReplaceAll(status.error_message(), {{"\n", " "}})));
-    }
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                        status.error_message());
-  }
+  // In our words; what to do about it is said where that can be known.
+  absl::Status ToStatus(const grpc::Status& status) const;
 
   std::unique_ptr<v1::ControlService::Stub> control;
   std::unique_ptr<v1::ArchiveService::Stub> archive;

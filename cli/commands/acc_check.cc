@@ -37,6 +37,9 @@ absl::Status AccCheck(const Globals& globals,
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
   std::vector<std::string> words;
   std::vector<DumpInput> inputs;  // kept until the worker has ended
+  // The dump may stand by its place, as of other verbs.
+  if (!arguments.empty() && !absl::StartsWith(arguments[0], "-"))
+    words.emplace_back("-api_info");
   for (const std::string& argument : arguments) {
     if (absl::StartsWith(argument, "run:")) {
       RP_ASSIGN_OR_RETURN(DumpInput input, DumpInput::Open(file_system.get(),

@@ -72,9 +72,8 @@ void RegisterAlignCommand(CLI::App* app, Globals* globals,
       "lay a dump beside a reference of another program (vLLM, transformers)");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<AlignVerbFlags>();
-  verb->add_option("target", flags->target, "the dump in question")->required();
-  verb->add_option("reference", flags->reference, "the dump to compare with")
-      ->required();
+  AddTarget(verb, &flags->target, "the dump in question")->required();
+  AddReference(verb, &flags->reference, "the dump to compare with")->required();
   AddAlignFlags(verb, &flags->align);
   verb->get_option("--rules")->required();
   verb->add_option("-o,--output_path", flags->output,

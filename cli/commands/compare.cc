@@ -298,12 +298,11 @@ void RegisterCompareCommand(CLI::App* app, Globals* globals,
       "compare", "a table of two dumps, value by value (csv or xlsx)");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<CompareFlags>();
-  verb->add_option("--target_path", flags->target,
-                   "-tp: dump.json, or a rank, step or dump directory, or "
-                   "run:NAME[@STEP] of the archive")
+  AddTarget(verb, &flags->target,
+            "dump.json, or a rank, step or dump directory, or "
+            "run:NAME[@STEP] of the archive")
       ->required();
-  verb->add_option("--golden_path", flags->reference,
-                   "-gp: the same of the dump to compare with")
+  AddReference(verb, &flags->reference, "the same of the dump to compare with")
       ->required();
   verb->add_option("-o,--output_path", flags->output,
                    "directory for the results");

@@ -108,9 +108,9 @@ void RegisterConfigCheckCommand(CLI::App* app, Globals* globals,
       "states, settings, versions");
   AddGlobals(check, globals);
   auto flags = std::make_shared<ConfigCheckFlags>();
-  check->add_option("target", flags->target,
-                    "the dump in question, or a pack of msprobe (.zip)");
-  check->add_option("reference", flags->reference, "what to compare it with");
+  AddTarget(check, &flags->target,
+            "the dump in question, or a pack of msprobe (.zip)");
+  AddReference(check, &flags->reference, "what to compare it with");
   CLI::Option* const dump =
       check
           ->add_option("-d,--dump", flags->scripts,

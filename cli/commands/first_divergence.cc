@@ -288,10 +288,8 @@ void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
       "the first calls whose outputs differ while their inputs match");
   AddGlobals(divergence, globals);
   auto flags = std::make_shared<DivergenceFlags>();
-  divergence->add_option("target", flags->target, "the dump in question")
-      ->required();
-  divergence
-      ->add_option("reference", flags->reference, "the dump to compare with")
+  AddTarget(divergence, &flags->target, "the dump in question")->required();
+  AddReference(divergence, &flags->reference, "the dump to compare with")
       ->required();
   divergence->add_option("--tolerance", flags->tolerance,
                          "auto (from dtype and sum lengths), or a relative "

@@ -242,10 +242,9 @@ void RegisterGraphCommand(CLI::App* app, Globals* globals,
       "graph_visualize", "the graph database of one dump, or of two compared");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<GraphFlags>();
-  verb->add_option("--target_path", flags->target,
-                   "-tp: a rank, step or dump directory, or run:NAME[@STEP]");
-  verb->add_option("--golden_path", flags->reference,
-                   "-gp: the dump to compare with");
+  AddTarget(verb, &flags->target,
+            "a rank, step or dump directory, or run:NAME[@STEP]");
+  AddReference(verb, &flags->reference, "the dump to compare with");
   verb->add_option("--input_path", flags->input_path,
                    "the older form of -tp and -gp: a compare.json with "
                    "npu_path, bench_path, is_print_compare_log")

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "cli/app.h"
 #include "cli/client/choose_run.h"
+#include "cli/client/known_runs.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/numbers.h"
 #include "cli/flags/ranges.h"
@@ -164,6 +165,8 @@ absl::Status Events(const Globals& globals, const std::string& run,
   const Client client(globals);
   RP_ASSIGN_OR_RETURN(const v1::ListEventsResponse response,
                       FetchEvents(client, run, 0, limit));
+  if (response.events().empty() && !run.empty())
+    RP_RETURN_IF_ERROR(CheckRunIsThere(client, run, ""));
   if (globals.json) {
     PrintJson(ToJson(response));
     return absl::OkStatus();
@@ -184,10 +187,19 @@ void Sleep(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
+// Who watches may have begun before the job has.
+void SayIfToCome(const Client& client, const std::string& run) {
+  if (run.empty()) return;
+  const absl::Status there =
+      CheckRunIsThere(client, run, "; waiting for it to come");
+  if (!there.ok()) Print(stderr, "rankprobe: %s\n", there.message());
+}
+
 // One JSON object a line: {"event": ..} as they come, {"agents": [..]} at each
 // interval.
 absl::Status Watch(const Globals& globals, const WatchFlags& flags) {
   const Client client(globals);
+  SayIfToCome(client, flags.run);
   uint64_t after = 0;
   for (int64_t round = 0; flags.rounds == 0 || round < flags.rounds; ++round) {
     if (round > 0) Sleep(flags.interval_seconds);
@@ -218,6 +230,7 @@ class Top {
       : client_(globals), flags_(flags), terminal_(::isatty(STDOUT_FILENO)) {}
 
   absl::Status Run() {
+    SayIfToCome(client_, flags_.run);
     for (int64_t round = 0; flags_.rounds == 0 || round < flags_.rounds;
          ++round) {
       if (round > 0) Sleep(flags_.interval_seconds);
@@ -291,7 +304,7 @@ class Top {
 };
 
 absl::Status TriggersSet(const Globals& globals, const std::string& named,
-                         const std::string& path) {
+                         const std::string& path, bool create) {
   RP_ASSIGN_OR_RETURN(const std::string json, ReadSmallFile(path));
   auto spec = ParseTriggerSpec(json);
   if (!spec.ok()) {
@@ -301,7 +314,9 @@ absl::Status TriggersSet(const Globals& globals, const std::string& named,
   const Client client(globals);
   v1::SetTriggersRequest request;
   *request.mutable_spec() = *std::move(spec);
-  RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, named));
+  RP_ASSIGN_OR_RETURN(
+      *request.mutable_run(),
+      ChooseRun(client, named, create ? NewRun::kTake : NewRun::kOffer));
   client.Introduce(request.ByteSizeLong());
   grpc::ClientContext context;
   client.Prepare(&context);
@@ -371,9 +386,13 @@ void AddTriggers(CLI::App* app, Globals* globals, ParsedCommand* command) {
   }
   set->add_option("FILE", *file, "JSON; docs/formats.md, \"Triggers\"")
       ->required();
-  set->callback([command, run, file] {
-    command->run = [run, file](const Globals& g, int*) {
-      return TriggersSet(g, *run, *file);
+  auto create = std::make_shared<bool>(false);
+  set->add_flag("--create", *create,
+                "of a run that is still to come: its ranks get it when they "
+                "join");
+  set->callback([command, run, file, create] {
+    command->run = [run, file, create](const Globals& g, int*) {
+      return TriggersSet(g, *run, *file, *create);
     };
   });
   get->callback([command, run] {

@@ -19,7 +19,8 @@ namespace {
 
 struct OverflowFlags {
   std::string input;
-  std::string output = "./output";
+  // Empty: the answer on the terminal is all.
+  std::string output;
   bool force = false;
 };
 
@@ -33,7 +34,7 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
                       analysis::CheckOverflow(file_system.get(), input.path()));
   std::string path;
   // Nothing found, nothing written: as msprobe.
-  if (!origins.empty()) {
+  if (!origins.empty() && !flags.output.empty()) {
     RP_ASSIGN_OR_RETURN(const OutputDirectory output,
                         OutputDirectory::Make(file_system.get(), flags.output));
     // msprobe's name, time_ns() included.
@@ -53,7 +54,7 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
   for (const analysis::OverflowOrigin& origin : origins) {
     Print(stdout, "rank %d: %s\n", origin.rank, origin.call);
   }
-  Print(stdout, "details: %s\n", path);
+  if (!path.empty()) Print(stdout, "details: %s\n", path);
   return absl::OkStatus();
 }
 
@@ -66,12 +67,11 @@ void RegisterOverflowCheckCommand(CLI::App* app, Globals* globals,
       "where the first NaN or infinity came from, over ranks");
   AddGlobals(overflow, globals);
   auto overflow_flags = std::make_shared<OverflowFlags>();
-  overflow
-      ->add_option("-i,--input_path", overflow_flags->input,
-                   "a step directory with its ranks")
+  AddInput(overflow, "step", &overflow_flags->input,
+           "a step directory with its ranks")
       ->required();
   overflow->add_option("-o,--output_path", overflow_flags->output,
-                       "directory for the report");
+                       "directory for the report; none is written without");
   AddForce(overflow, &overflow_flags->force);
   overflow->callback([command, overflow_flags] {
     command->run = [overflow_flags](const Globals& g, int*) {

@@ -86,7 +86,7 @@ void RegisterReplicasCommand(CLI::App* app, Globals* globals,
       "replicas", "what should be equal across the ranks of a dump and is not");
   AddGlobals(replicas, globals);
   auto replica_flags = std::make_shared<ReplicaFlags>();
-  replicas->add_option("dump", replica_flags->dump, "a step or dump directory")
+  AddInput(replicas, "dump", &replica_flags->dump, "a step or dump directory")
       ->required();
   replicas->add_option("--groups", replica_flags->groups,
                        "ranks that hold the same parameters, like 0,2;1,3");

@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "cli/app.h"
 #include "cli/client/away_notes.h"
+#include "cli/client/known_runs.h"
 #include "cli/exit_codes.h"
 #include "cli/output/ledger_text.h"
 #include "cli/output/output.h"
@@ -106,6 +107,8 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
   absl::Status status =
       client.ToStatus(client.control->ListAgents(&context, request, &response));
   if (!status.ok()) return status;
+  if (!run.empty() && response.agents().empty())
+    RP_RETURN_IF_ERROR(CheckRunIsThere(client, run, ""));
   if (globals.json) {
     PrintJson(ToJson(response));
     return absl::OkStatus();

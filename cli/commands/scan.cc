@@ -147,7 +147,10 @@ absl::Status ReadSigns(const Globals& globals, const ScanFlags& flags,
   return absl::OkStatus();
 }
 
-std::string NumberText(double value) { return absl::StrFormat("%.5g", value); }
+// The sign of a NaN is no news.
+std::string NumberText(double value) {
+  return std::isnan(value) ? "nan" : absl::StrFormat("%.5g", value);
+}
 
 std::string WhatText(const analysis::ScanFinding& finding) {
   switch (finding.kind) {

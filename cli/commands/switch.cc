@@ -13,6 +13,8 @@
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
 #include "common/config/api_list.h"
+#include "common/config/config_schema.h"
+#include "common/config/plan.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -24,7 +26,7 @@ struct SwitchFlags {
   bool own_api_list = false, all_requests = false;
   int64_t at_step = -1, for_steps = 0;
   double wait_seconds = 10;
-  bool no_wait = false;
+  bool no_wait = false, create = false;
   uint64_t epoch = 0;
 };
 
@@ -87,6 +89,29 @@ void Report(const Globals& globals, bool no_wait,
   }
 }
 
+// What `enable` records where it was not told: it may be an older --config of
+// somebody else.
+void SayConfigKept(const Client& client, const std::string& run) {
+  grpc::ClientContext context;
+  client.Prepare(&context);
+  v1::GetConfigRequest request;
+  request.set_run(run);
+  v1::GetConfigResponse response;
+  if (!client.control->GetConfig(&context, request, &response).ok()) return;
+  const auto config = ParseConfig(response.config_json(), {});
+  if (!config.ok()) return;
+  const Plan& plan = config->plan;
+  const auto set = [](const char* what, const IntSet& values) {
+    return values.all() ? "" : absl::StrCat(", ", what, " ", values.Text());
+  };
+  Print(stdout,
+        "  with the configuration that the run has: task %s, level %s%s%s%s; "
+        "`rankprobe config get` prints it, --config FILE replaces it\n",
+        std::string(TaskName(plan.task)), std::string(LevelName(plan.level)),
+        set("ranks", plan.ranks), set("steps", plan.steps),
+        plan.list.empty() && plan.scope.empty() ? "" : ", some calls alone");
+}
+
 absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
                        bool enable, int* exit_code) {
   const Client client(globals);
@@ -100,7 +125,9 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
     RP_ASSIGN_OR_RETURN(*request.mutable_config_json(),
                         ReadConfigFile(flags.config));
   }
-  RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, flags.run));
+  RP_ASSIGN_OR_RETURN(*request.mutable_run(),
+                      ChooseRun(client, flags.run,
+                                flags.create ? NewRun::kTake : NewRun::kOffer));
   client.Introduce(request.config_json().size());
   grpc::ClientContext context;
   client.Prepare(&context, flags.wait_seconds);
@@ -108,6 +135,8 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
   RP_RETURN_IF_ERROR(client.ToStatus(
       client.control->SetDumpEnable(&context, request, &result)));
   Report(globals, flags.no_wait, result, exit_code);
+  if (enable && flags.config.empty() && !globals.json)
+    SayConfigKept(client, request.run());
   return absl::OkStatus();
 }
 
@@ -130,7 +159,9 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
     }
   }
   if (flags.own_api_list) request.set_api_list("");
-  RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, flags.run));
+  RP_ASSIGN_OR_RETURN(*request.mutable_run(),
+                      ChooseRun(client, flags.run,
+                                flags.create ? NewRun::kTake : NewRun::kOffer));
   client.Introduce(request.ByteSizeLong());
   grpc::ClientContext context;
   client.Prepare(&context, flags.wait_seconds);
@@ -213,6 +244,9 @@ void AddSwitchFlags(CLI::App* verb, SwitchFlags* flags) {
   verb->add_option("--epoch", flags->epoch,
                    "only if the run is still at this epoch")
       ->check(IntegerWithin(0, std::numeric_limits<int64_t>::max()));
+  verb->add_flag("--create", flags->create,
+                 "of a run that is still to come: its ranks get it when they "
+                 "join");
   verb->add_flag("--no-wait", flags->no_wait,
                  "do not wait for the step to come");
 }
@@ -268,6 +302,19 @@ void RegisterSwitchCommands(CLI::App* app, Globals* globals,
                   "the run; may be left out when one is connected");
   get->callback([command, run] {
     command->run = [run](const Globals& g, int*) { return ConfigGet(g, *run); };
+  });
+  // No AddGlobals: it asks no collector.
+  CLI::App* const schema = config->add_subcommand(
+      "schema", "print the JSON schema of config.json, for editors");
+  auto markdown = std::make_shared<bool>(false);
+  schema->add_flag("--markdown", *markdown,
+                   "the same for readers: tables of all fields");
+  schema->callback([command, markdown] {
+    command->run = [markdown](const Globals&, int*) {
+      Print(stdout, "%s",
+            Lines{*markdown ? ConfigMarkdown() : ConfigJsonSchema()});
+      return absl::OkStatus();
+    };
   });
   CLI::App* const set = config->add_subcommand(
       "set", "replace it, on the same step on all chosen ranks");

@@ -22,7 +22,8 @@ namespace rankprobe {
 std::vector<std::string> ArgumentsOf(int argc, char** argv) {
   static const auto* const kVerbs = new std::vector<std::string>{
       "compare",          "graph_visualize", "overflow_check", "acc_check",
-      "first-divergence", "replicas",        "merge_result"};
+      "first-divergence", "replicas",        "merge_result",   "align",
+      "config_check"};
   // CLI11 reads -tp as -t and -p.
   static const auto* const kLong = new std::map<std::string, std::string>{
       {"-tp", "--target_path"},
@@ -76,6 +77,24 @@ void AddForce(CLI::App* verb, bool* force) {
   verb->add_flag("--force", *force,
                  "read files that others can change, that belong to another "
                  "user, or that are links (with a warning)");
+}
+
+CLI::Option* AddTarget(CLI::App* verb, std::string* path,
+                       const std::string& text) {
+  return verb->add_option("--target_path,target", *path,
+                          absl::StrCat(text, "; or -tp, --target_path"));
+}
+
+CLI::Option* AddReference(CLI::App* verb, std::string* path,
+                          const std::string& text) {
+  return verb->add_option("--golden_path,reference", *path,
+                          absl::StrCat(text, "; or -gp, --golden_path"));
+}
+
+CLI::Option* AddInput(CLI::App* verb, const std::string& place,
+                      std::string* path, const std::string& text) {
+  return verb->add_option(absl::StrCat("-i,--input_path,", place), *path,
+                          absl::StrCat(text, "; or -i, --input_path"));
 }
 
 CLI::Option* AddLayerMapping(CLI::App* verb, std::string* file) {

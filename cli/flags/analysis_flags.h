@@ -29,6 +29,17 @@ std::unique_ptr<FileSystem> OpenInputs(bool force);
 // The flag of the verbs that read dumps.
 void AddForce(CLI::App* verb, bool* force);
 
+// The dump that a verb looks at, and the one that it is compared with. Each may
+// stand by its place, which is what the documents show, or behind the flag that
+// other verbs and msprobe's have for it. `text`: what it may be.
+CLI::Option* AddTarget(CLI::App* verb, std::string* path,
+                       const std::string& text);
+CLI::Option* AddReference(CLI::App* verb, std::string* path,
+                          const std::string& text);
+// The same of a verb that looks at one directory: -i, --input_path.
+CLI::Option* AddInput(CLI::App* verb, const std::string& place,
+                      std::string* path, const std::string& text);
+
 // -lm, which may stand without a file: by scope alone. So what it was given is
 // read where the option that is returned was there.
 CLI::Option* AddLayerMapping(CLI::App* verb, std::string* file);

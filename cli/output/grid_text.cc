@@ -17,7 +17,9 @@ std::string ExactText(double value) {
 }
 
 std::string ShortText(const std::optional<double>& value) {
-  return value.has_value() ? absl::StrFormat("%.5g", *value) : "-";
+  if (!value.has_value()) return "-";
+  // The sign of a NaN is no news.
+  return std::isnan(*value) ? "nan" : absl::StrFormat("%.5g", *value);
 }
 
 std::string StepsText(const v1::GridHead& head, int column) {

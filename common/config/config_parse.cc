@@ -1,37 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // config.json -> Plan. Grammar and rules: docs/formats.md, "config.json".
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/container/flat_hash_set.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "common/base/limits.h"
+#include "common/config/config_fields.h"
 #include "common/config/config_reader.h"
+#include "common/config/json_place.h"
 #include "common/config/monitor_section.h"
 #include "common/config/plan.h"
+#include "common/config/section_values.h"
 #include "common/records/entry_names.h"
+#include "common/text/nearest.h"
 #include "common/text/visible_text.h"
-#include "re2/re2.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr std::array kTasks = {"statistics", "tensor", "structure", "monitor"};
-constexpr std::array kLevels = {"L0", "L1", "mix", "debug"};
-constexpr std::array kPrecisions = {"low", "high"};
-constexpr std::array kRiskLevels = {"ALL", "CORE", "FOCUS"};
-constexpr std::array kSummaryModes = {"statistics", "md5", "xor"};
 constexpr absl::string_view kKernelWords =
     "max, min, mean, l2norm, count, negative zero count, zero count, "
     "positive zero count, nan count, negative inf count, positive inf count, "
@@ -60,35 +54,13 @@ constexpr Refused kRefusedTasks[] = {
      "statistics, tensor, structure or monitor (kernel_dump needs an NPU)"},
 };
 
-// Look-around and back references are legal for MindSpore, unknown to RE2 and
-// so taken as they are. Linear in time and bounded in memory: configs come from
-// everywhere.
-bool IsRegularExpression(absl::string_view pattern) {
-  RE2::Options options;
-  options.set_log_errors(false);
-  constexpr int64_t kMaxMemory = 1 << 16;
-  options.set_max_mem(kMaxMemory);
-  const RE2 compiled(re2::StringPiece(pattern.data(), pattern.size()), options);
-  switch (compiled.error_code()) {
-    case RE2::NoError:
-    case RE2::ErrorPatternTooLarge:
-    case RE2::ErrorBadPerlOp:
-      return true;
-    case RE2::ErrorBadEscape:
-      return compiled.error_arg().size() == 2 &&
-             absl::ascii_isdigit(
-                 static_cast<unsigned char>(compiled.error_arg()[1]));
-    default:
-      return false;
-  }
-}
-
 class Parser {
  public:
   Parser(const rapidjson::Document& document, const ConfigOverrides& overrides)
-      : top_(&document, "", &faults_), overrides_(overrides) {}
+      : top_(&document, "", &faults_, kTop), overrides_(overrides) {}
 
-  absl::StatusOr<ConfigResult> Parse() {
+  // Faults and warnings are empty where it is as it should be.
+  Plan Parse() {
     ParseTask();
     ParseLevel();
     ChooseLevelOfMonitor();
@@ -100,20 +72,21 @@ class Parser {
       ParseMonitorSection(top_.Get("monitor"), &faults_, &plan_);
     }
     CheckCombinations();
-    for (const std::string& name : top_.UnknownNames())
-      warnings_.push_back(absl::StrCat("unknown key ", name));
-    if (!faults_.empty()) return faults_.ToStatus();
-    for (std::string& warning : warnings_) warning = VisibleText(warning);
-    return ConfigResult{std::move(plan_), std::move(warnings_)};
+    AddUnknown(top_, kTop);
+    return std::move(plan_);
   }
+  const ConfigFaults& faults() const { return faults_; }
+  const std::vector<ConfigFaults::Line>& unknown() const { return unknown_; }
+  const std::vector<ConfigFaults::Line>& warnings() const { return warnings_; }
 
  private:
   void ParseTask() {
     std::optional<std::string> text = top_.String("task");
     if (overrides_.task.has_value()) text = overrides_.task;
     if (!text.has_value()) return;
-    for (size_t i = 0; i < kTasks.size(); ++i) {
-      if (*text == kTasks[i]) {
+    const absl::Span<const char* const> tasks = Words("task");
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      if (*text == tasks[i]) {
         plan_.task = static_cast<Task>(i);
         return;
       }
@@ -123,15 +96,16 @@ class Parser {
         return top_.Fault("task", *text, refused.reason);
     }
     top_.Fault("task", absl::StrCat("\"", *text, "\""),
-               absl::StrCat("one of ", absl::StrJoin(kTasks, ", ")));
+               absl::StrCat("one of ", absl::StrJoin(tasks, ", ")));
   }
 
   void ParseLevel() {
     std::optional<std::string> text = top_.String("level");
     if (overrides_.level.has_value()) text = overrides_.level;
     if (!text.has_value()) return;
-    for (size_t i = 0; i < kLevels.size(); ++i) {
-      if (*text == kLevels[i]) {
+    const absl::Span<const char* const> levels = Words("level");
+    for (size_t i = 0; i < levels.size(); ++i) {
+      if (*text == levels[i]) {
         plan_.level = static_cast<Level>(i);
         return;
       }
@@ -145,13 +119,13 @@ class Parser {
       return top_.Fault(
           "level", "L2",
           absl::StrCat(
-              "one of ", absl::StrJoin(kLevels, ", "), " (L2 dumps NPU kernels",
+              "one of ", absl::StrJoin(levels, ", "), " (L2 dumps NPU kernels",
               one_name ? ""
                        : ", and needs task tensor with one API name in list",
               ")"));
     }
     top_.Fault("level", absl::StrCat("\"", *text, "\""),
-               absl::StrCat("one of ", absl::StrJoin(kLevels, ", ")));
+               absl::StrCat("one of ", absl::StrJoin(levels, ", ")));
   }
 
   void ParseTop() {
@@ -164,11 +138,9 @@ class Parser {
       top_.Fault("dump_path", had_path ? "\"\"" : "absent",
                  "a directory, from the file or the constructor");
     }
-    top_.Has("dump_path");
     plan_.dump_path = path.value_or("");
     plan_.ranks = top_.Ranges("rank");
     if (overrides_.step_json.has_value()) {
-      top_.Has("step");
       rapidjson::Document steps;
       const std::string wrapped =
           absl::StrCat("{\"step\":", *overrides_.step_json, "}");
@@ -186,21 +158,15 @@ class Parser {
     plan_.extra_info = top_.Bool("extra_info").value_or(true);
     plan_.auto_export = top_.Bool("auto_export").value_or(false);
     plan_.dump_enable = top_.Bool("dump_enable");
-    if (const auto i = top_.OneOf("precision", kPrecisions))
+    if (const auto i = top_.OneOf("precision"))
       plan_.precision = static_cast<Precision>(*i);
-    if (const auto i = top_.OneOf("risk_level", kRiskLevels))
+    if (const auto i = top_.OneOf("risk_level"))
       plan_.risk_level = static_cast<RiskLevel>(*i);
     if (const rapidjson::Value* named = top_.Get("custom_op_namespaces");
         named != nullptr && !named->IsNull()) {
       plan_.custom_op_namespaces = top_.StringList("custom_op_namespaces");
     }
-    // Sections of other tasks may stand in the file; they are not read.
-    for (const char* other :
-         {"statistics", "tensor", "structure", "monitor", "acc_check",
-          "overflow_check", "exception_dump", "nan_check", "run_ut",
-          "grad_probe", "free_benchmark"}) {
-      top_.Has(other);
-    }
+    if (top_.Has("$schema")) top_.String("$schema");
   }
 
   void ParseSection() {
@@ -209,7 +175,8 @@ class Parser {
     if (section == nullptr) return;
     if (!section->IsObject())
       return top_.Fault(name.c_str(), JsonText(*section), "an object");
-    ConfigReader reader(section, name + ".", &faults_);
+    section_ = SectionOf(plan_.task);
+    ConfigReader reader(section, name + ".", &faults_, section_);
     ParseScope(&reader);
     plan_.list = reader.StringList("list");
     CheckPatterns(&reader, "list", plan_.list);
@@ -217,21 +184,16 @@ class Parser {
       plan_.tensor_list = reader.StringList("tensor_list");
       CheckPatterns(&reader, "tensor_list", plan_.tensor_list);
     }
-    ParseDataMode(&reader);
+    if (!plan_.Monitors()) ParseDataMode(&reader, &plan_.data_mode);
     ParseSummaryMode(&reader);
     ParseExtraStatistics(&reader);
-    ParseSlices(&reader);
+    ParseSlices(&reader, &faults_, &plan_.slices);
     ParseRequest(&reader);
-    for (const char* name : {"every", "values"}) {
-      if (plan_.Monitors()) reader.Has(name);
-    }
     // MindSpore's: checked, then without effect here.
-    constexpr std::array kDevices = {"host", "device"};
-    constexpr std::array kFormats = {"npy", "bin"};
-    if (reader.OneOf("device", kDevices))
+    if (reader.OneOf("device"))
       Ignored(name, "device", "for MindSpore static graphs only");
     if (plan_.task == Task::kTensor) {
-      if (reader.OneOf("file_format", kFormats))
+      if (reader.OneOf("file_format"))
         Ignored(name, "file_format", "for MindSpore L2 only");
       plan_.bench_path = reader.String("bench_path").value_or("");
       constexpr size_t kMaxRunName = 255;
@@ -250,15 +212,52 @@ class Parser {
         }
       }
     }
-    for (const std::string& unknown : reader.UnknownNames()) {
-      warnings_.push_back(absl::StrCat("unknown key ", unknown));
+    AddUnknown(reader, section_);
+  }
+
+  absl::Span<const char* const> Words(absl::string_view field) const {
+    return FindConfigField(kTop, field)->words;
+  }
+
+  static ConfigSection SectionOf(Task task) {
+    switch (task) {
+      case Task::kStatistics:
+        return kStatisticsSection;
+      case Task::kTensor:
+        return kTensorSection;
+      case Task::kStructure:
+        return kStructureSection;
+      case Task::kMonitor:
+        return kMonitorSection;
     }
+    return kStatisticsSection;
+  }
+
+  void AddUnknown(const ConfigReader& reader, ConfigSection section) {
+    const std::vector<std::string> known = ConfigFieldNames(section);
+    for (const std::string& name : reader.UnknownNames()) {
+      // A key that is refused with its reason.
+      if (absl::c_any_of(faults_.lines(), [&](const ConfigFaults::Line& line) {
+            return line.field == name;
+          }))
+        continue;
+      absl::string_view key = name;
+      if (section != kTop)
+        key.remove_prefix(ConfigSectionName(section).size() + 1);
+      unknown_.push_back(
+          {name, VisibleText(absl::StrCat("unknown key ", name,
+                                          DidYouMean(key, known)))});
+    }
+  }
+
+  void Warn(std::string field, absl::string_view text) {
+    warnings_.push_back({std::move(field), VisibleText(text)});
   }
 
   void ParseSummaryMode(ConfigReader* reader) {
     const rapidjson::Value* const v = reader->Get("summary_mode");
     if (v == nullptr || !v->IsArray()) {
-      if (const auto i = reader->OneOf("summary_mode", kSummaryModes))
+      if (const auto i = reader->OneOf("summary_mode"))
         plan_.summary_mode = static_cast<SummaryMode>(*i);
       return;
     }
@@ -273,50 +272,25 @@ class Parser {
 
   void Ignored(absl::string_view section, absl::string_view key,
                absl::string_view reason) {
-    warnings_.push_back(
-        absl::StrCat(section, ".", key, " is ", reason, " and has no effect"));
+    const std::string field = absl::StrCat(section, ".", key);
+    Warn(field, absl::StrCat(field, " is ", reason, " and has no effect"));
   }
 
-  // name-regex(...) among names: a fault where that is no regular expression,
-  // else one warning. They select nothing here and a compilation takes its time,
-  // also of the collector's: what comes after the first few is taken as it is.
+  // They select nothing here: one warning for each field.
   void CheckPatterns(ConfigReader* reader, const char* name,
                      absl::Span<const std::string> items) {
-    constexpr absl::string_view kBegin = "name-regex(";
-    constexpr size_t kShown = 120;
-    constexpr size_t kMaxPatternBytes = 1024;
-    constexpr size_t kMaxPatterns = 64;
-    bool any = false;
-    absl::flat_hash_set<absl::string_view> checked;
-    for (const std::string& item : items) {
-      absl::string_view pattern = item;
-      if (!absl::ConsumePrefix(&pattern, kBegin)) continue;
-      any = true;
-      const bool closed = absl::ConsumeSuffix(&pattern, ")");
-      if (pattern.size() > kMaxPatternBytes) {
-        reader->Fault(name, item.substr(0, kShown),
-                      absl::StrCat("a regular expression of at most ",
-                                   kMaxPatternBytes, " bytes"));
-      } else if (!closed || (checked.size() < kMaxPatterns &&
-                             checked.insert(pattern).second &&
-                             !IsRegularExpression(pattern))) {
-        reader->Fault(name, item.substr(0, kShown), "a regular expression");
-      }
-    }
-    if (any) {
-      warnings_.push_back(absl::StrCat(
-          reader->FieldName(name),
-          ": name-regex is for static graphs of MindSpore and selects nothing "
-          "of PyTorch"));
-    }
+    if (!HasNamePatterns(reader, name, items)) return;
+    const std::string field = reader->FieldName(name);
+    Warn(field, absl::StrCat(field,
+                             ": name-regex is for static graphs of MindSpore "
+                             "and selects nothing of PyTorch"));
   }
 
   void ChooseLevelOfMonitor() {
     if (!plan_.Monitors() || plan_.level == Level::kL0) return;
     if (overrides_.level.has_value() || top_.Has("level")) {
-      warnings_.push_back(absl::StrCat("task monitor has no level ",
-                                       LevelName(plan_.level),
-                                       "; level L0 is used"));
+      Warn("level", absl::StrCat("task monitor has no level ",
+                                 LevelName(plan_.level), "; level L0 is used"));
     }
     plan_.level = Level::kL0;
   }
@@ -341,45 +315,6 @@ class Parser {
     plan_.scope = std::move(scope);
   }
 
-  void ParseDataMode(ConfigReader* reader) {
-    const std::vector<std::string> modes = reader->StringList("data_mode");
-    if (modes.empty()) return;
-    constexpr absl::string_view kLegal =
-        "at most four of all, forward, backward, input, output, with all alone";
-    if (modes.size() > 4)
-      return reader->Fault("data_mode", absl::StrJoin(modes, ","), kLegal);
-    bool all = false, forward = false, backward = false, input = false,
-         output = false;
-    for (const std::string& mode : modes) {
-      if (mode == "all") {
-        all = true;
-      } else if (mode == "forward") {
-        forward = true;
-      } else if (mode == "backward") {
-        backward = true;
-      } else if (mode == "input") {
-        input = true;
-      } else if (mode == "output") {
-        output = true;
-      } else {
-        return reader->Fault("data_mode", absl::StrCat("\"", mode, "\""),
-                             kLegal);
-      }
-    }
-    if (all) {
-      if (modes.size() > 1)
-        reader->Fault("data_mode", absl::StrJoin(modes, ","), kLegal);
-      return;
-    }
-    DataMode& mode = plan_.data_mode;
-    const bool no_direction = !forward && !backward, no_io = !input && !output;
-    mode.forward = forward || no_direction;
-    mode.backward = backward || no_direction;
-    mode.input = input || no_io;
-    mode.output = output || no_io;
-    mode.parameters_grad = !(forward && !backward);
-  }
-
   void ParseExtraStatistics(ConfigReader* reader) {
     constexpr char kName[] = "extra_statistics";
     for (const std::string& word : reader->StringList(kName)) {
@@ -393,40 +328,12 @@ class Parser {
     if (plan_.summary_mode != SummaryMode::kXor && plan_.RecordsValues()) {
       return;
     }
-    warnings_.push_back(absl::StrCat(
-        reader->FieldName(kName), " has no effect: ",
-        !plan_.RecordsValues() ? "task structure" : "summary_mode xor",
-        " has no statistics"));
+    Warn(reader->FieldName(kName),
+         absl::StrCat(
+             reader->FieldName(kName), " has no effect: ",
+             !plan_.RecordsValues() ? "task structure" : "summary_mode xor",
+             " has no statistics"));
     plan_.extra_statistics = {};
-  }
-
-  void ParseSlices(ConfigReader* reader) {
-    const rapidjson::Value* slices = reader->Get("slice");
-    if (slices == nullptr) return;
-    constexpr absl::string_view kLegal =
-        "a list of {dim, begin, end[, size]} with integers";
-    if (!slices->IsArray())
-      return reader->Fault("slice", JsonText(*slices), kLegal);
-    for (const rapidjson::Value& item : slices->GetArray()) {
-      if (!item.IsObject()) {
-        reader->Fault("slice", JsonText(item), kLegal);
-        continue;
-      }
-      ConfigReader one(&item, reader->FieldName("slice") + ".", &faults_);
-      SliceSpec slice;
-      const auto dim = one.Int("dim", -64, 63),
-                 begin = one.Int("begin", INT64_MIN, INT64_MAX),
-                 end = one.Int("end", INT64_MIN, INT64_MAX);
-      slice.size = one.Int("size", 0, INT64_MAX);
-      for (const char* needed : {"dim", "begin", "end"}) {
-        if (!one.Has(needed)) one.Fault(needed, "absent", "an integer");
-      }
-      if (!dim || !begin || !end) continue;
-      slice.dim = *dim;
-      slice.begin = *begin;
-      slice.end = *end;
-      plan_.slices.push_back(slice);
-    }
   }
 
   void ParseRequest(ConfigReader* reader) {
@@ -440,9 +347,11 @@ class Parser {
     const char* why =
         " has no effect: of task statistics or tensor at level L0, L1 or mix";
     if (!plan_.request_id.empty())
-      warnings_.push_back(absl::StrCat(reader->FieldName("request_id"), why));
+      Warn(reader->FieldName("request_id"),
+           absl::StrCat(reader->FieldName("request_id"), why));
     if (!plan_.slices.empty())
-      warnings_.push_back(absl::StrCat(reader->FieldName("slice"), why));
+      Warn(reader->FieldName("slice"),
+           absl::StrCat(reader->FieldName("slice"), why));
     plan_.request_id.clear();
     plan_.slices.clear();
   }
@@ -450,9 +359,9 @@ class Parser {
   void CheckCombinations() {
     if (plan_.task == Task::kStructure && plan_.level != Level::kL0 &&
         plan_.level != Level::kMix) {
-      warnings_.push_back(absl::StrCat("task structure has no level ",
-                                       std::string(LevelName(plan_.level)),
-                                       "; level mix is used"));
+      Warn("level", absl::StrCat("task structure has no level ",
+                                 std::string(LevelName(plan_.level)),
+                                 "; level mix is used"));
       plan_.level = Level::kMix;
     }
     if (plan_.async_dump && plan_.summary_mode == SummaryMode::kMd5 &&
@@ -467,22 +376,47 @@ class Parser {
     }
     if (plan_.level == Level::kDebug) {
       if (!plan_.tensor_list.empty())
-        warnings_.push_back("tensor_list has no effect at level debug");
+        Warn("statistics.tensor_list",
+             "tensor_list has no effect at level debug");
       plan_.tensor_list.clear();
       if (plan_.async_dump) plan_.list.clear();
     }
     if (!plan_.bench_path.empty() && plan_.summary_mode != SummaryMode::kMd5) {
-      warnings_.push_back(
-          "tensor.bench_path needs summary_mode md5 on both sides; nothing "
-          "will be compared");
+      Warn("tensor.bench_path",
+           "tensor.bench_path needs summary_mode md5 on both sides; nothing "
+           "will be compared");
     }
   }
 
   ConfigFaults faults_;
-  std::vector<std::string> warnings_;
+  std::vector<ConfigFaults::Line> unknown_, warnings_;
+  ConfigSection section_ = kNoSection;
   ConfigReader top_;
   const ConfigOverrides& overrides_;
   Plan plan_;
+};
+
+// "config.json:3:5: ", for the lines of a file; of the first ones, since each
+// takes a walk over the text.
+class Places {
+ public:
+  Places(absl::string_view file, absl::string_view json)
+      : file_(file), json_(json) {}
+
+  std::string Line(const ConfigFaults::Line& line) {
+    constexpr int kMaxWalks = 64;
+    std::optional<TextPlace> place;
+    if (!line.field.empty() && walks_++ < kMaxWalks)
+      place = PlaceOfKey(json_, line.field);
+    return place.has_value() ? absl::StrCat(file_, ":", place->line, ":",
+                                            place->column, ": ", line.text)
+                             : absl::StrCat(file_, ": ", line.text);
+  }
+
+ private:
+  const absl::string_view file_;
+  const absl::string_view json_;
+  int walks_ = 0;
 };
 
 }  // namespace
@@ -493,7 +427,50 @@ absl::StatusOr<ConfigResult> ParseConfig(absl::string_view json,
   if (const absl::Status status = ParseConfigDocument(json, &document);
       !status.ok())
     return status;
-  return Parser(document, overrides).Parse();
+  Parser parser(document, overrides);
+  ConfigResult result{parser.Parse(), {}};
+  if (!parser.faults().empty()) return parser.faults().ToStatus();
+  for (const auto* lines : {&parser.unknown(), &parser.warnings()}) {
+    for (const ConfigFaults::Line& line : *lines)
+      result.warnings.push_back(line.text);
+  }
+  return result;
+}
+
+absl::StatusOr<ConfigResult> ParseConfigFile(absl::string_view file,
+                                             absl::string_view json,
+                                             UnknownKeys unknown) {
+  rapidjson::Document document;
+  if (const absl::Status status = ParseConfigDocument(json, &document);
+      !status.ok()) {
+    if (!document.HasParseError()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file, ": ", status.message()));
+    }
+    const TextPlace place =
+        PlaceOfByte(json, std::min(document.GetErrorOffset(), json.size()));
+    // The message ends with the same place, in words.
+    const absl::string_view message = status.message();
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ":", place.line, ":", place.column, ": ",
+                     message.substr(0, message.rfind(" (line "))));
+  }
+  const ConfigOverrides none;
+  Parser parser(document, none);
+  ConfigResult result{parser.Parse(), {}};
+  Places places(file, json);
+  std::vector<std::string> faults;
+  for (const ConfigFaults::Line& line : parser.faults().lines())
+    faults.push_back(places.Line(line));
+  for (const ConfigFaults::Line& line : parser.unknown()) {
+    (unknown == UnknownKeys::kRefuse ? faults : result.warnings)
+        .push_back(places.Line(line));
+  }
+  for (const ConfigFaults::Line& line : parser.warnings())
+    result.warnings.push_back(places.Line(line));
+  if (!faults.empty())
+    return absl::InvalidArgumentError(absl::StrJoin(faults, "\n"));
+  return result;
 }
 
 }  // namespace rankprobe

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/config/json_place.h"
 #include "common/text/visible_text.h"
 #include "rapidjson/error/en.h"
 #include "rapidjson/stringbuffer.h"
@@ -63,17 +64,22 @@ std::string WhyNoJson(absl::string_view json,
 
 void ConfigFaults::Add(absl::string_view field, absl::string_view value,
                        absl::string_view legal) {
-  lines_.push_back(VisibleText(
-      absl::StrCat(field, ": ", value, " is not legal; expected ", legal)));
+  lines_.push_back(
+      {std::string(field),
+       VisibleText(absl::StrCat(field, ": ", value, " is not legal; expected ",
+                                legal))});
 }
 
 void ConfigFaults::AddText(absl::string_view line) {
-  lines_.push_back(VisibleText(line));
+  lines_.push_back({"", VisibleText(line)});
 }
 
 absl::Status ConfigFaults::ToStatus() const {
   if (lines_.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrJoin(lines_, "\n"));
+  return absl::InvalidArgumentError(
+      absl::StrJoin(lines_, "\n", [](std::string* out, const Line& line) {
+        absl::StrAppend(out, line.text);
+      }));
 }
 
 std::string JsonText(const rapidjson::Value& value) {
@@ -102,13 +108,11 @@ absl::Status ParseConfigDocument(absl::string_view json,
   document->Parse<rapidjson::kParseValidateEncodingFlag>(json.data(),
                                                          json.size());
   if (document->HasParseError()) {
-    const size_t at = document->GetErrorOffset();
-    const size_t line =
-        1 + static_cast<size_t>(std::count(
-                json.begin(), json.begin() + std::min(at, json.size()), '\n'));
+    const TextPlace place =
+        PlaceOfByte(json, std::min(document->GetErrorOffset(), json.size()));
     return absl::InvalidArgumentError(
         absl::StrCat("not valid JSON: ", WhyNoJson(json, *document), " (line ",
-                     line, ", byte ", at, ")"));
+                     place.line, ", column ", place.column, ")"));
   }
   if (!document->IsObject())
     return absl::InvalidArgumentError("not a JSON object");
@@ -116,8 +120,11 @@ absl::Status ParseConfigDocument(absl::string_view json,
 }
 
 ConfigReader::ConfigReader(const rapidjson::Value* object, std::string prefix,
-                           ConfigFaults* faults)
-    : object_(object), prefix_(std::move(prefix)), faults_(faults) {}
+                           ConfigFaults* faults, ConfigSection section)
+    : object_(object),
+      prefix_(std::move(prefix)),
+      faults_(faults),
+      section_(section) {}
 
 void ConfigReader::Fault(const char* name, absl::string_view value,
                          absl::string_view legal) {
@@ -163,18 +170,24 @@ std::optional<int64_t> ConfigReader::Int(const char* name, int64_t min,
   return v->GetInt64();
 }
 
-std::optional<size_t> ConfigReader::OneOf(const char* name,
-                                          absl::Span<const char* const> legal) {
+std::optional<int64_t> ConfigReader::Int(const char* name) {
+  const ConfigField* const field = FindConfigField(section_, name);
+  return field == nullptr ? std::nullopt : Int(name, field->min, field->max);
+}
+
+std::optional<size_t> ConfigReader::OneOf(const char* name) {
   const rapidjson::Value* v = Get(name);
-  if (v == nullptr) return std::nullopt;
+  const ConfigField* const field = FindConfigField(section_, name);
+  if (v == nullptr || field == nullptr) return std::nullopt;
   if (v->IsString()) {
-    for (size_t i = 0; i < legal.size(); ++i) {
-      if (absl::string_view(v->GetString(), v->GetStringLength()) == legal[i])
+    for (size_t i = 0; i < field->words.size(); ++i) {
+      if (absl::string_view(v->GetString(), v->GetStringLength()) ==
+          field->words[i])
         return i;
     }
   }
   Fault(name, JsonText(*v),
-        absl::StrCat("one of ", absl::StrJoin(legal, ", ")));
+        absl::StrCat("one of ", absl::StrJoin(field->words, ", ")));
   return std::nullopt;
 }
 
@@ -243,7 +256,10 @@ std::vector<std::string> ConfigReader::UnknownNames() const {
   for (const auto& member : object_->GetObject()) {
     const std::string name(member.name.GetString(),
                            member.name.GetStringLength());
-    if (known_.count(name) == 0) names.push_back(prefix_ + name);
+    const bool known = section_ == kNoSection
+                           ? known_.count(name) > 0
+                           : FindConfigField(section_, name) != nullptr;
+    if (!known) names.push_back(prefix_ + name);
   }
   return names;
 }

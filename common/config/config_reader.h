@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Typed access to one JSON object of a config file that collects every fault
-// instead of stopping at the first. Not thread-safe; used on one stack.
+// instead of stopping at the first. Of config.json the table of fields
+// (config_fields.h) says what is legal. Not thread-safe; used on one stack.
 #ifndef RANKPROBE_COMMON_CONFIG_CONFIG_READER_H_
 #define RANKPROBE_COMMON_CONFIG_CONFIG_READER_H_
 
@@ -12,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
+#include "common/config/config_fields.h"
 #include "common/config/plan.h"
 #include "rapidjson/document.h"
 
@@ -21,16 +22,23 @@ namespace rankprobe {
 // Faults of one config: each line names field, value and what is legal.
 class ConfigFaults {
  public:
+  struct Line {
+    // "statistics.list"; empty where no field is meant.
+    std::string field;
+    std::string text;
+  };
+
   void Add(absl::string_view field, absl::string_view value,
            absl::string_view legal);
   // A line of another kind: that a file cannot be read at all.
   void AddText(absl::string_view line);
   bool empty() const { return lines_.empty(); }
+  const std::vector<Line>& lines() const { return lines_; }
   // INVALID_ARGUMENT with all lines, or OK.
   absl::Status ToStatus() const;
 
  private:
-  std::vector<std::string> lines_;
+  std::vector<Line> lines_;
 };
 
 // A value as compact JSON text, at most 120 bytes.
@@ -43,9 +51,10 @@ absl::Status ParseConfigDocument(absl::string_view json,
 class ConfigReader {
  public:
   // `prefix` is put before field names ("statistics."). `object` and `faults`
-  // outlive the reader.
+  // outlive the reader. `section`: of config.json; kNoSection for another file,
+  // whose known keys are those that were asked for.
   ConfigReader(const rapidjson::Value* object, std::string prefix,
-               ConfigFaults* faults);
+               ConfigFaults* faults, ConfigSection section = kNoSection);
 
   bool Has(const char* name);
   // The member, or null when absent; marks it as known.
@@ -54,14 +63,15 @@ class ConfigReader {
   std::optional<bool> Bool(const char* name);
   std::optional<std::string> String(const char* name);
   std::optional<int64_t> Int(const char* name, int64_t min, int64_t max);
-  // One of `legal`; fault otherwise. Returns its index.
-  std::optional<size_t> OneOf(const char* name,
-                              absl::Span<const char* const> legal);
+  // Of a field of the section: within its bounds; the index of one of its words.
+  std::optional<int64_t> Int(const char* name);
+  std::optional<size_t> OneOf(const char* name);
   std::vector<std::string> StringList(const char* name);
   // [1, "3", "4-6"]: members of 0 .. 1,000,000. At most 100,000 items.
   IntSet Ranges(const char* name);
 
-  // Members nobody asked for.
+  // Members that are no field of the section, or that nobody asked for. With
+  // their prefix.
   std::vector<std::string> UnknownNames() const;
   void Fault(const char* name, absl::string_view value,
              absl::string_view legal);
@@ -71,6 +81,7 @@ class ConfigReader {
   const rapidjson::Value* const object_;
   const std::string prefix_;
   ConfigFaults* const faults_;
+  const ConfigSection section_;
   std::set<std::string> known_;
 };
 

@@ -182,6 +182,14 @@ struct ConfigResult {
 absl::StatusOr<ConfigResult> ParseConfig(absl::string_view json,
                                          const ConfigOverrides& overrides);
 
+enum class UnknownKeys { kWarn, kRefuse };
+
+// The same of a file that a person wrote: each line of the message, and each
+// warning, begins with the place that it is about, "FILE:LINE:COLUMN: ".
+absl::StatusOr<ConfigResult> ParseConfigFile(absl::string_view file,
+                                             absl::string_view json,
+                                             UnknownKeys unknown);
+
 // The built-in default (task statistics, level L1, dump_path "./dump_path").
 absl::string_view DefaultConfigJson();
 

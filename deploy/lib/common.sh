@@ -12,11 +12,12 @@ die() {
   exit 1
 }
 
-# install_packages [FILE]: installs what FILE (deploy/packages.txt) names and this
-# machine lacks. Needs no network when nothing is missing.
+# install_packages [FILE..]: installs what these files (deploy/packages.txt) name and
+# this machine lacks. Needs no network when nothing is missing.
 install_packages() {
   local wanted missing=() name
-  wanted=$(grep -v '^#' "${1:-$RANKPROBE_ROOT/deploy/packages.txt}" | grep -v '^$')
+  [ $# -gt 0 ] || set -- "$RANKPROBE_ROOT/deploy/packages.txt"
+  wanted=$(grep -hv '^#' "$@" | grep -v '^$' | sort -u)
   local installed
   installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' 2>/dev/null |
     awk '$2 == "installed" {print $1}' | sort -u)

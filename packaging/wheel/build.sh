@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Wheels that carry all they need but the C library, in build/wheel/dist:
 #   packaging/wheel/build.sh [PYTHON..]     (default: python3.11)
-# One wheel for each interpreter. RANKPROBE_GLIBC=2.28 is the oldest C library
-# they run with; PyTorch's own wheels ask for the same. Needs network the first
-# time, for Debian's sources and tools from PyPI.
+# For Debian 12. A wheel serves one Python version: give the interpreter of each,
+# by its full path where pyenv is in use. RANKPROBE_GLIBC=2.28 is the oldest C library
+# they run with; PyTorch's own wheels ask for the same. Installs the Debian packages
+# that are missing (as root, or by sudo), or names them. Needs network the first time,
+# for packages, Debian's sources and tools from PyPI.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../deploy/lib/common.sh"
 source "$RANKPROBE_ROOT/packaging/wheel/tools.sh"
@@ -12,6 +14,16 @@ glibc=${RANKPROBE_GLIBC:-2.28}
 work=$RANKPROBE_ROOT/build/wheel
 here=$RANKPROBE_ROOT/packaging/wheel
 [ $# -gt 0 ] || set -- python3.11
+
+# What would stop the build after minutes is told before it begins.
+grep -qx VERSION_CODENAME=bookworm /etc/os-release ||
+  die "this is not Debian 12 (bookworm), whose archives and sources the wheel is made of; a container or chroot of it does"
+for python in "$@"; do
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
+    [ "$python" = python3.11 ] || # comes with the packages
+    die "$python: not a Python of 3.10 or later that runs; give the full path of one (with its venv module and headers)"
+done
+install_packages "$RANKPROBE_ROOT/deploy/packages.txt" "$here/packages.txt"
 
 wheel_tools "$work/tools" "${WHEEL_TOOLS[@]}"
 "$here/static_libraries.sh"

@@ -424,7 +424,7 @@ def test_debian_packages_build_from_what_is_installed():
     control = (harness.ROOT / "packaging/debian/debian/control").read_text()
     field = control.split("Build-Depends:")[1].split("\nStandards-Version")[0]
     wanted = {name.split()[0] for name in field.replace("\n", " ").split(",")} - {"debhelper-compat"}
-    assert wanted <= names("deploy/packages.txt") | names("packaging/packages.txt")
+    assert wanted <= names("deploy/packages.txt") | names("packaging/packages.txt") | names("packaging/wheel/packages.txt")
     packages = [line.split()[1] for line in control.splitlines() if line.startswith("Package:")]
     assert packages == ["rankprobe", "librankprobe-dev", "python3-rankprobe"]
     for package in packages:
@@ -434,3 +434,27 @@ def test_debian_packages_build_from_what_is_installed():
     assert "ExecStart=/usr/local/bin/rankprobed --config /etc/rankprobe/rankprobed.json" in unit
     config = json.loads((harness.ROOT / "packaging/debian/debian/rankprobed.json").read_text())
     assert config["listen"].startswith("127.0.0.1:")
+
+
+def build_wheel(tmp_path: pathlib.Path, *pythons: object) -> subprocess.CompletedProcess:
+    """packaging/wheel/build.sh on a machine that has no package, for a user with a sudo that does nothing."""
+    for name, does in (("dpkg-query", ":"), ("id", "echo 1000"), ("sudo", 'echo "asked for: $*"; exit 1')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    return subprocess.run([harness.ROOT / "packaging/wheel/build.sh", *pythons], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+
+
+def test_a_wheel_build_tells_at_once_which_packages_are_missing(tmp_path: pathlib.Path):
+    done = build_wheel(tmp_path)
+    assert done.returncode == 1
+    for package in names("deploy/packages.txt") | names("packaging/wheel/packages.txt"):
+        assert f" {package}" in done.stdout, package
+    assert "asked for: env DEBIAN_FRONTEND=noninteractive apt-get update" in done.stderr
+    assert "error: apt-get failed" in done.stderr
+
+
+def test_a_wheel_is_not_begun_for_a_python_that_does_not_run(tmp_path: pathlib.Path):
+    done = build_wheel(tmp_path, tmp_path / "python3.13")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith(f"error: {tmp_path}/python3.13: not a Python of 3.10 or later that runs; give the full path")

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# The wheel: built, looked into, beside others' libraries, and in bare systems
-# that have none of the packages it was built with. Debian packages: lintian,
-# installed, run and removed in a bare system. Not part of the default run:
+# The wheel: built in a clone in a bare Debian 12, looked into, beside others'
+# libraries, and in bare systems that have none of the packages it was built with.
+# Debian packages: lintian, installed, run and removed in a bare system. Not part of the default run:
 # it compiles the extensions for each interpreter, and needs root, network and
 # some 10 GB. A part that takes more than RANKPROBE_CASE_SECONDS (3600) has failed.
 # RANKPROBE_WHEEL_PYTHONS: interpreters to build for (python3.11); those of
 # 3.10 to 3.13 that pyenv has are added.
 stage_test() {
   source "$RANKPROBE_ROOT/tests/package/chroot.sh"
+  source "$RANKPROBE_ROOT/tests/package/clone_system.sh"
   source "$RANKPROBE_ROOT/tests/package/cases.sh"
   source "$RANKPROBE_ROOT/tests/package/debian_case.sh"
   source "$RANKPROBE_ROOT/packaging/wheel/tools.sh"
@@ -20,9 +21,17 @@ stage_test() {
   shopt -u nullglob
   wheels=$RANKPROBE_ROOT/build/wheel/dist
 
-  # Its libraries and programs are the same for each interpreter and come from the
-  # compiler's cache; an extension is compiled for its own.
-  wheel_for() { "$RANKPROBE_ROOT/packaging/wheel/build.sh" "$1"; }
+  # Debian's own Python is that of a bare system, in which nothing but a clone is.
+  # For others the libraries and programs come from the compiler's cache; an
+  # extension is compiled for its own.
+  wheel_for() {
+    if [ "$1" != python3.11 ]; then
+      "$RANKPROBE_ROOT/packaging/wheel/build.sh" "$1"
+      return
+    fi
+    clone_into wheel && in_clone wheel / /root/rankprobe/packaging/wheel/build.sh "$1" && mkdir -p "$wheels" &&
+      cp "$RANKPROBE_ROOT/build/chroot/wheel/root/rankprobe/build/wheel/dist/"*.whl "$wheels/"
+  }
   # wheel_beside PYTHON VERSION: installed with the libraries that it must live with.
   wheel_beside() {
     RANKPROBE_PYTHON=$1 wheel_tools "$RANKPROBE_ROOT/build/wheel/test$2" grpcio protobuf onnx numpy

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The directory of a private collector, dump_path/.rankprobe/collector-HOST.
 
-    job.json         run, root (dump_path), the programs, the lock file of root
+    job.json         run, root (dump_path), the programs, the lock file of root,
+                     whether the job made root
     data/            the archive
     users.lock       every user holds it shared; the kernel lets it go whatever
                      way the user ends
@@ -158,6 +159,7 @@ class JobDirectory:
         self.rankprobed: str = job["rankprobed"]
         self.rankprobe: str = job["rankprobe"]
         self._root_lock = pathlib.Path(job["lock"])
+        self._made_root: bool = job.get("made", False)
 
     def is_there(self) -> bool:
         """Its name is still its own."""
@@ -214,6 +216,8 @@ class JobDirectory:
                 shutil.rmtree(gone, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.rmdir(self.path.parent)
+            if self._made_root:  # of a job that recorded nothing; refused where anything lies
+                os.rmdir(self.root)
         self._remove_root_lock()
 
     def _remove_root_lock(self) -> None:

@@ -235,6 +235,9 @@ def raise_later_if_programs(error: BaseException) -> bool:
 def parse_config(config_json: str) -> _ParsedConfig:
     """Raises ValueError naming every fault."""
 
+def check_config_file(file: str, text: str) -> list[str]:
+    """Warnings; ValueError naming every fault and unknown key, each after FILE:LINE:COLUMN."""
+
 def parse_api_list(text: str) -> dict[str, list[str]]:
     """Prefix -> names, of JSON or of support_wrap_ops.yaml's form. ValueError says where it is bad."""
 

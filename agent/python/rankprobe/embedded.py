@@ -142,8 +142,9 @@ class EmbeddedCollector:
 
     def _join(self, run: str) -> bool:
         """Uses the collector that is there, or starts one. False: try again."""
-        self.root.mkdir(parents=True, exist_ok=True)
         with root_lock(self.root):
+            self._made = not self.root.exists()
+            self.root.mkdir(parents=True, exist_ok=True)
             for path in (self._base, self.directory):
                 try:
                     os.close(open_own(path))
@@ -183,7 +184,8 @@ class EmbeddedCollector:
 
     def _create(self, run: str) -> int:
         """A new directory, in use by us before it has its name."""
-        job = {"run": run, "root": str(self.root), **self._programs, "lock": str(_root_lock_path(self.root))}
+        job = {"run": run, "root": str(self.root), **self._programs, "lock": str(_root_lock_path(self.root)),
+               "made": self._made}
         self._base.mkdir(mode=0o750, exist_ok=True)
         fresh = self._base / f"new-{socket.gethostname()}-{os.getpid()}-{time.time_ns():x}"
         fresh.mkdir(mode=0o700)

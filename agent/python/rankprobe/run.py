@@ -20,6 +20,9 @@ import shutil
 import sys
 from typing import NoReturn, Sequence
 
+from rankprobe import _native
+from rankprobe._frontend.files import MAX_CONFIG_BYTES, read_regular
+
 _EVERY = 50  # as common/config/monitor_section.cc
 _HOOK_DIRECTORY = pathlib.Path(__file__).resolve().parent / "attach"
 
@@ -32,6 +35,8 @@ def environment(arguments: argparse.Namespace, base: dict[str, str]) -> dict[str
     out["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     for name in ("RANKPROBE_ATTACH", "RANKPROBE_AS_MSPROBE", "RANKPROBE_MONITOR"):  # of a run around this one
         out.pop(name, None)
+    if arguments.monitor:  # a config of its own
+        out.pop("RANKPROBE_CONFIG", None)
     if arguments.as_msprobe:
         out["RANKPROBE_AS_MSPROBE"] = "yes"
     else:
@@ -42,6 +47,16 @@ def environment(arguments: argparse.Namespace, base: dict[str, str]) -> dict[str
         if getattr(arguments, name):
             out[f"RANKPROBE_{name.upper()}"] = getattr(arguments, name)
     return out
+
+
+def check_config(path: str, where: str) -> None:
+    """Says what is doubtful in it. ValueError: it cannot be read, or has faults; a line for each, with its place."""
+    try:
+        text = read_regular(path, MAX_CONFIG_BYTES).decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{where} {path}: {getattr(error, 'strerror', None) or error}") from None
+    for warning in _native.check_config_file(path, text):
+        print(f"rankprobe run: warning: {warning}", file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -79,8 +94,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--monitor is a config of its own: with --config, say task monitor in the file")
     if arguments.every is not None and (not arguments.monitor or not 1 <= arguments.every <= 1_000_000):
         parser.error("--every is a number of steps, 1 to 1000000, and goes with --monitor")
-    if arguments.config and not os.path.isfile(arguments.config):
-        parser.error(f"--config {arguments.config}: no such file")
+    config = arguments.config or os.environ.get("RANKPROBE_CONFIG", "")
+    if config and not arguments.as_msprobe and not arguments.monitor:
+        try:  # before the job: in its ranks a fault is a line in a log, and nothing is recorded
+            check_config(config, "--config" if arguments.config else "RANKPROBE_CONFIG")
+        except ValueError as error:
+            print("\n".join(f"rankprobe run: {line}" for line in str(error).splitlines()), file=sys.stderr)
+            return 2
     if arguments.config:
         arguments.config = os.path.abspath(arguments.config)
     program = shutil.which(command[0])

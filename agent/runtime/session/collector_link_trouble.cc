@@ -86,12 +86,16 @@ void CollectorLink::TellOnce() {
                        last_error_.empty() ? "" : ")",
                        "; it is still looked for");
   }
+  // A refusal is for good; else frames wait for a collector that comes.
+  const std::string what =
+      HasSpool()    ? absl::StrCat("what is recorded", rank, " is kept in ",
+                                   options_.spool_directory)
+      : fatal_.ok() ? absl::StrCat("what is recorded", rank,
+                                   " waits in this process, and is lost if "
+                                   "that ends first")
+                    : absl::StrCat("nothing", rank, " is recorded");
   const std::string line =
-      HasSpool() ? absl::StrCat("rankprobe: what is recorded", rank,
-                                " is kept in ", options_.spool_directory,
-                                ", training goes on: ", why, "\n")
-                 : absl::StrCat("rankprobe: nothing", rank,
-                                " is recorded, training goes on: ", why, "\n");
+      absl::StrCat("rankprobe: ", what, ", training goes on: ", why, "\n");
   std::fputs(line.c_str(), stderr);
 }
 

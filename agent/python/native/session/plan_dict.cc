@@ -98,6 +98,14 @@ py::dict ParseConfigDict(const std::string& config_json) {
   return out;
 }
 
+std::vector<std::string> CheckConfigFile(const std::string& file,
+                                         const std::string& text) {
+  const auto config = ParseConfigFile(file, text, UnknownKeys::kRefuse);
+  if (!config.ok())
+    throw py::value_error(std::string(config.status().message()));
+  return config->warnings;
+}
+
 py::dict ParseApiListDict(const std::string& text) {
   const absl::StatusOr<ApiList> list = ParseApiList(text);
   if (!list.ok()) throw py::value_error(std::string(list.status().message()));

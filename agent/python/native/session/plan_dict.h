@@ -6,6 +6,7 @@
 #include <pybind11/pybind11.h>
 
 #include <string>
+#include <vector>
 
 #include "common/config/plan.h"
 
@@ -15,6 +16,11 @@ pybind11::dict PlanDict(const Plan& plan);
 
 // {"plan": {..}, "warnings": [..]}; ValueError listing every fault.
 pybind11::dict ParseConfigDict(const std::string& config_json);
+
+// Its warnings; ValueError listing every fault and unknown key, each with its
+// place in the file.
+std::vector<std::string> CheckConfigFile(const std::string& file,
+                                         const std::string& text);
 
 // {prefix: [names]}; ValueError.
 pybind11::dict ParseApiListDict(const std::string& text);

@@ -164,6 +164,8 @@ void RegisterCapture(py::module_& m) {
       [](const py::object& error) { return RaiseLaterIfPrograms(error.ptr()); },
       py::arg("error"));
   m.def("parse_config", &ParseConfigDict, py::arg("config_json"));
+  m.def("check_config_file", &CheckConfigFile, py::arg("file"),
+        py::arg("text"));
   m.def("parse_api_list", &ParseApiListDict, py::arg("text"));
 }
 

@@ -8,8 +8,7 @@ import os
 import tempfile
 from typing import Any
 
-from rankprobe._frontend.config import MAX_CONFIG_BYTES
-from rankprobe._frontend.files import read_regular
+from rankprobe._frontend.files import MAX_CONFIG_BYTES, read_regular
 from rankprobe._say import say as _say
 
 _DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step": [], "level": "mix"}

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple, Optional
 
 from rankprobe import _native
 from rankprobe._frontend.errors import InvalidParameterError
-from rankprobe._frontend.files import read_regular
+from rankprobe._frontend.files import MAX_CONFIG_BYTES, read_regular
 from rankprobe._frontend.framework import Framework
 from rankprobe._frontend.process import warn
 
-MAX_CONFIG_BYTES = 2 << 20
 _DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step": [], "level": "L1"}
 
 

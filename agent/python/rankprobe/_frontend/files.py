@@ -8,7 +8,8 @@ from typing import Any
 
 from rankprobe._inputs import open_regular
 
-_MAX_CONFIG_BYTES = 10 << 20
+MAX_CONFIG_BYTES = 2 << 20
+_MAX_OBJECT_BYTES = 10 << 20
 
 
 def read_regular(path: str, max_bytes: int) -> bytes:
@@ -26,7 +27,7 @@ def read_regular(path: str, max_bytes: int) -> bytes:
 def read_object(path: str) -> dict[str, Any]:
     """A config in JSON. Raises OSError, and ValueError of what is none."""
     try:
-        given = json.loads(read_regular(path, _MAX_CONFIG_BYTES))
+        given = json.loads(read_regular(path, _MAX_OBJECT_BYTES))
     except RecursionError:
         raise ValueError("is nested too deep") from None
     if not isinstance(given, dict):

@@ -7,14 +7,12 @@ import os
 from typing import Any, Optional
 
 from rankprobe._frontend.framework import Framework
-from rankprobe._frontend.process import warn
+from rankprobe._frontend.process import environment_rank, warn
 
 
-def _single_process(framework: Framework) -> bool:
-    known = framework.rank()
-    if known is not None:
-        return known[1] == 1
-    return os.environ.get("WORLD_SIZE", "1") in ("", "1")
+def _text(ranges: list) -> list:
+    """Ranges of a plan as config.json has them."""
+    return [first if first == last else f"{first}-{last}" for first, last in ranges]
 
 
 class Notices:
@@ -36,14 +34,33 @@ class Notices:
     def started(self, plan: dict[str, Any], rank: Optional[int], request_missing: bool) -> None:
         """A start() that does not record, under `plan` as this rank, None: unknown."""
         if request_missing:
-            return self._once(plan, "request", f"request_id {plan['request_id']!r} is not among the requests of a step: "
-                              "such steps are not recorded")
-        ranks = plan["ranks"]
-        wanted = rank is not None and any(first <= rank <= last for first, last in ranks)
-        if ranks and not wanted and _single_process(self._framework):
-            asked = [first if first == last else f"{first}-{last}" for first, last in ranks]
-            self._once(plan, "rank", f"config.json asks for rank {asked} and this is a single process "
+            self._once(plan, "request", f"request_id {plan['request_id']!r} is not among the requests of a step: "
+                       "such steps are not recorded")
+            return
+        ranks, world = plan["ranks"], self._world()
+        if not ranks or (rank is not None and any(first <= rank <= last for first, last in ranks)):
+            return
+        if world == 1:
+            self._once(plan, "rank", f"config.json asks for rank {_text(ranks)} and this is a single process "
                        f"{'without a rank' if rank is None else f'of rank {rank}'}: nothing is recorded; say \"rank\": []")
+        elif environment_rank(self._framework) == 0 and not any(first < world for first, _ in ranks):
+            self._once(plan, "rank", f"config.json asks for rank {_text(ranks)} and this job has ranks 0 to {world - 1}: "
+                       "nothing is recorded")
+
+    def ended(self, plan: dict, steps: int) -> None:
+        """The program ends after so many steps under `plan`: one rank says where none of them was wanted."""
+        wanted = plan["steps"]
+        if wanted and wanted[0][0] >= steps and os.environ.get("RANK", "0") == "0":
+            self._once(plan, "step", f"config.json asks for step {_text(wanted)} and the training ended before it: "
+                       "nothing is recorded")
+
+    def _world(self) -> int:
+        """How many ranks the job has, as far as is known."""
+        known = self._framework.rank()
+        if known is not None:
+            return known[1]
+        size = os.environ.get("WORLD_SIZE", "1")
+        return int(size) if size.isdecimal() and 0 < len(size) < 19 else 1
 
     def no_requests(self, plan: dict[str, Any]) -> None:
         """A start() that records and was told of no requests."""

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Optional, Sequence
 
 from rankprobe._frontend.config import is_int
 from rankprobe._frontend.errors import InvalidParameterError
+from rankprobe._frontend.process import warn
 
 # The collector takes steps up to 2**53, which JSON's numbers hold exactly; this leaves room to train.
 _MAX_FIRST = 2**52
@@ -95,5 +97,10 @@ class StepState:
             return False
         if not self._end_told:
             self._end_told = True
+            if self._first > last:
+                if os.environ.get("RANK", "0") == "0":
+                    warn(f"config.json asks for no step after {last} and this process begins with step {self._first}: "
+                         "nothing is recorded")
+                return True
             print("\n".join(["*" * 48, "*" + "rankprobe ends successfully.".center(46) + "*", "*" * 48]), flush=True)
         return True

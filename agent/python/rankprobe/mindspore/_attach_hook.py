@@ -76,7 +76,7 @@ class _Attachment:
     def _tell(self) -> None:
         """How to switch recording on; one rank says it."""
         debugger = PrecisionDebugger.instance
-        if os.environ.get("RANK_ID", os.environ.get("RANK", "0")) != "0" or debugger is None:
+        if os.environ.get("RANK_ID", os.environ.get("RANK", "0")) != "0" or debugger is None or debugger._inert:
             return
         session, state = debugger._session, "recording" if debugger._switch.enabled else "idle"
         say(f"attached to {', '.join(type(n).__name__ for n in self._networks[:3])}, {state}; switch with: "

@@ -214,6 +214,8 @@ class PrecisionDebugger:
             if self._steps.any_dirty:
                 self._session.stop()
                 self._export(self._steps.current)
+        if self._switch.enabled and not self._steps.any_dirty:
+            self._notices.ended(self._switch.plan, self._steps.current)
         self._session.finish_exports()
         self._closed = True
         self._take_off()

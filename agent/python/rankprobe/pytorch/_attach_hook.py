@@ -199,9 +199,11 @@ class _Attachment:
 
     def _tell(self, how: str = "") -> None:
         """How to switch recording on; one rank says it."""
-        if os.environ.get("RANK", "0") != "0" or not PrecisionDebugger._instance:
+        debugger = PrecisionDebugger._instance
+        # One that cannot record has no session, and has said why.
+        if os.environ.get("RANK", "0") != "0" or debugger is None or debugger._inert:
             return
-        session, switch = PrecisionDebugger._instance._session, PrecisionDebugger._instance._switch
+        session, switch = debugger._session, debugger._switch
         state = "recording" if switch.enabled else "idle"
         say(f"attached to {', '.join(type(m).__name__ for m in self._models[:3])}, {state}{how}; switch with: "
              f"rankprobe enable|disable --collector {session.address} {run_flag(session.run)}")

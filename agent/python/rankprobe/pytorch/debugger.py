@@ -243,6 +243,8 @@ class PrecisionDebugger:
                 self._session.stop()
                 self._export(self._steps.current)
         self._monitor.end_step()
+        if self._switch.enabled and not self._steps.any_dirty:
+            self._notices.ended(self._switch.plan, self._steps.current)
         self._session.finish_exports()
         self._closed = True
         self._namespaces.remove()

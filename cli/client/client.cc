@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/client/client.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "cli/client/known_runs.h"
+
+namespace rankprobe {
+namespace {
+
+// gRPC's text names addresses and numbers of errors; of the usual cases a person
+// needs another sentence.
+std::string WhyNobodyAnswers(const grpc::Status& status,
+                             const std::string& address, bool secure,
+                             double seconds) {
+  const std::string text =
+      absl::StrReplaceAll(status.error_message(), {{"\n", " "}});
+  const std::string nobody =
+      absl::StrCat("no rankprobe collector answers at ", address, ": ");
+  constexpr absl::string_view kAnother =
+      "--collector HOST:PORT or RANKPROBE_COLLECTOR names another address";
+  if (absl::StrContains(text, "Connection refused")) {
+    return absl::StrCat(nobody,
+                        "nothing listens there; `rankprobed --data-dir DIR` "
+                        "starts one, ",
+                        kAnother);
+  }
+  if (absl::StrContains(text, "DNS resolution failed") ||
+      absl::StrContains(text, "Domain name not found")) {
+    return absl::StrCat(nobody, "the name of the host is not known; ",
+                        kAnother);
+  }
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return absl::StrCat(nobody,
+                        "another program listens there, or a collector of "
+                        "another version; ",
+                        kAnother);
+  }
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return absl::StrCat(nobody, "not within ", seconds,
+                        " s; --timeout SECONDS waits longer, ", kAnother);
+  }
+  if (absl::StrContains(text, "ocket closed") ||
+      absl::StrContains(text, "onnection reset") ||
+      absl::StrContains(text, "andshake")) {
+    return absl::StrCat(nobody,
+                        secure ? "it does not speak TLS as asked for, or does "
+                                 "not know these certificates ("
+                               : "the connection was closed; a collector with "
+                                 "TLS wants --tls-ca (",
+                        text, ")");
+  }
+  return absl::StrCat(nobody, text);
+}
+
+}  // namespace
+
+absl::Status Client::ToStatus(const grpc::Status& status) const {
+  if (status.ok()) return absl::OkStatus();
+  const absl::Status said(static_cast<absl::StatusCode>(status.error_code()),
+                          status.error_message());
+  if (globals_.local_reader != nullptr &&
+      status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return absl::FailedPreconditionError(
+        "this asks a collector; --object-store reads what is stored");
+  }
+  if (globals_.local_reader == nullptr &&
+      (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+       status.error_code() == grpc::StatusCode::UNIMPLEMENTED ||
+       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED)) {
+    return absl::UnavailableError(WhyNobodyAnswers(
+        status, globals_.collector, !globals_.security.ca_pem.empty(),
+        globals_.timeout_seconds));
+  }
+  return WithRunsThereAre(*this, said);
+}
+
+}  // namespace rankprobe

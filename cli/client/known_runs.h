@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runs that there are, for whoever names one that is not. Stateless.
+#ifndef RANKPROBE_CLI_CLIENT_KNOWN_RUNS_H_
+#define RANKPROBE_CLI_CLIENT_KNOWN_RUNS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "rankprobe/v1/archive.grpc.pb.h"
+#include "rankprobe/v1/control.grpc.pb.h"
+
+namespace rankprobe {
+
+class Client;
+
+// OK: ranks, a plan or an archive of the run are there, or nobody can tell.
+// Else NOT_FOUND, with the runs that are there; `advice` ends the line.
+absl::Status CheckRunIsThere(const Client& client, const std::string& run,
+                             absl::string_view advice);
+
+// A NOT_FOUND that says `no run named "x"`, with the runs that are there; any
+// other status as it is.
+absl::Status WithRunsThereAre(const Client& client, const absl::Status& status);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_CLIENT_KNOWN_RUNS_H_

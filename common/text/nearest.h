@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// "Did you mean": the known word that a mistyped one is closest to. Pure
+// functions.
+#ifndef RANKPROBE_COMMON_TEXT_NEAREST_H_
+#define RANKPROBE_COMMON_TEXT_NEAREST_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace rankprobe {
+
+// The word of `known` that takes fewest slips (a letter too many, too few,
+// wrong, or two of them swapped) from `typed`, without regard to case, '-' and
+// '_'; of several the first. Empty where each takes more than a third of
+// its letters, or `typed` has more than 100 bytes.
+std::string NearestWord(absl::string_view typed,
+                        const std::vector<std::string>& known);
+
+// "; did you mean WORD?", or empty.
+std::string DidYouMean(absl::string_view typed,
+                       const std::vector<std::string>& known);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_TEXT_NEAREST_H_

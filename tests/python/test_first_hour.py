@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user who is new meets: a config with a fault, a name with a slip, nobody who answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import harness
+import rankprobe
+from ports import free_port
+
+PACKAGE = str(pathlib.Path(rankprobe.__file__).parents[1])
+TRAIN = '''
+import pathlib, torch
+pathlib.Path("started").touch()
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    net(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+'''
+
+
+def attach(directory: pathlib.Path, *flags: str, **environment: str) -> subprocess.CompletedProcess:
+    (directory / "train.py").write_text(TRAIN)
+    return subprocess.run([sys.executable, "-m", "rankprobe.run", *flags, "--", sys.executable, "train.py"], cwd=directory,
+                          env={**os.environ, "PYTHONPATH": PACKAGE, **environment}, capture_output=True, text=True, timeout=180)
+
+
+def cli(*words: object) -> subprocess.CompletedProcess:
+    return subprocess.run([str(harness.BIN / "rankprobe"), *map(str, words)], capture_output=True, text=True, timeout=60)
+
+
+FAULTS = {
+    "broken": ('{"dump_path": "d",\n "task" "tensor"}', ["c.json:2:9: not valid JSON: "]),
+    "cut off": ('{"dump_path": "d",\n', ["c.json:", "was it cut off?"]),
+    "value": ('{"dump_path": "d",\n "level": "L7"}', ['c.json:2:2: level: "L7" is not legal; expected one of L0, L1, mix, debug']),
+    "two": ('{"dump_path": "d", "rank": [-1],\n "statistics":\n  {"lst": ["relu"]}}',
+            ["c.json:1:20: rank: -1 is not legal", "c.json:3:4: unknown key statistics.lst; did you mean list?"]),
+    "no text": ("\udcff\udcfe", ["c.json: "]),
+    "a directory": (None, ["--config c.json: is no regular file"]),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_config_with_a_fault_ends_before_the_job(tmp_path: pathlib.Path, name: str):
+    text, lines = FAULTS[name]
+    if text is None:
+        (tmp_path / "c.json").mkdir()
+    else:
+        (tmp_path / "c.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    done = attach(tmp_path, "--on", "--config", "c.json")
+    assert done.returncode == 2 and not (tmp_path / "started").exists()
+    for line in lines:
+        assert line in done.stderr, done.stderr
+    assert all(line.startswith("rankprobe run: ") for line in done.stderr.splitlines()) and "Traceback" not in done.stderr
+    if name == "value":
+        by_environment = attach(tmp_path, "--on", RANKPROBE_CONFIG="c.json")
+        assert by_environment.returncode == 2 and lines[0] in by_environment.stderr
+
+
+@pytest.mark.parametrize("asked, said", [
+    ({"rank": ["5-7"]}, "asks for rank ['5-7'] and this job has ranks 0 to 1: nothing is recorded"),
+    ({"step": [40]}, "asks for step [40] and the training ended before it: nothing is recorded"),
+], ids=["rank", "step"])
+def test_ranks_and_steps_that_never_come_are_said_once_by_rank_0(tmp_path: pathlib.Path, asked: dict, said: str):
+    (tmp_path / "c.json").write_text(json.dumps({"dump_path": "d", **asked}))
+    done = attach(tmp_path, "--on", "--config", "c.json", RANK="0", WORLD_SIZE="2")
+    assert done.returncode == 0 and done.stderr.count(said) == 1, done.stderr
+    other = attach(tmp_path, "--on", "--config", "c.json", RANK="1", WORLD_SIZE="2")
+    assert other.returncode == 0 and "nothing is recorded" not in other.stderr, other.stderr
+
+
+def test_a_first_step_behind_the_last_one_wanted_is_said(tmp_path: pathlib.Path):
+    from rankprobe._frontend.steps import StepState
+
+    steps = StepState()
+    steps.set_first(1000)
+    with pytest.warns(RuntimeWarning, match="asks for no step after 7 and this process begins with step 1000: nothing is recorded"):
+        assert steps.finished(7)
+
+
+def test_a_run_that_nobody_knows_is_an_error_that_lists_those_there_are(collector, tmp_path: pathlib.Path):
+    session = rankprobe.Session(collector.address, run="training", rank=0, config_json='{"dump_path": "d"}')
+    session.wait_connected(60)
+    (tmp_path / "rules.json").write_text('{"rules": []}')
+    (tmp_path / "c.json").write_text('{"dump_path": "d"}')
+    offered = [("enable",), ("disable",), ("config", "set", tmp_path / "c.json"), ("triggers", "set", tmp_path / "rules.json")]
+    others = [("config", "get"), ("triggers", "get"), ("explain",), ("flight",), ("status",), ("status", "--steps"), ("events",),
+              ("query",), ("scan",), ("ledger",), ("export", "-o", tmp_path / "out"), ("delete",)]
+    for verb in offered + others:
+        done = collector.cli(*verb, "--run", "trainign", check=False)
+        assert done.returncode == 4, (verb, done.stdout, done.stderr)
+        assert 'no run named "trainign"; did you mean training?; there are: training' in done.stderr, (verb, done.stderr)
+        assert ("--create" in done.stderr) == (verb in offered), done.stderr
+    for verb in offered:
+        assert collector.cli(*verb, "--run", "to come", "--create").returncode == 0
+    assert collector.cli("enable", "--run", "to come").returncode == 0, "it is known now"
+    for verb in ("watch", "top"):
+        done = collector.cli(verb, "--run", "trainign", "--rounds", "1")
+        assert done.stderr.count("waiting for it to come") == 1
+    session.close()
+
+
+def test_enable_without_a_config_says_which_one_the_run_has(collector, tmp_path: pathlib.Path):
+    session = rankprobe.Session(collector.address, run="r", rank=0, config_json='{"dump_path": "d", "level": "mix"}')
+    session.wait_connected(60)
+    assert "with the configuration that the run has: task statistics, level mix; `rankprobe config get`" in collector.cli(
+        "enable", "--no-wait").stdout
+    (tmp_path / "c.json").write_text('{"dump_path": "d", "task": "tensor", "level": "L0", "step": [7]}')
+    assert "configuration that" not in collector.cli("enable", "--no-wait", "--config", tmp_path / "c.json").stdout
+    collector.cli("disable", "--no-wait")
+    assert "that the run has: task tensor, level L0, steps 7; " in collector.cli("enable", "--no-wait").stdout
+    session.close()
+
+
+def test_nobody_who_answers_is_said_with_what_to_do(tmp_path: pathlib.Path):
+    port = free_port()
+    for verb in (["status"], ["enable"], ["runs"], ["overflow_check", "run:r"]):
+        done = cli(*verb, "--collector", f"127.0.0.1:{port}")
+        assert done.returncode == 3
+        assert done.stderr == (f"rankprobe: no rankprobe collector answers at 127.0.0.1:{port}: nothing listens there; `rankprobed "
+                               "--data-dir DIR` starts one, --collector HOST:PORT or RANKPROBE_COLLECTOR names another address\n")
+
+
+@pytest.mark.parametrize("words, said", [
+    (["overflowcheck", "d"], "there is no verb overflowcheck; did you mean overflow_check?"),
+    (["first_divergence", "a", "b"], "there is no verb first_divergence; did you mean first-divergence?"),
+    (["config", "gett"], "there is no verb config gett; did you mean get?"),
+    (["bogus"], "there is no verb bogus (see"),
+    (["overflow_check", "--inptu_path", "x"], "there is no flag --inptu_path of overflow_check; did you mean --input_path?"),
+    (["overflow_check", "--inptu_path=x"], "there is no flag --inptu_path of overflow_check; did you mean --input_path?"),
+    (["enable", "--rnaks", "0"], "there is no flag --rnaks of enable; did you mean --ranks?"),
+    (["--colector", "x", "status"], "there is no flag --colector; did you mean --collector?"),
+    (["export", "--frobnicate"], "there is no flag --frobnicate of export (see"),
+], ids=lambda w: " ".join(w) if isinstance(w, list) else None)
+def test_a_slip_is_named(words: list, said: str):
+    done = cli(*words)
+    assert done.returncode == 2 and done.stderr.startswith(f"rankprobe: {said}"), done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_dump_may_be_named_in_each_style(tmp_path: pathlib.Path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    out = ["-o", tmp_path / "out"]
+    two = {"compare": out, "graph_visualize": out, "first-divergence": [], "config_check": [], "align": [*out, "--rules", "vllm-llama"]}
+    for verb, more in two.items():
+        answers = {cli(verb, *words, *more).stderr for words in ([a, b], ["-tp", a, "-gp", b], ["--target_path", a, "--golden_path", b])}
+        assert len(answers) == 1 and f"{a}: does not exist" in answers.pop(), (verb, answers)
+    for verb in ("overflow_check", "replicas"):
+        answers = {cli(verb, *words).stderr for words in ([a], ["-i", a], ["--input_path", a])}
+        assert len(answers) == 1 and f"{a}: does not exist" in answers.pop(), (verb, answers)
+    answers = {cli("merge_result", *words, *out, "-config", b).stderr for words in ([a], ["-i", a], ["--input_dir", a])}
+    assert len(answers) == 1, answers
+
+
+def test_a_dump_path_that_cannot_be_made_is_said_in_one_line(tmp_path: pathlib.Path):
+    (tmp_path / "file").write_text("")  # also for root no directory can be below it
+    (tmp_path / "c.json").write_text(json.dumps({"dump_path": str(tmp_path / "file" / "dump")}))
+    done = attach(tmp_path, "--on", "--config", "c.json")
+    assert done.returncode == 0 and "AttributeError" not in done.stderr and "not attached" not in done.stderr, done.stderr
+    assert done.stderr.count("nothing is recorded, and the training goes on") == 1 and done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["made", "there before"])
+def test_a_run_that_was_off_leaves_no_empty_directory(tmp_path: pathlib.Path, there: bool):
+    (tmp_path / "c.json").write_text(json.dumps({"dump_path": "d", "dump_enable": False}))
+    if there:
+        (tmp_path / "d").mkdir()
+    done = attach(tmp_path, "--config", "c.json")
+    assert done.returncode == 0 and "idle" in done.stderr, done.stderr
+    # Who removes it is another process, which outlives the job for a moment.
+    harness.wait_for(lambda: (tmp_path / "d").exists() == there and not (tmp_path / "d" / ".rankprobe").exists(), 60, "the end of the job")
+
+
+def test_a_nan_has_no_sign(collector, tmp_path: pathlib.Path):
+    import numpy
+
+    session = rankprobe.Session(collector.address, run="r", rank=0, config_json='{"dump_path": "d"}')
+    session.wait_connected(60)
+    for step in range(2):
+        session.start()
+        session.call("Torch", "log", [], [numpy.full(3, numpy.copysign(numpy.nan, -1.0 if step else 1.0), numpy.float32)])
+        session.stop()
+        session.step()
+    session.close()
+    for verb in (("query",), ("scan",)):
+        said = collector.cli(*verb, "--run", "r", check=False).stdout
+        assert "nan" in said and "-nan" not in said, said
+
+
+def test_overflow_check_writes_nothing_that_was_not_asked_for(tmp_path: pathlib.Path, dump):
+    import torch
+
+    debugger = dump.debugger()
+    debugger.start()
+    torch.log(torch.tensor([-1.0]))
+    debugger.stop()
+    debugger.step()
+    step = dump.rank_directory().parent
+    here = tmp_path / "here"
+    here.mkdir()
+    done = subprocess.run([str(harness.BIN / "rankprobe"), "overflow_check", step], cwd=here, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "Torch.log.0.forward" in done.stdout and not any(here.iterdir()), done.stdout
+    done = subprocess.run([str(harness.BIN / "rankprobe"), "overflow_check", step, "-o", "report"], cwd=here, capture_output=True, text=True,
+                          timeout=60)
+    assert "details: report/anomaly_analyze_" in done.stdout and len(list((here / "report").iterdir())) == 1
+
+
+def test_accumulation_and_checkpointing_are_numbered_as_the_documents_say(dump):
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return torch.relu(self.fc(x))
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = torch.nn.ModuleList(Block() for _ in range(2))
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=False)
+            return x
+
+    net = Net()
+    debugger = dump.debugger(level="L0")
+    debugger.start(net)
+    for _ in range(2):
+        net(torch.randn(2, 4, requires_grad=True)).sum().backward()
+    debugger.stop()
+    debugger.step()
+    entries = [name for name in json.loads((dump.rank_directory() / "dump.json").read_text())["data"] if ".blocks.1.fc." in name]
+    page = (harness.ROOT / "docs/training-loops.md").read_text()
+    shown = page.split("```text\n")[1].split("```")[0].replace("Module.module.", "Module.").splitlines()
+    assert entries == shown
