@@ -63,15 +63,23 @@ v1::ReplicaReport ToMessage(const ReplicaReport& report) {
   return out;
 }
 
-v1::OverflowReport ToMessage(const std::vector<OverflowOrigin>& origins,
+v1::OverflowReport ToMessage(const OverflowFindings& findings,
                              const std::string& file) {
   v1::OverflowReport out;
   out.set_file(file);
-  for (const OverflowOrigin& o : origins) {
-    v1::OverflowReport::Origin& found = *out.add_found();
-    found.set_rank(o.rank);
-    found.set_call(o.call);
-  }
+  const auto fill = [](const OverflowOrigin& from,
+                       v1::OverflowReport::Origin* to) {
+    to->set_rank(from.rank);
+    to->set_call(from.call);
+    to->set_made(from.made);
+    to->set_module(from.module);
+    to->mutable_chain()->Assign(from.chain.begin(), from.chain.end());
+    to->set_code_line(from.code_line);
+    to->mutable_inputs()->Assign(from.inputs.begin(), from.inputs.end());
+    to->mutable_outputs()->Assign(from.outputs.begin(), from.outputs.end());
+  };
+  for (const OverflowOrigin& o : findings.found) fill(o, out.add_found());
+  for (const OverflowOrigin& o : findings.ended) fill(o, out.add_ended());
   return out;
 }
 
