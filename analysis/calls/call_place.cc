@@ -5,7 +5,9 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "analysis/calls/node_names.h"
 #include "dump_format/dump_rows.h"
@@ -104,6 +106,26 @@ std::string CodeLineOf(const std::vector<std::string>* stack) {
     absl::StrAppend(&out, ": ", text);
   }
   return out;
+}
+
+absl::StatusOr<std::unique_ptr<DumpReader>> OpenWithModules(
+    FileSystem* file_system, const std::string& directory,
+    DumpReader::Options options) {
+  options.construct = file_system->Exists(directory + "/construct.json");
+  auto dump = DumpReader::Open(file_system, directory, options);
+  if (dump.ok() || !options.construct) return dump;
+  options.construct = false;
+  return DumpReader::Open(file_system, directory, options);
+}
+
+int64_t StepOf(const DumpPlace& place) {
+  int64_t step = place.step;
+  for (absl::string_view part : absl::StrSplit(place.directory, '/')) {
+    int64_t number = 0;
+    if (absl::ConsumePrefix(&part, "step") && absl::SimpleAtoi(part, &number))
+      step = number;
+  }
+  return step;
 }
 
 }  // namespace rankprobe::analysis

@@ -4,12 +4,17 @@
 #ifndef RANKPROBE_ANALYSIS_CALLS_CALL_PLACE_H_
 #define RANKPROBE_ANALYSIS_CALLS_CALL_PLACE_H_
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/base/attributes.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/io/file_system.h"
+#include "dump_format/dump_layout.h"
 #include "dump_format/dump_reader.h"
 
 namespace rankprobe::analysis {
@@ -36,6 +41,16 @@ std::string ModuleText(absl::string_view entry);
 // "gpt.py:36 in forward: torch.log(lens)": the innermost frame that is not one of
 // PyTorch's own files. Empty without a stack.
 std::string CodeLineOf(const std::vector<std::string>* stack);
+
+// Opens a dump for CallPlaces: with construct.json, unless that is absent, empty
+// or cannot be read, which only costs the modules.
+absl::StatusOr<std::unique_ptr<DumpReader>> OpenWithModules(
+    FileSystem* file_system, const std::string& directory,
+    DumpReader::Options options);
+
+// The step that a directory of one step is named after: alone it is step 0 of
+// its layout.
+int64_t StepOf(const DumpPlace& place);
 
 }  // namespace rankprobe::analysis
 

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/calls/call_place.h"
+#include "analysis/calls/node_names.h"
 #include "analysis/root_cause/anomaly_origin.h"
 #include "analysis/root_cause/values_text.h"
 #include "common/base/status_macros.h"
@@ -14,18 +15,6 @@
 
 namespace rankprobe::analysis {
 namespace {
-
-absl::StatusOr<std::unique_ptr<DumpReader>> OpenRank(FileSystem* file_system,
-                                                     const DumpPlace& place) {
-  DumpReader::Options options;
-  options.construct = file_system->Exists(place.directory + "/construct.json");
-  options.notes = true;
-  auto dump = DumpReader::Open(file_system, place.directory, options);
-  if (dump.ok() || !options.construct) return dump;
-  // An empty construct.json only costs the path in the report.
-  options.construct = false;
-  return DumpReader::Open(file_system, place.directory, options);
-}
 
 absl::StatusOr<OverflowOrigin> Describe(const DumpReader& dump,
                                         const FoundNode& node) {
@@ -36,7 +25,11 @@ absl::StatusOr<OverflowOrigin> Describe(const DumpReader& dump,
   const CallPlaces places(dump);
   origin.module = places.ModuleOf(origin.call);
   origin.chain = places.ChainOf(origin.call);
-  origin.code_line = CodeLineOf(dump.Stack(origin.call));
+  const std::vector<std::string>* stack = dump.Stack(origin.call);
+  // A backward has the place of its forward.
+  if (stack == nullptr || stack->empty())
+    stack = dump.Stack(WithDirection(origin.call, "forward"));
+  origin.code_line = CodeLineOf(stack);
   JsonDocument record;
   RP_RETURN_IF_ERROR(dump.Read(node.entry, &record));
   const CallNumbers numbers = NumbersOf(dump, origin.call, record.root());
@@ -71,7 +64,10 @@ absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
                                             : std::vector<int64_t>());
   bool goes_on = false;
   for (const DumpPlace& place : layout.places) {
-    RP_ASSIGN_OR_RETURN(auto dump, OpenRank(file_system, place));
+    DumpReader::Options options;
+    options.notes = true;
+    RP_ASSIGN_OR_RETURN(auto dump,
+                        OpenWithModules(file_system, place.directory, options));
     RP_ASSIGN_OR_RETURN(OverflowStates rank,
                         ReadOverflowStates(place.rank, *dump, kinds, &links));
     goes_on = goes_on || rank.goes_on;

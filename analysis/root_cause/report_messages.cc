@@ -20,6 +20,14 @@ v1::DivergenceReport ToMessage(const DivergenceReport& report) {
     if (d.noise.has_value()) origin.set_noise(*d.noise);
     origin.set_inputs_matched(d.inputs_matched);
     origin.set_inputs_unknown(d.inputs_unknown);
+    origin.set_reference_step(d.reference_step);
+    origin.set_module(d.module);
+    origin.set_code_line(d.code_line);
+    origin.set_is_argument(d.is_argument);
+    origin.set_inputs_close(d.inputs_close);
+    origin.mutable_unmade_inputs()->Assign(d.unmade_inputs.begin(),
+                                           d.unmade_inputs.end());
+    origin.set_gap_after(d.gap_after);
     origin.mutable_stack()->Assign(d.stack.begin(), d.stack.end());
   }
   for (const DivergenceReport::Carried& c : report.carried) {
@@ -29,6 +37,9 @@ v1::DivergenceReport ToMessage(const DivergenceReport& report) {
     carried.set_call(c.call);
     carried.set_from_rank(c.from_rank);
   }
+  out.mutable_notes()->Assign(report.notes.begin(), report.notes.end());
+  out.mutable_explanations()->Assign(report.explanations.begin(),
+                                     report.explanations.end());
   out.set_calls_compared(report.calls_compared);
   out.set_calls_differing(report.calls_differing);
   v1::DivergenceReport::Unseen& unseen = *out.mutable_unseen();
