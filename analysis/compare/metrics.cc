@@ -91,10 +91,8 @@ bool ZeroSpecials(S* n, S* b, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const bool finite = std::isfinite(n[i]);
     if (finite && std::isfinite(b[i])) continue;
-    if (std::isnan(n[i]) != std::isnan(b[i]) ||
-        std::isinf(n[i]) != std::isinf(b[i])) {
-      return false;
-    }
+    // Not equal: an infinity and its opposite too.
+    if (std::isnan(n[i]) ? !std::isnan(b[i]) : n[i] != b[i]) return false;
     n[i] = b[i] = 0;
   }
   return true;

@@ -69,6 +69,8 @@ TEST_F(MetricsTest, OddTensors) {
   };
   check_none(Make<float>(v1::DTYPE_FLOAT32, {3}, {1, 2, INFINITY}),
              State::kSpecialsDiffer, "N/A");
+  check_none(Make<float>(v1::DTYPE_FLOAT32, {3}, {1, nan, -INFINITY}),
+             State::kSpecialsDiffer, "N/A");
   check_none(Make<float>(v1::DTYPE_FLOAT32, {2, 2}, {1, 2, 3, 4}),
              State::kShapeMismatch, "shape unmatched");
   check_none(Make<float>(v1::DTYPE_FLOAT32, {0}, {}), State::kUnsupported,

@@ -157,16 +157,24 @@ class Judge {
 
   void CheckSpecials() {
     EachChecked([](RowPair* pair) {
-      // What the reference run had too is not the target's fault.
-      if (IsSpecial(pair->reference->stats[kMax]) ||
-          IsSpecial(pair->reference->stats[kMin])) {
-        return;
+      bool target = false;
+      bool differ = pair->tensor.state == TensorMetrics::State::kSpecialsDiffer;
+      for (const Stat stat : {kMax, kMin}) {
+        const JsonValue& n = pair->target->stats[stat];
+        const JsonValue& b = pair->reference->stats[stat];
+        // What the reference run had too is not the target's fault.
+        if ((!IsSpecial(n) && !IsSpecial(b)) || StatText(n) == StatText(b))
+          continue;
+        differ = true;
+        target = target || IsSpecial(n);
       }
-      if (IsSpecial(pair->target->stats[kMax]) ||
-          IsSpecial(pair->target->stats[kMin])) {
+      if (target) {
         Mark(Verdict::kError,
              "There is nan/inf/-inf in the maximum or minimum value of NPU.",
              pair);
+      } else if (differ) {
+        Mark(Verdict::kError,
+             "There is nan/inf/-inf in bench that NPU does not have.", pair);
       }
     });
   }

@@ -305,7 +305,7 @@ py::dict Replicas(const std::string& dump,
 
 py::dict Overflow(const std::string& dump, bool force) {
   Input files(force);
-  absl::StatusOr<std::vector<OverflowOrigin>> found;
+  absl::StatusOr<OverflowFindings> found;
   {
     const py::gil_scoped_release unlocked;
     found = CheckOverflow(files.get(), dump);

@@ -6,15 +6,9 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/functional/function_ref.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "analysis/calls/overflow_levels.h"
-#include "analysis/calls/unwritten_tensors.h"
+#include "analysis/calls/call_place.h"
 #include "common/base/status_macros.h"
 #include "common/text/json_text.h"
-#include "dump_format/statistics.h"
 
 namespace rankprobe::analysis {
 namespace {
@@ -148,9 +142,14 @@ class Search {
       }
     }
     if (!found.empty() || bad_source) return found;
-    // Nothing bad went in, something bad came out: the call itself.
+    // Nothing bad went in, something bad came out: the call itself, unless it
+    // handed on infinities that were meant.
+    const bool meant = std::any_of(
+        group.begin(), group.end(),
+        [this](size_t i) { return steps_[i].node->meant_infinity; });
     for (const size_t i : group) {
       const Step& step = steps_[i];
+      if (meant && !step.node->nan_output) continue;
       if (!step.node->bad_input && step.node->bad_output) {
         found.push_back({ranks_[step.rank].rank, step.node->entry});
       }
@@ -174,82 +173,6 @@ std::vector<FoundNode> FindFirstNodes(const std::vector<RankStates>& ranks,
   return Search(ranks, links).Run();
 }
 
-bool HasOverflow(const JsonValue& value) {
-  if (value.is_array()) {
-    return std::any_of(value.items().begin(), value.items().end(), HasOverflow);
-  }
-  if (!value.is_object()) return false;
-  const JsonValue* const type = value.Find("type");
-  if (type == nullptr || !type->is_string()) {
-    return std::any_of(
-        value.fields().begin(), value.fields().end(),
-        [](const JsonMember& m) { return HasOverflow(m.value); });
-  }
-  for (const Stat stat : {kMax, kMin}) {
-    const JsonValue* const found = value.Find(kStatInfo[stat].key);
-    if (found != nullptr && IsNanOrInf(*found)) return true;
-  }
-  return false;
-}
-
-namespace {
-
-// In what is not left out of the values of a section.
-bool HasOverflowBut(const JsonValue& section,
-                    absl::FunctionRef<bool(absl::string_view)> leave_out) {
-  size_t index = 0;
-  for (const JsonValue& item : section.items()) {
-    if (HasOverflow(item) && !leave_out(absl::StrCat(index))) return true;
-    ++index;
-  }
-  return std::any_of(section.fields().begin(), section.fields().end(),
-                     [&](const JsonMember& member) {
-                       return HasOverflow(member.value) &&
-                              !leave_out(member.key);
-                     });
-}
-
-}  // namespace
-
-absl::StatusOr<RankStates> ReadOverflowStates(int64_t rank,
-                                              const DumpReader& dump,
-                                              CommLinks* links) {
-  RankStates states;
-  states.rank = rank;
-  states.dump = &dump;
-  JsonDocument record;
-  for (size_t i = 0; i < dump.size(); ++i) {
-    const absl::string_view name = dump.name(i);
-    // Their content is whatever the memory held.
-    if (absl::StartsWith(name, "Torch.empty") ||
-        absl::StartsWith(name, "Torch.fill")) {
-      continue;
-    }
-    RP_RETURN_IF_ERROR(dump.Read(i, &record));
-    NodeState state;
-    state.entry = i;
-    state.communication = IsCommunication(name);
-    if (state.communication) links->Add(rank, name, record.root());
-    const UnwrittenTensors unwritten(name, &dump.notes());
-    for (const absl::string_view key :
-         {"input_args", "input_kwargs", "input"}) {
-      const JsonValue* const value = record.root().Find(key);
-      state.bad_input = state.bad_input ||
-                        (value != nullptr &&
-                         HasOverflowBut(*value, [&](absl::string_view place) {
-                           return unwritten.HasInput(place);
-                         }));
-    }
-    const JsonValue* const output = record.root().Find("output");
-    state.bad_output = output != nullptr &&
-                       HasOverflowBut(*output, [&](absl::string_view place) {
-                         return unwritten.HasOutput(place);
-                       });
-    states.nodes.push_back(state);
-  }
-  return states;
-}
-
 absl::StatusOr<std::string> DescribeNode(const DumpReader& dump, size_t entry,
                                          int indent) {
   JsonDocument record;
@@ -263,18 +186,8 @@ absl::StatusOr<std::string> DescribeNode(const DumpReader& dump, size_t entry,
   out.Key("data_info");
   WriteJson(record.root(), &out);
   out.Key("construct_info");
-  absl::flat_hash_map<absl::string_view, absl::string_view> parents;
-  for (const ConstructEdge& edge : dump.construct()) {
-    parents[edge.child] = edge.parent.has_value() ? *edge.parent : "";
-  }
-  std::vector<absl::string_view> path;
-  for (absl::string_view at = name; !at.empty() && path.size() < 1000;) {
-    path.push_back(at);
-    const auto up = parents.find(at);
-    at = up == parents.end() ? absl::string_view() : up->second;
-  }
   out.BeginArray();
-  for (auto it = path.rbegin(); it != path.rend(); ++it) out.String(*it);
+  for (const std::string& at : CallPlaces(dump).ChainOf(name)) out.String(at);
   out.EndArray();
   out.Key("stack_info");
   out.BeginArray();

@@ -20,6 +20,10 @@ struct NodeState {
   bool communication = false;
   bool bad_input = false;
   bool bad_output = false;
+  // Of a communication that is asked about overflows: it was given infinities
+  // that are no fault; a NaN came out.
+  bool meant_infinity = false;
+  bool nan_output = false;
 };
 
 // Of one rank, in the order of execution.
@@ -43,14 +47,6 @@ std::vector<FoundNode> FindFirstNodes(const std::vector<RankStates>& ranks,
 // "op_name", "data_info", "construct_info", "stack_info" of a call, as JSON.
 absl::StatusOr<std::string> DescribeNode(const DumpReader& dump, size_t entry,
                                          int indent);
-
-// NaN or an infinity in Max or Min of a tensor, at any depth.
-bool HasOverflow(const JsonValue& value);
-
-// Anomalies of every call of a rank. `links` gets its communication.
-absl::StatusOr<RankStates> ReadOverflowStates(int64_t rank,
-                                              const DumpReader& dump,
-                                              CommLinks* links);
 
 }  // namespace rankprobe::analysis
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "analysis/root_cause/overflow_states.h"
 #include "analysis/testing/dump_text.h"
 
 namespace rankprobe::analysis {
@@ -28,9 +29,9 @@ class AnomalyOriginTest : public ::testing::Test {
       auto dump = DumpReader::Open(
           file_system_.get(), absl::StrCat(dir_.path(), "/rank", rank), {});
       EXPECT_TRUE(dump.ok()) << dump.status();
-      auto state = ReadOverflowStates(rank, **dump, &links);
+      auto state = ReadOverflowStates(rank, **dump, {}, &links);
       EXPECT_TRUE(state.ok()) << state.status();
-      states.push_back(*std::move(state));
+      states.push_back(std::move(state->states));
       dumps.push_back(*std::move(dump));
     }
     links.Match();
@@ -77,6 +78,16 @@ TEST_F(AnomalyOriginTest, OverflowInTheCommunicationItself) {
   }
   EXPECT_THAT(Overflow(2), ElementsAre("0:Distributed.all_reduce.0.forward",
                                        "1:Distributed.all_reduce.0.forward"));
+}
+
+TEST_F(AnomalyOriginTest, AMaskThatIsSentIsNoOverflow) {
+  dir_.Write("rank0", {Call("Distributed.all_reduce.0.forward", "-Infinity",
+                            "-Infinity"),
+                       Call("Torch.a.0.forward", "-Infinity", "1")});
+  dir_.Write("rank1",
+             {Call("Distributed.all_reduce.0.forward", "1", "-Infinity"),
+              Call("Torch.a.0.forward", "-Infinity", "1")});
+  EXPECT_THAT(Overflow(2), IsEmpty());
 }
 
 TEST_F(AnomalyOriginTest, WhatWasNeverWrittenIsNoOrigin) {

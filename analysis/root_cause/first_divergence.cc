@@ -11,11 +11,15 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "analysis/calls/call_place.h"
 #include "analysis/calls/comm_links.h"
 #include "analysis/calls/unwritten_tensors.h"
 #include "analysis/compare/compare.h"
 #include "analysis/compare/mapping_files.h"
+#include "analysis/root_cause/collective_counts.h"
 #include "analysis/root_cause/row_difference.h"
+#include "analysis/root_cause/value_sources.h"
+#include "analysis/root_cause/values_text.h"
 #include "common/base/status_macros.h"
 #include "dump_format/statistics.h"
 
@@ -23,23 +27,6 @@ namespace rankprobe::analysis {
 namespace {
 
 constexpr size_t kMaxExamples = 10;
-
-std::string StatsText(const DumpRow& row) {
-  if (row.record == nullptr) return "null";
-  std::string out;
-  for (size_t i = 0; i < kStatCount; ++i) {
-    if (i >= kUsualStatCount && row.stats[i].is_null()) continue;
-    absl::StrAppend(&out, i == 0 ? "" : " ", kStatInfo[i].key, "=",
-                    StatText(row.stats[i]));
-  }
-  absl::StrAppend(&out, " dtype=", row.dtype, " shape=", row.shape);
-  const JsonValue* const md5 = row.record->Find("md5");
-  if (md5 != nullptr) absl::StrAppend(&out, " md5=", PythonText(*md5));
-  // Of a dump that was aligned: the rows of the reference it is made of.
-  const JsonValue* const of = row.record->Find("of");
-  if (of != nullptr && of->is_string()) absl::StrAppend(&out, " of ", of->text);
-  return out;
-}
 
 // The gradients of what normalizes (a softmax, the weights of experts) are
 // differences of numbers that are nearly equal: of these noise is a larger part.
@@ -61,6 +48,7 @@ std::string WhyWithoutValues(const RowPair& pair) {
 // One rank's step: what differs first there, if anything.
 struct RankOutcome {
   DumpPlace place;
+  DumpPlace reference_place;
   std::unique_ptr<DumpReader> target;
   std::unique_ptr<DumpReader> reference;
   bool differs = false;
@@ -152,12 +140,19 @@ class Finder {
   absl::Status CompareRank(const DumpPlace& n, const DumpPlace& b) {
     RankOutcome& outcome = outcomes_.emplace_back();
     outcome.place = n;
+    outcome.reference_place = b;
+    sources_.Clear();
     drift_ = forward_drift_ = 0;
     DumpReader::Options open;
     open.notes = true;
     open.construct = match_.layers.has_value();
-    RP_ASSIGN_OR_RETURN(outcome.target,
-                        DumpReader::Open(file_system_, n.directory, open));
+    if (open.construct) {
+      RP_ASSIGN_OR_RETURN(outcome.target,
+                          DumpReader::Open(file_system_, n.directory, open));
+    } else {
+      RP_ASSIGN_OR_RETURN(outcome.target,
+                          OpenWithModules(file_system_, n.directory, open));
+    }
     RP_ASSIGN_OR_RETURN(outcome.reference,
                         DumpReader::Open(file_system_, b.directory, open));
     const DumpReader& target = *outcome.target;
@@ -194,6 +189,8 @@ class Finder {
       Example(absl::StrCat(reference.path(), ": ", reference.name(i),
                            " is in this dump only"));
     }
+    for (std::string& note : CollectivesOfOneSide(n.rank, target, reference))
+      report_.notes.push_back(std::move(note));
     return absl::OkStatus();
   }
 
@@ -326,12 +323,17 @@ class Finder {
         continue;
       }
       const double tolerance = ToleranceOf(pair, operands);
-      if (*difference <= tolerance) {
+      // Equal statistics of different data: other elements, or another order.
+      const bool reordered =
+          *difference == std::numeric_limits<double>::denorm_min();
+      if (*difference <= tolerance && !reordered) {
         drift_ = std::max(drift_, *difference);
         if (!IsGradient(*pair.target)) {
           forward_drift_ = std::max(forward_drift_, *difference);
         }
-        if (!output) ++divergence.inputs_matched;
+        if (!output)
+          ++(DigestsDiffer(pair) ? divergence.inputs_close
+                                 : divergence.inputs_matched);
         continue;
       }
       const double ratio = tolerance > 0 ? *difference / tolerance : kInfinity;
@@ -353,6 +355,13 @@ class Finder {
       }
     }
     const std::string call(entry.entry());
+    const std::vector<std::string> unmade =
+        worst != nullptr && worst_is_output && !inputs_differ &&
+                !outcome->differs
+            ? sources_.Unmade(call, entry.pairs())
+            : std::vector<std::string>();
+    const std::string before = sources_.last_call();
+    sources_.Add(call, entry.pairs());
     if (IsCommunication(call) && inputs_differ)
       outcome->bad_inputs.insert(call);
     if (outputs_differ) ++report_.calls_differing;
@@ -366,17 +375,27 @@ class Finder {
     outcome->differs = true;
     divergence.from_outside = !worst_is_output;
     outcome->entry = index;
-    divergence.step = outcome->place.step;
+    divergence.is_argument = !worst_is_output && worst->target->derived;
+    divergence.is_weight =
+        !worst_is_output && worst->target->state == RowState::kParameters;
+    divergence.step = StepOf(outcome->place);
+    divergence.reference_step = StepOf(outcome->reference_place);
     divergence.rank = outcome->place.rank;
     divergence.call = call;
     divergence.reference_call =
         std::string(outcome->reference->name(reference_index));
+    divergence.module = CallPlaces(*outcome->target).ModuleOf(call);
+    if (!unmade.empty() && !before.empty()) {
+      divergence.unmade_inputs = unmade;
+      divergence.gap_after = before;
+    }
     divergence.row = std::string(worst->target->name);
-    divergence.target_values = StatsText(*worst->target);
-    divergence.reference_values = StatsText(*worst->reference);
+    divergence.target_values = ValuesText(*worst->target);
+    divergence.reference_values = ValuesText(*worst->reference);
     divergence.noise = NoiseOf(*worst);
     const std::vector<std::string>* const stack = outcome->target->Stack(call);
     if (stack != nullptr) divergence.stack = *stack;
+    divergence.code_line = CodeLineOf(stack);
     outcome->divergence = std::move(divergence);
     return absl::OkStatus();
   }
@@ -402,11 +421,14 @@ class Finder {
     links.Match();
     for (RankOutcome& outcome : outcomes_) {
       if (!outcome.differs) continue;
+      // What went into a communication was not brought in by it.
       const auto* const found =
           links.Find(outcome.place.rank, outcome.divergence.call);
       std::optional<int64_t> from;
       for (const CommLink& link :
-           found == nullptr ? std::vector<CommLink>() : *found) {
+           found == nullptr || outcome.divergence.from_outside
+               ? std::vector<CommLink>()
+               : *found) {
         if (link.kind == CommKind::kSend) continue;
         for (const CommPeer& peer : link.peers) {
           const auto other = by_rank.find(peer.rank);
@@ -417,7 +439,7 @@ class Finder {
         }
       }
       if (from.has_value()) {
-        report_.carried.push_back({outcome.place.step, outcome.place.rank,
+        report_.carried.push_back({outcome.divergence.step, outcome.place.rank,
                                    outcome.divergence.call, *from});
       } else {
         report_.origins.push_back(std::move(outcome.divergence));
@@ -448,6 +470,7 @@ class Finder {
   bool drifting_ = false;
   double drift_ = 0;
   double forward_drift_ = 0;  // without gradients
+  ValueSources sources_;      // of the rank that is compared
   std::vector<RankOutcome> outcomes_;
   DivergenceReport report_;
 };

@@ -32,18 +32,31 @@ struct Divergence {
   // The row is an input or parameter that no call before had made differ: it
   // came in from outside (a weight, a batch).
   bool from_outside = false;
+  // Of what came in from outside: a value that is no tensor, which the program's
+  // code gives; a parameter.
+  bool is_argument = false;
+  bool is_weight = false;
   int64_t step = 0;
+  int64_t reference_step = 0;
   int64_t rank = 0;
   std::string call;
   std::string reference_call;
-  std::string row;  // the one that differs most
+  std::string module;  // "blocks.2.attn (Attention)"; empty: not known
+  std::string row;     // the one that differs most
   std::string target_values;
   std::string reference_values;
   double difference = 0;  // relative
   double tolerance = 0;
   std::optional<double> noise;  // of this row, where it was measured
   int64_t inputs_matched = 0;
+  // Within the tolerance, but their digests say that they are not equal.
+  int64_t inputs_close = 0;
   int64_t inputs_unknown = 0;
+  // Inputs that no recorded call made, though their statistics match: what made
+  // them, behind `gap_after`, may have put their elements in another order.
+  std::vector<std::string> unmade_inputs;
+  std::string gap_after;
+  std::string code_line;  // "train.py:13 in forward: .."
   std::vector<std::string> stack;
 };
 
@@ -76,6 +89,10 @@ struct DivergenceReport {
     int64_t from_rank = 0;
   };
   std::vector<Carried> carried;
+  // What a reader must know of the whole, a line each.
+  std::vector<std::string> notes;
+  // Filled by those who have the run cards: differences that can explain it.
+  std::vector<std::string> explanations;
   Unseen unseen;
 };
 

@@ -6,29 +6,52 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "analysis/calls/call_place.h"
+#include "analysis/calls/node_names.h"
 #include "analysis/root_cause/anomaly_origin.h"
+#include "analysis/root_cause/values_text.h"
 #include "common/base/status_macros.h"
 #include "dump_format/dump_layout.h"
 
 namespace rankprobe::analysis {
 namespace {
 
-absl::StatusOr<std::unique_ptr<DumpReader>> OpenRank(FileSystem* file_system,
-                                                     const DumpPlace& place) {
-  DumpReader::Options options;
-  options.construct = file_system->Exists(place.directory + "/construct.json");
-  options.notes = true;
-  auto dump = DumpReader::Open(file_system, place.directory, options);
-  if (dump.ok() || !options.construct) return dump;
-  // An empty construct.json only costs the path in the report.
-  options.construct = false;
-  return DumpReader::Open(file_system, place.directory, options);
+absl::StatusOr<OverflowOrigin> Describe(const DumpReader& dump,
+                                        const FoundNode& node) {
+  OverflowOrigin origin;
+  origin.rank = node.rank;
+  origin.call = std::string(dump.name(node.entry));
+  RP_ASSIGN_OR_RETURN(origin.details, DescribeNode(dump, node.entry, 2));
+  const CallPlaces places(dump);
+  origin.module = places.ModuleOf(origin.call);
+  origin.chain = places.ChainOf(origin.call);
+  const std::vector<std::string>* stack = dump.Stack(origin.call);
+  // A backward has the place of its forward.
+  if (stack == nullptr || stack->empty())
+    stack = dump.Stack(WithDirection(origin.call, "forward"));
+  origin.code_line = CodeLineOf(stack);
+  JsonDocument record;
+  RP_RETURN_IF_ERROR(dump.Read(node.entry, &record));
+  const CallNumbers numbers = NumbersOf(dump, origin.call, record.root());
+  if (!numbers.inputs.nan && !numbers.parameters.any())
+    origin.made = numbers.outputs.Text();
+  std::vector<DumpRow> rows;
+  RP_RETURN_IF_ERROR(ReadRows(origin.call, dump.stats(), &record, &rows));
+  for (const DumpRow& row : rows) {
+    const bool output = row.state == RowState::kOutput ||
+                        row.state == RowState::kParametersGrad;
+    (output ? origin.outputs : origin.inputs)
+        .push_back(
+            absl::StrCat(PlaceOf(origin.call, row), " ", ValuesText(row)));
+  }
+  return origin;
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<OverflowOrigin>> CheckOverflow(
-    FileSystem* file_system, const std::string& path) {
+absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
+                                               const std::string& path,
+                                               const OverflowKinds& kinds) {
   RP_ASSIGN_OR_RETURN(const DumpLayout layout, FindDumps(file_system, path));
   if (layout.kind == DumpLayout::Kind::kSteps && layout.Steps().size() > 1) {
     return absl::InvalidArgumentError(
@@ -39,22 +62,26 @@ absl::StatusOr<std::vector<OverflowOrigin>> CheckOverflow(
   std::vector<RankStates> states;
   CommLinks links(layout.Ranks().size() > 1 ? layout.Ranks()
                                             : std::vector<int64_t>());
+  bool goes_on = false;
   for (const DumpPlace& place : layout.places) {
-    RP_ASSIGN_OR_RETURN(auto dump, OpenRank(file_system, place));
-    RP_ASSIGN_OR_RETURN(RankStates rank,
-                        ReadOverflowStates(place.rank, *dump, &links));
-    states.push_back(std::move(rank));
+    DumpReader::Options options;
+    options.notes = true;
+    RP_ASSIGN_OR_RETURN(auto dump,
+                        OpenWithModules(file_system, place.directory, options));
+    RP_ASSIGN_OR_RETURN(OverflowStates rank,
+                        ReadOverflowStates(place.rank, *dump, kinds, &links));
+    goes_on = goes_on || rank.goes_on;
+    states.push_back(std::move(rank.states));
     dumps[place.rank] = std::move(dump);
   }
   links.Match();
-  std::vector<OverflowOrigin> origins;
+  OverflowFindings findings;
   for (const FoundNode& node : FindFirstNodes(states, links)) {
-    const DumpReader& dump = *dumps.at(node.rank);
-    RP_ASSIGN_OR_RETURN(std::string details, DescribeNode(dump, node.entry, 2));
-    origins.push_back(
-        {node.rank, std::string(dump.name(node.entry)), std::move(details)});
+    RP_ASSIGN_OR_RETURN(OverflowOrigin origin,
+                        Describe(*dumps.at(node.rank), node));
+    (goes_on ? findings.found : findings.ended).push_back(std::move(origin));
   }
-  return origins;
+  return findings;
 }
 
 std::string AnomalyJson(const std::vector<OverflowOrigin>& origins) {

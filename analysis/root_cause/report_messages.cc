@@ -20,6 +20,14 @@ v1::DivergenceReport ToMessage(const DivergenceReport& report) {
     if (d.noise.has_value()) origin.set_noise(*d.noise);
     origin.set_inputs_matched(d.inputs_matched);
     origin.set_inputs_unknown(d.inputs_unknown);
+    origin.set_reference_step(d.reference_step);
+    origin.set_module(d.module);
+    origin.set_code_line(d.code_line);
+    origin.set_is_argument(d.is_argument);
+    origin.set_inputs_close(d.inputs_close);
+    origin.mutable_unmade_inputs()->Assign(d.unmade_inputs.begin(),
+                                           d.unmade_inputs.end());
+    origin.set_gap_after(d.gap_after);
     origin.mutable_stack()->Assign(d.stack.begin(), d.stack.end());
   }
   for (const DivergenceReport::Carried& c : report.carried) {
@@ -29,6 +37,9 @@ v1::DivergenceReport ToMessage(const DivergenceReport& report) {
     carried.set_call(c.call);
     carried.set_from_rank(c.from_rank);
   }
+  out.mutable_notes()->Assign(report.notes.begin(), report.notes.end());
+  out.mutable_explanations()->Assign(report.explanations.begin(),
+                                     report.explanations.end());
   out.set_calls_compared(report.calls_compared);
   out.set_calls_differing(report.calls_differing);
   v1::DivergenceReport::Unseen& unseen = *out.mutable_unseen();
@@ -63,15 +74,23 @@ v1::ReplicaReport ToMessage(const ReplicaReport& report) {
   return out;
 }
 
-v1::OverflowReport ToMessage(const std::vector<OverflowOrigin>& origins,
+v1::OverflowReport ToMessage(const OverflowFindings& findings,
                              const std::string& file) {
   v1::OverflowReport out;
   out.set_file(file);
-  for (const OverflowOrigin& o : origins) {
-    v1::OverflowReport::Origin& found = *out.add_found();
-    found.set_rank(o.rank);
-    found.set_call(o.call);
-  }
+  const auto fill = [](const OverflowOrigin& from,
+                       v1::OverflowReport::Origin* to) {
+    to->set_rank(from.rank);
+    to->set_call(from.call);
+    to->set_made(from.made);
+    to->set_module(from.module);
+    to->mutable_chain()->Assign(from.chain.begin(), from.chain.end());
+    to->set_code_line(from.code_line);
+    to->mutable_inputs()->Assign(from.inputs.begin(), from.inputs.end());
+    to->mutable_outputs()->Assign(from.outputs.begin(), from.outputs.end());
+  };
+  for (const OverflowOrigin& o : findings.found) fill(o, out.add_found());
+  for (const OverflowOrigin& o : findings.ended) fill(o, out.add_ended());
   return out;
 }
 

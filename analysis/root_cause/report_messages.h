@@ -17,7 +17,7 @@ namespace rankprobe::analysis {
 v1::DivergenceReport ToMessage(const DivergenceReport& report);
 v1::ReplicaReport ToMessage(const ReplicaReport& report);
 // `file`: where the details were written; empty: nowhere.
-v1::OverflowReport ToMessage(const std::vector<OverflowOrigin>& origins,
+v1::OverflowReport ToMessage(const OverflowFindings& findings,
                              const std::string& file);
 
 }  // namespace rankprobe::analysis

@@ -163,6 +163,16 @@ const JsonValue* ChecksumOf(const DumpRow& row) {
 
 }  // namespace
 
+bool DigestsDiffer(const RowPair& pair) {
+  if (pair.reference == nullptr || pair.target->record == nullptr ||
+      pair.reference->record == nullptr) {
+    return false;
+  }
+  const JsonValue* const n = ChecksumOf(*pair.target);
+  const JsonValue* const b = ChecksumOf(*pair.reference);
+  return n != nullptr && b != nullptr && PythonText(*n) != PythonText(*b);
+}
+
 std::optional<double> RowDifference(const RowPair& pair, DumpMode mode) {
   if (pair.reference == nullptr) return std::nullopt;
   const DumpRow& n = *pair.target;
@@ -188,7 +198,9 @@ std::optional<double> RowDifference(const RowPair& pair, DumpMode mode) {
     // An unset one is less than any.
     difference = std::max(difference, ElementDifference(pair));
   }
-  if (checksums && difference.value_or(0) == 0) {
+  // Nothing but the checksums is known of them.
+  if (checksums && !difference.has_value()) return kInfinity;
+  if (checksums && *difference == 0) {
     // Equal summaries of different data.
     return std::numeric_limits<double>::denorm_min();
   }

@@ -21,6 +21,9 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // checksum, a word).
 std::optional<double> RowDifference(const RowPair& pair, DumpMode mode);
 
+// Both rows have a digest, and they are not the same.
+bool DigestsDiffer(const RowPair& pair);
+
 // A bound from the dtype of `output` and the sums that made it of `operands`.
 double AutoTolerance(const DumpRow& output,
                      absl::Span<const DumpRow* const> operands);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "analysis/run_card/cards.h"
@@ -152,6 +153,53 @@ class Collector {
   int64_t compared_ = 0;
 };
 
+// Whether nothing draws from a generator: its state is the same in several
+// steps.
+bool IsUnused(const Cards& cards, const FactName& generator) {
+  bool several = false;
+  for (const auto& [rank, card] : cards.ranks) {
+    const std::string* first = nullptr;
+    for (const auto& [step, facts] : card.steps) {
+      const auto state = facts.find(generator);
+      if (state == facts.end()) continue;
+      if (first != nullptr && *first != state->second) return false;
+      several = several || first != nullptr;
+      first = &state->second;
+    }
+  }
+  return several;
+}
+
+bool Explains(const Difference& difference, Unlike what, bool data_differ,
+              const std::vector<Cards>& cards) {
+  const std::string& section = difference.section();
+  const bool is_data = section == "batch" || section == "weights";
+  if (section == "random state") {
+    // Of the numbers that PyTorch draws calls are made; those of NumPy and
+    // Python reach a step by what is in its batch and its weights.
+    const bool torch = absl::StrContains(difference.name(), "torch") ||
+                       absl::StrContains(difference.name(), "cuda");
+    if (!torch && !data_differ) return false;
+    for (const Cards& side : cards) {
+      if (IsUnused(side, {section, difference.name()})) return false;
+    }
+    return what != Unlike::kArgument;
+  }
+  switch (what) {
+    case Unlike::kAnything:
+    case Unlike::kInput:
+      return ChangesNumbers(section);
+    case Unlike::kArgument:
+      return !is_data &&
+             (ChangesNumbers(section) || section == "command line" ||
+              section == "environment");
+    case Unlike::kOwn:
+      // Its inputs match: batch and weights have been looked at.
+      return !is_data && section != "host";
+  }
+  return false;
+}
+
 std::string RanksText(const Difference& difference) {
   const int count = difference.ranks_size();
   if (count == 1) return absl::StrCat("rank ", difference.ranks(0));
@@ -245,17 +293,29 @@ std::string DifferenceText(const Difference& difference) {
       value(difference.reference()));
 }
 
-std::optional<std::string> FirstCardDifference(FileSystem* file_system,
-                                               const DumpLayout& target,
-                                               const DumpLayout& reference) {
+std::vector<std::string> CardExplanations(FileSystem* file_system,
+                                          const DumpLayout& target,
+                                          const DumpLayout& reference,
+                                          Unlike what, size_t most) {
+  std::vector<std::string> out;
   // Ranks of another layout hold other weights and batches.
-  if (target.Ranks() != reference.Ranks()) return std::nullopt;
+  if (target.Ranks() != reference.Ranks()) return out;
   const absl::StatusOr<v1::RunCardReport> report =
       CompareRunCards(file_system, target, reference);
-  if (!report.ok() || report->differences().empty() ||
-      !ChangesNumbers(report->differences(0).section()))
-    return std::nullopt;
-  return DifferenceText(report->differences(0));
+  if (!report.ok()) return out;
+  const std::vector<Cards> cards = {ReadCards(file_system, target),
+                                    ReadCards(file_system, reference)};
+  const bool data_differ =
+      std::any_of(report->differences().begin(), report->differences().end(),
+                  [](const Difference& d) {
+                    return d.section() == "batch" || d.section() == "weights";
+                  });
+  for (const Difference& difference : report->differences()) {
+    if (out.size() >= most) break;
+    if (Explains(difference, what, data_differ, cards))
+      out.push_back(DifferenceText(difference));
+  }
+  return out;
 }
 
 }  // namespace rankprobe::analysis

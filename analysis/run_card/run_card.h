@@ -5,8 +5,8 @@
 #ifndef RANKPROBE_ANALYSIS_RUN_CARD_RUN_CARD_H_
 #define RANKPROBE_ANALYSIS_RUN_CARD_RUN_CARD_H_
 
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -25,11 +25,22 @@ absl::StatusOr<v1::RunCardReport> CompareRunCards(FileSystem* file_system,
 // Whether a difference in it usually changes numbers: weights, not hostnames.
 bool ChangesNumbers(absl::string_view section);
 
-// One line for the head of a comparison: the first difference that usually
-// changes numbers. Nothing when there is none, no card, or other ranks.
-std::optional<std::string> FirstCardDifference(FileSystem* file_system,
-                                               const DumpLayout& target,
-                                               const DumpLayout& reference);
+// What is to be explained by a difference of two run cards.
+enum class Unlike {
+  kAnything,
+  kInput,     // a batch or a weight differs from the start
+  kArgument,  // a value that the program's code gives
+  kOwn,       // a call's outputs differ though its inputs match
+};
+
+// The differences that can explain it, what explains most often first, at most
+// `most` lines. A generator of random numbers that nothing draws from explains
+// nothing, nor does a batch where a call's inputs match. Empty when there is
+// none, no card, or other ranks.
+std::vector<std::string> CardExplanations(FileSystem* file_system,
+                                          const DumpLayout& target,
+                                          const DumpLayout& reference,
+                                          Unlike what, size_t most);
 
 // "weights layer.weight, ranks 0-3: a | b"
 std::string DifferenceText(const v1::RunCardReport::Difference& difference);

@@ -33,6 +33,10 @@ class RunCardTest : public ::testing::Test {
     EXPECT_TRUE(layout.ok()) << layout.status();
     return *std::move(layout);
   }
+  std::vector<std::string> Explanations(Unlike what) {
+    return CardExplanations(file_system_.get(), Layout("a"), Layout("b"), what,
+                            3);
+  }
   static std::vector<std::string> Texts(const v1::RunCardReport& report) {
     std::vector<std::string> out;
     for (const auto& d : report.differences()) out.push_back(DifferenceText(d));
@@ -57,8 +61,7 @@ TEST_F(RunCardTest, EqualRunsDifferInNothing) {
   EXPECT_EQ(report->facts_compared(), 4);
   EXPECT_EQ(report->ranks_compared(), 2);
   EXPECT_EQ(report->steps_compared(), 1);
-  EXPECT_EQ(FirstCardDifference(file_system_.get(), Layout("a"), Layout("b")),
-            std::nullopt);
+  EXPECT_THAT(Explanations(Unlike::kAnything), IsEmpty());
 }
 
 TEST_F(RunCardTest, WhatUsuallyMattersComesFirstAndEqualRanksAreOneLine) {
@@ -78,16 +81,34 @@ TEST_F(RunCardTest, WhatUsuallyMattersComesFirstAndEqualRanksAreOneLine) {
                           "optimizer lr, ranks 0-3: 0.1 | 0.2",
                           "packages numpy, ranks 0-3: 1.0 | (absent)",
                           "host hostname, ranks 0-3: x | y"));
-  EXPECT_EQ(FirstCardDifference(file_system_.get(), Layout("a"), Layout("b")),
-            "weights w, rank 2: 11 | 22");
+  EXPECT_THAT(Explanations(Unlike::kAnything),
+              ElementsAre("weights w, rank 2: 11 | 22",
+                          "optimizer lr, ranks 0-3: 0.1 | 0.2"));
+  // The inputs of a call match: weights are not why it differs.
+  EXPECT_THAT(Explanations(Unlike::kOwn),
+              ElementsAre("optimizer lr, ranks 0-3: 0.1 | 0.2",
+                          "packages numpy, ranks 0-3: 1.0 | (absent)"));
 }
 
 // A host or a package does not head a comparison.
 TEST_F(RunCardTest, WhatChangesNoNumbersIsNoHead) {
   Write("a", 0, 0, R"({"host":{"hostname":"x"}})");
   Write("b", 0, 0, R"({"host":{"hostname":"y"}})");
-  EXPECT_EQ(FirstCardDifference(file_system_.get(), Layout("a"), Layout("b")),
-            std::nullopt);
+  EXPECT_THAT(Explanations(Unlike::kAnything), IsEmpty());
+}
+
+TEST_F(RunCardTest, AGeneratorThatNothingDrawsFromExplainsNothing) {
+  for (int step = 0; step < 2; ++step) {
+    Write("a", step, 0,
+          absl::StrCat(R"({"random state":{"numpy":"1","torch cpu":"2)", step,
+                       R"("}})"));
+    Write("b", step, 0,
+          absl::StrCat(R"({"random state":{"numpy":"9","torch cpu":"3)", step,
+                       R"("}})"));
+  }
+  EXPECT_THAT(Explanations(Unlike::kAnything),
+              ElementsAre("random state torch cpu, step 0, rank 0: 20 | 30"));
+  EXPECT_THAT(Explanations(Unlike::kArgument), IsEmpty());
 }
 
 // Of another layout each rank has other weights.
@@ -95,8 +116,7 @@ TEST_F(RunCardTest, RunsOfOtherRanksHaveNoHead) {
   Write("a", 0, 0, R"({"weights":{"w":"1"}})");
   Write("b", 0, 0, R"({"weights":{"w":"2"}})");
   Write("b", 0, 1, R"({"weights":{"w":"3"}})");
-  EXPECT_EQ(FirstCardDifference(file_system_.get(), Layout("a"), Layout("b")),
-            std::nullopt);
+  EXPECT_THAT(Explanations(Unlike::kAnything), IsEmpty());
 }
 
 TEST_F(RunCardTest, OfWhatEveryStepSaysTheFirstDifferenceCounts) {

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -41,7 +42,18 @@ class Scanner {
   Scanner(const ScanInput& input, const ScanOptions& options)
       : input_(input), options_(options) {}
 
+  std::vector<ScanFinding> RunReplicas() {
+    FindNames();
+    for (size_t value = 0; value < input_.values.size(); ++value) {
+      if (input_.values[value].cells.size() != input_.steps.size()) continue;
+      FindParting(value);
+      FindChanged(value);
+    }
+    return Collect();
+  }
+
   std::vector<ScanFinding> Run() {
+    FindNames();
     for (const ScanSeries& series : input_.values) {
       if (series.passes_zero) pass_zero_.insert(series.name);
     }
@@ -50,6 +62,7 @@ class Scanner {
       FindNonFinite(value);
       FindMoves(value);
       FindParting(value);
+      FindChanged(value);
       FindVanished(value);
       FindNoMore(value);
     }
@@ -65,14 +78,22 @@ class Scanner {
   void Add(ScanKind kind, size_t column, size_t value, int64_t rank, double now,
            double before) {
     found_.push_back({column,
-                      {kind, input_.steps[column], input_.values[value].name,
-                       value, rank, now, before, 0}});
+                      {kind,
+                       input_.steps[column],
+                       input_.values[value].name,
+                       value,
+                       rank,
+                       now,
+                       before,
+                       0,
+                       {}}});
   }
 
   void FindNonFinite(size_t value) {
     const std::vector<ScanCell>& cells = Cells(value);
     for (size_t i = 0; i < cells.size(); ++i) {
-      if (!IsPresent(cells[i]) || IsFinite(cells[i])) continue;
+      if (!IsPresent(cells[i]) || IsFinite(cells[i]) || cells[i].meant)
+        continue;
       const bool one = cells[i].non_finite < cells[i].count;
       Add(ScanKind::kNonFinite, i, value,
           one || cells[i].count == 1 ? cells[i].largest_rank : -1,
@@ -133,7 +154,76 @@ class Scanner {
     }
   }
 
+  void FindNames() {
+    for (size_t value = 0; value < input_.values.size(); ++value)
+      by_name_.emplace(input_.values[value].name, value);
+  }
+
+  // Null where it is not recorded. `what`: "param".
+  const std::vector<ScanCell>* OfParameter(absl::string_view name,
+                                           absl::string_view prefix,
+                                           absl::string_view what) const {
+    const size_t begin = name.find('.');
+    const size_t end = name.rfind('.');
+    if (begin == absl::string_view::npos || end <= begin) return nullptr;
+    const auto it = by_name_.find(
+        absl::StrCat(prefix, name.substr(begin, end - begin), ".", what));
+    if (it == by_name_.end() || Cells(it->second).size() != input_.steps.size())
+      return nullptr;
+    return &Cells(it->second);
+  }
+
+  // What is the same on replicas: parameters, their reduced gradients and what
+  // is computed of both. Where a parameter itself differs from the first step
+  // on, ranks hold shards of it.
+  bool IsReplicated(absl::string_view name) const {
+    if (!absl::StartsWith(name, "Parameter.") &&
+        !absl::StartsWith(name, "Update."))
+      return false;
+    const std::vector<ScanCell>* const parameter =
+        OfParameter(name, "Parameter", "param");
+    if (parameter == nullptr) return true;
+    for (const ScanCell& cell : *parameter) {
+      if (!IsFinite(cell) || cell.count < 2) continue;
+      return RanksAgree(cell);
+    }
+    return true;
+  }
+
+  // The optimizer alone changes a parameter: what a step left is what the next
+  // one finds. Where that is never so, the program changes it in each step.
+  void FindChanged(size_t value) {
+    const std::string& name = input_.values[value].name;
+    if (!input_.each_step || !absl::StartsWith(name, "Parameter.") ||
+        !absl::EndsWith(name, ".param"))
+      return;
+    const std::vector<ScanCell>* const left =
+        OfParameter(name, "Update", "param");
+    if (left == nullptr) return;
+    const std::vector<ScanCell>& cells = Cells(value);
+    size_t same = 0, changed = 0, first = 0;
+    for (size_t i = 0; i + 1 < cells.size(); ++i) {
+      const ScanCell& before = (*left)[i];
+      const ScanCell& now = cells[i + 1];
+      if (input_.steps[i + 1] != input_.steps[i] + 1 || !IsFinite(before) ||
+          !IsFinite(now) || before.count != now.count)
+        continue;
+      if (before.largest == now.largest && before.smallest == now.smallest) {
+        ++same;
+      } else if (changed++ == 0) {
+        first = i + 1;
+      }
+    }
+    if (changed == 0 || same < kLeastAgreed || changed * 10 > same) return;
+    const ScanCell& before = (*left)[first - 1];
+    const bool up = before.largest != cells[first].largest;
+    Add(ScanKind::kChanged, first, value, -1,
+        up ? cells[first].largest : cells[first].smallest,
+        up ? before.largest : before.smallest);
+  }
+
   void FindParting(size_t value) {
+    if (!IsReplicated(input_.values[value].name)) return;
     const std::vector<ScanCell>& cells = Cells(value);
     size_t agreed = 0;
     for (size_t i = 0; i < cells.size(); ++i) {
@@ -217,7 +307,9 @@ class Scanner {
     std::map<std::string, Like> likes;
     for (size_t value = 0; value < input_.values.size(); ++value) {
       const std::vector<ScanCell>& cells = Cells(value);
-      if (cells.size() != input_.steps.size()) continue;
+      if (cells.size() != input_.steps.size() ||
+          !IsReplicated(input_.values[value].name))
+        continue;
       size_t columns = 0, agree = 0, first = cells.size();
       for (size_t i = 0; i < cells.size(); ++i) {
         if (!IsFinite(cells[i]) || cells[i].count < 2) continue;
@@ -282,6 +374,7 @@ class Scanner {
   std::vector<bool> recorded_;
   // Names of values.
   absl::flat_hash_set<std::string> pass_zero_;
+  absl::flat_hash_map<std::string, size_t> by_name_;
 };
 
 }  // namespace
@@ -300,6 +393,8 @@ absl::string_view ScanKindText(ScanKind kind) {
       return "rank moves";
     case ScanKind::kVanished:
       return "vanished";
+    case ScanKind::kChanged:
+      return "changed";
     case ScanKind::kNoMore:
       return "no more there";
   }
@@ -321,6 +416,26 @@ bool MayPassZero(const ScanSeries& norms, const std::vector<ScanCell>& means) {
     any = true;
   }
   return any;
+}
+
+bool MayBeMask(absl::string_view name) {
+  return absl::StartsWith(name, "Module.") &&
+         !absl::StrContains(name, ".parameters_grad.") &&
+         !absl::StrContains(name, ".backward.") &&
+         !absl::StrContains(name, ".parameters.");
+}
+
+void SortFindings(std::vector<ScanFinding>* findings) {
+  std::stable_sort(findings->begin(), findings->end(),
+                   [](const ScanFinding& a, const ScanFinding& b) {
+                     return std::tie(a.step, a.value) <
+                            std::tie(b.step, b.value);
+                   });
+}
+
+std::vector<ScanFinding> ScanReplicas(const ScanInput& input) {
+  const ScanOptions options;
+  return Scanner(input, options).RunReplicas();
 }
 
 std::vector<ScanFinding> Scan(const ScanInput& input,

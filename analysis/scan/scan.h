@@ -27,6 +27,8 @@ struct ScanCell {
   // Which; -1 where that is not known.
   int64_t largest_rank = -1;
   int64_t smallest_rank = -1;
+  // Its infinities are -Infinity alone, in a value that may be a mask.
+  bool meant = false;
 };
 
 struct ScanSeries {
@@ -42,6 +44,8 @@ struct ScanInput {
   std::vector<int64_t> steps;
   // In the order in which a step computes them.
   std::vector<ScanSeries> values;
+  // A column is one step.
+  bool each_step = true;
 };
 
 using ScanOptions = CourseOptions;
@@ -53,6 +57,7 @@ enum class ScanKind {
   kMove,       // far off its own course
   kRankMoves,  // one rank far from the others, which it was not before
   kVanished,   // 0 from here on, and was not before
+  kChanged,    // a parameter is not what the step before left
   kNoMore,     // state of an optimizer that is no more there
 };
 
@@ -70,6 +75,8 @@ struct ScanFinding {
   // How many other values have a finding of the kind at that step or, of
   // lasting ones, later.
   size_t others = 0;
+  // The ranks that are replicas of each other; empty: all.
+  std::vector<int64_t> of_group;
 };
 
 // ScanSeries::passes_zero of a value with these Norms. means: its Means, the
@@ -78,6 +85,17 @@ bool MayPassZero(const ScanSeries& norms, const std::vector<ScanCell>& means);
 
 // "non-finite", "ranks part", ..
 absl::string_view ScanKindText(ScanKind kind);
+
+// Whether -Infinity in it is no fault: an input or an output of a module, not a
+// parameter, a gradient, a loss.
+bool MayBeMask(absl::string_view name);
+
+// Earliest first, at one step in the order of execution.
+void SortFindings(std::vector<ScanFinding>* findings);
+
+// Only ranks that part and parameters that change between steps: of the ranks of
+// one group of replicas.
+std::vector<ScanFinding> ScanReplicas(const ScanInput& input);
 
 // At most one finding a kind and step, the first value of its step; earliest
 // first, at one step in the order of execution. Steps right after a move belong

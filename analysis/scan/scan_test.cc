@@ -201,6 +201,64 @@ TEST_F(ScanTest, OneThatIsNeverAlikeWhereItsLikeAre) {
   EXPECT_EQ(found.step, 0);
 }
 
+TEST_F(ScanTest, AMaskIsNoFindingAndANanIs) {
+  for (ScanCell& cell : input_.values[0].cells) {
+    cell = {HUGE_VAL, HUGE_VAL, 4, 4, 3, 1};
+    cell.meant = true;
+  }
+  EXPECT_THAT(Find(), IsEmpty());
+  EXPECT_TRUE(MayBeMask("Module.attn.Attention.forward.0.input.1"));
+  EXPECT_FALSE(MayBeMask("Module.attn.Attention.backward.0.output.0"));
+  EXPECT_FALSE(MayBeMask("Parameter.a.weight.0.debug.param"));
+  At(0) = {NAN, NAN, 4, 1, 3, 1};
+  EXPECT_EQ(One(ScanKind::kNonFinite).step, 400);
+}
+
+// Data-parallel ranks see other data; shards of a weight are other numbers, and
+// so are their gradients.
+TEST_F(ScanTest, OnlyWhatIsReplicatedIsComparedOverRanks) {
+  for (size_t step = 0; step < kFault; ++step)
+    At(0, step).smallest = At(0, step).largest;
+  EXPECT_THAT(Find(), IsEmpty());
+  ScanSeries shard;
+  shard.name = "Parameter.b.weight.0.debug.param";
+  for (size_t step = 0; step < kSteps; ++step) {
+    shard.cells.push_back(Of(3, 2));
+    At(4, step).smallest *= 0.99;
+  }
+  input_.values.push_back(shard);
+  EXPECT_THAT(Find(), IsEmpty());
+  // The weight is the same on all ranks: so must be its gradient.
+  for (ScanCell& cell : input_.values.back().cells) cell = Of(2, 2);
+  EXPECT_EQ(One(ScanKind::kNotAlike).name, "Parameter.b.weight.0.debug.grad");
+}
+
+TEST_F(ScanTest, AParameterIsWhatTheStepBeforeLeft) {
+  ScanSeries found, left;
+  found.name = "Parameter.a.weight.0.debug.param";
+  left.name = "Update.a.weight.0.debug.param";
+  for (size_t step = 0; step < kSteps; ++step) {
+    input_.steps[step] = static_cast<int64_t>(step);
+    const double norm = 1 + 0.001 * static_cast<double>(step);
+    found.cells.push_back(Of(norm, norm));
+    left.cells.push_back(Of(norm + 0.001, norm + 0.001));
+  }
+  for (size_t step = 0; step + 1 < kSteps; ++step)
+    left.cells[step] = found.cells[step + 1];
+  input_.values.push_back(found);
+  input_.values.push_back(left);
+  EXPECT_THAT(Find(), IsEmpty());
+  // A restored checkpoint, a flipped bit: of all ranks.
+  input_.values[input_.values.size() - 2].cells[kFault] = Of(1.5, 1.5);
+  input_.values.back().cells[kFault] = Of(1.6, 1.6);
+  const ScanFinding changed = One(ScanKind::kChanged);
+  EXPECT_EQ(changed.step, static_cast<int64_t>(kFault));
+  EXPECT_EQ(changed.now, 1.5);
+  // A program that clips its weights in each step does so on purpose.
+  for (ScanCell& cell : input_.values.back().cells) cell = Of(9, 9);
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
 TEST_F(ScanTest, WhatVanishes) {
   for (size_t step = kFault; step < kSteps; ++step) At(2, step) = Of(0, 0);
   const ScanFinding found = One(ScanKind::kVanished);

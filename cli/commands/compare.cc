@@ -257,10 +257,6 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
     HintAtLayout(file_system.get(), flags.layout, target_input.path(),
                  reference_input.path());
   }
-  if (!aligned.has_value() && !flags.layout.join() && !globals.json) {
-    PrintCardDifference(file_system.get(), target_input.path(),
-                        reference_input.path());
-  }
   std::optional<JoinedRuns> joined;
   if (flags.layout.join()) {
     RP_ASSIGN_OR_RETURN(
@@ -287,6 +283,10 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
                                           options, &files, &unpaired));
   RP_RETURN_IF_ERROR(files.Finish());
   PrintResults(globals, files.results(), unpaired);
+  if (!aligned.has_value() && !flags.layout.join() && !globals.json) {
+    PrintCardExplanations(file_system.get(), target_input.path(),
+                          reference_input.path(), analysis::Unlike::kAnything);
+  }
   return absl::OkStatus();
 }
 

@@ -11,9 +11,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "analysis/compare/mapping_files.h"
 #include "analysis/root_cause/report_messages.h"
+#include "analysis/run_card/run_card.h"
 #include "cli/app.h"
 #include "cli/client/aligned_dumps.h"
 #include "cli/client/dump_input.h"
@@ -46,6 +48,8 @@ struct DivergenceFlags {
 };
 
 std::string Verdict(const Divergence& d) {
+  // Values that cannot be equal have no distance: they stand below.
+  if (!std::isfinite(d.difference)) return "differs";
   std::string out = absl::StrFormat("relative difference %.3g", d.difference);
   if (d.tolerance > 0) {
     absl::StrAppendFormat(&out, ", %.3g times the tolerance of %.3g",
@@ -58,39 +62,99 @@ std::string Verdict(const Divergence& d) {
   return out;
 }
 
-void PrintDivergence(const analysis::DivergenceReport& report) {
-  for (const Divergence& d : report.origins) {
-    Print(stdout, "step %d rank %d: %s\n", d.step, d.rank, d.call.c_str());
-    Print(stdout, "  %s %s\n", d.row.c_str(), Verdict(d).c_str());
-    if (d.from_outside) {
-      Print(stdout,
-            "  no recorded call made this input differ: it came in from "
-            "outside (a weight, a batch)\n");
-    } else {
-      Print(stdout, "  its inputs match (%d rows", d.inputs_matched);
-      if (d.inputs_unknown > 0) {
-        Print(stdout, "; %d more could not be compared", d.inputs_unknown);
-      }
-      Print(stdout, ")\n");
-    }
-    Print(stdout, "  target: %s\n  reference: %s\n", d.target_values.c_str(),
-          d.reference_values.c_str());
-    for (size_t i = 0; i < d.stack.size() && i < 5; ++i) {
-      std::string frame = d.stack[i];
-      for (char& c : frame) c = c == '\n' ? ' ' : c;
-      Print(stdout, "  at %s\n", frame.c_str());
-    }
+// What the answer rests on.
+std::string Ground(const Divergence& d) {
+  if (d.is_argument)
+    return "it is an argument that the program's code gives to this call";
+  if (d.is_weight) return "it is a parameter: it differed before this call";
+  if (d.from_outside) {
+    return "no recorded call made this input differ: it came in from outside "
+           "(a "
+           "weight, a batch, a call that is not recorded)";
   }
+  std::string out =
+      absl::StrCat("its inputs match (", d.inputs_matched, " rows");
+  if (d.inputs_close > 0) {
+    absl::StrAppend(&out, "; ", d.inputs_close,
+                    " more are within the tolerance and not equal: their "
+                    "digests differ");
+  }
+  if (d.inputs_unknown > 0) {
+    absl::StrAppend(&out, "; ", d.inputs_unknown,
+                    " more could not be compared");
+  }
+  return absl::StrCat(out, ")");
+}
+
+void PrintOrigin(const Divergence& d, const std::vector<int64_t>& others) {
+  Print(stdout, "step %d%s rank %d: %s%s\n", d.step,
+        d.reference_step == d.step
+            ? ""
+            : absl::StrCat(" (of the reference: step ", d.reference_step, ")"),
+        d.rank, d.call, d.module.empty() ? "" : absl::StrCat(" in ", d.module));
+  Print(stdout, "  %s %s\n", d.row, Verdict(d));
+  Print(stdout, "  target: %s\n  reference: %s\n", d.target_values,
+        d.reference_values);
+  Print(stdout, "  %s\n", Ground(d));
+  if (!d.unmade_inputs.empty()) {
+    Print(stdout,
+          "  no recorded call made %s: between %s and this call is one that is "
+          "not recorded, and it may have put the elements in another order, "
+          "which statistics do not show. Record it: \"risk_level\": \"ALL\" in "
+          "config.json; and the order of elements: \"summary_mode\": \"md5\"\n",
+          absl::StrJoin(d.unmade_inputs, ", "), d.gap_after);
+  }
+  for (size_t i = 0; i < d.stack.size() && i < 5; ++i) {
+    std::string frame = d.stack[i];
+    for (char& c : frame) c = c == '\n' ? ' ' : c;
+    Print(stdout, "  at %s\n", frame);
+  }
+  if (!others.empty()) {
+    Print(stdout,
+          "  ranks %s: the same call and value, with numbers of their "
+          "own (--json has them)\n",
+          absl::StrJoin(others, ","));
+  }
+}
+
+// The ranks that differ in the same place are one answer.
+void PrintOrigins(const std::vector<Divergence>& origins) {
+  std::vector<bool> said(origins.size());
+  for (size_t i = 0; i < origins.size(); ++i) {
+    if (said[i]) continue;
+    std::vector<int64_t> others;
+    for (size_t j = i + 1; j < origins.size(); ++j) {
+      if (origins[j].step != origins[i].step ||
+          origins[j].row != origins[i].row)
+        continue;
+      said[j] = true;
+      others.push_back(origins[j].rank);
+    }
+    PrintOrigin(origins[i], others);
+  }
+}
+
+analysis::Unlike WhatIsUnlike(const analysis::DivergenceReport& report) {
+  if (report.origins.empty()) return analysis::Unlike::kAnything;
+  const Divergence& first = report.origins.front();
+  if (first.is_argument) return analysis::Unlike::kArgument;
+  return first.from_outside ? analysis::Unlike::kInput : analysis::Unlike::kOwn;
+}
+
+void PrintDivergence(const analysis::DivergenceReport& report) {
+  PrintOrigins(report.origins);
   for (const auto& c : report.carried) {
     Print(stdout, "step %d rank %d: %s brings in what differs on rank %d\n",
           c.step, c.rank, c.call.c_str(), c.from_rank);
   }
+  for (const std::string& note : report.notes) Print(stdout, "%s\n", note);
   const analysis::Unseen& u = report.unseen;
   if (report.origins.empty() && report.carried.empty()) {
     Print(stdout, "No difference in the %d calls that both sides recorded%s.\n",
           report.calls_compared,
           report.calls_differing > 0 ? " that began in one of them" : "");
   }
+  PrintExplanations(report.explanations);
   if (!u.Any()) return;
   Print(stdout,
         "Not seen: %d calls of the target only, %d of the reference side only, "
@@ -138,9 +202,19 @@ absl::StatusOr<analysis::DivergenceReport> Report(
   }
   if (flags.align.rules.empty()) {
     HintAtLayout(file_system, flags.layout, n.path(), b.path());
-    if (!globals.json) PrintCardDifference(file_system, n.path(), b.path());
-    return analysis::FindDivergence(file_system, n.path(), b.path(), match,
-                                    tolerance);
+    RP_ASSIGN_OR_RETURN(analysis::DivergenceReport report,
+                        analysis::FindDivergence(file_system, n.path(),
+                                                 b.path(), match, tolerance));
+    if (report.calls_differing > 0 || !report.origins.empty()) {
+      const auto target_layout = FindDumps(file_system, n.path());
+      const auto reference_layout = FindDumps(file_system, b.path());
+      if (target_layout.ok() && reference_layout.ok()) {
+        report.explanations = analysis::CardExplanations(
+            file_system, *target_layout, *reference_layout,
+            WhatIsUnlike(report), kShownExplanations);
+      }
+    }
+    return report;
   }
   RP_ASSIGN_OR_RETURN(
       const AlignedDumps aligned,

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "analysis/root_cause/report_messages.h"
 #include "cli/app.h"
 #include "cli/client/dump_input.h"
@@ -17,44 +18,84 @@
 namespace rankprobe {
 namespace {
 
+// Of each side; the report has all.
+constexpr size_t kShownValues = 6;
+
 struct OverflowFlags {
   std::string input;
+  std::string only;
   // Empty: the answer on the terminal is all.
   std::string output;
   bool force = false;
 };
 
+void PrintList(const char* title, const std::vector<std::string>& list) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (i >= kShownValues) {
+      Print(stdout, "  %s %d more, in the report\n", title, list.size() - i);
+      return;
+    }
+    Print(stdout, "  %s %s\n", title, list[i]);
+  }
+}
+
+void PrintOrigin(const analysis::OverflowOrigin& origin) {
+  Print(stdout, "rank %d: %s%s\n", origin.rank, origin.call,
+        origin.module.empty() ? "" : absl::StrCat(" in ", origin.module));
+  if (origin.made.empty()) {
+    Print(stdout,
+          "  no recorded call made it: it came in with an argument or a "
+          "parameter\n");
+  } else {
+    Print(stdout, "  made %s\n", origin.made);
+  }
+  if (!origin.code_line.empty()) Print(stdout, "  at  %s\n", origin.code_line);
+  if (origin.chain.size() > 1)
+    Print(stdout, "  under %s\n", absl::StrJoin(origin.chain, " > "));
+  PrintList("in ", origin.inputs);
+  PrintList("out", origin.outputs);
+}
+
 absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
+  analysis::OverflowKinds kinds;
+  kinds.nan = flags.only != "inf";
+  kinds.infinity = flags.only != "nan";
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   RP_ASSIGN_OR_RETURN(
       const DumpInput input,
       DumpInput::Open(file_system.get(), globals, flags.input,
                       {.payloads = false, .rank_directory = false}));
-  RP_ASSIGN_OR_RETURN(const std::vector<analysis::OverflowOrigin> origins,
-                      analysis::CheckOverflow(file_system.get(), input.path()));
+  RP_ASSIGN_OR_RETURN(
+      const analysis::OverflowFindings findings,
+      analysis::CheckOverflow(file_system.get(), input.path(), kinds));
   std::string path;
   // Nothing found, nothing written: as msprobe.
-  if (!origins.empty() && !flags.output.empty()) {
+  if (!findings.found.empty() && !flags.output.empty()) {
     RP_ASSIGN_OR_RETURN(const OutputDirectory output,
                         OutputDirectory::Make(file_system.get(), flags.output));
     // msprobe's name, time_ns() included.
     path = absl::StrCat(output.path(), "/anomaly_analyze_",
                         absl::ToUnixNanos(SystemClock().Now()), ".json");
-    RP_RETURN_IF_ERROR(
-        WriteNewFile(file_system.get(), path, analysis::AnomalyJson(origins)));
+    RP_RETURN_IF_ERROR(WriteNewFile(file_system.get(), path,
+                                    analysis::AnomalyJson(findings.found)));
   }
   if (globals.json) {
-    PrintJson(ToJson(analysis::ToMessage(origins, path)));
+    PrintJson(ToJson(analysis::ToMessage(findings, path)));
     return absl::OkStatus();
   }
-  if (origins.empty()) {
-    Print(stdout, "No overflow was found in what was recorded.\n");
+  for (const analysis::OverflowOrigin& origin : findings.found)
+    PrintOrigin(origin);
+  if (!findings.found.empty()) {
+    if (!path.empty()) Print(stdout, "details: %s\n", path);
     return absl::OkStatus();
   }
-  for (const analysis::OverflowOrigin& origin : origins) {
-    Print(stdout, "rank %d: %s\n", origin.rank, origin.call);
-  }
-  if (!path.empty()) Print(stdout, "details: %s\n", path);
+  Print(stdout, "No overflow was found in what was recorded.\n");
+  if (findings.ended.empty()) return absl::OkStatus();
+  Print(stdout,
+        "Made and taken out again within the step, no fault if that is "
+        "meant:\n");
+  for (const analysis::OverflowOrigin& origin : findings.ended)
+    PrintOrigin(origin);
   return absl::OkStatus();
 }
 
@@ -72,6 +113,10 @@ void RegisterOverflowCheckCommand(CLI::App* app, Globals* globals,
       ->required();
   overflow->add_option("-o,--output_path", overflow_flags->output,
                        "directory for the report; none is written without");
+  overflow
+      ->add_option("--only", overflow_flags->only,
+                   "nan or inf: look for these alone")
+      ->check(CLI::IsMember({"nan", "inf"}));
   AddForce(overflow, &overflow_flags->force);
   overflow->callback([command, overflow_flags] {
     command->run = [overflow_flags](const Globals& g, int*) {

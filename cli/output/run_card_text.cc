@@ -3,8 +3,8 @@
 
 #include <cstdio>
 #include <map>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "analysis/run_card/run_card.h"
 #include "cli/output/output.h"
@@ -37,18 +37,24 @@ void PrintRunCards(const v1::RunCardReport& report, bool all) {
         report.ranks_compared(), report.steps_compared());
 }
 
-void PrintCardDifference(FileSystem* file_system, const std::string& target,
-                         const std::string& reference) {
+void PrintCardExplanations(FileSystem* file_system, const std::string& target,
+                           const std::string& reference,
+                           analysis::Unlike what) {
   const auto target_layout = FindDumps(file_system, target);
   const auto reference_layout = FindDumps(file_system, reference);
-  // The comparison that follows says why not.
+  // The comparison before it said why not.
   if (!target_layout.ok() || !reference_layout.ok()) return;
-  const std::optional<std::string> text = analysis::FirstCardDifference(
-      file_system, *target_layout, *reference_layout);
-  if (text.has_value()) {
-    Print(stdout, "Not the same experiment (all: rankprobe config_check): %s\n",
-          text->c_str());
-  }
+  const std::vector<std::string> lines = analysis::CardExplanations(
+      file_system, *target_layout, *reference_layout, what, kShownExplanations);
+  PrintExplanations(lines);
+}
+
+void PrintExplanations(const std::vector<std::string>& lines) {
+  if (lines.empty()) return;
+  Print(stdout,
+        "The runs differ in what can explain this (all: rankprobe "
+        "config_check):\n");
+  for (const std::string& line : lines) Print(stdout, "  %s\n", line);
 }
 
 }  // namespace rankprobe

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "analysis/run_card/run_card.h"
 #include "common/io/file_system.h"
 #include "rankprobe/v1/analysis.pb.h"
 
@@ -13,10 +14,14 @@ namespace rankprobe {
 // On stdout. all: every difference, not the first of each section.
 void PrintRunCards(const v1::RunCardReport& report, bool all);
 
-// The head of a comparison: one line on stdout when the two dumps are of
-// different experiments, by what usually changes numbers.
-void PrintCardDifference(FileSystem* file_system, const std::string& target,
-                         const std::string& reference);
+// Behind a comparison: what the two dumps say of themselves that can explain its
+// differences, on stdout. Nothing where there is none.
+void PrintCardExplanations(FileSystem* file_system, const std::string& target,
+                           const std::string& reference, analysis::Unlike what);
+
+// Lines of CardExplanations.
+inline constexpr size_t kShownExplanations = 3;
+void PrintExplanations(const std::vector<std::string>& lines);
 
 }  // namespace rankprobe
 

@@ -64,7 +64,8 @@ def test_overflow_check(tmp_path):
     dump.write_text(json.dumps({"task": "statistics", "data": {"Torch.a.0.forward": call,
                                                                 "Torch.b.0.forward": {**call, "output": [bad]}}}))
     dump.chmod(0o640)
-    assert analysis.overflow_check(tmp_path / "rank0") == [{"rank": 0, "call": "Torch.b.0.forward"}]
+    (found,) = analysis.overflow_check(tmp_path / "rank0")
+    assert (found["rank"], found["call"], found["made"]) == (0, "Torch.b.0.forward", "NaN")
     assert analysis.overflow_check(CNN) == []
 
 

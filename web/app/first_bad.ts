@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first bad call of a run: the step by its extremes, the call by what
-// `rankprobe overflow_check` says of that step, over ranks and communication.
+// `rankprobe overflow_check` says of that step, over ranks and communication. A
+// mask of -Infinity is in every step of a sound run: it is no bad value.
 import { ApiError, call as ask, stream } from "./api";
 import { isBad, leavesOf, type Leaf } from "./calls";
 import type { Grid } from "./grid";
@@ -11,8 +12,12 @@ export interface BadCall {
   entry: CallEntry;
   // What of it is bad; undefined: nothing it made.
   leaf?: Leaf;
-  // Everything it was given was finite: the fault is its own.
+  // Everything it was given was finite.
   cleanInputs: boolean;
+  // It made the NaN or the infinity itself, of what was finite or meant.
+  made: boolean;
+  // "blocks.2.attn (Attention)"; empty when that is not known.
+  module: string;
 }
 
 export interface Bad {
@@ -30,24 +35,53 @@ export interface Bad {
 // Ranks of a step that are looked at together.
 const MOST_RANKS = 64;
 
-function origin(step: number, run: string, ranks: number[], signal: AbortSignal): Promise<{ found: { rank: Int64; call: string }[] }> {
+// Steps that are asked about one after another, where infinities of the first ones were meant.
+const MOST_STEPS = 8;
+
+interface Origin {
+  rank: Int64;
+  call: string;
+  made?: string;
+  module?: string;
+}
+
+// Whether the largest values of a column hold a NaN or +Infinity.
+export function isBadColumn(grid: Grid, column: number): boolean {
+  return grid.rows.some((row) => row.counts[column] > 0 && (Number.isNaN(row.cells[column]) || row.cells[column] === Infinity));
+}
+
+function origin(step: number, run: string, ranks: number[], signal: AbortSignal): Promise<{ found: Origin[] }> {
   return ask("FirstBad", { run, step: String(step), ranks: ranks.slice(0, MOST_RANKS).map(String) }, signal);
 }
 
-export async function findFirstBad(run: string, overview: Grid, signal: AbortSignal): Promise<Bad | undefined> {
+async function firstBadColumn(run: string, overview: Grid, from: number, signal: AbortSignal): Promise<{ grid: Grid; column: number } | undefined> {
   let grid = overview;
-  let column = 0;
   for (;;) {
-    const bad = (i: number) => grid.rows.some((row) => row.nonFinite[i] > 0);
-    column = grid.first.findIndex((_, i) => bad(i));
+    const column = grid.first.findIndex((_, i) => grid.last[i] >= from && isBadColumn(grid, i));
     if (column < 0) return undefined;
-    if (grid.first[column] === grid.last[column]) break;
-    grid = await extremes(run, signal, grid.first[column], grid.last[column]);
+    if (grid.first[column] === grid.last[column]) return { grid, column };
+    grid = await extremes(run, signal, Math.max(from, grid.first[column]), grid.last[column]);
   }
+}
+
+export async function findFirstBad(run: string, overview: Grid, signal: AbortSignal): Promise<Bad | undefined> {
+  let from = 0;
+  for (let asked = 0; asked < MOST_STEPS; asked++) {
+    const at = await firstBadColumn(run, overview, from, signal);
+    if (at === undefined) return undefined;
+    const bad = await look(run, at.grid, at.column, signal);
+    if (bad !== undefined) return bad;
+    from = at.grid.first[at.column] + 1;
+  }
+  return undefined;
+}
+
+// Undefined: all that is not finite in this step was meant.
+async function look(run: string, grid: Grid, column: number, signal: AbortSignal): Promise<Bad | undefined> {
   const step = grid.first[column];
   const ranks = grid.rows.filter((row) => row.nonFinite[column] > 0)
     .map((row) => (row.name.startsWith("rank") ? Number(row.name.slice(4)) : -1)).filter((rank) => rank >= 0).sort((a, b) => a - b);
-  let found: { rank: Int64; call: string }[];
+  let found: Origin[];
   try {
     ({ found } = await origin(step, run, ranks, signal));
   } catch (error) {
@@ -55,7 +89,7 @@ export async function findFirstBad(run: string, overview: Grid, signal: AbortSig
     if (!(error instanceof ApiError)) throw error;
     return { step, ranks, rank: ranks[0] ?? -1, others: [], unsaid: error };
   }
-  if (found.length === 0) return { step, ranks, rank: ranks[0] ?? -1, others: [] };
+  if (found.length === 0) return undefined;
   const [first, ...others] = found.map((one) => ({ rank: Number(one.rank), call: one.call }));
   // Without a rank, it is told from its process by nothing but its values.
   const process = grid.rows.find((row) => row.nonFinite[column] > 0)?.name ?? "";
@@ -64,7 +98,8 @@ export async function findFirstBad(run: string, overview: Grid, signal: AbortSig
   for await (const entry of stream<CallEntry>("ArchiveService/ListCalls", { run, step: String(step), ...id, contains: first.call, context: true }, signal)) {
     if (entry.entry !== first.call) continue;
     const leaves = leavesOf(entry);
-    call = { entry, leaf: leaves.find((one) => !one.given && isBad(one.tensor)), cleanInputs: !leaves.some((one) => one.given && isBad(one.tensor)) };
+    call = { entry, leaf: leaves.find((one) => !one.given && isBad(one.tensor)), cleanInputs: !leaves.some((one) => one.given && isBad(one.tensor)),
+      made: (found[0].made ?? "") !== "", module: found[0].module ?? "" };
   }
   return { step, ranks, rank: ranks.length > 0 ? first.rank : -1, call, others };
 }

@@ -37,15 +37,17 @@ const char* SectionName(CallSection section) {
   return "value";
 }
 
-// What is not a number in a tensor, if anything.
-std::optional<std::string> NonFinite(const v1::TensorStats& stats,
-                                     bool nan_only) {
+// What is not a number in a tensor, if anything, and was not meant.
+std::optional<std::string> WhatIsNonFinite(const v1::TensorStats& stats,
+                                           bool nan_only,
+                                           const NonFinite& meant) {
   const auto check = [&](const char* name,
                          double value) -> std::optional<std::string> {
     if (std::isnan(value)) return absl::StrCat(name, " NaN");
-    if (!nan_only && std::isinf(value))
-      return absl::StrCat(name, value > 0 ? " Infinity" : " -Infinity");
-    return std::nullopt;
+    if (nan_only || !std::isinf(value) ||
+        (value > 0 ? meant.positive : meant.negative))
+      return std::nullopt;
+    return absl::StrCat(name, value > 0 ? " Infinity" : " -Infinity");
   };
   // The mean of +inf and -inf is NaN in a tensor that holds none.
   if (stats.has_max_f()) {
@@ -55,11 +57,81 @@ std::optional<std::string> NonFinite(const v1::TensorStats& stats,
   return std::nullopt;
 }
 
+TensorNumbers NumbersOf(const v1::TensorSummary& tensor) {
+  TensorNumbers numbers;
+  const v1::TensorStats& stats = tensor.stats();
+  if (stats.has_max_f()) numbers.max = stats.max_f();
+  if (stats.has_min_f()) numbers.min = stats.min_f();
+  if (stats.has_mean_f()) numbers.mean = stats.mean_f();
+  if (stats.has_norm_f()) numbers.norm = stats.norm_f();
+  double elements = 1;
+  for (const int64_t size : tensor.shape())
+    elements *= static_cast<double>(size);
+  numbers.elements = elements;
+  return numbers;
+}
+
+void AddConstants(const v1::Value& value, NonFinite* constants) {
+  if (value.has_scalar() && value.scalar().has_f())
+    constants->Add(value.scalar().f());
+  for (const v1::Value& item : value.list().items())
+    AddConstants(item, constants);
+  for (const v1::NamedValue& item : value.map().items())
+    AddConstants(item.value(), constants);
+}
+
+bool HasGiven(const v1::CallPhase& phase) {
+  return phase.has_input_args() || phase.has_input_kwargs() ||
+         phase.has_input();
+}
+
 }  // namespace
+
+NonFinite TriggerEngine::MeantInfinities(const v1::CallPhase& phase) {
+  CallNumbers call;
+  ForEachPlacedTensor(
+      phase, [&](TensorPlace at, const v1::TensorSummary& tensor) {
+        if (!tensor.has_stats()) return;
+        if (at.section == CallSection::kOutput) {
+          call.AddOutput(NumbersOf(tensor));
+        } else if (at.section == CallSection::kInputArgs ||
+                   at.section == CallSection::kInputKwargs ||
+                   (at.section == CallSection::kInput &&
+                    phase.kind() != v1::CALL_KIND_MODULE_FORWARD)) {
+          call.AddInput(NumbersOf(tensor));
+        }
+      });
+  for (const v1::Value& value : phase.input_args().items())
+    AddConstants(value, &call.constants);
+  for (const v1::NamedValue& value : phase.input_kwargs().items())
+    AddConstants(value.value(), &call.constants);
+  NonFinite meant = call.inputs;
+  // A gradient is no mask.
+  if (absl::StrContains(phase.entry(), ".backward")) meant = NonFinite();
+  meant.Join(call.constants);
+  const auto before = given_.find(phase.entry());
+  if (before != given_.end()) meant.Join(before->second);
+  if (HasGiven(phase) && !phase.has_output()) {
+    // Masks are the inputs of some calls; the others have nothing to keep.
+    if (call.mask_input || call.zero_one_input || call.empty_input)
+      meant.negative = true;
+    if (meant.infinite() && given_.size() < kMaxHistories)
+      given_[phase.entry()] = meant;
+  } else if (before != given_.end()) {
+    given_.erase(before);
+  }
+  const MadeNonFinite made = WhatCallMade(phase.entry(), call);
+  if (made == MadeNonFinite::kMeant || made == MadeNonFinite::kPerhapsMeant)
+    meant.Join(call.outputs);
+  meant.nan = false;
+  return meant;
+}
 
 void TriggerEngine::Configure(const v1::TriggerSpec& spec) {
   std::vector<Rule> rules;
   watches_tensors_ = watches_norms_ = watches_courses_ = false;
+  watches_infinities_ = false;
+  given_.clear();
   notice_given_ = false;
   for (const v1::TriggerRule& rule : spec.rules()) {
     Rule next;
@@ -73,6 +145,9 @@ void TriggerEngine::Configure(const v1::TriggerSpec& spec) {
         next.courses = std::move(old.courses);
     }
     watches_norms_ = watches_norms_ || rule.has_norm_jump();
+    watches_infinities_ =
+        watches_infinities_ ||
+        (rule.has_non_finite() && !rule.non_finite().nan_only());
     watches_courses_ = watches_courses_ || CourseWatch::Looks(rule);
     rules.push_back(std::move(next));
   }
@@ -114,13 +189,23 @@ std::vector<v1::TriggerFired> TriggerEngine::OnPhase(
   // where it is computed with.
   if (!watches_tensors_ || MovesValuesOnly(phase.entry())) return all;
   const UnwrittenPlaces unwritten = UnwrittenPlacesOf(phase.entry());
+  const NonFinite meant =
+      watches_infinities_ ? MeantInfinities(phase) : NonFinite();
   int number = 0;
   const auto look = [&](TensorPlace at, absl::string_view value,
                         const v1::TensorSummary& tensor) {
     if (!tensor.has_stats()) return;
     ++number;
     if (IsUnwritten(unwritten, phase, at, tensor)) return;
-    LookAtTensor(step, phase, at, number, tensor.stats(), &all);
+    // A parameter has none that are meant, an argument those of a mask.
+    NonFinite of_tensor;
+    if (at.section == CallSection::kOutput) {
+      of_tensor = meant;
+    } else if (at.section != CallSection::kParameters &&
+               at.section != CallSection::kGradients) {
+      of_tensor.negative = meant.negative;
+    }
+    LookAtTensor(step, phase, at, number, tensor.stats(), of_tensor, &all);
     if (watches_courses_) {
       LookAtCourses(step, phase.entry(),
                     phase.debug_path().empty() ? value : phase.debug_path(),
@@ -141,6 +226,7 @@ std::vector<v1::TriggerFired> TriggerEngine::OnPhase(
 void TriggerEngine::LookAtTensor(int64_t step, const v1::CallPhase& phase,
                                  TensorPlace at, int number,
                                  const v1::TensorStats& stats,
+                                 const NonFinite& meant,
                                  std::vector<v1::TriggerFired>* all) {
   const char* const section = SectionName(at.section);
   History* history = nullptr;
@@ -160,7 +246,8 @@ void TriggerEngine::LookAtTensor(int64_t step, const v1::CallPhase& phase,
     if (!absl::StrContains(phase.entry(), rule.rule.entry_contains())) continue;
     std::string detail;
     if (rule.rule.has_non_finite()) {
-      const auto found = NonFinite(stats, rule.rule.non_finite().nan_only());
+      const auto found =
+          WhatIsNonFinite(stats, rule.rule.non_finite().nan_only(), meant);
       if (!found.has_value() || Resting(rule)) continue;
       detail = absl::StrCat(section, " ", at.index, ": ", *found);
     } else if (rule.rule.has_norm_jump() && history != nullptr &&

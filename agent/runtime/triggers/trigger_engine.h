@@ -16,6 +16,7 @@
 #include "agent/runtime/triggers/course_watch.h"
 #include "common/base/clock.h"
 #include "common/records/call_values.h"
+#include "common/records/non_finite.h"
 #include "rankprobe/v1/agent.pb.h"
 #include "rankprobe/v1/triggers.pb.h"
 
@@ -55,10 +56,13 @@ class TriggerEngine {
   v1::TriggerFired Fire(Rule* rule, int64_t step, const std::string& entry,
                         const std::string& detail);
 
+  // Infinities of this phase that are no fault: what it was given, or asked for.
+  // A phase of outputs is judged with what the inputs of its call said before.
+  NonFinite MeantInfinities(const v1::CallPhase& phase);
   // The `number`-th tensor with statistics of its phase.
   void LookAtTensor(int64_t step, const v1::CallPhase& phase, TensorPlace at,
                     int number, const v1::TensorStats& stats,
-                    std::vector<v1::TriggerFired>* all);
+                    const NonFinite& meant, std::vector<v1::TriggerFired>* all);
   void LookAtCourses(int64_t step, const std::string& entry,
                      absl::string_view value, const v1::TensorStats& stats,
                      std::vector<v1::TriggerFired>* all);
@@ -71,6 +75,9 @@ class TriggerEngine {
   bool watches_courses_ = false;
   bool notice_given_ = false;
   uint64_t left_out_before_ = 0;
+  bool watches_infinities_ = false;
+  // Of calls whose outputs are still to come; bounded.
+  absl::flat_hash_map<std::string, NonFinite> given_;
   // Norms by entry and place; bounded.
   absl::flat_hash_map<std::string, History> norms_;
 };

@@ -97,6 +97,38 @@ TEST_F(TriggerWatcherTest, InfinitiesCanBeFineAndEntriesChosen) {
   EXPECT_THAT(events_, SizeIs(1));
 }
 
+// The mask of an attention, in a phase of its own and with its outputs.
+TEST_F(TriggerWatcherTest, AMaskIsNoFault) {
+  v1::TriggerSpec spec;
+  AddRule(&spec, "nan")->mutable_non_finite();
+  watcher_.Configure(spec);
+  const auto set = [](double max, double min, v1::Value* value) {
+    value->mutable_tensor()->mutable_stats()->set_max_f(max);
+    value->mutable_tensor()->mutable_stats()->set_min_f(min);
+  };
+  v1::CallPhase fill;
+  fill.set_entry("Tensor.masked_fill.0.forward");
+  set(1, -1, fill.mutable_input_args()->add_items());
+  fill.mutable_input_args()->add_items()->mutable_scalar()->set_f(-kInf);
+  watcher_.OnPhase(fill);
+  v1::CallPhase filled;
+  filled.set_entry(fill.entry());
+  set(1, -kInf, filled.mutable_output()->add_items());
+  watcher_.OnPhase(filled);
+  v1::CallPhase softmax;
+  softmax.set_entry("Torch.softmax.0.forward");
+  set(1, -kInf, softmax.mutable_input_args()->add_items());
+  set(1, 0, softmax.mutable_output()->add_items());
+  watcher_.OnPhase(softmax);
+  EXPECT_THAT(events_, SizeIs(0));
+  // Made of what is finite, with no infinite argument.
+  v1::CallPhase log = filled;
+  log.set_entry("Torch.log.0.forward");
+  watcher_.OnPhase(log);
+  ASSERT_THAT(events_, SizeIs(1));
+  EXPECT_THAT(events_[0].fired().entry(), HasSubstr("log"));
+}
+
 // `x.new_empty(n).bernoulli_(p)`, a slice of a new buffer, `out=`.
 TEST_F(TriggerWatcherTest, WhatNobodyHasWrittenIsNoFault) {
   v1::TriggerSpec spec;

@@ -4,7 +4,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { call, whyNoSwitch } from "../api";
 import { callName, dtypeName, numbersOf, shapeText } from "../calls";
-import { findFirstBad, type Bad } from "../first_bad";
+import { findFirstBad, isBadColumn, type Bad } from "../first_bad";
 import { bytes, count, int, number, quoted, time } from "../format";
 import type { Grid } from "../grid";
 import { asApiError, useLoaded } from "../load";
@@ -92,13 +92,14 @@ function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: num
       {bad.unsaid !== undefined ? <><Failure error={bad.unsaid} /><p>{t("Which call made them, this command says:")}</p></>
         : found === undefined ? <p>{t("No call of that step made them: they came in with its arguments or its parameters.")}</p> : (
         <>
-          <p class="call-name">{found.entry.entry}</p>
+          <p class="call-name">{found.entry.entry}{found.module !== "" && <span class="note"> {found.module}</span>}</p>
           <p>
             {found.leaf && t("{0} of rank {1}", found.leaf.name, bad.rank)}
             {tensor && ` ${dtypeName(tensor)} ${shapeText(tensor)}`}
             {values && `: Max ${number(values.max ?? NaN)}, Min ${number(values.min ?? NaN)}, Norm ${number(values.norm ?? NaN)}`}
             {". "}
-            {found.cleanInputs ? t("Everything it was given is finite: the fault is its own.") : t("Something it was given is bad already.")}
+            {found.cleanInputs ? t("Everything it was given is finite: the fault is its own.")
+              : found.made ? t("The infinities it was given were meant, such as a mask: the fault is its own.") : t("Something it was given is bad already.")}
           </p>
           {bad.others.length > 0 && <p class="note">{t("As early, on other ranks:")} {bad.others.slice(0, 8).map((one) => `rank ${one.rank} ${one.call}`).join(", ")}</p>}
           {found.entry.stack && found.entry.stack.length > 0 && (
@@ -129,7 +130,7 @@ export function Run({ run }: { run: string }) {
   const overview = useLoaded<Grid | undefined>(`overview ${run} ${recorded}`, async (signal, partial) =>
     (recorded ? seen.load(ranks, signal, partial) : undefined), 10_000);
   const grid = overview.value;
-  const badColumn = grid?.first.findIndex((_, i) => grid.rows.some((row) => row.nonFinite[i] > 0));
+  const badColumn = grid?.first.findIndex((_, i) => isBadColumn(grid, i));
   // A column holds more steps as the run grows; what is in it stays.
   const bad = useLoaded(grid === undefined || badColumn === undefined ? "" : `bad ${run} ${badColumn < 0 ? "none" : grid.first[badColumn]}`, async (signal) =>
     grid === undefined ? undefined : { bad: await findFirstBad(run, grid, signal) });
@@ -181,7 +182,7 @@ export function Run({ run }: { run: string }) {
                   <Show of={bad}>
                     {(found) => found?.bad ? <FirstBadCard run={run} bad={found.bad} all={ranks} live={info.value!.agents.some((agent) => agent.connected)} /> : found && (
                       <Card title={t("First bad call")} kind={statistics ? "good" : "warn"}>
-                        <p>{!statistics ? t("No statistics are recorded, so nothing is known of NaN (task structure, or checksums).") : t("No NaN and no infinity in {0} steps. What moved far off its course, vanished or parts between ranks:", count(head.steps))}</p>
+                        <p>{!statistics ? t("No statistics are recorded, so nothing is known of NaN (task structure, or checksums).") : t("No NaN and no infinity in {0} steps, masks left aside. What moved far off its course, vanished or parts between ranks:", count(head.steps))}</p>
                         <Command text={`rankprobe scan --run ${quoted(run)}`} />
                       </Card>
                     )}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "analysis/root_cause/overflow_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "analysis/testing/dump_text.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+using rankprobe::testing::Call;
+using rankprobe::testing::Tensor;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kMasked[] =
+    R"({"type":"torch.Tensor","dtype":"torch.float32","shape":[4],"Max":1,"Min":-Infinity,"Mean":-Infinity,"Norm":Infinity})";
+
+std::string CallOf(const std::string& name, const std::string& in,
+                   const std::string& out) {
+  return absl::StrCat("\"", name, R"(":{"input_args":[)", in,
+                      R"(],"input_kwargs":{},"output":[)", out, "]}");
+}
+std::string Masking() {
+  return CallOf("Tensor.masked_fill.0.forward",
+                Tensor("1") + R"(,{"type":"float","value":-Infinity})",
+                kMasked);
+}
+
+class OverflowCheckTest : public ::testing::Test {
+ protected:
+  OverflowFindings Check(const std::vector<std::string>& calls,
+                         const OverflowKinds& kinds = {}) {
+    dir_.Write("step0/rank0", calls);
+    auto found = CheckOverflow(files_.get(), dir_.path() + "/step0", kinds);
+    EXPECT_TRUE(found.ok()) << found.status();
+    return *std::move(found);
+  }
+  static std::vector<std::string> Names(
+      const std::vector<OverflowOrigin>& origins) {
+    std::vector<std::string> names;
+    for (const OverflowOrigin& o : origins)
+      names.push_back(absl::StrCat(o.call, " ", o.made));
+    return names;
+  }
+  const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  rankprobe::testing::DumpDir dir_;
+};
+
+TEST_F(OverflowCheckTest, AMaskIsNoFinding) {
+  const OverflowFindings found = Check(
+      {Masking(), CallOf("Torch.softmax.0.forward", kMasked, Tensor("0.5"))});
+  EXPECT_THAT(found.found, IsEmpty());
+  EXPECT_THAT(found.ended, IsEmpty());
+}
+
+TEST_F(OverflowCheckTest, TheSoftmaxOfAMaskedRowIsTheOrigin) {
+  const OverflowFindings found = Check(
+      {Masking(), CallOf("Torch.softmax.0.forward", kMasked, Tensor("NaN")),
+       Call("Torch.sum.0.forward", "NaN", "NaN")});
+  EXPECT_THAT(Names(found.found), ElementsAre("Torch.softmax.0.forward NaN"));
+  EXPECT_THAT(found.found[0].inputs, ElementsAre(HasSubstr("Min=-inf")));
+  EXPECT_THAT(found.found[0].outputs, ElementsAre(HasSubstr("Max=Nan")));
+}
+
+TEST_F(OverflowCheckTest, ANanBehindAMaskIsItsOwn) {
+  const OverflowFindings found = Check(
+      {Masking(), CallOf("Torch.softmax.0.forward", kMasked, Tensor("0.5")),
+       Call("Tensor.__truediv__.0.forward", "0", "NaN")});
+  EXPECT_THAT(Names(found.found),
+              ElementsAre("Tensor.__truediv__.0.forward NaN"));
+}
+
+TEST_F(OverflowCheckTest, TheLogarithmOfAMaskIsAFaultWhereANanIsMadeOfIt) {
+  const std::string ones =
+      R"({"type":"torch.Tensor","dtype":"torch.float32","shape":[4],"Max":1,"Min":0,"Mean":0.25,"Norm":1})";
+  const std::string log = CallOf("Torch.log.0.forward", ones, kMasked);
+  EXPECT_THAT(
+      Check({log, CallOf("Torch.softmax.0.forward", kMasked, Tensor("1"))})
+          .found,
+      IsEmpty());
+  EXPECT_THAT(Names(Check({log, CallOf("Tensor.__mul__.0.forward", kMasked,
+                                       Tensor("NaN"))})
+                        .found),
+              ElementsAre("Torch.log.0.forward -Infinity"));
+}
+
+TEST_F(OverflowCheckTest, WhatIsTakenOutAgainIsNoFinding) {
+  const OverflowFindings found =
+      Check({CallOf("Torch.exp.0.forward", Tensor("1000"), Tensor("Infinity")),
+             CallOf("Torch.where.0.forward", Tensor("Infinity"), Tensor("1"))});
+  EXPECT_THAT(found.found, IsEmpty());
+  EXPECT_THAT(Names(found.ended), ElementsAre("Torch.exp.0.forward +Infinity"));
+}
+
+TEST_F(OverflowCheckTest, OnlyNanOrInfinities) {
+  const std::vector<std::string> calls = {
+      CallOf("Torch.exp.0.forward", Tensor("1000"), Tensor("Infinity")),
+      CallOf("Torch.sub.0.forward", Tensor("Infinity"), Tensor("NaN"))};
+  EXPECT_THAT(Names(Check(calls).found),
+              ElementsAre("Torch.exp.0.forward +Infinity"));
+  EXPECT_THAT(Names(Check(calls, {.nan = true, .infinity = false}).found),
+              ElementsAre("Torch.sub.0.forward NaN"));
+  EXPECT_THAT(Names(Check(calls, {.nan = false, .infinity = true}).ended),
+              ElementsAre("Torch.exp.0.forward +Infinity"));
+}
+
+TEST_F(OverflowCheckTest, SaysWhereTheCallIs) {
+  dir_.WriteFile("step0/rank0/construct.json",
+                 R"({"Torch.log.0.forward":
+                 "Module.inner_attention_block.Inner.forward.0",
+                 "Module.inner_attention_block.Inner.forward.0":
+                 "Module.Outer.forward.0", "Module.Outer.forward.0": null})");
+  dir_.WriteFile("step0/rank0/stack.json",
+                 R"x({"0": [["Torch.log.0.forward"],
+      ["File gpt.py, line 36, in forward, \n torch.log(lens)"]]})x");
+  const OverflowFindings found =
+      Check({CallOf("Torch.log.0.forward", Tensor("0"), Tensor("-Infinity"))});
+  ASSERT_EQ(found.found.size(), 1u);
+  const OverflowOrigin& origin = found.found[0];
+  EXPECT_EQ(origin.module, "inner_attention_block (Inner)");
+  EXPECT_THAT(origin.chain,
+              ElementsAre("Module.Outer.forward.0",
+                          "Module.inner_attention_block.Inner.forward.0",
+                          "Torch.log.0.forward"));
+  EXPECT_EQ(origin.code_line, "gpt.py:36 in forward: torch.log(lens)");
+  EXPECT_THAT(AnomalyJson(found.found),
+              HasSubstr("\"Module.inner_attention_block.Inner.forward.0\","));
+}
+
+}  // namespace
+}  // namespace rankprobe::analysis

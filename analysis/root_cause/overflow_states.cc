@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "analysis/root_cause/overflow_states.h"
+
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "analysis/calls/unwritten_tensors.h"
+#include "common/base/status_macros.h"
+#include "dump_format/dump_rows.h"
+#include "dump_format/statistics.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+std::optional<double> NumberOf(const JsonValue& tensor, Stat stat) {
+  const JsonValue* const value = tensor.Find(kStatInfo[stat].key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_number()) return value->number;
+  if (value->is_bool()) return value->kind == JsonValue::Kind::kTrue ? 1 : 0;
+  return std::nullopt;
+}
+
+TensorNumbers TensorNumbersOf(const JsonValue& tensor) {
+  TensorNumbers out;
+  out.max = NumberOf(tensor, kMax);
+  out.min = NumberOf(tensor, kMin);
+  out.mean = NumberOf(tensor, kMean);
+  out.norm = NumberOf(tensor, kNorm);
+  const JsonValue* const shape = tensor.Find("shape");
+  if (shape != nullptr && shape->is_array()) {
+    double elements = 1;
+    for (const JsonValue& size : shape->items()) elements *= size.number;
+    out.elements = elements;
+  }
+  return out;
+}
+
+// Tensors, and numbers among what is no tensor, at any depth.
+void Visit(const JsonValue& value,
+           absl::FunctionRef<void(const JsonValue&)> tensor,
+           absl::FunctionRef<void(double)> constant) {
+  for (const JsonValue& item : value.items()) Visit(item, tensor, constant);
+  if (!value.is_object()) return;
+  const JsonValue* const type = value.Find("type");
+  if (type == nullptr || !type->is_string()) {
+    for (const JsonMember& member : value.fields())
+      Visit(member.value, tensor, constant);
+    return;
+  }
+  if (value.Find("dtype") != nullptr) {
+    tensor(value);
+    return;
+  }
+  const JsonValue* const content = value.Find("value");
+  if (content != nullptr && content->is_number()) constant(content->number);
+}
+
+class StateReader {
+ public:
+  StateReader(const DumpReader& dump, const OverflowKinds& kinds)
+      : dump_(dump), kinds_(kinds) {
+    for (const ConstructEdge& edge : dump.construct()) {
+      if (!edge.parent.has_value()) outermost_.insert(edge.child);
+    }
+  }
+
+  absl::StatusOr<OverflowStates> Run(int64_t rank, CommLinks* links) {
+    out_.states.rank = rank;
+    out_.states.dump = &dump_;
+    JsonDocument record;
+    for (size_t i = 0; i < dump_.size(); ++i) {
+      const absl::string_view name = dump_.name(i);
+      // Their content is whatever the memory held.
+      if (absl::StartsWith(name, "Torch.empty")) continue;
+      RP_RETURN_IF_ERROR(dump_.Read(i, &record));
+      if (IsCommunication(name)) links->Add(rank, name, record.root());
+      Add(i, name, NumbersOf(dump_, name, record.root()));
+    }
+    out_.goes_on = out_.goes_on || last_is_bad_;
+    return std::move(out_);
+  }
+
+ private:
+  void LeaveOut(NonFinite* what) const {
+    if (!kinds_.nan) what->nan = false;
+    if (!kinds_.infinity) what->positive = what->negative = false;
+  }
+
+  // Whether infinities of this sign were made by arithmetic before.
+  bool IsSeen(const NonFinite& what) const {
+    return (what.positive && seen_.positive) ||
+           (what.negative && seen_.negative);
+  }
+
+  void Add(size_t entry, absl::string_view name, CallNumbers numbers) {
+    for (NonFinite* const what : {&numbers.inputs, &numbers.constants,
+                                  &numbers.parameters, &numbers.outputs})
+      LeaveOut(what);
+    NodeState state;
+    state.entry = entry;
+    state.communication = IsCommunication(name);
+    const bool gradients = IsParametersGradEntry(name);
+    MadeNonFinite made = WhatCallMade(name, numbers);
+    state.bad_input = numbers.inputs.nan || numbers.parameters.any() ||
+                      IsSeen(numbers.inputs) || (gradients && seen_.any());
+    // A NaN that is made of infinities which are usually meant.
+    if (made == MadeNonFinite::kNan && !state.bad_input &&
+        numbers.inputs.infinite() && perhaps_.has_value() &&
+        !TakesMasks(name)) {
+      out_.states.nodes[*perhaps_].bad_output = true;
+      perhaps_.reset();
+      state.bad_input = true;
+    }
+    state.bad_output =
+        numbers.outputs.nan || made == MadeNonFinite::kInfinity ||
+        (numbers.outputs.infinite() && (state.bad_input || gradients));
+    state.meant_infinity = numbers.inputs.infinite() && !state.bad_input;
+    state.nan_output = numbers.outputs.nan;
+    if (made == MadeNonFinite::kPerhapsMeant && !perhaps_.has_value())
+      perhaps_ = out_.states.nodes.size();
+    // Another rank's infinities may be a mask: a communication says nothing of
+    // them.
+    if (state.bad_output && !state.communication) seen_.Join(numbers.outputs);
+    seen_.nan = seen_.nan || state.bad_input;
+    if (state.bad_output) {
+      out_.goes_on = out_.goes_on || gradients ||
+                     absl::StrContains(name, ".backward") || IsOutermost(name);
+    }
+    if (numbers.has_output) last_is_bad_ = state.bad_output;
+    out_.states.nodes.push_back(state);
+  }
+
+  bool IsOutermost(absl::string_view name) const {
+    return absl::StartsWith(name, "Module.") && outermost_.contains(name);
+  }
+
+  const DumpReader& dump_;
+  const OverflowKinds& kinds_;
+  OverflowStates out_;
+  // Point into the reader.
+  absl::flat_hash_set<absl::string_view> outermost_;
+  NonFinite seen_;
+  // The first node that made infinities which are usually meant.
+  std::optional<size_t> perhaps_;
+  bool last_is_bad_ = false;
+};
+
+}  // namespace
+
+CallNumbers NumbersOf(const DumpReader& dump, absl::string_view entry,
+                      const JsonValue& record) {
+  CallNumbers numbers;
+  const UnwrittenTensors unwritten(entry, &dump.notes());
+  const auto ignore = [](double) {};
+  const auto to_output = [&numbers](const JsonValue& tensor) {
+    numbers.AddOutput(TensorNumbersOf(tensor));
+  };
+  if (IsParametersGradEntry(entry)) {
+    Visit(record, to_output, ignore);
+    return numbers;
+  }
+  const auto take = [&](const JsonValue& value) {
+    Visit(
+        value,
+        [&numbers](const JsonValue& tensor) {
+          numbers.AddInput(TensorNumbersOf(tensor));
+        },
+        [&numbers](double constant) { numbers.constants.Add(constant); });
+  };
+  for (const absl::string_view key : {"input_args", "input_kwargs", "input"}) {
+    const JsonValue* const section = record.Find(key);
+    if (section == nullptr) continue;
+    size_t index = 0;
+    for (const JsonValue& item : section->items()) {
+      if (!unwritten.HasInput(absl::StrCat(index++))) take(item);
+    }
+    for (const JsonMember& member : section->fields()) {
+      if (!unwritten.HasInput(member.key)) take(member.value);
+    }
+  }
+  if (const JsonValue* const parameters = record.Find("parameters");
+      parameters != nullptr) {
+    Visit(
+        *parameters,
+        [&numbers](const JsonValue& tensor) {
+          numbers.parameters.Join(NonFiniteOf(TensorNumbersOf(tensor)));
+        },
+        ignore);
+  }
+  if (const JsonValue* const output = record.Find("output");
+      output != nullptr) {
+    size_t index = 0;
+    for (const JsonValue& item : output->items()) {
+      if (!unwritten.HasOutput(absl::StrCat(index++)))
+        Visit(item, to_output, ignore);
+    }
+    for (const JsonMember& member : output->fields()) {
+      if (!unwritten.HasOutput(member.key))
+        Visit(member.value, to_output, ignore);
+    }
+  }
+  return numbers;
+}
+
+absl::StatusOr<OverflowStates> ReadOverflowStates(int64_t rank,
+                                                  const DumpReader& dump,
+                                                  const OverflowKinds& kinds,
+                                                  CommLinks* links) {
+  return StateReader(dump, kinds).Run(rank, links);
+}
+
+}  // namespace rankprobe::analysis

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "analysis/root_cause/value_sources.h"
+
+#include "absl/strings/str_cat.h"
+#include "analysis/root_cause/values_text.h"
+#include "dump_format/statistics.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+// Empty for what has no statistics, and for tensors whose elements are equal,
+// which any order leaves as they are.
+std::string KeyOf(const DumpRow& row) {
+  if (row.record == nullptr || row.derived || !row.stats[kMax].is_number() ||
+      !row.stats[kMin].is_number() ||
+      row.stats[kMax].number == row.stats[kMin].number) {
+    return "";
+  }
+  std::string key;
+  for (size_t i = 0; i < kUsualStatCount; ++i)
+    absl::StrAppend(&key, row.stats[i].text, " ");
+  return key;
+}
+
+}  // namespace
+
+void ValueSources::Clear() {
+  seen_.clear();
+  last_call_.clear();
+}
+
+void ValueSources::Add(absl::string_view call,
+                       absl::Span<const RowPair> pairs) {
+  for (const RowPair& pair : pairs) {
+    std::string key = KeyOf(*pair.target);
+    if (!key.empty()) seen_.insert(std::move(key));
+  }
+  last_call_ = std::string(call);
+}
+
+std::vector<std::string> ValueSources::Unmade(
+    absl::string_view call, absl::Span<const RowPair> pairs) const {
+  std::vector<std::string> unmade;
+  for (const RowPair& pair : pairs) {
+    // Order says something of a tensor of two dimensions and more.
+    if (pair.target->state != RowState::kInput) continue;
+    const std::string key = KeyOf(*pair.target);
+    if (!key.empty() && !seen_.contains(key))
+      unmade.emplace_back(PlaceOf(call, *pair.target));
+  }
+  return unmade;
+}
+
+}  // namespace rankprobe::analysis

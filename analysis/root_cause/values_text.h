@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a row of a dump holds, on one line. Pure functions.
+#ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_VALUES_TEXT_H_
+#define RANKPROBE_ANALYSIS_ROOT_CAUSE_VALUES_TEXT_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "dump_format/dump_rows.h"
+
+namespace rankprobe::analysis {
+
+// "Max=1.0 Min=0.0 .. dtype=torch.float32 shape=[4]"; of what is no tensor its
+// value.
+std::string ValuesText(const DumpRow& row);
+
+// "input.0", "output.1.0" of a row of this entry.
+absl::string_view PlaceOf(absl::string_view entry, const DumpRow& row);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_ROOT_CAUSE_VALUES_TEXT_H_

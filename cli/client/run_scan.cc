@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/client/run_scan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "cli/client/grid_reply.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr uint32_t kMostCells = 1000000;
+// Of more ranks each is not asked for its own values.
+constexpr size_t kMostRanks = 64;
+
+// The rows of one question, each checked against the head.
+absl::Status ReadGrid(const Client& client, const v1::QueryGridRequest& request,
+                      v1::GridHead* head,
+                      absl::FunctionRef<void(const v1::GridRow&)> take) {
+  grpc::ClientContext context;
+  // The collector goes through the records of the steps, however many.
+  client.Prepare(&context, /*extra_seconds=*/3600);
+  const auto reader = client.archive->QueryGrid(&context, request);
+  return ReadGridReply(
+      client, &context, reader.get(),
+      [head](const v1::GridHead& came) { *head = came; },
+      [&take](const v1::GridRow& row, int columns) {
+        if (row.cells_size() != columns || row.counts_size() != columns ||
+            row.ranks_size() != columns || row.non_finite_size() != columns)
+          return false;
+        take(row);
+        return true;
+      });
+}
+
+v1::QueryGridRequest RequestOf(const RunScanRequest& asked) {
+  v1::QueryGridRequest request;
+  request.set_run(asked.run);
+  request.set_match(asked.match);
+  request.set_values(v1::GRID_VALUES_ALL);
+  request.set_max_cells(kMostCells);
+  if (asked.from_step.has_value()) request.set_first_step(*asked.from_step);
+  if (asked.to_step.has_value()) request.set_last_step(*asked.to_step);
+  request.mutable_ranks()->Assign(asked.ranks.begin(), asked.ranks.end());
+  return request;
+}
+
+// The largest and the smallest over the ranks of what is asked for.
+absl::StatusOr<analysis::ScanInput> ReadCells(const Client& client,
+                                              v1::QueryGridRequest request,
+                                              v1::GridHead* head) {
+  analysis::ScanInput input;
+  absl::flat_hash_map<std::string, size_t> index;
+  RP_RETURN_IF_ERROR(
+      ReadGrid(client, request, head, [&](const v1::GridRow& row) {
+        index.emplace(row.name(), input.values.size());
+        analysis::ScanSeries& series = input.values.emplace_back();
+        series.name = row.name();
+        for (int i = 0; i < row.cells_size(); ++i) {
+          analysis::ScanCell& cell = series.cells.emplace_back();
+          cell.largest = cell.smallest = row.cells(i);
+          cell.count = row.counts(i);
+          cell.non_finite = row.non_finite(i);
+          cell.largest_rank = cell.smallest_rank = row.ranks(i);
+        }
+      }));
+  for (const int64_t step : head->first_steps()) input.steps.push_back(step);
+  input.each_step = head->steps_per_column() <= 1;
+  if (input.steps.empty()) return input;
+  // The same columns, though the run may go on meanwhile.
+  request.set_first_step(head->first_steps(0));
+  request.set_last_step(*head->last_steps().rbegin());
+  request.set_reducer(v1::GRID_REDUCER_MIN);
+  v1::GridHead second;
+  RP_RETURN_IF_ERROR(
+      ReadGrid(client, request, &second, [&](const v1::GridRow& row) {
+        const auto it = index.find(row.name());
+        if (it == index.end() ||
+            second.first_steps_size() != head->first_steps_size())
+          return;
+        std::vector<analysis::ScanCell>& cells = input.values[it->second].cells;
+        for (int i = 0; i < row.cells_size(); ++i) {
+          analysis::ScanCell& cell = cells[static_cast<size_t>(i)];
+          // A rank that came between the two questions is in one of them alone.
+          if (cell.count != row.counts(i)) continue;
+          cell.smallest = row.cells(i);
+          cell.smallest_rank = row.ranks(i);
+        }
+      }));
+  return input;
+}
+
+bool HasMoves(const std::vector<analysis::ScanFinding>& found) {
+  return std::any_of(found.begin(), found.end(),
+                     [](const analysis::ScanFinding& finding) {
+                       return finding.kind == analysis::ScanKind::kMove ||
+                              finding.kind == analysis::ScanKind::kRankMoves;
+                     });
+}
+
+// Which of the values are one number that may pass through 0, by their means.
+absl::Status ReadSigns(const Globals& globals, const RunScanRequest& asked,
+                       const v1::GridHead& head, analysis::ScanInput* input) {
+  v1::QueryGridRequest request = RequestOf(asked);
+  request.set_statistic("Mean");
+  request.set_first_step(head.first_steps(0));
+  request.set_last_step(*head.last_steps().rbegin());
+  v1::GridHead of_means;
+  RP_ASSIGN_OR_RETURN(
+      const analysis::ScanInput read,
+      ReadCells(Client(globals), std::move(request), &of_means));
+  absl::flat_hash_map<std::string, const std::vector<analysis::ScanCell>*>
+      means;
+  for (const analysis::ScanSeries& series : read.values)
+    means.emplace(series.name, &series.cells);
+  for (analysis::ScanSeries& series : input->values) {
+    const auto it = means.find(series.name);
+    series.passes_zero =
+        it != means.end() && analysis::MayPassZero(series, *it->second);
+  }
+  return absl::OkStatus();
+}
+
+// Which infinities are -Infinity alone, in values that may be masks.
+absl::Status ReadMasks(const Globals& globals, const RunScanRequest& asked,
+                       const v1::GridHead& head, analysis::ScanInput* input) {
+  absl::flat_hash_map<std::string, std::vector<analysis::ScanCell>*> masks;
+  for (analysis::ScanSeries& series : input->values) {
+    if (!analysis::MayBeMask(series.name)) continue;
+    const bool any =
+        std::any_of(series.cells.begin(), series.cells.end(),
+                    [](const analysis::ScanCell& cell) {
+                      return cell.non_finite > 0 && std::isinf(cell.largest);
+                    });
+    if (any) masks.emplace(series.name, &series.cells);
+  }
+  if (masks.empty()) return absl::OkStatus();
+  v1::QueryGridRequest request = RequestOf(asked);
+  request.set_statistic("Max");
+  request.set_first_step(head.first_steps(0));
+  request.set_last_step(*head.last_steps().rbegin());
+  v1::GridHead of_largest;
+  return ReadGrid(
+      Client(globals), request, &of_largest, [&](const v1::GridRow& row) {
+        const auto it = masks.find(row.name());
+        if (it == masks.end()) return;
+        std::vector<analysis::ScanCell>& cells = *it->second;
+        if (row.cells_size() != static_cast<int>(cells.size())) return;
+        for (int i = 0; i < row.cells_size(); ++i) {
+          analysis::ScanCell& cell = cells[static_cast<size_t>(i)];
+          const double largest = row.cells(i);
+          cell.meant = cell.non_finite > 0 && std::isinf(cell.largest) &&
+                       row.counts(i) == cell.count && !std::isnan(largest) &&
+                       largest != HUGE_VAL;
+        }
+      });
+}
+
+// The numbers of one value at one step, by rank.
+absl::StatusOr<std::map<int64_t, double>> ReadRanks(const Globals& globals,
+                                                    RunScanRequest asked,
+                                                    const std::string& match,
+                                                    int64_t step) {
+  asked.match = match;
+  asked.from_step = asked.to_step = step;
+  v1::QueryGridRequest request = RequestOf(asked);
+  request.set_rows(v1::GRID_ROWS_RANK);
+  std::map<int64_t, double> numbers;
+  v1::GridHead head;
+  RP_RETURN_IF_ERROR(
+      ReadGrid(Client(globals), request, &head, [&](const v1::GridRow& row) {
+        absl::string_view name = row.name();
+        int64_t rank = 0;
+        if (absl::ConsumePrefix(&name, "rank") &&
+            absl::SimpleAtoi(name, &rank) && row.cells_size() == 1 &&
+            row.counts(0) > 0)
+          numbers[rank] = row.cells(0);
+      }));
+  return numbers;
+}
+
+bool IsParameter(absl::string_view name) {
+  return absl::StartsWith(name, "Parameter.") && absl::EndsWith(name, ".param");
+}
+
+// Ranks with equal parameters at the first step, where some are not equal on
+// all ranks: shards. None where each rank has its own.
+absl::StatusOr<std::vector<std::vector<int64_t>>> FindGroups(
+    const Globals& globals, const RunScanRequest& asked,
+    const analysis::ScanInput& input) {
+  std::vector<std::vector<int64_t>> groups;
+  std::vector<const analysis::ScanSeries*> shards;
+  for (const analysis::ScanSeries& series : input.values) {
+    if (!IsParameter(series.name) || series.cells.empty()) continue;
+    const analysis::ScanCell& first = series.cells.front();
+    if (first.count > kMostRanks) return groups;
+    if (first.count > 1 && first.non_finite == 0 &&
+        first.largest != first.smallest)
+      shards.push_back(&series);
+  }
+  if (shards.empty()) return groups;
+  // A few tell the groups apart.
+  constexpr size_t kLooked = 4;
+  std::map<int64_t, std::vector<double>> of_rank;
+  for (size_t i = 0; i < shards.size() && i < kLooked; ++i) {
+    RP_ASSIGN_OR_RETURN(
+        const auto numbers,
+        ReadRanks(globals, asked, shards[i]->name, input.steps.front()));
+    for (const auto& [rank, number] : numbers) of_rank[rank].push_back(number);
+  }
+  std::map<std::vector<double>, std::vector<int64_t>> by_value;
+  for (const auto& [rank, numbers] : of_rank) by_value[numbers].push_back(rank);
+  for (auto& [numbers, ranks] : by_value) {
+    if (ranks.size() > 1) groups.push_back(std::move(ranks));
+  }
+  return groups;
+}
+
+// The one rank whose number is not that of the others; -1: none.
+int64_t Stranger(const std::map<int64_t, double>& numbers) {
+  std::map<double, std::vector<int64_t>> by_value;
+  for (const auto& [rank, number] : numbers) by_value[number].push_back(rank);
+  if (numbers.size() == 1) return numbers.begin()->first;
+  if (by_value.size() != 2 || numbers.size() < 3) return -1;
+  for (const auto& [number, ranks] : by_value) {
+    if (ranks.size() == 1) return ranks[0];
+  }
+  return -1;
+}
+
+}  // namespace
+
+absl::StatusOr<RunScan> ScanRun(const Globals& globals,
+                                const RunScanRequest& asked) {
+  RunScan scan;
+  RP_ASSIGN_OR_RETURN(scan.input,
+                      ReadCells(Client(globals), RequestOf(asked), &scan.head));
+  // "0 findings" of a pattern with a slip would pass for a sound run.
+  if (scan.input.values.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("nothing to scan: no norm of ",
+                     asked.match.empty() ? "any tensor" : asked.match, " in ",
+                     scan.head.steps(), " recorded steps"));
+  }
+  RP_RETURN_IF_ERROR(ReadMasks(globals, asked, scan.head, &scan.input));
+  analysis::ScanOptions options;
+  options.window = asked.window;
+  options.least = std::min(options.least, asked.window);
+  options.factor = asked.factor;
+  scan.findings = analysis::Scan(scan.input, options);
+  // Asked for only where it matters: it costs as much as all before it.
+  if (HasMoves(scan.findings)) {
+    RP_RETURN_IF_ERROR(ReadSigns(globals, asked, scan.head, &scan.input));
+    scan.findings = analysis::Scan(scan.input, options);
+  }
+  RP_ASSIGN_OR_RETURN(scan.groups, FindGroups(globals, asked, scan.input));
+  for (const std::vector<int64_t>& group : scan.groups) {
+    RunScanRequest of_group = asked;
+    of_group.ranks = group;
+    of_group.match = "*.debug.param";
+    v1::GridHead head;
+    RP_ASSIGN_OR_RETURN(const analysis::ScanInput input,
+                        ReadCells(Client(globals), RequestOf(of_group), &head));
+    for (analysis::ScanFinding& finding : analysis::ScanReplicas(input)) {
+      const auto known = std::find_if(
+          scan.input.values.begin(), scan.input.values.end(),
+          [&](const auto& series) { return series.name == finding.name; });
+      const bool is_known = std::any_of(
+          scan.findings.begin(), scan.findings.end(), [&](const auto& other) {
+            return other.kind == finding.kind && other.name == finding.name;
+          });
+      if (known == scan.input.values.end() || is_known) continue;
+      finding.value = static_cast<size_t>(known - scan.input.values.begin());
+      finding.of_group = group;
+      scan.findings.push_back(std::move(finding));
+    }
+  }
+  for (analysis::ScanFinding& finding : scan.findings) {
+    if (finding.kind != analysis::ScanKind::kRanksPart &&
+        finding.kind != analysis::ScanKind::kChanged)
+      continue;
+    RunScanRequest of_finding = asked;
+    if (!finding.of_group.empty()) of_finding.ranks = finding.of_group;
+    RP_ASSIGN_OR_RETURN(
+        const auto numbers,
+        ReadRanks(globals, of_finding, finding.name, finding.step));
+    if (numbers.size() <= kMostRanks) finding.rank = Stranger(numbers);
+  }
+  analysis::SortFindings(&scan.findings);
+  return scan;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The findings of a run in the archive, as `scan` and `diagnose` tell them: asks
+// for the norms of its values, and for what decides whether a finding is one
+// (largest values, means, groups of ranks). Blocking calls to the collector.
+#ifndef RANKPROBE_CLI_CLIENT_RUN_SCAN_H_
+#define RANKPROBE_CLI_CLIENT_RUN_SCAN_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "analysis/scan/scan.h"
+#include "cli/client/client.h"
+#include "rankprobe/v1/query.pb.h"
+
+namespace rankprobe {
+
+struct RunScanRequest {
+  std::string run, match;
+  std::vector<int64_t> ranks;
+  std::optional<int64_t> from_step, to_step;
+  size_t window = analysis::ScanOptions().window;
+  double factor = analysis::ScanOptions().factor;
+};
+
+struct RunScan {
+  v1::GridHead head;
+  analysis::ScanInput input;
+  std::vector<analysis::ScanFinding> findings;
+  // Ranks that hold the same parameters, where not all ranks do.
+  std::vector<std::vector<int64_t>> groups;
+};
+
+// NOT_FOUND where nothing is recorded that could be scanned.
+absl::StatusOr<RunScan> ScanRun(const Globals& globals,
+                                const RunScanRequest& request);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_CLIENT_RUN_SCAN_H_
