@@ -28,7 +28,7 @@ constexpr char kBoardFormat[] = "tensorboard";
 
 struct ExportFlags {
   std::string run, steps, ranks, request, output, server_directory, tar;
-  bool link = false, resume = false;
+  bool link = false, resume = false, unchecked = false;
   // Of formats with a row a value.
   std::string format = kDumpFormat, match, payloads;
   v1::GridValues of = v1::GRID_VALUES_ALL;
@@ -122,6 +122,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   request.set_server_directory(flags.server_directory);
   request.set_link(flags.link);
   request.set_resume(flags.resume);
+  request.set_unchecked(flags.unchecked);
   request.set_takes_files(true);
 
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
@@ -273,6 +274,9 @@ void RegisterExportCommand(CLI::App* app, Globals* globals,
   verb->add_flag("--resume", flags->resume,
                  "take up what an interrupted export to the same directory "
                  "left");
+  verb->add_flag("--unchecked", flags->unchecked,
+                 "do not hold tensors against the digests that their records "
+                 "name while they are written");
   verb->callback([command, flags] {
     command->run = [flags](const Globals& g, int* code) {
       return Export(g, *flags, code);

@@ -134,6 +134,11 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
           RankText(agent.identity()), agent.identity().run(),
           agent.config_fault());
   }
+  for (const v1::AgentInfo& agent : response.agents()) {
+    if (agent.other_plan().empty()) continue;
+    Print(stdout, "rank %s of %s: %s\n", RankText(agent.identity()),
+          agent.identity().run(), agent.other_plan());
+  }
   std::map<std::string, int> lanes;
   for (const v1::AgentInfo& agent : response.agents())
     if (agent.connected() && !agent.lane().empty()) ++lanes[agent.lane()];

@@ -128,6 +128,8 @@ absl::Status AddLostFrames(ArchiveReader* store, const ExportOptions& options,
       }));
   for (const std::string& why : store->Away(options.run, began))
     manifest->AddLedger("", AccountAway(why));
+  for (const std::string& why : store->Faults(options.run))
+    manifest->AddLedger("", AccountFault(why));
   return absl::OkStatus();
 }
 
@@ -152,8 +154,15 @@ class StepExporter {
   }
 
   absl::Status ExportStep(const v1::StepInfo& info) {
-    RP_ASSIGN_OR_RETURN(StepView view,
-                        LoadStep(store_, KeyOf(options_.run, info)));
+    absl::StatusOr<StepView> loaded =
+        LoadStep(store_, KeyOf(options_.run, info));
+    if (IsDamage(loaded.status())) {
+      manifest_.AddLedger(ProcessDirectory(info),
+                          AccountUnreadable(info, loaded.status()));
+      return absl::OkStatus();
+    }
+    RP_RETURN_IF_ERROR(loaded.status());
+    StepView& view = *loaded;
     cut_ = RequestCut();
     if (!request_.empty()) {
       cut_ = CutToRequest(store_, options_.run, request_, &view);
@@ -368,11 +377,14 @@ class StepExporter {
     RP_RETURN_IF_ERROR(put(writer->prefix()));
     const ByteRange wanted = BytesOf(tensor);
     uint64_t at = 0;
+    std::optional<PayloadHash> content;
+    if (!options_.unchecked) content.emplace();
     const absl::Status read = store_->ReadPayload(
         options_.run, tensor.payload().digest(),
         tensor.payload().length_bytes(), [&](absl::string_view data) {
           const absl::string_view part = PartWithin(data, at, wanted);
           at += data.size();
+          if (content.has_value()) content->Add(data);
           writer->AddData(part);
           return put(writer->Encode(part));
         });
@@ -383,8 +395,19 @@ class StepExporter {
         absl::IsPermissionDenied(read))
       return read;
     if (!read.ok()) return absl::DataLossError(read.message());
+    if (content.has_value() && !IsContentOf(tensor, content->Digest()))
+      return absl::DataLossError("its bytes are not of the record's digest");
     RP_RETURN_IF_ERROR(put(writer->Suffix()));
     return hash.Digest();
+  }
+
+  bool IsContentOf(const v1::TensorSummary& tensor,
+                   const std::string& digest) const {
+    const v1::PayloadRef& payload = tensor.payload();
+    if (payload.digest() == digest) return true;
+    const std::optional<std::string> wanted = store_->ContentDigest(
+        options_.run, payload.digest(), payload.length_bytes());
+    return !wanted.has_value() || *wanted == digest;
   }
 
   absl::Status Add(Manifest::File file) {

@@ -56,6 +56,7 @@ struct ExportOptions {
   int threads = 1;
   // As ExportRequest says.
   bool without_payloads = false;
+  bool unchecked = false;
   // Payloads of equal bytes, dtype and shape become names of one file.
   bool link = false;
   // ExportRunToDirectory: take up what an interrupted export left there.

@@ -192,11 +192,34 @@ std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row) {
   return ledger;
 }
 
+bool IsDamage(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsOutOfRange(status);
+}
+
+v1::StepLedger AccountUnreadable(const v1::StepInfo& info,
+                                 const absl::Status& why) {
+  v1::StepLedger ledger = Head(info);
+  AddGap(LossReasonName(v1::LOSS_REASON_CORRUPT), info.stored_records(),
+         info.payloads(),
+         absl::StrCat("its records cannot be read: ", why.message()), &ledger);
+  ledger.set_stored_records(0);
+  ledger.set_state(v1::StepLedger::STATE_GAPS);
+  return ledger;
+}
+
 v1::StepLedger AccountAway(const std::string& why) {
   v1::StepLedger ledger;
   ledger.set_step(-1);
   ledger.set_state(v1::StepLedger::STATE_GAPS);
   AddGap("LEAF_AWAY", 0, 0, why, &ledger);
+  return ledger;
+}
+
+v1::StepLedger AccountFault(const std::string& why) {
+  v1::StepLedger ledger;
+  ledger.set_step(-1);
+  ledger.set_state(v1::StepLedger::STATE_GAPS);
+  AddGap(LossReasonName(v1::LOSS_REASON_CORRUPT), 0, 0, why, &ledger);
   return ledger;
 }
 
@@ -287,7 +310,11 @@ absl::StatusOr<v1::StepLedger> AccountStep(ArchiveReader* store,
   key.run = run;
   key.step = info.step();
   key.incarnation = info.incarnation();
-  RP_ASSIGN_OR_RETURN(const StepView view, LoadStep(store, key));
+  const absl::StatusOr<StepView> loaded = LoadStep(store, key);
+  if (IsDamage(loaded.status()))
+    return AccountUnreadable(info, loaded.status());
+  RP_RETURN_IF_ERROR(loaded.status());
+  const StepView& view = *loaded;
   std::vector<PayloadFile> files, missing;
   // The writer of dump.json is what knows a tensor's entry and file.
   DumpJson(

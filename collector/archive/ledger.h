@@ -43,6 +43,14 @@ std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row,
 // Of a collector that could not be asked (ArchiveReader::Away): nobody knows what
 // it has that is not here.
 v1::StepLedger AccountAway(const std::string& why);
+// Of what is damaged where the run is stored (ArchiveReader::Faults).
+v1::StepLedger AccountFault(const std::string& why);
+
+// Whether a step's records could not be read because of what they are, not because
+// whoever has them does not answer. Such a step is a gap.
+bool IsDamage(const absl::Status& status);
+v1::StepLedger AccountUnreadable(const v1::StepInfo& info,
+                                 const absl::Status& why);
 
 // Payloads of which a piece was refused, and why, by their digest in the store.
 using RefusedPayloads = absl::flat_hash_map<std::string, std::string>;

@@ -263,6 +263,7 @@ v1::ListAgentsResponse ControlPlane::ListAgents(const std::string& run) const {
     info.set_framework_version(agent.framework_version);
     info.set_lane(agent.lane);
     info.set_config_fault(agent.config_fault);
+    info.set_other_plan(agent.other_plan);
     if (const auto it = runs_.find(agent.identity.run());
         it != runs_.end() && agent.connected) {
       const auto plan = it->second.plans.ForRank(RankOf(agent.identity));

@@ -189,6 +189,8 @@ class ControlPlane {
     uint64_t lost_records = 0;
     uint64_t lost_payloads = 0;
     std::string framework_version;
+    // AgentInfo.other_plan.
+    std::string other_plan;
     // Why its config file cannot be used; empty: it can.
     std::string config_fault;
     // The plan whose commit came too late for it, and which it was brought for
@@ -389,6 +391,9 @@ class ControlPlane {
   void OnPrepared(const std::string& session, Run* run,
                   const v1::PlanPrepared& prepared)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Holds what it says it follows against the run's plan of that epoch.
+  void NotePlan(uint64_t epoch, const std::string& digest, Run* run,
+                Agent* agent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnApplied(const std::string& session, Agent* agent, Run* run,
                  const v1::PlanApplied& applied)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

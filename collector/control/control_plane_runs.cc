@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/control/control_plane.h"
 #include "common/base/status_macros.h"
+#include "common/config/plan_digest.h"
 #include "common/config/trigger_spec.h"
 #include "common/text/visible_text.h"
 
@@ -155,6 +156,22 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> ControlPlane::ReadOwnPlan(
                          " of rank ", identity.rank(),
                          " cannot be used: ", compiled.status().message()));
   return nullptr;
+}
+
+void ControlPlane::NotePlan(uint64_t epoch, const std::string& digest, Run* run,
+                            Agent* agent) {
+  agent->epoch = epoch;
+  agent->other_plan.clear();
+  const auto plan = run->plans.ByEpoch(epoch);
+  if (digest.empty() || plan == nullptr || IsForeign(agent->identity, epoch) ||
+      PlanDigest(plan->spec) == digest)
+    return;
+  agent->other_plan = absl::StrCat(
+      "it follows another plan of epoch ", epoch,
+      " than this collector's; give it a new one: rankprobe config set");
+  v1::Event told = EventOf(v1::Event::KIND_ERROR, *agent);
+  told.set_detail(agent->other_plan);
+  EmitEvent(std::move(told));
 }
 
 }  // namespace rankprobe

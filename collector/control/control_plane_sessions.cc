@@ -27,6 +27,14 @@ constexpr size_t kSessionIdBytes = 16;
 // Of this collector behind another of the run; an agent says how far.
 constexpr uint64_t kMaxEpochsBehind = 1 << 20;
 
+// One in so many sessions is for other runs than the one that holds the most.
+constexpr size_t kKeptForOtherRuns = 8;
+
+// Among the names of principals, none of which has a zero byte.
+std::string HolderOfRun(const v1::Identity& identity) {
+  return absl::StrCat(absl::string_view("\0", 1), identity.run());
+}
+
 std::string Describe(const v1::Identity& identity) {
   return absl::StrCat("process ", identity.pid(), " on ", identity.host());
 }
@@ -168,8 +176,9 @@ ControlPlane::Agents::iterator ControlPlane::Forget(Agents::iterator agent) {
 }
 
 void ControlPlane::NoteDisconnected(Agent* agent) {
-  if (std::exchange(agent->connected, false))
-    index_.LetGo(agent->peer.principal.name);
+  if (!std::exchange(agent->connected, false)) return;
+  index_.LetGo(agent->peer.principal.name);
+  index_.LetGo(HolderOfRun(agent->identity));
 }
 
 bool ControlPlane::IsNewRun(const std::string& name) {
@@ -254,9 +263,10 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   agent.identity = identity;
   index_.Add(session, identity);
   index_.Hold(agent.peer.principal.name);
+  index_.Hold(HolderOfRun(identity));
   agent.sender = std::move(sender);
   agent.step = ReportedStep(hello.step());
-  agent.epoch = hello.plan_epoch();
+  NotePlan(hello.plan_epoch(), hello.plan_digest(), run, &agent);
   agent.framework_version = hello.framework_version();
   agent.last_heard = MonotonicNow();
   agent.pace.Note(agent.step, 0, agent.last_heard);
@@ -329,17 +339,30 @@ absl::Status ControlPlane::CheckRoom(const v1::Identity& identity,
           absl::StrCat("more than ", options_.max_sessions, " sessions"));
     }
   }
-  if (peer.anonymous || options_.agents <= 1) return absl::OkStatus();
-  const size_t share =
-      std::max<size_t>(options_.max_sessions / options_.agents, 1);
   size_t held = index_.CountHeld(peer.principal.name);
+  size_t held_of_run = index_.CountHeld(HolderOfRun(identity));
   // But for the session whose place this one takes.
   for (const std::string& session : index_.Find(identity)) {
     const Agent& agent = agents_.at(session);
-    if (agent.connected && agent.peer.principal.name == peer.principal.name &&
-        agent.identity.incarnation() == identity.incarnation())
-      --held;
+    if (!agent.connected ||
+        agent.identity.incarnation() != identity.incarnation())
+      continue;
+    if (agent.peer.principal.name == peer.principal.name) --held;
+    --held_of_run;
   }
+  // One run does not take all there are, whoever says that he is a rank of it.
+  if (const size_t share =
+          options_.max_sessions - options_.max_sessions / kKeptForOtherRuns;
+      held_of_run >= share) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "run ", VisibleText(identity.run()), " holds ", held_of_run, " of ",
+        options_.max_sessions,
+        " sessions; the others are kept for other runs (rankprobed "
+        "--max-sessions)"));
+  }
+  if (peer.anonymous || options_.agents <= 1) return absl::OkStatus();
+  const size_t share =
+      std::max<size_t>(options_.max_sessions / options_.agents, 1);
   if (held < share) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       peer.principal.name, " holds ", held,

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/control/control_plane.h"
 #include "collector/testing/frames.h"
+#include "common/config/plan_digest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -249,6 +250,51 @@ TEST_F(SessionsTest, APrincipalHoldsItsShareOfTheSessions) {
   EXPECT_TRUE(Admit(HelloOf(1, 2), alice).ok()) << "a reconnect is no more";
   EXPECT_TRUE(Admit(HelloOf(5, 6), bob).ok());
   EXPECT_TRUE(Admit(HelloOf(6, 7), bob).ok());
+}
+
+// M10
+TEST_F(SessionsTest, ARunLeavesSomeSessionsToOtherRuns) {
+  ControlPlane::Options options;
+  options.max_sessions = 16;
+  Restart(options);
+  for (int rank = 0; rank < 14; ++rank)
+    ASSERT_TRUE(Admit(HelloOf(rank, 100 + static_cast<uint64_t>(rank))).ok());
+  const absl::Status refused = Admit(HelloOf(14, 200)).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused));
+  EXPECT_THAT(refused.message(), HasSubstr("run run holds 14 of 16 sessions"));
+  EXPECT_TRUE(Admit(HelloOf(3, 103)).ok()) << "a reconnect is no more";
+  v1::Hello other = HelloOf(0, 300);
+  other.mutable_identity()->set_run("other");
+  EXPECT_TRUE(Admit(other).ok());
+}
+
+// F1
+TEST_F(SessionsTest, ARankThatFollowsAnotherPlanIsShown) {
+  v1::Hello hello = HelloOf(0, 1);
+  hello.set_config_json(R"({"dump_path": "d"})");
+  auto admission = Admit(hello);
+  ASSERT_TRUE(admission.ok()) << admission.status();
+  const v1::PlanSpec plan = admission->welcome.plan();
+  v1::AgentEvent applied;
+  applied.mutable_applied()->set_epoch(plan.epoch());
+  applied.mutable_applied()->set_step(1);
+  applied.mutable_applied()->set_plan_digest(PlanDigest(plan));
+  const auto say = [&] {
+    control_->OnEvent(admission->welcome.session_id(), applied);
+    return control_->ListAgents("run").agents(0).other_plan();
+  };
+  EXPECT_EQ(say(), "");
+  v1::PlanSpec damaged = plan;
+  damaged.set_config_json(R"({"dump_path": "e"})");
+  applied.mutable_applied()->set_plan_digest(PlanDigest(damaged));
+  EXPECT_THAT(say(), HasSubstr("another plan of epoch 1"));
+  // It says so again when it comes back.
+  hello.set_plan_epoch(plan.epoch());
+  hello.set_plan_digest(PlanDigest(damaged));
+  admission = Admit(hello);
+  ASSERT_TRUE(admission.ok()) << admission.status();
+  EXPECT_THAT(control_->ListAgents("run").agents(0).other_plan(),
+              HasSubstr("another plan"));
 }
 
 // M03

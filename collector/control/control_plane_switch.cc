@@ -236,7 +236,7 @@ void ControlPlane::OnPrepared(const std::string& session, Run* run,
 
 void ControlPlane::OnApplied(const std::string& session, Agent* agent, Run* run,
                              const v1::PlanApplied& applied) {
-  agent->epoch = applied.epoch();
+  NotePlan(applied.epoch(), applied.plan_digest(), run, agent);
   if (agent->late_epoch != 0 && applied.epoch() >= agent->late_epoch) {
     agent->late_epoch = 0;
     v1::Event told = EventOf(v1::Event::KIND_SWITCHED, *agent);

@@ -13,6 +13,7 @@ void RelayQueue::Note(const v1::AgentEvent& event, v1::Hello* hello) {
       break;
     case v1::AgentEvent::kApplied:
       hello->set_plan_epoch(event.applied().epoch());
+      hello->set_plan_digest(event.applied().plan_digest());
       break;
     case v1::AgentEvent::kRankKnown:
       hello->mutable_identity()->set_rank(event.rank_known().rank());

@@ -91,6 +91,8 @@ void CommitQueue::MarkRefused(const Upload& upload, v1::UploadFrame* frame) {
         return;
       payload->clear_digest();
       payload->set_lost(v1::LOSS_REASON_COLLECTOR_DISK);
+      // The store makes another.
+      record.clear_crc32c();
     });
   }
 }

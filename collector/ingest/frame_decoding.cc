@@ -5,6 +5,9 @@
 
 #include <utility>
 
+#include "common/io/checksum_field.h"
+#include "common/io/crc32c.h"
+#include "common/rpc/checked_message.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
 
@@ -34,14 +37,34 @@ uint64_t FindSequence(grpc::ByteBuffer* untrusted) {
   return sequence;
 }
 
+// Where an agent puts the data, at the end, its checksum follows from the frame's:
+// the data is read once. `crc32c`: of the frame without its checksum.
+bool DataMatches(const grpc::ByteBuffer& bytes, uint32_t crc32c,
+                 const v1::PayloadChunk& chunk) {
+  const size_t data = chunk.data().size();
+  const size_t checked = bytes.Length() - kChecksumFieldBytes;
+  return data <= checked && Crc32cCombine(Crc32cOf(bytes, checked - data),
+                                          chunk.crc32c(), data) == crc32c;
+}
+
 }  // namespace
 
-absl::Status DecodeFrame(grpc::ByteBuffer* untrusted, v1::UploadFrame* frame) {
+absl::Status DecodeFrame(grpc::ByteBuffer* untrusted, v1::UploadFrame* frame,
+                         bool* data_checked) {
   frame->Clear();
+  *data_checked = false;
+  uint32_t crc32c = 0;
+  if (!MatchesChecksum(*untrusted, &crc32c)) {
+    return absl::DataLossError(
+        "a frame was damaged on the way: it does not match its checksum");
+  }
   {
     grpc::ProtoBufferReader reader(untrusted);
-    if (reader.status().ok() && frame->ParseFromZeroCopyStream(&reader))
+    if (reader.status().ok() && frame->ParseFromZeroCopyStream(&reader)) {
+      *data_checked =
+          frame->has_chunk() && DataMatches(*untrusted, crc32c, frame->chunk());
       return absl::OkStatus();
+    }
   }
   frame->Clear();
   frame->set_sequence(FindSequence(untrusted));

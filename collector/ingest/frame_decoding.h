@@ -14,9 +14,13 @@
 
 namespace rankprobe {
 
-// INVALID_ARGUMENT: no UploadFrame, not UTF-8 where text stands, or deeper than
-// protobuf reads; `*frame` is then empty but for the number, if it was found.
-absl::Status DecodeFrame(grpc::ByteBuffer* untrusted, v1::UploadFrame* frame);
+// DATA_LOSS: the bytes were damaged on the way, they do not match their checksum;
+// `*frame` is then empty. INVALID_ARGUMENT: they are as they were sent and no
+// UploadFrame, not UTF-8 where text stands, or deeper than protobuf reads; `*frame`
+// is then empty but for the number, if it was found.
+// `*data_checked`: the data of the chunk in it is of the chunk's checksum.
+absl::Status DecodeFrame(grpc::ByteBuffer* untrusted, v1::UploadFrame* frame,
+                         bool* data_checked);
 
 }  // namespace rankprobe
 

@@ -5,17 +5,27 @@
 
 #include <string>
 
+#include "common/io/checksum_field.h"
+#include "common/io/crc32c.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
 namespace {
 
-absl::Status Decode(const std::string& bytes, v1::UploadFrame* frame) {
+absl::Status DecodeBytes(const std::string& bytes, v1::UploadFrame* frame,
+                         bool* data_checked) {
   // In two pieces, as the network may bring it.
   const grpc::Slice pieces[2] = {grpc::Slice(bytes.substr(0, bytes.size() / 2)),
                                  grpc::Slice(bytes.substr(bytes.size() / 2))};
   grpc::ByteBuffer buffer(pieces, 2);
-  return DecodeFrame(&buffer, frame);
+  return DecodeFrame(&buffer, frame, data_checked);
+}
+
+// As an agent sends these bytes.
+absl::Status Decode(std::string bytes, v1::UploadFrame* frame) {
+  AppendChecksum(&bytes);
+  bool data_checked = false;
+  return DecodeBytes(bytes, frame, &data_checked);
 }
 
 v1::UploadFrame Frame(const std::string& entry) {
@@ -28,7 +38,57 @@ v1::UploadFrame Frame(const std::string& entry) {
 TEST(FrameDecodingTest, GoodBytesAreTheFrame) {
   v1::UploadFrame frame;
   ASSERT_TRUE(Decode(Frame("e").SerializeAsString(), &frame).ok());
+  frame.clear_crc32c();
   EXPECT_EQ(frame.SerializeAsString(), Frame("e").SerializeAsString());
+}
+
+TEST(FrameDecodingTest, EachSingleFlipIsFound) {
+  v1::UploadFrame chunk;
+  chunk.set_sequence(7);
+  chunk.mutable_chunk()->set_digest("0123456789abcdef");
+  chunk.mutable_chunk()->set_length_bytes(64);
+  chunk.mutable_chunk()->set_crc32c(Crc32c(std::string(64, 'x')));
+  chunk.mutable_chunk()->set_data(std::string(64, 'x'));
+  for (const v1::UploadFrame& sent : {Frame("Aten.add.0.forward"), chunk}) {
+    std::string bytes = sent.SerializeAsString();
+    AppendChecksum(&bytes);
+    v1::UploadFrame frame;
+    bool data_checked = false;
+    ASSERT_TRUE(DecodeBytes(bytes, &frame, &data_checked).ok());
+    for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+      std::string flipped = bytes;
+      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+      EXPECT_TRUE(absl::IsDataLoss(DecodeBytes(flipped, &frame, &data_checked)))
+          << bit;
+      EXPECT_FALSE(frame.has_batch() || frame.has_chunk()) << bit;
+    }
+  }
+}
+
+// What lies at the end is read once; data that has a checksum of other bytes is
+// left to whoever checks the chunk.
+TEST(FrameDecodingTest, DataAtTheEndIsCheckedWithTheFrame) {
+  const std::string data(300, 'd');
+  const auto decode = [&](uint32_t crc32c, bool* data_checked) {
+    v1::PayloadChunk head;
+    head.set_length_bytes(300);
+    head.set_crc32c(crc32c);
+    std::string inner = head.SerializeAsString();
+    inner += "\x22\xac\x02" + data;  // field 4, 300 bytes
+    std::string bytes = "\x08\x05\x22";
+    bytes.push_back(static_cast<char>(inner.size() % 128 + 128));
+    bytes.push_back(static_cast<char>(inner.size() / 128));
+    bytes += inner;
+    AppendChecksum(&bytes);
+    v1::UploadFrame frame;
+    EXPECT_TRUE(DecodeBytes(bytes, &frame, data_checked).ok());
+    EXPECT_EQ(frame.chunk().data(), data);
+  };
+  bool checked = false;
+  decode(Crc32c(data), &checked);
+  EXPECT_TRUE(checked);
+  decode(Crc32c(data) + 1, &checked);
+  EXPECT_FALSE(checked);
 }
 
 // P19, P20, P21, D01: the number is found.

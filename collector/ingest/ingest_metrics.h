@@ -19,6 +19,9 @@ struct IngestMetrics {
   std::atomic<uint64_t> duplicate_frames{0};
   // Frames that were refused, alone or with the stream that sent them.
   std::atomic<uint64_t> refused_frames{0};
+  // Frames that did not match their checksum when they came: they are asked for
+  // again.
+  std::atomic<uint64_t> damaged_frames{0};
   // Uploads that were told to wait because there was no space.
   std::atomic<uint64_t> no_space_retries{0};
   std::atomic<uint64_t> committed_bytes{0};

@@ -33,6 +33,8 @@ std::string RenamePayloads(absl::string_view principal,
       if (!tensor->has_payload()) return;
       std::string* const digest = tensor->mutable_payload()->mutable_digest();
       *digest = StoredDigest(principal, *digest);
+      // The store makes another.
+      record.clear_crc32c();
     });
   }
   return "";

@@ -53,9 +53,10 @@ absl::StatusOr<std::string> GetObject(ObjectStore* store,
                                       uint64_t most_bytes) {
   RP_ASSIGN_OR_RETURN(ObjectTail tail, store->GetTail(key, most_bytes));
   if (tail.object_bytes > most_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(key, " of ", store->name(), " has ", tail.object_bytes,
-                     " bytes, more than ", most_bytes));
+    // None of ours is as large.
+    return absl::DataLossError(absl::StrCat(key, " of ", store->name(), " has ",
+                                            tail.object_bytes,
+                                            " bytes, more than ", most_bytes));
   }
   return std::move(tail.bytes);
 }

@@ -93,7 +93,7 @@ absl::Status CheckObjectKey(absl::string_view key);
 // What such a key may begin with; may be empty.
 absl::Status CheckObjectPrefix(absl::string_view prefix);
 
-// The whole object. RESOURCE_EXHAUSTED if it is larger than `most_bytes`.
+// The whole object. DATA_LOSS if it is larger than `most_bytes`.
 absl::StatusOr<std::string> GetObject(ObjectStore* store,
                                       const std::string& key,
                                       uint64_t most_bytes);

@@ -15,6 +15,7 @@
 #include "collector/ingest/reference_source.h"
 #include "collector/ingest/refusal.h"
 #include "collector/rpc/server_stream.h"
+#include "common/rpc/checked_message.h"
 
 namespace rankprobe {
 namespace {
@@ -45,6 +46,11 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
 
  protected:
   void OnMessage(v1::AgentEvent* untrusted) override {
+    if (IsDamaged(*untrusted)) {
+      return FinishOnce(absl::DataLossError(
+          "what the rank said was damaged on the way: it does not match its "
+          "checksum"));
+    }
     if (session_.empty()) {
       if (!untrusted->has_hello())
         return FinishOnce(
@@ -135,7 +141,10 @@ class UploadStream
  protected:
   void OnMessage(grpc::ByteBuffer* untrusted) override {
     frame_ = ReceivedFrame();
-    const absl::Status decoded = DecodeFrame(untrusted, frame_.get());
+    bool data_checked = false;
+    const absl::Status decoded =
+        DecodeFrame(untrusted, frame_.get(), &data_checked);
+    if (absl::IsDataLoss(decoded)) return Damaged(decoded);
     if (upload_ == 0) {
       if (!decoded.ok()) return Fail(decoded);
       return GoOnElsewhere(run_, untrusted->Length(),
@@ -167,7 +176,8 @@ class UploadStream
     }
     // Measured once: admission, credit and commit go by it.
     const FrameSize size = SizeOf(frame_, encoded);
-    if (content.ok()) content = CheckContent(*frame_, size, on_lane);
+    if (content.ok())
+      content = CheckContent(*frame_, size, on_lane || data_checked);
     if (offers && !content.ok()) return Fail(content);
     if (metrics_ != nullptr) {
       ++metrics_->accepted_frames;
@@ -272,6 +282,13 @@ class UploadStream
     return lane_.get();
   }
 
+  // It is sent again, on another stream.
+  void Damaged(const absl::Status& status) {
+    if (metrics_ != nullptr) ++metrics_->damaged_frames;
+    Log("frame_damaged", next_sequence_, status);
+    FinishOnce(status);
+  }
+
   // The stream cannot go on.
   void Fail(const absl::Status& status) {
     if (metrics_ != nullptr) ++metrics_->refused_frames;
@@ -325,10 +342,7 @@ class ReferenceStream : public grpc::ServerWriteReactor<v1::ReferenceChunk> {
     chunks_ = *std::move(chunks);
     Next();
   }
-  void End(const absl::Status& status) {
-    Finish(grpc::Status(static_cast<grpc::StatusCode>(status.code()),
-                        std::string(status.message())));
-  }
+  void End(const absl::Status& status) { Finish(ToGrpc(status)); }
 
  private:
   void Next() {

@@ -57,6 +57,15 @@ std::vector<std::string> AwayTrailer(const std::vector<std::string>& away) {
   return said;
 }
 
+std::vector<std::string> NotInAnswer(ArchiveReader* store,
+                                     const std::string& run,
+                                     MonotonicTime began) {
+  std::vector<std::string> texts = store->Away(run, began);
+  for (std::string& fault : store->Faults(run))
+    texts.push_back(std::move(fault));
+  return texts;
+}
+
 }  // namespace
 
 template <typename Work>
@@ -66,7 +75,7 @@ grpc::ServerUnaryReactor* ArchiveService::AnswerUnary(
   return RunUnary(context, pool, [this, context, run, work = std::move(work)] {
     const MonotonicTime began = MonotonicNow();
     const absl::Status status = work();
-    for (const std::string& why : AwayTrailer(store_->Away(run, began)))
+    for (const std::string& why : AwayTrailer(NotInAnswer(store_, run, began)))
       context->AddTrailingMetadata(kAwayKey, why);
     return ToCaller(status);
   });
@@ -75,16 +84,16 @@ grpc::ServerUnaryReactor* ArchiveService::AnswerUnary(
 template <typename Response, typename Work>
 grpc::ServerWriteReactor<Response>* ArchiveService::AnswerStream(
     grpc::CallbackServerContext* context, const std::string& run, Work work) {
-  return RunStream<Response>(
-      context, pool_,
-      [this, run,
-       work = std::move(work)](typename StreamWriter<Response>::Handle* out) {
-        const MonotonicTime began = MonotonicNow();
-        const absl::Status status = work(out);
-        for (const std::string& why : AwayTrailer(store_->Away(run, began)))
-          out->AddTrailer(kAwayKey, why);
-        return ToCaller(status);
-      });
+  return RunStream<Response>(context, pool_,
+                             [this, run, work = std::move(work)](
+                                 typename StreamWriter<Response>::Handle* out) {
+                               const MonotonicTime began = MonotonicNow();
+                               const absl::Status status = work(out);
+                               for (const std::string& why : AwayTrailer(
+                                        NotInAnswer(store_, run, began)))
+                                 out->AddTrailer(kAwayKey, why);
+                               return ToCaller(status);
+                             });
 }
 
 grpc::ServerUnaryReactor* ArchiveService::ListRuns(
@@ -222,6 +231,8 @@ grpc::ServerWriteReactor<v1::StepLedger>* ArchiveService::GetLedger(
           RP_RETURN_IF_ERROR(out->Write(std::move(ledger)));
         for (const std::string& why : store_->Away(request.run(), began))
           RP_RETURN_IF_ERROR(out->Write(AccountAway(why)));
+        for (const std::string& why : store_->Faults(request.run()))
+          RP_RETURN_IF_ERROR(out->Write(AccountFault(why)));
         return absl::OkStatus();
       });
 }
@@ -408,6 +419,7 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
           options.resume = request.resume();
           options.manifest_in_reply = request.manifest_in_reply();
           options.without_payloads = request.without_payloads();
+          options.unchecked = request.unchecked();
           v1::ExportEvent event;
           if (request.server_directory().empty()) {
             StreamSink sink(request, [out](v1::ExportEvent file) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "collector/rpc/server_stream.h"
 #include "common/base/random_bytes.h"
+#include "common/rpc/checked_message.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -92,6 +93,15 @@ class LeafQuestions::Stream final
                          " went away in the midst of an answer")));
       }
       return FinishOnce(absl::OkStatus());
+    }
+    if (IsDamaged(incoming_)) {
+      const absl::Status damaged = absl::DataLossError(
+          "an answer was damaged on the way: it does not match its checksum");
+      if (pending_ != nullptr) {
+        pending_->End(absl::UnavailableError(
+            absl::StrCat("leaf ", pending_->address, ": ", damaged.message())));
+      }
+      return FinishOnce(damaged);
     }
     if (pending_ == nullptr) {
       auto pending = questions_->Take(incoming_.id(), who_);

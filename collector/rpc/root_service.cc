@@ -11,6 +11,7 @@
 #include "collector/rpc/server_stream.h"
 #include "common/base/monotonic_time.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/checked_message.h"
 
 namespace rankprobe {
 namespace {
@@ -39,6 +40,10 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
 
  protected:
   void OnMessage(v1::LeafReport* untrusted) override {
+    if (IsDamaged(*untrusted)) {
+      return FinishOnce(absl::DataLossError(
+          "a report was damaged on the way: it does not match its checksum"));
+    }
     const absl::Status status = TakeReport(*untrusted);
     if (!status.ok()) return FinishOnce(status);
     if (untrusted->events().empty()) return ReadNext();

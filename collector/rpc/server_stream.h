@@ -16,20 +16,27 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "google/protobuf/message_lite.h"
+#include "common/rpc/checked_message.h"
 
 namespace rankprobe {
 
+// A text may repeat what a caller said, of any length. A client takes 8 KiB of
+// metadata, in which a byte may need three, and would be told of that limit instead.
+inline constexpr size_t kMaxStatusTextBytes = 2000;
 inline grpc::Status ToGrpc(const absl::Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
-                      std::string(status.message()));
-}
-
-// For streams that are read and written as bytes.
-inline grpc::ByteBuffer ToWire(const google::protobuf::MessageLite& message) {
-  const grpc::Slice bytes(message.SerializeAsString());
-  return grpc::ByteBuffer(&bytes, 1);
+  const absl::string_view text = status.message();
+  const auto code = static_cast<grpc::StatusCode>(status.code());
+  if (text.size() <= kMaxStatusTextBytes)
+    return grpc::Status(code, std::string(text));
+  size_t end = kMaxStatusTextBytes;
+  // Not in the midst of a character.
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
+    --end;
+  return grpc::Status(
+      code, absl::StrCat(text.substr(0, end), ".. (", text.size(), " bytes)"));
 }
 
 // `Wire`: what gRPC is given of a response, itself or its bytes.
@@ -165,7 +172,7 @@ class ServerStream : public grpc::ServerBidiReactor<Request, Wire> {
     if constexpr (std::is_same_v<Response, Wire>) {
       outgoing_ = std::move(queue_.front());
     } else {
-      outgoing_ = ToWire(queue_.front());
+      outgoing_ = ToCheckedBytes(queue_.front());
     }
     queue_.pop_front();
     this->StartWrite(&outgoing_);

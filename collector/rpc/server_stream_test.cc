@@ -109,6 +109,18 @@ class ServerStreamTest : public ::testing::Test {
       stream_;
 };
 
+// Q3b
+TEST(ToGrpcTest, ATextOfAnyLengthFitsTheMetadata) {
+  const grpc::Status status = ToGrpc(
+      absl::NotFoundError("no statistic \"" + std::string(1999 - 14, 'n') +
+                          "\u00e9" + std::string(100'000, 'n') + "\""));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_LT(status.error_message().size(), kMaxStatusTextBytes + 30);
+  EXPECT_EQ(status.error_message().substr(0, 14), "no statistic \"");
+  EXPECT_EQ(status.error_message().substr(1998), "n.. (102002 bytes)");
+  EXPECT_EQ(ToGrpc(absl::NotFoundError("short")).error_message(), "short");
+}
+
 TEST_F(ServerStreamTest, WhatWaitedIsDoneAndTheStreamReadOn) {
   service_.NextTask()();
   EXPECT_EQ(service_.handled, 1);

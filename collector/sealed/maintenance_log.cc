@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collector/sealed/log_heads.h"
 #include "collector/sealed/sealed_keys.h"
 #include "common/base/status_macros.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe::sealed {
 namespace {
@@ -24,13 +26,16 @@ absl::Status InEntry(const std::string& key, const absl::Status& status) {
       absl::StrCat("entry ", key, " of the log: ", status.message()));
 }
 
+// `digest`: of its bytes, also where they are no entry.
 absl::StatusOr<v1::SealedLogEntry> ReadEntry(ObjectStore* store,
                                              const std::string& run,
                                              const std::string& shard,
-                                             uint64_t sequence) {
+                                             uint64_t sequence,
+                                             std::string* digest) {
   const std::string key = LogKey(RunKey(run), shard, sequence);
   RP_ASSIGN_OR_RETURN(const std::string bytes,
                       GetObject(store, key, kMaxEntryBytes));
+  *digest = EntryDigest(bytes);
   absl::StatusOr<v1::SealedLogEntry> entry = DecodeEntry(bytes);
   if (!entry.ok()) return InEntry(key, entry.status());
   if (entry->run() != run || entry->shard() != shard ||
@@ -126,50 +131,159 @@ bool Maintenance::IsReplaced(const std::string& shard,
          std::prev(after)->second.last >= sequence;
 }
 
+namespace {
+
+// Reads the logs of a run from where they are known on.
+class LogReader {
+ public:
+  LogReader(ObjectStore* store, const std::string& run,
+            const Maintenance& maintenance,
+            std::map<std::string, uint64_t>* logs,
+            std::vector<v1::SealedLogEntry>* entries,
+            std::vector<absl::Status>* bad)
+      : store_(store),
+        run_(run),
+        run_key_(RunKey(run)),
+        known_(maintenance),
+        logs_(logs),
+        entries_(entries),
+        bad_(bad) {}
+
+  absl::Status Read() {
+    // Before the logs: they may go on meanwhile, and a head never is ahead.
+    RP_ASSIGN_OR_RETURN(heads_, ReadHeads(store_, run_key_));
+    const std::string prefix = LogPrefix(run_key_);
+    std::string after;
+    while (true) {
+      RP_ASSIGN_OR_RETURN(const ObjectList list,
+                          store_->List(prefix, after, kListed));
+      bool skipped = false;
+      for (const ObjectInfo& object : list.objects) {
+        after = object.key;
+        const std::optional<LogPlace> place = ParseLogKey(run_key_, object.key);
+        if (!place.has_value()) {
+          RP_RETURN_IF_ERROR(Fault(absl::DataLossError(
+              absl::StrCat(object.key, " is no entry of a log"))));
+          continue;
+        }
+        const auto found = logs_->find(place->shard);
+        const uint64_t last = found == logs_->end() ? 0 : found->second;
+        if (place->sequence <= last) {
+          // All up to the last one are known.
+          after = LogKey(run_key_, place->shard, last);
+          skipped = true;
+          break;
+        }
+        RP_RETURN_IF_ERROR(Take(*place, last));
+      }
+      if (!list.more && !skipped) return CheckHeads();
+    }
+  }
+
+ private:
+  absl::Status Fault(absl::Status status) {
+    if (bad_ == nullptr || !IsOfOneObject(status)) return status;
+    bad_->push_back(std::move(status));
+    return absl::OkStatus();
+  }
+
+  std::string TextOf(const std::string& shard) const {
+    return absl::StrCat(LogPrefix(run_key_), shard);
+  }
+
+  absl::Status Take(const LogPlace& place, uint64_t last) {
+    if (place.sequence != last + 1) {
+      RP_RETURN_IF_ERROR(Fault(absl::DataLossError(
+          absl::StrCat("entry ", last + 1, " of the log ", TextOf(place.shard),
+                       " is missing: there is entry ", place.sequence))));
+      digests_.erase(place.shard);
+    }
+    (*logs_)[place.shard] = place.sequence;
+    const bool is_maintenance = place.shard == kMaintenanceShard;
+    if (!is_maintenance && known_.IsReplaced(place.shard, place.sequence)) {
+      digests_.erase(place.shard);
+      return absl::OkStatus();
+    }
+    std::string digest;
+    absl::StatusOr<v1::SealedLogEntry> entry =
+        ReadEntry(store_, run_, place.shard, place.sequence, &digest);
+    // It was listed.
+    if (absl::IsNotFound(entry.status()))
+      entry = absl::DataLossError(entry.status().message());
+    const auto before = digests_.find(place.shard);
+    const std::string previous = before == digests_.end() ? "" : before->second;
+    digests_[place.shard] = digest;
+    if (!entry.ok()) {
+      // The next one would only say the same.
+      digests_.erase(place.shard);
+      return Fault(entry.status());
+    }
+    if (!previous.empty() && entry->previous() != previous) {
+      RP_RETURN_IF_ERROR(Fault(absl::DataLossError(absl::StrCat(
+          "entry ", place.sequence - 1, " of the log ", TextOf(place.shard),
+          " was replaced: it is not the one that entry ", place.sequence,
+          " was put behind"))));
+    }
+    if (is_maintenance) known_.Note(*entry);
+    entries_->push_back(*std::move(entry));
+    NoteAtHead(place);
+    return absl::OkStatus();
+  }
+
+  void NoteAtHead(const LogPlace& place) {
+    const auto head = heads_.find(place.shard);
+    if (head != heads_.end() && head->second.sequence == place.sequence)
+      at_head_[place.shard] = digests_[place.shard];
+  }
+
+  absl::Status CheckHeads() {
+    for (const auto& [shard, head] : heads_) {
+      const auto found = logs_->find(shard);
+      const uint64_t last = found == logs_->end() ? 0 : found->second;
+      if (last < head.sequence) {
+        RP_RETURN_IF_ERROR(Fault(absl::DataLossError(absl::StrCat(
+            "the log ", TextOf(shard), " ends with entry ", last, ": entries ",
+            last + 1, " to ", head.sequence, " were put and are missing"))));
+      }
+      const auto read = at_head_.find(shard);
+      if (read != at_head_.end() && read->second != head.digest) {
+        RP_RETURN_IF_ERROR(Fault(absl::DataLossError(
+            absl::StrCat("entry ", head.sequence, " of the log ", TextOf(shard),
+                         " was replaced: it is not the one that was put"))));
+      }
+    }
+    // That of the first entry may be on its way.
+    for (const auto& [shard, last] : *logs_) {
+      if (last < 2 || heads_.find(shard) != heads_.end()) continue;
+      RP_RETURN_IF_ERROR(Fault(absl::DataLossError(
+          absl::StrCat("where the log ", TextOf(shard),
+                       " ends is not known: its head below ", kHeadsPrefix,
+                       run_key_, " is missing"))));
+    }
+    return absl::OkStatus();
+  }
+
+  ObjectStore* const store_;
+  const std::string& run_;
+  const std::string run_key_;
+  Maintenance known_;
+  std::map<std::string, uint64_t>* const logs_;
+  std::vector<v1::SealedLogEntry>* const entries_;
+  std::vector<absl::Status>* const bad_;
+  std::map<std::string, LogHead> heads_;
+  // By log: of the entry before, and of the one that the head is of, where they
+  // were read.
+  std::map<std::string, std::string> digests_, at_head_;
+};
+
+}  // namespace
+
 absl::Status ReadNewEntries(ObjectStore* store, const std::string& run,
                             const Maintenance& maintenance,
                             std::map<std::string, uint64_t>* logs,
-                            std::vector<v1::SealedLogEntry>* entries) {
-  const std::string run_key = RunKey(run);
-  const std::string prefix = LogPrefix(run_key);
-  Maintenance known = maintenance;
-  std::string after;
-  while (true) {
-    RP_ASSIGN_OR_RETURN(const ObjectList list,
-                        store->List(prefix, after, kListed));
-    bool skipped = false;
-    for (const ObjectInfo& object : list.objects) {
-      after = object.key;
-      const std::optional<LogPlace> place = ParseLogKey(run_key, object.key);
-      if (!place.has_value()) {
-        return absl::DataLossError(
-            absl::StrCat(object.key, " is no entry of a log"));
-      }
-      const auto found = logs->find(place->shard);
-      const uint64_t last = found == logs->end() ? 0 : found->second;
-      if (place->sequence <= last) {
-        // All up to the last one are known.
-        after = LogKey(run_key, place->shard, last);
-        skipped = true;
-        break;
-      }
-      if (place->sequence != last + 1) {
-        return absl::DataLossError(absl::StrCat(
-            "entry ", last + 1, " of the log ", prefix, place->shard,
-            " is missing: there is entry ", place->sequence));
-      }
-      if (place->shard == kMaintenanceShard ||
-          !known.IsReplaced(place->shard, place->sequence)) {
-        RP_ASSIGN_OR_RETURN(
-            v1::SealedLogEntry entry,
-            ReadEntry(store, run, place->shard, place->sequence));
-        if (place->shard == kMaintenanceShard) known.Note(entry);
-        entries->push_back(std::move(entry));
-      }
-      (*logs)[place->shard] = place->sequence;
-    }
-    if (!list.more && !skipped) return absl::OkStatus();
-  }
+                            std::vector<v1::SealedLogEntry>* entries,
+                            std::vector<absl::Status>* bad) {
+  return LogReader(store, run, maintenance, logs, entries, bad).Read();
 }
 
 void Arrange(std::vector<v1::SealedLogEntry> entries, RunLog* log) {
@@ -197,11 +311,12 @@ void Arrange(std::vector<v1::SealedLogEntry> entries, RunLog* log) {
       });
 }
 
-absl::StatusOr<RunLog> ReadRunLog(ObjectStore* store, const std::string& run) {
+absl::StatusOr<RunLog> ReadRunLog(ObjectStore* store, const std::string& run,
+                                  std::vector<absl::Status>* bad) {
   RunLog log;
   std::vector<v1::SealedLogEntry> entries;
   RP_RETURN_IF_ERROR(
-      ReadNewEntries(store, run, Maintenance(), &log.logs, &entries));
+      ReadNewEntries(store, run, Maintenance(), &log.logs, &entries, bad));
   Arrange(std::move(entries), &log);
   return log;
 }
@@ -236,13 +351,16 @@ bool IsOfOneObject(const absl::Status& status) {
 
 namespace {
 
+// `name_key`: where the name of the run belongs.
 absl::StatusOr<std::string> ReadRunName(ObjectStore* store,
-                                        const std::string& key) {
+                                        const std::string& key,
+                                        const std::string& name_key) {
   RP_ASSIGN_OR_RETURN(const ObjectTail tail,
                       store->GetTail(key, kMaxRunNameBytes));
   v1::SealedRunName name;
   if (tail.object_bytes > kMaxRunNameBytes ||
-      !name.ParseFromString(tail.bytes) || NameKey(RunKey(name.run())) != key) {
+      !name.ParseFromString(tail.bytes) ||
+      NameKey(RunKey(name.run())) != name_key) {
     return absl::DataLossError(
         absl::StrCat(key, " is not the name of its run"));
   }
@@ -267,7 +385,8 @@ absl::StatusOr<std::vector<std::string>> ListRunNames(
           continue;
         }
       }
-      absl::StatusOr<std::string> name = ReadRunName(store, object.key);
+      absl::StatusOr<std::string> name =
+          ReadRunName(store, object.key, object.key);
       if (bad != nullptr && IsOfOneObject(name.status())) {
         bad->push_back(name.status());
         continue;
@@ -276,6 +395,21 @@ absl::StatusOr<std::vector<std::string>> ListRunNames(
       by_key[object.key] = *std::move(name);
     }
     if (!list.more) break;
+  }
+  RP_ASSIGN_OR_RETURN(const auto heads, ListHeads(store));
+  for (const auto& [run_key, head] : heads) {
+    const std::string key = NameKey(run_key);
+    if (by_key.count(key) > 0) continue;
+    absl::StatusOr<std::string> name = ReadRunName(store, head, key);
+    if (name.ok() && bad != nullptr) {
+      bad->push_back(absl::DataLossError(
+          absl::StrCat("the name of run \"", VisibleText(*name),
+                       "\" is missing: there is no ", key)));
+    }
+    if (!name.ok() && !IsOfOneObject(name.status()) &&
+        !absl::IsNotFound(name.status()))
+      return name.status();
+    if (name.ok()) by_key[key] = *std::move(name);
   }
   std::vector<std::string> names;
   names.reserve(by_key.size());
@@ -292,17 +426,27 @@ absl::Status PutEntry(ObjectStore* store, const std::string& run,
   entry.set_run(run);
   entry.set_shard(shard);
   entry.set_sequence(sequence);
+  entry.clear_previous();
+  if (sequence > 1) {
+    RP_ASSIGN_OR_RETURN(
+        const std::string before,
+        GetObject(store, LogKey(RunKey(run), shard, sequence - 1),
+                  kMaxEntryBytes));
+    entry.set_previous(EntryDigest(before));
+  }
   const std::string bytes = EncodeEntry(entry);
   if (bytes.size() > kMaxEntryBytes)
     return absl::ResourceExhaustedError("an entry of the log is too large");
   const std::string key = LogKey(RunKey(run), shard, sequence);
+  const LogHead head{sequence, EntryDigest(bytes)};
   const absl::Status put =
       store->Put(key, bytes, ObjectStore::PutMode::kIfAbsent);
+  if (put.ok()) return PutHead(store, run, shard, head);
   if (!absl::IsAlreadyExists(put)) return put;
   // Ours, whose answer was lost?
   RP_ASSIGN_OR_RETURN(const std::string there,
                       GetObject(store, key, kMaxEntryBytes));
-  if (there == bytes) return absl::OkStatus();
+  if (there == bytes) return PutHead(store, run, shard, head);
   return absl::AbortedError(absl::StrCat("somebody else has put ", key));
 }
 

@@ -79,11 +79,15 @@ class Maintenance {
 
 // Reads what is behind the last entries of `logs`, which it moves on, in the
 // order of shards and numbers; those that a merge among them, or of
-// `maintenance`, stands in place of are passed over.
+// `maintenance`, stands in place of are passed over. Each log is held against its
+// head (log_heads.h), and each entry against the digest that the next one names.
+// `bad`, may be null: what is missing, damaged or was replaced, a status each, and
+// all else is read; it is an error otherwise.
 absl::Status ReadNewEntries(ObjectStore* store, const std::string& run,
                             const Maintenance& maintenance,
                             std::map<std::string, uint64_t>* logs,
-                            std::vector<v1::SealedLogEntry>* entries);
+                            std::vector<v1::SealedLogEntry>* entries,
+                            std::vector<absl::Status>* bad = nullptr);
 
 // All that counts of a run now: sets and merges in the order in which they are
 // put together, by log (a merge by that of its sets) and number.
@@ -94,7 +98,8 @@ struct RunLog {
   std::vector<v1::SealedLogEntry> sets;
   std::vector<v1::SealedCollection> collections;
 };
-absl::StatusOr<RunLog> ReadRunLog(ObjectStore* store, const std::string& run);
+absl::StatusOr<RunLog> ReadRunLog(ObjectStore* store, const std::string& run,
+                                  std::vector<absl::Status>* bad = nullptr);
 // Puts `entries`, read from the beginning, into that order.
 void Arrange(std::vector<v1::SealedLogEntry> entries, RunLog* log);
 // Whose log a set was committed to first.
@@ -111,7 +116,8 @@ absl::StatusOr<std::map<std::string, uint64_t>> ListObjects(
 // Names of the runs that there are, in order. `known`, may be null: names that were
 // read before, by key, which are not read again; then those that are there now.
 // `bad`, may be null: what is no name of a run or cannot be read, a status each,
-// which is an error otherwise.
+// which is an error otherwise. A run whose name is missing is found by its logs'
+// heads, and is among the names.
 absl::StatusOr<std::vector<std::string>> ListRunNames(
     ObjectStore* store, std::map<std::string, std::string>* known = nullptr,
     std::vector<absl::Status>* bad = nullptr);

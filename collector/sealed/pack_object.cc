@@ -21,9 +21,12 @@ absl::StatusOr<std::unique_ptr<PackObjectWriter>> PackObjectWriter::Create(
 }
 
 void PackObjectWriter::BeginPayload(absl::string_view digest,
-                                    uint64_t length_bytes) {
+                                    uint64_t length_bytes,
+                                    absl::string_view content_digest) {
   payload_.Clear();
   payload_.set_digest(std::string(digest));
+  if (content_digest != digest)
+    payload_.set_content_digest(std::string(content_digest));
   payload_.set_length_bytes(length_bytes);
   payload_.set_offset_bytes(object_->bytes());
   seen_bytes_ = 0;

@@ -27,7 +27,9 @@ class PackObjectWriter {
   // What makes its name another collector's never (SealedRecordsIndex.origin).
   void SetOrigin(const std::string& origin) { index_.set_origin(origin); }
 
-  void BeginPayload(absl::string_view digest, uint64_t length_bytes);
+  // `content_digest`: of the bytes; `digest` where it is that.
+  void BeginPayload(absl::string_view digest, uint64_t length_bytes,
+                    absl::string_view content_digest);
   absl::Status AddData(absl::string_view data);
   // False if its bytes were not as many as it said: it is then not in the pack,
   // as after AbandonPayload.

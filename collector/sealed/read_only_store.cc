@@ -47,10 +47,18 @@ class ReadOnlyStore : public Store {
       const std::function<absl::Status(absl::string_view)>& callback) override {
     return reader_->ReadPayload(run, digest, length_bytes, callback);
   }
+  std::optional<std::string> ContentDigest(const std::string& run,
+                                           absl::string_view digest,
+                                           uint64_t length_bytes) override {
+    return reader_->ContentDigest(run, digest, length_bytes);
+  }
   absl::Status ForEachIncarnation(
       const std::string& run,
       const std::function<void(const v1::IncarnationRow&)>& callback) override {
     return reader_->ForEachIncarnation(run, callback);
+  }
+  std::vector<std::string> Faults(const std::string& run) override {
+    return reader_->Faults(run);
   }
   std::vector<std::string> Away(const std::string& run,
                                 MonotonicTime since) override {

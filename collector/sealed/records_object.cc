@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/records/record_checksum.h"
 #include "google/protobuf/io/coded_stream.h"
 
 namespace rankprobe {
@@ -44,14 +45,13 @@ absl::Status RecordsObjectWriter::BeginMember(int64_t step,
 }
 
 absl::Status RecordsObjectWriter::Add(const v1::Record& record) {
-  std::string bytes;
+  std::string encoded, bytes;
+  RP_RETURN_IF_ERROR(EncodeRecord(record, &encoded));
   {
     google::protobuf::io::StringOutputStream stream(&bytes);
     google::protobuf::io::CodedOutputStream out(&stream);
-    // Fields that are maps, if there ever are some, in one order.
-    out.SetSerializationDeterministic(true);
-    out.WriteVarint32(static_cast<uint32_t>(record.ByteSizeLong()));
-    record.SerializeWithCachedSizes(&out);
+    out.WriteVarint32(static_cast<uint32_t>(encoded.size()));
+    out.WriteString(encoded);
   }
   if (!raw_.empty() && raw_.size() + bytes.size() > kSealedFrameBytes)
     RP_RETURN_IF_ERROR(EndFrame());
@@ -145,11 +145,11 @@ absl::Status ReadSealedRecords(
                 absl::StrCat(key, ": a record's length goes beyond its frame"));
           const absl::string_view text =
               raw.substr(static_cast<size_t>(in.CurrentPosition()), bytes);
-          if (!record.ParseFromArray(text.data(),
-                                     static_cast<int>(text.size())) ||
-              !in.Skip(static_cast<int>(bytes)))
+          if (const absl::Status status = DecodeRecord(text, &record);
+              !status.ok())
             return absl::DataLossError(
-                absl::StrCat(key, ": a record cannot be read"));
+                absl::StrCat(key, ": ", status.message()));
+          in.Skip(static_cast<int>(bytes));
           RP_RETURN_IF_ERROR(callback(record));
         }
         return absl::OkStatus();

@@ -97,7 +97,10 @@ absl::Status Sealer::AddPayload(const std::string& name,
             file_system_, absl::StrCat(block->directory, "/", kPackFile)));
     block->pack->SetOrigin(run.log->origin());
   }
-  block->pack->BeginPayload(payload.first, payload.second);
+  block->pack->BeginPayload(
+      payload.first, payload.second,
+      store_->ContentDigest(name, payload.first, payload.second)
+          .value_or(payload.first));
   absl::Status disk;
   const absl::Status read = store_->ReadPayload(
       name, payload.first, payload.second, [&](absl::string_view data) {

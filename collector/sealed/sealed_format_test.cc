@@ -72,12 +72,12 @@ Written WritePack() {
   // In two different cuts: one frame each.
   for (const size_t cut : {100u, 1000u}) {
     const std::string data = RandomBytes(cut, 3000) + std::string(3000, 'z');
-    (*writer)->BeginPayload(DigestOf(data), data.size());
+    (*writer)->BeginPayload(DigestOf(data), data.size(), DigestOf(data));
     for (size_t at = 0; at < data.size(); at += cut)
       EXPECT_TRUE((*writer)->AddData(data.substr(at, cut)).ok());
     EXPECT_TRUE(*(*writer)->EndPayload());
   }
-  (*writer)->BeginPayload(DigestOf("short"), 10);
+  (*writer)->BeginPayload(DigestOf("short"), 10, DigestOf("short"));
   EXPECT_TRUE((*writer)->AddData("short").ok());
   EXPECT_FALSE(*(*writer)->EndPayload());
   Written written;

@@ -12,6 +12,15 @@
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
+namespace {
+
+std::string FaultText(const std::string& run, const absl::Status& fault) {
+  return absl::StrCat("run \"", VisibleText(run),
+                      "\" of the store is damaged: ", fault.message(),
+                      ". What that had is not in this answer");
+}
+
+}  // namespace
 
 void SealedReader::AddEntry(v1::SealedLogEntry entry, Run* state) {
   const int log =
@@ -121,7 +130,8 @@ void SealedReader::ForgetGone(Run* state) {
                       with_steps.count(it->first) == 0;
     it = gone ? state->incarnations.erase(it) : std::next(it);
   }
-  state->is_gone = state->steps.empty() && state->incarnations.empty();
+  state->is_gone = state->steps.empty() && state->incarnations.empty() &&
+                   state->faults.empty();
 }
 
 // What no maintenance has changed is added to what is known; else all is read
@@ -129,9 +139,12 @@ void SealedReader::ForgetGone(Run* state) {
 // before is told that they went, and not that there never were any.
 absl::StatusOr<std::optional<SealedReader::Run>> SealedReader::ReadAnew(
     const std::string& run) {
-  RP_ASSIGN_OR_RETURN(sealed::RunLog log, sealed::ReadRunLog(store_, run));
-  if (log.logs.empty()) return std::optional<Run>();
+  std::vector<absl::Status> bad;
+  RP_ASSIGN_OR_RETURN(sealed::RunLog log,
+                      sealed::ReadRunLog(store_, run, &bad));
+  if (log.logs.empty() && bad.empty()) return std::optional<Run>();
   Run state;
+  state.faults = std::move(bad);
   state.key = sealed::RunKey(run);
   state.logs = std::move(log.logs);
   state.maintenance = std::move(log.maintenance);
@@ -143,6 +156,7 @@ absl::StatusOr<std::optional<SealedReader::Run>> SealedReader::ReadAnew(
 absl::Status SealedReader::Refresh(const std::string& run) {
   std::map<std::string, uint64_t> logs;
   sealed::Maintenance maintenance;
+  bool had_faults = false;
   {
     absl::MutexLock lock(&mutex_);
     const auto free = [&] {
@@ -154,16 +168,21 @@ absl::Status SealedReader::Refresh(const std::string& run) {
     if (const auto it = runs_.find(run); it != runs_.end()) {
       logs = it->second.logs;
       maintenance = it->second.maintenance;
+      had_faults = !it->second.faults.empty();
     }
   }
   std::vector<v1::SealedLogEntry> entries;
   std::optional<Run> anew;
   absl::Status status;
   const bool is_first = logs.empty();
-  if (!is_first) {
-    status = sealed::ReadNewEntries(store_, run, maintenance, &logs, &entries);
-  }
   bool maintained = false;
+  if (!is_first) {
+    std::vector<absl::Status> bad;
+    status =
+        sealed::ReadNewEntries(store_, run, maintenance, &logs, &entries, &bad);
+    // So is one that had faults: they may be mended.
+    maintained = had_faults || !bad.empty();
+  }
   for (const v1::SealedLogEntry& entry : entries)
     maintained = maintained || entry.shard() == sealed::kMaintenanceShard;
   if (is_first || maintained) {
@@ -254,8 +273,7 @@ absl::StatusOr<std::vector<v1::RunInfo>> SealedReader::ListRuns() {
   left_out.reserve(bad.size());
   for (const absl::Status& status : bad) {
     left_out.push_back(absl::StrCat(
-        "a run of the store cannot be read, and is not in this answer: ",
-        status.message()));
+        "something of the store is damaged or missing: ", status.message()));
   }
   std::vector<v1::RunInfo> out;
   for (const std::string& name : names) {
@@ -272,6 +290,8 @@ absl::StatusOr<std::vector<v1::RunInfo>> SealedReader::ListRuns() {
     RP_RETURN_IF_ERROR(status);
     absl::MutexLock lock(&mutex_);
     const Run& run = runs_[name];
+    for (const absl::Status& fault : run.faults)
+      left_out.push_back(FaultText(name, fault));
     v1::RunInfo& info = out.emplace_back();
     info.set_run(name);
     sealed::RunCounter counter;
@@ -291,6 +311,16 @@ std::vector<std::string> SealedReader::Away(const std::string& run,
   absl::MutexLock lock(&mutex_);
   if (!run.empty() || listed_ < since) return {};
   return left_out_;
+}
+
+std::vector<std::string> SealedReader::Faults(const std::string& run) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::string> texts;
+  const auto known = runs_.find(run);
+  if (known == runs_.end()) return texts;
+  for (const absl::Status& fault : known->second.faults)
+    texts.push_back(FaultText(run, fault));
+  return texts;
 }
 
 }  // namespace rankprobe

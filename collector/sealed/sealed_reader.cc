@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "collector/sealed/maintenance_log.h"
 #include "collector/sealed/pack_object.h"
 #include "collector/sealed/records_object.h"
 #include "collector/sealed/sealed_keys.h"
@@ -153,6 +154,7 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
     reading_packs_.insert(run);
   }
   absl::Status status;
+  std::map<std::string, uint64_t> bad;
   std::vector<std::shared_ptr<const PayloadPlace>> places;
   for (auto it = unread.begin(); it != unread.end(); ++it) {
     const auto pack = std::make_shared<const Pack>(
@@ -160,8 +162,12 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
     absl::StatusOr<v1::SealedPackIndex> index =
         ReadPackIndex(store_, pack->key, pack->bytes);
     if (!index.ok()) {
-      status = Missing(run, pack->key, index.status());
-      unread.erase(it, unread.end());
+      const absl::Status why = Missing(run, pack->key, index.status());
+      status.Update(why);
+      // What it had is not known; what others have is.
+      bad.insert(*it);
+      if (sealed::IsOfOneObject(why)) continue;
+      bad.insert(it, unread.end());
       break;
     }
     for (v1::SealedPayload& payload : *index->mutable_payloads())
@@ -179,12 +185,13 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
                       : known.removed_places;
     where.try_emplace(other, std::move(place));
   }
-  for (const auto& [name, bytes] : unread) known.unread_packs.erase(name);
-  RP_RETURN_IF_ERROR(status);
+  for (const auto& [name, bytes] : unread)
+    if (bad.count(name) == 0) known.unread_packs.erase(name);
   const auto found = known.places.find(id);
   if (found != known.places.end()) return found->second;
   const auto removed = known.removed_places.find(id);
   if (removed != known.removed_places.end()) return removed->second;
+  RP_RETURN_IF_ERROR(status);
   return absl::NotFoundError("the payload is not whole in the archive");
 }
 
@@ -218,6 +225,15 @@ absl::Status SealedReader::ReadPayload(
       &packs_, place->pack->key, place->pack->bytes, place->payload,
       [&](absl::string_view data) { return taken = callback(data); });
   return taken.ok() ? Missing(run, place->pack->key, status) : status;
+}
+
+std::optional<std::string> SealedReader::ContentDigest(const std::string& run,
+                                                       absl::string_view digest,
+                                                       uint64_t length_bytes) {
+  const auto place = FindPayload(run, digest, length_bytes);
+  if (!place.ok()) return std::nullopt;
+  const std::string& content = (*place)->payload.content_digest();
+  return content.empty() ? std::string(digest) : content;
 }
 
 absl::Status SealedReader::ForEachIncarnation(

@@ -63,10 +63,15 @@ class SealedReader : public ArchiveReader {
   absl::Status ReadPayload(
       const std::string& run, absl::string_view digest, uint64_t length_bytes,
       const std::function<absl::Status(absl::string_view)>& callback) override;
+  std::optional<std::string> ContentDigest(const std::string& run,
+                                           absl::string_view digest,
+                                           uint64_t length_bytes) override;
   absl::Status ForEachIncarnation(
       const std::string& run,
       const std::function<void(const v1::IncarnationRow&)>& callback) override;
 
+  // Of its logs: entries that are missing, damaged or were replaced.
+  std::vector<std::string> Faults(const std::string& run) override;
   // Of all runs (none is named): what the last list could not read.
   std::vector<std::string> Away(const std::string& run,
                                 MonotonicTime since) override;
@@ -125,6 +130,8 @@ class SealedReader : public ArchiveReader {
     // The last entry of each log.
     std::map<std::string, uint64_t> logs;
     sealed::Maintenance maintenance;
+    // What of its logs is missing, damaged or was replaced.
+    std::vector<absl::Status> faults;
     // It was deleted as a whole, and nothing has come since.
     bool is_gone = false;
     // From 1.

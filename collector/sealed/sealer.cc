@@ -151,7 +151,10 @@ absl::Status Sealer::SealRun(const std::string& name,
   absl::Status status;
   std::map<StepId, Waiting> waiting;
   for (int sweeps = 0; sweeps < kSweepsInAPass; ++sweeps) {
+    const bool is_new = runs_.find(name) == runs_.end();
     RP_ASSIGN_OR_RETURN(Run* const run, OpenRun(name));
+    if (is_new && !run->log->repaired().empty())
+      report->repaired.push_back(run->log->repaired());
     run->waiting.merge(waiting);
     status = SealOpenRun(name, run, stop, report);
     if (!run->log->swept()) break;

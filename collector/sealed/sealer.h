@@ -61,6 +61,8 @@ class Sealer {
     uint64_t steps = 0, addenda = 0;
     uint64_t bytes = 0;
     uint64_t freed_steps = 0;
+    // What was missing in the store and is there again.
+    std::vector<std::string> repaired;
     // A log is another collector's: it is the status, and for good.
     bool fenced = false;
   };

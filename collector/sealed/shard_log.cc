@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "collector/sealed/log_heads.h"
 #include "collector/sealed/sealed_keys.h"
 #include "common/base/status_macros.h"
 #include "common/io/whole_file.h"
@@ -73,6 +74,7 @@ absl::Status ShardLog::Open(
   RP_RETURN_IF_ERROR(file_system_->SyncDirectory(directory_));
   RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                       file_system_->List(stored));
+  std::string last_bytes;
   for (const std::string& name : names) {
     uint64_t sequence = 0;
     if (name[0] == '.' || !absl::SimpleAtoi(name, &sequence)) continue;
@@ -86,7 +88,12 @@ absl::Status ShardLog::Open(
     if (!entry.ok()) break;
     on_entry(*entry);
     last_ = sequence;
+    last_bytes = *bytes;
     if (entry->has_sweep()) last_sweep_ = sequence;
+  }
+  if (last_ > 0) {
+    last_digest_ = sealed::EntryDigest(last_bytes);
+    RP_RETURN_IF_ERROR(CheckLast(last_bytes));
   }
   // Usually there is one request that finds nothing.
   while (true) {
@@ -121,10 +128,29 @@ absl::Status ShardLog::Open(
       RP_RETURN_IF_ERROR(NoteStored(bytes, last_ + 1));
       on_entry(entry);
       ++last_;
+      last_digest_ = sealed::EntryDigest(bytes);
       if (entry.has_sweep()) last_sweep_ = last_;
     }
     if (!list.more) return absl::OkStatus();
   }
+}
+
+absl::Status ShardLog::CheckLast(const std::string& bytes) {
+  const std::string key = sealed::LogKey(run_key_, shard_, last_);
+  RP_ASSIGN_OR_RETURN(
+      const ObjectList list,
+      store_->List(
+          sealed::LogPrefix(run_key_, shard_),
+          last_ == 1 ? "" : sealed::LogKey(run_key_, shard_, last_ - 1),
+          /*max_objects=*/1));
+  if (!list.objects.empty() && list.objects[0].key == key)
+    return absl::OkStatus();
+  const absl::Status put =
+      store_->Put(key, bytes, ObjectStore::PutMode::kIfAbsent);
+  if (!absl::IsAlreadyExists(put)) RP_RETURN_IF_ERROR(put);
+  repaired_ = absl::StrCat("entry ", key, " of ", store_->name(),
+                           " was missing, and is put there again");
+  return absl::OkStatus();
 }
 
 bool ShardLog::HasNext() const {
@@ -147,6 +173,7 @@ absl::Status ShardLog::DecideNext(v1::SealedLogEntry entry) {
   entry.set_run(run_);
   entry.set_shard(shard_);
   entry.set_sequence(last_ + 1);
+  entry.set_previous(last_digest_);
   const std::string bytes = sealed::EncodeEntry(entry);
   if (bytes.size() > sealed::kMaxEntryBytes)
     return absl::ResourceExhaustedError("an entry of the log is too large");
@@ -235,8 +262,12 @@ absl::StatusOr<v1::SealedLogEntry> ShardLog::StoreNext() {
       return absl::AbortedError(absl::StrCat("somebody cleans ", store_->name(),
                                              ": the set is made anew"));
     }
+    const std::string digest = sealed::EntryDigest(bytes);
+    RP_RETURN_IF_ERROR(
+        sealed::PutHead(store_, run_, shard_, {entry.sequence(), digest}));
     RP_RETURN_IF_ERROR(NoteStored(bytes, entry.sequence()));
     last_ = entry.sequence();
+    last_digest_ = digest;
   }
   RP_RETURN_IF_ERROR(file_system_->Delete(NextFile(kEntryFile)));
   RP_RETURN_IF_ERROR(

@@ -52,6 +52,8 @@ class ShardLog {
   bool swept() const { return swept_; }
   // Of objects of the next set (SealedRecordsIndex.origin).
   std::string origin() const;
+  // What Open found missing in the store and put there again; empty: nothing.
+  const std::string& repaired() const { return repaired_; }
   // There is a set that is decided and not stored yet.
   bool HasNext() const;
 
@@ -83,7 +85,12 @@ class ShardLog {
   const std::string shard_;
   ObjectStore* const store_;
   FileSystem* const file_system_;
+  // Puts back the last entry that was stored, where the store has it no more.
+  absl::Status CheckLast(const std::string& bytes);
   uint64_t last_ = 0, last_sweep_ = 0;
+  // EntryDigest of the last one; empty: there is none.
+  std::string last_digest_;
+  std::string repaired_;
   bool named_ = false;
   bool swept_ = false;
   absl::Status fenced_;

@@ -162,7 +162,10 @@ absl::Status StoreMerger::WritePack(const std::string& run,
       for (const v1::SealedPayload& payload : index.payloads()) {
         if (!packed.emplace(payload.digest(), payload.length_bytes()).second)
           continue;
-        pack->BeginPayload(payload.digest(), payload.length_bytes());
+        pack->BeginPayload(payload.digest(), payload.length_bytes(),
+                           payload.content_digest().empty()
+                               ? payload.digest()
+                               : payload.content_digest());
         RP_RETURN_IF_ERROR(ReadSealedPayload(
             &read_ahead, key, object.bytes(), payload,
             [&](absl::string_view data) { return pack->AddData(data); }));

@@ -62,8 +62,11 @@ class StoreVerifier {
   }
 
   absl::Status LookAt(const std::string& run) {
+    std::vector<absl::Status> bad;
     RP_ASSIGN_OR_RETURN(const sealed::RunLog log,
-                        sealed::ReadRunLog(store_, run));
+                        sealed::ReadRunLog(store_, run, &bad));
+    for (const absl::Status& status : bad)
+      Fault(absl::StrCat("run ", run, ": ", status.message()));
     for (const v1::SealedLogEntry& entry : log.sets) Count(log, entry);
     const std::vector<Named> named = NamedBy(run, log);
     // Only now: what a collector puts, it names behind that.
@@ -83,8 +86,9 @@ class StoreVerifier {
       }
     }
     if (wrong.empty()) return absl::OkStatus();
+    bad.clear();
     RP_ASSIGN_OR_RETURN(const sealed::RunLog now,
-                        sealed::ReadRunLog(store_, run));
+                        sealed::ReadRunLog(store_, run, &bad));
     std::set<std::string> still;
     for (Named& object : NamedBy(run, now)) still.insert(std::move(object.key));
     for (const auto& [object, fault] : wrong) {

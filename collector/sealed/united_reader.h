@@ -69,9 +69,15 @@ class UnitedReader : public ArchiveReader {
   absl::Status ReadPayload(
       const std::string& run, absl::string_view digest, uint64_t length_bytes,
       const std::function<absl::Status(absl::string_view)>& callback) override;
+  std::optional<std::string> ContentDigest(const std::string& run,
+                                           absl::string_view digest,
+                                           uint64_t length_bytes) override;
   absl::Status ForEachIncarnation(
       const std::string& run,
       const std::function<void(const v1::IncarnationRow&)>& callback) override;
+  std::vector<std::string> Faults(const std::string& run) override {
+    return stored_->Faults(run);
+  }
   std::vector<std::string> Away(const std::string& run,
                                 MonotonicTime since) override;
 

@@ -239,4 +239,15 @@ absl::Status UnitedReader::ReadPayload(
   return absl::NotFoundError("the payload is not whole in the archive");
 }
 
+// What a leaf alone has was held against its digest when the leaf took it.
+std::optional<std::string> UnitedReader::ContentDigest(const std::string& run,
+                                                       absl::string_view digest,
+                                                       uint64_t length_bytes) {
+  const PayloadId payload(std::string(digest), length_bytes);
+  if (KnownPlace(run, payload).has_value() ||
+      !stored_->HasPayload(run, digest, length_bytes))
+    return std::nullopt;
+  return stored_->ContentDigest(run, digest, length_bytes);
+}
+
 }  // namespace rankprobe

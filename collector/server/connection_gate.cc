@@ -47,6 +47,9 @@ constexpr int64_t kTightUnprovenNs = 5000000000;
 constexpr uint64_t kLoudBytes = 256 << 10;
 // What a loud connection may bring until the next look while memory is short.
 constexpr uint64_t kTightLoudBytes = 1 << 20;
+// How long a peer may wait for its call to be let through once it has brought as
+// much as it may before that.
+constexpr int64_t kHeldBackNs = 2'000'000'000;
 
 void Close(int* fd) {
   if (*fd >= 0) ::close(std::exchange(*fd, -1));
@@ -414,10 +417,19 @@ void ConnectionGate::WatchUnproven(int64_t now_ns) {
     Connection& connection = *it++;
     if (now_ns - connection.accepted_ns >= time) {
       Cut(&connection, Reason::kUnprovenTooLong);
-    } else if (ReceivedBytes(connection.fd) > bytes) {
+    } else if (ReceivedBytes(connection.fd) > bytes &&
+               IsTooLoud(now_ns, &connection)) {
       Cut(&connection, Reason::kUnprovenTooLoud);
     }
   }
+}
+
+// The first message of a call may be larger than the bound, and come before the
+// call is let through: the kernel holds the rest back until then.
+bool ConnectionGate::IsTooLoud(int64_t now_ns, Connection* connection) const {
+  if (tight_ || !connection->bound.is_set()) return true;
+  if (connection->at_bound_ns == 0) connection->at_bound_ns = now_ns;
+  return now_ns - connection->at_bound_ns >= kHeldBackNs;
 }
 
 void ConnectionGate::WatchMemory(int64_t now_ns) {

@@ -88,6 +88,8 @@ class ConnectionGate {
     int fd = -1;
     std::string peer;
     int64_t accepted_ns = 0;
+    // Since when it has brought as much as it may; 0: it has not.
+    int64_t at_bound_ns = 0;
     bool proven = false;
     // Shut down by us; gRPC has not let go yet.
     bool cut = false;
@@ -121,6 +123,8 @@ class ConnectionGate {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool CutOldestUnproven(Reason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t MostUnprovenBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsTooLoud(int64_t now_ns, Connection* connection) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void WatchUnproven(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WatchMemory(int64_t now_ns);
   // Bounds what loud callers may bring until the next look; cuts the loudest.

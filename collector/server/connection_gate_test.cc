@@ -11,6 +11,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -128,8 +129,9 @@ TEST_F(ConnectionGateTest, OnlyTheUnprovenRunOutOfTime) {
   EXPECT_EQ(gate_->stats().cut, 1u);
 }
 
-TEST_F(ConnectionGateTest, DataWithoutACallIsCut) {
+TEST_F(ConnectionGateTest, WhenMemoryIsShortDataWithoutACallIsCut) {
   options_.unproven_bytes = 1000;
+  in_use_ = 1100;
   Start();
   const Client loud(gate_->port());
   const Client caller(gate_->port());
@@ -139,6 +141,31 @@ TEST_F(ConnectionGateTest, DataWithoutACallIsCut) {
   loud.Send(std::string(4000, 'x'));
   EXPECT_TRUE(loud.Ended(kPatienceMs));
   EXPECT_FALSE(caller.Ended(100));
+}
+
+// D03: what may come before the call is let through is less than a first message
+// may have. The kernel holds the rest back, and nobody is cut for it.
+TEST_F(ConnectionGateTest, ALargeFirstMessageComesWhenTheCallIsLetThrough) {
+  constexpr size_t kMessageBytes = 1 << 20;
+  options_.unproven_bytes = 1000;
+  Start();
+  const Client caller(gate_->port());
+  WaitForConnections(1);
+  std::thread sender([&] { caller.Send(std::string(kMessageBytes, 'x')); });
+  EXPECT_FALSE(caller.Ended(200));
+  EXPECT_EQ(gate_->stats().cut, 0u);
+  gate_->Prove(caller.name());
+  size_t received = 0;
+  std::string piece(64 << 10, '\0');
+  while (received < kMessageBytes) {
+    pollfd poll_fd{taken_[0], POLLIN, 0};
+    ASSERT_GT(::poll(&poll_fd, 1, kPatienceMs), 0) << received;
+    const ssize_t bytes = ::recv(taken_[0], piece.data(), piece.size(), 0);
+    ASSERT_GT(bytes, 0) << received;
+    received += static_cast<size_t>(bytes);
+  }
+  sender.join();
+  EXPECT_EQ(gate_->stats().cut, 0u);
 }
 
 TEST_F(ConnectionGateTest, TheOldestUnprovenMakesWay) {

@@ -166,6 +166,9 @@ std::string MetricsText(const MetricsInput& input) {
   text.Counter("refused_frames_total",
                "Frames that were refused for what they were.",
                ingest.refused_frames.load());
+  text.Counter("damaged_frames_total",
+               "Frames damaged on the way; they are asked for again",
+               ingest.damaged_frames.load());
   text.Counter("no_space_retries_total",
                "Times that ingest waited for free disk space.",
                ingest.no_space_retries.load());

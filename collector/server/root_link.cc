@@ -8,6 +8,7 @@
 #include "absl/random/random.h"
 #include "absl/time/time.h"
 #include "common/base/monotonic_time.h"
+#include "common/rpc/checked_message.h"
 #include "common/rpc/grpc_channel.h"
 
 namespace rankprobe {
@@ -109,6 +110,11 @@ void RootLink::Talk(Stream* stream, absl::Duration interval,
   std::atomic<bool> ended{false};
   std::thread reader([&] {
     for (v1::RootNote note; stream->Read(&note);) {
+      // Damaged on the way: the link begins anew.
+      if (IsDamaged(note)) {
+        context->TryCancel();
+        break;
+      }
       for (const v1::RelayedDirective& relayed : note.directives())
         options_.say(relayed.session(), relayed.directive());
       for (v1::LiveQuestion& question : *note.mutable_questions())
@@ -154,14 +160,15 @@ bool RootLink::RunStream() {
   }
   const auto stream = stub_->Link(&context);
   v1::RootNote note;
-  const bool linked = stream->Write(ReportOf(options_)) && stream->Read(&note);
+  const bool linked = stream->Write(ReportOf(options_)) &&
+                      stream->Read(&note) && !IsDamaged(note);
   if (linked) {
     logger_->Info("root_linked", {{"root", options_.root}});
     told_.clear();
     Talk(stream.get(),
          absl::Milliseconds(std::clamp(note.report_ms(), 100u, kMaxReportMs)),
          &context);
-  } else if (IsOver()) {
+  } else if (IsOver() || IsDamaged(note)) {
     context.TryCancel();
   }
   const grpc::Status status = stream->Finish();

@@ -52,6 +52,10 @@ bool Uploader::Round(const std::function<bool()>& stop) {
                    {"bytes", absl::StrCat(report.bytes)},
                    {"freed_steps", absl::StrCat(report.freed_steps)}});
   }
+  for (const std::string& what : report.repaired) {
+    logger_->Log(Logger::Severity::kWarning, "store_repaired",
+                 {{"what", what}});
+  }
   if (status.ok()) {
     if (failing_) logger_->Info("stored_again");
     failing_ = false;

@@ -84,6 +84,14 @@ class ArchiveReader {
       const std::string& run, absl::string_view digest, uint64_t length_bytes,
       const std::function<absl::Status(absl::string_view)>& callback) = 0;
 
+  // XXH3-128 of the payload's bytes: the digest that records name, or another where
+  // that has a principal in it. Nothing: it is not known here.
+  virtual std::optional<std::string> ContentDigest(const std::string& /*run*/,
+                                                   absl::string_view /*digest*/,
+                                                   uint64_t /*length_bytes*/) {
+    return std::nullopt;
+  }
+
   // `dumping_in` is set where a process was dumping when the store was last
   // open, and has not been opened since.
   virtual absl::Status ForEachIncarnation(
@@ -95,6 +103,12 @@ class ArchiveReader {
   // What they alone have is not in what was answered.
   virtual std::vector<std::string> Away(const std::string& /*run*/,
                                         MonotonicTime /*since*/) {
+    return {};
+  }
+  // What of the run is damaged or missing where it is stored, as far as that is no
+  // matter of one step's records or payloads: one line each, for a person. What it
+  // had is not in what was answered.
+  virtual std::vector<std::string> Faults(const std::string& /*run*/) {
     return {};
   }
 };

@@ -148,10 +148,11 @@ class LevelDbIndex : public Index {
   absl::StatusOr<std::optional<std::string>> Get(
       absl::string_view key) override {
     std::string value;
+    leveldb::ReadOptions options;
+    options.verify_checksums = true;
     const std::shared_ptr<leveldb::DB> db = Db();
     if (db == nullptr) return Closed();
-    const leveldb::Status status =
-        db->Get(leveldb::ReadOptions(), ToSlice(key), &value);
+    const leveldb::Status status = db->Get(options, ToSlice(key), &value);
     if (status.IsNotFound()) return std::optional<std::string>();
     if (!status.ok()) return FromLevelDb(status, "index read");
     return std::optional<std::string>(std::move(value));

@@ -473,15 +473,15 @@ TEST_F(SchemaTest, ANewerVersionIsRefusedAndLeftAlone) {
   {
     const std::unique_ptr<Index> index = OpenIndex();
     std::unique_ptr<IndexBatch> batch = index->NewBatch();
-    batch->Put(keys::kSchema, "9");
+    batch->Put(keys::kSchema, "10");
     ASSERT_TRUE(index->Write(std::move(batch), true).ok());
   }
   StoreOptions options;
   options.data_dir = root_ + "/data";
   const auto store = Store::Open(options, file_system_.get(), &clock_);
   EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(store.status().message()), HasSubstr("version 9"));
-  EXPECT_EQ(**OpenIndex()->Get(keys::kSchema), "9");
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr("version 10"));
+  EXPECT_EQ(**OpenIndex()->Get(keys::kSchema), "10");
 }
 
 TEST_F(MaintenanceTest, FramesLostWithTheMachineAreCountedOnce) {

@@ -21,6 +21,7 @@
 #include "collector/store/upgrade.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
+#include "common/records/record_checksum.h"
 
 namespace rankprobe {
 namespace {
@@ -226,7 +227,8 @@ class Rebuilder {
           const std::optional<uint32_t> run = keys::ParseRun(key);
           const std::optional<keys::StepParts> place = keys::ParseStep(key);
           v1::Record record;
-          if (!run.has_value() || !place.has_value() || !Parse(value, &record))
+          if (!run.has_value() || !place.has_value() ||
+              !DecodeRecord(value, &record).ok())
             return rows.Delete(key);
           Step& step = steps[keys::Step(*run, place->step, place->incarnation)];
           if (step.old.deleted_unix_ns() != 0) return rows.Delete(key);

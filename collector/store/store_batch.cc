@@ -9,6 +9,7 @@
 #include "collector/store/step_counts.h"
 #include "collector/store/store_impl.h"
 #include "common/base/limits.h"
+#include "common/records/record_checksum.h"
 
 namespace rankprobe {
 namespace {
@@ -42,9 +43,15 @@ absl::StatusOr<bool> StoreImpl::IsThere(const StepId& id, uint64_t order,
   return stored.has_value();
 }
 
-void StoreImpl::AddRecord(v1::RunRow* run, const StepId& id,
-                          const v1::Record& record, v1::StepRow* step,
-                          Work* work) {
+absl::Status StoreImpl::AddRecord(v1::RunRow* run, const StepId& id,
+                                  const v1::Record& record, v1::StepRow* step,
+                                  Work* work) {
+  std::string encoded;
+  if (!EncodeRecord(record, &encoded).ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("record ", record.order(), " of step ", std::get<1>(id),
+                     " does not match its checksum"));
+  }
   if (record.has_loss())
     work->lost_records[record.loss().reason()] += record.loss().records();
   CountRecord(
@@ -61,8 +68,9 @@ void StoreImpl::AddRecord(v1::RunRow* run, const StepId& id,
       step);
   work->batch->Put(
       keys::Record(run->id(), std::get<1>(id), std::get<2>(id), record.order()),
-      record.SerializeAsString());
+      encoded);
   run->set_records(run->records() + 1);
+  return absl::OkStatus();
 }
 
 absl::Status StoreImpl::AddBatch(v1::RunRow* run, uint64_t incarnation,
@@ -89,13 +97,14 @@ absl::Status StoreImpl::AddBatch(v1::RunRow* run, uint64_t incarnation,
     RP_ASSIGN_OR_RETURN(const bool there,
                         IsThere(id, record.order(), &next_order, work));
     if (!there) {
-      AddRecord(run, id, record, step, work);
+      RP_RETURN_IF_ERROR(AddRecord(run, id, record, step, work));
     } else if (record.has_loss() && store_orders + 2 < uint64_t{1}
                                                            << kStoreOrderBits) {
       // A loss has no place among the calls: it is kept, in another.
       v1::Record moved = record;
       moved.set_order(StoreOrder(frame.sequence(), ++store_orders));
-      AddRecord(run, id, moved, step, work);
+      moved.clear_crc32c();
+      RP_RETURN_IF_ERROR(AddRecord(run, id, moved, step, work));
     } else {
       if (refused.records() == 0) first_refused = record.order();
       CountRecord(
@@ -111,7 +120,7 @@ absl::Status StoreImpl::AddBatch(v1::RunRow* run, uint64_t incarnation,
     lost.mutable_loss()->set_detail(
         absl::StrCat("the step has a record of order ", first_refused,
                      " already, the first one stays"));
-    AddRecord(run, id, lost, step, work);
+    RP_RETURN_IF_ERROR(AddRecord(run, id, lost, step, work));
   }
   step->set_updated_unix_ns(run->updated_unix_ns());
   return absl::OkStatus();

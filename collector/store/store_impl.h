@@ -112,6 +112,9 @@ class StoreImpl : public Store, private StoreHooks {
   absl::Status ReadPayload(
       const std::string& run, absl::string_view digest, uint64_t length_bytes,
       const std::function<absl::Status(absl::string_view)>& callback) override;
+  std::optional<std::string> ContentDigest(const std::string& run,
+                                           absl::string_view digest,
+                                           uint64_t length_bytes) override;
   absl::Status SavePlan(const std::string& run,
                         const v1::PlanSpec& plan) override;
   absl::Status SyncPlans() override;
@@ -243,9 +246,10 @@ class StoreImpl : public Store, private StoreHooks {
   absl::StatusOr<bool> IsThere(const StepId& id, uint64_t order,
                                uint64_t* next_order, Work* work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AddRecord(v1::RunRow* run, const StepId& id, const v1::Record& record,
-                 v1::StepRow* step, Work* work)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // INVALID_ARGUMENT: it does not match its checksum.
+  absl::Status AddRecord(v1::RunRow* run, const StepId& id,
+                         const v1::Record& record, v1::StepRow* step,
+                         Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // INVALID_ARGUMENT for what may never be stored; changes nothing.
   absl::Status CheckFrames(absl::Span<const FrameToStore> frames)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

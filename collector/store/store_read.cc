@@ -17,6 +17,7 @@
 #include "collector/store/step_counts.h"
 #include "collector/store/store_impl.h"
 #include "common/base/limits.h"
+#include "common/records/record_checksum.h"
 
 namespace rankprobe {
 namespace {
@@ -303,10 +304,7 @@ absl::Status StoreImpl::TakeEachRecord(
   return index_->Scan(
       keys::RecordPrefix(id, key.step, key.incarnation),
       [&](absl::string_view, absl::string_view value) -> absl::Status {
-        if (!record.ParseFromArray(value.data(),
-                                   static_cast<int>(value.size()))) {
-          return absl::DataLossError("a record cannot be read");
-        }
+        RP_RETURN_IF_ERROR(DecodeRecord(value, &record));
         return callback(&record);
       });
 }
@@ -364,6 +362,20 @@ absl::Status StoreImpl::ReadPayload(
   if (at != length_bytes)
     return absl::DataLossError("the chunks of a payload end early");
   return absl::OkStatus();
+}
+
+std::optional<std::string> StoreImpl::ContentDigest(const std::string& run,
+                                                    absl::string_view digest,
+                                                    uint64_t length_bytes) {
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<v1::RunRow*> found = LoadRun(run, /*create=*/false);
+  if (!found.ok()) return std::nullopt;
+  const absl::StatusOr<std::optional<v1::PayloadRow>> row =
+      GetMessage<v1::PayloadRow>(
+          index_.get(), keys::Payload((*found)->id(), digest, length_bytes));
+  if (!row.ok() || !row->has_value()) return std::nullopt;
+  const std::string& content = (*row)->content_digest();
+  return content.empty() ? std::string(digest) : content;
 }
 
 absl::Status StoreImpl::ForEachIncarnation(

@@ -11,6 +11,7 @@
 #include "collector/store/step_counts.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
+#include "common/io/checksum_field.h"
 
 namespace rankprobe {
 namespace {
@@ -86,6 +87,22 @@ class ReferenceBuilder {
   v1::StepRow row_;
 };
 
+absl::Status AddChecksums(Index* index) {
+  std::unique_ptr<IndexBatch> batch = index->NewBatch();
+  size_t rows = 0;
+  RP_RETURN_IF_ERROR(index->Scan(
+      "c", [&](absl::string_view key, absl::string_view value) -> absl::Status {
+        if (MatchesChecksum(value)) return absl::OkStatus();
+        std::string encoded(value);
+        AppendChecksum(&encoded);
+        batch->Put(key, encoded);
+        if (++rows % kRowsPerBatch != 0) return absl::OkStatus();
+        return index->Write(std::exchange(batch, index->NewBatch()),
+                            /*sync=*/false);
+      }));
+  return index->Write(std::move(batch), /*sync=*/true);
+}
+
 }  // namespace
 
 absl::Status BringUpToDate(Index* index, absl::string_view version) {
@@ -94,11 +111,12 @@ absl::Status BringUpToDate(Index* index, absl::string_view version) {
     RP_RETURN_IF_ERROR(ReferenceBuilder(index).Run());
   } else if (!version.empty() && version != "2" && version != "3" &&
              version != "4" && version != "5" && version != "6" &&
-             version != "7") {
+             version != "7" && version != "8") {
     return absl::FailedPreconditionError(absl::StrCat(
         "format version ", version,
         " is not known; this rankprobed reads versions 1 to ", kSchemaVersion));
   }
+  if (!version.empty()) RP_RETURN_IF_ERROR(AddChecksums(index));
   std::unique_ptr<IndexBatch> batch = index->NewBatch();
   batch->Put(keys::kSchema, kSchemaVersion);
   return index->Write(std::move(batch), /*sync=*/true);

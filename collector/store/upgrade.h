@@ -16,6 +16,7 @@
 //   7  numbers of rollups and summaries may be packed. Rows of older versions
 //      stay as they are: each says how it is written.
 //   8  rows of summaries may hold the heads of their steps
+//   9  records with a checksum (Record.crc32c). Those of older versions get one.
 #ifndef RANKPROBE_COLLECTOR_STORE_UPGRADE_H_
 #define RANKPROBE_COLLECTOR_STORE_UPGRADE_H_
 
@@ -25,7 +26,7 @@
 
 namespace rankprobe {
 
-inline constexpr char kSchemaVersion[] = "8";
+inline constexpr char kSchemaVersion[] = "9";
 
 // FAILED_PRECONDITION for a version that is not known here. `version` is empty
 // for a new archive.

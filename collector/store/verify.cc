@@ -15,6 +15,7 @@
 #include "common/base/status_macros.h"
 #include "common/io/content_hash.h"
 #include "common/records/call_values.h"
+#include "common/records/record_checksum.h"
 #include "rankprobe/v1/store.pb.h"
 #include "rankprobe/v1/types.pb.h"
 
@@ -194,10 +195,11 @@ class Verifier {
           const std::optional<uint32_t> run = keys::ParseRun(key);
           const std::optional<keys::StepParts> place = keys::ParseStep(key);
           v1::Record record;
-          if (!run.has_value() || !place.has_value() ||
-              !Parse(value, &record)) {
-            Fault(absl::StrCat("a record of ", RunText(run.value_or(0)),
-                               " cannot be read"));
+          const absl::Status decoded = DecodeRecord(value, &record);
+          if (!run.has_value() || !place.has_value() || !decoded.ok()) {
+            Fault(absl::StrCat(
+                "run ", RunText(run.value_or(0)), ": ",
+                decoded.ok() ? "a record has no place" : decoded.message()));
             return absl::OkStatus();
           }
           absl::Status status;

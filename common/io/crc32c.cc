@@ -110,7 +110,35 @@ uint32_t Crc32cHardware(const char* p, size_t n, uint32_t crc) {
 }
 #endif
 
+// Polynomials modulo kPolynomial, the coefficient of x^0 in the highest bit.
+constexpr uint32_t Multiply(uint32_t a, uint32_t b) {
+  uint32_t product = 0;
+  for (uint32_t bit = uint32_t{1} << 31; bit != 0; bit >>= 1) {
+    if ((a & bit) != 0) product ^= b;
+    b = (b & 1) ? (b >> 1) ^ kPolynomial : b >> 1;
+  }
+  return product;
+}
+
+// x^(2^n).
+constexpr std::array<uint32_t, 64> MakePowers() {
+  std::array<uint32_t, 64> powers{};
+  powers[0] = uint32_t{1} << 30;
+  for (size_t n = 1; n < powers.size(); ++n)
+    powers[n] = Multiply(powers[n - 1], powers[n - 1]);
+  return powers;
+}
+constexpr std::array<uint32_t, 64> kPowers = MakePowers();
+
 }  // namespace
+
+uint32_t Crc32cCombine(uint32_t crc_a, uint32_t crc_b, uint64_t bytes_b) {
+  // Eight bits a byte: x^8 is x^(2^3).
+  for (size_t n = 3; bytes_b != 0; bytes_b >>= 1, ++n) {
+    if ((bytes_b & 1) != 0) crc_a = Multiply(kPowers[n & 63], crc_a);
+  }
+  return crc_a ^ crc_b;
+}
 
 uint32_t Crc32cPortable(absl::string_view data, uint32_t crc) {
   uint32_t c = ~crc;

@@ -37,5 +37,17 @@ TEST(Crc32cTest, Continues) {
                                  Crc32c(data.substr(0, 4000))));
 }
 
+TEST(Crc32cTest, TwoPiecesGiveThatOfTheWhole) {
+  std::string data(70000, '\0');
+  std::mt19937 random(3);
+  for (char& c : data) c = static_cast<char>(random());
+  for (const size_t cut : {0u, 1u, 2u, 255u, 256u, 4096u, 69999u, 70000u}) {
+    const absl::string_view a = absl::string_view(data).substr(0, cut);
+    const absl::string_view b = absl::string_view(data).substr(cut);
+    EXPECT_EQ(Crc32cCombine(Crc32c(a), Crc32c(b), b.size()), Crc32c(data))
+        << cut;
+  }
+}
+
 }  // namespace
 }  // namespace rankprobe

@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 import harness
+import wire
 from harness import agent, types
 
 
@@ -15,7 +16,7 @@ def upload_of_bytes(rank: harness.RawAgent, daemon: harness.Daemon) -> None:
     """Its uploads send bytes as they are, messages as ever."""
     rank.stub.Upload = daemon.channel().stream_stream(
         "/rankprobe.v1.AgentService/Upload",
-        request_serializer=lambda m: m if isinstance(m, bytes) else m.SerializeToString(),
+        request_serializer=lambda m: wire.sealed(m) if isinstance(m, bytes) else wire.seal(m),
         response_deserializer=agent.UploadAck.FromString)
     rank.open_upload()
 

@@ -4,6 +4,7 @@
 import hashlib
 
 import harness
+import wire
 from google.protobuf import message_factory
 from harness import RawAgent, access, agent, archive, control, leaf
 
@@ -26,7 +27,7 @@ def message_class(descriptor):
 def invoke(channel, path, method):
     """The status of an empty request."""
     request = message_class(method.input_type)
-    serialize = lambda message: message.SerializeToString()
+    serialize = wire.seal if method.input_type.name in wire.CHECKED else lambda message: message.SerializeToString()
     deserialize = message_class(method.output_type).FromString
     if path.split("/")[-1] in ("Session", "Upload", "Link"):
         call = channel.stream_stream(path, serialize, deserialize)

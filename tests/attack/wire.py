@@ -9,6 +9,7 @@ import atexit
 import ctypes
 import functools
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -18,16 +19,47 @@ from typing import Any, Iterable
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def _generate_stubs() -> None:
-    directory = tempfile.mkdtemp(prefix="rankprobe-stubs-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+# Their messages have a checksum behind them (agent.proto, leaf.proto).
+CHECKED = ("AgentEvent", "Directive", "UploadFrame", "UploadAck", "LeafReport", "RootNote", "LiveAnswer")
+
+
+def _load_crc32c(directory: str) -> Any:
+    library = f"{directory}/crc32c.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", library, pathlib.Path(__file__).with_name("crc32c.c")], check=True)
+    function = ctypes.CDLL(library).crc32c
+    function.restype = ctypes.c_uint32
+    function.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    return function
+
+
+def crc32c(data: bytes) -> int:
+    return _crc32c(data, len(data))
+
+
+def sealed(encoded: bytes) -> bytes:
+    """The bytes with the checksum of them, as agent and collector send them."""
+    return encoded + b"\xa5\x06" + crc32c(encoded).to_bytes(4, "little")
+
+
+def seal(message: Any) -> bytes:
+    return sealed(message.SerializeToString())
+
+
+def _generate_stubs(directory: str) -> None:
     protos = sorted(str(p.relative_to(ROOT / "proto")) for p in (ROOT / "proto").rglob("*.proto"))
     subprocess.run(["protoc", f"-I{ROOT / 'proto'}", f"--python_out={directory}", f"--grpc_python_out={directory}",
                     f"--plugin=protoc-gen-grpc_python={shutil.which('grpc_python_plugin')}", *protos], check=True)
+    for name in ("agent", "leaf"):
+        stub = pathlib.Path(directory) / "rankprobe" / "v1" / f"{name}_pb2_grpc.py"
+        sealed = re.sub(rf"[\w.]+\.({'|'.join(CHECKED)})\.SerializeToString", "wire.seal", stub.read_text())
+        stub.write_text("import wire\n" + sealed)
     sys.path.insert(0, directory)
 
 
-_generate_stubs()
+_directory = tempfile.mkdtemp(prefix="rankprobe-stubs-")
+atexit.register(shutil.rmtree, _directory, ignore_errors=True)
+_crc32c = _load_crc32c(_directory)
+_generate_stubs(_directory)
 
 from rankprobe.v1 import access_pb2 as access  # noqa: E402
 from rankprobe.v1 import agent_pb2 as agent  # noqa: E402
@@ -42,26 +74,6 @@ from rankprobe.v1 import triggers_pb2 as watch  # noqa: E402
 
 
 # --- bytes on the wire -----------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=1)
-def _crc32c_table() -> list[int]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
-        table.append(value)
-    return table
-
-
-@functools.lru_cache(maxsize=64)
-def crc32c(data: bytes) -> int:
-    """Of at most a few MiB: some 10 MB/s."""
-    table = _crc32c_table()
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = (crc >> 8) ^ table[(crc ^ byte) & 0xFF]
-    return crc ^ 0xFFFFFFFF
 
 
 class _Hash128(ctypes.Structure):

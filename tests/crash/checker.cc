@@ -35,9 +35,11 @@ grpc::Status Retried(const Call& call) {
 
 }  // namespace
 
-Checker::Checker(const std::string& collector, uint64_t seed, bool kept)
+Checker::Checker(const std::string& collector, uint64_t seed, bool kept,
+                 bool small)
     : seed_(seed),
       kept_(kept),
+      small_(small),
       archive_(v1::ArchiveService::NewStub(grpc::CreateChannel(
           collector, grpc::InsecureChannelCredentials()))) {}
 
@@ -73,7 +75,8 @@ bool Checker::CheckPayload(const std::string& place,
 
 void Checker::CheckStep(int64_t rank, int64_t step) {
   const std::string place = absl::StrCat("rank ", rank, " step ", step);
-  const std::vector<Payload> payloads = PayloadsOf(seed_, rank, step, kept_);
+  const std::vector<Payload> payloads =
+      PayloadsOf(seed_, rank, step, kept_, small_);
   v1::ListCallsRequest request;
   request.set_run(kRun);
   request.set_step(step);
@@ -90,8 +93,15 @@ void Checker::CheckStep(int64_t rank, int64_t step) {
       const std::string expected = absl::StrCat("Torch.op.", calls, ".forward");
       if (entry.entry() != expected)
         wrong = absl::StrCat(entry.entry(), " instead of ", expected);
-      if (entry.call().output().items_size() == 1)
-        found.push_back(entry.call().output().items(0).tensor().payload());
+      if (entry.call().output().items_size() == 1) {
+        const v1::TensorSummary& tensor =
+            entry.call().output().items(0).tensor();
+        found.push_back(tensor.payload());
+        if (const double norm = NormOf(seed_, rank, step, calls);
+            tensor.stats().norm_f() != norm)
+          wrong = absl::StrCat(expected, ": Norm ", tensor.stats().norm_f(),
+                               " instead of ", norm);
+      }
       ++calls;
     }
     return reader->Finish();

@@ -18,7 +18,8 @@ namespace rankprobe::crash {
 
 class Checker {
  public:
-  Checker(const std::string& collector, uint64_t seed, bool kept);
+  Checker(const std::string& collector, uint64_t seed, bool kept,
+          bool small = false);
 
   // `states`: the state file of each rank. Every acked step must be there, bit
   // by bit and once; one that is pending may be there in parts, but nothing
@@ -42,7 +43,7 @@ class Checker {
                     const std::string& expected);
 
   const uint64_t seed_;
-  const bool kept_;
+  const bool kept_, small_;
   const std::unique_ptr<v1::ArchiveService::Stub> archive_;
   std::set<Place> passed_;
   std::set<std::string> payloads_passed_;

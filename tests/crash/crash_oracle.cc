@@ -5,6 +5,7 @@
 //
 //   crash_oracle --collector-binary bin/rankprobed [--rounds 15] [--agents 3]
 //                [--seed N] [--directory DIR] [--lane always|never]
+//                [--flip-bytes N [--flips N]]
 //
 // Each round does one of: kill -9 of the collector, of an agent, of both; cut,
 // half-cut or stall all connections. After --chapter rounds everything begins
@@ -58,11 +59,16 @@ struct Flags {
   // Whether collectors take payloads through shared memory; empty: most do.
   std::string lane;
   int64_t rank = 0, life = 0, pause_ms = 30;
+  // Flips of bits by the proxy: one in so many bytes of a rank's, 0: none; and how
+  // many there are to be, 0: as many as there happen to be.
+  uint64_t flip_bytes = 0, flips = 0;
+  bool small = false;
 };
 
 struct Totals {
   uint64_t steps = 0;
   int collector_kills = 0, agent_kills = 0, cuts = 0, lanes = 0;
+  uint64_t flips = 0;
 };
 
 class Process {
@@ -145,8 +151,12 @@ class Oracle {
   int Run() {
     if (!StartCollector()) return Give("the collector does not start");
     proxy_ = std::make_unique<Proxy>(port_);
-    checker_ = std::make_unique<Checker>(absl::StrCat("127.0.0.1:", port_),
-                                         flags_.seed, flags_.kept);
+    checker_ =
+        std::make_unique<Checker>(absl::StrCat("127.0.0.1:", port_),
+                                  flags_.seed, flags_.kept, flags_.small);
+    // What a collector says is less.
+    if (flags_.flip_bytes > 0)
+      proxy_->Flip(flags_.flip_bytes, flags_.flip_bytes / 64 + 1, flags_.seed);
     agents_.resize(static_cast<size_t>(flags_.agents));
     lives_.resize(agents_.size(), 0);
     for (size_t rank = 0; rank < agents_.size(); ++rank) StartAgent(rank);
@@ -169,6 +179,16 @@ class Oracle {
       std::fflush(stdout);
       if (!checker_->faults().empty()) return Give("the archive is wrong");
     }
+    while (proxy_->flips() < flags_.flips) {
+      absl::SleepFor(absl::Milliseconds(50));
+      for (size_t rank = 0; rank < agents_.size(); ++rank) {
+        if (!agents_[rank].Running())
+          return Give(absl::StrCat("agent ", rank, " ended by itself"));
+      }
+    }
+    // What comes to an end is to come to one.
+    proxy_->Flip(0, 0, 0);
+    totals_->flips += proxy_->flips();
     int bad = 0;
     for (Process& agent : agents_)
       bad += agent.Terminate(absl::Seconds(90)) == 0 ? 0 : 1;
@@ -292,7 +312,9 @@ class Oracle {
         "--rank",      absl::StrCat(rank),
         "--life",      absl::StrCat(lives_[rank]++),
         "--state",     Path(absl::StrCat("state", rank)),
-        "--seed",      absl::StrCat(flags_.seed)};
+        "--seed",      absl::StrCat(flags_.seed),
+        "--pause-ms",  absl::StrCat(flags_.pause_ms)};
+    if (flags_.small) command.push_back("--small");
     if (flags_.spool || flags_.kept) {
       command.push_back("--spool-directory");
       command.push_back(Path(absl::StrCat("spool", rank)));
@@ -380,10 +402,16 @@ int Main(int argc, char** argv) {
   app.add_option("--spool-directory", flags.spool_directory, "(internal)");
   app.add_option("--rank", flags.rank, "(internal)");
   app.add_option("--life", flags.life, "(internal)");
-  app.add_option("--pause-ms", flags.pause_ms, "(internal) of two steps");
+  app.add_option("--pause-ms", flags.pause_ms, "of two steps (30)");
+  app.add_option("--flip-bytes", flags.flip_bytes,
+                 "flip a bit once in so many bytes that a rank sends, and once "
+                 "in a 64th of that of what the collector sends (0: none)");
+  app.add_option("--flips", flags.flips,
+                 "go on behind the rounds until there were so many flips");
+  app.add_flag("--small", flags.small, "payloads of some KiB");
   CLI11_PARSE(app, argc, argv);
   if (flags.check) {
-    Checker checker(flags.collector, flags.seed, flags.kept);
+    Checker checker(flags.collector, flags.seed, flags.kept, flags.small);
     checker.Check(flags.states);
     for (const std::string& fault : checker.faults())
       std::printf("  %s\n", fault.c_str());
@@ -394,7 +422,7 @@ int Main(int argc, char** argv) {
   if (flags.agent) {
     return RunAgent(flags.collector, flags.seed, flags.rank, flags.life,
                     flags.state, flags.spool_directory, flags.kept,
-                    absl::Milliseconds(flags.pause_ms));
+                    absl::Milliseconds(flags.pause_ms), flags.small);
   }
   if (flags.seed == 0) flags.seed = std::random_device()() | 1u;
   std::printf("seed %llu\n", static_cast<unsigned long long>(flags.seed));
@@ -412,7 +440,8 @@ int Main(int argc, char** argv) {
       std::filesystem::read_symlink("/proc/self/exe").string();
   const std::string directory = flags.directory;
   Totals totals;
-  for (int done = 0, chapter = 0; done < flags.rounds; ++chapter) {
+  // Without rounds there is one chapter, of flips.
+  for (int done = 0, chapter = 0; done < std::max(flags.rounds, 1); ++chapter) {
     Flags part = flags;
     part.rounds = std::min(flags.rounds - done, std::max(flags.chapter, 1));
     part.seed = flags.seed + static_cast<uint64_t>(chapter);
@@ -422,14 +451,15 @@ int Main(int argc, char** argv) {
     if (const int code = Oracle(part, self, &totals).Run(); code != 0)
       return code;
     std::filesystem::remove_all(part.directory);
-    done += part.rounds;
+    done += std::max(part.rounds, 1);
   }
   if (made) std::filesystem::remove_all(directory);
   std::printf(
       "clean: %d rounds, %llu acked steps, %d collector kills, %d agent kills, "
-      "%d cuts, %d ranks with shared memory (seed %llu)\n",
+      "%d cuts, %llu flips, %d ranks with shared memory (seed %llu)\n",
       flags.rounds, static_cast<unsigned long long>(totals.steps),
-      totals.collector_kills, totals.agent_kills, totals.cuts, totals.lanes,
+      totals.collector_kills, totals.agent_kills, totals.cuts,
+      static_cast<unsigned long long>(totals.flips), totals.lanes,
       static_cast<unsigned long long>(flags.seed));
   return 0;
 }

@@ -68,6 +68,26 @@ void Proxy::Stall(absl::Duration duration) {
       absl::GetCurrentTimeNanos() + absl::ToInt64Nanoseconds(duration);
 }
 
+void Proxy::Flip(uint64_t up_bytes, uint64_t down_bytes, uint64_t seed) {
+  absl::MutexLock lock(&flip_mutex_);
+  random_.seed(seed);
+  flip_bytes_ = {up_bytes, down_bytes};
+  until_flip_ = flip_bytes_;
+}
+
+void Proxy::Damage(int side, absl::Span<char> data) {
+  absl::MutexLock lock(&flip_mutex_);
+  const auto i = static_cast<size_t>(side);
+  if (flip_bytes_[i] == 0) return;
+  while (until_flip_[i] < data.size()) {
+    char& byte = data[until_flip_[i]];
+    byte = static_cast<char>(byte ^ (1 << random_() % 8));
+    ++flips_;
+    until_flip_[i] += 1 + random_() % (2 * flip_bytes_[i]);
+  }
+  until_flip_[i] -= data.size();
+}
+
 void Proxy::Accept() {
   while (!stopping_) {
     pollfd poll_fd{listener_, POLLIN, 0};
@@ -97,6 +117,8 @@ void Proxy::Serve(int client) {
       if (poll_fds[side].revents == 0) continue;
       const ssize_t n = ::recv(poll_fds[side].fd, data.data(), data.size(), 0);
       const bool truncate = truncations != truncations_;
+      if (n > 0)
+        Damage(side, absl::MakeSpan(data.data(), static_cast<size_t>(n)));
       open = n > 0 &&
              SendAll(poll_fds[1 - side].fd, data.data(), truncate ? n / 2 : n);
       if (truncate) open = false;

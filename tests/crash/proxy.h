@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // A TCP proxy that misbehaves on command: closes connections, passes half of
-// what it has and closes, or holds everything back for a while.
+// what it has and closes, holds everything back for a while, or flips bits.
 // Threads: one for accepting and one for each connection; all methods may be
 // called from any thread.
 #ifndef RANKPROBE_TESTS_CRASH_PROXY_H_
 #define RANKPROBE_TESTS_CRASH_PROXY_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 namespace rankprobe::crash {
 
@@ -32,10 +35,16 @@ class Proxy {
   void Truncate() { ++truncations_; }
   // Nothing passes for this long; connections stay open.
   void Stall(absl::Duration duration);
+  // From now on a bit flips in each direction once in so many bytes on average, at
+  // places that the seed decides on; 0: none.
+  void Flip(uint64_t up_bytes, uint64_t down_bytes, uint64_t seed);
+  uint64_t flips() const { return flips_; }
 
  private:
   void Accept();
   void Serve(int client);
+  // Of data that passes: side 0 comes from the client.
+  void Damage(int side, absl::Span<char> data);
 
   const int target_port_;
   int listener_ = -1;
@@ -44,6 +53,12 @@ class Proxy {
   std::atomic<uint64_t> cuts_{0};
   std::atomic<uint64_t> truncations_{0};
   std::atomic<int64_t> stalled_until_ns_{0};
+  std::atomic<uint64_t> flips_{0};
+  absl::Mutex flip_mutex_;
+  std::mt19937_64 random_ ABSL_GUARDED_BY(flip_mutex_);
+  // By side: bytes between two flips, and until the next.
+  std::array<uint64_t, 2> flip_bytes_ ABSL_GUARDED_BY(flip_mutex_){};
+  std::array<uint64_t, 2> until_flip_ ABSL_GUARDED_BY(flip_mutex_){};
   absl::Mutex mutex_;
   std::vector<std::thread> connections_ ABSL_GUARDED_BY(mutex_);
   std::thread acceptor_;

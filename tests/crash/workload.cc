@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -51,7 +52,7 @@ class StateFile {
 };
 
 // False when something was shed, which the generous budget rules out.
-bool SubmitStep(Session* session, int64_t step,
+bool SubmitStep(Session* session, uint64_t seed, int64_t rank, int64_t step,
                 const std::vector<Payload>& payloads) {
   bool all = true;
   for (const Payload& payload : payloads) {
@@ -89,6 +90,7 @@ bool SubmitStep(Session* session, int64_t step,
     tensor->add_shape(static_cast<int64_t>(payload.data.size()));
     tensor->mutable_payload()->set_digest(payload.digest.data(), 16);
     tensor->mutable_payload()->set_length_bytes(payload.data.size());
+    tensor->mutable_stats()->set_norm_f(NormOf(seed, rank, step, call));
   }
   v1::StepEnd* const end = add()->mutable_step_end();
   end->set_call_phases(kCallsPerStep);
@@ -108,10 +110,20 @@ Payload MakePayload(std::string data) {
   return payload;
 }
 
+double NormOf(uint64_t seed, int64_t rank, int64_t step, int call) {
+  return static_cast<double>(seed % 1000003) + static_cast<double>(rank) / 8 +
+         static_cast<double>(step) * 64 + static_cast<double>(call) / 1024;
+}
+
 std::vector<Payload> PayloadsOf(uint64_t seed, int64_t rank, int64_t step,
-                                bool kept) {
+                                bool kept, bool small) {
   const auto r = static_cast<uint64_t>(rank), s = static_cast<uint64_t>(step);
   std::vector<Payload> payloads;
+  if (small) {
+    for (uint64_t i = 0; i < 3; ++i)
+      payloads.push_back(Make(seed ^ (r * 7919 + s * 104729 + i), 8000 + i));
+    return payloads;
+  }
   payloads.push_back(Make(seed ^ (s / 7 * 1000003), 300000));
   if (kept && step % 4 != 0) return payloads;
   const uint64_t own = seed ^ (r * 7919 + s * 104729 + 1);
@@ -126,7 +138,7 @@ std::vector<Payload> PayloadsOf(uint64_t seed, int64_t rank, int64_t step,
 int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
              int64_t life, const std::string& state_path,
              const std::string& spool_directory, bool kept,
-             absl::Duration pause) {
+             absl::Duration pause, bool small) {
   std::signal(SIGTERM, [](int) { stop_requested = 1; });
   sigset_t held;
   sigemptyset(&held);
@@ -153,6 +165,7 @@ int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
   }
   StateFile state(state_path);
   bool told_lane = false;
+  int64_t longest_ns = 0;
   for (int64_t step = life * kStepsPerLife; stop_requested == 0; ++step) {
     if (!told_lane && (*session)->GetStats().lane_bytes > 0) {
       told_lane = true;
@@ -160,7 +173,8 @@ int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
     }
     (*session)->BeginStep(step);
     if (!state.Line('P', step)) return 1;
-    if (!SubmitStep(session->get(), step, PayloadsOf(seed, rank, step, kept)))
+    if (!SubmitStep(session->get(), seed, rank, step,
+                    PayloadsOf(seed, rank, step, kept, small)))
       return 2;
     // Safe at once, and all before it.
     if (kept && (*session)->Keep()) {
@@ -175,10 +189,12 @@ int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
       continue;
     }
     absl::Status flushed;
+    const int64_t began = clock.MonotonicNanos();
     do {
       flushed =
           (*session)->Flush(v1::DURABILITY_COMMITTED, absl::Milliseconds(200));
     } while (!flushed.ok() && stop_requested == 0);
+    longest_ns = std::max(longest_ns, clock.MonotonicNanos() - began);
     if (flushed.ok() && (!state.Line('A', step - 1) || !state.Line('A', step)))
       return 1;
   }
@@ -197,6 +213,9 @@ int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
                  (*session)->GetStats().last_error.c_str());
     return 3;
   }
+  std::fprintf(stderr, "agent %lld: longest wait %lld ms\n",
+               static_cast<long long>(rank),
+               static_cast<long long>(longest_ns / 1000000));
   return state.Line('F', 0) ? 0 : 1;
 }
 

@@ -27,9 +27,11 @@ Payload MakePayload(std::string data);
 
 // One that all ranks and steps share for a while, one of several chunks, one
 // small one. `kept`: of three steps in four only the first, so that most of
-// them have nothing to send but records.
+// them have nothing to send but records. `small`: all in frames of some KiB.
 std::vector<Payload> PayloadsOf(uint64_t seed, int64_t rank, int64_t step,
-                                bool kept);
+                                bool kept, bool small = false);
+// The statistic that the rank says of a call's output.
+double NormOf(uint64_t seed, int64_t rank, int64_t step, int call);
 
 // Beside the state file of an agent whose payloads went through shared memory.
 inline constexpr char kOnLane[] = ".lane";
@@ -42,7 +44,7 @@ inline constexpr char kOnLane[] = ".lane";
 int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
              int64_t life, const std::string& state_path,
              const std::string& spool_directory, bool kept,
-             absl::Duration pause);
+             absl::Duration pause, bool small = false);
 
 }  // namespace rankprobe::crash
 

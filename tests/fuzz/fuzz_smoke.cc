@@ -67,7 +67,7 @@ std::vector<std::string> Seeds() {
   seeds.push_back(
       "<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>a"
       "</Key><Size>1</Size></Contents></ListBucketResult>");
-  std::string spool = "RPQ1";
+  std::string spool = "RPQ3";
   spool.push_back(4);
   spool.resize(40, '\0');
   seeds.push_back(spool);

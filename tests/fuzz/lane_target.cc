@@ -20,6 +20,7 @@
 #include "collector/ingest/lane_payload.h"
 #include "collector/store/store.h"
 #include "common/base/limits.h"
+#include "common/io/checksum_field.h"
 #include "common/io/crc32c.h"
 #include "common/io/shared_memory.h"
 #include "common/testing/fault_file_system.h"
@@ -132,11 +133,15 @@ class LanePlay {
   }
 
   void Receive(const std::string& bytes, bool handed_over) {
-    const grpc::Slice slice(bytes);
+    // As a hostile agent sends them.
+    std::string checked = bytes;
+    AppendChecksum(&checked);
+    const grpc::Slice slice(checked);
     grpc::ByteBuffer buffer(&slice, 1);
     v1::UploadFrame frame;
-    if (!DecodeFrame(&buffer, &frame).ok() || !CheckPlace(frame, next_).ok() ||
-        frame.sequence() != next_)
+    bool data_checked = false;
+    if (!DecodeFrame(&buffer, &frame, &data_checked).ok() ||
+        !CheckPlace(frame, next_).ok() || frame.sequence() != next_)
       return;
     const bool on_lane = IsOnLane(frame);
     uint64_t encoded = bytes.size();

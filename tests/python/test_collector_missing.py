@@ -148,7 +148,7 @@ def test_what_a_killed_process_kept_is_delivered(dump, collector, tmp_path) -> N
     assert len(children) == 2 and len(list(spool.glob("*.spool"))) == 2, killed.stderr
     nobody = collector.cli("deliver", str(tmp_path / "nowhere"), check=False)
     assert nobody.returncode == 4 and "no directory" in nobody.stderr
-    (spool / "ffffffffffffffff.00000000.spool").write_bytes(b"RPQ2" + b"\xff" * 100)
+    (spool / "ffffffffffffffff.00000000.spool").write_bytes(b"RPQ3" + b"\xff" * 100)
     (spool / "ffffffffffffffff.lock").touch()
     done = collector.cli("deliver", str(spool))
     assert sorted(line.split("pid ")[1].split()[0] for line in done.stdout.splitlines()) == sorted(children), done.stdout
@@ -166,7 +166,7 @@ def test_what_stays_of_a_delivery_is_said(dump, collector, tmp_path) -> None:
     spool.mkdir()
     assert "nothing to deliver" in collector.cli("deliver", str(spool)).stdout
     (spool / "1.lock").touch()
-    (spool / "1.00000000.spool").write_bytes(b"RPQ2")
+    (spool / "1.00000000.spool").write_bytes(b"RPQ3")
     (spool / "1.00000000.spool").chmod(0o666)
     done = collector.cli("deliver", str(spool), check=False)
     assert done.returncode == 1 and "1 not opened: others made them or can change them" in done.stdout

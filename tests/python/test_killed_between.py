@@ -88,7 +88,7 @@ def job(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 @pytest.mark.parametrize("refuses", [False, True])
 def test_an_archive_that_goes_elsewhere_brings_what_was_kept(job: Job, tmp_path: pathlib.Path, refuses: bool) -> None:
     """_supervise.py DIRECTORY --finish -o DIR, which removes the archive."""
-    (job.directory / "kept" / "0000000000000007.00000000.spool").write_text("RPQ2")
+    (job.directory / "kept" / "0000000000000007.00000000.spool").write_text("RPQ3")
     (job.directory / "unfinished" / "1-1.rank3.5.0.2.4").touch()
     target = tmp_path / "elsewhere"
     if refuses:

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "agent/runtime/queue/record_cutter.h"
+#include "common/io/checksum_field.h"
 #include "common/io/crc32c.h"
 #include "common/records/call_values.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -34,14 +35,24 @@ void Begin(uint64_t sequence, EncodedFrame* out) {
   AppendVarint(sequence, &out->head);
   out->tail = {};
   out->tail_owner.reset();
+  out->foot.clear();
+}
+
+// Ends a frame whose tail has this checksum.
+void Finish(uint32_t tail_crc32c, EncodedFrame* out) {
+  out->foot = ChecksumField(
+      Crc32cCombine(Crc32c(out->head), tail_crc32c, out->tail.size()));
 }
 
 }  // namespace
 
-std::vector<std::string> EncodeRecords(
+EncodedBatch::EncodedBatch(std::string encoded)
+    : bytes(std::move(encoded)), crc32c(Crc32c(bytes)) {}
+
+std::vector<EncodedBatch> EncodeRecords(
     int64_t step, const std::vector<std::unique_ptr<RecordBuffer>>& buffers,
     std::vector<v1::LossEvent>* losses) {
-  std::vector<std::string> batches;
+  std::vector<EncodedBatch> batches;
   std::string bytes;
   for (const auto& buffer : buffers) {
     for (v1::Record& record : *buffer->batch()->mutable_records()) {
@@ -54,21 +65,22 @@ std::vector<std::string> EncodeRecords(
         if (!kept) continue;
         size = record.ByteSizeLong();
       }
-      if (!bytes.empty() && bytes.size() + size + 8 > kChunkBytes)
-        batches.push_back(std::exchange(bytes, {}));
+      if (!bytes.empty() && bytes.size() + size + 16 > kChunkBytes)
+        batches.emplace_back(std::exchange(bytes, {}));
       if (bytes.empty()) {
         bytes.push_back(static_cast<char>(kStepTag));
         AppendVarint(static_cast<uint64_t>(step), &bytes);
       }
       bytes.push_back(static_cast<char>(kRecordTag));
-      AppendVarint(size, &bytes);
+      AppendVarint(size + kChecksumFieldBytes, &bytes);
       const size_t at = bytes.size();
       bytes.resize(at + size);
       record.SerializeWithCachedSizesToArray(
           reinterpret_cast<uint8_t*>(bytes.data()) + at);
+      bytes += ChecksumField(Crc32c(absl::string_view(bytes).substr(at)));
     }
   }
-  if (!bytes.empty()) batches.push_back(std::move(bytes));
+  if (!bytes.empty()) batches.emplace_back(std::move(bytes));
   return batches;
 }
 
@@ -101,14 +113,18 @@ BatchContent CountBatch(absl::string_view batch) {
   return content;
 }
 
-void EncodeEmpty(uint64_t sequence, EncodedFrame* out) { Begin(sequence, out); }
+void EncodeEmpty(uint64_t sequence, EncodedFrame* out) {
+  Begin(sequence, out);
+  Finish(0, out);
+}
 
-void EncodeBatch(uint64_t sequence, std::shared_ptr<const std::string> batch,
+void EncodeBatch(uint64_t sequence, std::shared_ptr<const EncodedBatch> batch,
                  EncodedFrame* out) {
   Begin(sequence, out);
   out->head.push_back(static_cast<char>(kBatchTag));
-  AppendVarint(batch->size(), &out->head);
-  out->tail = *batch;
+  AppendVarint(batch->bytes.size(), &out->head);
+  out->tail = batch->bytes;
+  Finish(batch->crc32c, out);
   out->tail_owner = std::move(batch);
 }
 
@@ -125,7 +141,7 @@ void EncodeChunk(uint64_t sequence, const ChunkToEncode& chunk,
     out->head.push_back(static_cast<char>(kChunkTag));
     AppendVarint(fields.ByteSizeLong(), &out->head);
     fields.AppendToString(&out->head);
-    return;
+    return Finish(0, out);
   }
   out->tail = chunk.data;
   out->tail_owner = std::move(owner);
@@ -136,6 +152,7 @@ void EncodeChunk(uint64_t sequence, const ChunkToEncode& chunk,
   out->head.push_back(static_cast<char>(kChunkTag));
   AppendVarint(head.size() + chunk.data.size(), &out->head);
   out->head += head;
+  Finish(fields.crc32c(), out);
 }
 
 }  // namespace rankprobe

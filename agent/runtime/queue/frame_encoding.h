@@ -17,20 +17,32 @@
 
 namespace rankprobe {
 
-// An UploadFrame: `head`, then `tail`, which is not copied.
+// An UploadFrame: `head`, then `tail`, which is not copied, then `foot`, the
+// checksum of both.
 struct EncodedFrame {
   uint64_t sequence = 0;
   std::string head;
   absl::string_view tail;
+  std::string foot;
   // Keeps the tail's memory; may outlive the queue.
   std::shared_ptr<const void> tail_owner;
   // The next NextFrame gives one, too, if nothing else happens.
   bool followed = false;
 };
 
-// RecordBatches of one step, at most a frame each. Records beyond the limits
-// are cut or left out; `losses` says what went with them.
-std::vector<std::string> EncodeRecords(
+// A RecordBatch and its checksum, made with it: what happens to the bytes while
+// they wait is found when they arrive.
+struct EncodedBatch {
+  EncodedBatch() = default;
+  explicit EncodedBatch(std::string encoded);
+  std::string bytes;
+  uint32_t crc32c = 0;
+};
+
+// RecordBatches of one step, at most a frame each, and each record with its own
+// checksum. Records beyond the limits are cut or left out; `losses` says what went
+// with them.
+std::vector<EncodedBatch> EncodeRecords(
     int64_t step, const std::vector<std::unique_ptr<RecordBuffer>>& buffers,
     std::vector<v1::LossEvent>* losses);
 
@@ -46,7 +58,7 @@ BatchContent CountBatch(absl::string_view batch);
 
 // A frame with nothing in it but its number.
 void EncodeEmpty(uint64_t sequence, EncodedFrame* out);
-void EncodeBatch(uint64_t sequence, std::shared_ptr<const std::string> batch,
+void EncodeBatch(uint64_t sequence, std::shared_ptr<const EncodedBatch> batch,
                  EncodedFrame* out);
 // The bytes of a payload from `offset`, with their checksum, which it computes.
 struct ChunkToEncode {

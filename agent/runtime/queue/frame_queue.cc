@@ -300,11 +300,11 @@ void FrameQueue::AddPayloadFrames(const PayloadItem& item) {
   }
 }
 
-void FrameQueue::AddRecordsFrame(std::string batch) {
+void FrameQueue::AddRecordsFrame(EncodedBatch batch) {
   Frame& frame = frames_.emplace_back();
   frame.sequence = ++last_sequence_;
-  frame.wire_bytes = batch.size() + kFrameOverhead;
-  frame.records = std::make_shared<const std::string>(std::move(batch));
+  frame.wire_bytes = batch.bytes.size() + kFrameOverhead;
+  frame.records = std::make_shared<const EncodedBatch>(std::move(batch));
 }
 
 void FrameQueue::MakeFrames() {
@@ -340,13 +340,13 @@ void FrameQueue::MakeFrames() {
       encoding_ = true;
       mutex_.Unlock();
       std::vector<v1::LossEvent> cut;
-      std::vector<std::string> pieces =
+      std::vector<EncodedBatch> pieces =
           EncodeRecords(batch.step, batch.buffers, &cut);
       batch.buffers.clear();
       mutex_.Lock();
       encoding_ = false;
       for (v1::LossEvent& loss : cut) NoteLoss(batch.step, std::move(loss));
-      for (std::string& piece : pieces) AddRecordsFrame(std::move(piece));
+      for (EncodedBatch& piece : pieces) AddRecordsFrame(std::move(piece));
       if (pieces.empty()) {
         used_bytes_ -= budget;
       } else {
@@ -399,7 +399,9 @@ bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
     }
     if (!MayLeave(credit_bytes)) return false;
     frame = frames_[next_frame_++];
+    if (in_flight_bytes_ == 0) heard_ns_ = clock_->MonotonicNanos();
     in_flight_bytes_ += frame.wire_bytes;
+    sent_ = std::max(sent_, frame.sequence);
     NoteLeft();
     followed = MayLeave(credit_bytes);
     lane = use_lane_ && frame.payload != nullptr &&
@@ -532,6 +534,8 @@ void FrameQueue::Resume(uint64_t sequence) {
   if (payload_credit_ != v1::PAYLOAD_CREDIT_TAKEN) known_.clear();
   NotePayloadCredit(v1::PAYLOAD_CREDIT_TAKEN);
   resumed_ = sequence;
+  ack_fault_ = absl::OkStatus();
+  heard_ns_ = clock_->MonotonicNanos();
   EndHold();
   next_frame_ = 0;
   in_flight_bytes_ = 0;
@@ -556,8 +560,30 @@ bool FrameQueue::HasWorkLocked() const {
          next_frame_ < frames_.size();
 }
 
+absl::Duration FrameQueue::WaitingForAck() const {
+  absl::MutexLock lock(&mutex_);
+  return in_flight_bytes_ == 0
+             ? absl::ZeroDuration()
+             : absl::Nanoseconds(clock_->MonotonicNanos() - heard_ns_);
+}
+
+absl::Status FrameQueue::AckFault() const {
+  absl::MutexLock lock(&mutex_);
+  return ack_fault_;
+}
+
 bool FrameQueue::Ack(const v1::UploadAck& ack) {
   absl::MutexLock lock(&mutex_);
+  const uint64_t sent = std::max(sent_, resumed_);
+  if (const uint64_t acked =
+          std::max({ack.received(), ack.committed(), ack.synced()});
+      acked > sent && ack_fault_.ok()) {
+    ack_fault_ = absl::InternalError(
+        absl::StrCat("the collector acks frame ", acked,
+                     " of this process, which has sent ", sent));
+  }
+  if (!ack_fault_.ok()) return true;
+  heard_ns_ = clock_->MonotonicNanos();
   if (ack.payload_credit() != v1::PAYLOAD_CREDIT_UNSPECIFIED)
     NotePayloadCredit(ack.payload_credit());
   // Before they go as committed.

@@ -115,10 +115,19 @@ class FrameQueue {
   // it says that the collector has no room for payloads Reserve gives none, and
   // waits for room by policy, once.
   bool Ack(const v1::UploadAck& ack);
+  // Of this connection's acks: one that speaks of frames that were never sent.
+  // Nothing it said is believed, and the connection is to be ended.
+  absl::Status AckFault() const;
+  // How long frames have been on their way without a word about any; zero: none
+  // are.
+  absl::Duration WaitingForAck() const;
   // The collector has ended the upload, for a person: `reason`. If it does so
   // again with one and the same frame alone on its way, that frame is dropped
   // as if it were refused: it would never let the others through.
-  void StreamEnded(absl::string_view reason);
+  enum class End : uint8_t { kRefused, kDamaged };
+  // kDamaged: what came did not match its checksum. That is the way's fault and
+  // no frame's, so one is tried some times more.
+  void StreamEnded(absl::string_view reason, End end = End::kRefused);
   // Something has not been sent yet, and need not wait for company.
   bool HasWork() const;
   // How long NextFrame gives nothing because what there is waits for company;
@@ -170,7 +179,7 @@ class FrameQueue {
     // Budget to give back when the frame is committed.
     uint64_t budget_bytes = 0;
     // An encoded RecordBatch.
-    std::shared_ptr<const std::string> records;
+    std::shared_ptr<const EncodedBatch> records;
     Digest digest{};
     std::shared_ptr<Buffer> payload;
     uint64_t offset = 0;
@@ -222,7 +231,8 @@ class FrameQueue {
   void MakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(framing_, mutex_);
   // `lane`: bytes in shared memory stay there.
   void Encode(Frame frame, bool lane, EncodedFrame* out) const;
-  void AddRecordsFrame(std::string batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddRecordsFrame(EncodedBatch batch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPayloadFrames(const PayloadItem& item)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Losses become records, which become frames.
@@ -316,6 +326,11 @@ class FrameQueue {
   std::deque<Frame> kept_ ABSL_GUARDED_BY(mutex_);
   // What the collector of this connection held when it began.
   uint64_t resumed_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The highest number that was ever sent.
+  uint64_t sent_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status ack_fault_ ABSL_GUARDED_BY(mutex_);
+  // When an ack came last, or the first frame left that is on its way.
+  int64_t heard_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t synced_ ABSL_GUARDED_BY(mutex_) = 0;
   // Payloads sent, with the step they were sent in.
   absl::flat_hash_map<Digest, int64_t> known_ ABSL_GUARDED_BY(mutex_);

@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "agent/runtime/queue/frame_queue.h"
+#include "common/records/record_checksum.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -22,6 +23,7 @@ constexpr uint64_t kLossOrderBase = uint64_t{1} << 62;
 constexpr size_t kMaxLossEvents = 1000;
 constexpr uint64_t kMaxLines = 20;
 constexpr int kEndsOfOneFrame = 2;
+constexpr int kDamagesOfOneFrame = 5;
 
 void Say(uint64_t nth, const std::string& what) {
   if (nth > kMaxLines) return;
@@ -50,15 +52,16 @@ void FrameQueue::NoteLoss(int64_t step, v1::LossEvent loss) {
 }
 
 void FrameQueue::AddLosses() {
-  const auto add = [this](int64_t step, v1::LossEvent loss)
-                       ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                         v1::RecordBatch batch;
-                         batch.set_step(step);
-                         v1::Record* const record = batch.add_records();
-                         record->set_order(kLossOrderBase + loss_orders_++);
-                         *record->mutable_loss() = std::move(loss);
-                         AddRecordsFrame(batch.SerializeAsString());
-                       };
+  const auto add = [this](int64_t step,
+                          v1::LossEvent loss) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    v1::RecordBatch batch;
+    batch.set_step(step);
+    v1::Record* const record = batch.add_records();
+    record->set_order(kLossOrderBase + loss_orders_++);
+    *record->mutable_loss() = std::move(loss);
+    SealRecord(record);
+    AddRecordsFrame(EncodedBatch(batch.SerializeAsString()));
+  };
   for (const auto& [place, count] : losses_) {
     v1::LossEvent loss;
     loss.set_reason(place.second);
@@ -99,19 +102,19 @@ void FrameQueue::Refuse(uint64_t sequence, absl::string_view reason,
     return;
   Frame& frame = frames_[sequence - first];
   const std::string why = VisibleText(reason.substr(0, 500));
-  const std::shared_ptr<const std::string> records =
+  const std::shared_ptr<const EncodedBatch> records =
       std::exchange(frame.records, nullptr);
   std::shared_ptr<Buffer> payload = std::exchange(frame.payload, nullptr);
   const Digest digest = frame.digest;
   if (records != nullptr) {
-    const BatchContent held = CountBatch(*records);
+    const BatchContent held = CountBatch(records->bytes);
     // A report of losses: counted already, and the collector counts the frame.
     if (held.records == 0) return;
     v1::LossEvent loss;
     loss.set_reason(v1::LOSS_REASON_COLLECTOR_REFUSED);
     loss.set_records(held.records);
     loss.set_payloads(held.payloads);
-    loss.set_bytes(records->size());
+    loss.set_bytes(records->bytes.size());
     loss.set_detail(absl::StrCat("frame ", sequence, ": ", why));
     NoteLoss(held.step, std::move(loss));
     Say(++refused_frames_,
@@ -180,7 +183,7 @@ v1::Undelivered FrameQueue::Undelivered(bool spool_delivers) const {
   for (const Frame& frame : frames_) {
     if (frame.sequence <= safe) continue;
     if (frame.records != nullptr) {
-      const BatchContent held = CountBatch(*frame.records);
+      const BatchContent held = CountBatch(frame.records->bytes);
       add_records(held.step, held.records);
     } else if (frame.payload != nullptr) {
       add_payload(frame.digest, PayloadSize({frame.digest, frame.payload}));
@@ -203,7 +206,7 @@ v1::Undelivered FrameQueue::Undelivered(bool spool_delivers) const {
   return left;
 }
 
-void FrameQueue::StreamEnded(absl::string_view reason) {
+void FrameQueue::StreamEnded(absl::string_view reason, End end) {
   absl::MutexLock lock(&mutex_);
   // Those that the collector had when the connection began end nothing.
   size_t held = 0;
@@ -213,9 +216,15 @@ void FrameQueue::StreamEnded(absl::string_view reason) {
   alone_until_ = std::max(alone_until_, frames_[next_frame_ - 1].sequence);
   if (suspect_ != first) suspect_ends_ = 0;
   suspect_ = first;
+  const bool damaged = end == End::kDamaged;
   // Any of several may be the one.
-  if (next_frame_ - held > 1 || ++suspect_ends_ < kEndsOfOneFrame) return;
-  Refuse(first, absl::StrCat("it ends the upload each time: ", reason),
+  if (next_frame_ - held > 1 ||
+      ++suspect_ends_ < (damaged ? kDamagesOfOneFrame : kEndsOfOneFrame))
+    return;
+  Refuse(first,
+         damaged ? absl::StrCat("it was damaged on the way ", suspect_ends_,
+                                " times: ", reason)
+                 : absl::StrCat("it ends the upload each time: ", reason),
          /*by_us=*/true);
 }
 

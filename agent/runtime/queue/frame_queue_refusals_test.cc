@@ -191,5 +191,57 @@ TEST_F(FrameQueueTest, AnUploadThatGetsOnIsNotSuspected) {
   EXPECT_EQ(stats.lost_records, 0u);
 }
 
+// F7: the way's fault costs nothing as long as the frame gets through once.
+TEST_F(FrameQueueTest, ADamagedFrameIsSentAgainAndGivenUpAfterFiveTimes) {
+  Make(1 << 20, OverflowPolicy::kBlock);
+  queue_->SubmitRecords(Records(4, 3));
+  ASSERT_EQ(Drain().size(), 1u);
+  for (int time = 1; time < 5; ++time) {
+    queue_->StreamEnded("damaged", FrameQueue::End::kDamaged);
+    queue_->Resume(0);
+    const std::vector<v1::UploadFrame> again = Drain();
+    ASSERT_EQ(again.size(), 1u) << time;
+    EXPECT_EQ(again[0].batch().records_size(), 3) << time;
+  }
+  queue_->StreamEnded("damaged", FrameQueue::End::kDamaged);
+  queue_->Resume(0);
+  v1::UploadFrame frame;
+  ASSERT_TRUE(Next(testing::kUnboundedCredit, &frame));
+  EXPECT_EQ(frame.sequence(), 1u);
+  EXPECT_FALSE(frame.has_batch()) << "its number must come all the same";
+  Commit(1);
+  ASSERT_TRUE(Next(testing::kUnboundedCredit, &frame));
+  const v1::LossEvent& loss = frame.batch().records(0).loss();
+  EXPECT_EQ(loss.reason(), v1::LOSS_REASON_COLLECTOR_REFUSED);
+  EXPECT_EQ(loss.records(), 3u);
+  EXPECT_EQ(loss.detail(),
+            "frame 1: it was damaged on the way 5 times: damaged");
+}
+
+// F8
+TEST_F(FrameQueueTest, AnAckOfWhatWasNeverSentIsNotBelieved) {
+  Make(1 << 20, OverflowPolicy::kBlock);
+  queue_->SubmitRecords(Records(4, 3));
+  ASSERT_EQ(Drain().size(), 1u);
+  queue_->SubmitRecords(Records(5, 3));
+  v1::UploadAck ack;
+  ack.set_committed(1'048'577);
+  queue_->Ack(ack);
+  EXPECT_EQ(
+      queue_->AckFault().message(),
+      "the collector acks frame 1048577 of this process, which has sent 1");
+  EXPECT_FALSE(
+      queue_->Flush(v1::DURABILITY_COMMITTED, absl::ZeroDuration()).ok());
+  // The next connection begins where the collector really is.
+  queue_->Resume(0);
+  EXPECT_TRUE(queue_->AckFault().ok());
+  const std::vector<v1::UploadFrame> frames = Drain();
+  ASSERT_EQ(frames.size(), 2u);
+  EXPECT_EQ(frames[1].batch().step(), 5);
+  Commit(2);
+  EXPECT_TRUE(
+      queue_->Flush(v1::DURABILITY_COMMITTED, absl::ZeroDuration()).ok());
+}
+
 }  // namespace
 }  // namespace rankprobe

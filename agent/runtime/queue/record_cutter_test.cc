@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "agent/runtime/queue/frame_encoding.h"
+#include "common/io/crc32c.h"
 #include "common/records/cut_value.h"
+#include "common/records/record_checksum.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
@@ -153,13 +155,18 @@ TEST(RecordCutterTest, BatchesCarryTheRestAndEachFitsAFrame) {
   nameless->mutable_call()->set_entry(std::string(5000, 'n'));
   *buffers[0]->Add() = Call();
   std::vector<v1::LossEvent> losses;
-  const std::vector<std::string> batches = EncodeRecords(7, buffers, &losses);
+  const std::vector<EncodedBatch> batches = EncodeRecords(7, buffers, &losses);
   uint64_t records = 0, payloads = 0;
-  for (const std::string& bytes : batches) {
+  for (const auto& [bytes, crc32c] : batches) {
+    EXPECT_EQ(crc32c, Crc32c(bytes));
     EXPECT_LE(bytes.size(), kChunkBytes);
     v1::RecordBatch batch;
     ASSERT_TRUE(batch.ParseFromString(bytes));
     EXPECT_EQ(batch.step(), 7);
+    for (const v1::Record& record : batch.records()) {
+      std::string encoded;
+      EXPECT_TRUE(record.has_crc32c() && EncodeRecord(record, &encoded).ok());
+    }
     const BatchContent content = CountBatch(bytes);
     EXPECT_EQ(content.step, 7);
     records += content.records;

@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/monotonic_time.h"
+#include "common/rpc/checked_message.h"
 
 namespace rankprobe {
 
@@ -83,10 +84,13 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
     Finish();
     return true;
   }
-  // Of a stream that is done.
+  // Of a stream that is done. DATA_LOSS: what came was damaged on the way.
   grpc::Status status() const {
     absl::MutexLock lock(&mutex_);
-    return status_;
+    return damaged_ ? grpc::Status(grpc::StatusCode::DATA_LOSS,
+                                   "what the collector sent was damaged on "
+                                   "the way: its checksum does not match")
+                    : status_;
   }
 
   // Ends the stream and waits until gRPC is done with it.
@@ -114,11 +118,14 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) {
+    if (const bool damaged = ok && IsDamaged(incoming_); !ok || damaged) {
       {
         absl::MutexLock lock(&mutex_);
         read_ended_ = true;
+        damaged_ = damaged;
       }
+      // Nothing that follows is read, so that gRPC would tell no end either.
+      if (damaged) context_.TryCancel();
       wake_();
       return;
     }
@@ -165,6 +172,7 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
   bool wake_when_written_ ABSL_GUARDED_BY(mutex_) = false;
   bool write_failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool read_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool damaged_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
   std::deque<Response> read_ ABSL_GUARDED_BY(mutex_);

@@ -8,6 +8,7 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "agent/runtime/session/spool_drain.h"
+#include "common/rpc/checked_message.h"
 #include "common/rpc/grpc_channel.h"
 #include "common/rpc/lane_socket.h"
 
@@ -24,18 +25,17 @@ constexpr absl::Duration kLanePatience = absl::Milliseconds(250);
 // The tail's owner goes along until the transport has written it.
 grpc::ByteBuffer ToByteBuffer(EncodedFrame frame) {
   using Owner = std::shared_ptr<const void>;
-  grpc::Slice slices[2] = {grpc::Slice(frame.head), grpc::Slice()};
-  if (frame.tail.empty()) return grpc::ByteBuffer(slices, 1);
+  if (frame.tail.empty()) {
+    const grpc::Slice slice(frame.head + frame.foot);
+    return grpc::ByteBuffer(&slice, 1);
+  }
+  grpc::Slice slices[3] = {grpc::Slice(frame.head), grpc::Slice(),
+                           grpc::Slice(frame.foot)};
   slices[1] = grpc::Slice(
       const_cast<char*>(frame.tail.data()), frame.tail.size(),
       +[](void* owner) { delete static_cast<Owner*>(owner); },
       new Owner(std::move(frame.tail_owner)));
-  return grpc::ByteBuffer(slices, 2);
-}
-
-grpc::ByteBuffer ToByteBuffer(const v1::UploadFrame& frame) {
-  const grpc::Slice bytes(frame.SerializeAsString());
-  return grpc::ByteBuffer(&bytes, 1);
+  return grpc::ByteBuffer(slices, 3);
 }
 
 bool IsAway(const grpc::Status& status) {
@@ -223,6 +223,7 @@ void CollectorLink::StayConnected() {
     }
     backoff = was_connected ? options_.reconnect_min
                             : std::min(backoff * 2, options_.reconnect_max);
+    if (std::exchange(damaged_, false)) backoff = AfterDamage();
     // There is another leaf, or soon will be.
     if (finder_.is_root()) backoff = std::min(backoff, kMaxLeafBackoff);
     // Jitter: a thousand ranks must not come back in the same moment.
@@ -234,6 +235,19 @@ void CollectorLink::StayConnected() {
       if (!outbox_->Wait(std::min(Until(until), kSilence / 2))) return;
     }
   }
+}
+
+// A step may wait for what was damaged: it is sent again at once, as long as
+// anything gets through.
+absl::Duration CollectorLink::AfterDamage() {
+  SessionStats stats;
+  queue_->FillStats(&stats);
+  damaged_backoff_ =
+      stats.committed_sequence > committed_when_damaged_
+          ? kDamagedBackoff
+          : std::min(damaged_backoff_ * 2, options_.reconnect_min);
+  committed_when_damaged_ = stats.committed_sequence;
+  return damaged_backoff_;
 }
 
 v1::AgentEvent CollectorLink::HelloEvent() {
@@ -251,6 +265,7 @@ v1::AgentEvent CollectorLink::HelloEvent() {
   hello->set_incarnation_secret(options_.incarnation_secret);
   hello->set_step(gate_->step());
   hello->set_plan_epoch(gate_->epoch());
+  hello->set_plan_digest(gate_->plan_digest());
   return event;
 }
 
@@ -321,14 +336,34 @@ bool CollectorLink::RunConnection() {
     }
     v1::UploadAck ack;
     while (upload != nullptr && upload->Pop(&ack)) {
+      if (ack.committed() > acked_) ack_patience_ = kAckPatience;
+      acked_ = std::max(acked_, ack.committed());
       if (ack.retry_after_ms() > 0)
         hold_until = MonotonicAfter(absl::Milliseconds(ack.retry_after_ms()));
     }
     if (unwanted) break;
     SpoolFrames();
     if (welcomed) ShipFlight();
+    if (const absl::Status fault = queue_->AckFault();
+        upload != nullptr && !fault.ok()) {
+      NoteError(fault);
+      break;
+    }
+    // A length that was damaged on the way makes the other side wait for bytes
+    // that never come, and it has nothing to say meanwhile.
+    if (const absl::Duration silent = queue_->WaitingForAck();
+        upload != nullptr && silent > ack_patience_) {
+      NoteError(absl::DeadlineExceededError(
+          absl::StrCat("the collector says nothing of what it was sent ",
+                       absl::FormatDuration(silent), " ago")));
+      // Its disk may be slow.
+      ack_patience_ = std::min(ack_patience_ * 2, kMaxAckPatience);
+      break;
+    }
     if (control.done() || (upload != nullptr && upload->done())) {
       const bool session = control.done();
+      damaged_ = (session ? control.status() : upload->status()).error_code() ==
+                 grpc::StatusCode::DATA_LOSS;
       NoteEnd(session ? control.status() : upload->status(), welcomed);
       if (!session) NoteUploadEnd(upload->status());
       break;
@@ -380,7 +415,7 @@ void CollectorLink::SendNext(UploadStream* upload) {
   TryLane();
   v1::UploadFrame offers;
   if (EncodedFrame frame; queue_->NextOffers(offers.mutable_offers())) {
-    upload->Write(ToByteBuffer(offers));
+    upload->Write(ToCheckedBytes(offers));
   } else if (queue_->NextFrame(credit_, &frame)) {
     const bool followed = frame.followed;
     upload->Write(ToByteBuffer(std::move(frame)), followed || queue_->HasWork(),
@@ -441,7 +476,7 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
     decided_.NotifyAll();
     TellFound();
   }
-  upload->Write(ToByteBuffer(open));
+  upload->Write(ToCheckedBytes(open));
   return upload;
 }
 

@@ -96,11 +96,17 @@ class CollectorLink {
   };
   // How long a collector may take to appear before its absence is told.
   static constexpr absl::Duration kSilence = absl::Milliseconds(900);
+  static constexpr absl::Duration kDamagedBackoff = absl::Milliseconds(2);
+  // How long frames may be on their way without a word about any before the
+  // connection is made anew.
+  static constexpr absl::Duration kAckPatience = absl::Seconds(2);
+  static constexpr absl::Duration kMaxAckPatience = absl::Seconds(30);
 
   void Work();
   bool DrainOrphans();
   void StayConnected();
   bool RunConnection();
+  absl::Duration AfterDamage();
   CollectorFinder NewFinder();
   // The one that was named or, where that is a root, the leaf that it names.
   absl::StatusOr<std::shared_ptr<Target>> Locate(CollectorFinder* finder,
@@ -192,6 +198,15 @@ class CollectorLink {
   // Worker only: what the flight recorder held and is being sent.
   std::optional<FlightRing::Contents> shipping_;
   size_t shipped_buffers_ = 0;
+  // Worker only: the last connection ended because something was damaged on the
+  // way; how long the last one that did was waited for, and what was committed
+  // then.
+  bool damaged_ = false;
+  absl::Duration damaged_backoff_ = kDamagedBackoff;
+  uint64_t committed_when_damaged_ = 0;
+  // Worker only.
+  absl::Duration ack_patience_ = kAckPatience;
+  uint64_t acked_ = 0;
   // It waits for room, which acks give.
   std::atomic<bool> ships_{false};
 

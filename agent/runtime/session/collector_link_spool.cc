@@ -59,7 +59,8 @@ void CollectorLink::SpoolNewFrames() {
     if (frame.head.empty()) {
       spool_->Skip(frame.sequence);
     } else {
-      status = spool_->Append(frame.sequence, frame.head, frame.tail);
+      status =
+          spool_->Append(frame.sequence, frame.head, frame.tail, frame.foot);
       if (!status.ok()) TellSpool(status);
       if (status.ok() || !Keeps()) queue_->NoteSpooled(frame.sequence);
     }

@@ -64,6 +64,10 @@ void CollectorLink::NoteUploadEnd(const grpc::Status& status) {
       queue_->StreamEnded(status.ok() ? "no reason given"
                                       : FromGrpc(status).message());
       break;
+    case grpc::StatusCode::DATA_LOSS:
+      queue_->StreamEnded(FromGrpc(status).message(),
+                          FrameQueue::End::kDamaged);
+      break;
     default:
       break;
   }

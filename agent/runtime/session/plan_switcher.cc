@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/step_range.h"
 #include "common/config/api_list.h"
+#include "common/config/plan_digest.h"
 
 namespace rankprobe {
 namespace {
@@ -16,6 +17,13 @@ namespace {
 constexpr size_t kMaxAgreed = 16;
 
 absl::StatusOr<std::shared_ptr<const Plan>> PlanOf(const v1::PlanSpec& spec) {
+  // A part of a plan would be another plan.
+  if (!spec.GetReflection()->GetUnknownFields(spec).empty()) {
+    return absl::InvalidArgumentError(
+        "the plan has fields that this agent does not know: the collector is "
+        "of "
+        "a newer version");
+  }
   RP_ASSIGN_OR_RETURN(ConfigResult parsed, ParseConfig(spec.config_json(), {}));
   if (!spec.api_list().empty())
     RP_RETURN_IF_ERROR(ParseApiList(spec.api_list()).status());
@@ -59,6 +67,7 @@ ActivePlan PlanSwitcher::BeginStep(int64_t step,
     applied->emplace();
     (*applied)->set_epoch(current_.epoch);
     (*applied)->set_step(step);
+    (*applied)->set_plan_digest(current_.digest);
   }
   return Current();
 }
@@ -111,13 +120,7 @@ v1::PlanPrepared PlanSwitcher::Prepare(const v1::PlanSpec& spec) {
                                    " has passed; the rank is in step ", step_));
   } else {
     answer.set_accepted(true);
-    prepared_ = Held{spec.epoch(),
-                     spec.enabled(),
-                     spec.source() == v1::PlanSpec::SOURCE_FILE,
-                     spec.effective_at_step(),
-                     spec.for_steps(),
-                     spec.from_first_step(),
-                     *std::move(plan)};
+    prepared_ = HeldOf(spec, *std::move(plan));
   }
   return answer;
 }
@@ -141,6 +144,18 @@ std::optional<v1::PlanPrepared> PlanSwitcher::Commit(uint64_t epoch) {
   }
   Agree(std::move(plan));
   return std::nullopt;
+}
+
+PlanSwitcher::Held PlanSwitcher::HeldOf(const v1::PlanSpec& spec,
+                                        std::shared_ptr<const Plan> plan) {
+  return Held{spec.epoch(),
+              spec.enabled(),
+              spec.source() == v1::PlanSpec::SOURCE_FILE,
+              spec.effective_at_step(),
+              spec.for_steps(),
+              spec.from_first_step(),
+              std::move(plan),
+              PlanDigest(spec)};
 }
 
 bool PlanSwitcher::IsAgreed(uint64_t epoch) const {
@@ -172,10 +187,7 @@ void PlanSwitcher::Adopt(const v1::PlanSpec& spec) {
   if (spec.epoch() <= current_.epoch || IsAgreed(spec.epoch())) return;
   if (prepared_.has_value() && prepared_->epoch == spec.epoch())
     prepared_.reset();
-  Agree(Held{spec.epoch(), spec.enabled(),
-             spec.source() == v1::PlanSpec::SOURCE_FILE,
-             spec.effective_at_step(), spec.for_steps(), spec.from_first_step(),
-             *std::move(plan)});
+  Agree(HeldOf(spec, *std::move(plan)));
 }
 
 int64_t PlanSwitcher::step() const {
@@ -186,6 +198,11 @@ int64_t PlanSwitcher::step() const {
 uint64_t PlanSwitcher::epoch() const {
   absl::MutexLock lock(&mutex_);
   return current_.epoch;
+}
+
+std::string PlanSwitcher::plan_digest() const {
+  absl::MutexLock lock(&mutex_);
+  return current_.digest;
 }
 
 uint64_t PlanSwitcher::heard_epoch() const {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -53,6 +54,8 @@ class PlanSwitcher {
 
   int64_t step() const;
   uint64_t epoch() const;
+  // Of the plan of that epoch, to be told with it; empty for the process' own.
+  std::string plan_digest() const;
   // Highest epoch that was ever heard of, in force or not.
   uint64_t heard_epoch() const;
 
@@ -67,6 +70,8 @@ class PlanSwitcher {
     // for_steps are counted from where it takes effect.
     bool from_first_step = false;
     std::shared_ptr<const Plan> plan;
+    // PlanDigest; empty: the process' own plan.
+    std::string digest;
   };
 
   struct FileEdit {
@@ -77,6 +82,8 @@ class PlanSwitcher {
   };
 
   ActivePlan Current() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static Held HeldOf(const v1::PlanSpec& spec,
+                     std::shared_ptr<const Plan> plan);
   bool IsAgreed(uint64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Agree(Held plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "common/config/plan_digest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -44,6 +45,31 @@ TEST_F(PlanSwitcherTest, ACommittedPlanTakesEffectOnItsStep) {
   EXPECT_EQ(applied_->step(), 5);
   EXPECT_TRUE(Enabled(6));
   EXPECT_FALSE(applied_.has_value()) << "reported once";
+}
+
+TEST_F(PlanSwitcherTest, SaysWhichPlanItApplied) {
+  EXPECT_EQ(gate_.plan_digest(), "");
+  Enabled(3);
+  EXPECT_TRUE(gate_.Prepare(Spec(1, 5)).accepted());
+  EXPECT_FALSE(gate_.Commit(1).has_value());
+  Enabled(5);
+  ASSERT_TRUE(applied_.has_value());
+  EXPECT_EQ(applied_->plan_digest(), PlanDigest(Spec(1, 9)));
+  EXPECT_EQ(gate_.plan_digest(), applied_->plan_digest());
+  EXPECT_NE(applied_->plan_digest(), PlanDigest(Spec(2, 5)));
+  EXPECT_NE(applied_->plan_digest(), PlanDigest(Spec(1, 5, false)));
+}
+
+TEST_F(PlanSwitcherTest, APlanWithAFieldOfANewerVersionIsRefused) {
+  v1::PlanSpec spec = Spec(1, 5);
+  spec.GetReflection()->MutableUnknownFields(&spec)->AddVarint(4000, 1);
+  const v1::PlanPrepared answer = gate_.Prepare(spec);
+  EXPECT_FALSE(answer.accepted());
+  EXPECT_THAT(answer.reason(),
+              HasSubstr("fields that this agent does not know"));
+  gate_.Adopt(spec);
+  Enabled(6);
+  EXPECT_EQ(gate_.epoch(), 0u);
 }
 
 TEST_F(PlanSwitcherTest, APassedStepIsRefused) {

@@ -21,8 +21,7 @@
 namespace rankprobe {
 namespace {
 
-constexpr char kMagic[] = "RPQ2";
-constexpr char kOldMagic[] = "RPQ1";
+constexpr char kMagic[] = "RPQ3";
 constexpr size_t kMagicBytes = 4;
 constexpr size_t kHeadBytes = 8;
 // Above any frame; a length beyond it is not one.
@@ -37,15 +36,16 @@ std::string PathOf(const std::string& directory, const v1::Identity& identity) {
 }
 
 absl::Status AppendFrame(WritableFile* file, absl::string_view head,
-                         absl::string_view tail) {
+                         absl::string_view tail, absl::string_view foot) {
   std::array<char, kHeadBytes> header;
-  const auto length = static_cast<uint32_t>(head.size() + tail.size());
+  const auto length =
+      static_cast<uint32_t>(head.size() + tail.size() + foot.size());
   // The hosts we build for are little-endian.
-  const uint32_t crc = Crc32c(absl::StrCat(head, tail));
+  const uint32_t crc = Crc32c(foot, Crc32c(tail, Crc32c(head)));
   std::memcpy(header.data(), &length, 4);
   std::memcpy(header.data() + 4, &crc, 4);
   const absl::string_view pieces[] = {
-      {header.data(), header.size()}, head, tail};
+      {header.data(), header.size()}, head, tail, foot};
   return file->Append(pieces);
 }
 
@@ -98,7 +98,7 @@ absl::Status Spool::NextFile() {
   hello.set_incarnation_secret(options_.secret);
   const std::string text = hello.SerializeAsString();
   absl::Status begun = file->Append(absl::string_view(kMagic, kMagicBytes));
-  if (begun.ok()) begun = AppendFrame(file.get(), text, {});
+  if (begun.ok()) begun = AppendFrame(file.get(), text, {}, {});
   if (!begun.ok()) {
     // It is none of parts_, which are deleted some time.
     file.reset();
@@ -113,8 +113,8 @@ absl::Status Spool::NextFile() {
 }
 
 absl::Status Spool::Append(uint64_t sequence, absl::string_view head,
-                           absl::string_view tail) {
-  const uint64_t size = kHeadBytes + head.size() + tail.size();
+                           absl::string_view tail, absl::string_view foot) {
+  const uint64_t size = kHeadBytes + head.size() + tail.size() + foot.size();
   if (refusing_ && parts_.empty() && committed_ >= skipped_) refusing_ = false;
   if (refusing_ || bytes_ + size > options_.max_bytes) {
     Skip(sequence);
@@ -124,7 +124,7 @@ absl::Status Spool::Append(uint64_t sequence, absl::string_view head,
   absl::Status status;
   if (file_ == nullptr || parts_.back().bytes >= options_.file_bytes)
     status = NextFile();
-  if (status.ok()) status = AppendFrame(file_.get(), head, tail);
+  if (status.ok()) status = AppendFrame(file_.get(), head, tail, foot);
   if (!status.ok()) {
     Skip(sequence);
     file_.reset();
@@ -291,17 +291,14 @@ absl::StatusOr<OrphanSpool::Frame> OrphanSpool::Next() {
       std::array<char, kMagicBytes> magic{};
       if (size_ >= kMagicBytes)
         RP_RETURN_IF_ERROR(file_->Read(0, absl::MakeSpan(magic)));
-      const bool old = std::memcmp(magic.data(), kOldMagic, kMagicBytes) == 0;
-      if (size_ >= kMagicBytes && !old &&
+      if (size_ >= kMagicBytes &&
           std::memcmp(magic.data(), kMagic, kMagicBytes) != 0)
         return absl::DataLossError(absl::StrCat(path, " is not a spool"));
       const absl::StatusOr<std::string> hello =
           size_ >= kMagicBytes
               ? ReadFrame()
               : absl::StatusOr<std::string>(absl::NotFoundError("torn"));
-      if (!hello.ok() ||
-          !(old ? hello_.mutable_identity()->ParseFromString(*hello)
-                : hello_.ParseFromString(*hello))) {
+      if (!hello.ok() || !hello_.ParseFromString(*hello)) {
         // Begun on a full disk, say: what came later has a file of its own.
         file_.reset();
         ++file_index_;

@@ -4,10 +4,9 @@
 // A directory holds the spools of several lives of a rank (or of several
 // ranks): {incarnation}.lock, held while its process lives, and
 // {incarnation}.{number}.spool, each
-//   "RPQ2" | hello frame | upload frames ...
+//   "RPQ3" | hello frame | upload frames ...
 //   frame: length u32 | crc32c u32 | bytes       (little-endian)
-// The hello holds the identity and the incarnation's secret. "RPQ1", of older
-// agents, has an Identity in its place.
+// The hello holds the identity and the incarnation's secret.
 // A torn frame at the end of a file is where its process died.
 //
 // Ownership: the session; FileSystem outlives it. Threads: one at a time.
@@ -52,11 +51,11 @@ class Spool {
       const Options& options, const v1::Identity& identity,
       FileSystem* file_system);
 
-  // An encoded UploadFrame in two pieces. Sequence numbers rise.
+  // An encoded UploadFrame in three pieces. Sequence numbers rise.
   // RESOURCE_EXHAUSTED beyond max_bytes; after that frames are refused until
   // all so far are committed, so that it has no holes.
   absl::Status Append(uint64_t sequence, absl::string_view head,
-                      absl::string_view tail);
+                      absl::string_view tail, absl::string_view foot);
   // A frame that is not to be here. Those behind it are refused until it is
   // committed.
   void Skip(uint64_t sequence);

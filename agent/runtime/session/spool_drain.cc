@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/checked_message.h"
 #include "common/rpc/grpc_channel.h"
 #include "common/text/visible_text.h"
 
@@ -24,8 +25,11 @@ grpc::ByteBuffer ToByteBuffer(const std::string& bytes) {
 
 absl::Status EndOf(const grpc::Status& status) {
   // An end without an error is no success before all is committed.
-  return status.ok() ? absl::UnavailableError("the stream has ended")
-                     : FromGrpc(status);
+  if (status.ok()) return absl::UnavailableError("the stream has ended");
+  // What was damaged on the way is sent again.
+  if (status.error_code() == grpc::StatusCode::DATA_LOSS)
+    return absl::UnavailableError(FromGrpc(status).message());
+  return FromGrpc(status);
 }
 
 }  // namespace
@@ -79,7 +83,7 @@ absl::Status SpoolDrain::Deliver(OrphanSpool* spool, ControlStream* control,
   open.mutable_open()->set_session_id(welcome.session_id());
   *open.mutable_open()->mutable_identity() = spool->identity();
   if (next.ok()) open.mutable_open()->set_first_sequence(next->sequence);
-  upload->Write(ToByteBuffer(open.SerializeAsString()));
+  upload->Write(ToCheckedBytes(open));
   uint64_t committed = welcome.resume_after_sequence(), last = 0;
   uint64_t credit = std::max<uint64_t>(welcome.credit_bytes(), 1);
   uint64_t in_flight = 0;

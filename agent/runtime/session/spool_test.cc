@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/io/checksum_field.h"
 #include "common/io/crc32c.h"
 #include "common/testing/fault_file_system.h"
 #include "gtest/gtest.h"
@@ -45,7 +46,8 @@ class SpoolTest : public ::testing::Test {
     frame.mutable_chunk()->set_data(std::string(500, 'x'));
     const std::string bytes = frame.SerializeAsString();
     return spool->Append(sequence, absl::string_view(bytes).substr(0, 10),
-                         absl::string_view(bytes).substr(10));
+                         absl::string_view(bytes).substr(10),
+                         ChecksumField(Crc32c(bytes)));
   }
   static std::vector<uint64_t> Sequences(OrphanSpool* spool) {
     std::vector<uint64_t> out;
@@ -215,38 +217,6 @@ TEST_F(SpoolTest, IsBoundedAndHasNoHoles) {
   EXPECT_EQ(Sequences(orphans[0].get()), (std::vector<uint64_t>{42}));
 }
 
-TEST_F(SpoolTest, WhatAnOlderAgentLeftIsReadToo) {
-  ASSERT_TRUE(fs_.CreateDirectories("/spool").ok());
-  { auto lock = *fs_.Lock("/spool/0000000000000007.lock"); }
-  ASSERT_TRUE(fs_.OpenForWrite("/spool/0000000000000007.lock",
-                               FileSystem::OpenMode::kTruncate)
-                  .ok());
-  v1::Identity identity;
-  identity.set_run("run");
-  identity.set_rank(3);
-  identity.set_incarnation(7);
-  v1::UploadFrame frame;
-  frame.set_sequence(5);
-  std::string file = "RPQ1";
-  for (const std::string& bytes :
-       {identity.SerializeAsString(), frame.SerializeAsString()}) {
-    const auto length = static_cast<uint32_t>(bytes.size());
-    const uint32_t crc = Crc32c(bytes);
-    file.append(reinterpret_cast<const char*>(&length), 4);
-    file.append(reinterpret_cast<const char*>(&crc), 4);
-    file.append(bytes);
-  }
-  ASSERT_TRUE((*fs_.OpenForWrite("/spool/0000000000000007.00000000.spool",
-                                 FileSystem::OpenMode::kTruncate))
-                  ->Append(absl::string_view(file))
-                  .ok());
-  auto orphans = Find();
-  ASSERT_EQ(orphans.size(), 1u);
-  EXPECT_EQ(orphans[0]->identity().rank(), 3);
-  EXPECT_EQ(orphans[0]->secret(), "");
-  EXPECT_EQ(Sequences(orphans[0].get()), (std::vector<uint64_t>{5}));
-}
-
 TEST_F(SpoolTest, ATornFrameEndsIt) {
   std::unique_ptr<Spool> spool = Open();
   for (uint64_t i = 1; i <= 5; ++i) ASSERT_TRUE(Append(spool.get(), i).ok());
@@ -305,7 +275,7 @@ TEST_F(SpoolTest, FilesThatAreNoSpoolAreLeftAlone) {
   // One whose process died before its first frame was whole goes.
   auto torn = *fs_.OpenForWrite("/spool/0000000000000009.00000000.spool",
                                 FileSystem::OpenMode::kTruncate);
-  ASSERT_TRUE(torn->Append(absl::string_view("RPQ1\xff\xff\xff\xff....")).ok());
+  ASSERT_TRUE(torn->Append(absl::string_view("RPQ3\xff\xff\xff\xff....")).ok());
   EXPECT_TRUE(Find().empty());
   EXPECT_TRUE(fs_.List("/spool")->empty());
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "agent/runtime/queue/frame_queue.h"
+#include "common/io/checksum_field.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe::testing {
@@ -54,6 +55,8 @@ class FrameQueueTest : public ::testing::Test {
     if (!queue_->NextFrame(credit, &encoded)) return false;
     std::string bytes = encoded.head;
     bytes.append(encoded.tail.data(), encoded.tail.size());
+    bytes += encoded.foot;
+    EXPECT_TRUE(MatchesChecksum(bytes));
     EXPECT_TRUE(frame->ParseFromString(bytes));
     EXPECT_EQ(frame->sequence(), encoded.sequence);
     return true;

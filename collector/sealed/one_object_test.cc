@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// One object of a store changed, cut, replaced or removed: what it had is named as
+// missing, all else is exported with its own bytes, and no list ends.
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "collector/archive/export.h"
+#include "collector/sealed/log_heads.h"
+#include "collector/sealed/maintenance_log.h"
+#include "collector/sealed/sealed_keys.h"
+#include "collector/sealed/sealed_reader.h"
+#include "collector/sealed/store_verify.h"
+#include "collector/sealed/testing/whole_steps.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using testing::AddCall;
+using testing::FaultObjectStore;
+using testing::Frames;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::MakeIdentity;
+using testing::RandomBytes;
+using testing::SealerTest;
+using testing::TreeOf;
+
+constexpr char kManifest[] = "/manifest.json";
+
+class OneObject : public SealerTest {
+ protected:
+  // One call, whose output is a tensor.
+  static void AddStep(Frames* frames, int64_t step) {
+    const std::string data = RandomBytes(static_cast<uint64_t>(step), 4000);
+    frames->AddPayload(data);
+    v1::RecordBatch* const batch = frames->AddBatch(step);
+    v1::StepBegin* const begin = batch->add_records()->mutable_step_begin();
+    begin->set_task("tensor");
+    begin->set_level("L1");
+    begin->set_has_payloads(true);
+    AddCall(1, "Torch.relu.0.forward", data, batch);
+    v1::CallPhase* const call = batch->mutable_records(1)->mutable_call();
+    call->set_kind(v1::CALL_KIND_API_FORWARD);
+    v1::TensorSummary* const tensor =
+        call->mutable_output()->mutable_items(0)->mutable_tensor();
+    tensor->set_dtype(v1::DTYPE_FLOAT32);
+    tensor->add_shape(1000);
+    v1::Record* const end = batch->add_records();
+    end->set_order(2);
+    end->mutable_step_end()->set_call_phases(1);
+    end->mutable_step_end()->set_payloads(1);
+  }
+  // Steps 0 to 5 of two runs, in sets of two.
+  void SealTwoRuns() {
+    for (const std::string run : {"run", "other"}) {
+      const std::unique_ptr<Store> store = OpenStore();
+      Frames frames(MakeIdentity(run, 0, 7));
+      for (int64_t step = 0; step < 6; ++step) AddStep(&frames, step);
+      Commit(store.get(), frames);
+      SealerOptions options;
+      options.block_steps = 2;
+      ASSERT_EQ(SealAll(OpenSealer(store.get(), &objects_, options).get()),
+                absl::OkStatus());
+    }
+  }
+  struct Exported {
+    absl::Status status;
+    uint64_t gaps = 0;
+    std::map<std::string, std::string> files;
+  };
+  Exported Export(const std::string& run) {
+    SealedReader reader(&objects_);
+    ExportOptions options;
+    options.run = run;
+    const std::string directory = absl::StrCat(root_, "/export", exports_++);
+    const auto done =
+        ExportRunToDirectory(&reader, options, file_system_.get(), directory);
+    Exported exported;
+    exported.status = done.status();
+    if (!done.ok()) return exported;
+    exported.gaps = done->gaps();
+    exported.files = TreeOf(directory);
+    exported.files.erase(kManifest);
+    std::filesystem::remove_all(directory);
+    return exported;
+  }
+  std::vector<std::string> Verify(bool read_data) {
+    v1::VerifyRequest request;
+    request.set_read_data(read_data);
+    const auto report = VerifyObjectStore(&objects_, request, {});
+    EXPECT_TRUE(report.ok()) << report.status();
+    if (!report.ok()) return {};
+    return {report->faults().begin(), report->faults().end()};
+  }
+  size_t CountRuns() {
+    SealedReader reader(&objects_);
+    const auto runs = reader.ListRuns();
+    EXPECT_TRUE(runs.ok()) << runs.status();
+    return runs.ok() ? runs->size() : 0;
+  }
+  std::string KeyWith(const std::string& part) {
+    std::string found;
+    const std::string run_key = sealed::RunKey("run");
+    for (const auto& [key, bytes] : objects_.objects())
+      if (absl::StrContains(key, part) && absl::StrContains(key, run_key))
+        found = key;
+    return found;
+  }
+
+  FaultObjectStore objects_;
+  int exports_ = 0;
+};
+
+// F3, F4: what plain verify, ledger and export had no word of.
+TEST_F(OneObject, ALogThatWasCutIsToldFromOneThatEnds) {
+  SealTwoRuns();
+  EXPECT_THAT(Verify(false), IsEmpty());
+  const auto whole = objects_.objects();
+  const std::string last = KeyWith("/log/");
+  ASSERT_TRUE(absl::EndsWith(last, "03")) << last;
+  const Exported before = Export("run");
+  ASSERT_EQ(before.gaps, 0u);
+
+  objects_.mutable_objects()->erase(last);
+  auto faults = Verify(false);
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_THAT(faults[0], HasSubstr("run run: the log "));
+  EXPECT_THAT(faults[0], HasSubstr("ends with entry 2: entries 3 to 3 were put "
+                                   "and are missing"));
+  const Exported cut = Export("run");
+  ASSERT_TRUE(cut.status.ok()) << cut.status;
+  EXPECT_GT(cut.gaps, 0u);
+  EXPECT_LT(cut.files.size(), before.files.size());
+
+  // Another one in its place, whole in itself.
+  *objects_.mutable_objects() = whole;
+  auto entry = sealed::DecodeEntry(whole.at(last));
+  ASSERT_TRUE(entry.ok());
+  entry->mutable_steps(0)->mutable_info()->set_records(1);
+  (*objects_.mutable_objects())[last] = sealed::EncodeEntry(*entry);
+  faults = Verify(false);
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_THAT(faults[0], HasSubstr("was replaced"));
+  EXPECT_GT(Export("run").gaps, 0u);
+
+  // One before the last.
+  *objects_.mutable_objects() = whole;
+  std::string second = last;
+  second.back() = '2';
+  entry = sealed::DecodeEntry(whole.at(second));
+  ASSERT_TRUE(entry.ok());
+  entry->mutable_steps(0)->mutable_info()->set_records(1);
+  (*objects_.mutable_objects())[second] = sealed::EncodeEntry(*entry);
+  faults = Verify(false);
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_THAT(faults[0], HasSubstr("entry 2 of the log"));
+
+  // The name, and all of the run's directory.
+  *objects_.mutable_objects() = whole;
+  objects_.mutable_objects()->erase(sealed::NameKey(sealed::RunKey("run")));
+  EXPECT_EQ(CountRuns(), 2u);
+  faults = Verify(false);
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_THAT(faults[0], HasSubstr("the name of run \"run\" is missing"));
+  std::erase_if(*objects_.mutable_objects(), [](const auto& object) {
+    return absl::StartsWith(object.first,
+                            sealed::RunPrefix(sealed::RunKey("run")));
+  });
+  faults = Verify(false);
+  ASSERT_EQ(faults.size(), 2u);
+  EXPECT_THAT(faults[1], HasSubstr("ends with entry 0"));
+}
+
+// The next entry goes behind the head, wherever a crash left that.
+TEST_F(OneObject, AHeadMayLagBehindItsLog) {
+  SealTwoRuns();
+  const std::string head = KeyWith("v1/heads/");
+  const std::string last = KeyWith("/log/");
+  std::string second = last;
+  second.back() = '2';
+  const std::string shard = last.substr(last.size() - 53, 32);
+  objects_.mutable_objects()->erase(head);
+  EXPECT_THAT(Verify(false), ::testing::SizeIs(1)) << "no head at all";
+  ASSERT_TRUE(
+      sealed::PutHead(&objects_, "run", shard,
+                      {2, sealed::EntryDigest(objects_.objects().at(second))})
+          .ok());
+  EXPECT_THAT(Verify(false), IsEmpty());
+  EXPECT_EQ(Export("run").gaps, 0u);
+}
+
+// A leaf has what it put, and puts it again.
+TEST_F(OneObject, ALeafPutsItsLastEntryBack) {
+  SealTwoRuns();
+  const std::string last = KeyWith("/log/");
+  const std::string bytes = objects_.objects().at(last);
+  objects_.mutable_objects()->erase(last);
+  const std::unique_ptr<Store> store = OpenStore();
+  Frames frames(MakeIdentity("run", 0, 8));
+  AddStep(&frames, 6);
+  Commit(store.get(), frames);
+  Sealer::Report report;
+  ASSERT_EQ(SealAll(OpenSealer(store.get(), &objects_).get(), &report),
+            absl::OkStatus());
+  ASSERT_EQ(report.repaired.size(), 1u);
+  EXPECT_THAT(report.repaired[0], HasSubstr(last));
+  EXPECT_EQ(objects_.objects().at(last), bytes);
+  EXPECT_THAT(Verify(false), IsEmpty());
+}
+
+// F5, F6, F10
+TEST_F(OneObject, OneBadObjectIsOneGapAndNothingWrongIsExported) {
+  SealTwoRuns();
+  const auto whole = objects_.objects();
+  const Exported run = Export("run"), other = Export("other");
+  ASSERT_TRUE(run.status.ok() && other.status.ok());
+  ASSERT_EQ(run.gaps + other.gaps, 0u);
+  std::mt19937_64 random(33);
+  const std::string filler(40 << 20, 'x');
+  using Change = std::function<void(const std::string& key)>;
+  const std::vector<std::pair<const char*, Change>> changes = {
+      {"removed",
+       [&](const std::string& key) { objects_.mutable_objects()->erase(key); }},
+      {"empty",
+       [&](const std::string& key) {
+         (*objects_.mutable_objects())[key].clear();
+       }},
+      {"cut",
+       [&](const std::string& key) {
+         std::string& bytes = (*objects_.mutable_objects())[key];
+         bytes.resize(bytes.size() / 2);
+       }},
+      {"flipped",
+       [&](const std::string& key) {
+         std::string& bytes = (*objects_.mutable_objects())[key];
+         if (!bytes.empty())
+           bytes[random() % bytes.size()] ^=
+               static_cast<char>(1 << random() % 8);
+       }},
+      {"oversized",
+       [&](const std::string& key) {
+         (*objects_.mutable_objects())[key] = filler;
+       }},
+      {"another's", [&](const std::string& key) {
+         // Of the same kind, if there is one.
+         std::string& bytes = (*objects_.mutable_objects())[key];
+         for (const auto& [with, theirs] : whole) {
+           const size_t slash = key.rfind('/');
+           if (with != key && with.substr(0, slash) == key.substr(0, slash)) {
+             bytes = theirs;
+             return;
+           }
+         }
+         bytes = "of nobody";
+       }}};
+  int noticed = 0;
+  for (const auto& [key, bytes] : whole) {
+    // Whose key says all that they have to say.
+    if (absl::StrContains(key, "/shards/")) continue;
+    const bool is_of_run = absl::StrContains(key, sealed::RunKey("run"));
+    for (const auto& [name, change] : changes) {
+      SCOPED_TRACE(absl::StrCat(key, " ", name));
+      *objects_.mutable_objects() = whole;
+      change(key);
+      const Exported now = Export(is_of_run ? "run" : "other"),
+                     beside = Export(is_of_run ? "other" : "run");
+      EXPECT_TRUE(now.status.ok()) << now.status;
+      EXPECT_TRUE(beside.status.ok()) << beside.status;
+      EXPECT_EQ(beside.gaps, 0u);
+      EXPECT_TRUE(beside.files == (is_of_run ? other : run).files);
+      EXPECT_EQ(CountRuns(), 2u);
+      // What is there has its own bytes; what lists what is not there says less.
+      const auto& right = (is_of_run ? run : other).files;
+      size_t same = 0;
+      for (const auto& [path, content] : now.files) {
+        const auto it = right.find(path);
+        if (absl::EndsWith(path, ".pt")) {
+          ASSERT_TRUE(it != right.end()) << path;
+          EXPECT_TRUE(content == it->second) << path;
+        }
+        same += it != right.end() && content == it->second ? 1 : 0;
+      }
+      if (same < right.size()) EXPECT_GT(now.gaps, 0u);
+      // A head is not read: its key is what counts.
+      const bool is_head = absl::StrContains(key, sealed::kHeadsPrefix);
+      const bool changed = objects_.objects().count(key) == 0 ||
+                           objects_.objects().at(key) != bytes;
+      if (changed && (!is_head || std::string(name) == "removed")) {
+        EXPECT_FALSE(Verify(true).empty());
+        ++noticed;
+      }
+    }
+  }
+  EXPECT_GT(noticed, 50);
+}
+
+}  // namespace
+}  // namespace rankprobe

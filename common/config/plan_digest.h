@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which plan it is: by it an agent says what it applied, and the collector sees
+// that it is what was agreed on. Thread-safe: a pure function.
+#ifndef RANKPROBE_COMMON_CONFIG_PLAN_DIGEST_H_
+#define RANKPROBE_COMMON_CONFIG_PLAN_DIGEST_H_
+
+#include <string>
+
+#include "rankprobe/v1/agent.pb.h"
+
+namespace rankprobe {
+
+// Of epoch, configuration, list of functions, switch and number of steps: 16 bytes.
+// Not of the step it takes effect at, which is settled later (from_first_step).
+std::string PlanDigest(const v1::PlanSpec& spec);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_CONFIG_PLAN_DIGEST_H_

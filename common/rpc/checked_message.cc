@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/rpc/checked_message.h"
+
+#include <grpcpp/support/proto_buffer_reader.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "common/io/checksum_field.h"
+#include "common/io/crc32c.h"
+
+namespace rankprobe {
+namespace {
+
+std::vector<grpc::Slice> SlicesOf(const grpc::ByteBuffer& bytes) {
+  std::vector<grpc::Slice> slices;
+  if (!bytes.Dump(&slices).ok()) slices.clear();
+  return slices;
+}
+
+absl::string_view ViewOf(const grpc::Slice& slice) {
+  return {reinterpret_cast<const char*>(slice.begin()), slice.size()};
+}
+
+uint32_t Crc32cOfFirst(const std::vector<grpc::Slice>& slices, size_t count) {
+  uint32_t crc = 0;
+  for (const grpc::Slice& slice : slices) {
+    const absl::string_view piece = ViewOf(slice).substr(0, count);
+    crc = Crc32c(piece, crc);
+    count -= piece.size();
+    if (count == 0) break;
+  }
+  return crc;
+}
+
+}  // namespace
+
+grpc::ByteBuffer ToCheckedBytes(const google::protobuf::MessageLite& message) {
+  std::string encoded = message.SerializeAsString();
+  AppendChecksum(&encoded);
+  const grpc::Slice slice(encoded);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+uint32_t Crc32cOf(const grpc::ByteBuffer& bytes, size_t count) {
+  return Crc32cOfFirst(SlicesOf(bytes), count);
+}
+
+bool MatchesChecksum(const grpc::ByteBuffer& bytes, uint32_t* crc32c) {
+  const size_t length = bytes.Length();
+  if (length < kChecksumFieldBytes) return false;
+  const std::vector<grpc::Slice> slices = SlicesOf(bytes);
+  // The field may lie in several of them.
+  std::string field;
+  for (auto slice = slices.rbegin();
+       slice != slices.rend() && field.size() < kChecksumFieldBytes; ++slice) {
+    const absl::string_view view = ViewOf(*slice);
+    const size_t wanted =
+        std::min(view.size(), kChecksumFieldBytes - field.size());
+    field.insert(0, std::string(view.substr(view.size() - wanted)));
+  }
+  const std::optional<uint32_t> told = ParseChecksumField(field);
+  if (!told.has_value() ||
+      *told != Crc32cOfFirst(slices, length - kChecksumFieldBytes))
+    return false;
+  *crc32c = *told;
+  return true;
+}
+
+grpc::Status ParseChecked(grpc::ByteBuffer* bytes,
+                          google::protobuf::MessageLite* message) {
+  uint32_t crc32c = 0;
+  if (!MatchesChecksum(*bytes, &crc32c)) {
+    message->Clear();
+    bytes->Clear();
+    return grpc::Status::OK;
+  }
+  bool parsed = false;
+  {
+    grpc::ProtoBufferReader reader(bytes);
+    parsed = reader.status().ok() && message->ParseFromZeroCopyStream(&reader);
+  }
+  bytes->Clear();
+  return parsed ? grpc::Status::OK
+                : grpc::Status(grpc::StatusCode::INTERNAL,
+                               "the bytes are no such message");
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages that carry a checksum (common/io/checksum_field.h) over a connection.
+// Without TLS nothing else would find a byte that flips on the way but TCP's sum
+// of 16 bits. Generated stubs and services write and read the types that
+// checked_types.h lists with it. Thread-safe: pure functions.
+//
+// What does not match is handed on as an empty message without a checksum, so
+// that the reader can end the stream with a reason (IsDamaged): where reading
+// fails, gRPC tells neither side why.
+#ifndef RANKPROBE_COMMON_RPC_CHECKED_MESSAGE_H_
+#define RANKPROBE_COMMON_RPC_CHECKED_MESSAGE_H_
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/status.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "google/protobuf/message_lite.h"
+
+namespace rankprobe {
+
+// The message's bytes, the checksum behind them. It has none itself.
+grpc::ByteBuffer ToCheckedBytes(const google::protobuf::MessageLite& message);
+
+// Whether the bytes end with the checksum of what is before it; `*crc32c` is that
+// checksum then.
+bool MatchesChecksum(const grpc::ByteBuffer& bytes, uint32_t* crc32c);
+// Of the first `count` bytes, which are there.
+uint32_t Crc32cOf(const grpc::ByteBuffer& bytes, size_t count);
+
+// Of one that was read by CheckedTraits.
+template <typename Message>
+bool IsDamaged(const Message& message) {
+  return !message.has_crc32c();
+}
+
+grpc::Status ParseChecked(grpc::ByteBuffer* bytes,
+                          google::protobuf::MessageLite* message);
+
+template <typename Message>
+class CheckedTraits {
+ public:
+  static grpc::Status Serialize(const Message& message, grpc::ByteBuffer* bytes,
+                                bool* own_buffer) {
+    *own_buffer = true;
+    if (!message.has_crc32c()) {
+      *bytes = ToCheckedBytes(message);
+      return grpc::Status::OK;
+    }
+    // It was read from elsewhere, and may have been changed since.
+    Message copy = message;
+    copy.clear_crc32c();
+    *bytes = ToCheckedBytes(copy);
+    return grpc::Status::OK;
+  }
+  static grpc::Status Deserialize(grpc::ByteBuffer* bytes, Message* message) {
+    return ParseChecked(bytes, message);
+  }
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_RPC_CHECKED_MESSAGE_H_
