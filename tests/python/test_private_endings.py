@@ -433,7 +433,7 @@ def test_a_disk_that_stays_full_is_in_the_manifest(tmp_path: pathlib.Path, envir
     disk, scratch = tmp_path / "disk", tmp_path / "scratch"
     disk.mkdir()
     scratch.mkdir()
-    environment = {**environment, "RANK": "3", "TMPDIR": str(scratch)}
+    environment = {**environment, "RANK": "3", "TMPDIR": str(scratch), "RANKPROBE_WAIT_MS": "1000"}
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", disk]).returncode != 0:
         pytest.skip("this machine does not allow a tmpfs mount")
     try:
