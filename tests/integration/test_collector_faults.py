@@ -101,10 +101,11 @@ def test_cli_against_nothing_and_against_another_protocol(tmp_path):
         assert result.returncode == 3 and result.stderr.count("\n") == 1
 
 
-def test_what_a_process_takes_with_it_is_said(tmp_path, start_job):
+def test_what_a_process_takes_with_it_is_said(tmp_path, start_job, monkeypatch):
     """A disk that stays full until the job has ended: nothing was kept, and everybody says so."""
     if shutil.disk_usage(tmp_path).free >= 1 << 40:
         pytest.skip("no flag says that this disk is full")
+    monkeypatch.setenv("RANKPROBE_WAIT_MS", "1000")
     directory = tmp_path / "c"
     directory.mkdir()
     collector = harness.Collector(directory, "--min-free-bytes", str(1 << 40)).start()
@@ -176,7 +177,8 @@ def test_a_collector_that_goes_while_ranks_record_is_told_of(tmp_path, start_job
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-def test_disk_fills_up_and_is_freed(tmp_path, start_job):
+def test_disk_fills_up_and_is_freed(tmp_path, start_job, monkeypatch):
+    monkeypatch.setenv("RANKPROBE_WAIT_MS", "1000")
     mount = tmp_path / "small"
     mount.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", mount]).returncode != 0:

@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import subprocess
-import time
 
 import pytest
 
@@ -66,7 +65,8 @@ def lost_of(ledger: list[dict]) -> dict[str, int]:
     return lost
 
 
-def test_payloads_end_before_records_and_all_is_listed(disk, start_job, tmp_path):
+def test_payloads_end_before_records_and_all_is_listed(disk, start_job, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANKPROBE_WAIT_MS", "3600000")
     objects = tmp_path / "objects"
     (tmp_path / "leaf").mkdir()
     leaf = harness.Collector(tmp_path / "leaf", "--role", "leaf", "--object-store", str(objects), "--seal-seconds", "1",
@@ -83,11 +83,8 @@ def test_payloads_end_before_records_and_all_is_listed(disk, start_job, tmp_path
             fill(disk, percent)
             wait_for(lambda: level(leaf) == expected, 30, expected)
             job.wait_steps(2)
-            # None of them is waited for: ten seconds is what a policy of waiting waits once.
-            began = time.monotonic()
+            # None of them is waited for: a policy of waiting would wait for an hour.
             job.wait_steps(10, seconds=60)
-            took = time.monotonic() - began
-            assert took < 30, f"{took} s of 10 steps at {percent} %"
         text = leaf.cli("status").stdout
         assert "records alone are taken" in text, text
         (disk / "filler").unlink()

@@ -30,8 +30,8 @@ def set_triggers(collector, run: str, tmp_path, spec: dict) -> None:
     collector.cli("triggers", "set", "--run", run, path)
 
 
-# The step in which something goes wrong: by then the ranks, which do not wait for the collector, have heard of the rules.
-FAULT = 60
+# The step in which something goes wrong.
+FAULT = 10
 NAN_RULE = {"name": "nan", "non_finite": {"nan_only": True}, "level": "L0", "for_steps": 2}
 
 
@@ -43,10 +43,12 @@ def test_a_nan_on_one_rank_is_found_named_and_recorded(tmp_path, start_job):
     directory.mkdir()
     collector = harness.Collector(directory, "--triggers", str(watch)).start()
     job = start_job("nan", collector.address, harness.config(), world_size=3,
-                    extra=(f"--inject-nan=1:{FAULT}:block1.attn.proj",))
-    job.wait_steps(FAULT)
-    harness.wait_for(lambda: events(collector, "nan", "SWITCHED"), 60, "the switch")
-    job.wait_steps(8)
+                    extra=(f"--inject-nan=1:{FAULT}:block1.attn.proj",), stepwise=True)
+    job.step(2)
+    job.wait_known(collector)  # and with it they have heard of the rules
+    job.step_until(FAULT + 1)
+    harness.wait_for(lambda: job.step() or events(collector, "nan", "SWITCHED"), 60, "the switch")
+    job.step(8)
     assert job.finish() == [0, 0, 0]
 
     fired = events(collector, "nan", "TRIGGER_FIRED")

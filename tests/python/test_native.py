@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import zlib
 
 import numpy as np
@@ -149,16 +148,15 @@ def test_a_second_process_with_the_same_rank_is_told(collector):
     first.close()
 
 
-def test_unreachable_collector_is_named_and_harms_nothing():
+def test_unreachable_collector_is_named_and_harms_nothing(monkeypatch):
+    monkeypatch.setenv("RANKPROBE_WAIT_MS", "3600000")  # for one that was never there nobody waits so long
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     session = rankprobe.Session(f"127.0.0.1:{port}", run="r", rank=0, config_json=config())
     with pytest.raises((TimeoutError, RuntimeError), match=str(port)):
         session.wait_connected(1.0)
-    started = time.monotonic()
     push(session, ("a", [np.ones(4, np.float32)], []))
     session.close()
-    assert time.monotonic() - started < 30
 
 
 def test_a_peer_of_another_protocol_is_not_waited_for_silently():

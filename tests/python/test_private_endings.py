@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import harness
 import pytest
@@ -46,6 +45,10 @@ def environment() -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key not in ("RANK", "RANKPROBE_COLLECTOR")}
     return {**kept, "PYTHONPATH": str(pathlib.Path(rankprobe.__file__).parents[1]), "OMP_NUM_THREADS": "1",
             "RANKPROBE_BIN_DIR": str(harness.BIN), "RANKPROBE_RUN": "endings"}
+
+
+# Longer than a job may take here: one that waits for a collector comes to no end in time.
+WAITS_LONG = {"RANKPROBE_WAIT_MS": "3600000"}
 
 
 def _run(script: str, dump: pathlib.Path, environment: dict[str, str]) -> subprocess.CompletedProcess:
@@ -90,19 +93,15 @@ def test_stop_waits_for_no_collector_and_what_it_returned_for_is_there(tmp_path:
                             "import pathlib, private_rounds\n"
                             "collector = private_rounds.guard(pathlib.Path(sys.argv[1]), 'collector')\n"
                             "os.kill(collector, signal.SIGSTOP)\n"
-                            "longest = 0.0\n"
                             "for _ in range(20):\n"
                             "    debugger.start()\n"
                             "    torch.relu(torch.ones(3))\n"
-                            "    begun = time.monotonic()\n"
                             "    debugger.stop()\n"
-                            "    longest = max(longest, time.monotonic() - begun)\n"
-                            "print(collector, longest, flush=True)\n"
+                            "print(collector, flush=True)\n"
                             "os.kill(os.getpid(), signal.SIGKILL)\n", str(dump)],
-                           env=environment, stdout=subprocess.PIPE, text=True)
-    collector, longest = job.communicate(timeout=120)[0].split()
+                           env=environment | WAITS_LONG, stdout=subprocess.PIPE, text=True)
+    collector = job.communicate(timeout=120)[0]
     os.kill(int(collector), signal.SIGCONT)
-    assert float(longest) < 9, "a collector that is waited for is given ten seconds"
     _ended(dump)
     assert _calls(dump) == {"step0": [f"Torch.relu.{number}.forward" for number in range(20)]}
     (place,) = json.loads((dump / "manifest.json").read_text())["incomplete"]
@@ -344,17 +343,15 @@ def test_what_no_export_made_is_neither_replaced_nor_followed(tmp_path: pathlib.
 def test_a_job_ends_promptly_without_its_collector(tmp_path: pathlib.Path, environment) -> None:
     """The collector is killed again and again, and training goes on."""
     dump = tmp_path / "dump"
-    begun = time.monotonic()
     done = _run(f"sys.path.insert(0, {str(HERE.parent / 'crash')!r})\n"
                 "import pathlib, private_rounds\n"
                 "for step, _ in enumerate(steps(6)):\n"
                 "    while step in (1, 2, 4) and not private_rounds.kill_guards(pathlib.Path(sys.argv[1]), 'collector'):\n"
                 "        time.sleep(0.01)  # the one before is being replaced, and no stop() waits for that\n"
                 "    print(step)",
-                dump, environment)
+                dump, environment | WAITS_LONG)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 6
-    assert time.monotonic() - begun < 60
     assert "not exported" not in done.stderr
     assert list(_calls(dump)) == [f"step{step}" for step in range(6)]
     _ended(dump)
