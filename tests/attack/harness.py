@@ -14,8 +14,6 @@ import os
 import pathlib
 import queue
 import random
-import resource
-import signal
 import subprocess
 import sys
 import threading
@@ -28,8 +26,6 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 import grpc
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("RANKPROBE_BUILD_DIR", ROOT / "build" / "release"))
-BIN = BUILD / "bin"
 # For what should happen at once: a machine that runs other tests too is slow.
 SOON = 60.0
 # No stream outlives it, whatever the daemon does.
@@ -37,9 +33,8 @@ STREAM_SECONDS = 300.0
 
 sys.path.append(str(ROOT / "tests" / "lib"))
 
-from disk_room import whatever_is_free  # noqa: E402
-from polling import wait_for  # noqa: E402
-from ports import free_port  # noqa: E402
+from rankprobed import BIN, BUILD, Rankprobed  # noqa: E402, F401
+from polling import wait_for  # noqa: E402, F401
 from wire import (access, agent, agent_grpc, archive, archive_grpc, begin_record, call, call_record,  # noqa: E402, F401
                   control, control_grpc, crc32c, digest, end_record, leaf, tensor, text, types, watch)
 
@@ -47,86 +42,24 @@ from wire import (access, agent, agent_grpc, archive, archive_grpc, begin_record
 # --- the daemon ---------------------------------------------------------------
 
 
-class Daemon:
-    """One rankprobed over one data directory; may be stopped and started again.
+class Daemon(Rankprobed):
+    """Its clients and what /proc says of it. `token` is what the clients made here use when they name none."""
 
-    `address_space` limits its memory in bytes (RLIMIT_AS), `descriptors` its open
-    files, `environment` is added to this process' own, and `token` is what the
-    clients made here use when they name none.
-    """
-
-    def __init__(self, directory: pathlib.Path, *flags: Any, data_dir: pathlib.Path | None = None,
-                 address_space: int | None = None, descriptors: int | None = None,
-                 environment: dict[str, str] | None = None, token: str | None = None):
-        directory.mkdir(parents=True, exist_ok=True)
-        self.directory = directory
-        self.data_dir = data_dir or directory / "data"
-        self.flags = [str(f) for f in flags]
+    def __init__(self, directory: pathlib.Path, *flags: Any, token: str | None = None, **settings: Any):
+        super().__init__(directory, *flags, **settings)
         self.token = token
-        self.port = 0
-        self.process: subprocess.Popen | None = None
-        self._limits = {resource.RLIMIT_AS: address_space, resource.RLIMIT_NOFILE: descriptors}
-        self._environment = environment or {}
-        self._log = directory / "rankprobed.log"
         self._channels: list[grpc.Channel] = []
 
-    def start(self) -> "Daemon":
-        self.port = self.port or free_port()
-        port_file = self.directory / "port"
-        port_file.unlink(missing_ok=True)
-        self.spawn(port_file)
-        wait_for(lambda: self._started(port_file), SOON, f"rankprobed; see {self._log}")
-        self.port = int(port_file.read_text())
-        return self
-
-    def spawn(self, port_file: pathlib.Path) -> None:
-        """Starts the process and waits for nothing: for starts that are to be refused."""
-        with open(self._log, "ab") as log:
-            self.process = subprocess.Popen(
-                [BIN / "rankprobed", "--listen", f"127.0.0.1:{self.port}", "--data-dir", self.data_dir,
-                 "--port-file", port_file, *whatever_is_free(self.flags)],
-                stdout=log, stderr=log, env={**os.environ, **self._environment}, preexec_fn=self._set_limits)
-
-    def _set_limits(self) -> None:
-        for limit, value in self._limits.items():
-            if value is not None:
-                resource.setrlimit(limit, (value, value))
-
-    def _started(self, port_file: pathlib.Path) -> bool:
-        if self.process.poll() is not None:
-            raise AssertionError(f"rankprobed exited with {self.process.returncode}: {self.log()[-2000:]}")
-        return port_file.exists() and port_file.read_text().strip() != ""
-
     def stop(self, seconds: float = 120) -> int:
-        """SIGTERM; its exit status. A daemon that does not end is killed, and that fails."""
         self.close_channels()
-        if self.process is None:
-            return 0
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                self.kill()
-                raise AssertionError(f"rankprobed was still there {seconds} s after SIGTERM") from None
-        return self.process.returncode
+        return super().stop(seconds)
 
     def kill(self) -> None:
         self.close_channels()
-        if self.process and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def alive(self) -> bool:
-        return self.process is not None and self.process.poll() is None
+        super().kill()
 
     def log(self) -> str:
-        return self._log.read_text(errors="replace") if self._log.exists() else ""
+        return self.log_text()
 
     def audit(self) -> list[dict]:
         """Records of audit.jsonl; every line must be JSON."""
@@ -185,15 +118,8 @@ class Daemon:
     def archive(self, token: str | None = None) -> archive_grpc.ArchiveServiceStub:
         return archive_grpc.ArchiveServiceStub(self.channel(token))
 
-    def cli(self, *arguments: Any, timeout: float = 120, environment: dict[str, str] | None = None,
-            check: bool = False) -> subprocess.CompletedProcess:
-        result = subprocess.run([BIN / "rankprobe", "--collector", self.address, *map(str, arguments)],
-                                capture_output=True, text=True, errors="replace", timeout=timeout,
-                                env={**os.environ, **(environment or {})})
-        if check and result.returncode != 0:
-            raise AssertionError(f"rankprobe {arguments} exited with {result.returncode}\n{result.stdout}\n"
-                                 f"{result.stderr}\n{self.log()[-2000:]}")
-        return result
+    def cli(self, *arguments: Any, check: bool = False, **settings: Any) -> subprocess.CompletedProcess:
+        return super().cli(*arguments, check=check, **settings)
 
 
 class _BearerToken(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor,

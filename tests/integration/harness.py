@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 from typing import Any
@@ -19,69 +18,14 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "lib"))
 
-from disk_room import whatever_is_free  # noqa: E402
+from rankprobed import BIN, BUILD, Rankprobed  # noqa: E402, F401
 from polling import wait_for  # noqa: E402
-from ports import free_port  # noqa: E402
 
-BUILD = pathlib.Path(os.environ.get("RANKPROBE_BUILD_DIR", ROOT / "build" / "release"))
-BIN = BUILD / "bin"
 # After each step of a job that runs by itself. A step takes some milliseconds.
 PAUSE_MS = 20
 
 
-class Collector:
-    """One rankprobed over one data directory; can be killed and started again."""
-
-    def __init__(self, directory: pathlib.Path, *flags: str, data_dir: pathlib.Path | None = None):
-        self.directory = directory
-        self.data_dir = data_dir or directory / "data"
-        self.flags = flags
-        self.port = 0
-        self.process: subprocess.Popen | None = None
-
-    def start(self) -> "Collector":
-        self.port = self.port or free_port()
-        port_file = self.directory / "port"
-        port_file.unlink(missing_ok=True)
-        self.log = open(self.directory / "collector.log", "ab")
-        self.process = subprocess.Popen(
-            [BIN / "rankprobed", "--listen", f"127.0.0.1:{self.port}", "--data-dir", self.data_dir,
-             "--port-file", port_file, *whatever_is_free(self.flags)],
-            stdout=self.log, stderr=self.log)
-        wait_for(lambda: self._started(port_file), 60, f"the collector; see {self.log.name}")
-        self.port = int(port_file.read_text())
-        return self
-
-    def _started(self, port_file: pathlib.Path) -> bool:
-        if self.process.poll() is not None:
-            raise AssertionError(f"rankprobed exited with {self.process.returncode}: {self.log_text()[-2000:]}")
-        return port_file.exists() and port_file.read_text().strip() != ""
-
-    def log_text(self) -> str:
-        return (self.directory / "collector.log").read_text(errors="replace")
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    def stop(self, seconds: float = 90) -> int:
-        if self.process and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            return self.process.wait(timeout=seconds)
-        return self.process.returncode if self.process else 0
-
-    def cli(self, *args: str, check: bool = True, timeout: float = 120) -> subprocess.CompletedProcess:
-        result = subprocess.run([BIN / "rankprobe", "--collector", self.address, *map(str, args)],
-                                capture_output=True, text=True, timeout=timeout)
-        if check and result.returncode != 0:
-            raise AssertionError(f"rankprobe {args} exited with {result.returncode}\n"
-                                 f"{result.stdout}\n{result.stderr}\n{self.log_text()[-2000:]}")
-        return result
-
+class Collector(Rankprobed):
     def json(self, *args: str, **kwargs: Any) -> Any:
         return json.loads(self.cli(*args, "--json", **kwargs).stdout)
 
