@@ -56,6 +56,7 @@ void CommitQueue::Finish() {
     absl::MutexLock lock(&mutex_);
     all_committed_ = true;
   }
+  unsynced_came_.NotifyAll();
   sync_due_.NotifyAll();
   sync_thread_.join();
 }
@@ -307,7 +308,10 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
   bool sync_due = false;
   {
     absl::MutexLock lock(&mutex_);
-    unsynced_ = unsynced_ || !taken.empty();
+    if (!unsynced_ && !taken.empty()) {
+      unsynced_ = true;
+      unsynced_came_.NotifyAll();
+    }
     for (const Taken& t : taken) {
       ReleaseBytes(t);
       unsynced_bytes_ += t.pending.size.encoded;
@@ -368,7 +372,7 @@ void CommitQueue::RunSync() {
       const auto wanted = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
         return unsynced_ || all_committed_;
       };
-      mutex_.Await(absl::Condition(&wanted));
+      unsynced_came_.Wait(&mutex_, wanted);
       if (!unsynced_) return;
       const auto due = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
         return all_committed_ || unsynced_bytes_ >= options_.sync_bytes;
@@ -461,7 +465,7 @@ void CommitQueue::Run() {
       if (leases_.awaited()) {
         work_came_.WaitFor(&mutex_, kClaimCheck, wanted);
       } else {
-        mutex_.Await(absl::Condition(&wanted));
+        work_came_.Wait(&mutex_, wanted);
       }
       taken = Take();
       stopping = stopping_ && taken.empty();
