@@ -103,7 +103,15 @@ uint64_t CommitQueue::Add(const std::string& session,
       upload->refused = refused->second;
       no_room = upload->refused->Frames();
     }
-    if (broken.ok()) uploads_[id] = std::move(upload);
+    if (broken.ok()) {
+      uploads_[id] = std::move(upload);
+      // What it has committed before may be synced: it is told with the next
+      // sync, which nothing else may bring about.
+      if (committed > 0 && !unsynced_) {
+        unsynced_ = true;
+        unsynced_came_.NotifyAll();
+      }
+    }
     if (!broken_.ok()) broken = broken_;
   }
   for (const Listener& listening : older) {
