@@ -209,7 +209,10 @@ bool ControlPlane::Admits(const v1::Identity& identity, int64_t step,
   if (it == runs_.end()) return false;
   const std::shared_ptr<const CompiledPlan> plan =
       it->second.plans.ByEpoch(epoch);
-  return plan != nullptr && plan->Admits(rank, step);
+  // What a rank recorded while the collector was away, which has been given
+  // another plan since it is back, is no less recorded.
+  if (plan == nullptr) return it->second.plans.IsForgotten(epoch);
+  return plan->Admits(rank, step);
 }
 
 std::shared_ptr<const CompiledPlan> ControlPlane::PlanOf(

@@ -9,7 +9,6 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "collector/control/control_plane.h"
 #include "common/base/monotonic_event.h"
 #include "common/base/status_macros.h"
@@ -92,20 +91,20 @@ void ControlPlane::Save(SavedRows rows, SwitchOperation::Saved saved) {
 struct ControlPlane::AwaitedSave {
   std::function<void()> when_saved;
   // It survives this process, or has failed.
-  absl::Notification written;
+  MonotonicEvent written;
   // Nothing more is heard of it.
   MonotonicEvent settled;
   std::atomic<bool> ending{false};
   // `status` says how.
-  absl::Notification over;
+  MonotonicEvent over;
   absl::Status status;
 
   // The first call decides; all return when that is done.
   void End(const absl::Status& how) {
-    if (ending.exchange(true)) return over.WaitForNotification();
+    if (ending.exchange(true)) return over.Wait();
     if (how.ok()) when_saved();
     status = how;
-    over.Notify();
+    over.Set();
   }
 };
 
@@ -114,10 +113,10 @@ std::shared_ptr<ControlPlane::AwaitedSave> ControlPlane::QueueSave(
   auto save = std::make_shared<AwaitedSave>();
   save->when_saved = std::move(when_saved);
   Save(std::move(rows), [save](const absl::Status& status, bool synced) {
-    if (status.ok() && !synced) return save->written.Notify();
+    if (status.ok() && !synced) return save->written.Set();
     // Nothing that is saved later may be decided before this is.
     save->End(status);
-    if (!save->written.HasBeenNotified()) save->written.Notify();
+    save->written.Set();
     save->settled.Set();
   });
   return save;
@@ -125,9 +124,9 @@ std::shared_ptr<ControlPlane::AwaitedSave> ControlPlane::QueueSave(
 
 absl::Status ControlPlane::Await(const std::shared_ptr<AwaitedSave>& save) {
   saves_.RunQueued();
-  save->written.WaitForNotification();
+  save->written.Wait();
   if (!save->settled.WaitFor(options_.sync_wait)) save->End(absl::OkStatus());
-  save->over.WaitForNotification();
+  save->over.Wait();
   return save->status;
 }
 

@@ -155,6 +155,27 @@ TEST_F(ControlPlaneTest, LateJoinersAndRestartsGetThePlan) {
   EXPECT_EQ(Join(1, &late).plan().epoch(), (*result_)->epoch());
 }
 
+// Found by tests/sim, seed 193: a rank records under the plan that it has while
+// the collector is away; that comes back, knows the newest plan alone and gives
+// out another, and left out what the rank then brought.
+TEST_F(ControlPlaneTest, StepsOfAPlanOfBeforeTheLastStartAreTaken) {
+  FakeRank rank;
+  Join(0, &rank);
+  Enable();
+  Deliver(&rank);
+  Deliver(&rank);
+  for (int64_t step = 1; step < 9; ++step) BeginStep(&rank, step);
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  const v1::Identity identity = MakeIdentity("run", 0, 100);
+  ASSERT_EQ((*result_)->epoch(), 2u);
+  EXPECT_FALSE(control_->Admits(identity, 3, 1)) << "that plan was off";
+  Restart();
+  Join(0, &rank);
+  EXPECT_TRUE(control_->Admits(identity, 3, 1)) << "what it was nobody knows";
+  EXPECT_TRUE(control_->Admits(identity, 8, 2));
+  EXPECT_FALSE(control_->Admits(identity, 8, 3)) << "there was none";
+}
+
 TEST_F(ControlPlaneTest, ASubsetLeavesTheOthersAlone) {
   FakeRank ranks[2];
   for (int r = 0; r < 2; ++r) Join(r, &ranks[r]);

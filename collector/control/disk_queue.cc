@@ -7,7 +7,7 @@
 namespace rankprobe {
 
 DiskQueue::DiskQueue(bool own_thread, const Bounds& bounds) : bounds_(bounds) {
-  if (own_thread) thread_ = std::thread([this] { Work(); });
+  if (own_thread) thread_ = ServiceThread([this] { Work(); });
 }
 
 DiskQueue::~DiskQueue() {
@@ -16,6 +16,7 @@ DiskQueue::~DiskQueue() {
       absl::MutexLock lock(&mutex_);
       stopping_ = true;
     }
+    changed_.NotifyAll();
     thread_.join();
   } else {
     RunQueued();
@@ -25,6 +26,7 @@ DiskQueue::~DiskQueue() {
 void DiskQueue::Add(std::function<void()> task) {
   absl::MutexLock lock(&mutex_);
   tasks_.push_back({std::move(task), 0});
+  changed_.NotifyAll();
 }
 
 bool DiskQueue::TryAdd(std::function<void()> task, uint64_t bytes) {
@@ -34,6 +36,7 @@ bool DiskQueue::TryAdd(std::function<void()> task, uint64_t bytes) {
     return false;
   bytes_ += bytes;
   tasks_.push_back({std::move(task), bytes});
+  changed_.NotifyAll();
   return true;
 }
 
@@ -50,6 +53,7 @@ void DiskQueue::RunAll() {
     bytes_ -= task.bytes;
   }
   running_ = false;
+  changed_.NotifyAll();
 }
 
 void DiskQueue::RunQueued() {
@@ -61,13 +65,16 @@ void DiskQueue::RunQueued() {
 void DiskQueue::Wait() {
   RunQueued();
   absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &DiskQueue::Idle));
+  changed_.Wait(&mutex_,
+                [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Idle(); });
 }
 
 void DiskQueue::Work() {
   absl::MutexLock lock(&mutex_);
   for (;;) {
-    mutex_.Await(absl::Condition(this, &DiskQueue::HasWork));
+    changed_.Wait(&mutex_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return HasWork();
+    });
     RunAll();
     if (stopping_) return;
   }

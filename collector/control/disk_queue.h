@@ -16,10 +16,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/monotonic_time.h"
+#include "common/base/service_thread.h"
 
 namespace rankprobe {
 
@@ -71,11 +72,13 @@ class DiskQueue {
 
   const Bounds bounds_;
   mutable absl::Mutex mutex_;
+  // Told with each task, when there is none any more, and with stopping_.
+  MonotonicCondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::thread thread_;
+  ServiceThread thread_;
 };
 
 // Runs what was queued meanwhile when it goes out of scope: declared before the

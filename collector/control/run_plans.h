@@ -66,6 +66,12 @@ class RunPlans {
   std::shared_ptr<const CompiledPlan> ForAll() const { return base_; }
   std::shared_ptr<const CompiledPlan> ByEpoch(uint64_t epoch) const;
 
+  // Older than all that are known: of before the last start, or one of too many.
+  // Nobody knows any more what it asked for.
+  bool IsForgotten(uint64_t epoch) const {
+    return !history_.empty() && epoch < history_.begin()->first;
+  }
+
   uint64_t last_epoch() const { return last_epoch_; }
   // Epochs are never used twice, also when an attempt is aborted.
   uint64_t NextEpoch();

@@ -56,6 +56,7 @@ void CommitQueue::Finish() {
     absl::MutexLock lock(&mutex_);
     all_committed_ = true;
   }
+  unsynced_came_.NotifyAll();
   sync_due_.NotifyAll();
   sync_thread_.join();
 }
@@ -102,7 +103,15 @@ uint64_t CommitQueue::Add(const std::string& session,
       upload->refused = refused->second;
       no_room = upload->refused->Frames();
     }
-    if (broken.ok()) uploads_[id] = std::move(upload);
+    if (broken.ok()) {
+      uploads_[id] = std::move(upload);
+      // What it has committed before may be synced: it is told with the next
+      // sync, which nothing else may bring about.
+      if (committed > 0 && !unsynced_) {
+        unsynced_ = true;
+        unsynced_came_.NotifyAll();
+      }
+    }
     if (!broken_.ok()) broken = broken_;
   }
   for (const Listener& listening : older) {
@@ -307,7 +316,10 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
   bool sync_due = false;
   {
     absl::MutexLock lock(&mutex_);
-    unsynced_ = unsynced_ || !taken.empty();
+    if (!unsynced_ && !taken.empty()) {
+      unsynced_ = true;
+      unsynced_came_.NotifyAll();
+    }
     for (const Taken& t : taken) {
       ReleaseBytes(t);
       unsynced_bytes_ += t.pending.size.encoded;
@@ -368,7 +380,7 @@ void CommitQueue::RunSync() {
       const auto wanted = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
         return unsynced_ || all_committed_;
       };
-      mutex_.Await(absl::Condition(&wanted));
+      unsynced_came_.Wait(&mutex_, wanted);
       if (!unsynced_) return;
       const auto due = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
         return all_committed_ || unsynced_bytes_ >= options_.sync_bytes;
@@ -461,7 +473,7 @@ void CommitQueue::Run() {
       if (leases_.awaited()) {
         work_came_.WaitFor(&mutex_, kClaimCheck, wanted);
       } else {
-        mutex_.Await(absl::Condition(&wanted));
+        work_came_.Wait(&mutex_, wanted);
       }
       taken = Take();
       stopping = stopping_ && taken.empty();

@@ -20,7 +20,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -38,6 +37,7 @@
 #include "collector/store/store.h"
 #include "common/base/monotonic_event.h"
 #include "common/base/monotonic_time.h"
+#include "common/base/service_thread.h"
 #include "common/filter/record_filter.h"
 
 namespace rankprobe {
@@ -208,6 +208,8 @@ class CommitQueue {
   MonotonicEvent stop_;
   // Something is committed that is not synced yet.
   bool unsynced_ ABSL_GUARDED_BY(mutex_) = false;
+  // Told when that comes true, and with all_committed_.
+  MonotonicCondVar unsynced_came_;
   // Of it, without what a sync that failed was about.
   uint64_t unsynced_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // Told with all_committed_, and when unsynced_bytes_ are enough.
@@ -227,8 +229,8 @@ class CommitQueue {
   // Of run and incarnation; outlives its uploads.
   std::map<std::pair<std::string, uint64_t>, std::shared_ptr<NoRoomPayloads>>
       no_room_payloads_ ABSL_GUARDED_BY(mutex_);
-  std::thread sync_thread_;
-  std::thread thread_;
+  ServiceThread sync_thread_;
+  ServiceThread thread_;
 };
 
 }  // namespace rankprobe

@@ -170,6 +170,20 @@ TEST_F(CommitQueueTest, ManyBytesAreSyncedBeforeTheInterval) {
   EXPECT_TRUE(heard_[1].WaitCommitted(many.size()));
 }
 
+// Found by tests/sim, seed 10: a rank that came back with nothing to send waited
+// for SYNCED until another one sent something.
+TEST_F(CommitQueueTest, WhatIsSyncedIsToldToWhoComesBack) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (uint64_t i = 0; i < 5; ++i) AddCall(&frames, 0, i);
+  const uint64_t upload =
+      queue_->Add("s", frames.identity(), "", 0, heard_[0].Listener());
+  SubmitAll(upload, &frames);
+  ASSERT_TRUE(heard_[0].WaitSynced(5));
+  queue_->Remove(upload);
+  queue_->Add("t", frames.identity(), "", 5, heard_[1].Listener());
+  EXPECT_TRUE(heard_[1].WaitSynced(5));
+}
+
 TEST_F(CommitQueueTest, OneUploadsFaultIsNotTheOthers) {
   Heard &good = heard_[0], &bad = heard_[1];
   Frames good_frames(MakeIdentity("run", 0, 1)),

@@ -17,7 +17,8 @@ WorkerPool::~WorkerPool() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
-  for (std::thread& thread : threads_) thread.join();
+  work_came_.NotifyAll();
+  for (ServiceThread& thread : threads_) thread.join();
 }
 
 bool WorkerPool::Run(std::function<void()> task, size_t bytes) {
@@ -27,6 +28,7 @@ bool WorkerPool::Run(std::function<void()> task, size_t bytes) {
     return false;
   queued_bytes_ += bytes;
   tasks_.push_back({std::move(task), bytes});
+  work_came_.NotifyAll();
   return true;
 }
 
@@ -35,7 +37,9 @@ void WorkerPool::Work() {
     Task task;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &WorkerPool::HasWork));
+      work_came_.Wait(&mutex_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return HasWork();
+      });
       if (tasks_.empty()) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();

@@ -9,11 +9,12 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/monotonic_time.h"
+#include "common/base/service_thread.h"
 
 namespace rankprobe {
 
@@ -39,10 +40,12 @@ class WorkerPool {
   const size_t max_queued_;
   const size_t max_queued_bytes_;
   absl::Mutex mutex_;
+  // Told with each task, and with stopping_.
+  MonotonicCondVar work_came_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::thread> threads_;
+  std::vector<ServiceThread> threads_;
 };
 
 }  // namespace rankprobe

@@ -5,9 +5,10 @@
 #include <atomic>
 #include <utility>
 
-#include "absl/random/random.h"
+#include "absl/random/distributions.h"
 #include "absl/time/time.h"
 #include "common/base/monotonic_time.h"
+#include "common/base/random_bytes.h"
 #include "common/rpc/checked_message.h"
 #include "common/rpc/grpc_channel.h"
 
@@ -95,7 +96,7 @@ v1::LeafReport RootLink::ReportOf(const Options& options) {
 }
 
 void RootLink::Run() {
-  absl::BitGen random;
+  RandomBits random;
   absl::Duration backoff = kMinBackoff;
   while (!IsOver()) {
     const bool linked = options_.healthy() && RunStream();

@@ -23,6 +23,12 @@ class MonotonicEvent {
     changed_.NotifyAll();
   }
 
+  // Returns once it is set.
+  void Wait() {
+    while (!WaitFor(absl::InfiniteDuration())) {
+    }
+  }
+
   // True as soon as it is set, false when the time is over.
   bool WaitFor(absl::Duration timeout) {
     const MonotonicTime end = MonotonicAfter(timeout);

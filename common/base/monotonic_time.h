@@ -6,7 +6,7 @@
 // the standard library where glibc is older than 2.30, which the wheel runs on:
 // it has no pthread_cond_clockwait. What is here is as long as it says,
 // whatever the wall clock does. Never infinite: a timeout of over a year is a
-// year.
+// year. A test may have all of it in virtual time (time_source.h).
 #ifndef RANKPROBE_COMMON_BASE_MONOTONIC_TIME_H_
 #define RANKPROBE_COMMON_BASE_MONOTONIC_TIME_H_
 
@@ -21,12 +21,14 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/time_source.h"
 
 namespace rankprobe {
 
-using MonotonicTime = std::chrono::steady_clock::time_point;
-
-inline MonotonicTime MonotonicNow() { return std::chrono::steady_clock::now(); }
+inline MonotonicTime MonotonicNow() {
+  TimeSource* const source = TimeSource::Current();
+  return source == nullptr ? std::chrono::steady_clock::now() : source->Now();
+}
 inline MonotonicTime MonotonicAfter(absl::Duration timeout) {
   return MonotonicNow() +
          absl::ToChronoNanoseconds(
@@ -52,10 +54,16 @@ class MonotonicCondition {
   MonotonicCondition(const MonotonicCondition&) = delete;
   MonotonicCondition& operator=(const MonotonicCondition&) = delete;
 
-  void NotifyAll() { pthread_cond_broadcast(&changed_); }
+  void NotifyAll() {
+    if (TimeSource* const source = TimeSource::Current(); source != nullptr)
+      return source->NotifyAll(this);
+    pthread_cond_broadcast(&changed_);
+  }
 
   // Returns when it was told, at `time`, or for no reason. `lock` is held.
   void WaitUntil(std::unique_lock<std::mutex>* lock, MonotonicTime time) {
+    if (TimeSource* const source = TimeSource::Current(); source != nullptr)
+      return source->WaitUntil(this, lock, time);
     // libstdc++'s steady_clock counts from where CLOCK_MONOTONIC does.
     const int64_t ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
                            time.time_since_epoch())
@@ -97,6 +105,14 @@ class MonotonicCondVar {
       mutex->Lock();
     }
     return true;
+  }
+
+  // Returns when `condition` holds.
+  template <typename Predicate>
+  void Wait(absl::Mutex* mutex, Predicate condition)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    while (!WaitFor(mutex, absl::InfiniteDuration(), condition)) {
+    }
   }
 
  private:

@@ -5,11 +5,31 @@
 #define RANKPROBE_COMMON_BASE_RANDOM_BYTES_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace rankprobe {
 
 std::string RandomBytes(size_t count);
+
+// The same for the distributions of absl/random.
+class RandomBits {
+ public:
+  using result_type = uint64_t;
+  static constexpr result_type min() { return 0; }
+  static constexpr result_type max() { return UINT64_MAX; }
+  result_type operator()();
+};
+
+// What a test gives in the place of the operating system, so that a run repeats
+// itself. Outlives its use; null: the operating system again.
+class RandomSource {
+ public:
+  virtual ~RandomSource() = default;
+  virtual void Fill(char* bytes, size_t count) = 0;
+
+  static void SetForTest(RandomSource* source);
+};
 
 }  // namespace rankprobe
 

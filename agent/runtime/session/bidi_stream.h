@@ -114,7 +114,8 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
     }
     context_.TryCancel();
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&done_));
+    ended_.Wait(&mutex_,
+                [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return done_; });
   }
 
   void OnReadDone(bool ok) override {

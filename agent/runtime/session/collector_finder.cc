@@ -25,6 +25,8 @@ struct CollectorFinder::Question {
   v1::FindCollectorRequest request;
   v1::FoundCollector answer;
   absl::Mutex mutex;
+  // Told when `over` is set.
+  MonotonicCondVar ended;
   bool over ABSL_GUARDED_BY(mutex) = false;
   grpc::Status status ABSL_GUARDED_BY(mutex);
 
@@ -47,15 +49,16 @@ absl::StatusOr<std::string> CollectorFinder::Find(
   question.request.set_replica(replica_);
   for (const std::string& leaf : failed_) question.request.add_failed(leaf);
   AddToken(security_, &question.context);
-  stub_->async()->FindCollector(&question.context, &question.request,
-                                &question.answer,
-                                [this, &question](const grpc::Status& status) {
-                                  // Under the lock: once it is free the question may be gone.
-                                  absl::MutexLock lock(&question.mutex);
-                                  question.status = status;
-                                  question.over = true;
-                                  wake_();
-                                });
+  channel_->FindCollector(&question.context, &question.request,
+                          &question.answer,
+                          [this, &question](const grpc::Status& status) {
+                            // Under the lock: once it is free the question may be gone.
+                            absl::MutexLock lock(&question.mutex);
+                            question.status = status;
+                            question.over = true;
+                            question.ended.NotifyAll();
+                            wake_();
+                          });
   const MonotonicTime end = MonotonicAfter(kAnswerTime);
   bool stopping = false;
   while (!question.IsOver() && MonotonicNow() < end && !stopping)
@@ -64,7 +67,9 @@ absl::StatusOr<std::string> CollectorFinder::Find(
   grpc::Status status;
   {
     absl::MutexLock lock(&question.mutex);
-    question.mutex.Await(absl::Condition(&question.over));
+    question.ended.Wait(
+        &question.mutex,
+        [&question]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return question.over; });
     status = question.status;
   }
   if (stopping) return absl::CancelledError("the session stops");

@@ -21,15 +21,16 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "agent/runtime/session/collector_channel.h"
 #include "common/base/monotonic_time.h"
 #include "common/rpc/channel_security.h"
-#include "rankprobe/v1/leaf.grpc.pb.h"
+#include "rankprobe/v1/leaf.pb.h"
 
 namespace rankprobe {
 
 class CollectorFinder {
  public:
-  CollectorFinder(const std::shared_ptr<grpc::Channel>& channel,
+  CollectorFinder(std::shared_ptr<CollectorChannel> channel,
                   const ChannelSecurity& security, std::string replica,
                   std::function<void()> wake,
                   std::function<bool(absl::Duration)> wait,
@@ -39,7 +40,7 @@ class CollectorFinder {
         wake_(std::move(wake)),
         wait_(std::move(wait)),
         patience_(patience),
-        stub_(v1::RootService::NewStub(channel)) {}
+        channel_(std::move(channel)) {}
 
   // The leaf's address; empty: the address that was named, which is no root or
   // cannot be asked. CANCELLED: stopping. UNAVAILABLE: a root, which has none now
@@ -66,7 +67,7 @@ class CollectorFinder {
   const std::function<void()> wake_;
   const std::function<bool(absl::Duration)> wait_;
   const absl::Duration patience_;
-  const std::unique_ptr<v1::RootService::Stub> stub_;
+  const std::shared_ptr<CollectorChannel> channel_;
   // It has said that it does not know the question.
   bool is_plain_ = false;
   bool is_root_ = false;

@@ -12,6 +12,7 @@
 #include "common/base/monotonic_event.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rankprobe/v1/leaf.grpc.pb.h"
 
 namespace rankprobe {
 namespace {
@@ -64,8 +65,9 @@ class CollectorFinderTest : public ::testing::Test {
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
     finder_ = std::make_unique<CollectorFinder>(
-        grpc::CreateChannel(absl::StrCat("127.0.0.1:", port_),
-                            grpc::InsecureChannelCredentials()),
+        MakeCollectorChannel(
+            grpc::CreateChannel(absl::StrCat("127.0.0.1:", port_),
+                                grpc::InsecureChannelCredentials())),
         security_, "stage0", [this] { woken_.Set(); },
         [this](absl::Duration timeout) {
           woken_.WaitFor(timeout);

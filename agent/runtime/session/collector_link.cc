@@ -5,9 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/random/random.h"
+#include "absl/random/distributions.h"
 #include "absl/strings/str_cat.h"
 #include "agent/runtime/session/spool_drain.h"
+#include "common/base/random_bytes.h"
 #include "common/rpc/checked_message.h"
 #include "common/rpc/grpc_channel.h"
 #include "common/rpc/lane_socket.h"
@@ -50,9 +51,10 @@ bool IsAway(const grpc::Status& status) {
   }
 }
 
-std::shared_ptr<grpc::Channel> ConnectTo(const std::string& address,
-                                         const SessionOptions& options,
-                                         bool is_leaf) {
+std::shared_ptr<CollectorChannel> ConnectTo(const std::string& address,
+                                            const SessionOptions& options,
+                                            bool is_leaf) {
+  if (options.connect) return options.connect(address);
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -68,17 +70,15 @@ std::shared_ptr<grpc::Channel> ConnectTo(const std::string& address,
       GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
       static_cast<int>(absl::ToInt64Milliseconds(options.reconnect_max)));
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return MakeChannel(address, options.security, arguments);
+  return MakeCollectorChannel(
+      MakeChannel(address, options.security, arguments));
 }
 
 }  // namespace
 
 CollectorLink::Target::Target(const std::string& to,
                               const SessionOptions& options, bool is_leaf)
-    : address(to),
-      channel(ConnectTo(to, options, is_leaf)),
-      stub(v1::AgentService::NewStub(channel)),
-      upload_stub(channel) {}
+    : address(to), channel(ConnectTo(to, options, is_leaf)) {}
 
 CollectorLink::CollectorLink(const SessionOptions& options, PlanSwitcher* gate,
                              FrameQueue* queue, TriggerWatcher* watcher,
@@ -89,6 +89,9 @@ CollectorLink::CollectorLink(const SessionOptions& options, PlanSwitcher* gate,
       watcher_(watcher),
       outbox_(outbox),
       identity_(options.identity),
+      posix_(options.file_system == nullptr ? NewPosixFileSystem() : nullptr),
+      file_system_(options.file_system == nullptr ? posix_.get()
+                                                  : options.file_system),
       named_(std::make_shared<Target>(options.collector, options,
                                       /*is_leaf=*/false)),
       target_(named_),
@@ -125,7 +128,7 @@ absl::Status CollectorLink::FetchReference(
     absl::MutexLock lock(&mutex_);
     target = target_;
   }
-  const auto reader = target->stub->GetReference(&context, request);
+  const auto reader = target->channel->GetReference(&context, request);
   absl::Status status;
   for (v1::ReferenceChunk chunk; status.ok() && reader->Read(&chunk);)
     status = add(chunk);
@@ -208,7 +211,7 @@ void CollectorLink::Work() {
 
 void CollectorLink::StayConnected() {
   absl::Duration backoff = options_.reconnect_min;
-  absl::BitGen random;
+  RandomBits random;
   for (;;) {
     SpoolFrames();
     const bool was_connected = RunConnection();
@@ -311,7 +314,7 @@ bool CollectorLink::RunConnection() {
   queue_->KeepUntilReferred(target != named_.get());
   ControlStream control([this] { outbox_->Wake(); });
   AddToken(options_.security, control.context());
-  target->stub->async()->Session(control.context(), &control);
+  target->channel->Session(control.context(), &control);
   control.Start();
   control.Write(HelloEvent());
 
@@ -460,8 +463,7 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
                (!options_.spool_directory.empty() && !Keeps());
       });
   AddToken(options_.security, upload->context());
-  target->upload_stub.PrepareBidiStreamingCall(upload->context(), kUploadMethod,
-                                               {}, upload.get());
+  target->channel->Upload(upload->context(), upload.get());
   upload->Start();
   v1::UploadFrame open;
   open.mutable_open()->set_session_id(welcome.session_id());

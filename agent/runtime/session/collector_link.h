@@ -9,7 +9,6 @@
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_LINK_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_LINK_H_
 
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
@@ -19,7 +18,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -28,6 +26,7 @@
 #include "absl/time/time.h"
 #include "agent/runtime/queue/frame_queue.h"
 #include "agent/runtime/session/bidi_stream.h"
+#include "agent/runtime/session/collector_channel.h"
 #include "agent/runtime/session/collector_finder.h"
 #include "agent/runtime/session/event_outbox.h"
 #include "agent/runtime/session/plan_switcher.h"
@@ -35,8 +34,9 @@
 #include "agent/runtime/session/spool.h"
 #include "agent/runtime/triggers/trigger_watcher.h"
 #include "common/base/monotonic_time.h"
+#include "common/base/service_thread.h"
 #include "common/io/file_system.h"
-#include "rankprobe/v1/agent.grpc.pb.h"
+#include "rankprobe/v1/agent.pb.h"
 
 namespace rankprobe {
 
@@ -90,9 +90,7 @@ class CollectorLink {
     Target(const std::string& address, const SessionOptions& options,
            bool is_leaf);
     const std::string address;
-    std::shared_ptr<grpc::Channel> channel;
-    const std::unique_ptr<v1::AgentService::Stub> stub;
-    grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::UploadAck> upload_stub;
+    std::shared_ptr<CollectorChannel> channel;
   };
   // How long a collector may take to appear before its absence is told.
   static constexpr absl::Duration kSilence = absl::Milliseconds(900);
@@ -187,7 +185,8 @@ class CollectorLink {
   // It could not be opened.
   std::atomic<bool> no_spool_{false};
 
-  const std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
+  const std::unique_ptr<FileSystem> posix_;
+  FileSystem* const file_system_;
   // Not beside mutex_. From a frame's number to its place in the file.
   absl::Mutex spool_mutex_;
   std::unique_ptr<Spool> spool_ ABSL_GUARDED_BY(spool_mutex_);
@@ -215,7 +214,7 @@ class CollectorLink {
   std::shared_ptr<Target> target_ ABSL_GUARDED_BY(mutex_);
   // Worker only.
   CollectorFinder finder_;
-  std::thread worker_;
+  ServiceThread worker_;
 };
 
 }  // namespace rankprobe

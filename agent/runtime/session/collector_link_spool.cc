@@ -41,7 +41,7 @@ void CollectorLink::OpenSpool() {
   }
   spool_options.secret = options_.incarnation_secret;
   absl::StatusOr<std::unique_ptr<Spool>> spool =
-      Spool::Open(spool_options, identity, file_system_.get());
+      Spool::Open(spool_options, identity, file_system_);
   absl::MutexLock lock(&spool_mutex_);
   if (spool.ok()) {
     spool_ = *std::move(spool);
@@ -94,8 +94,8 @@ absl::Status CollectorLink::DrainOrphan(OrphanSpool* orphan,
   RP_ASSIGN_OR_RETURN(const std::shared_ptr<Target> target,
                       Locate(finder, orphan->identity()));
   SpoolDrain drain(
-      target->stub.get(), &target->upload_stub, options_.security,
-      options_.agent_version, [this] { outbox_->Wake(); },
+      target->channel.get(), options_.security, options_.agent_version,
+      [this] { outbox_->Wake(); },
       [this](absl::Duration timeout) {
         SpoolFrames();
         return outbox_->Wait(timeout);
@@ -116,7 +116,10 @@ bool CollectorLink::DrainOrphans() {
   if (options_.spool_directory.empty()) return true;
   int passed_over = 0;
   const std::vector<std::unique_ptr<OrphanSpool>> orphans = OrphanSpool::Find(
-      options_.spool_directory, file_system_.get(), IsOwnFile, &passed_over);
+      options_.spool_directory, file_system_,
+      options_.file_system == nullptr ? IsOwnFile
+                                      : [](const std::string&) { return true; },
+      &passed_over);
   if (passed_over > 0) {
     const std::string line = absl::StrCat(
         "rankprobe: ", passed_over, " spools in ", options_.spool_directory,

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/random/random.h"
+#include "absl/random/distributions.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "agent/runtime/queue/frame_queue.h"
@@ -234,7 +234,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(SessionOptions options,
   }
   if (options.identity.pid() == 0) options.identity.set_pid(::getpid());
   if (options.identity.incarnation() == 0) {
-    absl::BitGen random;
+    RandomBits random;
     options.identity.set_incarnation(
         absl::Uniform<uint64_t>(absl::IntervalClosed, random, 1, UINT64_MAX));
   }

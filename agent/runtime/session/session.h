@@ -33,6 +33,9 @@
 
 namespace rankprobe {
 
+class CollectorChannel;
+class FileSystem;
+
 // When no collector answers within a second. kIgnore: training goes on, stderr
 // says that nothing is recorded, the collector is still looked for. kSpool: the
 // same, with what is recorded kept on disk for the next session. kFail: Create
@@ -91,6 +94,10 @@ struct SessionOptions {
   // Called by the destructor when records or payloads end with the process: no
   // collector has them and no spool keeps them. stderr says so, too.
   std::function<void(const v1::Undelivered&)> on_undelivered;
+  // Of a simulation, in the place of gRPC and of the disk that the spool is on.
+  std::function<std::shared_ptr<CollectorChannel>(const std::string& address)>
+      connect;
+  FileSystem* file_system = nullptr;
 };
 
 // The plan in force at a step.

@@ -57,8 +57,11 @@ absl::StatusOr<SpoolDelivery> DeliverSpools(
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxDeliveryMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxDeliveryMessageBytes);
-  const std::shared_ptr<grpc::Channel> channel =
-      MakeChannel(options.collector, options.security, arguments);
+  const auto connect = [&](const std::string& address) {
+    return MakeCollectorChannel(
+        MakeChannel(address, options.security, arguments));
+  };
+  const std::shared_ptr<CollectorChannel> channel = connect(options.collector);
   DeliveryClock clock(options.deadline);
   bool answered = false;
   const auto wake = [&clock] { clock.Wake(); };
@@ -71,13 +74,10 @@ absl::StatusOr<SpoolDelivery> DeliverSpools(
     const auto deliver = [&]() -> absl::Status {
       RP_ASSIGN_OR_RETURN(const std::string leaf,
                           finder.Find(orphan->identity()));
-      const std::shared_ptr<grpc::Channel> to =
-          leaf.empty() ? channel
-                       : MakeChannel(leaf, options.security, arguments);
-      const auto stub = v1::AgentService::NewStub(to);
-      SpoolDrain::UploadStub upload_stub(to);
-      SpoolDrain drain(stub.get(), &upload_stub, options.security,
-                       std::string(Version()), wake, wait, [&] {
+      const std::shared_ptr<CollectorChannel> to =
+          leaf.empty() ? channel : connect(leaf);
+      SpoolDrain drain(to.get(), options.security, std::string(Version()), wake,
+                       wait, [&] {
                          answered = true;
                          finder.NoteReached();
                        });

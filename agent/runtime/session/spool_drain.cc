@@ -37,7 +37,7 @@ absl::Status EndOf(const grpc::Status& status) {
 absl::Status SpoolDrain::Run(OrphanSpool* spool) {
   ControlStream control(wake_);
   AddToken(security_, control.context());
-  stub_->async()->Session(control.context(), &control);
+  channel_->Session(control.context(), &control);
   v1::AgentEvent event;
   *event.mutable_hello()->mutable_identity() = spool->identity();
   event.mutable_hello()->set_incarnation_secret(spool->secret());
@@ -59,8 +59,7 @@ absl::Status SpoolDrain::Run(OrphanSpool* spool) {
     welcomed_();
     UploadStream upload(wake_);
     AddToken(security_, upload.context());
-    upload_stub_->PrepareBidiStreamingCall(upload.context(), kUploadMethod, {},
-                                           &upload);
+    channel_->Upload(upload.context(), &upload);
     upload.Start();
     status = Deliver(spool, &control, &upload, directive.welcome());
     upload.Close();

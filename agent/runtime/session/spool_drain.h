@@ -6,7 +6,7 @@
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_DRAIN_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_DRAIN_H_
 
-#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
 
 #include <cstdint>
 #include <functional>
@@ -15,29 +15,22 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "agent/runtime/session/bidi_stream.h"
+#include "agent/runtime/session/collector_channel.h"
 #include "agent/runtime/session/spool.h"
 #include "common/rpc/channel_security.h"
-#include "rankprobe/v1/agent.grpc.pb.h"
+#include "rankprobe/v1/agent.pb.h"
 
 namespace rankprobe {
 
-// For a generic stub: frames go out as they were encoded.
-inline constexpr char kUploadMethod[] = "/rankprobe.v1.AgentService/Upload";
-
 class SpoolDrain {
  public:
-  using UploadStub =
-      grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::UploadAck>;
-
   // `wake` is called from gRPC's threads, `welcomed` once a collector has
   // answered.
-  SpoolDrain(v1::AgentService::Stub* stub, UploadStub* upload_stub,
-             const ChannelSecurity& security, std::string agent_version,
-             std::function<void()> wake,
+  SpoolDrain(CollectorChannel* channel, const ChannelSecurity& security,
+             std::string agent_version, std::function<void()> wake,
              std::function<bool(absl::Duration)> wait,
              std::function<void()> welcomed)
-      : stub_(stub),
-        upload_stub_(upload_stub),
+      : channel_(channel),
         security_(security),
         agent_version_(std::move(agent_version)),
         wake_(std::move(wake)),
@@ -54,8 +47,7 @@ class SpoolDrain {
   absl::Status Deliver(OrphanSpool* spool, ControlStream* control,
                        UploadStream* upload, const v1::Welcome& welcome);
 
-  v1::AgentService::Stub* const stub_;
-  UploadStub* const upload_stub_;
+  CollectorChannel* const channel_;
   const ChannelSecurity& security_;
   const std::string agent_version_;
   const std::function<void()> wake_;

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where monotonic time, timed waits and service threads come from, when they do
+// not come from the operating system.
+//
+// monotonic_time.h, monotonic_event.h and service_thread.h ask for it in every
+// call, and nothing is in its place outside of tests: a simulation that runs
+// threads as fibers of one thread, in virtual time, puts itself there
+// (tests/sim).
+// Ownership: the test's. It is set while no thread waits and no service thread
+// runs, and outlives all that was made meanwhile.
+#ifndef RANKPROBE_COMMON_BASE_TIME_SOURCE_H_
+#define RANKPROBE_COMMON_BASE_TIME_SOURCE_H_
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace rankprobe {
+
+using MonotonicTime = std::chrono::steady_clock::time_point;
+
+class TimeSource {
+ public:
+  class Thread {
+   public:
+    virtual ~Thread() = default;
+    // Returns when its body has returned.
+    virtual void Join() = 0;
+  };
+
+  virtual ~TimeSource() = default;
+
+  virtual MonotonicTime Now() = 0;
+  // As a condition variable does: `lock` is held, but not while the caller
+  // waits. Returns at `until`, when `condition` is told, or for no reason.
+  virtual void WaitUntil(const void* condition,
+                         std::unique_lock<std::mutex>* lock,
+                         MonotonicTime until) = 0;
+  virtual void NotifyAll(const void* condition) = 0;
+  virtual std::unique_ptr<Thread> Start(std::function<void()> body) = 0;
+
+  // Null: the operating system's.
+  static TimeSource* Current() {
+    return current_.load(std::memory_order_relaxed);
+  }
+  static void SetForTest(TimeSource* source) { current_ = source; }
+
+ private:
+  inline static std::atomic<TimeSource*> current_{nullptr};
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_BASE_TIME_SOURCE_H_

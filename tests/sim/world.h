@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// One simulated job: ranks with their sessions, a collector, an operator who
+// switches, and a seed that breaks things. Everything of the product runs as it
+// is; what it stands on is simulated: time and threads (scheduler.h), the network
+// (network.h), disks (common/testing/fault_file_system.h), randomness.
+// Not thread-safe, and one at a time.
+#ifndef RANKPROBE_TESTS_SIM_WORLD_H_
+#define RANKPROBE_TESTS_SIM_WORLD_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/runtime/session/collector_channel.h"
+#include "agent/runtime/session/session.h"
+#include "common/testing/fault_file_system.h"
+#include "tests/sim/collector_process.h"
+#include "tests/sim/facts.h"
+#include "tests/sim/network.h"
+#include "tests/sim/scheduler.h"
+
+namespace rankprobe::sim {
+
+inline constexpr int64_t kRanks = 3;
+// A config.json; the number tells one plan from another.
+std::string ConfigText(uint64_t number, bool enabled);
+
+struct Outcome {
+  std::vector<std::string> faults;
+  uint64_t trace_hash = 0;
+  uint64_t events = 0;
+  absl::Duration virtual_time;
+  // Steps that were found whole, ranks that applied a switch; what was done.
+  uint64_t steps = 0, applied = 0;
+  int cuts = 0, rank_kills = 0, collector_kills = 0, crashes = 0,
+      full_disks = 0;
+};
+
+class World {
+ public:
+  explicit World(uint64_t seed);
+  ~World();
+  // All of it. `trace`: what happened, line by line; may be null.
+  Outcome Run(std::vector<std::string>* trace);
+
+ private:
+  struct RankProcess {
+    int64_t rank = 0;
+    uint64_t number = 0;
+    size_t life = 0;
+    bool dead = false, ended = false;
+    // Not while a barrier waits.
+    std::shared_ptr<Connection> connection;
+  };
+  class Channel;
+
+  // A fiber of the world's own.
+  void Spawn(std::function<void()> body);
+  void StartRank(int64_t rank);
+  void Train(const std::shared_ptr<RankProcess>& process);
+  bool Flush(RankProcess* process, Session* session, absl::Duration deadline);
+  void RecordStep(RankProcess* process, Session* session, int64_t step,
+                  uint64_t epoch);
+  void Operate();
+  void Switch();
+  void Disturb();
+  void DisturbOnce();
+  void CutRank(int64_t rank);
+  void KillRank(int64_t rank);
+  void StartCollector();
+  // `machine`: with what was not synced. `graceful`: it says goodbye.
+  void EndCollector(bool machine, bool graceful);
+  void Bury(std::shared_ptr<CollectorProcess> process);
+  void FillDisk();
+  void Fault(std::string text);
+  void ForgetStreams();
+  bool AllEnded() const;
+  void Judge(Outcome* outcome);
+
+  Scheduler scheduler_;
+  SimClock collector_clock_, rank_clock_;
+  testing::FaultFileSystem disk_;
+  CollectorProcess::Options collector_options_;
+  std::shared_ptr<CollectorProcess> collector_;
+  int collector_lives_ = 0;
+  int buried_ = 0;
+  std::vector<std::shared_ptr<Stream>> streams_;
+  uint64_t connections_ = 0;
+  std::vector<std::shared_ptr<RankProcess>> ranks_;
+  std::vector<std::unique_ptr<TimeSource::Thread>> fibers_;
+  // The newest step that each rank began, in all of its lives.
+  std::vector<int64_t> reached_;
+  int64_t steps_per_rank_ = 0;
+  bool quiet_ = false, operator_ended_ = false;
+  Facts facts_;
+  Outcome outcome_;
+};
+
+}  // namespace rankprobe::sim
+
+#endif  // RANKPROBE_TESTS_SIM_WORLD_H_
