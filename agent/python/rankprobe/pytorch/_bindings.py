@@ -29,12 +29,16 @@ except ImportError:  # pragma: no cover - torch without numpy
 
 _BASE = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
 
-# The stack of torch function modes; below 2.0 C++ must be told of it as well.
-if hasattr(torch._C, "_set_torch_function_mode"):
-    from torch.overrides import _pop_mode as pop_mode
-    from torch.overrides import _push_mode as push_mode
-else:
-    pop_mode, push_mode = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
+
+def _modes_aside() -> list[Any]:
+    """Below 2.0 DisableTorchFunction lets the program's modes see calls: they are off the stack meanwhile."""
+    return [torch.overrides._pop_mode() for _ in range(torch._C._len_torch_function_stack())]
+
+
+def _modes_back(modes: list[Any]) -> None:
+    for mode in reversed(modes):
+        torch.overrides._push_mode(mode)
+
 
 # Placement kinds of types.proto.
 _SHARD, _REPLICATE, _PARTIAL, _STRIDED_SHARD = 1, 2, 3, 4
@@ -277,8 +281,8 @@ def bindings(devices: DeviceReader) -> dict:
         "ProcessGroup": dist.ProcessGroup if dist else None,
         "Work": torch._C._distributed_c10d.Work if dist else None,
         "is_grad_enabled": torch._C.is_grad_enabled if hasattr(torch._C, "is_grad_enabled") else torch.is_grad_enabled,
-        "mode_stack_size": torch._C._len_torch_function_stack,
-        "mode_pop": pop_mode, "mode_push": push_mode,
+        "disable_torch_function": torch._C.DisableTorchFunction,
+        **({} if hasattr(torch._C, "DisableTorchFunctionSubclass") else {"modes_aside": _modes_aside, "modes_back": _modes_back}),
         "describe": functools.partial(describe, devices), "finish_devices": devices.finish,
         "convert": convert, "source_line": source_line,
         "dtypes": {value: str(value) for value in vars(torch).values()
