@@ -30,6 +30,22 @@ except ImportError:  # pragma: no cover - torch without numpy
 _BASE = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
 
 
+def _without_dispatch_modes(function: Callable) -> Callable:
+    """`function`, whose operators no dispatch mode of the program sees."""
+    depth = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    if depth is None:  # below 2.0 a mode is on a tensor's own, or nothing can be asked of it
+        return function
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    def unseen(*args: Any) -> Any:
+        if depth() == 0:
+            return function(*args)
+        with _disable_current_modes():
+            return function(*args)
+
+    return unseen
+
+
 def _modes_aside() -> list[Any]:
     """Below 2.0 DisableTorchFunction lets the program's modes see calls: they are off the stack meanwhile."""
     return [torch.overrides._pop_mode() for _ in range(torch._C._len_torch_function_stack())]
@@ -268,12 +284,12 @@ def bindings(devices: DeviceReader) -> dict:
         "shape": _BASE.shape, "dtype": _BASE.dtype, "requires_grad": _BASE.requires_grad,
         "dlpack_table": getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
         "version": _BASE._version, "is_cpu": _BASE.is_cpu, "layout": _BASE.layout, "grad_fn": _BASE.grad_fn,
-        "output_nr": _BASE.output_nr, "accumulator": _accumulator,
+        "output_nr": _BASE.output_nr, "accumulator": _without_dispatch_modes(_accumulator),
         "accumulator_type": type(_accumulator(torch.empty(0, requires_grad=True))),
         "sequence_number": getattr(torch._C._autograd, "_get_sequence_nr", None) if _NUMBERED else None,
         "graph_task": getattr(torch._C, "_current_graph_task_id", None),
         "queue_callback": torch.autograd.Variable._execution_engine.queue_callback,
-        "gradient_sum": _gradient_sum, "gradient_outside": _gradient_outside,
+        "gradient_sum": _without_dispatch_modes(_gradient_sum), "gradient_outside": _without_dispatch_modes(_gradient_outside),
         "data_ptr": _BASE.data_ptr, "stride": _BASE.stride, "storage_offset": _BASE.storage_offset,
         "is_neg": _BASE.is_neg, "is_conj": _BASE.is_conj, "strided": torch.strided,
         "dtype_type": torch.dtype, "device_type": torch.device, "memory_format_type": torch.memory_format,
@@ -283,7 +299,7 @@ def bindings(devices: DeviceReader) -> dict:
         "is_grad_enabled": torch._C.is_grad_enabled if hasattr(torch._C, "is_grad_enabled") else torch.is_grad_enabled,
         "disable_torch_function": torch._C.DisableTorchFunction,
         **({} if hasattr(torch._C, "DisableTorchFunctionSubclass") else {"modes_aside": _modes_aside, "modes_back": _modes_back}),
-        "describe": functools.partial(describe, devices), "finish_devices": devices.finish,
+        "describe": _without_dispatch_modes(functools.partial(describe, devices)), "finish_devices": devices.finish,
         "convert": convert, "source_line": source_line,
         "dtypes": {value: str(value) for value in vars(torch).values()
                    if isinstance(value, torch.dtype) and not any(n in str(value) for n in ("quint", "qint"))},
