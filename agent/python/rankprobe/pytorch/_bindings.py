@@ -17,6 +17,7 @@ import zlib
 from typing import Any, Callable, Optional
 
 import torch
+import torch.utils._python_dispatch
 
 from rankprobe._frontend.source_lines import source_line
 from rankprobe.pytorch import _graph_ops
@@ -33,14 +34,14 @@ _BASE = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
 def _without_dispatch_modes(function: Callable) -> Callable:
     """`function`, whose operators no dispatch mode of the program sees."""
     depth = getattr(torch._C, "_len_torch_dispatch_stack", None)
-    if depth is None:  # below 2.0 a mode is on a tensor's own, or nothing can be asked of it
+    modes_off = getattr(torch.utils._python_dispatch, "_disable_current_modes", None)
+    if depth is None or modes_off is None:  # below 2.0
         return function
-    from torch.utils._python_dispatch import _disable_current_modes
 
     def unseen(*args: Any) -> Any:
         if depth() == 0:
             return function(*args)
-        with _disable_current_modes():
+        with modes_off():
             return function(*args)
 
     return unseen

@@ -132,6 +132,10 @@ class Instruments:
             self._modules.hook_roots(model)
         self._recomputations.watch(list(model) if isinstance(model, (list, tuple)) else [model])
 
+    def forget_models(self) -> None:
+        """Between steps: the next watch() has others, or by other names."""
+        self._modules.remove()
+
     def on_first_module(self, call: Optional[Callable[[], None]]) -> None:
         """Calls once when the first module below a model begins its forward; None: never."""
         self._modules.on_first = call
