@@ -87,7 +87,7 @@ class _Forwards:
             elif self._count >= self._MOST and thread not in self._open:
                 PrecisionDebugger._instance._capture.report_fault(
                     f"forwards of {len(self._open)} other threads run while the step ends, for {self._count} have overlapped: what "
-                    "they still call is in the next step")
+                    "they still call is in the next step, or missing")
                 self._end()
                 self._count = len(self._open)
                 self._begin()
