@@ -137,3 +137,28 @@ def test_a_stderr_that_takes_nothing_ends_no_program(stderr: str, what: str) -> 
                           env={**environment, "RANKPROBE_AS_MSPROBE": "1", "PYTHONPATH": f"{package / 'attach'}:{package.parent}"},
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout == "alive", done
+
+
+def test_a_driver_that_reaches_into_the_debugger(dump, capsys) -> None:
+    """verl sets the path of each stage, and swallows what that raises."""
+    import torch
+    from rankprobe.pytorch import PrecisionDebugger
+
+    dump.debugger(level="L1")
+    for stage in ("old_log_prob", "update_actor"):
+        PrecisionDebugger._instance.service.config.dump_path = f"data/{stage}"
+        PrecisionDebugger._instance.start()
+        torch.relu(torch.ones(2))
+        PrecisionDebugger._instance.stop()
+        PrecisionDebugger._instance.step()
+    assert PrecisionDebugger._instance.service.config.level == "L1"
+    for touch in ("service.data_collector", "service.config.nothing"):
+        target = PrecisionDebugger._instance
+        *path, last = touch.split(".")
+        for name in path:
+            target = getattr(target, name)
+        with pytest.raises(AttributeError, match=last):
+            getattr(target, last)
+    said = capsys.readouterr().err
+    assert said.count("dump_path cannot change in a running job") == 1 and "data_collector" in said and "nothing" in said
+    assert "Torch.relu.0.forward" in dump.data(1)

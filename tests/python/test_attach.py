@@ -121,7 +121,7 @@ def test_an_optimizer_that_comes_late_takes_over(tmp_path: pathlib.Path) -> None
     lines = QUIET.split("optimizer = ")
     script = lines[0] + "with torch.no_grad():\n    net(torch.ones(1, 4))\noptimizer = " + lines[1]
     done = _run_script(tmp_path, script, "--on")
-    assert done.returncode == 0 and "a step now ends with its step()" in done.stderr, done.stderr
+    assert done.returncode == 0 and "an optimizer was made: a step now ends with SGD.step()" in done.stderr, done.stderr
     steps = _steps(tmp_path)
     assert sorted(steps) == [0, 1, 2, 3]
     assert not any("backward" in entry for entry in steps[0])

@@ -174,7 +174,6 @@ class Capture:
     def set_modules_forced(self, forced: bool) -> None: ...
     def enter_quiet(self) -> None: ...
     def leave_quiet(self) -> None: ...
-    def set_mode(self, mode: Any) -> None: ...
     def begin_module(self, name: str, args: tuple[Any, ...], kwargs: Any = ...) -> ModuleCall | None:
         """None: it is not recorded."""
 
@@ -225,8 +224,16 @@ def api(function: Callable[..., Any], capture: Capture, prefix: str, op: str,
 def traced_module_call(callback: Any) -> ModuleCall:
     """A call that a compiler traces: its gradients go to `callback`."""
 
-def mode_function(stand_ins: dict[Any, Any]) -> Callable[..., Any]:
-    """__torch_function__ of a mode that calls stand_ins[func] for func."""
+class CallRedirect:
+    """Sends the calls of a C function elsewhere."""
+
+    @property
+    def original(self) -> Callable[..., Any]: ...
+    def put(self, target: Callable[..., Any]) -> None: ...
+    def take(self, target: Callable[..., Any]) -> None: ...
+
+def call_redirect(function: Any) -> CallRedirect | None:
+    """None: not a function of C's."""
 
 def raise_later_if_programs(error: BaseException) -> bool:
     """Whether `error`, which was caught, was raised by a signal handler of the program, or is no Exception: it is raised

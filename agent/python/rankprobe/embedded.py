@@ -93,6 +93,16 @@ def root_lock(root: pathlib.Path) -> contextlib.AbstractContextManager[None]:
     return _locked(_root_lock_path(root))
 
 
+def _check_loopback() -> None:
+    """RuntimeError where nothing of this machine can be reached at 127.0.0.1: said at once, not after a wait for an answer."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
+        try:
+            probe.connect(("127.0.0.1", 9))
+        except OSError as error:
+            raise RuntimeError(f"127.0.0.1, where it would listen, cannot be reached: {error.strerror}; set the loopback interface "
+                               "up (ip link set lo up)") from None
+
+
 def _warn(text: str, level: int) -> None:
     """Of a program for which warnings are errors: to stderr."""
     try:
@@ -123,6 +133,7 @@ class EmbeddedCollector:
         self._commits = True
         self._told_of_left = False
         self._programs = {name: os.path.abspath(find_binary(name)) for name in ("rankprobed", "rankprobe")}
+        _check_loopback()
         begun = time.monotonic()
         told = False
         while not self._join(run):

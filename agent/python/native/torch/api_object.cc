@@ -40,12 +40,19 @@ PyObject* Record(ApiObject* api, PyObject* const* args, size_t flagged_count,
                  PyObject* keywords) {
   Capture& capture = **api->capture;
   const Py_ssize_t count = PyVectorcall_NARGS(flagged_count);
-  const QuietScope quiet(capture);
-  const RecordedCall call = capture.BeginApi(*api->spec, args, count, keywords);
-  const std::unique_ptr<ModuleGradients> gradients =
-      capture.BeginGradients(call, args, count);
+  // What the call does is the program's: only what we ask of its tensors is
+  // hidden from the program's modes and classes.
+  const CallScope outermost;
+  RecordedCall call;
+  std::unique_ptr<ModuleGradients> gradients;
+  {
+    const QuietScope quiet(capture);
+    call = capture.BeginApi(*api->spec, args, count, keywords);
+    gradients = capture.BeginGradients(call, args, count);
+  }
   PyObject* result =
       PyObject_Vectorcall(api->function, args, flagged_count, keywords);
+  const QuietScope quiet(capture);
   if (result == nullptr) {
     capture.AbandonApi(call);
     return nullptr;
@@ -58,7 +65,7 @@ PyObject* Record(ApiObject* api, PyObject* const* args, size_t flagged_count,
 PyObject* CallApi(PyObject* self, PyObject* const* args, size_t flagged_count,
                   PyObject* keywords) {
   ApiObject* api = AsApi(self);
-  if (!(*api->capture)->ApisActive() || QuietScope::Active()) {
+  if (!(*api->capture)->ApisActive() || CallScope::Active()) {
     return PyObject_Vectorcall(api->function, args, flagged_count, keywords);
   }
   if (keywords != nullptr && PyVectorcall_NARGS(flagged_count) == 0) {
@@ -87,7 +94,7 @@ PyObject* CallApi(PyObject* self, PyObject* const* args, size_t flagged_count,
 
 PyObject* ApiGetAttribute(PyObject* self, PyObject* name) {
   // What the type would answer for itself.
-  for (const char* own : {"__module__", "__doc__", "__name__"}) {
+  for (const char* own : {"__module__", "__doc__", "__name__", "__class__"}) {
     if (PyUnicode_CompareWithASCIIString(name, own) == 0)
       return PyObject_GetAttr(AsApi(self)->function, name);
   }
@@ -96,6 +103,23 @@ PyObject* ApiGetAttribute(PyObject* self, PyObject* name) {
     return value;
   ClearOwnError();
   return PyObject_GetAttr(AsApi(self)->function, name);
+}
+
+// To a program that compares functions it is the one that it stands for.
+PyObject* FunctionOf(PyObject* object) {
+  return Py_TYPE(object) == api_function_type ||
+                 Py_TYPE(object) == api_method_type
+             ? AsApi(object)->function
+             : object;
+}
+
+PyObject* ApiCompare(PyObject* self, PyObject* other, int operation) {
+  if (operation != Py_EQ && operation != Py_NE) Py_RETURN_NOTIMPLEMENTED;
+  return PyObject_RichCompare(FunctionOf(self), FunctionOf(other), operation);
+}
+
+Py_hash_t ApiHash(PyObject* self) {
+  return PyObject_Hash(AsApi(self)->function);
 }
 
 PyObject* ApiRepr(PyObject* self) {
@@ -135,23 +159,45 @@ void ApiDealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Pickled by name, as the function it stands for.
+// Pickled as the function that it stands for, and read without rankprobe. What
+// is pickled by its name would be looked for under that name and not found to be
+// the same object.
+PyObject* ApiReduceEx(PyObject* self, PyObject* protocol) {
+  PyObject* function = AsApi(self)->function;
+  if (!PyFunction_Check(function)) {
+    PyRef reduced = PyRef::Steal(
+        PyObject_CallMethod(function, "__reduce_ex__", "O", protocol));
+    if (!reduced || !PyUnicode_Check(reduced.get())) return reduced.release();
+  }
+  const PyRef module =
+      PyRef::Steal(PyObject_GetAttrString(function, "__module__"));
+  const PyRef name = PyRef::Steal(
+      module ? PyObject_GetAttrString(function, "__qualname__") : nullptr);
+  const PyRef path = PyRef::Steal(
+      name ? PyUnicode_FromFormat("%S.%S", module.get(), name.get()) : nullptr);
+  const PyRef pydoc =
+      PyRef::Steal(path ? PyImport_ImportModule("pydoc") : nullptr);
+  const PyRef locate = PyRef::Steal(
+      pydoc ? PyObject_GetAttrString(pydoc.get(), "locate") : nullptr);
+  return locate ? Py_BuildValue("O(O)", locate.get(), path.get()) : nullptr;
+}
+
 PyObject* ApiReduce(PyObject* self, PyObject* /*unused*/) {
-  PyObject* name = PyObject_GetAttrString(AsApi(self)->function, "__name__");
-  return name;
+  const PyRef protocol = PyRef::Steal(PyLong_FromLong(2));
+  return protocol ? ApiReduceEx(self, protocol.get()) : nullptr;
 }
 
 // copy.copy and copy.deepcopy of a function give the function.
-PyObject* ApiSame(PyObject* self, PyObject* /*unused*/) {
-  Py_INCREF(self);
-  return self;
+PyObject* ApiCopy(PyObject* self, PyObject* /*unused*/) {
+  Py_INCREF(AsApi(self)->function);
+  return AsApi(self)->function;
 }
 
 PyMethodDef api_methods[] = {
     {"__reduce__", ApiReduce, METH_NOARGS, nullptr},
-    {"__reduce_ex__", ApiReduce, METH_O, nullptr},
-    {"__copy__", ApiSame, METH_NOARGS, nullptr},
-    {"__deepcopy__", ApiSame, METH_O, nullptr},
+    {"__reduce_ex__", ApiReduceEx, METH_O, nullptr},
+    {"__copy__", ApiCopy, METH_NOARGS, nullptr},
+    {"__deepcopy__", ApiCopy, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -188,37 +234,6 @@ PyObject* CallHook(PyObject* self, PyObject* args, PyObject* /*keywords*/) {
   Py_RETURN_NONE;
 }
 
-PyObject* CallMode(PyObject* stand_ins, PyObject* const* args,
-                   Py_ssize_t count) {
-  // The mode itself comes first: PyTorch wants a bound method.
-  ++args;
-  if (--count < 2) {
-    PyErr_SetString(PyExc_TypeError, "__torch_function__(func, types, ..)");
-    return nullptr;
-  }
-  PyObject* function = args[0];
-  if (Py_TYPE(function) == api_function_type ||
-      Py_TYPE(function) == api_method_type) {
-    function = AsApi(function)->function;
-  } else {
-    PyObject* found = PyDict_GetItemWithError(stand_ins, function);
-    if (found != nullptr) function = found;
-    ClearOwnError();
-  }
-  PyObject* keywords = count > 3 && args[3] != Py_None ? args[3] : nullptr;
-  if (count > 2 && PyTuple_CheckExact(args[2]))
-    return PyObject_Call(function, args[2], keywords);
-  const PyRef positional =
-      PyRef::Steal(count > 2 ? PySequence_Tuple(args[2]) : PyTuple_New(0));
-  return positional ? PyObject_Call(function, positional.get(), keywords)
-                    : nullptr;
-}
-
-PyMethodDef mode_method = {
-    "__torch_function__",
-    reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(CallMode)),
-    METH_FASTCALL, nullptr};
-
 PyTypeObject* MakeApiType(const char* name, bool binds) {
   PyType_Slot slots[] = {
       {Py_tp_call, Slot(PyVectorcall_Call)},
@@ -228,6 +243,8 @@ PyTypeObject* MakeApiType(const char* name, bool binds) {
       {Py_tp_getattro, Slot(ApiGetAttribute)},
       {Py_tp_setattro, Slot(PyObject_GenericSetAttr)},
       {Py_tp_repr, Slot(ApiRepr)},
+      {Py_tp_richcompare, Slot(ApiCompare)},
+      {Py_tp_hash, Slot(ApiHash)},
       {Py_tp_members, api_members},
       {Py_tp_methods, api_methods},
       {binds ? Py_tp_descr_get : 0, binds ? Slot(ApiBind) : nullptr},
@@ -269,10 +286,6 @@ PyObject* NewBackwardHook(std::shared_ptr<Capture> capture, RecordedCall call,
   hook->call = new RecordedCall(std::move(call));
   hook->order = order;
   return self;
-}
-
-PyObject* NewModeFunction(PyObject* stand_ins) {
-  return PyCFunction_New(&mode_method, stand_ins);
 }
 
 bool InitApiTypes(PyObject* module) {

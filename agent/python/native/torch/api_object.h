@@ -22,11 +22,6 @@ PyObject* NewApiObject(PyObject* function, std::shared_ptr<Capture> capture,
 PyObject* NewBackwardHook(std::shared_ptr<Capture> capture, RecordedCall call,
                           uint64_t order);
 
-// A builtin __torch_function__(func, types, args, kwargs): calls the stand-in
-// of `func` in the dict, a stand-in's own function (C code of Tensor's methods
-// looks its name up and finds that), or `func`.
-PyObject* NewModeFunction(PyObject* stand_ins);
-
 // Creates the types; false with an error set.
 bool InitApiTypes(PyObject* module);
 

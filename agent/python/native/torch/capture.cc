@@ -17,7 +17,8 @@ namespace py = pybind11;
 namespace rankprobe {
 namespace {
 
-thread_local int quiet_depth = 0;
+thread_local int call_depth = 0;
+thread_local bool is_quiet = false;
 
 // Values of the keyword arguments of a vectorcall follow the positional ones.
 Py_ssize_t KeywordCount(PyObject* keywords) {
@@ -32,34 +33,53 @@ const char* KeywordName(PyObject* keywords, Py_ssize_t i) {
 
 }  // namespace
 
+CallScope::CallScope() { ++call_depth; }
+CallScope::~CallScope() { --call_depth; }
+bool CallScope::Active() { return call_depth > 0; }
+
 QuietScope::QuietScope(const Capture& capture) : capture_(capture) {
-  // Within another one there is nothing left to pop.
-  if (quiet_depth++ > 0 || capture.mode() == nullptr) return;
+  if (is_quiet) return;
   const TorchBindings& t = capture.torch();
   const SavedError saved;
-  const PyRef size = PyRef::Steal(PyObject_CallNoArgs(t.mode_stack_size.get()));
-  if (size && PyLong_AsLong(size.get()) > 0) {
-    popped_ = PyRef::Steal(PyObject_CallNoArgs(t.mode_pop.get()));
-    if (popped_ && popped_.get() != capture.mode()) {
-      // Somebody else's, entered after ours: it stays.
-      const PyRef done =
-          PyRef::Steal(PyObject_CallOneArg(t.mode_push.get(), popped_.get()));
-      popped_ = PyRef();
-    }
+  guard_ = capture.TakeGuard();
+  if (guard_) {
+    const PyRef entered =
+        PyRef::Steal(PyObject_CallOneArg(t.guard_enter.get(), guard_.get()));
+    if (!entered) guard_ = PyRef();
   }
+  is_quiet = static_cast<bool>(guard_);
+  if (is_quiet && t.modes_aside)
+    modes_ = PyRef::Steal(PyObject_CallNoArgs(t.modes_aside.get()));
   ClearOwnError();
 }
 
 QuietScope::~QuietScope() {
-  --quiet_depth;
-  if (!popped_) return;
+  if (!guard_) return;
+  const TorchBindings& t = capture_.torch();
   const SavedError saved;
-  const PyRef done = PyRef::Steal(
-      PyObject_CallOneArg(capture_.torch().mode_push.get(), popped_.get()));
+  if (modes_) {
+    const PyRef back =
+        PyRef::Steal(PyObject_CallOneArg(t.modes_back.get(), modes_.get()));
+  }
+  PyObject* const args[] = {guard_.get(), Py_None, Py_None, Py_None};
+  const PyRef left =
+      PyRef::Steal(PyObject_Vectorcall(t.guard_exit.get(), args, 4, nullptr));
+  is_quiet = false;
   ClearOwnError();
+  capture_.GiveGuard(std::move(guard_));
 }
 
-bool QuietScope::Active() { return quiet_depth > 0; }
+PyRef Capture::TakeGuard() const {
+  if (guards_.empty()) {
+    return torch_.disable_torch_function
+               ? PyRef::Steal(
+                     PyObject_CallNoArgs(torch_.disable_torch_function.get()))
+               : PyRef();
+  }
+  PyRef guard = std::move(guards_.back());
+  guards_.pop_back();
+  return guard;
+}
 
 Capture::Capture(std::shared_ptr<Recorder> recorder, const py::dict& torch,
                  std::string skipped_directory)
@@ -174,7 +194,7 @@ RecordedCall Capture::BeginApi(const ApiSpec& spec, PyObject* const* args,
       });
     }
     if (call.stack_wanted && recorder->WantsStacks())
-      recorder->UseStack(call, stacks_.Read(mode_ ? true : false));
+      recorder->UseStack(call, stacks_.Read());
   });
   return call;
 }

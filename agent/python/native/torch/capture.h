@@ -165,11 +165,10 @@ class Capture : public std::enable_shared_from_this<Capture> {
   // Gives up the recorder; whoever uses it at that moment keeps it until then.
   std::shared_ptr<Recorder> Close() { return std::move(recorder_); }
   const TorchBindings& torch() const { return torch_; }
-  // The torch function mode that sees APIs bound before the debugger; None: no.
-  void SetMode(const pybind11::object& mode) {
-    mode_ = PyRef::Share(mode.ptr());
-  }
-  PyObject* mode() const { return mode_.get(); }
+  // An idle one, to be given back; null where the framework has none. See
+  // TorchBindings::disable_torch_function.
+  PyRef TakeGuard() const;
+  void GiveGuard(PyRef guard) const { guards_.push_back(std::move(guard)); }
   // A QuietScope around Python code; they nest.
   void EnterQuiet();
   void LeaveQuiet();
@@ -211,7 +210,8 @@ class Capture : public std::enable_shared_from_this<Capture> {
   StorageTokens tokens_;
   const ValueReader reader_;
   StackReader stacks_;
-  PyRef mode_;
+  // Used by one scope at a time.
+  mutable std::vector<PyRef> guards_;
   std::vector<Pending> pending_;
   const std::unique_ptr<BegunBackwards> begun_;
   std::vector<PyRef> kept_;
@@ -227,19 +227,31 @@ class Capture : public std::enable_shared_from_this<Capture> {
   uint64_t seen_ = 0, matched_ = 0;
 };
 
-// While one lives on a thread nothing else on that thread is recorded, and our
-// torch function mode is off it.
+// While one lives on a thread no API call on that thread is recorded.
+class CallScope {
+ public:
+  CallScope();
+  ~CallScope();
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+  static bool Active();
+};
+
+// A CallScope around code of ours alone: what it asks of tensors is no call of
+// the program's either, so no __torch_function__ sees it, of no class and no
+// mode.
 class QuietScope {
  public:
   explicit QuietScope(const Capture& capture);
   ~QuietScope();
   QuietScope(const QuietScope&) = delete;
   QuietScope& operator=(const QuietScope&) = delete;
-  static bool Active();
 
  private:
+  const CallScope scope_;
   const Capture& capture_;
-  PyRef popped_;
+  // Empty within another one.
+  PyRef guard_, modes_;
 };
 
 template <typename Fn>

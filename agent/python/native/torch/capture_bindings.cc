@@ -9,6 +9,7 @@
 
 #include "agent/python/native/session/plan_dict.h"
 #include "agent/python/native/torch/api_object.h"
+#include "agent/python/native/torch/call_redirect.h"
 #include "agent/python/native/torch/capture.h"
 #include "agent/python/native/torch/module_forwards.h"
 #include "agent/python/native/torch/module_gradients.h"
@@ -90,7 +91,6 @@ void RegisterCapture(py::module_& m) {
       .def("set_modules_forced", &Capture::SetModulesForced, py::arg("forced"))
       .def("enter_quiet", &Capture::EnterQuiet)
       .def("leave_quiet", &Capture::LeaveQuiet)
-      .def("set_mode", &Capture::SetMode, py::arg("mode"))
       .def("begin_module",
            py::overload_cast<const std::string&, const py::tuple&,
                              const py::object&>(&Capture::BeginModule),
@@ -138,6 +138,32 @@ void RegisterCapture(py::module_& m) {
       .def_property_readonly("seen", &Capture::seen)
       .def_property_readonly("matched", &Capture::matched)
       .def_property_readonly("faults", &Capture::faults);
+  py::class_<CallRedirect, std::unique_ptr<CallRedirect, py::nodelete>>(
+      m, "CallRedirect", "Sends the calls of a C function elsewhere.")
+      .def_property_readonly(
+          "original",
+          [](const CallRedirect& redirect) {
+            return py::reinterpret_borrow<py::object>(redirect.original());
+          })
+      .def(
+          "put",
+          [](CallRedirect& redirect, const py::object& target) {
+            redirect.Put(target.ptr());
+          },
+          py::arg("target"))
+      .def(
+          "take",
+          [](CallRedirect& redirect, const py::object& target) {
+            redirect.Take(target.ptr());
+          },
+          py::arg("target"));
+  m.def(
+      "call_redirect",
+      [](const py::object& function) {
+        return CallRedirect::Of(function.ptr());
+      },
+      py::arg("function"), py::return_value_policy::reference,
+      "None: not a function of C's.");
   m.def("api", &MakeApi, py::arg("function"), py::arg("capture"),
         py::arg("prefix"), py::arg("op"), py::arg("traits") = py::dict(),
         "Stands in for `function`: records the outermost call of a thread.");
@@ -150,15 +176,6 @@ void RegisterCapture(py::module_& m) {
       },
       py::arg("callback"),
       "A call that a compiler traces: its gradients go to `callback`.");
-  m.def(
-      "mode_function",
-      [](const py::dict& stand_ins) {
-        PyObject* function = NewModeFunction(stand_ins.ptr());
-        if (function == nullptr) throw py::error_already_set();
-        return py::reinterpret_steal<py::object>(function);
-      },
-      py::arg("stand_ins"),
-      "__torch_function__ of a mode that calls stand_ins[func] for func.");
   m.def(
       "raise_later_if_programs",
       [](const py::object& error) { return RaiseLaterIfPrograms(error.ptr()); },

@@ -69,7 +69,7 @@ std::optional<ModuleCall> Capture::BeginModule(
           });
     }
     if (!module.call.stack_wanted || !recorder->WantsStacks()) return;
-    const std::vector<std::string>& stack = stacks_.Read(mode_ ? true : false);
+    const std::vector<std::string>& stack = stacks_.Read();
     recorder->UseStack(module.call,
                        frames ? WithCaller(*frames, stack) : stack);
   });

@@ -46,9 +46,6 @@ const StackReader::Line* StackReader::LineOf(PyCodeObject* code,
   line.dropped = true;
   const std::string function = Utf8(code->co_name);
   if (absl::StartsWith(file, skipped_directory_)) return &line;
-  line.is_dispatch = function == "handle_torch_function";
-  line.is_op_call =
-      function == "__call__" && absl::EndsWith(file, "/torch/_ops.py");
   const PyRef source = PyRef::Steal(PyObject_CallFunction(
       torch_->source_line.get(), "Oi", code->co_filename, number));
   if (!source) {
@@ -64,30 +61,16 @@ const StackReader::Line* StackReader::LineOf(PyCodeObject* code,
   return &line;
 }
 
-const std::vector<std::string>& StackReader::Read(bool mode_active) {
+const std::vector<std::string>& StackReader::Read() {
   key_.clear();
   PyRef frame = PyRef::Steal(
       reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
-  // A Python function that found our mode calls itself through it: that detour
-  // (the function, the dispatcher) is no part of the user's stack.
-  int detour = 0;
   while (frame && key_.size() < kMaxFrames) {
     auto* raw = reinterpret_cast<PyFrameObject*>(frame.get());
     PyCodeObject* code = PyFrame_GetCode(raw);
     const Line* line = LineOf(code, raw);
     Py_DECREF(code);
-    if (mode_active && line->is_dispatch) detour = 2;
-    // So do the functions below torch.ops, from one line to itself.
-    if (mode_active && line->is_op_call && !key_.empty() &&
-        key_.back() == line) {
-      frame = PyRef::Steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
-      continue;
-    }
-    if (detour > 0) {
-      --detour;
-    } else if (!line->dropped) {
-      key_.push_back(line);
-    }
+    if (!line->dropped) key_.push_back(line);
     frame = PyRef::Steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
   }
   const auto [it, is_new] = stacks_.try_emplace(key_);

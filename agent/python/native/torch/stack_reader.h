@@ -25,9 +25,8 @@ class StackReader {
   StackReader(const TorchBindings* torch, std::string skipped_directory)
       : torch_(torch), skipped_directory_(std::move(skipped_directory)) {}
 
-  // Innermost first; stays valid until the next Clear(). `mode_active`: calls
-  // of Python functions take a detour by our torch function mode.
-  const std::vector<std::string>& Read(bool mode_active);
+  // Innermost first; stays valid until the next Clear().
+  const std::vector<std::string>& Read();
   // Between steps: bounds what is kept.
   void Clear();
 
@@ -36,10 +35,6 @@ class StackReader {
     PyRef code;  // keeps the address from being used again
     std::string text;
     bool dropped = false;
-    // The function of PyTorch that calls torch function modes.
-    bool is_dispatch = false;
-    // Where torch.ops calls the function behind a name.
-    bool is_op_call = false;
   };
   const Line* LineOf(PyCodeObject* code, PyFrameObject* frame);
 

@@ -53,9 +53,16 @@ TorchBindings::TorchBindings(const py::dict& names)
   p2p_type = take("P2POp", true);
   work_type = take("Work", true);
   is_grad_enabled = take("is_grad_enabled");
-  mode_stack_size = take("mode_stack_size", true);
-  mode_pop = take("mode_pop", true);
-  mode_push = take("mode_push", true);
+  disable_torch_function = take("disable_torch_function", true);
+  if (disable_torch_function) {
+    guard_enter = PyRef::Steal(
+        PyObject_GetAttrString(disable_torch_function.get(), "__enter__"));
+    guard_exit = PyRef::Steal(
+        PyObject_GetAttrString(disable_torch_function.get(), "__exit__"));
+    if (!guard_enter || !guard_exit) throw py::error_already_set();
+  }
+  modes_aside = take("modes_aside", true);
+  modes_back = take("modes_back", true);
   node_id = take("node_id", true);
   calls_like_modules = static_cast<bool>(take("calls_like_modules", true));
   describe = take("describe");

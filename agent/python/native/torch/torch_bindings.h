@@ -75,7 +75,11 @@ class TorchBindings {
   PyRef size_type, dtype_type, device_type, memory_format_type, ndarray_type,
       number_type, process_group_type, reduce_op_type, p2p_type, work_type;
   // Functions.
-  PyRef is_grad_enabled, mode_stack_size, mode_pop, mode_push;
+  PyRef is_grad_enabled;
+  // torch._C.DisableTorchFunction and its __enter__ and __exit__. Where it lets
+  // modes see calls (below 2.0): modes_aside() -> what modes_back(it) puts back.
+  PyRef disable_torch_function, guard_enter, guard_exit, modes_aside,
+      modes_back;
   // node_id(node): of a framework that makes a new object each time a node is
   // asked for.
   PyRef node_id;

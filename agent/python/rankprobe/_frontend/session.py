@@ -36,6 +36,10 @@ def _checked_run(run: str) -> str:
     return run
 
 
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[-500:]
+
+
 @contextlib.contextmanager
 def _telling_of_the_collector() -> Iterator[None]:
     try:
@@ -71,8 +75,8 @@ class RankSession:
 
     plan: of the config that the process began with; its dump_path stays.
     config_path: "" for none. Raises CollectorMissingError when on_missing is "fail" and
-    no collector answers, or the private one does not, and CannotRecordError;
-    nothing is held then.
+    no collector answers, and CannotRecordError, also where there can be no private
+    collector; nothing is held then.
     """
 
     def __init__(self, framework: Framework, plan: dict[str, Any], config_json: str, config_path: str, on_missing: str) -> None:
@@ -81,13 +85,10 @@ class RankSession:
         self.embedded: Optional[EmbeddedCollector] = None
         self._given, self.run = os.environ.get("RANKPROBE_COLLECTOR", ""), _checked_run(run_name())
         if not self._given:
-            with _telling_of_the_collector():
-                try:
-                    self.embedded = EmbeddedCollector(self._dump_path, self.run)
-                except OSError as error:
-                    if error.errno is None:  # not of the file system: no program, no answer
-                        raise
-                    raise CannotRecordError(f"no private collector for {self._dump_path}: {error}") from None
+            try:
+                self.embedded = EmbeddedCollector(self._dump_path, self.run)
+            except (OSError, RuntimeError) as error:  # no disk, no program, no loopback: in no case the training's end
+                raise CannotRecordError(f"no private collector for {self._dump_path}: {_line(error)}") from None
             self.run = self.embedded.run
         self._rank = environment_rank(framework)
         self._rank_sent: Optional[int] = None
@@ -99,8 +100,8 @@ class RankSession:
                                               framework=f"{framework.name} {framework.version}", config_path=config_path,
                                               on_collector_missing=on_missing,
                                               kept_directory="" if self.embedded is None else str(self.embedded.kept))
-                if self.embedded is not None:
-                    self.embedded.connect(self.native)
+            if self.embedded is not None:
+                self._connect()
         except BaseException:
             # Nobody has this object, who could close it: the collector would stay as long as the process.
             if self.embedded is not None:
@@ -110,6 +111,12 @@ class RankSession:
         self._exports: Optional[Exports] = None
         if self.embedded is not None or plan["auto_export"]:
             self._exports = Exports(self.native, self.run, self._dump_path, self.embedded, lambda: self._rank, warn)
+
+    def _connect(self) -> None:
+        try:
+            self.embedded.connect(self.native)
+        except (TimeoutError, RuntimeError) as error:
+            raise CannotRecordError(f"the private collector for {self._dump_path} does not answer: {_line(error)}") from None
 
     @property
     def address(self) -> str:

@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for the APIs of PyTorch, and the mode that sees the rest.
+"""The calls of PyTorch's APIs, and of functions that are registered, while they are recorded.
 
-Each listed API is replaced, where its name lives, by a native stand-in that
-records the outermost call of a thread. A function taken before that (`from
-torch import relu` above the debugger) is seen by a torch function mode, which
-maps it to its stand-in.
+The calls of each listed function go to a native recorder of the outermost call of a thread (_redirect.py). The function
+stays the object that it is, also for a program that took it before (`from torch import relu` above the debugger), and what a
+program puts in its place is the program's.
+
+Where one object is known by several names that are recorded apart, one of them has its calls redirected. In the places of
+the others stand objects of ours while a step is recorded, which compare, hash, pickle and copy as the function:
+`torch.conv2d` and others that torch.nn.functional has too, `torch.lstm`, four methods of Tensor that are called by operators
+as well (`abs`, `neg`, `__idiv__`, `__rdiv__`), `Tensor.__setitem__`, and what is registered and no function.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import sys
-import types
 from typing import Any, Callable, Iterator, Optional
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from rankprobe import _native
 from rankprobe._say import say
 from rankprobe.pytorch._api_list import load_list, parse_list
-from rankprobe.pytorch._bindings import pop_mode, push_mode
 from rankprobe.pytorch._process import warn
+from rankprobe.pytorch._redirect import Around, Redirect, redirect
 
 # Arguments that are receive buffers before the call, by position and keyword.
 _IGNORED_INPUTS: dict[str, tuple[list[int], list[str]]] = {
@@ -50,14 +51,14 @@ def _hosts(prefix: str) -> list[Any]:
         return [torch.distributed, torch.distributed.distributed_c10d]
     if prefix == "NPU":
         try:
-            import torch_npu
+            import torch_npu  # type: ignore[import-not-found]
         except ImportError:
             return []
         return [torch_npu, torch.ops.npu]
     if prefix == "MindSpeed":
         try:
-            import mindspeed.ops
-            import torch_npu
+            import mindspeed.ops  # type: ignore[import-not-found]
+            import torch_npu  # type: ignore[import-not-found]  # noqa: F401
         except ImportError:
             return []
         return [mindspeed.ops]
@@ -86,37 +87,62 @@ def _some(chosen: dict[str, list[str]]) -> str:
     return ", ".join(name[:100] for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-class _Mode(TorchFunctionMode):
-    """Sends calls of functions bound before the debugger to their stand-ins."""
+class _Call:
+    """The calls of one function go to `api`."""
 
-    def __init__(self, stand_ins: dict[Any, Any]) -> None:
-        super().__init__()
-        # Each call of PyTorch comes by here while a step is recorded: native.
-        self.__torch_function__ = types.MethodType(_native.mode_function(stand_ins), self)  # type: ignore[method-assign]
+    def __init__(self, function: Redirect, api: Any) -> None:
+        self._redirect, self._api = function, api
+
+    def put(self) -> None:
+        self._redirect.put(self._api)
+
+    def take(self) -> None:
+        self._redirect.take(self._api)
+
+
+class _Place:
+    """`api` stands where host.name was: as long as nobody else puts another object there."""
+
+    def __init__(self, host: Any, name: str, api: Any) -> None:
+        self._host, self._name, self._api = host, name, api
+        # None: it is inherited.
+        self._own = self._now()
+
+    def _now(self) -> Any:
+        return vars(self._host).get(self._name) if hasattr(self._host, "__dict__") else None
+
+    def put(self) -> None:
+        if self._now() is self._own:
+            with contextlib.suppress(AttributeError, TypeError):  # a read-only namespace
+                setattr(self._host, self._name, self._api)
+
+    def take(self) -> None:
+        if self._now() is not self._api:
+            return
+        if self._own is None:
+            delattr(self._host, self._name)
+        else:
+            setattr(self._host, self._name, self._own)
 
 
 class Apis:
-    """Installs and removes the stand-ins of one Capture."""
+    """Has the calls of one Capture's functions recorded, and takes that off again."""
 
     def __init__(self, capture: Any, path: Optional[str] = None, only: Optional[str] = None) -> None:
-        """only: of the own list the functions of this prefix; none of them needs the mode."""
+        """only: of the own list the functions of this prefix."""
         self._capture, self._only = capture, only
         self._own_list = {prefix: names for prefix, names in load_list(path).items() if only in (None, prefix)}
         # An operator's list, as text; "": it is this process' own.
         self._text = ""
-        # (host, name, stand-in, original; None: inherited)
-        self._places: list[tuple[Any, str, Any, Any]] = []
-        self._by_original: dict[Any, Any] = {}
+        self._calls: list[Any] = []
         self._installed = False
         # Calls of show_originals() that are open.
         self._hidden = 0
         # torch.compile was called.
         self.on_compile: Callable[[], None] = lambda: None
-        self._undo: list[Callable[[], None]] = []
-        # (module, name, original, prefix, stand-in)
-        self._custom: dict[tuple[int, str], tuple[Any, str, Any, str, Any]] = {}
-        self._mode: Optional[_Mode] = None
-        self._mode_entered = self._paused = False
+        self._around: list[Around] = []
+        # By host and name: prefix, and what has its calls recorded.
+        self._custom: dict[tuple[int, str], tuple[str, Any]] = {}
         self._collect(self._own_list)
 
     def use(self, text: str) -> None:
@@ -128,219 +154,136 @@ class Apis:
             return
         chosen = parse_list(text) if text else self._own_list
         installed = self._installed
-        self.leave_mode()
         self.remove()
-        self._places, self._by_original, self._mode = [], {}, None
         self._text = text
         self._collect(chosen)
         if installed:
             self.install()
 
     def _collect(self, chosen: dict[str, list[str]]) -> None:
-        for prefix, names in chosen.items():
+        self._calls = []
+        # By object: the name under which its calls are recorded. Of several prefixes Torch comes last.
+        names: dict[int, str] = {}
+        for prefix in sorted(chosen, key=lambda prefix: prefix == "Torch"):
             for host in _hosts(prefix):
-                for name in names:
-                    self._add(prefix, host, name)
-        if not self._places and self._only is None:
+                for name in chosen[prefix]:
+                    self._add(prefix, host, name, names, chosen[prefix])
+        if not self._calls and self._only is None:
             say("rankprobe: no function of the list of APIs "
                   f"{'that an operator gave' if self._text else 'of this process'} is here to be recorded "
                   f"({_some(chosen)}): none of its functions is recorded")
 
-    def _add(self, prefix: str, host: Any, dotted: str) -> None:
+    def _add(self, prefix: str, host: Any, dotted: str, names: dict[int, str], listed: list[str]) -> None:
         *path, name = dotted.split(".")
         for part in path:
             host = getattr(host, part, None)
         function = getattr(host, name, None) if host is not None else None
         if function is None or not callable(function) or isinstance(function, type):
             return
-        try:
-            known = self._by_original.get(function)
-        except TypeError:  # not hashable
-            known = None
-        same = known is not None and known.rankprobe_name == f"{prefix}.{name}"
-        api: Any = known if same else _native.api(function, self._capture, prefix, name, _traits(prefix, name))
-        if not same:
-            api.rankprobe_name = f"{prefix}.{name}"
-        # Methods of Tensor are not bound early; some share a function with a name
-        # that is not listed (__rtruediv__), which msprobe does not record.
-        if prefix != "Tensor":
-            self._by_original.setdefault(function, api)
-        own = vars(host) if hasattr(host, "__dict__") else {}
-        self._places.append((host, name, api, own.get(name)))
+        known, full = names.get(id(function)), f"{prefix}.{name}"
+        if known == full:
+            return
+        apart = known is not None or (prefix == "Tensor" and _has_unlisted_names(function, listed))
+        self._calls.append(self._call(host, name, function, prefix, _traits(prefix, name), apart))
+        names.setdefault(id(function), full)
+
+    def _call(self, host: Any, name: str, function: Any, prefix: str, traits: dict[str, Any], apart: bool) -> Any:
+        """apart: only the calls by this name are recorded."""
+        found = None if apart else redirect(function)
+        if found is None:
+            return _Place(host, name, _native.api(function, self._capture, prefix, name, traits))
+        return _Call(found, _native.api(found.original, self._capture, prefix, name, traits))
 
     def install(self) -> None:
         if self._installed:
             return
         self._installed = True
-        self._hidden = 1
-        self.show_stand_ins()
-        for module, name, _, _, api in self._custom.values():
-            setattr(module, name, api)
-        self._wrap_work()
-        self._wrap_compilers()
-        if self._only is None:
-            self._wrap_optimizers()
+        self._hidden = 0
+        self._put()
+        self._watch_work()
+        self._watch_compilers()
 
     def remove(self) -> None:
         if not self._installed:
             return
+        for around in reversed(self._around):
+            around.remove()
+        self._around.clear()
+        if self._hidden == 0:
+            self._take()
         self._installed = False
-        for host, name, api, original in self._places:
-            if vars(host).get(name) is not api:
-                continue
-            if original is None:
-                delattr(host, name)
-            else:
-                setattr(host, name, original)
-        for entry in self._custom.values():
-            self._take_off_custom(entry)
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
 
-    def _replace(self, host: Any, name: str, value: Any) -> None:
-        original = getattr(host, name)
-        setattr(host, name, value)
-        self._undo.append(lambda: setattr(host, name, original))
+    def _put(self) -> None:
+        for call in self._calls:
+            call.put()
+        for _, call in self._custom.values():
+            call.put()
 
-    def _wrap_work(self) -> None:
+    def _take(self) -> None:
+        for _, call in reversed(self._custom.values()):
+            call.take()
+        for call in self._calls:
+            call.take()
+
+    def _watch_work(self) -> None:
         """Waiting for an asynchronous collective completes its record."""
         if not torch.distributed.is_available():
             return
-        work = torch._C._distributed_c10d.Work
-        wait, done = work.wait, self._capture.work_done
+        done = self._capture.work_done
 
-        def rankprobe_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = wait(self, *args, **kwargs)
-            done(self)
-            return result
+        def around(wait: Callable[..., Any]) -> Callable[..., Any]:
+            def rankprobe_wait(*args: Any, **kwargs: Any) -> Any:
+                result = wait(*args, **kwargs)
+                if args:
+                    done(args[0])
+                return result
 
-        self._replace(work, "wait", rankprobe_wait)
+            return rankprobe_wait
 
-    def _wrap_compilers(self) -> None:
-        """TorchScript compiles the originals, not the stand-ins; torch.compile keeps tables of them."""
+        self._around.append(Around(torch._C._distributed_c10d.Work.wait, around))
+
+    def _watch_compilers(self) -> None:
+        """TorchScript and the compiler read the code of functions."""
         for host, name in ((torch.jit, "script"), (torch, "compile")):
             if hasattr(host, name):
-                self._replace(host, name, self._with_originals(getattr(host, name)))
-        export: Any = sys.modules.get("torch.export")
-        if hasattr(export, "export"):
-            self._replace(export, "export", self._unwatched(export.export))
+                self._around.append(Around(getattr(host, name), lambda compiler: self._unseen_by(compiler, self.on_compile)))
+        export = getattr(sys.modules.get("torch.export"), "export", None)
+        if export is not None:
+            self._around.append(Around(export, lambda exporter: self._unseen_by(exporter, lambda: None)))
 
-    def _unwatched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def rankprobe_export(*args: Any, **kwargs: Any) -> Any:
-            with self.unseen():
-                return function(*args, **kwargs)
-
-        return rankprobe_export
-
-    def _with_originals(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def rankprobe_compile(*args: Any, **kwargs: Any) -> Any:
-            self.show_originals()
+    def _unseen_by(self, function: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:
+        def rankprobe_unseen(*args: Any, **kwargs: Any) -> Any:
             try:
-                return function(*args, **kwargs)
+                with self.unseen():
+                    return function(*args, **kwargs)
             finally:
-                self.show_stand_ins()
-                self.on_compile()
+                then()
 
-        return rankprobe_compile
-
-    def _wrap_optimizers(self) -> None:
-        """PyTorch's own optimizers hold no early bound functions: under the mode
-        each attribute they read of a parameter would be a call of Python."""
-        def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            # A closure is the user's code.
-            if type(optimizer).__module__.startswith("torch.optim.") and not args[1:] and not kwargs:
-                self._pause_mode()
-
-        self._undo += around_optimizer_steps(before, lambda *_: self._resume_mode())
-        for host in (torch.optim.Optimizer, torch.nn.Module):
-            self._replace(host, "zero_grad", self._without_mode(host.zero_grad))
-
-    def _without_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def rankprobe_call(*args: Any, **kwargs: Any) -> Any:
-            paused = self._pause_mode()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                if paused:
-                    self._resume_mode()
-
-        return rankprobe_call
+        return rankprobe_unseen
 
     def show_originals(self) -> None:
-        """Until show_stand_ins(), as often: PyTorch as it is without stand-ins."""
+        """Until show_stand_ins(), as often: PyTorch as it is without us."""
         self._hidden += 1
-        if self._hidden > 1 or not self._installed:
-            return
-        for host, name, _, original in self._places:
-            if original is not None:
-                setattr(host, name, original)
-            elif name in vars(host):
-                delattr(host, name)
+        if self._hidden == 1 and self._installed:
+            self._take()
 
     def show_stand_ins(self) -> None:
         self._hidden -= 1
-        if self._hidden > 0 or not self._installed:
-            return
-        for host, name, api, _ in self._places:
-            try:
-                setattr(host, name, api)
-            except (AttributeError, TypeError):  # a read-only namespace
-                continue
+        if self._hidden == 0 and self._installed:
+            self._put()
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
-        """Neither stand-ins nor mode, for this thread."""
-        paused = self._pause_mode()
+        """Within it nothing of ours is in PyTorch's functions."""
         self.show_originals()
         try:
             yield
         finally:
             self.show_stand_ins()
-            if paused:
-                self._resume_mode()
-
-    # The mode lies on the stack of the thread that starts a step.
-    def enter_mode(self) -> None:
-        self._paused = False
-        if self._mode_entered:
-            return
-        self._mode = self._mode or _Mode(self._by_original)
-        self._capture.set_mode(self._mode)
-        push_mode(self._mode)
-        self._mode_entered = True
-
-    def _pause_mode(self) -> bool:
-        if not self._mode_entered or self._paused:
-            return False
-        self.leave_mode()
-        self._paused = not self._mode_entered
-        return self._paused
-
-    def _resume_mode(self) -> None:
-        if self._paused:
-            self.enter_mode()
-
-    def leave_mode(self) -> None:
-        self._paused = False
-        if not self._mode_entered:
-            return
-        above = []
-        while torch._C._len_torch_function_stack() > 0:
-            top = pop_mode()
-            if top is self._mode:
-                self._mode_entered = False
-                break
-            above.append(top)
-        for mode in reversed(above):
-            push_mode(mode)
 
     # --- register_custom_api
     def register_custom(self, module: Any, name: str, prefix: Optional[str], traits: Optional[dict[str, Any]] = None) -> None:
-        """Records `module.name` as `{prefix}.{name}`, while the stand-ins are in place;
+        """Records `module.name` as `{prefix}.{name}`, while a step is recorded;
         what is registered stays as it is.
         traits: as those of a list's functions.
 
@@ -354,27 +297,26 @@ class Apis:
             raise ValueError(f"api_prefix must be a non-empty str, not {prefix!r}")
         key = (id(module), name)
         if key in self._custom:
-            known = self._custom[key][3]
+            known = self._custom[key][0]
             if known != prefix:
                 warn(f"register_custom_api: {name} is recorded as {known}.{name} already, not as {prefix}.{name}; "
                      "restore_custom_api first")
             return
-        original = getattr(module, name)
-        api = _native.api(original, self._capture, prefix, name, traits or {})
-        self._custom[key] = (module, name, original, prefix, api)
-        if self._installed:
-            setattr(module, name, api)
+        call = self._call(module, name, getattr(module, name), prefix, traits or {}, False)
+        self._custom[key] = (prefix, call)
+        if self._installed and self._hidden == 0:
+            call.put()
 
     def restore_custom(self, module: Any, name: str) -> None:
         entry = self._custom.pop((id(module), name), None)
         if entry is not None:
-            self._take_off_custom(entry)
+            entry[1].take()
 
-    @staticmethod
-    def _take_off_custom(entry: tuple[Any, str, Any, str, Any]) -> None:
-        module, name, original, _, api = entry
-        if getattr(module, name, None) is api:
-            setattr(module, name, original)
+
+def _has_unlisted_names(function: Any, listed: list[str]) -> bool:
+    """Whether a method of Tensor is called by an operator of Python too, which msprobe does not record."""
+    names = [name for kind in torch.Tensor.__mro__ for name, value in vars(kind).items() if value is function]
+    return any(name not in listed for name in names)
 
 
 def around_optimizer_steps(before: Callable[..., Any], after: Callable[..., Any]) -> list[Callable[[], None]]:
@@ -393,17 +335,16 @@ def optimizer_scopes(capture: Any) -> Iterator[Callable[[], None]]:
     """
     yield from around_optimizer_steps(lambda *_: capture.push_scope("optimizer"),
                                        lambda *_: capture.pop_scope("optimizer"))
-    for name in ("clip_grad_norm_", "clip_grad_value_"):
-        original = getattr(torch.nn.utils.clip_grad, name)
 
-        def clip(*args: Any, _original: Callable[..., Any] = original, **kwargs: Any) -> Any:
+    def around(clip: Callable[..., Any]) -> Callable[..., Any]:
+        def rankprobe_clip(*args: Any, **kwargs: Any) -> Any:
             capture.push_scope("clip_grad")
             try:
-                return _original(*args, **kwargs)
+                return clip(*args, **kwargs)
             finally:
                 capture.pop_scope("clip_grad")
 
-        clip.__wrapped__ = original  # type: ignore[attr-defined]
-        for host in (torch.nn.utils, torch.nn.utils.clip_grad):
-            setattr(host, name, clip)
-            yield functools.partial(setattr, host, name, original)
+        return rankprobe_clip
+
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        yield Around(getattr(torch.nn.utils.clip_grad, name), around).remove

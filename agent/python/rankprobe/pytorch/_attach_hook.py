@@ -3,9 +3,12 @@
 
 The first optimizer with parameters of a module names the model: the outermost
 module that owns them. A step lasts from the end of one optimizer.step() of it
-to the end of the next. Where a model is called and there is no optimizer
-(inference, a server), it is the model, and a step is one forward of it; an
-optimizer that is made later takes over. The user's script knows nothing of this.
+to the end of the next, also of one that a GradScaler skips. Models of further
+optimizers are recorded too; one that has stepped alone for a while, or whose
+predecessor is gone, is the one that ends steps from then on. Where a model is
+called and there is no optimizer (inference, a server), it is the model, and a
+step is one forward of it; an optimizer that is made later takes over. The
+user's script knows nothing of this, and what it gives up is not held.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import gc
 import os
 import sys
 import threading
+import weakref
 from typing import Any, Callable, Iterable, Optional
 
 import torch
@@ -26,6 +30,7 @@ from rankprobe._inputs import run_flag
 from rankprobe.pytorch import _hidden_hooks
 from rankprobe.pytorch._errors import CollectorMissingError
 from rankprobe.pytorch._hidden_hooks import marked
+from rankprobe.pytorch._redirect import Around
 from rankprobe.pytorch.debugger import PrecisionDebugger
 
 def find_models(parameters: Iterable[torch.Tensor]) -> list[torch.nn.Module]:
@@ -39,13 +44,17 @@ def find_models(parameters: Iterable[torch.Tensor]) -> list[torch.nn.Module]:
 
 
 class _Forwards:
-    """Steps that are forwards of `model`. Of two that run at once in different
-    threads the first is a step, the other belongs to nobody."""
+    """Steps that are forwards of `model`. Where forwards of several threads
+    overlap, a step ends when none runs, or with the _MOST-th."""
+
+    _MOST = 64
 
     def __init__(self, model: torch.nn.Module, begin: Callable[[], None]) -> None:
         self._begin = begin
-        self._owner: Optional[int] = None
-        self._depth = 0
+        self._lock = threading.RLock()
+        # Open forwards by thread, and how many the step has had.
+        self._open: dict[int, int] = {}
+        self._count = 0
         # Without it nobody tells of a forward that ended with an exception.
         self._always = hasattr(model, "_forward_hooks_always_called")
         always = {"always_call": True} if self._always else {}
@@ -54,54 +63,82 @@ class _Forwards:
                          model.register_forward_hook(marked(lambda *_: _guarded(self.leave)), **always)]
 
     def enter(self) -> None:
-        if self._is_anothers():
-            return
-        if self._depth > 0 and not self._always:
-            self._end()
-        self._depth += 1
-        if self._depth == 1:
-            self._owner = threading.get_ident()
-            self._begin()
+        with self._lock:
+            if PrecisionDebugger._instance is None:
+                return
+            thread = threading.get_ident()
+            if not self._always and self._open.pop(thread, 0) and not self._open:
+                self._end()
+            self._open[thread] = self._open.get(thread, 0) + 1
+            self._count += 1
+            if self._count == 1:
+                self._begin()
 
     def leave(self) -> None:
-        if self._depth == 0 or self._is_anothers():
-            return
-        if self._depth == 1:
-            self._end()
-        else:
-            self._depth -= 1
+        with self._lock:
+            thread = threading.get_ident()
+            if PrecisionDebugger._instance is None or thread not in self._open:
+                return
+            self._open[thread] -= 1
+            if self._open[thread] == 0:
+                del self._open[thread]
+            if not self._open:
+                self._end()
+            elif self._count >= self._MOST and thread not in self._open:
+                PrecisionDebugger._instance._capture.report_fault(
+                    f"forwards of {len(self._open)} other threads run while the step ends, for {self._count} have overlapped: what "
+                    "they still call is in the next step, or missing")
+                self._end()
+                self._count = len(self._open)
+                self._begin()
 
     def stop(self) -> None:
         for handle in self._handles:
             handle.remove()
         _hidden_hooks.release()
-        if self._depth > 0:
+        if self._open:
+            self._open.clear()
             self._end()
 
-    def _is_anothers(self) -> bool:
-        return PrecisionDebugger._instance is None or (self._depth > 0 and self._owner != threading.get_ident())
-
     def _end(self) -> None:
-        self._depth = 0
+        self._count = 0
         PrecisionDebugger.stop()
         PrecisionDebugger.step()
 
 
+class _Rounds:
+    """Steps from one call of `first` to the next: of a model whose forward() the program calls itself, which no hook sees."""
+
+    def __init__(self, first: torch.nn.Module, end: Callable[[], None]) -> None:
+        _hidden_hooks.hold()
+        self._handle = first.register_forward_pre_hook(marked(lambda *_: _guarded(end)))
+
+    def stop(self) -> None:
+        self._handle.remove()
+        _hidden_hooks.release()
+
+
 class _Attachment:
-    """The one attached optimizer, or model without one, of a process."""
+    """What is attached in a process: the optimizer that ends steps, or a model without one, and the models that are recorded."""
 
     # A training that makes its optimizer late runs a forward or two before it.
     _PATIENCE = 3
+    # So many steps of another optimizer in a row, and the one that ended steps is used no more.
+    _UNUSED = 6
 
     def __init__(self) -> None:
-        self._optimizer: Optional[torch.optim.Optimizer] = None
-        self._forwards: Optional[_Forwards] = None
-        self._models: list[torch.nn.Module] = []
+        self._optimizer: Callable[[], Optional[torch.optim.Optimizer]] = lambda: None
+        # Steps of others since its last; steps of all.
+        self._others = self._stepped = 0
+        self._forwards: Any = None
+        self._models: list[weakref.ref] = []
         self._pid = os.getpid()
-        self.depth = 0
+        self._depth = threading.local()
+        self._lock = threading.RLock()
         self._called: Optional[torch.nn.Module] = None
         self._calls = 0
         self._watch: Any = None
+        self._scalers: list[Around] = []
 
     def watch_calls(self) -> None:
         """Looks at every call of a module until something is attached to."""
@@ -110,29 +147,62 @@ class _Attachment:
         atexit.register(self._say_why_not)
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._optimizer is not None or os.getpid() != self._pid:
+        if os.getpid() != self._pid:  # asked before the lock, which another thread may have held at the fork
             return
-        if PrecisionDebugger._instance is not None and self._forwards is None:
-            return
-        models = find_models(p for group in optimizer.param_groups for p in group["params"])
-        if not models:
-            return
-        if self._forwards is not None:
-            self._forwards.stop()
-            self._forwards = None
-            self._models = models
-            say("an optimizer was made: a step now ends with its step()")
-        else:
-            self._attach(models)
-            self._tell()
-        self._optimizer = optimizer
-        self._begin()
+        with self._lock:
+            ours = bool(self._models) or self._forwards is not None
+            if ours != (PrecisionDebugger._instance is not None):
+                return  # the program has a debugger of its own, or has closed this one
+            models = find_models(p for group in optimizer.param_groups for p in group["params"])
+            if not models:
+                return
+            if self._forwards is not None:
+                self._forwards.stop()
+                self._forwards, self._models = None, []
+                self._adopt(optimizer, models, "an optimizer was made")
+            elif not ours:
+                self._attach(models)
+                self._optimizer = weakref.ref(optimizer)
+                self._tell(f"; a step ends with {type(optimizer).__name__}.step()")
+                self._begin()
+            elif self._optimizer() is None or not self._alive():
+                self._adopt(optimizer, models, "the optimizer before is gone")
+            else:
+                self._add(models)
+
+    def _alive(self) -> list[torch.nn.Module]:
+        return [model for model in (reference() for reference in self._models) if model is not None]
+
+    def _adopt(self, optimizer: torch.optim.Optimizer, models: list[torch.nn.Module], why: str) -> None:
+        """`optimizer` ends steps from now on."""
+        self._optimizer, self._others = weakref.ref(optimizer), 0
+        self._add(models)
+        _say_once_a_job(f"{why}: a step now ends with {type(optimizer).__name__}.step() "
+                        f"(of {', '.join(type(m).__name__ for m in models[:3])})")
+
+    def _add(self, models: list[torch.nn.Module]) -> None:
+        """These are recorded too."""
+        known = self._alive()
+        new = [model for model in models if not any(model is one for one in known)]
+        self._models = [weakref.ref(model) for model in known + new]
+        if new and known:
+            names = ", ".join(f"Module.{i} is a {type(m).__name__}" for i, m in enumerate(known + new))
+            _say_once_a_job(f"another model is recorded too, and names of modules begin with its number from here on: {names}")
+        debugger = PrecisionDebugger._instance
+        if new and debugger is not None and not debugger._inert:
+            debugger._instruments.forget_models()
+            self._begin()
 
     def called(self, module: torch.nn.Module) -> None:
         """A module is called, and there is no optimizer."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._see(module)
+
+    def _see(self, module: torch.nn.Module) -> None:
         if PrecisionDebugger._instance is not None:
             return self._watch_no_more()
-        if os.getpid() != self._pid or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+        if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
             return None
         if self._called is None and next(module.parameters(), None) is not None:
             self._called = module
@@ -143,14 +213,23 @@ class _Attachment:
             self._called, self._calls = module, 0
         self._calls += 1
         training = torch.is_grad_enabled() and module.training
-        outermost = find_models(module.parameters())[:1] == [module]
+        roots = find_models(module.parameters())
+        outermost = roots[:1] == [module]
         if (training or not outermost) and self._calls < self._PATIENCE:
             return None
-        # The model's own hooks do not see the call that is under way.
-        self._attach([module])
-        self._forwards = _Forwards(module, self._begin)
-        self._tell("; a step is one forward, for there is no optimizer")
-        self._forwards.enter()
+        self._called = None
+        if outermost or not roots:
+            # The model's own hooks do not see the call that is under way.
+            self._attach([module])
+            self._forwards = _Forwards(module, self._begin)
+            self._tell("; a step is one forward, for there is no optimizer")
+            self._forwards.enter()
+        else:
+            self._attach(roots[:1])
+            self._forwards = _Rounds(module, self._end_step)
+            self._tell(f"; its forward() is called directly, so a step lasts from one call of its first module "
+                       f"({type(module).__name__}) to the next")
+            self._begin()
         return None
 
     def stand_back(self) -> None:
@@ -168,14 +247,15 @@ class _Attachment:
             raise
         finally:
             os.unlink(path)
-        self._models = models
+        self._models = [weakref.ref(model) for model in models]
+        self._watch_scalers()
         # Before the debugger's own, which was registered before it.
         atexit.register(_guarded, self._end)
 
     def _end(self) -> None:
         """The calls behind the optimizer's last step are a step of their own, where the program has come to its end."""
         debugger = PrecisionDebugger._instance
-        if debugger is None or self._optimizer is None or os.getpid() != self._pid or hasattr(sys, "last_type"):
+        if debugger is None or isinstance(self._forwards, _Forwards) or os.getpid() != self._pid or hasattr(sys, "last_type"):
             return
         if not debugger._over() and not debugger._session.native.step_is_empty:
             PrecisionDebugger.stop()
@@ -200,25 +280,68 @@ class _Attachment:
     def _tell(self, how: str = "") -> None:
         """How to switch recording on; one rank says it."""
         debugger = PrecisionDebugger._instance
-        # One that cannot record has no session, and has said why.
         if os.environ.get("RANK", "0") != "0" or debugger is None or debugger._inert:
             return
         session, switch = debugger._session, debugger._switch
         state = "recording" if switch.enabled else "idle"
-        say(f"attached to {', '.join(type(m).__name__ for m in self._models[:3])}, {state}{how}; switch with: "
+        say(f"attached to {', '.join(type(m).__name__ for m in self._alive()[:3])}, {state}{how}; switch with: "
              f"rankprobe enable|disable --collector {session.address} {run_flag(session.run)}")
 
     def _begin(self) -> None:
-        PrecisionDebugger.start(model=self._models[0] if len(self._models) == 1 else self._models)
+        models = self._alive()
+        PrecisionDebugger.start(model=models[0] if len(models) == 1 else models)
 
-    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        if optimizer is not self._optimizer or os.getpid() != self._pid or PrecisionDebugger._instance is None:
-            return
-        PrecisionDebugger._instance._optimizer_stepped(optimizer)
-        PrecisionDebugger.report_replica(self._models)
+    def _end_step(self) -> None:
         PrecisionDebugger.stop()
         PrecisionDebugger.step()
         self._begin()
+
+    def _watch_scalers(self) -> None:
+        """A step that a GradScaler skips is over as well."""
+        def around(step: Callable[..., Any]) -> Callable[..., Any]:
+            def rankprobe_scaler_step(*args: Any, **kwargs: Any) -> Any:
+                stepped = self._stepped
+                result = step(*args, **kwargs)
+                optimizer = args[1] if len(args) > 1 else kwargs.get("optimizer")
+                if self._stepped == stepped and optimizer is not None:
+                    _guarded(self.stepped, optimizer)
+                return result
+
+            return rankprobe_scaler_step
+
+        module = sys.modules.get("torch.amp.grad_scaler") or sys.modules.get("torch.cuda.amp.grad_scaler")
+        if module is not None:
+            self._scalers.append(Around(module.GradScaler.step, around))  # type: ignore[attr-defined]
+
+    def entered(self, by: int) -> bool:
+        """A step() begins (1) or ends (-1) in this thread; whether it was the outermost: a class may call its base's."""
+        self._depth.value = getattr(self._depth, "value", 0) + by
+        return self._depth.value == 0
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        if os.getpid() != self._pid or PrecisionDebugger._instance is None or not self._models or self._forwards is not None:
+            return
+        with self._lock:
+            self._stepped += 1
+            ends = self._optimizer()
+            if optimizer is not ends:
+                self._others += 1
+                if ends is not None and self._others < self._UNUSED:
+                    return
+                models = find_models(p for group in optimizer.param_groups for p in group["params"])
+                if not models:
+                    return
+                self._adopt(optimizer, models, "the optimizer before has not stepped for a while" if ends is not None
+                            else "the optimizer before is gone")
+            self._others = 0
+            PrecisionDebugger._instance._optimizer_stepped(optimizer)
+            PrecisionDebugger.report_replica(self._alive())
+            self._end_step()
+
+
+def _say_once_a_job(text: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        say(text)
 
 
 def _guarded(function: Callable[..., None], *arguments: Any) -> None:
@@ -262,12 +385,13 @@ def _wrap_step(cls: type, attachment: _Attachment) -> None:
 
     @functools.wraps(step)
     def rankprobe_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        attachment.depth += 1  # a class may call its base's step
+        outermost = False
+        attachment.entered(1)
         try:
             result = step(self, *args, **kwargs)
         finally:
-            attachment.depth -= 1
-        if attachment.depth == 0:
+            outermost = attachment.entered(-1)
+        if outermost:
             _guarded(attachment.stepped, self)
         return result
 

@@ -17,6 +17,7 @@ import zlib
 from typing import Any, Callable, Optional
 
 import torch
+import torch.utils._python_dispatch
 
 from rankprobe._frontend.source_lines import source_line
 from rankprobe.pytorch import _graph_ops
@@ -29,14 +30,32 @@ except ImportError:  # pragma: no cover - torch without numpy
 
 _BASE = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
 
-# The stack of torch function modes; below 2.0 C++ must be told of it as well.
-if hasattr(torch._C, "_set_torch_function_mode"):
-    from torch.overrides import _pop_mode, _push_mode
 
-    pop_mode: Callable[[], Any] = _pop_mode
-    push_mode: Callable[[Any], None] = _push_mode
-else:
-    pop_mode, push_mode = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
+def _without_dispatch_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, whose operators no dispatch mode of the program sees."""
+    depth = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    modes_off = getattr(torch.utils._python_dispatch, "_disable_current_modes", None)
+    if depth is None or modes_off is None:  # below 2.0
+        return function
+
+    def unseen(*args: Any) -> Any:
+        if depth() == 0:
+            return function(*args)
+        with modes_off():
+            return function(*args)
+
+    return unseen
+
+
+def _modes_aside() -> list[Any]:
+    """Below 2.0 DisableTorchFunction lets the program's modes see calls: they are off the stack meanwhile."""
+    return [torch.overrides._pop_mode() for _ in range(torch._C._len_torch_function_stack())]
+
+
+def _modes_back(modes: list[Any]) -> None:
+    for mode in reversed(modes):
+        torch.overrides._push_mode(mode)
+
 
 # Placement kinds of types.proto.
 _SHARD, _REPLICATE, _PARTIAL, _STRIDED_SHARD = 1, 2, 3, 4
@@ -47,14 +66,14 @@ def _distributed() -> Any:
     return torch.distributed if torch.distributed.is_available() else None
 
 
-def _dtensor_type() -> Any:
+def _dtensor_type() -> Optional[type]:
     import sys
 
     module = sys.modules.get("torch.distributed.tensor") or sys.modules.get("torch.distributed._tensor")
     return getattr(module, "DTensor", None)
 
 
-def _described(tensor: Any, **fields: Any) -> dict[str, Any]:
+def _described(tensor: Any, **fields: Any) -> dict:
     return {"dtype": str(tensor.dtype), "shape": tuple(int(s) for s in tensor.shape),
             "requires_grad": bool(tensor.requires_grad), **fields}
 
@@ -82,7 +101,7 @@ _SPECIAL = {
 }
 
 
-def describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -> dict[str, Any]:
+def describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -> dict:
     """A tensor (or ndarray) that is not plain strided CPU memory.
 
     Returns the fields that ValueReader::ReadDescribed takes; without `address`
@@ -93,12 +112,12 @@ def describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) ->
         return _describe(devices, tensor, needs, generation)
 
 
-def _describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -> dict[str, Any]:
-    def describe_plain(plain: torch.Tensor) -> dict[str, Any]:
+def _describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -> dict:
+    def describe_plain(plain: torch.Tensor) -> dict:
         return _describe_plain(plain, lambda memory: devices.read(memory, plain, needs, generation)
                                if devices.holds(memory) else memory_of(memory))
 
-    def described_special(special: torch.Tensor) -> dict[str, Any]:
+    def described_special(special: torch.Tensor) -> dict:
         kind = type(special).__name__
         if kind == "AsyncCollectiveTensor":
             devices.tell("the statistics of an AsyncCollectiveTensor are null: its collective has not been waited for, "
@@ -130,7 +149,7 @@ def _describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -
     return describe_plain(tensor)
 
 
-def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict[str, Any]]) -> dict[str, Any]:
+def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict]) -> dict:
     """Any layout; `read` gives the fields of strided memory."""
     requires_grad = bool(tensor.requires_grad)
     with torch.no_grad():
@@ -144,7 +163,7 @@ def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict[st
         return {**_described(plain, **read(plain)), "requires_grad": requires_grad}
 
 
-def _describe_ndarray(array: Any) -> dict[str, Any]:
+def _describe_ndarray(array: Any) -> dict:
     fields = {"type": "numpy.ndarray", "numpy": True, "dtype": str(array.dtype), "shape": tuple(array.shape),
               "requires_grad": False}
     statistics = _ndarray_statistics(array)
@@ -161,7 +180,7 @@ def _describe_ndarray(array: Any) -> dict[str, Any]:
     return fields
 
 
-def _ndarray_statistics(array: Any) -> Optional[tuple[Any, ...]]:
+def _ndarray_statistics(array: Any) -> Optional[tuple]:
     """NumPy's own Max, Min, Mean and Norm, in every summary mode; of complex numbers those of magnitudes."""
     if array.size == 0 or array.dtype.kind not in "biufc":
         return None
@@ -182,7 +201,7 @@ def group_of(group: Any) -> tuple[tuple[int, ...], str]:
     return tuple(ranks), f"{zlib.crc32(str(list(ranks)).encode()):08x}"
 
 
-def convert(value: Any) -> Optional[tuple[Any, ...]]:
+def convert(value: Any) -> Optional[tuple]:
     """What is no tensor and no plain value, as a tagged tuple; None: null."""
     if isinstance(value, (int, float, str)):  # subclasses: enums, numpy.float64
         if numpy is not None and isinstance(value, numpy.generic):
@@ -225,7 +244,7 @@ _NUMBERED = hasattr(torch.zeros(1, requires_grad=True).neg().grad_fn, "_sequence
 def _accumulator(leaf: torch.Tensor) -> Any:
     """The node that adds to the gradient of `leaf`."""
     with torch.enable_grad():
-        return _BASE.view_as(leaf, leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+        return _BASE.view_as(leaf, leaf).grad_fn.next_functions[0][0]
 
 
 def _gradient_sum(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -258,7 +277,7 @@ def make_capture(session: Any, package: str) -> Any:
     return capture
 
 
-def bindings(devices: DeviceReader) -> dict[str, Any]:
+def bindings(devices: DeviceReader) -> dict:
     """The dict that native TorchBindings takes. devices: of one Capture."""
     dist = _distributed()
     return {
@@ -266,12 +285,12 @@ def bindings(devices: DeviceReader) -> dict[str, Any]:
         "shape": _BASE.shape, "dtype": _BASE.dtype, "requires_grad": _BASE.requires_grad,
         "dlpack_table": getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
         "version": _BASE._version, "is_cpu": _BASE.is_cpu, "layout": _BASE.layout, "grad_fn": _BASE.grad_fn,
-        "output_nr": _BASE.output_nr, "accumulator": _accumulator,
+        "output_nr": _BASE.output_nr, "accumulator": _without_dispatch_modes(_accumulator),
         "accumulator_type": type(_accumulator(torch.empty(0, requires_grad=True))),
         "sequence_number": getattr(torch._C._autograd, "_get_sequence_nr", None) if _NUMBERED else None,
         "graph_task": getattr(torch._C, "_current_graph_task_id", None),
         "queue_callback": torch.autograd.Variable._execution_engine.queue_callback,
-        "gradient_sum": _gradient_sum, "gradient_outside": _gradient_outside,
+        "gradient_sum": _without_dispatch_modes(_gradient_sum), "gradient_outside": _without_dispatch_modes(_gradient_outside),
         "data_ptr": _BASE.data_ptr, "stride": _BASE.stride, "storage_offset": _BASE.storage_offset,
         "is_neg": _BASE.is_neg, "is_conj": _BASE.is_conj, "strided": torch.strided,
         "dtype_type": torch.dtype, "device_type": torch.device, "memory_format_type": torch.memory_format,
@@ -279,9 +298,9 @@ def bindings(devices: DeviceReader) -> dict[str, Any]:
         "ProcessGroup": dist.ProcessGroup if dist else None,
         "Work": torch._C._distributed_c10d.Work if dist else None,
         "is_grad_enabled": torch._C.is_grad_enabled if hasattr(torch._C, "is_grad_enabled") else torch.is_grad_enabled,
-        "mode_stack_size": torch._C._len_torch_function_stack,
-        "mode_pop": pop_mode, "mode_push": push_mode,
-        "describe": functools.partial(describe, devices), "finish_devices": devices.finish,
+        "disable_torch_function": torch._C.DisableTorchFunction,
+        **({} if hasattr(torch._C, "DisableTorchFunctionSubclass") else {"modes_aside": _modes_aside, "modes_back": _modes_back}),
+        "describe": _without_dispatch_modes(functools.partial(describe, devices)), "finish_devices": devices.finish,
         "convert": convert, "source_line": source_line,
         "dtypes": {value: str(value) for value in vars(torch).values()
                    if isinstance(value, torch.dtype) and not any(n in str(value) for n in ("quint", "qint"))},

@@ -19,7 +19,7 @@ Model = Union[torch.nn.Module, Sequence[torch.nn.Module]]
 
 
 class Instruments:
-    """The stand-ins of APIs, the hooks of modules, recomputations and optimizers,
+    """The recorded calls of APIs, the hooks of modules, recomputations and optimizers,
     all recording through one Capture: puts in place those that the level needs,
     and takes them off again. Called by PrecisionDebugger alone.
 
@@ -58,10 +58,8 @@ class Instruments:
         if plan["records_apis"]:
             self.apis.use(plan["api_list"])
         else:
-            self.apis.leave_mode()
             self.apis.remove()
         self._remove_scopes()
-        self._install_apis(plan)
 
     def _install_apis(self, plan: dict[str, Any]) -> None:
         self._install_communication(plan)
@@ -102,10 +100,9 @@ class Instruments:
 
     def put_back(self, plan: dict[str, Any]) -> None:
         """A step is recorded again, by the plan that was applied."""
-        if self._in_place:
-            self._install_apis(plan)
-        else:
+        if not self._in_place:
             self.apply(plan)
+        self._install_apis(plan)
 
     def _remove_scopes(self) -> None:
         for undo in self._scopes:
@@ -135,6 +132,10 @@ class Instruments:
             self._modules.hook_roots(model)
         self._recomputations.watch(list(model) if isinstance(model, (list, tuple)) else [model])  # type: ignore[list-item]
 
+    def forget_models(self) -> None:
+        """Between steps: the next watch() has others, or by other names."""
+        self._modules.remove()
+
     def on_first_module(self, call: Optional[Callable[[], None]]) -> None:
         """Calls once when the first module below a model begins its forward; None: never."""
         self._modules.on_first = call
@@ -144,18 +145,15 @@ class Instruments:
         only_modules = plan["records_modules"] and not plan["records_apis"] and not self._tokens
         if not (only_modules and self._graphs.enter()):
             self._eager.enter()
-        if plan["records_apis"]:
-            self.apis.enter_mode()
 
     def end_recording(self) -> None:
         """No API is recorded from here on; gradients are."""
-        self.apis.leave_mode()
         self._eager.leave()
         self._graphs.leave()
+        self.apis.remove()
+        self._remove_scopes()
         if compiles():
-            self.apis.remove()
             self._remove_communication()
-            self._remove_scopes()
 
     def end_step(self) -> None:
         """No gradient of the step is recorded from here on."""

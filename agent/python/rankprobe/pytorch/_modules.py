@@ -429,7 +429,8 @@ class ModuleHooks:
 
         def rankprobe_gradient(*_: Any) -> None:
             if capture.enabled and self.parameters_grad:
-                _guarded(capture, "parameter gradient", record)
+                with _quiet(capture):
+                    _guarded(capture, "parameter gradient", record)
 
         return rankprobe_gradient
 

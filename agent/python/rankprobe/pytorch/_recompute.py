@@ -25,6 +25,7 @@ from __future__ import annotations
 import importlib
 import random
 import sys
+import weakref
 from typing import Any, Callable, Optional, Sequence
 
 import torch
@@ -149,7 +150,7 @@ class Recomputations:
 
     def __init__(self, wanted: Callable[[], bool]) -> None:
         self.wanted = wanted
-        self._models: list[torch.nn.Module] = []
+        self._models: list[weakref.ref] = []
         # Dicts of the modules that have buffers.
         self._buffers: Optional[list[dict[str, Any]]] = None
         # torch.utils.checkpoint, its class, and what is in place of it.
@@ -160,8 +161,8 @@ class Recomputations:
     def watch(self, models: Sequence[torch.nn.Module]) -> None:
         """The models whose buffers tell whether a forward changes state."""
         if self._buffers is None or len(models) != len(self._models) or any(
-                one is not other for one, other in zip(models, self._models)):
-            self._models = list(models)
+                one is not other() for one, other in zip(models, self._models)):
+            self._models = [weakref.ref(model) for model in models]  # a program may give them up
             self._buffers = [module._buffers for model in models for module in model.modules() if module._buffers]
 
     def buffers(self) -> Optional[tuple[Any, ...]]:

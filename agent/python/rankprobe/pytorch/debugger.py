@@ -17,6 +17,7 @@ from typing import Any, Mapping, Optional, Sequence, Union
 import torch
 
 from rankprobe._frontend import config as _config
+from rankprobe._frontend.msprobe_names import Service
 from rankprobe._frontend.notices import Notices
 from rankprobe._frontend.requests import Requests, read_requests
 from rankprobe._frontend.session import CannotRecordError, RankSession
@@ -117,6 +118,11 @@ class PrecisionDebugger:
     def config(self) -> _config.ConfigView:
         """What is in force: level, task, dump_path, dump_enable and so on, read-only."""
         return self._switch.view
+
+    @property
+    def service(self) -> Service:
+        """For drivers that reach into msprobe's debugger."""
+        return Service(self)
 
     @classmethod
     def start(cls, model: Optional[Model] = None, token_range: Optional[Sequence[int]] = None,

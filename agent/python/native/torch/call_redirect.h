@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sends the calls of a C function elsewhere while the function stays the object
+// that it is: a program that compares, keeps, pickles or inspects it finds no
+// difference, and there is no attribute to put back.
+//
+// Two kinds of object are known, builtin_function_or_method and
+// method_descriptor. While calls are redirected the object's PyMethodDef and
+// vectorcall pointers are ours. The interpreter reads both at each call: its
+// specialized instructions compare the flags in the PyMethodDef, and ours have
+// none of the flags that they are for.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CALL_REDIRECT_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CALL_REDIRECT_H_
+
+#include <Python.h>
+
+#include <vector>
+
+#include "agent/python/native/session/py_ref.h"
+
+namespace rankprobe {
+
+// The redirections of one function. Lives as long as the process: a method that
+// a program bound while calls were redirected refers to it. Threads: the GIL is
+// held.
+class CallRedirect {
+ public:
+  // Null, and no error set: `function` is of another kind, or there are
+  // kMaxMethods methods already.
+  static CallRedirect* Of(PyObject* function);
+
+  // Its twin, whose calls are never redirected. Borrowed.
+  PyObject* original() const { return original_.get(); }
+
+  // Calls go to `target` from now on. The last one that was put is in force.
+  void Put(PyObject* target);
+  // `target` is none of the targets any more.
+  void Take(PyObject* target);
+
+  // New reference: the target in force, else the original.
+  PyRef Current() const;
+
+  // A CPython type cannot tell a bound method which of the redirections it
+  // belongs to, so each method has a C function of its own.
+  static constexpr size_t kMaxMethods = 2048;
+
+ private:
+  // First in the object that PyMethodDef pointers of functions point to.
+  struct Definition {
+    PyMethodDef def;
+    CallRedirect* redirect;
+  };
+
+  CallRedirect(PyObject* function, PyRef original, PyMethodDef* own_def);
+  static CallRedirect* Find(PyObject* function);
+  static PyObject* Call(PyObject* function, PyObject* const* args,
+                        size_t flagged_count, PyObject* keywords);
+  void Apply();
+
+  const PyRef function_, original_;
+  PyMethodDef* const own_def_;
+  vectorcallfunc const own_call_;
+  Definition definition_;
+  std::vector<PyRef> targets_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CALL_REDIRECT_H_
