@@ -72,9 +72,8 @@ void DiskQueue::Wait() {
 void DiskQueue::Work() {
   absl::MutexLock lock(&mutex_);
   for (;;) {
-    changed_.Wait(&mutex_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      return HasWork();
-    });
+    changed_.Wait(
+        &mutex_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return HasWork(); });
     RunAll();
     if (stopping_) return;
   }

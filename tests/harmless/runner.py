@@ -87,7 +87,7 @@ def _run(name: str, debugger: Any) -> dict:
     out, error = io.StringIO(), ""
     with contextlib.redirect_stdout(out):
         try:
-            exec(compile(PROGRAMS[name][1], name, "exec"), place)  # noqa: S102 - our own text
+            exec(compile(PROGRAMS[name][1], name, "exec"), place)
         except Exception as raised:  # noqa: BLE001
             error = repr(raised)
     said = "".join(line for line in out.getvalue().splitlines(True) if not (line.startswith("*") and line.rstrip().endswith("*")))

@@ -396,9 +396,9 @@ def test_bound_methods_and_calls_with_packed_arguments_are_recorded(dump) -> Non
     debugger.start()
     bound = x.exp
     bound()
-    getattr(x, "sub")(1)
+    x.sub(1)
     x.reshape(*[3, 2])
-    x.add(x, **{"alpha": 2})
+    x.add(x, alpha=2)
     list(map(torch.Tensor.sqrt, [x]))
     kept()
     with pytest.raises(TypeError, match="takes no arguments"):

@@ -10,7 +10,7 @@ from rankprobe._frontend.framework import Framework
 from rankprobe._frontend.process import environment_rank, warn
 
 
-def _text(ranges: list) -> list:
+def _text(ranges: list[Any]) -> list[Any]:
     """Ranges of a plan as config.json has them."""
     return [first if first == last else f"{first}-{last}" for first, last in ranges]
 
@@ -47,7 +47,7 @@ class Notices:
             self._once(plan, "rank", f"config.json asks for rank {_text(ranks)} and this job has ranks 0 to {world - 1}: "
                        "nothing is recorded")
 
-    def ended(self, plan: dict, steps: int) -> None:
+    def ended(self, plan: dict[str, Any], steps: int) -> None:
         """The program ends after so many steps under `plan`: one rank says where none of them was wanted."""
         wanted = plan["steps"]
         if wanted and wanted[0][0] >= steps and os.environ.get("RANK", "0") == "0":

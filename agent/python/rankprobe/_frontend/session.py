@@ -113,6 +113,7 @@ class RankSession:
             self._exports = Exports(self.native, self.run, self._dump_path, self.embedded, lambda: self._rank, warn)
 
     def _connect(self) -> None:
+        assert self.embedded is not None
         try:
             self.embedded.connect(self.native)
         except (TimeoutError, RuntimeError) as error:

@@ -51,14 +51,14 @@ def _hosts(prefix: str) -> list[Any]:
         return [torch.distributed, torch.distributed.distributed_c10d]
     if prefix == "NPU":
         try:
-            import torch_npu  # type: ignore[import-not-found]
+            import torch_npu
         except ImportError:
             return []
         return [torch_npu, torch.ops.npu]
     if prefix == "MindSpeed":
         try:
-            import mindspeed.ops  # type: ignore[import-not-found]
-            import torch_npu  # type: ignore[import-not-found]  # noqa: F401
+            import mindspeed.ops
+            import torch_npu
         except ImportError:
             return []
         return [mindspeed.ops]

@@ -131,7 +131,7 @@ class _Attachment:
         # Steps of others since its last; steps of all.
         self._others = self._stepped = 0
         self._forwards: Any = None
-        self._models: list[weakref.ref] = []
+        self._models: list[weakref.ref[Any]] = []
         self._pid = os.getpid()
         self._depth = threading.local()
         self._lock = threading.RLock()
@@ -311,12 +311,12 @@ class _Attachment:
 
         module = sys.modules.get("torch.amp.grad_scaler") or sys.modules.get("torch.cuda.amp.grad_scaler")
         if module is not None:
-            self._scalers.append(Around(module.GradScaler.step, around))  # type: ignore[attr-defined]
+            self._scalers.append(Around(module.GradScaler.step, around))
 
     def entered(self, by: int) -> bool:
         """A step() begins (1) or ends (-1) in this thread; whether it was the outermost: a class may call its base's."""
         self._depth.value = getattr(self._depth, "value", 0) + by
-        return self._depth.value == 0
+        return bool(self._depth.value == 0)
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         if os.getpid() != self._pid or PrecisionDebugger._instance is None or not self._models or self._forwards is not None:

@@ -66,14 +66,14 @@ def _distributed() -> Any:
     return torch.distributed if torch.distributed.is_available() else None
 
 
-def _dtensor_type() -> Optional[type]:
+def _dtensor_type() -> Any:
     import sys
 
     module = sys.modules.get("torch.distributed.tensor") or sys.modules.get("torch.distributed._tensor")
     return getattr(module, "DTensor", None)
 
 
-def _described(tensor: Any, **fields: Any) -> dict:
+def _described(tensor: Any, **fields: Any) -> dict[str, Any]:
     return {"dtype": str(tensor.dtype), "shape": tuple(int(s) for s in tensor.shape),
             "requires_grad": bool(tensor.requires_grad), **fields}
 
@@ -101,7 +101,7 @@ _SPECIAL = {
 }
 
 
-def describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -> dict:
+def describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -> dict[str, Any]:
     """A tensor (or ndarray) that is not plain strided CPU memory.
 
     Returns the fields that ValueReader::ReadDescribed takes; without `address`
@@ -112,12 +112,12 @@ def describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) ->
         return _describe(devices, tensor, needs, generation)
 
 
-def _describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -> dict:
-    def describe_plain(plain: torch.Tensor) -> dict:
+def _describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -> dict[str, Any]:
+    def describe_plain(plain: torch.Tensor) -> dict[str, Any]:
         return _describe_plain(plain, lambda memory: devices.read(memory, plain, needs, generation)
                                if devices.holds(memory) else memory_of(memory))
 
-    def described_special(special: torch.Tensor) -> dict:
+    def described_special(special: torch.Tensor) -> dict[str, Any]:
         kind = type(special).__name__
         if kind == "AsyncCollectiveTensor":
             devices.tell("the statistics of an AsyncCollectiveTensor are null: its collective has not been waited for, "
@@ -149,7 +149,7 @@ def _describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -
     return describe_plain(tensor)
 
 
-def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict]) -> dict:
+def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict[str, Any]]) -> dict[str, Any]:
     """Any layout; `read` gives the fields of strided memory."""
     requires_grad = bool(tensor.requires_grad)
     with torch.no_grad():
@@ -163,7 +163,7 @@ def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict]) 
         return {**_described(plain, **read(plain)), "requires_grad": requires_grad}
 
 
-def _describe_ndarray(array: Any) -> dict:
+def _describe_ndarray(array: Any) -> dict[str, Any]:
     fields = {"type": "numpy.ndarray", "numpy": True, "dtype": str(array.dtype), "shape": tuple(array.shape),
               "requires_grad": False}
     statistics = _ndarray_statistics(array)
@@ -180,7 +180,7 @@ def _describe_ndarray(array: Any) -> dict:
     return fields
 
 
-def _ndarray_statistics(array: Any) -> Optional[tuple]:
+def _ndarray_statistics(array: Any) -> Optional[tuple[Any, ...]]:
     """NumPy's own Max, Min, Mean and Norm, in every summary mode; of complex numbers those of magnitudes."""
     if array.size == 0 or array.dtype.kind not in "biufc":
         return None
@@ -201,7 +201,7 @@ def group_of(group: Any) -> tuple[tuple[int, ...], str]:
     return tuple(ranks), f"{zlib.crc32(str(list(ranks)).encode()):08x}"
 
 
-def convert(value: Any) -> Optional[tuple]:
+def convert(value: Any) -> Optional[tuple[Any, ...]]:
     """What is no tensor and no plain value, as a tagged tuple; None: null."""
     if isinstance(value, (int, float, str)):  # subclasses: enums, numpy.float64
         if numpy is not None and isinstance(value, numpy.generic):
@@ -244,7 +244,7 @@ _NUMBERED = hasattr(torch.zeros(1, requires_grad=True).neg().grad_fn, "_sequence
 def _accumulator(leaf: torch.Tensor) -> Any:
     """The node that adds to the gradient of `leaf`."""
     with torch.enable_grad():
-        return _BASE.view_as(leaf, leaf).grad_fn.next_functions[0][0]
+        return _BASE.view_as(leaf, leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
 
 def _gradient_sum(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -277,7 +277,7 @@ def make_capture(session: Any, package: str) -> Any:
     return capture
 
 
-def bindings(devices: DeviceReader) -> dict:
+def bindings(devices: DeviceReader) -> dict[str, Any]:
     """The dict that native TorchBindings takes. devices: of one Capture."""
     dist = _distributed()
     return {

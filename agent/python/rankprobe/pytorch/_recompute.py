@@ -150,7 +150,7 @@ class Recomputations:
 
     def __init__(self, wanted: Callable[[], bool]) -> None:
         self.wanted = wanted
-        self._models: list[weakref.ref] = []
+        self._models: list[weakref.ref[Any]] = []
         # Dicts of the modules that have buffers.
         self._buffers: Optional[list[dict[str, Any]]] = None
         # torch.utils.checkpoint, its class, and what is in place of it.

@@ -24,11 +24,11 @@ class Redirect(Protocol):
     take(target): they do not any more."""
 
     @property
-    def original(self) -> Callable: ...
+    def original(self) -> Callable[..., Any]: ...
 
-    def put(self, target: Callable) -> None: ...
+    def put(self, target: Callable[..., Any]) -> None: ...
 
-    def take(self, target: Callable) -> None: ...
+    def take(self, target: Callable[..., Any]) -> None: ...
 
 
 def _template() -> types.CodeType:
@@ -42,7 +42,7 @@ def _template() -> types.CodeType:
 _CODE = _template()
 
 
-def _code_to(target: Callable, own: types.CodeType) -> types.CodeType:
+def _code_to(target: Callable[..., Any], own: types.CodeType) -> types.CodeType:
     """Code that calls `target`, for a function that has `own`."""
     changes: dict[str, Any] = {"co_consts": tuple(target if constant == "the target" else constant for constant in _CODE.co_consts),
                                "co_filename": _FILE, "co_name": own.co_name, "co_freevars": own.co_freevars}
@@ -63,9 +63,9 @@ class FunctionRedirect:
             setattr(self.original, name, getattr(function, name))
         self.original.__dict__.update(function.__dict__)
         # (target, its code, the code that was there)
-        self._put: list[tuple[Callable, types.CodeType, types.CodeType]] = []
+        self._put: list[tuple[Callable[..., Any], types.CodeType, types.CodeType]] = []
 
-    def put(self, target: Callable) -> None:
+    def put(self, target: Callable[..., Any]) -> None:
         function, original = self._function, self.original
         own = function.__code__
         if not self._put and own.co_filename != _FILE:
@@ -75,7 +75,7 @@ class FunctionRedirect:
         function.__code__ = code
         function.__dict__.setdefault("__wrapped__", original)
 
-    def take(self, target: Callable) -> None:
+    def take(self, target: Callable[..., Any]) -> None:
         at = next((i for i, (known, _, _) in enumerate(self._put) if known is target), None)
         if at is None:
             return
@@ -97,7 +97,7 @@ def redirect(function: Any) -> Optional[Redirect]:
 class Around:
     """One function whose calls go to `make(original)`, until remove()."""
 
-    def __init__(self, function: Any, make: Callable[[Callable], Callable]) -> None:
+    def __init__(self, function: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self._redirect = redirect(function)
         if self._redirect is not None:
             self._target = make(self._redirect.original)
