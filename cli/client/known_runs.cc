@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/client/known_runs.h"
 
+#include <cstdio>
 #include <optional>
 #include <set>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/client/client.h"
+#include "cli/output/output.h"
 #include "common/text/nearest.h"
 #include "common/text/visible_text.h"
 
@@ -85,6 +87,15 @@ absl::Status CheckRunIsThere(const Client& client, const std::string& run,
     return absl::OkStatus();
   return absl::NotFoundError(
       absl::StrCat(kNoRun, VisibleText(run), "\"", ListOf(run, *runs), advice));
+}
+
+absl::Status SayNoSuchRun(const Client& client, const Globals& globals,
+                          const std::string& run) {
+  if (run.empty()) return absl::OkStatus();
+  const absl::Status there = CheckRunIsThere(client, run, "");
+  if (there.ok() || !globals.json) return there;
+  Print(stderr, "rankprobe: %s\n", there.message());
+  return absl::OkStatus();
 }
 
 absl::Status WithRunsThereAre(const Client& client,

@@ -13,11 +13,18 @@
 namespace rankprobe {
 
 class Client;
+struct Globals;
 
 // OK: ranks, a plan or an archive of the run are there, or nobody can tell.
 // Else NOT_FOUND, with the runs that are there; `advice` ends the line.
 absl::Status CheckRunIsThere(const Client& client, const std::string& run,
                              absl::string_view advice);
+
+// Of a verb that answers for any name, with nothing: a person gets that error,
+// a program (--json), which may wait for the run, a line on standard error.
+// `run` may be empty: all.
+absl::Status SayNoSuchRun(const Client& client, const Globals& globals,
+                          const std::string& run);
 
 // A NOT_FOUND that says `no run named "x"`, with the runs that are there; any
 // other status as it is.

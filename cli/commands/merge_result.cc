@@ -89,7 +89,7 @@ void RegisterMergeResultCommand(CLI::App* app, Globals* globals,
   auto flags = std::make_shared<MergeFlags>();
   verb->add_option("-i,--input_dir,tables", flags->input,
                    "directory of compare_result_rank{R}_{time}.xlsx, or .csv "
-                   "where there is no .xlsx; or -i, --input_dir")
+                   "where there is no .xlsx")
       ->required();
   verb->add_option("-o,--output_dir", flags->output,
                    "directory for multi_ranks_compare_merge_{time}.xlsx")

@@ -165,8 +165,8 @@ absl::Status Events(const Globals& globals, const std::string& run,
   const Client client(globals);
   RP_ASSIGN_OR_RETURN(const v1::ListEventsResponse response,
                       FetchEvents(client, run, 0, limit));
-  if (response.events().empty() && !run.empty())
-    RP_RETURN_IF_ERROR(CheckRunIsThere(client, run, ""));
+  if (response.events().empty())
+    RP_RETURN_IF_ERROR(SayNoSuchRun(client, globals, run));
   if (globals.json) {
     PrintJson(ToJson(response));
     return absl::OkStatus();

@@ -107,8 +107,8 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
   absl::Status status =
       client.ToStatus(client.control->ListAgents(&context, request, &response));
   if (!status.ok()) return status;
-  if (!run.empty() && response.agents().empty())
-    RP_RETURN_IF_ERROR(CheckRunIsThere(client, run, ""));
+  if (response.agents().empty())
+    RP_RETURN_IF_ERROR(SayNoSuchRun(client, globals, run));
   if (globals.json) {
     PrintJson(ToJson(response));
     return absl::OkStatus();

@@ -82,19 +82,18 @@ void AddForce(CLI::App* verb, bool* force) {
 CLI::Option* AddTarget(CLI::App* verb, std::string* path,
                        const std::string& text) {
   return verb->add_option("--target_path,target", *path,
-                          absl::StrCat(text, "; or -tp, --target_path"));
+                          absl::StrCat("-tp: ", text));
 }
 
 CLI::Option* AddReference(CLI::App* verb, std::string* path,
                           const std::string& text) {
   return verb->add_option("--golden_path,reference", *path,
-                          absl::StrCat(text, "; or -gp, --golden_path"));
+                          absl::StrCat("-gp: ", text));
 }
 
 CLI::Option* AddInput(CLI::App* verb, const std::string& place,
                       std::string* path, const std::string& text) {
-  return verb->add_option(absl::StrCat("-i,--input_path,", place), *path,
-                          absl::StrCat(text, "; or -i, --input_path"));
+  return verb->add_option(absl::StrCat("-i,--input_path,", place), *path, text);
 }
 
 CLI::Option* AddLayerMapping(CLI::App* verb, std::string* file) {

@@ -52,11 +52,10 @@ Flag FlagOf(const CLI::Option& option) {
   flag.text = option.get_description();
   flag.required = option.get_required();
   if (option.get_type_size() != 0) ReadType(option.get_type_name(), &flag);
-  if (option.get_positional()) {
+  if (option.get_positional())
     flag.value = absl::AsciiStrToUpper(option.get_name(/*positional=*/true));
-  } else {
-    ReadOtherSpelling(&flag);
-  }
+  // One that has a place alone has no spelling.
+  if (!flag.names.empty()) ReadOtherSpelling(&flag);
   return flag;
 }
 

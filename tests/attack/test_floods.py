@@ -164,7 +164,7 @@ def test_a_large_config_is_no_flood(daemon, tmp_path):
     names = ",".join(f'"Tensor.call_number_{i}.0.forward"' for i in range(20000))
     config.write_text('{"task": "statistics", "level": "L1", "dump_path": "/tmp/x", "statistics": {"list": [%s]}}' % names)
     assert config.stat().st_size > 600 << 10
-    result = daemon.cli("config", "set", config, "--run", "r")
+    result = daemon.cli("config", "set", config, "--create", "--run", "r")
     assert result.returncode == 0, result.stderr
 
 

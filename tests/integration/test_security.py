@@ -58,7 +58,7 @@ def test_tokens_and_roles_over_tls(start, certs, tmp_path):
     collector = start(*tls_flags(certs), "--token-file", certs / "tokens")
     ca = certs / "ca.pem"
     assert call(collector, "status", ca=ca, token=certs / "viewer.token").returncode == 0
-    enabled = call(collector, "enable", "--run", "r", "--for-steps", "2", ca=ca, token=certs / "operator.token")
+    enabled = call(collector, "enable", "--create", "--run", "r", "--for-steps", "2", ca=ca, token=certs / "operator.token")
     assert enabled.returncode == 0
 
     wrong = tmp_path / "wrong"
@@ -67,7 +67,7 @@ def test_tokens_and_roles_over_tls(start, certs, tmp_path):
         (["status"], None, "a token is needed"),
         (["status"], wrong, "token is not known"),
         (["status"], certs / "agent.token", "test-agent is agent; ListAgents needs viewer"),
-        (["enable", "--run", "r"], certs / "viewer.token", "test-viewer is viewer; SetDumpEnable needs operator"),
+        (["enable", "--create", "--run", "r"], certs / "viewer.token", "test-viewer is viewer; SetDumpEnable needs operator"),
     ]:
         result = call(collector, *arguments, ca=ca, token=token)
         assert result.returncode == 5, result
@@ -96,9 +96,9 @@ def test_mutual_tls_takes_the_role_from_the_certificate(start, certs):
     collector = start(*tls_flags(certs), "--tls-client-ca", certs / "ca.pem")
     ca = certs / "ca.pem"
     assert call(collector, "status", ca=ca, cert=certs / "viewer").returncode == 0
-    assert call(collector, "enable", "--run", "r", ca=ca, cert=certs / "operator").returncode == 0
+    assert call(collector, "enable", "--create", "--run", "r", ca=ca, cert=certs / "operator").returncode == 0
     assert audit(collector)[-1]["actor"] == "operator"
-    refused = call(collector, "enable", "--run", "r", ca=ca, cert=certs / "viewer")
+    refused = call(collector, "enable", "--create", "--run", "r", ca=ca, cert=certs / "viewer")
     assert refused.returncode == 5 and "needs operator" in refused.stderr
     assert call(collector, "status", ca=ca, seconds=5).returncode == 3, "no certificate, no connection"
     before = collector.log_text().count("handshake_failed")
@@ -118,7 +118,7 @@ def test_tokens_work_on_plain_loopback(start, certs):
     collector = start("--token-file", certs / "tokens")
     assert call(collector, "status", token=certs / "viewer.token").returncode == 0
     assert call(collector, "status").returncode == 5
-    assert call(collector, "enable", "--run", "r", token=certs / "viewer.token").returncode == 5
+    assert call(collector, "enable", "--create", "--run", "r", token=certs / "viewer.token").returncode == 5
 
 
 def test_a_job_records_over_tls_with_its_token(start, certs, start_job, tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ def events(collector, run: str, kind: str = "") -> list[dict]:
 def set_triggers(collector, run: str, tmp_path, spec: dict) -> None:
     path = tmp_path / "triggers.json"
     path.write_text(json.dumps(spec))
-    collector.cli("triggers", "set", "--run", run, path)
+    collector.cli("triggers", "set", "--create", "--run", run, path)
 
 
 # The step in which something goes wrong.

@@ -132,7 +132,7 @@ def test_no_exception_of_a_handler_is_lost(tmp_path: pathlib.Path, level: str, k
 def test_a_nan_fires_a_trigger(tmp_path: pathlib.Path, collector: harness.Collector) -> None:
     rules = tmp_path / "nan.json"
     rules.write_text(json.dumps({"flight": {"steps": 2, "level": "mix"}, "rules": [{"name": "nan", "non_finite": {"nan_only": True}}]}))
-    collector.cli("triggers", "set", rules, "--run", "bad", check=False)
+    collector.cli("triggers", "set", rules, "--create", "--run", "bad", check=False)
     end = tmp_path / "end"
     job = subprocess.Popen([*attached("--collector", collector.address, "--run", "bad", "--"), sys.executable, str(TRAIN), "1",
                             str(end), "40"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -10,7 +10,7 @@ from rankprobe._frontend.framework import Framework
 from rankprobe._frontend.process import environment_rank, warn
 
 
-def _text(ranges: list[Any]) -> list[Any]:
+def _text(ranges: list[tuple[int, int]]) -> list[Any]:
     """Ranges of a plan as config.json has them."""
     return [first if first == last else f"{first}-{last}" for first, last in ranges]
 
