@@ -26,14 +26,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "google/protobuf/message_lite.h"
+#include "common/rpc/checked_types.h"
 #include "tests/sim/scheduler.h"
 
 namespace rankprobe::sim {
 
-inline std::string BytesOf(const google::protobuf::MessageLite& message) {
-  return message.SerializeAsString();
-}
 inline std::string BytesOf(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
   buffer.Dump(&slices).ok();
@@ -42,13 +39,23 @@ inline std::string BytesOf(const grpc::ByteBuffer& buffer) {
     bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
   return bytes;
 }
-inline void FromBytes(const std::string& bytes,
-                      google::protobuf::MessageLite* message) {
-  message->ParseFromString(bytes);
-}
 inline void FromBytes(const std::string& bytes, grpc::ByteBuffer* buffer) {
   const grpc::Slice slice(bytes);
   *buffer = grpc::ByteBuffer(&slice, 1);
+}
+// As gRPC does it, with the checksum of those that have one.
+template <typename Message>
+std::string BytesOf(const Message& message) {
+  grpc::ByteBuffer buffer;
+  bool own = false;
+  grpc::SerializationTraits<Message>::Serialize(message, &buffer, &own).ok();
+  return BytesOf(buffer);
+}
+template <typename Message>
+void FromBytes(const std::string& bytes, Message* message) {
+  grpc::ByteBuffer buffer;
+  FromBytes(bytes, &buffer);
+  grpc::SerializationTraits<Message>::Deserialize(&buffer, message).ok();
 }
 
 // One process' connection to another: all of its streams fail together.
@@ -57,6 +64,8 @@ struct Connection {
   // Messages that would arrive before it arrive then.
   int64_t stalled_until = 0;
   absl::Duration latency = absl::Microseconds(200);
+  // Of so many of the next messages a bit flips.
+  int flips = 0;
 };
 
 class Stream {
@@ -67,6 +76,8 @@ class Stream {
   virtual bool over() const = 0;
   virtual bool server_over() const = 0;
   std::shared_ptr<Connection> connection;
+  // A fault of the server's that is planted: it says something else. May be null.
+  std::function<void(std::string* bytes)> server_lies;
   // Processes, by the world's numbers.
   uint64_t from = 0, to = 0;
 };
@@ -222,7 +233,15 @@ class TypedStream final : public Stream,
   void Send(std::string bytes, bool to_server) {
     Side* const to =
         to_server ? static_cast<Side*>(&server_) : static_cast<Side*>(&client_);
+    if (!to_server && this->server_lies) this->server_lies(&bytes);
     to->bytes += bytes.size();
+    if (this->connection->flips > 0 && !bytes.empty() &&
+        scheduler_->Chance(0.5)) {
+      --this->connection->flips;
+      const uint64_t bit = scheduler_->Choose(bytes.size() * 8);
+      bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+      scheduler_->Trace(absl::StrCat("flip ", name_, " ", bit));
+    }
     auto self = this->shared_from_this();
     scheduler_->At(Transit(to),
                    [self, to, to_server, bytes = std::move(bytes)]() mutable {

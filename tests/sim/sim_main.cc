@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// sim [--seed N | --seeds COUNT [--first N]] [--trace]
+// sim [--seed N | --seeds COUNT [--first N]] [--plant FAULT] [--trace]
 //
 // Runs simulated jobs (world.h) and prints the faults of each seed that has
 // some. The same seed does the same: `sim --seed N --trace` prints what happened.
@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,11 +37,18 @@ int main(int argc, char** argv) {
   uint64_t seed = 0, first = 1, seeds = 0;
   bool trace = false, verbose = false;
   double seconds = 0;
+  auto plant = rankprobe::sim::Plant::kNone;
   CLI::App app("A whole job in one thread, in virtual time, by a seed.");
   app.add_option("--seed", seed, "this one alone");
   app.add_option("--seeds", seeds, "so many");
   app.add_option("--first", first, "of --seeds");
   app.add_option("--seconds", seconds, "at most so long; 0: no limit");
+  app.add_option("--plant", plant, "a fault that is to be found")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, rankprobe::sim::Plant>{
+              {"early_commit", rankprobe::sim::Plant::kEarlyCommit},
+              {"early_sync", rankprobe::sim::Plant::kEarlySync},
+              {"wrong_step", rankprobe::sim::Plant::kWrongStep}}));
   app.add_flag("--trace", trace, "print what happens");
   app.add_flag("--verbose", verbose, "a line for each seed, and stderr");
   CLI11_PARSE(app, argc, argv);
@@ -49,7 +57,8 @@ int main(int argc, char** argv) {
   // What the product says to a person is not what is looked at.
   if (!verbose && std::freopen("/dev/null", "w", stderr) == nullptr) return 2;
   uint64_t bad = 0, ran = 0, events = 0, steps = 0, applied = 0;
-  int cuts = 0, rank_kills = 0, collector_kills = 0, crashes = 0, full = 0;
+  int cuts = 0, rank_kills = 0, collector_kills = 0, crashes = 0, full = 0,
+      flips = 0;
   absl::Duration virtual_time;
   const auto began = std::chrono::steady_clock::now();
   const auto elapsed = [&] {
@@ -62,7 +71,7 @@ int main(int argc, char** argv) {
     running_seed = s;
     ::alarm(kAlarmSeconds);
     std::vector<std::string> lines;
-    auto world = std::make_unique<rankprobe::sim::World>(s);
+    auto world = std::make_unique<rankprobe::sim::World>(s, plant);
     const rankprobe::sim::Outcome outcome =
         world->Run(trace ? &lines : nullptr);
     world.reset();
@@ -88,17 +97,19 @@ int main(int argc, char** argv) {
     collector_kills += outcome.collector_kills;
     crashes += outcome.crashes;
     full += outcome.full_disks;
+    flips += outcome.flips;
     virtual_time += outcome.virtual_time;
   }
   std::printf(
       "%llu seeds, %llu with faults; %llu steps whole, %llu ranks switched; %d "
       "cuts, %d ranks killed, %d collectors ended, %d machines down, %d full "
-      "disks; %llu events, %s in %.1f s\n",
+      "disks, %d flips; %llu events, %s in %.1f s\n",
       static_cast<unsigned long long>(ran),
       static_cast<unsigned long long>(bad),
       static_cast<unsigned long long>(steps),
       static_cast<unsigned long long>(applied), cuts, rank_kills,
-      collector_kills, crashes, full, static_cast<unsigned long long>(events),
+      collector_kills, crashes, full, flips,
+      static_cast<unsigned long long>(events),
       absl::FormatDuration(virtual_time).c_str(), elapsed());
   return bad == 0 ? 0 : 1;
 }

@@ -82,6 +82,7 @@ class World::Channel final : public CollectorChannel {
           return method(world->collector_->agents(), context);
         });
     stream->connection = process_->connection;
+    world_->PlantIn(stream.get(), process_->rank, *what == 'u');
     stream->from = process_->number;
     stream->to = kCollector + static_cast<uint64_t>(world_->collector_lives_);
     world_->streams_.push_back(std::move(stream));
@@ -91,12 +92,36 @@ class World::Channel final : public CollectorChannel {
   const std::shared_ptr<RankProcess> process_;
 };
 
-World::World(uint64_t seed)
-    : scheduler_(seed),
+World::World(uint64_t seed, Plant plant)
+    : plant_(plant),
+      scheduler_(seed),
       collector_clock_(&scheduler_),
       rank_clock_(&scheduler_) {}
 
 World::~World() = default;
+
+void World::PlantIn(Stream* stream, int64_t rank, bool upload) const {
+  if (upload &&
+      (plant_ == Plant::kEarlyCommit || plant_ == Plant::kEarlySync)) {
+    stream->server_lies = [plant = plant_](std::string* bytes) {
+      v1::UploadAck ack;
+      FromBytes(*bytes, &ack);
+      if (plant == Plant::kEarlyCommit) ack.set_committed(ack.received());
+      if (plant == Plant::kEarlySync) ack.set_synced(ack.committed());
+      *bytes = BytesOf(ack);
+    };
+  }
+  if (!upload && plant_ == Plant::kWrongStep && rank == 0) {
+    stream->server_lies = [](std::string* bytes) {
+      v1::Directive directive;
+      FromBytes(*bytes, &directive);
+      if (!directive.has_prepare()) return;
+      v1::PlanSpec* const plan = directive.mutable_prepare()->mutable_plan();
+      plan->set_effective_at_step(plan->effective_at_step() + 1);
+      *bytes = BytesOf(directive);
+    };
+  }
+}
 
 void World::Spawn(std::function<void()> body) {
   fibers_.push_back(scheduler_.Start(std::move(body)));

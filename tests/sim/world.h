@@ -27,6 +27,17 @@ inline constexpr int64_t kRanks = 3;
 // A config.json; the number tells one plan from another.
 std::string ConfigText(uint64_t number, bool enabled);
 
+// A fault that the simulation is to find.
+enum class Plant {
+  kNone,
+  // Ranks are told that what has come is committed.
+  kEarlyCommit,
+  // Ranks are told that what is committed is synced.
+  kEarlySync,
+  // One rank is told of another step than the others.
+  kWrongStep,
+};
+
 struct Outcome {
   std::vector<std::string> faults;
   uint64_t trace_hash = 0;
@@ -35,12 +46,12 @@ struct Outcome {
   // Steps that were found whole, ranks that applied a switch; what was done.
   uint64_t steps = 0, applied = 0;
   int cuts = 0, rank_kills = 0, collector_kills = 0, crashes = 0,
-      full_disks = 0;
+      full_disks = 0, flips = 0;
 };
 
 class World {
  public:
-  explicit World(uint64_t seed);
+  explicit World(uint64_t seed, Plant plant = Plant::kNone);
   ~World();
   // All of it. `trace`: what happened, line by line; may be null.
   Outcome Run(std::vector<std::string>* trace);
@@ -56,6 +67,7 @@ class World {
   };
   class Channel;
 
+  void PlantIn(Stream* stream, int64_t rank, bool upload) const;
   // A fiber of the world's own.
   void Spawn(std::function<void()> body);
   void StartRank(int64_t rank);
@@ -79,6 +91,7 @@ class World {
   bool AllEnded() const;
   void Judge(Outcome* outcome);
 
+  const Plant plant_;
   Scheduler scheduler_;
   SimClock collector_clock_, rank_clock_;
   testing::FaultFileSystem disk_;

@@ -220,7 +220,7 @@ void World::DisturbOnce() {
   const auto rank = static_cast<int64_t>(scheduler_.Choose(kRanks));
   const bool may_end =
       collector_ != nullptr && collector_lives_ < kMaxCollectorLives - 1;
-  switch (scheduler_.Choose(10)) {
+  switch (scheduler_.Choose(12)) {
     case 0:
     case 1:
       return CutRank(rank);
@@ -246,6 +246,14 @@ void World::DisturbOnce() {
       return;
     case 8:
       return FillDisk();
+    case 9:
+    case 10: {
+      const auto& connection = ranks_[static_cast<size_t>(rank)]->connection;
+      if (connection == nullptr) return;
+      ++outcome_.flips;
+      connection->flips = 1 + static_cast<int>(scheduler_.Choose(3));
+      return;
+    }
     default:
       // Set by its owner, or by NTP.
       return collector_clock_.Jump(
