@@ -11,6 +11,7 @@ import copy
 import hashlib
 import io
 import json
+import linecache
 import os
 import pickle
 import random
@@ -84,10 +85,12 @@ def _run(name: str, debugger: Any) -> dict:
              "__name__": "__main__"}
     # Classes of a program are pickled by their names in __main__.
     vars(sys.modules["__main__"]).update({key: value for key, value in place.items() if key != "__name__"})
+    text = PROGRAMS[name][1]
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)  # TorchScript reads sources
     out, error = io.StringIO(), ""
     with contextlib.redirect_stdout(out):
         try:
-            exec(compile(PROGRAMS[name][1], name, "exec"), place)
+            exec(compile(text, name, "exec"), place)
         except Exception as raised:  # noqa: BLE001
             error = repr(raised)
     said = "".join(line for line in out.getvalue().splitlines(True) if not (line.startswith("*") and line.rstrip().endswith("*")))
