@@ -15,7 +15,7 @@ using testing::MakeIdentity;
 class UploaderTest : public testing::SealerTest {
  protected:
   // Of a step that is stored: the run's name, the log's, records, an entry.
-  static constexpr size_t kObjects = 4;
+  static constexpr size_t kObjects = 5;
 
   // One finished step.
   std::unique_ptr<Store> OpenWithStep() {

@@ -31,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -209,6 +210,11 @@ class Oracle {
                                : flags_.lane == "always" && on_lane == 0)
       return Give(absl::StrCat(on_lane, " ranks used shared memory"));
     totals_->lanes += on_lane;
+    std::ifstream log(Path("agents.log"));
+    for (std::string line; std::getline(log, line);) {
+      if (absl::StrContains(line, "longest wait"))
+        std::printf("%s\n", line.c_str());
+    }
     std::printf("chapter clean: %d rounds, %llu acked steps (seed %llu)\n",
                 flags_.rounds,
                 static_cast<unsigned long long>(checker_->steps_checked()),

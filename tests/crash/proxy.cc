@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <utility>
@@ -17,6 +18,8 @@ namespace rankprobe::crash {
 namespace {
 
 constexpr int kPollMs = 20;
+// What a client of HTTP/2 says first.
+constexpr size_t kPrefaceBytes = 24;
 
 sockaddr_in Loopback(int port) {
   sockaddr_in address{};
@@ -75,9 +78,29 @@ void Proxy::Flip(uint64_t up_bytes, uint64_t down_bytes, uint64_t seed) {
   until_flip_ = flip_bytes_;
 }
 
-void Proxy::Damage(int side, absl::Span<char> data) {
+void Proxy::Damage(int side, Framing* framing, absl::Span<char> data) {
   absl::MutexLock lock(&flip_mutex_);
-  const auto i = static_cast<size_t>(side);
+  while (!data.empty()) {
+    if (framing->left == 0) {
+      framing->header[framing->header_bytes++] =
+          static_cast<unsigned char>(data[0]);
+      data.remove_prefix(1);
+      if (framing->header_bytes < framing->header.size()) continue;
+      framing->header_bytes = 0;
+      framing->left = size_t{framing->header[0]} << 16 |
+                      size_t{framing->header[1]} << 8 | framing->header[2];
+      framing->is_data = framing->header[3] == 0;
+      continue;
+    }
+    const size_t bytes = std::min(framing->left, data.size());
+    if (framing->is_data)
+      DamageData(static_cast<size_t>(side), data.subspan(0, bytes));
+    framing->left -= bytes;
+    data.remove_prefix(bytes);
+  }
+}
+
+void Proxy::DamageData(size_t i, absl::Span<char> data) {
   if (flip_bytes_[i] == 0) return;
   while (until_flip_[i] < data.size()) {
     char& byte = data[until_flip_[i]];
@@ -104,6 +127,8 @@ void Proxy::Serve(int client) {
   const int target = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const sockaddr_in address = Loopback(target_port_);
   std::array<char, 64 << 10> data;
+  std::array<Framing, 2> framing;
+  framing[0].left = kPrefaceBytes;
   bool open = ::connect(target, reinterpret_cast<const sockaddr*>(&address),
                         sizeof(address)) == 0;
   while (open && !stopping_ && cuts == cuts_) {
@@ -118,7 +143,8 @@ void Proxy::Serve(int client) {
       const ssize_t n = ::recv(poll_fds[side].fd, data.data(), data.size(), 0);
       const bool truncate = truncations != truncations_;
       if (n > 0)
-        Damage(side, absl::MakeSpan(data.data(), static_cast<size_t>(n)));
+        Damage(side, &framing[static_cast<size_t>(side)],
+               absl::MakeSpan(data.data(), static_cast<size_t>(n)));
       open = n > 0 &&
              SendAll(poll_fds[1 - side].fd, data.data(), truncate ? n / 2 : n);
       if (truncate) open = false;

@@ -36,15 +36,27 @@ class Proxy {
   // Nothing passes for this long; connections stay open.
   void Stall(absl::Duration duration);
   // From now on a bit flips in each direction once in so many bytes on average, at
-  // places that the seed decides on; 0: none.
+  // places that the seed decides on; 0: none. Flips are in what HTTP/2's frames of
+  // data carry: gRPC 1.51 ends its own process over some frames of headers that
+  // are none.
   void Flip(uint64_t up_bytes, uint64_t down_bytes, uint64_t seed);
   uint64_t flips() const { return flips_; }
 
  private:
   void Accept();
   void Serve(int client);
+  // Where one direction of a connection is among HTTP/2's frames.
+  struct Framing {
+    // Of the preface or of what a frame carries.
+    size_t left = 0;
+    bool is_data = false;
+    std::array<unsigned char, 9> header{};
+    size_t header_bytes = 0;
+  };
   // Of data that passes: side 0 comes from the client.
-  void Damage(int side, absl::Span<char> data);
+  void Damage(int side, Framing* framing, absl::Span<char> data);
+  void DamageData(size_t side, absl::Span<char> data)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(flip_mutex_);
 
   const int target_port_;
   int listener_ = -1;

@@ -78,7 +78,9 @@ std::shared_ptr<CollectorChannel> ConnectTo(const std::string& address,
 
 CollectorLink::Target::Target(const std::string& to,
                               const SessionOptions& options, bool is_leaf)
-    : address(to), channel(ConnectTo(to, options, is_leaf)) {}
+    : address(to),
+      is_leaf(is_leaf),
+      channel(ConnectTo(to, options, is_leaf)) {}
 
 CollectorLink::CollectorLink(const SessionOptions& options, PlanSwitcher* gate,
                              FrameQueue* queue, TriggerWatcher* watcher,
@@ -253,6 +255,19 @@ absl::Duration CollectorLink::AfterDamage() {
   return damaged_backoff_;
 }
 
+// A length that was damaged on the way makes the other side wait for bytes that
+// never come, and it has nothing to say meanwhile.
+bool CollectorLink::IsSilent(absl::Duration waited) {
+  if (waited <= ack_patience_) return false;
+  NoteError(absl::DeadlineExceededError(
+      absl::StrCat("the collector says nothing of what it was sent ",
+                   absl::FormatDuration(waited), " ago")));
+  // It may be slow.
+  ack_patience_ = std::min(ack_patience_ * 2, kMaxAckPatience);
+  afresh_ = true;
+  return true;
+}
+
 v1::AgentEvent CollectorLink::HelloEvent() {
   v1::AgentEvent event;
   v1::Hello* hello = event.mutable_hello();
@@ -291,9 +306,15 @@ absl::StatusOr<std::shared_ptr<CollectorLink::Target>> CollectorLink::Locate(
     return address.status();
   }
   absl::MutexLock lock(&mutex_);
-  if (address->empty()) {
-    target_ = named_;
-  } else if (target_ == named_ || target_->address != *address) {
+  const bool is_leaf = !address->empty();
+  // What was damaged on the way may have been the connection's own framing: what
+  // it says from then on may never arrive.
+  if (std::exchange(afresh_, false)) {
+    target_ = std::make_shared<Target>(
+        is_leaf ? *address : options_.collector, options_, is_leaf);
+  } else if (!is_leaf) {
+    if (target_->is_leaf) target_ = named_;
+  } else if (!target_->is_leaf || target_->address != *address) {
     target_ = std::make_shared<Target>(*address, options_, /*is_leaf=*/true);
   }
   return target_;
@@ -311,7 +332,7 @@ bool CollectorLink::RunConnection() {
       Locate(&finder_, identity);
   if (!located.ok()) return false;
   Target* const target = located->get();
-  queue_->KeepUntilReferred(target != named_.get());
+  queue_->KeepUntilReferred(target->is_leaf);
   ControlStream control([this] { outbox_->Wake(); });
   AddToken(options_.security, control.context());
   target->channel->Session(control.context(), &control);
@@ -320,6 +341,7 @@ bool CollectorLink::RunConnection() {
 
   std::unique_ptr<UploadStream> upload;
   bool welcomed = false, unwanted = false;
+  const MonotonicTime began = MonotonicNow();
   MonotonicTime next_metrics = MonotonicAfter(kMetricsInterval);
   MonotonicTime hold_until;
   for (;;) {
@@ -352,21 +374,13 @@ bool CollectorLink::RunConnection() {
       NoteError(fault);
       break;
     }
-    // A length that was damaged on the way makes the other side wait for bytes
-    // that never come, and it has nothing to say meanwhile.
-    if (const absl::Duration silent = queue_->WaitingForAck();
-        upload != nullptr && silent > ack_patience_) {
-      NoteError(absl::DeadlineExceededError(
-          absl::StrCat("the collector says nothing of what it was sent ",
-                       absl::FormatDuration(silent), " ago")));
-      // Its disk may be slow.
-      ack_patience_ = std::min(ack_patience_ * 2, kMaxAckPatience);
+    if (IsSilent(upload == nullptr ? Since(began) : queue_->WaitingForAck()))
       break;
-    }
     if (control.done() || (upload != nullptr && upload->done())) {
       const bool session = control.done();
       damaged_ = (session ? control.status() : upload->status()).error_code() ==
                  grpc::StatusCode::DATA_LOSS;
+      afresh_ = damaged_;
       NoteEnd(session ? control.status() : upload->status(), welcomed);
       if (!session) NoteUploadEnd(upload->status());
       break;

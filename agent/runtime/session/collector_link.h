@@ -90,6 +90,7 @@ class CollectorLink {
     Target(const std::string& address, const SessionOptions& options,
            bool is_leaf);
     const std::string address;
+    const bool is_leaf;
     std::shared_ptr<CollectorChannel> channel;
   };
   // How long a collector may take to appear before its absence is told.
@@ -105,6 +106,8 @@ class CollectorLink {
   void StayConnected();
   bool RunConnection();
   absl::Duration AfterDamage();
+  // No word for so long; the connection is then to be made anew.
+  bool IsSilent(absl::Duration waited);
   CollectorFinder NewFinder();
   // The one that was named or, where that is a root, the leaf that it names.
   absl::StatusOr<std::shared_ptr<Target>> Locate(CollectorFinder* finder,
@@ -203,7 +206,8 @@ class CollectorLink {
   bool damaged_ = false;
   absl::Duration damaged_backoff_ = kDamagedBackoff;
   uint64_t committed_when_damaged_ = 0;
-  // Worker only.
+  // Worker only; the next one is to be a connection of its own.
+  bool afresh_ = false;
   absl::Duration ack_patience_ = kAckPatience;
   uint64_t acked_ = 0;
   // It waits for room, which acks give.
