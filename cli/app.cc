@@ -17,6 +17,7 @@ void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
   RegisterLedgerCommand(app, globals, command);
   RegisterQueryCommand(app, globals, command);
   RegisterScanCommand(app, globals, command);
+  RegisterDiagnoseCommand(app, globals, command);
   RegisterViewCommand(app, globals, command);
   RegisterArchiveCommands(app, globals, command);
   RegisterDeliverCommand(app, globals, command);

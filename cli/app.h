@@ -34,6 +34,8 @@ void RegisterQueryCommand(CLI::App* app, Globals* globals,
                           ParsedCommand* command);
 void RegisterScanCommand(CLI::App* app, Globals* globals,
                          ParsedCommand* command);
+void RegisterDiagnoseCommand(CLI::App* app, Globals* globals,
+                             ParsedCommand* command);
 void RegisterViewCommand(CLI::App* app, Globals* globals,
                          ParsedCommand* command);
 void RegisterArchiveCommands(CLI::App* app, Globals* globals,

@@ -299,4 +299,32 @@ absl::StatusOr<RunScan> ScanRun(const Globals& globals,
   return scan;
 }
 
+absl::StatusOr<analysis::ScanInput> ReadMeansOverRanks(
+    const Globals& globals, const RunScanRequest& asked) {
+  v1::QueryGridRequest request = RequestOf(asked);
+  request.set_statistic("Mean");
+  request.set_reducer(v1::GRID_REDUCER_MEAN);
+  analysis::ScanInput input;
+  v1::GridHead head;
+  RP_RETURN_IF_ERROR(
+      ReadGrid(Client(globals), request, &head, [&](const v1::GridRow& row) {
+        analysis::ScanSeries& series = input.values.emplace_back();
+        series.name = row.name();
+        for (int i = 0; i < row.cells_size(); ++i) {
+          analysis::ScanCell& cell = series.cells.emplace_back();
+          cell.largest = cell.smallest = row.cells(i);
+          cell.count = row.counts(i);
+          cell.non_finite = row.non_finite(i);
+        }
+      }));
+  for (const int64_t step : head.first_steps()) input.steps.push_back(step);
+  return input;
+}
+
+absl::StatusOr<analysis::ScanInput> ReadNorms(const Globals& globals,
+                                              const RunScanRequest& asked) {
+  v1::GridHead head;
+  return ReadCells(Client(globals), RequestOf(asked), &head);
+}
+
 }  // namespace rankprobe

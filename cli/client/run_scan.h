@@ -37,6 +37,13 @@ struct RunScan {
 absl::StatusOr<RunScan> ScanRun(const Globals& globals,
                                 const RunScanRequest& request);
 
+// Statistic Mean: `largest` is the mean over the ranks.
+absl::StatusOr<analysis::ScanInput> ReadMeansOverRanks(
+    const Globals& globals, const RunScanRequest& request);
+// Statistic Norm: the largest and the smallest of the ranks.
+absl::StatusOr<analysis::ScanInput> ReadNorms(const Globals& globals,
+                                              const RunScanRequest& request);
+
 }  // namespace rankprobe
 
 #endif  // RANKPROBE_CLI_CLIENT_RUN_SCAN_H_

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "analysis/rules/rule.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr size_t kSteps = 20;
+constexpr size_t kFault = 12;
+
+// Two ranks, four layers with a weight: own and reduced gradients, parameters
+// and updates.
+class RulesTest : public ::testing::Test {
+ protected:
+  RulesTest() {
+    for (size_t i = 0; i < kSteps; ++i) {
+      norms_.steps.push_back(static_cast<int64_t>(i));
+      means_.steps.push_back(static_cast<int64_t>(i));
+    }
+    for (int layer = 0; layer < 4; ++layer) {
+      const std::string weight = absl::StrCat("l", layer, ".weight.0.debug.");
+      const std::string own =
+          absl::StrCat("Module.l", layer, ".Linear.parameters_grad.0.weight");
+      Add(&norms_, own, 1.1, 0.9);
+      Add(&norms_, absl::StrCat("Parameter.", weight, "grad"), 1, 1);
+      Add(&norms_, absl::StrCat("Parameter.", weight, "param"), 3, 3);
+      Add(&norms_, absl::StrCat("Update.", weight, "update"), 0.1, 0.1);
+      // Clipped by a half.
+      Add(&means_, own, 0.01 * (layer + 1), 0);
+      Add(&means_, absl::StrCat("Parameter.", weight, "grad"),
+          0.005 * (layer + 1), 0);
+    }
+  }
+  static void Add(ScanInput* input, const std::string& name, double largest,
+                  double smallest) {
+    ScanSeries series;
+    series.name = name;
+    for (size_t i = 0; i < kSteps; ++i)
+      series.cells.push_back({largest, smallest, 2, 0, 0, 1});
+    input->values.push_back(std::move(series));
+  }
+  ScanCell& At(ScanInput* input, const std::string& name, size_t step) {
+    for (ScanSeries& series : input->values) {
+      if (series.name == name) return series.cells[step];
+    }
+    ADD_FAILURE() << name;
+    return input->values[0].cells[0];
+  }
+  std::vector<RuleFinding> Find(absl::string_view name) {
+    const RuleInput input = {&norms_, &means_};
+    std::vector<RuleFinding> all;
+    for (const auto& rule : AllRules()) {
+      EXPECT_TRUE(rule->CanJudge(input)) << rule->name();
+      const std::vector<RuleFinding> found = rule->Look(input);
+      if (rule->name() == name) {
+        all = found;
+      } else {
+        EXPECT_THAT(found, IsEmpty()) << rule->name();
+      }
+    }
+    return all;
+  }
+  ScanInput norms_, means_;
+};
+
+TEST_F(RulesTest, ASoundRunKeepsThem) { EXPECT_THAT(Find(""), IsEmpty()); }
+
+TEST_F(RulesTest, AParameterThatTheOptimizerDoesNotOwn) {
+  for (size_t i = 0; i < kSteps; ++i) {
+    At(&norms_, "Parameter.l2.weight.0.debug.grad", i).count = 0;
+    At(&norms_, "Update.l2.weight.0.debug.update", i) = {0, 0, 2, 0, 0, 1};
+  }
+  const auto found = Find("update-zero");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].name, "Parameter.l2.weight.0.debug.param");
+  EXPECT_EQ(found[0].step, 0);
+}
+
+TEST_F(RulesTest, FrozenLayersAndWarmUpsAreSound) {
+  for (size_t i = 0; i < kSteps; ++i) {
+    At(&norms_, "Module.l2.Linear.parameters_grad.0.weight", i) = {0, 0, 2,
+                                                                   0, 0, 1};
+    At(&norms_, "Update.l2.weight.0.debug.update", i) = {0, 0, 2, 0, 0, 1};
+  }
+  At(&norms_, "Update.l1.weight.0.debug.update", 0) = {0, 0, 2, 0, 0, 1};
+  EXPECT_THAT(Find("update-zero"), IsEmpty());
+}
+
+TEST_F(RulesTest, GradientsThatAreNotReduced) {
+  for (size_t i = 0; i < kSteps; ++i) {
+    for (int layer = 0; layer < 4; ++layer)
+      At(&norms_, absl::StrCat("Parameter.l", layer, ".weight.0.debug.grad"), i)
+          .smallest = 0.9;
+  }
+  ASSERT_THAT(Find("gradients-not-reduced"), SizeIs(1));
+  // Shards differ themselves.
+  for (size_t i = 0; i < kSteps; ++i) {
+    for (int layer = 0; layer < 4; ++layer)
+      At(&norms_, absl::StrCat("Parameter.l", layer, ".weight.0.debug.param"),
+         i)
+          .smallest = 2;
+  }
+  const RuleInput input = {&norms_, &means_};
+  EXPECT_THAT(AllRules()[0]->Look(input), IsEmpty());
+}
+
+TEST_F(RulesTest, AGradientThatIsNotTheMeanOfTheRanks) {
+  for (size_t i = kFault; i < kSteps; ++i)
+    At(&means_, "Parameter.l2.weight.0.debug.grad", i).largest *= 1.0025;
+  const auto found = Find("gradient-not-mean");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, static_cast<int64_t>(kFault));
+  EXPECT_EQ(found[0].name, "Parameter.l2.weight.0.debug.grad");
+}
+
+}  // namespace
+}  // namespace rankprobe::analysis

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/output/diagnosis_text.h"
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/output/output.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr int kShownNumbers = 6;
+
+void PrintFinding(const v1::DiagnoseReport::Finding& finding,
+                  const char* title) {
+  Print(stdout, "%s: step %d%s, %s%s\n", title, finding.step(),
+        finding.has_rank() ? absl::StrCat(" rank ", finding.rank()) : "",
+        finding.name(),
+        finding.module().empty() ? "" : absl::StrCat(" in ", finding.module()));
+  Print(stdout, "  %s\n", finding.what());
+  if (!finding.code_line().empty())
+    Print(stdout, "  at %s\n", finding.code_line());
+  for (int i = 0; i < finding.numbers_size() && i < kShownNumbers; ++i)
+    Print(stdout, "  %s\n", finding.numbers(i));
+  Print(stdout, "  %s, by %s\n",
+        finding.sure() == "exact" ? "exact: numbers, not a guess"
+                                  : "likely: far off what is usual",
+        finding.by());
+}
+
+}  // namespace
+
+void PrintDiagnosis(const v1::DiagnoseReport& report, int limit) {
+  if (report.findings().empty())
+    Print(stdout, "Nothing was found in what was recorded.\n");
+  for (int i = 0; i < report.findings_size(); ++i) {
+    if (limit > 0 && i >= limit) {
+      Print(stdout, "%d more findings: --limit 0\n",
+            report.findings_size() - limit);
+      break;
+    }
+    PrintFinding(report.findings(i), i == 0 ? "First" : "Then");
+  }
+  for (const std::string& text : report.healthy())
+    Print(stdout, "Sound: %s\n", text);
+  for (const auto& unjudged : report.unjudged()) {
+    Print(stdout, "Not judged: %s\n  to record it: %s\n", unjudged.what(),
+          unjudged.record());
+  }
+}
+
+std::string ScanFindingText(const analysis::ScanFinding& finding) {
+  using Kind = analysis::ScanKind;
+  const std::string ranks =
+      finding.of_group.empty()
+          ? ""
+          : absl::StrCat(" of ranks ", absl::StrJoin(finding.of_group, ","));
+  std::string what;
+  switch (finding.kind) {
+    case Kind::kNonFinite:
+      what = absl::StrCat("is ", finding.now);
+      break;
+    case Kind::kRanksPart:
+      what = absl::StrCat("was the same on the replicas", ranks,
+                          " and is not any more: norms ", finding.before,
+                          " to ", finding.now);
+      break;
+    case Kind::kNotAlike:
+      what = absl::StrCat(
+          "is never the same on the ranks, while its "
+          "parameter is: norms ",
+          finding.before, " to ", finding.now);
+      break;
+    case Kind::kChanged:
+      what = absl::StrCat(
+          "is not what the optimizer left in the step "
+          "before: norm ",
+          finding.now, ", and was ", finding.before);
+      break;
+    case Kind::kNoMore:
+      what = "is no more there: state of the optimizer that was lost";
+      break;
+    case Kind::kVanished:
+      what = absl::StrCat("is 0 from here on, and was ", finding.before);
+      break;
+    case Kind::kRankMoves:
+      what = absl::StrCat("leaves the other ranks: norm ", finding.now,
+                          ", usually ", finding.before);
+      break;
+    case Kind::kMove:
+      what = absl::StrCat("moves off its course: norm ", finding.now,
+                          ", usually ", finding.before);
+      break;
+  }
+  if (finding.others > 0)
+    absl::StrAppend(&what, " (", finding.others, " other values too)");
+  return what;
+}
+
+}  // namespace rankprobe

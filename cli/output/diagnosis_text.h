@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `diagnose` prints for people.
+#ifndef RANKPROBE_CLI_OUTPUT_DIAGNOSIS_TEXT_H_
+#define RANKPROBE_CLI_OUTPUT_DIAGNOSIS_TEXT_H_
+
+#include <string>
+
+#include "analysis/scan/scan.h"
+#include "rankprobe/v1/analysis.pb.h"
+
+namespace rankprobe {
+
+// On stdout. limit: findings at most; 0: all.
+void PrintDiagnosis(const v1::DiagnoseReport& report, int limit);
+
+// "is not what the optimizer left in the step before: norm 1.5, and was 1.6".
+std::string ScanFindingText(const analysis::ScanFinding& finding);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_OUTPUT_DIAGNOSIS_TEXT_H_
