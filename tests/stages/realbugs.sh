@@ -3,5 +3,5 @@
 stage_targets=(rankprobed rankprobe rankprobe_native rankprobe_analysis_native)
 stage_venv=yes
 stage_test() {
-  RANKPROBE_BUILD_DIR=$RANKPROBE_BUILD_DIR "$test_python" "$RANKPROBE_ROOT/tests/realbugs/run.py"
+  count_command "real bugs" "$test_python" "$RANKPROBE_ROOT/tests/realbugs/run.py"
 }
