@@ -428,7 +428,9 @@ absl::Status Diagnose(const Globals& globals, const DiagnoseFlags& flags,
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   RP_ASSIGN_OR_RETURN(const v1::DiagnoseReport report,
                       Diagnosis(globals, file_system.get(), flags).Run());
-  if (!report.findings().empty()) *exit_code = kPartial;
+  // What is only far off the usual is told, and is no fault by itself.
+  if (!report.findings().empty() && report.findings(0).sure() == "exact")
+    *exit_code = kPartial;
   if (globals.json) {
     PrintJson(ToJson(report));
   } else {

@@ -18,7 +18,7 @@
 namespace rankprobe {
 namespace {
 
-// Of each side; the report has all.
+// Of each side; --json has all.
 constexpr size_t kShownValues = 6;
 
 struct OverflowFlags {
@@ -32,7 +32,7 @@ struct OverflowFlags {
 void PrintList(const char* title, const std::vector<std::string>& list) {
   for (size_t i = 0; i < list.size(); ++i) {
     if (i >= kShownValues) {
-      Print(stdout, "  %s %d more, in the report\n", title, list.size() - i);
+      Print(stdout, "  %s %d more: --json\n", title, list.size() - i);
       return;
     }
     Print(stdout, "  %s %s\n", title, list[i]);

@@ -24,15 +24,19 @@ void PrintFinding(const v1::DiagnoseReport::Finding& finding,
   for (int i = 0; i < finding.numbers_size() && i < kShownNumbers; ++i)
     Print(stdout, "  %s\n", finding.numbers(i));
   Print(stdout, "  %s, by %s\n",
-        finding.sure() == "exact" ? "exact: numbers, not a guess"
-                                  : "likely: far off what is usual",
+        finding.sure() == "exact"
+            ? "exact: numbers, not a guess"
+            : "far off what is usual, which is no fault by itself",
         finding.by());
 }
 
 }  // namespace
 
 void PrintDiagnosis(const v1::DiagnoseReport& report, int limit) {
-  if (report.findings().empty())
+  const auto is_exact = [](const v1::DiagnoseReport::Finding& finding) {
+    return finding.sure() == "exact";
+  };
+  if (report.findings().empty() || !is_exact(report.findings(0)))
     Print(stdout, "Nothing was found in what was recorded.\n");
   for (int i = 0; i < report.findings_size(); ++i) {
     if (limit > 0 && i >= limit) {
@@ -40,7 +44,10 @@ void PrintDiagnosis(const v1::DiagnoseReport& report, int limit) {
             report.findings_size() - limit);
       break;
     }
-    PrintFinding(report.findings(i), i == 0 ? "First" : "Then");
+    const bool exact = is_exact(report.findings(i));
+    PrintFinding(report.findings(i), !exact   ? "Worth a look"
+                                     : i == 0 ? "First"
+                                              : "Then");
   }
   for (const std::string& text : report.healthy())
     Print(stdout, "Sound: %s\n", text);

@@ -54,7 +54,7 @@ def diagnose(run: str, environment: dict[str, str]) -> dict:
 
 
 def first_of(report: dict) -> str:
-    findings = report.get("findings", [])
+    findings = [one for one in report.get("findings", []) if one["sure"] == "exact"]
     if not findings:
         return "-"
     first = findings[0]
