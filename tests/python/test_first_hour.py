@@ -66,6 +66,12 @@ def test_a_config_with_a_fault_ends_before_the_job(tmp_path: pathlib.Path, name:
         assert by_environment.returncode == 2 and lines[0] in by_environment.stderr
 
 
+@pytest.mark.parametrize("flag, said", [("--confg", "there is no flag --confg; did you mean --config?"), ("--xyz", "there is no flag --xyz\n")])
+def test_a_slip_in_a_flag_of_run_is_named(tmp_path: pathlib.Path, flag: str, said: str):
+    done = attach(tmp_path, flag, "c.json")
+    assert done.returncode == 2 and done.stderr.startswith(f"rankprobe run: {said}") and not (tmp_path / "started").exists(), done.stderr
+
+
 @pytest.mark.parametrize("asked, said", [
     ({"rank": ["5-7"]}, "asks for rank ['5-7'] and this job has ranks 0 to 1: nothing is recorded"),
     ({"step": [40]}, "asks for step [40] and the training ended before it: nothing is recorded"),

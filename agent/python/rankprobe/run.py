@@ -14,6 +14,7 @@ SGLang, MindSpeed) runs with rankprobe in its place. Exit status: that of COMMAN
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import pathlib
 import shutil
@@ -65,6 +66,11 @@ class _Parser(argparse.ArgumentParser):
         if message.endswith("expected one argument"):
             option = message.split()[1].rstrip(":")
             message += f"; one that begins with - is written {option}=VALUE"
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message:
+            flag = unknown.split()[0].partition("=")[0]
+            near = difflib.get_close_matches(flag, list(self._option_string_actions), 1)
+            message = f"there is no flag {flag}" + (f"; did you mean {near[0]}?" if near else "")
         self.exit(2, f"{self.prog}: {message}\n")
 
 
