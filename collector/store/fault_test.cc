@@ -261,5 +261,26 @@ TEST_F(StoreFaultTest, AFullDiskIsWaitedOut) {
   ExpectSound(store->get());
 }
 
+// Found by tests/sim, seed 239: all ranks had gone while the disk was full. Each
+// that came back was refused before it could write, which alone opened the index
+// again.
+TEST_F(StoreFaultTest, WhoComesWhenThereIsRoomAgainOpensTheIndex) {
+  auto store = Open();
+  ASSERT_TRUE(store.ok()) << store.status();
+  const std::vector<FrameToStore> all = frames_.All();
+  ASSERT_TRUE((*store)->Commit({all[0]}).ok());
+  fs_.SetCapacity(fs_.used_bytes());
+  // The first closes it, the next one cannot open it.
+  for (int tries = 0; tries < 3; ++tries)
+    EXPECT_TRUE(absl::IsResourceExhausted((*store)->Commit({all[1]})));
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      (*store)
+          ->OpenIncarnation(testing::MakeIdentity("other", 0, 77))
+          .status()));
+  fs_.SetCapacity(UINT64_MAX);
+  EXPECT_TRUE(
+      (*store)->OpenIncarnation(testing::MakeIdentity("other", 0, 77)).ok());
+}
+
 }  // namespace
 }  // namespace rankprobe

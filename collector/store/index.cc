@@ -278,6 +278,9 @@ class LevelDbIndex : public Index {
 
   std::shared_ptr<leveldb::DB> Db() {
     absl::MutexLock lock(&mutex_);
+    // It was closed for want of room. Who comes to write reads first: without
+    // this nobody would find out that there is room again.
+    if (db_ == nullptr && out_of_space_) OpenLocked().IgnoreError();
     return db_;
   }
 
