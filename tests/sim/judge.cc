@@ -272,6 +272,11 @@ void Judge::CheckSwitches() {
     known = &told;
   }
   std::map<uint64_t, std::string> plans;
+  // What nobody was said to follow may not have been agreed on, and its number
+  // may have been given again to a switch that was never answered.
+  std::erase_if(by_epoch, [](const auto& one) {
+    return !one.second->result.ranks().empty() && !Followed(*one.second);
+  });
   for (const Life& life : facts_->lives) {
     CheckLife(life, by_epoch);
     for (const PlanFact& fact : life.plans) {

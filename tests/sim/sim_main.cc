@@ -21,7 +21,7 @@
 namespace {
 
 // Of one seed. A lock that a waiting fiber holds hangs for ever.
-constexpr unsigned kAlarmSeconds = 60;
+constexpr unsigned kAlarmSeconds = 200;
 volatile uint64_t running_seed = 0;
 
 void OnAlarm(int) {
