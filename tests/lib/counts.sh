@@ -58,7 +58,7 @@ run_ctest() {
   shift
   report=$(mktemp --suffix .xml)
   rm -rf "$dir/gtest"
-  ctest --test-dir "$dir" --output-on-failure --output-junit "$report" "$@" |
+  TMPDIR=${RANKPROBE_TEST_TMP:-/tmp} TEST_TMPDIR=${RANKPROBE_TEST_TMP:-/tmp} ctest --test-dir "$dir" --output-on-failure --output-junit "$report" "$@" |
     grep -v -E '^ *[0-9]+/[0-9]+ Test +#[0-9]+: .* Passed|^ *Start +[0-9]+: |^\[ +(OK|RUN) +\]|^\[-+\]' || rc=${PIPESTATUS[0]}
   count_report "$report" "$rc" "ctest in $dir" --gtest "$dir/gtest"
   [ $((passed + failed + skipped)) -gt 0 ] || count_failure "ctest in $dir, which found no test"
