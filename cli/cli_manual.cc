@@ -142,6 +142,7 @@ Manual CliManual() {
       {"--layout", "auto|FILE|ranks"},
       {"--request", "ID"},
       {"--reference_request", "ID"},
+      {"--reference", "RUN|DUMP"},
       {"--groups", "GROUPS"},
       {"--order", "DIMENSIONS"},
       {"--window", "STEPS"},

@@ -193,7 +193,8 @@ TEST_F(Cleaning, ADamagedRunKeepsNoOtherBack) {
       for (const v1::RunInfo& run : *runs) names.push_back(run.run());
     return names;
   };
-  EXPECT_EQ(names(), (std::vector<std::string>{"a", "c"}));
+  // What the other entries of its log say is there.
+  EXPECT_EQ(names(), (std::vector<std::string>{"a", "b", "c"}));
   const std::vector<std::string> said = reader.Away("", MonotonicTime());
   ASSERT_EQ(said.size(), 2u);
   EXPECT_TRUE(absl::StrContains(said[0], stray)) << said[0];
@@ -201,7 +202,7 @@ TEST_F(Cleaning, ADamagedRunKeepsNoOtherBack) {
   EXPECT_TRUE(absl::StrContains(said[1], entry)) << said[1];
   EXPECT_TRUE(reader.Away("a", MonotonicTime()).empty());
   EXPECT_TRUE(reader.Away("", MonotonicNow()).empty());
-  EXPECT_TRUE(absl::IsDataLoss(reader.ListSteps("b").status()));
+  EXPECT_EQ(reader.ListSteps("b").status(), absl::OkStatus());
 
   const auto of_b = [&] {
     std::map<std::string, std::string> all;
