@@ -39,7 +39,8 @@ def _without_dispatch_modes(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
     def unseen(*args: Any) -> Any:
-        if depth() == 0:
+        # While a graph is traced, its mode must see our operators: they become part of the graph that records.
+        if depth() == 0 or (_graph_ops.sink is not None and _graph_ops.in_trace()):
             return function(*args)
         with modes_off():
             return function(*args)
