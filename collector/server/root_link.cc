@@ -161,15 +161,18 @@ bool RootLink::RunStream() {
   }
   const auto stream = stub_->Link(&context);
   v1::RootNote note;
-  const bool linked = stream->Write(ReportOf(options_)) &&
-                      stream->Read(&note) && !IsDamaged(note);
+  const bool answered =
+      stream->Write(ReportOf(options_)) && stream->Read(&note);
+  // Where there is no answer, the root says why when the stream ends.
+  const bool damaged = answered && IsDamaged(note);
+  const bool linked = answered && !damaged;
   if (linked) {
     logger_->Info("root_linked", {{"root", options_.root}});
     told_.clear();
     Talk(stream.get(),
          absl::Milliseconds(std::clamp(note.report_ms(), 100u, kMaxReportMs)),
          &context);
-  } else if (IsOver() || IsDamaged(note)) {
+  } else if (IsOver() || damaged) {
     context.TryCancel();
   }
   const grpc::Status status = stream->Finish();
