@@ -78,9 +78,7 @@ std::shared_ptr<CollectorChannel> ConnectTo(const std::string& address,
 
 CollectorLink::Target::Target(const std::string& to,
                               const SessionOptions& options, bool is_leaf)
-    : address(to),
-      is_leaf(is_leaf),
-      channel(ConnectTo(to, options, is_leaf)) {}
+    : address(to), is_leaf(is_leaf), channel(ConnectTo(to, options, is_leaf)) {}
 
 CollectorLink::CollectorLink(const SessionOptions& options, PlanSwitcher* gate,
                              FrameQueue* queue, TriggerWatcher* watcher,
@@ -310,8 +308,8 @@ absl::StatusOr<std::shared_ptr<CollectorLink::Target>> CollectorLink::Locate(
   // What was damaged on the way may have been the connection's own framing: what
   // it says from then on may never arrive.
   if (std::exchange(afresh_, false)) {
-    target_ = std::make_shared<Target>(
-        is_leaf ? *address : options_.collector, options_, is_leaf);
+    target_ = std::make_shared<Target>(is_leaf ? *address : options_.collector,
+                                       options_, is_leaf);
   } else if (!is_leaf) {
     if (target_->is_leaf) target_ = named_;
   } else if (!target_->is_leaf || target_->address != *address) {
