@@ -22,6 +22,7 @@ sys.path.insert(0, str(TESTS / "lib"))
 # A test that was unsteady so often leaves the default run until it is mended.
 UNSTEADY_LIMIT = 3
 _failed = pytest.StashKey[bool]()
+_directory = pytest.StashKey[pathlib.Path]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -92,8 +93,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):  # type
 
 
 @pytest.fixture
-def tmp_path(tmp_path: pathlib.Path, request: pytest.FixtureRequest):
-    """pytest's, removed at once when the test has passed: some write gigabytes, and pytest keeps those of three runs."""
-    yield tmp_path
-    if not request.node.stash.get(_failed, False):
-        shutil.rmtree(tmp_path, ignore_errors=True)
+def tmp_path(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> pathlib.Path:
+    """pytest's, removed when the test has passed: some write gigabytes, and pytest keeps those of three runs."""
+    request.node.stash[_directory] = tmp_path
+    return tmp_path
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_teardown(item: pytest.Item):  # type: ignore[no-untyped-def]
+    # After all fixtures: some of them close what lies in the directory.
+    yield
+    if _directory in item.stash and not item.stash.get(_failed, False):
+        shutil.rmtree(item.stash[_directory], ignore_errors=True)

@@ -2,28 +2,11 @@
 """Fixtures: a collector on an ephemeral port, and jobs that are always ended."""
 
 import pathlib
-import shutil
 
 import pytest
 
 import harness
 from s3_stub import S3Stub
-
-_failed = pytest.StashKey[bool]()
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    if (yield).get_result().failed:
-        item.stash[_failed] = True
-
-
-@pytest.fixture
-def tmp_path(tmp_path: pathlib.Path, request: pytest.FixtureRequest):
-    """pytest's, removed at once when the test has passed: some write gigabytes, and pytest keeps those of three runs."""
-    yield tmp_path
-    if not request.node.stash.get(_failed, False):
-        shutil.rmtree(tmp_path, ignore_errors=True)
 
 
 @pytest.fixture
