@@ -54,7 +54,8 @@ def units_of(build: pathlib.Path) -> list[Unit]:
         paths = re.findall(r'^#include "(.*)"$', path.read_text(), re.M) if path.parent.name == "Unity" else [entry["file"]]
         sources = [os.path.relpath(source, ROOT) for source in paths]
         if all(CHECKED.match(source) and not NOT_CHECKED.search(source) for source in sources):
-            found[entry["file"]] = Unit(entry["file"], entry["command"], entry["output"], sources)
+            output = entry["command"].partition(" -o ")[2].split()[0]
+            found[entry["file"]] = Unit(entry["file"], entry["command"], output, sources)
     add_headers(found.values(), build)
     return list(found.values())
 

@@ -345,14 +345,14 @@ def test_a_session_that_cannot_be_made_leaves_the_private_collector(dump, monkey
 
 
 def test_fail_is_about_the_collector_alone(tmp_path, collector) -> None:
-    """Another fault of ours is one line, and the training goes on."""
+    """A fault of the configuration is told before the job, whatever the policy."""
     config = tmp_path / "config.json"
     config.write_text('{"task": "statistics", "level": "L7", "dump_path": "d", "rank": [], "step": []}')
     result = subprocess.run([sys.executable, "-m", "rankprobe.run", "--collector", collector.address, "--run", "missing",
                              "--config", config, "--on-collector-missing", "fail", "--", sys.executable, "-c", ATTACHED],
                             text=True, capture_output=True, timeout=120, cwd=tmp_path)
-    assert result.returncode == 0 and "trained" in result.stdout, result.stderr
-    assert "not attached" in result.stderr and "L7" in result.stderr
+    assert result.returncode == 2 and "trained" not in result.stdout, result.stderr
+    assert "config.json:1:24" in result.stderr and "L7" in result.stderr
 
 
 @pytest.mark.parametrize("policy, code", [("fail", 1), ("ignore", 0), ("explode", 2)])
@@ -381,6 +381,6 @@ def test_a_missing_program_of_ours_is_named_at_once(dump, tmp_path) -> None:
                    "PATH": "/nowhere", "RANKPROBE_BIN_DIR": str(tmp_path)}
     result = subprocess.run([sys.executable, "-c", script, dump.config(level="L0"), "0", ""], text=True, capture_output=True,
                             timeout=600, env=environment)
-    assert result.returncode == 1 and float(result.stdout.split()[-1]) < 30, result.stdout + result.stderr
-    assert "FileNotFoundError: no program rankprobed" in result.stderr.splitlines()[-1], result.stderr
+    assert result.returncode == 0 and "trained" in result.stderr, result.stdout + result.stderr
+    assert "no program rankprobed" in result.stderr and "nothing is recorded" in result.stderr, result.stderr
     assert not (dump.path / ".rankprobe").exists()

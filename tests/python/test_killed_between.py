@@ -202,7 +202,7 @@ def user_of(root: pathlib.Path) -> embedded.EmbeddedCollector:
     user = embedded.EmbeddedCollector.__new__(embedded.EmbeddedCollector)
     user.root, user._base, user._pid, user._programs = root, root / ".rankprobe", os.getpid(), {}
     user._users = user._supervisor = None
-    user._told_of_left = False
+    user._told_of_left = user._made = False
     return user
 
 
