@@ -5,7 +5,7 @@ stage_targets=(rankprobed rankprobe rankprobe_native rankprobe_analysis_native)
 stage_test() {
   local files=("$RANKPROBE_ROOT/tests/python")
   if [ "$selection" = default ]; then
-    files=(debugger native exports custom_ops unharmed any_value cannot_record recompute)
+    files=(debugger native exports custom_ops unharmed any_value cannot_record recompute as_msprobe)
     files=("${files[@]/#/$RANKPROBE_ROOT/tests/python/test_}")
     files=("${files[@]/%/.py}")
   fi
