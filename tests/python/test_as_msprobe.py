@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -12,6 +13,9 @@ import sys
 import pytest
 
 import rankprobe
+
+# Stage torch113 runs them: its interpreter has no msprobe of its own.
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("msprobe") is not None, reason="the real msprobe is installed")
 
 PROGRAM = """
 import multiprocessing, os, sys
@@ -77,9 +81,6 @@ def test_a_program_that_imports_msprobe(tmp_path: pathlib.Path, where: str) -> N
 def test_what_there_is_not_says_so(tmp_path: pathlib.Path) -> None:
     done = _run(tmp_path, """
 import msprobe.pytorch
-
-# Stage torch113 runs them: its interpreter has no msprobe of its own.
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("msprobe") is not None, reason="the real msprobe is installed")
 print(hasattr(msprobe.pytorch, "set_ge_dump_config"))
 for text in ("from msprobe.pytorch import set_ge_dump_config", "import msprobe.mindspore", "msprobe.pytorch.acl_save",
              "from msprobe.pytorch.common.utils import Const"):
