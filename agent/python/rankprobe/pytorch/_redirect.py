@@ -91,6 +91,9 @@ def redirect(function: Any) -> Optional[Redirect]:
     """None: its calls cannot be redirected."""
     if type(function) is types.FunctionType:
         return FunctionRedirect(function)
+    # pybind11 keeps the function of a method in one of these.
+    if type(function).__name__ == "instancemethod":
+        function = function.__func__
     return _native.call_redirect(function)
 
 
