@@ -20,6 +20,8 @@ import pytest
 TESTS = pathlib.Path(__file__).resolve().parent
 # pytest has put this directory there, whose mindspore/ would stand for the package of that name.
 sys.path[:] = [str(TESTS / "lib"), *(path for path in sys.path if path != str(TESTS))]
+# gRPC in this process would act on each fork, also on one that only starts another program, and can end that.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # A test that was unsteady so often leaves the default run until it is mended.
 UNSTEADY_LIMIT = 3
 _failed = pytest.StashKey[bool]()

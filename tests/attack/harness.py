@@ -21,7 +21,6 @@ import time
 from typing import Any, Callable, Iterable
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 

@@ -208,7 +208,7 @@ def test_a_planted_error_is_found_at_its_layer_and_first_token(tmp_path, rules, 
     said = _cli("first-divergence", tmp_path / "served", tmp_path / "reference", "--rules", rules, "--request", "x",
                 code=1)
     first = said.splitlines()[1]
-    assert first == f"step 0 rank 0: Module.layers.{layer}.qkv.Linear.forward.0", said
+    assert first == f"step 0 rank 0: Module.layers.{layer}.qkv.Linear.forward.0 in layers.{layer}.qkv (Linear)", said
     assert f"of Module.layers.{layer}.q.Linear.forward.0.output.0 + " in said
 
 
@@ -221,7 +221,7 @@ def test_an_error_of_a_later_token_is_found_there(tmp_path, rules) -> None:
     _reference(tmp_path / "reference", model, "tensor", PROMPTS["cmpl-x-0"])
     said = _cli("first-divergence", tmp_path / "served", tmp_path / "reference", "--rules", rules, "--request", "x",
                 code=1)
-    assert said.splitlines()[1] == "step 1 rank 0: Module.embed.Embedding.forward.0", said
+    assert said.splitlines()[1] == "step 1 rank 0: Module.embed.Embedding.forward.0 in embed (Embedding)", said
     assert "it came in from outside" in said
 
 

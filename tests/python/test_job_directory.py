@@ -55,7 +55,7 @@ def train(directory: pathlib.Path) -> subprocess.CompletedProcess:
 
 def test_a_planted_program_is_not_run_by_a_job(planted):
     done = train(planted)
-    assert "CollectorMissingError" in done.stderr and "belongs to user 65534" in done.stderr, done
+    assert done.returncode == 0 and "belongs to user 65534" in done.stderr and "nothing is recorded" in done.stderr, done
     assert not (planted / "ran").exists()
 
 
@@ -71,7 +71,7 @@ def test_a_directory_that_others_may_change_is_not_used(planted):
         os.chown(path, 0, 0)
     (planted / "dump" / ".rankprobe").chmod(0o777)
     done = train(planted)
-    assert "CollectorMissingError" in done.stderr and "mode 0777" in done.stderr, done
+    assert done.returncode == 0 and "mode 0777" in done.stderr and "nothing is recorded" in done.stderr, done
     assert not (planted / "ran").exists()
 
 
@@ -81,5 +81,5 @@ def test_a_link_in_its_place_is_not_followed(tmp_path):
     (tmp_path / "dump").mkdir()
     (tmp_path / "dump" / ".rankprobe").symlink_to(victim)
     done = train(tmp_path)
-    assert "CollectorMissingError" in done.stderr and "is a link or no directory" in done.stderr, done
+    assert done.returncode == 0 and "is a link or no directory" in done.stderr and "nothing is recorded" in done.stderr, done
     assert victim.is_dir() and not any(victim.iterdir())

@@ -83,7 +83,8 @@ def test_a_planted_fault_is_named_at_its_step(tmp_path, collector, fault, kind, 
     if fault != "scale":
         assert first["name"] == name, first
     text = collector.cli("scan", "--run", run, check=False).stdout
-    assert f"Go on: rankprobe query --run {run} --of all --rows rank '{report['findings'][0]['name']}'" in text
+    name = report["findings"][0]["name"]
+    assert f"Go on: rankprobe query --run {run} --of all --rows rank --from-step 10 --to-step 14 '{name}'" in text, text
     only = json.loads(collector.cli("scan", "--run", run, "--json", "--to-step", "11").stdout)
     assert only["findings"] == []
     # A pattern with a slip is no sound run.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -19,7 +20,6 @@ import harness
 
 GOLDEN = harness.ROOT / "tests" / "golden"
 CNN = next((GOLDEN / "dumps" / "cnn_stat_mix" / "step0").iterdir())
-WEIRD = next((GOLDEN / "dumps" / "weird_stat_mix" / "step0").iterdir())  # with an overflow
 DDP = GOLDEN / "dumps" / "ddp_stat_mix"
 TENSORS = GOLDEN / "analysis" / "dumps" / "mlp_tensor"
 PLANTED_TENSORS = GOLDEN / "analysis" / "dumps" / "mlp_tensor_planted"
@@ -210,10 +210,24 @@ def test_d14_f9_a_dump_of_mindspore_is_laid_beside_one_of_pytorch(tmp_path: path
         assert links[name][-1:] == [name.replace("Cell.", "Module.")], name
 
 
+def with_a_nan(directory: pathlib.Path) -> pathlib.Path:
+    """A step in which the first convolution makes NaN of finite numbers, which all that follows gets."""
+    step = shutil.copytree(CNN.parent, directory / "step0")
+    path = step / CNN.name / "dump.json"
+    dump = json.loads(path.read_text())
+    names = list(dump["data"])
+    first = names.index("Functional.conv2d.0.forward")
+    text = json.dumps({name: dump["data"][name] for name in names[first + 1:]})
+    dump["data"].update(json.loads(re.sub(r'"(Max|Min|Mean|Norm)": [-\d.e]+', r'"\1": NaN', text)))
+    dump["data"][names[first]]["output"][0].update(dict.fromkeys(("Max", "Min", "Mean", "Norm"), float("nan")))
+    path.write_text(json.dumps(dump))
+    return step
+
+
 @pytest.mark.parametrize("verb", ["graph_visualize", "compare", "overflow_check"])
 def test_d1_d19_an_output_that_cannot_be_is_one_line(tmp_path: pathlib.Path, verb: str) -> None:
     words = {"graph_visualize": ["-tp", CNN], "compare": ["-tp", CNN, "-gp", CNN],
-             "overflow_check": ["-i", WEIRD.parent]}[verb]
+             "overflow_check": ["-i", with_a_nan(tmp_path)]}[verb]
     (tmp_path / "file").write_text("mine")
     places = [tmp_path / "file", tmp_path / "file" / "below"]
     if os.geteuid() != 0:
