@@ -182,6 +182,8 @@ absl::Status CheckContent(const v1::UploadFrame& frame, const FrameSize& size,
         frame.batch().records_size(), " records of one frame take ", bytes,
         " bytes of memory; at most ", kMaxDecodedBytes, " are taken"));
   }
+  if (frame.has_undeliverable())
+    return absl::DataLossError(frame.undeliverable().reason());
   if (frame.has_chunk()) return CheckChunk(frame.chunk(), own_checksum);
   if (frame.has_batch()) {
     if (!IsStep(frame.batch().step())) {

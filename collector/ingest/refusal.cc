@@ -16,7 +16,16 @@ v1::RefusalRow RefusalOf(const v1::UploadFrame& untrusted,
   v1::RefusalRow row;
   row.set_sequence(untrusted.sequence());
   row.set_reason(VisibleText(reason.substr(0, kMaxReasonBytes)));
-  if (untrusted.has_batch()) {
+  if (untrusted.has_undeliverable()) {
+    const v1::UndeliverableFrame& frame = untrusted.undeliverable();
+    if (frame.payload_digest().size() == kPayloadDigestBytes) {
+      row.set_payload_digest(frame.payload_digest());
+      row.set_payload_bytes(frame.payload_bytes());
+    } else {
+      row.set_step(frame.step());
+      row.set_records(frame.records());
+    }
+  } else if (untrusted.has_batch()) {
     row.set_step(untrusted.batch().step());
     row.set_records(static_cast<uint64_t>(untrusted.batch().records_size()));
   } else if (untrusted.has_chunk() &&

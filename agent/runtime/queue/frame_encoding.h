@@ -56,6 +56,14 @@ struct BatchContent {
 };
 BatchContent CountBatch(absl::string_view batch);
 
+// UndeliverableFrame in the place of the frame that held this.
+v1::UploadFrame Undeliverable(uint64_t sequence, const BatchContent& held,
+                              std::string reason);
+v1::UploadFrame Undeliverable(uint64_t sequence, absl::string_view digest,
+                              uint64_t payload_bytes, std::string reason);
+
+// A frame of any kind, where speed is of no account.
+void EncodeFrame(const v1::UploadFrame& frame, EncodedFrame* out);
 // A frame with nothing in it but its number.
 void EncodeEmpty(uint64_t sequence, EncodedFrame* out);
 void EncodeBatch(uint64_t sequence, std::shared_ptr<const EncodedBatch> batch,

@@ -438,7 +438,18 @@ bool FrameQueue::AllKept() const {
 }
 
 void FrameQueue::Encode(Frame frame, bool lane, EncodedFrame* out) const {
-  if (frame.records != nullptr) {
+  if (!frame.undeliverable.empty() && frame.records != nullptr) {
+    EncodeFrame(Undeliverable(frame.sequence, CountBatch(frame.records->bytes),
+                              std::move(frame.undeliverable)),
+                out);
+  } else if (!frame.undeliverable.empty() && frame.payload != nullptr) {
+    EncodeFrame(
+        Undeliverable(frame.sequence,
+                      {reinterpret_cast<const char*>(frame.digest.data()),
+                       frame.digest.size()},
+                      frame.payload->size(), std::move(frame.undeliverable)),
+        out);
+  } else if (frame.records != nullptr) {
     EncodeBatch(frame.sequence, std::move(frame.records), out);
   } else if (frame.payload != nullptr) {
     // Outside the lock: checksums are the bulk of the work.

@@ -184,6 +184,8 @@ class FrameQueue {
     std::shared_ptr<Buffer> payload;
     uint64_t offset = 0;
     uint64_t length = 0;
+    // Why it is not sent any more, but an UndeliverableFrame in its place.
+    std::string undeliverable;
   };
   // Records that were taken off the queue to become frames.
   struct Batch {
@@ -242,9 +244,8 @@ class FrameQueue {
   void NoteLoss(int64_t step, v1::LossEvent loss)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddLosses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Empties the frame of that number, counts what it held, says so. `by_us`:
-  // the collector does not know of it.
-  void Refuse(uint64_t sequence, absl::string_view reason, bool by_us)
+  // Empties the frame of that number, counts what it held, says so.
+  void Refuse(uint64_t sequence, absl::string_view reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Frames of a payload that were not sent yet hold nothing any more; how many
   // bytes they held. Lets go of the lock meanwhile.

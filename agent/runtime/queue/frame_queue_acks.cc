@@ -130,7 +130,7 @@ bool FrameQueue::Ack(const v1::UploadAck& ack) {
     NotePayloadCredit(ack.payload_credit());
   // Before they go as committed.
   for (const v1::RefusedFrame& refused : ack.refused_frames())
-    Refuse(refused.sequence(), refused.reason(), /*by_us=*/false);
+    Refuse(refused.sequence(), refused.reason());
   committed_ = std::max(committed_, ack.committed());
   committed_here_ = std::max(committed_here_, ack.committed());
   synced_ = std::max(synced_, ack.synced());

@@ -17,12 +17,11 @@
 namespace rankprobe {
 namespace {
 
-// Orders of records that the queue itself adds to a step: behind all others.
-constexpr uint64_t kLossOrderBase = uint64_t{1} << 62;
 // Beyond it losses of one step and reason are added up.
 constexpr size_t kMaxLossEvents = 1000;
 constexpr uint64_t kMaxLines = 20;
 constexpr int kEndsOfOneFrame = 2;
+constexpr uint64_t kLossOrderBase = uint64_t{1} << 62;
 constexpr int kDamagesOfOneFrame = 5;
 
 void Say(uint64_t nth, const std::string& what) {
@@ -95,8 +94,7 @@ uint64_t FrameQueue::EmptyChunks(const Digest& digest) {
   return bytes;
 }
 
-void FrameQueue::Refuse(uint64_t sequence, absl::string_view reason,
-                        bool by_us) {
+void FrameQueue::Refuse(uint64_t sequence, absl::string_view reason) {
   const uint64_t first = frames_.empty() ? 0 : frames_.front().sequence;
   if (frames_.empty() || sequence < first || sequence - first >= frames_.size())
     return;
@@ -121,20 +119,8 @@ void FrameQueue::Refuse(uint64_t sequence, absl::string_view reason,
         absl::StrCat("the collector refuses ", held.records,
                      " records of step ", held.step, ", they are lost: ", why));
   } else if (payload != nullptr) {
-    // Where records refer to it the ledger names it, with the collector's own
-    // reason if it has one. So the event counts no payload.
-    if (const auto known = known_.find(digest); known != known_.end()) {
-      if (by_us) {
-        v1::LossEvent loss;
-        loss.set_reason(v1::LOSS_REASON_COLLECTOR_REFUSED);
-        loss.set_bytes(PayloadSize({digest, payload}));
-        loss.set_detail(absl::StrCat("a payload of ", loss.bytes(),
-                                     " bytes, frame ", sequence, ": ", why));
-        NoteLoss(known->second, std::move(loss));
-      }
-      known_.erase(known);
-      ++lost_payloads_;
-    }
+    // Where records refer to it the ledger names it, with the refusal's reason.
+    if (known_.erase(digest) > 0) ++lost_payloads_;
     // That of a full disk was said of all.
     if (payload_credit_ == v1::PAYLOAD_CREDIT_TAKEN) {
       Say(++refused_frames_, absl::StrCat("the collector refuses a payload of ",
@@ -221,11 +207,10 @@ void FrameQueue::StreamEnded(absl::string_view reason, End end) {
   if (next_frame_ - held > 1 ||
       ++suspect_ends_ < (damaged ? kDamagesOfOneFrame : kEndsOfOneFrame))
     return;
-  Refuse(first,
-         damaged ? absl::StrCat("it was damaged on the way ", suspect_ends_,
-                                " times: ", reason)
-                 : absl::StrCat("it ends the upload each time: ", reason),
-         /*by_us=*/true);
+  frames_[held].undeliverable =
+      damaged
+          ? absl::StrCat("it was damaged on the way ", suspect_ends_, " times")
+          : absl::StrCat("it ends the upload each time: ", reason);
 }
 
 }  // namespace rankprobe

@@ -130,11 +130,12 @@ TEST_F(FrameQueueTest, AFrameThatEndsTheUploadAgainAndAgainIsDropped) {
     EXPECT_TRUE(alone[0].has_batch());
     queue_->StreamEnded("");
   }
-  // Its number comes empty, the others as they are, one after the other.
+  // It is given up, the others come as they are, one after the other.
   queue_->Resume(0);
   std::vector<v1::UploadFrame> frames = Drain();
   ASSERT_EQ(frames.size(), 1u);
-  EXPECT_FALSE(frames[0].has_batch());
+  EXPECT_TRUE(frames[0].has_undeliverable());
+  queue_->Ack(Refusing(1, 1));
   uint64_t last = 1;
   std::vector<int64_t> steps;
   for (;;) {
@@ -151,7 +152,7 @@ TEST_F(FrameQueueTest, AFrameThatEndsTheUploadAgainAndAgainIsDropped) {
   EXPECT_EQ(steps, (std::vector<int64_t>{2, 3, -1}));
 }
 
-// Nobody but the agent can say what became of it.
+// Nobody but the agent can say what it held.
 TEST_F(FrameQueueTest, AChunkThatEndsTheUploadIsToldOf) {
   Make(64 << 20, OverflowPolicy::kBlock);
   queue_->SubmitRecords(Records(5, 1));
@@ -165,13 +166,12 @@ TEST_F(FrameQueueTest, AChunkThatEndsTheUploadIsToldOf) {
     Commit(1);
   }
   const std::vector<v1::UploadFrame> told = Drain();
-  ASSERT_EQ(told.size(), 2u);
-  EXPECT_FALSE(told[0].has_chunk()) << "its number only";
-  EXPECT_EQ(told[1].batch().step(), 5);
-  const v1::LossEvent& loss = told[1].batch().records(0).loss();
-  EXPECT_EQ(loss.reason(), v1::LOSS_REASON_COLLECTOR_REFUSED);
-  EXPECT_EQ(loss.bytes(), 1000u);
-  EXPECT_EQ(loss.records() + loss.payloads(), 0u);
+  ASSERT_EQ(told.size(), 1u);
+  ASSERT_TRUE(told[0].has_undeliverable());
+  EXPECT_EQ(told[0].undeliverable().payload_digest().size(), 16u);
+  EXPECT_EQ(told[0].undeliverable().payload_bytes(), 1000u);
+  EXPECT_EQ(told[0].undeliverable().reason(),
+            "it ends the upload each time: no");
 }
 
 TEST_F(FrameQueueTest, AnUploadThatGetsOnIsNotSuspected) {
@@ -208,14 +208,11 @@ TEST_F(FrameQueueTest, ADamagedFrameIsSentAgainAndGivenUpAfterFiveTimes) {
   v1::UploadFrame frame;
   ASSERT_TRUE(Next(testing::kUnboundedCredit, &frame));
   EXPECT_EQ(frame.sequence(), 1u);
-  EXPECT_FALSE(frame.has_batch()) << "its number must come all the same";
-  Commit(1);
-  ASSERT_TRUE(Next(testing::kUnboundedCredit, &frame));
-  const v1::LossEvent& loss = frame.batch().records(0).loss();
-  EXPECT_EQ(loss.reason(), v1::LOSS_REASON_COLLECTOR_REFUSED);
-  EXPECT_EQ(loss.records(), 3u);
-  EXPECT_EQ(loss.detail(),
-            "frame 1: it was damaged on the way 5 times: damaged");
+  ASSERT_TRUE(frame.has_undeliverable()) << "its number must come all the same";
+  EXPECT_EQ(frame.undeliverable().step(), 4);
+  EXPECT_EQ(frame.undeliverable().records(), 3u);
+  EXPECT_EQ(frame.undeliverable().reason(),
+            "it was damaged on the way 5 times");
 }
 
 // F8

@@ -7,7 +7,6 @@
 
 #include "absl/random/distributions.h"
 #include "absl/strings/str_cat.h"
-#include "agent/runtime/session/spool_drain.h"
 #include "common/base/random_bytes.h"
 #include "common/rpc/checked_message.h"
 #include "common/rpc/grpc_channel.h"

@@ -32,6 +32,7 @@
 #include "agent/runtime/session/plan_switcher.h"
 #include "agent/runtime/session/session.h"
 #include "agent/runtime/session/spool.h"
+#include "agent/runtime/session/spool_drain.h"
 #include "agent/runtime/triggers/trigger_watcher.h"
 #include "common/base/monotonic_time.h"
 #include "common/base/service_thread.h"
@@ -112,7 +113,9 @@ class CollectorLink {
   // The one that was named or, where that is a root, the leaf that it names.
   absl::StatusOr<std::shared_ptr<Target>> Locate(CollectorFinder* finder,
                                                  const v1::Identity& identity);
-  absl::Status DrainOrphan(OrphanSpool* orphan, CollectorFinder* finder);
+  SpoolDrain NewDrain(CollectorFinder* finder);
+  absl::Status DrainOrphan(OrphanSpool* orphan, SpoolDrain* drain,
+                           CollectorFinder* finder);
   v1::AgentEvent HelloEvent();
   // Anything was recorded.
   bool HasSent() const;

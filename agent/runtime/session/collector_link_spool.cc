@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/runtime/session/collector_link.h"
-#include "agent/runtime/session/spool_drain.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
@@ -89,13 +88,18 @@ void CollectorLink::SpoolFrames() {
   spooled_bytes_ = spool_->bytes();
 }
 
-absl::Status CollectorLink::DrainOrphan(OrphanSpool* orphan,
+absl::Status CollectorLink::DrainOrphan(OrphanSpool* orphan, SpoolDrain* drain,
                                         CollectorFinder* finder) {
   RP_ASSIGN_OR_RETURN(const std::shared_ptr<Target> target,
                       Locate(finder, orphan->identity()));
-  SpoolDrain drain(
-      target->channel.get(), options_.security, options_.agent_version,
-      [this] { outbox_->Wake(); },
+  const absl::Status status = drain->Run(target->channel.get(), orphan);
+  if (absl::IsUnavailable(status)) finder->NoteNotReached();
+  return status;
+}
+
+SpoolDrain CollectorLink::NewDrain(CollectorFinder* finder) {
+  return SpoolDrain(
+      options_.security, options_.agent_version, [this] { outbox_->Wake(); },
       [this](absl::Duration timeout) {
         SpoolFrames();
         return outbox_->Wait(timeout);
@@ -105,9 +109,6 @@ absl::Status CollectorLink::DrainOrphan(OrphanSpool* orphan,
         absl::MutexLock lock(&mutex_);
         heard_ = true;
       });
-  const absl::Status status = drain.Run(orphan);
-  if (absl::IsUnavailable(status)) finder->NoteNotReached();
-  return status;
 }
 
 // What earlier lives left behind goes first: their sequence numbers and
@@ -128,9 +129,10 @@ bool CollectorLink::DrainOrphans() {
   }
   for (const auto& orphan : orphans) {
     CollectorFinder finder = NewFinder();
+    SpoolDrain drain = NewDrain(&finder);
     absl::Status status;
     for (;;) {
-      status = DrainOrphan(orphan.get(), &finder);
+      status = DrainOrphan(orphan.get(), &drain, &finder);
       if (!absl::IsUnavailable(status)) break;
       NoteError(status);
       // A try that fails at once has spooled nothing, and a barrier may wait.

@@ -71,17 +71,16 @@ absl::StatusOr<SpoolDelivery> DeliverSpools(
   for (const auto& orphan : orphans) {
     const MonotonicTime give_up = MonotonicAfter(options.patience);
     CollectorFinder finder(channel, options.security, "", wake, wait);
+    SpoolDrain drain(options.security, std::string(Version()), wake, wait, [&] {
+      answered = true;
+      finder.NoteReached();
+    });
     const auto deliver = [&]() -> absl::Status {
       RP_ASSIGN_OR_RETURN(const std::string leaf,
                           finder.Find(orphan->identity()));
       const std::shared_ptr<CollectorChannel> to =
           leaf.empty() ? channel : connect(leaf);
-      SpoolDrain drain(to.get(), options.security, std::string(Version()), wake,
-                       wait, [&] {
-                         answered = true;
-                         finder.NoteReached();
-                       });
-      absl::Status status = drain.Run(orphan.get());
+      absl::Status status = drain.Run(to.get(), orphan.get());
       if (absl::IsUnavailable(status)) finder.NoteNotReached();
       return status;
     };

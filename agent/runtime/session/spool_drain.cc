@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/runtime/queue/frame_encoding.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/checked_message.h"
 #include "common/rpc/grpc_channel.h"
@@ -17,27 +18,53 @@ namespace rankprobe {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(500);
+constexpr int kTriesOfOneFrame = 5;
 
 grpc::ByteBuffer ToByteBuffer(const std::string& bytes) {
   const grpc::Slice slice(bytes);
   return grpc::ByteBuffer(&slice, 1);
 }
 
+bool IsDamage(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::DATA_LOSS;
+}
+
+grpc::ByteBuffer InThePlaceOf(const OrphanSpool::Frame& frame) {
+  const std::string reason =
+      absl::StrCat("it was damaged on the way ", kTriesOfOneFrame, " times");
+  v1::UploadFrame was;
+  was.ParseFromString(frame.bytes);
+  if (was.has_chunk()) {
+    return ToCheckedBytes(Undeliverable(frame.sequence, was.chunk().digest(),
+                                        was.chunk().length_bytes(), reason));
+  }
+  BatchContent held;
+  held.step = was.batch().step();
+  held.records = static_cast<uint64_t>(was.batch().records_size());
+  return ToCheckedBytes(Undeliverable(frame.sequence, held, reason));
+}
+
 absl::Status EndOf(const grpc::Status& status) {
   // An end without an error is no success before all is committed.
   if (status.ok()) return absl::UnavailableError("the stream has ended");
   // What was damaged on the way is sent again.
-  if (status.error_code() == grpc::StatusCode::DATA_LOSS)
+  if (IsDamage(status))
     return absl::UnavailableError(FromGrpc(status).message());
   return FromGrpc(status);
 }
 
 }  // namespace
 
-absl::Status SpoolDrain::Run(OrphanSpool* spool) {
+void SpoolDrain::NoteDamaged(uint64_t first, uint64_t last) {
+  alone_until_ = std::max(alone_until_, last);
+  if (std::exchange(suspect_, first) != first) tries_ = 0;
+  if (first == last && ++tries_ == kTriesOfOneFrame) given_up_ = first;
+}
+
+absl::Status SpoolDrain::Run(CollectorChannel* channel, OrphanSpool* spool) {
   ControlStream control(wake_);
   AddToken(security_, control.context());
-  channel_->Session(control.context(), &control);
+  channel->Session(control.context(), &control);
   v1::AgentEvent event;
   *event.mutable_hello()->mutable_identity() = spool->identity();
   event.mutable_hello()->set_incarnation_secret(spool->secret());
@@ -59,7 +86,7 @@ absl::Status SpoolDrain::Run(OrphanSpool* spool) {
     welcomed_();
     UploadStream upload(wake_);
     AddToken(security_, upload.context());
-    channel_->Upload(upload.context(), &upload);
+    channel->Upload(upload.context(), &upload);
     upload.Start();
     status = Deliver(spool, &control, &upload, directive.welcome());
     upload.Close();
@@ -73,10 +100,6 @@ absl::Status SpoolDrain::Deliver(OrphanSpool* spool, ControlStream* control,
                                  UploadStream* upload,
                                  const v1::Welcome& welcome) {
   spool->Rewind();
-  if (spool->identity().incarnation() != told_incarnation_) {
-    told_incarnation_ = spool->identity().incarnation();
-    told_refusal_ = 0;
-  }
   absl::StatusOr<OrphanSpool::Frame> next = spool->Next();
   v1::UploadFrame open;
   open.mutable_open()->set_session_id(welcome.session_id());
@@ -116,14 +139,20 @@ absl::Status SpoolDrain::Deliver(OrphanSpool* spool, ControlStream* control,
     }
     if (!next.ok() && !absl::IsNotFound(next.status())) return next.status();
     if (!next.ok() && committed >= last) return absl::OkStatus();
-    if (upload->done()) return EndOf(upload->status());
+    if (upload->done()) {
+      if (IsDamage(upload->status()) && !sent.empty())
+        NoteDamaged(sent.front().first, sent.back().first);
+      return EndOf(upload->status());
+    }
     if (control->done()) return EndOf(control->status());
     if (next.ok() && upload->CanWrite() &&
-        (in_flight == 0 || in_flight + next->bytes.size() <= credit)) {
+        (in_flight == 0 || (next->sequence > alone_until_ &&
+                            in_flight + next->bytes.size() <= credit))) {
       in_flight += next->bytes.size();
       sent.emplace_back(next->sequence, next->bytes.size());
       last = next->sequence;
-      upload->Write(ToByteBuffer(next->bytes));
+      upload->Write(next->sequence == given_up_ ? InThePlaceOf(*next)
+                                                : ToByteBuffer(next->bytes));
       next = spool->Next();
       continue;
     }

@@ -26,36 +26,41 @@ class SpoolDrain {
  public:
   // `wake` is called from gRPC's threads, `welcomed` once a collector has
   // answered.
-  SpoolDrain(CollectorChannel* channel, const ChannelSecurity& security,
-             std::string agent_version, std::function<void()> wake,
+  SpoolDrain(const ChannelSecurity& security, std::string agent_version,
+             std::function<void()> wake,
              std::function<bool(absl::Duration)> wait,
              std::function<void()> welcomed)
-      : channel_(channel),
-        security_(security),
+      : security_(security),
         agent_version_(std::move(agent_version)),
         wake_(std::move(wake)),
         wait_(std::move(wait)),
         welcomed_(std::move(welcomed)) {}
 
   // OK: everything is committed and the files are gone. CANCELLED: stopping.
-  // UNAVAILABLE: try again later. Others: the collector will not have it.
-  absl::Status Run(OrphanSpool* spool);
+  // UNAVAILABLE: try again later, with the same spool. Others: the collector will
+  // not have it.
+  absl::Status Run(CollectorChannel* channel, OrphanSpool* spool);
 
  private:
   using ControlStream = BidiStream<v1::AgentEvent, v1::Directive>;
   using UploadStream = BidiStream<grpc::ByteBuffer, v1::UploadAck>;
   absl::Status Deliver(OrphanSpool* spool, ControlStream* control,
                        UploadStream* upload, const v1::Welcome& welcome);
+  // The upload has ended because a frame was damaged on the way, one of `first`
+  // to `last`. After some tries of one frame it is given up.
+  void NoteDamaged(uint64_t first, uint64_t last);
 
-  CollectorChannel* const channel_;
   const ChannelSecurity& security_;
   const std::string agent_version_;
   const std::function<void()> wake_;
   const std::function<bool(absl::Duration)> wait_;
   const std::function<void()> welcomed_;
-  // The last refused frame that was spoken of, and whose.
-  uint64_t told_incarnation_ = 0;
+  // The last refused frame that was spoken of.
   uint64_t told_refusal_ = 0;
+  // The first frame that may have been damaged, and how often the upload ended at
+  // it. Up to alone_until_ each frame is sent by itself.
+  uint64_t suspect_ = 0, alone_until_ = 0, given_up_ = 0;
+  int tries_ = 0;
 };
 
 }  // namespace rankprobe
