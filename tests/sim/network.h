@@ -78,6 +78,9 @@ class Stream {
   std::shared_ptr<Connection> connection;
   // A fault of the server's that is planted: it says something else. May be null.
   std::function<void(std::string* bytes)> server_lies;
+  // Another one: as soon as a message has come the server answers with this. May be
+  // null; no bytes: no answer.
+  std::function<std::string(const std::string& bytes)> server_hurries;
   // Processes, by the world's numbers.
   uint64_t from = 0, to = 0;
 };
@@ -350,6 +353,10 @@ class TypedStream final : public Stream,
       const bool ok = !ended;
       if (ok) {
         FromBytes(server_.inbox.front(), read);
+        const std::string answer =
+            this->server_hurries ? this->server_hurries(server_.inbox.front())
+                                 : std::string();
+        if (!answer.empty()) Send(answer, /*to_server=*/false);
         scheduler_->Trace(
             absl::StrCat("got ", name_, " ", server_.inbox.front().size()));
         Took(&server_);

@@ -101,13 +101,22 @@ World::World(uint64_t seed, Plant plant)
 World::~World() = default;
 
 void World::PlantIn(Stream* stream, int64_t rank, bool upload) const {
-  if (upload &&
-      (plant_ == Plant::kEarlyCommit || plant_ == Plant::kEarlySync)) {
-    stream->server_lies = [plant = plant_](std::string* bytes) {
+  if (upload && plant_ == Plant::kEarlyCommit) {
+    stream->server_hurries = [](const std::string& bytes) {
+      v1::UploadFrame frame;
+      FromBytes(bytes, &frame);
+      if (frame.sequence() == 0) return std::string();
+      v1::UploadAck ack;
+      ack.set_received(frame.sequence());
+      ack.set_committed(frame.sequence());
+      return BytesOf(ack);
+    };
+  }
+  if (upload && plant_ == Plant::kEarlySync) {
+    stream->server_lies = [](std::string* bytes) {
       v1::UploadAck ack;
       FromBytes(*bytes, &ack);
-      if (plant == Plant::kEarlyCommit) ack.set_committed(ack.received());
-      if (plant == Plant::kEarlySync) ack.set_synced(ack.committed());
+      ack.set_synced(ack.committed());
       *bytes = BytesOf(ack);
     };
   }
