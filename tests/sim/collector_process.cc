@@ -85,6 +85,14 @@ void CollectorProcess::Kill() {
   files_.Kill();
 }
 
+void CollectorProcess::KillAtWrite(uint64_t count,
+                                   std::function<void()> killed) {
+  files_.KillAtWrite(count, [this, killed = std::move(killed)] {
+    alive_ = false;
+    killed();
+  });
+}
+
 void CollectorProcess::SayGoodbye() { control_->Shutdown(); }
 
 CollectorProcess::~CollectorProcess() {

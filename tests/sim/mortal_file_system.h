@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The disk of a machine, as one process sees it: from the moment in which that is
 // killed nothing that it still does reaches the disk, and its lock is free.
-// What it had written stays. Ownership: the disk outlives it. Thread-safe.
+// What it had written stays. Ownership: the disk outlives it. Thread-safe, but for
+// KillAtWrite: one thread writes.
 #ifndef RANKPROBE_TESTS_SIM_MORTAL_FILE_SYSTEM_H_
 #define RANKPROBE_TESTS_SIM_MORTAL_FILE_SYSTEM_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +24,12 @@ class MortalFileSystem final : public FileSystem {
   explicit MortalFileSystem(FileSystem* disk)
       : disk_(disk), dead_(std::make_shared<std::atomic<bool>>(false)) {}
 
+  // It is killed in the place of its `count`th write from now, and `killed` is
+  // called.
+  void KillAtWrite(uint64_t count, std::function<void()> killed) {
+    *writes_ = {count, std::move(killed)};
+  }
+
   void Kill() {
     *dead_ = true;
     absl::MutexLock lock(&mutex_);
@@ -35,7 +43,7 @@ class MortalFileSystem final : public FileSystem {
     RP_RETURN_IF_ERROR(Check());
     RP_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file,
                         disk_->OpenForWrite(path, mode));
-    return std::make_unique<Writer>(std::move(file), dead_);
+    return std::make_unique<Writer>(std::move(file), this);
   }
   absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenForRead(
       const std::string& path) override {
@@ -110,16 +118,31 @@ class MortalFileSystem final : public FileSystem {
   }
   absl::Status Check() const { return CheckAlive(dead_); }
 
+  // Files may outlive it.
+  struct Writes {
+    uint64_t left = 0;
+    std::function<void()> killed;
+  };
+  static absl::Status CheckWrite(const Dead& dead, Writes* writes) {
+    if (!*dead && writes->left > 0 && --writes->left == 0) {
+      *dead = true;
+      writes->killed();
+    }
+    return CheckAlive(dead);
+  }
+
   class Writer final : public WritableFile {
    public:
-    Writer(std::unique_ptr<WritableFile> file, Dead dead)
-        : file_(std::move(file)), dead_(std::move(dead)) {}
+    Writer(std::unique_ptr<WritableFile> file, MortalFileSystem* files)
+        : file_(std::move(file)),
+          dead_(files->dead_),
+          writes_(files->writes_) {}
     absl::Status Append(absl::Span<const absl::string_view> pieces) override {
-      RP_RETURN_IF_ERROR(CheckAlive(dead_));
+      RP_RETURN_IF_ERROR(CheckWrite(dead_, writes_.get()));
       return file_->Append(pieces);
     }
     absl::Status Sync() override {
-      RP_RETURN_IF_ERROR(CheckAlive(dead_));
+      RP_RETURN_IF_ERROR(CheckWrite(dead_, writes_.get()));
       return file_->Sync();
     }
     absl::Status Close() override {
@@ -130,6 +153,7 @@ class MortalFileSystem final : public FileSystem {
    private:
     const std::unique_ptr<WritableFile> file_;
     const Dead dead_;
+    const std::shared_ptr<Writes> writes_;
   };
   class Held final : public FileLock {
    public:
@@ -142,6 +166,7 @@ class MortalFileSystem final : public FileSystem {
 
   FileSystem* const disk_;
   const Dead dead_;
+  const std::shared_ptr<Writes> writes_ = std::make_shared<Writes>();
   absl::Mutex mutex_;
   std::vector<std::weak_ptr<std::unique_ptr<FileLock>>> locks_
       ABSL_GUARDED_BY(mutex_);

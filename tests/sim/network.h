@@ -73,6 +73,8 @@ class Stream {
   virtual ~Stream() = default;
   // Both ends lose each other, each when it notices.
   virtual void Break(absl::Duration client, absl::Duration server) = 0;
+  // The server's process is dead: what it said before still comes.
+  virtual void Mute() = 0;
   virtual bool over() const = 0;
   virtual bool server_over() const = 0;
   std::shared_ptr<Connection> connection;
@@ -104,6 +106,8 @@ class TypedStream final : public Stream,
         accept_(std::move(accept)) {
     client_.Bind();
   }
+
+  void Mute() override { muted_ = true; }
 
   bool over() const override { return client_.done && server_.done; }
   bool server_over() const override {
@@ -234,6 +238,7 @@ class TypedStream final : public Stream,
   }
 
   void Send(std::string bytes, bool to_server) {
+    if (!to_server && muted_) return;
     Side* const to =
         to_server ? static_cast<Side*>(&server_) : static_cast<Side*>(&client_);
     if (!to_server && this->server_lies) this->server_lies(&bytes);
@@ -264,6 +269,7 @@ class TypedStream final : public Stream,
   }
 
   void SendStatus(grpc::Status status) {
+    if (muted_) return;
     auto self = this->shared_from_this();
     scheduler_->At(Transit(&client_), [self, status = std::move(status)] {
       if (!self->broken_) self->EndClient(status);
@@ -388,7 +394,7 @@ class TypedStream final : public Stream,
   Server server_;
   const Accept accept_;
   grpc::CallbackServerContext context_;
-  bool broken_ = false;
+  bool broken_ = false, muted_ = false;
 };
 
 }  // namespace rankprobe::sim

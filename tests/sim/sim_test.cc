@@ -29,6 +29,17 @@ TEST(SimTest, AnotherSeedDoesSomethingElse) {
   EXPECT_NE(World(1).Run(nullptr).trace_hash, World(2).Run(nullptr).trace_hash);
 }
 
+// What it is for: each kind of fault is found within some seeds.
+TEST(SimTest, APlantedFaultIsFound) {
+  for (const Plant plant :
+       {Plant::kEarlyCommit, Plant::kEarlySync, Plant::kWrongStep}) {
+    uint64_t seed = 1;
+    while (seed <= 200 && World(seed, plant).Run(nullptr).faults.empty())
+      ++seed;
+    EXPECT_LE(seed, 200u) << static_cast<int>(plant);
+  }
+}
+
 // The waits of the product, in virtual time: as long as they say, at once.
 TEST(SchedulerTest, AWaitIsAsLongAsItSays) {
   Scheduler scheduler(1);

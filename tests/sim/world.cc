@@ -14,7 +14,6 @@
 namespace rankprobe::sim {
 namespace {
 
-constexpr uint64_t kCollector = 1000;
 // What may pass between a deadline and its return: a busy processor's time.
 constexpr absl::Duration kSlack = absl::Milliseconds(500);
 constexpr absl::Duration kVirtualLimit = absl::Minutes(10);
@@ -323,7 +322,7 @@ void World::Train(const std::shared_ptr<RankProcess>& process) {
 }
 
 bool World::AllEnded() const {
-  return quiet_ && operator_ended_ && buried_ == 0 &&
+  return quiet_ && operator_ended_ && buried_ == 0 && restarts_ == 0 &&
          std::all_of(ranks_.begin(), ranks_.end(),
                      [](const auto& rank) { return rank->ended; });
 }

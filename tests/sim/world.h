@@ -24,6 +24,8 @@
 namespace rankprobe::sim {
 
 inline constexpr int64_t kRanks = 3;
+// The number of the collector's first process is one more.
+inline constexpr uint64_t kCollector = 1000;
 // A config.json; the number tells one plan from another.
 std::string ConfigText(uint64_t number, bool enabled);
 
@@ -81,7 +83,10 @@ class World {
   void DisturbOnce();
   void CutRank(int64_t rank);
   void KillRank(int64_t rank);
-  void StartCollector();
+  // False: its disk is full.
+  bool StartCollector();
+  // In one of its next writes, and the rest of it soon after.
+  void KillCollectorAtWrite(bool machine);
   // `machine`: with what was not synced. `graceful`: it says goodbye.
   void EndCollector(bool machine, bool graceful);
   void Bury(std::shared_ptr<CollectorProcess> process);
@@ -98,7 +103,7 @@ class World {
   CollectorProcess::Options collector_options_;
   std::shared_ptr<CollectorProcess> collector_;
   int collector_lives_ = 0;
-  int buried_ = 0;
+  int buried_ = 0, restarts_ = 0;
   std::vector<std::shared_ptr<Stream>> streams_;
   uint64_t connections_ = 0;
   std::vector<std::shared_ptr<RankProcess>> ranks_;
@@ -106,7 +111,7 @@ class World {
   // The newest step that each rank began, in all of its lives.
   std::vector<int64_t> reached_;
   int64_t steps_per_rank_ = 0;
-  bool quiet_ = false, operator_ended_ = false;
+  bool disk_full_ = false, quiet_ = false, operator_ended_ = false;
   Facts facts_;
   Outcome outcome_;
 };

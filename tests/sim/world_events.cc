@@ -59,7 +59,7 @@ void World::KillRank(int64_t rank) {
 
 // The collector.
 
-void World::StartCollector() {
+bool World::StartCollector() {
   ++collector_lives_;
   const int life = collector_lives_;
   auto started = CollectorProcess::Start(
@@ -72,10 +72,13 @@ void World::StartCollector() {
       });
   scheduler_.Trace(absl::StrCat("collector ", started.ok()));
   if (!started.ok()) {
-    return Fault(absl::StrCat("the collector does not start: ",
-                              started.status().message()));
+    if (disk_full_) return false;
+    Fault(absl::StrCat("the collector does not start: ",
+                       started.status().message()));
+    return true;
   }
   collector_ = *std::move(started);
+  return true;
 }
 
 void World::Bury(std::shared_ptr<CollectorProcess> process) {
@@ -100,6 +103,7 @@ void World::EndCollector(bool machine, bool graceful) {
       std::exchange(collector_, nullptr);
   scheduler_.Trace(absl::StrCat("end of the collector ", machine, graceful));
   ++outcome_.collector_kills;
+  ++restarts_;
   if (graceful) {
     process->SayGoodbye();
     scheduler_.Sleep(absl::Milliseconds(300));
@@ -141,17 +145,36 @@ void World::EndCollector(bool machine, bool graceful) {
   disk_.FailWhile(nullptr);
   scheduler_.Sleep(
       scheduler_.Between(absl::Milliseconds(20), absl::Seconds(2)));
-  StartCollector();
+  while (!StartCollector()) scheduler_.Sleep(absl::Seconds(1));
+  --restarts_;
+}
+
+void World::KillCollectorAtWrite(bool machine) {
+  const int life = collector_lives_;
+  collector_->KillAtWrite(1 + scheduler_.Choose(60), [this, life, machine] {
+    scheduler_.Trace("killed at a write");
+    for (const std::shared_ptr<Stream>& stream : streams_) {
+      if (stream->to == kCollector + static_cast<uint64_t>(life))
+        stream->Mute();
+    }
+    scheduler_.At(
+        scheduler_.Between(absl::ZeroDuration(), absl::Milliseconds(8)),
+        [this, life, machine] {
+          if (life != collector_lives_ || collector_ == nullptr) return;
+          Spawn([this, machine] { EndCollector(machine, false); });
+        });
+  });
 }
 
 void World::FillDisk() {
   ++outcome_.full_disks;
-  facts_.disk_was_full = true;
+  facts_.disk_was_full = disk_full_ = true;
   disk_.SetCapacity(disk_.used_bytes() + scheduler_.Choose(60 << 10));
   scheduler_.Trace("the disk is full");
   scheduler_.Sleep(
       scheduler_.Between(absl::Milliseconds(200), absl::Seconds(4)));
   disk_.SetCapacity(uint64_t{1} << 40);
+  disk_full_ = false;
 }
 
 // The operator.
@@ -238,8 +261,10 @@ void World::DisturbOnce() {
       if (may_end) EndCollector(false, false);
       return;
     case 5:
-    case 6:
       if (may_end) EndCollector(true, false);
+      return;
+    case 6:
+      if (may_end) KillCollectorAtWrite(scheduler_.Chance(0.3));
       return;
     case 7:
       if (may_end) EndCollector(false, true);
@@ -268,6 +293,7 @@ void World::Disturb() {
         scheduler_.Between(absl::ZeroDuration(), absl::Milliseconds(700)));
     DisturbOnce();
   }
+  if (collector_ != nullptr) collector_->KillAtWrite(0, nullptr);
   scheduler_.Sleep(absl::Milliseconds(500));
   quiet_ = true;
 }
