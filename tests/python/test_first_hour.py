@@ -256,3 +256,50 @@ def test_accumulation_and_checkpointing_are_numbered_as_the_documents_say(dump):
     page = (harness.ROOT / "docs/training-loops.md").read_text()
     shown = page.split("```text\n")[1].split("```")[0].replace("Module.module.", "Module.").splitlines()
     assert entries == shown
+
+
+def two_starts(collector, tmp_path: pathlib.Path, run: str, second_while_first: bool, **environment: str) -> str:
+    """Runs one script twice under one name; the first waits for the second where both are to live at once. The second's stderr."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    environment = {**os.environ, "PYTHONPATH": PACKAGE, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": run, **environment}
+    for directory in (first, second):
+        directory.mkdir()
+        (directory / "train.py").write_text(TRAIN + "print('over', flush=True)\ninput()\n")
+    def start(directory: pathlib.Path) -> subprocess.Popen:
+        return subprocess.Popen([sys.executable, "-m", "rankprobe.run", "--on", "--", sys.executable, "train.py"], cwd=directory,
+                                env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def end(process: subprocess.Popen) -> str:
+        _, error = process.communicate("\n", timeout=180)
+        assert process.returncode == 0, error
+        return error
+    one = start(first)
+    assert one.stdout.readline() == "over\n"
+    if second_while_first:
+        error = end(start(second))
+        assert "by another process" not in end(one)
+    else:
+        assert "another process" not in (said := end(one)) and "earlier job" not in said
+        error = end(start(second))
+    return error
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one after the other"])
+@pytest.mark.parametrize("environment", [{}, {"RANK": "0", "WORLD_SIZE": "1"}], ids=["no rank", "rank 0"])
+def test_two_jobs_of_one_name_are_not_merged_without_a_word(collector, tmp_path: pathlib.Path, environment: dict, at_once: bool):
+    error = two_starts(collector, tmp_path, "x", at_once, **environment)
+    if environment and at_once:
+        assert "rank 0 of run x is claimed by process " in error and ", connected since " in error, error
+        return
+    lines = [line for line in error.splitlines() if "run x is recorded by another" in line or "run x has records of an earlier" in line]
+    assert len(lines) == 1 and ("another process" in lines[0]) == at_once and "process " in lines[0] and "RANKPROBE_RUN" in lines[0], error
+    runs, ledger = cli("runs", "--collector", collector.address), cli("ledger", "--run", "x", "--collector", collector.address)
+    if environment:
+        assert " 1 of 2 processes " in runs.stdout and "rank 0 was recorded by 2 processes: " in ledger.stdout, ledger.stdout
+    else:
+        assert "processes" not in runs.stdout, "each is a place of its own"
+
+
+@pytest.mark.parametrize("restart", [{"TORCHELASTIC_RESTART_COUNT": "1"}, {"RANKPROBE_JOB": "one"}], ids=["torchrun's", "one job"])
+def test_a_restart_is_told_nothing(collector, tmp_path: pathlib.Path, restart: dict):
+    error = two_starts(collector, tmp_path, "x", False, RANK="0", WORLD_SIZE="1", **restart)
+    assert "earlier job" not in error, error
