@@ -303,3 +303,35 @@ def test_two_jobs_of_one_name_are_not_merged_without_a_word(collector, tmp_path:
 def test_a_restart_is_told_nothing(collector, tmp_path: pathlib.Path, restart: dict):
     error = two_starts(collector, tmp_path, "x", False, RANK="0", WORLD_SIZE="1", **restart)
     assert "earlier job" not in error, error
+
+
+BAD_STEP = '''
+import torch
+class Inner(torch.nn.Module):
+    def forward(self, x):
+        return torch.log(x)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.inner = torch.nn.Linear(4, 4), Inner()
+    def forward(self, x, scale):
+        return self.inner(torch.sigmoid(self.linear(x)) * scale)
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+for step in range(5):
+    optimizer.zero_grad()
+    net(torch.ones(2, 4), 0.0 if step == 3 else 1.0).sum().backward()
+    optimizer.step()
+'''
+
+
+def test_what_the_flight_recorder_kept_has_module_and_line_of_code(start_collector, tmp_path: pathlib.Path):
+    (tmp_path / "nan.json").write_text(json.dumps({"flight": {"steps": 4, "level": "mix"}, "rules": [{"name": "nan", "non_finite": {"nan_only": True}}]}))
+    collector = start_collector("--triggers", str(tmp_path / "nan.json"))
+    (tmp_path / "train.py").write_text(BAD_STEP)
+    done = subprocess.run([sys.executable, "-m", "rankprobe.run", "--run", "long", "--", sys.executable, "train.py"], cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": PACKAGE, "RANKPROBE_COLLECTOR": collector.address},
+                          capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    answer = cli("overflow_check", "-i", "run:long@3", "--collector", collector.address)
+    assert "Torch.log.0.forward" in answer.stdout and "in inner (Inner)" in answer.stdout and "train.py:5 in forward" in answer.stdout, answer.stdout + answer.stderr
