@@ -55,5 +55,26 @@ TEST(LedgerTotalsTest, WhatIsOfNoRankNamesNone) {
   EXPECT_EQ(LedgerRank(ledger), "3");
 }
 
+// Two starts of one script under one name of a run, or a restart.
+TEST(LedgerTotalsTest, ARankOfTwoProcessesNamesBoth) {
+  LedgerTotals totals;
+  v1::StepLedger ledger;
+  ledger.set_rank(0);
+  ledger.set_host("node");
+  const auto add = [&](int64_t step, int64_t pid) {
+    ledger.set_step(step);
+    ledger.set_pid(pid);
+    ledger.set_incarnation(static_cast<uint64_t>(pid));
+    totals.Add(ledger);
+  };
+  for (const int64_t step : {0, 1, 2}) add(step, 11);
+  EXPECT_THAT(totals.ToText(), Not(HasSubstr("processes")));
+  add(1, 12);
+  EXPECT_THAT(totals.ToText(),
+              HasSubstr("rank 0 was recorded by 2 processes: 11 on node (steps "
+                        "0 to 2), 12 on node (steps 1 to 1); of a step of "
+                        "several an export has the latest\n"));
+}
+
 }  // namespace
 }  // namespace rankprobe

@@ -16,7 +16,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/strip.h"
 #include "cli/app.h"
 #include "cli/cli_manual.h"
 #include "cli/exit_codes.h"
@@ -27,30 +26,12 @@
 #include "common/base/host_port.h"
 #include "common/base/version.h"
 #include "common/io/file_system.h"
+#include "common/manual/unknown_flag.h"
 #include "common/text/nearest.h"
 
 namespace rankprobe {
 
 namespace {
-
-// `path`: the verbs that lead to `app`, each with a blank behind it.
-std::optional<std::string> UnknownFlag(const CLI::App& app,
-                                       const std::string& path) {
-  std::vector<std::string> flags;
-  for (const CLI::Option* const option : app.get_options()) {
-    for (const std::string& name : option->get_lnames())
-      flags.push_back(absl::StrCat("--", name));
-    for (const std::string& name : option->get_snames())
-      flags.push_back(absl::StrCat("-", name));
-  }
-  for (const std::string& word : app.remaining()) {
-    if (!absl::StartsWith(word, "-")) continue;
-    const std::string flag = word.substr(0, word.find('='));
-    return absl::StrCat("there is no flag ", flag, path.empty() ? "" : " of ",
-                        absl::StripSuffix(path, " "), DidYouMean(flag, flags));
-  }
-  return std::nullopt;
-}
 
 std::optional<std::string> UnknownVerb(const CLI::App& app,
                                        const std::string& path) {

@@ -22,6 +22,12 @@ std::string RankText(const v1::Identity& identity) {
                              : absl::StrCat("proc", identity.pid());
 }
 
+// One rank of two processes was started again, or two jobs have one name.
+std::string RanksText(const v1::RunInfo& run) {
+  if (run.processes() <= run.ranks()) return absl::StrCat(run.ranks());
+  return absl::StrCat(run.ranks(), " of ", run.processes(), " processes");
+}
+
 absl::Status Runs(const Globals& globals, int* exit_code) {
   const Client client(globals);
   v1::ListRunsResponse response;
@@ -52,7 +58,7 @@ absl::Status Runs(const Globals& globals, int* exit_code) {
   Table table(
       {"RUN", "RANKS", "STEPS", "RECORDS", "STORED", "OFFERED", "UPDATED"});
   for (const v1::RunInfo& run : response.runs()) {
-    table.Add({run.run(), absl::StrCat(run.ranks()), absl::StrCat(run.steps()),
+    table.Add({run.run(), RanksText(run), absl::StrCat(run.steps()),
                absl::StrCat(run.records()),
                HumanBytes(run.stored_payload_bytes()),
                HumanBytes(run.offered_payload_bytes()),

@@ -1,18 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/output/ledger_text.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "cli/output/output.h"
 #include "common/base/saturating_add.h"
 #include "common/base/status_macros.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
+namespace {
+
+constexpr size_t kMaxListed = 8;
+
+}  // namespace
 
 void LedgerTotals::Add(const v1::StepLedger& ledger) {
   // Below 0 stand frames whose steps are not known.
   if (ledger.step() >= 0) ++steps_;
+  if (ledger.step() >= 0 && ledger.has_rank() && ledger.incarnation() != 0) {
+    auto& lives = lives_[ledger.rank()];
+    const auto [it, is_new] = lives.try_emplace(
+        ledger.incarnation(),
+        Life{ledger.pid(), ledger.host(), ledger.step(), ledger.step()});
+    Life& life = it->second;
+    life.first_step = std::min(life.first_step, ledger.step());
+    life.last_step = std::max(life.last_step, ledger.step());
+  }
   if (ledger.state() == v1::StepLedger::STATE_OPEN) ++open_;
   stored_records_ += ledger.stored_records();
   filtered_ += ledger.filtered_calls();
@@ -37,6 +53,27 @@ std::string LedgerTotals::ToText() const {
     if (lost.uncounted > 0)
       absl::StrAppend(&text, ", ", lost.uncounted, " of unknown content");
     absl::StrAppend(&text, "\n");
+  }
+  size_t listed = 0;
+  for (const auto& [rank, lives] : lives_) {
+    if (lives.size() < 2) continue;
+    if (++listed > kMaxListed) {
+      absl::StrAppend(&text, "  and further ranks\n");
+      break;
+    }
+    absl::StrAppend(&text, "  rank ", rank, " was recorded by ", lives.size(),
+                    " processes:");
+    size_t named = 0;
+    for (const auto& [incarnation, life] : lives) {
+      if (++named > kMaxListed) {
+        absl::StrAppend(&text, ", ..");
+        break;
+      }
+      absl::StrAppend(&text, named == 1 ? " " : ", ", life.pid, " on ",
+                      VisibleText(life.host), " (steps ", life.first_step,
+                      " to ", life.last_step, ")");
+    }
+    absl::StrAppend(&text, "; of a step of several an export has the latest\n");
   }
   return text;
 }

@@ -16,7 +16,8 @@ class LedgerTotals {
  public:
   void Add(const v1::StepLedger& ledger);
   bool whole() const { return lost_.empty() && open_ == 0; }
-  // "ledger: 1,200 of 1,203 records stored, ..." and a line for each reason.
+  // "ledger: 1,200 of 1,203 records stored, ..." and a line for each reason, and
+  // for each rank that several processes recorded.
   std::string ToText() const;
 
  private:
@@ -26,6 +27,14 @@ class LedgerTotals {
     // Gaps that say neither: frames.
     uint64_t uncounted = 0;
   };
+  // A life of a process, and what it recorded as its rank.
+  struct Life {
+    int64_t pid = 0;
+    std::string host;
+    int64_t first_step = 0, last_step = 0;
+  };
+  // By rank, by incarnation.
+  std::map<int64_t, std::map<uint64_t, Life>> lives_;
   uint64_t steps_ = 0, open_ = 0;
   uint64_t stored_records_ = 0, filtered_ = 0;
   std::map<std::string, Lost> lost_;

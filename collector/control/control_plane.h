@@ -198,6 +198,8 @@ class ControlPlane {
     uint64_t late_epoch = 0;
     std::string late_reason;
     absl::Time last_heard;
+    // By the clock on the wall, for a person.
+    absl::Time connected_at;
     // When its step last changed.
     absl::Time last_moved;
     bool farewell = false;
@@ -293,6 +295,15 @@ class ControlPlane {
   absl::Status TakeOver(const OpenedIncarnation& opened, Admission* admission)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnRankKnown(const std::string& session, const v1::RankKnown& known);
+  // What is known of other starts of what this process is of its run: of rank 0,
+  // or of processes without a rank. Waits for the disk.
+  std::vector<v1::IncarnationRow> ReadOthers(
+      const v1::Identity& identity) const;
+  // The one to tell of: connected, or the last one that ended in good order and
+  // left records.
+  std::optional<v1::OtherProcess> NewestOf(
+      const std::vector<v1::IncarnationRow>& others) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Notes that an agent changed what its run records, or would have.
   static AuditRecord AuditOf(const Peer& peer, absl::string_view action,
                              const std::string& run, const v1::PlanSpec& spec,

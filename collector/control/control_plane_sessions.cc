@@ -35,10 +35,6 @@ std::string HolderOfRun(const v1::Identity& identity) {
   return absl::StrCat(absl::string_view("\0", 1), identity.run());
 }
 
-std::string Describe(const v1::Identity& identity) {
-  return absl::StrCat("process ", identity.pid(), " on ", identity.host());
-}
-
 absl::Status TooManyNewRuns(const Peer& peer) {
   return absl::ResourceExhaustedError(
       absl::StrCat(peer.principal.name,
@@ -65,9 +61,9 @@ absl::Status CheckHello(const v1::Hello& hello) {
         absl::StrCat("incarnation_secret: ", kSecretBytes, " bytes or none"));
   }
   if (id.host().size() > 255 || hello.agent_version().size() > 255 ||
-      hello.framework_version().size() > 255) {
+      hello.framework_version().size() > 255 || id.job().size() > 255) {
     return absl::InvalidArgumentError(
-        "host or version text is longer than 255 bytes");
+        "host, version or job text is longer than 255 bytes");
   }
   return absl::OkStatus();
 }
@@ -106,9 +102,11 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
           ? ""
           : absl::StrCat(", ",
                          VisibleText(hello.config_path().substr(0, 1024)))));
-  AuditRecord audit = AuditOf(peer, "Hello", name, spec,
-                              absl::StrCat("plan of the run's first rank (",
-                                           Describe(hello.identity()), ")"));
+  AuditRecord audit =
+      AuditOf(peer, "Hello", name, spec,
+              absl::StrCat("plan of the run's first rank (process ",
+                           hello.identity().pid(), " on ",
+                           VisibleText(hello.identity().host()), ")"));
   absl::MutexLock adopting(&adopt_mutex_);
   std::shared_ptr<AwaitedSave> save;
   {
@@ -150,23 +148,6 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
         });
   }
   return Await(save);
-}
-
-absl::Status ControlPlane::CheckRankFree(const v1::Identity& identity,
-                                         const std::string& self) const {
-  if (!identity.has_rank()) return absl::OkStatus();
-  for (const std::string& session : index_.Find(identity)) {
-    const Agent& agent = agents_.at(session);
-    if (session == self || !agent.connected || !agent.identity.has_rank() ||
-        agent.identity.rank() != identity.rank() ||
-        agent.identity.incarnation() == identity.incarnation()) {
-      continue;
-    }
-    return absl::AlreadyExistsError(absl::StrCat(
-        "rank ", identity.rank(), " of run ", identity.run(), " is claimed by ",
-        Describe(agent.identity), " and by ", Describe(identity)));
-  }
-  return absl::OkStatus();
 }
 
 ControlPlane::Agents::iterator ControlPlane::Forget(Agents::iterator agent) {
@@ -228,6 +209,9 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   std::string file_state;
   if (!peer.anonymous && !hello.config_json().empty())
     file_state = Sha256(RunEdits::KeyOf(hello.config_json()));
+  // A process that has records has been told when it came first.
+  std::vector<v1::IncarnationRow> others;
+  if (opened.committed == 0) others = ReadOthers(identity);
   // The disk may have taken long.
   RP_RETURN_IF_ERROR(ReadRun(identity.run()));
 
@@ -236,6 +220,9 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   RP_RETURN_IF_ERROR(CheckRankFree(identity, ""));
   Admission admission;
   admission.identity = identity;
+  v1::Welcome& welcome = admission.welcome;
+  if (auto other = NewestOf(others); other.has_value())
+    *welcome.mutable_other() = *std::move(other);
   RP_RETURN_IF_ERROR(TakeOver(opened, &admission));
   Run* const run = LoadRun(identity.run());
   run->stored = true;
@@ -269,8 +256,8 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   NotePlan(hello.plan_epoch(), hello.plan_digest(), run, &agent);
   agent.framework_version = hello.framework_version();
   agent.last_heard = MonotonicNow();
+  agent.connected_at = clock_->Now();
   agent.pace.Note(agent.step, 0, agent.last_heard);
-  v1::Welcome& welcome = admission.welcome;
   welcome.set_session_id(session);
   welcome.set_collector_version(Version());
   welcome.set_resume_after_sequence(opened.committed);

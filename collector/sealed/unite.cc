@@ -176,6 +176,7 @@ void RunCounter::Add(const v1::StepInfo& step) {
   processes_.insert(step.has_rank()
                         ? absl::StrCat("rank", step.rank())
                         : absl::StrCat("proc", step.pid(), "@", step.host()));
+  incarnations_.insert(step.incarnation());
   steps_.insert(step.step());
   records_ = SaturatingAdd(records_, step.records());
 }
@@ -184,6 +185,7 @@ void RunCounter::Describe(v1::RunInfo* run) const {
   run->set_created_unix_ns(first_ns_ == INT64_MAX ? 0 : first_ns_);
   run->set_updated_unix_ns(last_ns_);
   run->set_ranks(processes_.size());
+  run->set_processes(incarnations_.size());
   run->set_steps(steps_.size());
   run->set_records(records_);
 }

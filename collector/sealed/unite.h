@@ -46,6 +46,7 @@ class RunCounter {
 
  private:
   std::set<std::string> processes_;
+  std::set<uint64_t> incarnations_;
   std::set<int64_t> steps_;
   int64_t first_ns_ = INT64_MAX, last_ns_ = 0;
   uint64_t records_ = 0;

@@ -19,6 +19,8 @@
 #include "common/base/version.h"
 #include "common/config/config_reader.h"
 #include "common/manual/manual.h"
+#include "common/manual/unknown_flag.h"
+#include "common/text/nearest.h"
 
 namespace rankprobe {
 namespace {
@@ -201,8 +203,15 @@ class JsonConfig : public CLI::Config {
     if (std::vector<std::string> names = reader.StringList("web-name");
         !names.empty())
       add("web-name", std::move(names));
-    for (const std::string& name : reader.UnknownNames())
-      faults_->Add(name, "this key", "a known key (see --help)");
+    std::vector<std::string> known;
+    for (const CLI::Option* const option : app_->get_options())
+      for (const std::string& flag : option->get_lnames())
+        known.push_back(flag);
+    for (const std::string& name : reader.UnknownNames()) {
+      faults_->Add(
+          name, "this key",
+          absl::StrCat("a known key (see --help)", DidYouMean(name, known)));
+    }
     return items;
   }
   // Nobody asks for the flags as a file.
@@ -494,6 +503,10 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
     parsed.exit_code = app.exit(success);
     return parsed;
   } catch (const CLI::ParseError& error) {
+    const std::optional<std::string> unknown = UnknownFlag(app, "");
+    if (unknown.has_value())
+      return absl::InvalidArgumentError(
+          absl::StrCat(*unknown, " (see --help)"));
     faults.Add("command line", error.what(), "the flags of --help");
   }
   for (size_t i = 0; i < std::size(kNumbers); ++i) {

@@ -96,6 +96,19 @@ TEST_F(ServerConfigTest, EveryFaultIsNamed) {
     EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(word));
 }
 
+TEST_F(ServerConfigTest, AMistypedFlagIsNamedAlone) {
+  EXPECT_EQ(Parse({"--lisen", "127.0.0.1:0"}).status().message(),
+            "there is no flag --lisen; did you mean --listen? (see --help)");
+  EXPECT_EQ(Parse({"--data-dri=/d"}).status().message(),
+            "there is no flag --data-dri; did you mean --data-dir? (see "
+            "--help)");
+  const auto parsed =
+      Parse({"--config", Write(R"({"data-dir": "/d", "lisen": "x:1"})")});
+  EXPECT_THAT(std::string(parsed.status().message()),
+              HasSubstr("lisen: this key is not legal; expected a known key "
+                        "(see --help); did you mean listen?"));
+}
+
 TEST_F(ServerConfigTest, AFileThatIsNoneIsNamed) {
   for (const char* const json : {"", "[]", "{\"data-dir\": ", "{} x"}) {
     const std::string file = Write(json);

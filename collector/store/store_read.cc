@@ -211,6 +211,7 @@ absl::Status StoreImpl::CountSteps(uint32_t run, v1::RunInfo* info) {
         return absl::OkStatus();
       }));
   info->set_ranks(processes.size());
+  info->set_processes(incarnations.size());
   info->set_steps(steps.size());
   info->set_records(records);
   return absl::OkStatus();

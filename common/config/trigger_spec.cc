@@ -194,7 +194,7 @@ std::string TriggerSpecToJson(const v1::TriggerSpec& spec) {
 std::string FlightConfigJson(const v1::FlightSpec& flight) {
   return absl::StrCat(
       R"({"task": "statistics", "dump_path": "./flight", "rank": [], )",
-      R"("step": [], "extra_info": false, "level": ")",
+      R"("step": [], "level": ")",
       flight.level().empty() ? "L0" : flight.level(), R"("})");
 }
 

@@ -67,6 +67,7 @@ TEST(TriggerSpecTest, MadeConfigsAreLegalPlans) {
     const auto config = ParseConfig(FlightConfigJson(flight), {});
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_FALSE(config->plan.HasPayloads());
+    EXPECT_TRUE(config->plan.extra_info) << "a finding has its line of code";
     EXPECT_TRUE(config->warnings.empty());
   }
   v1::TriggerRule rule;

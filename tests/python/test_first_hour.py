@@ -163,6 +163,8 @@ def test_a_dump_may_be_named_in_each_style(tmp_path: pathlib.Path):
     for verb, more in two.items():
         answers = {cli(verb, *words, *more).stderr for words in ([a, b], ["-tp", a, "-gp", b], ["--target_path", a, "--golden_path", b])}
         assert len(answers) == 1 and f"{a}: does not exist" in answers.pop(), (verb, answers)
+    answers = {cli("diagnose", *words).stderr for words in ([a, b], [a, "--reference", b], ["-i", a, "--reference", b])}
+    assert len(answers) == 1 and "does not exist" in answers.pop(), answers
     for verb in ("overflow_check", "replicas"):
         answers = {cli(verb, *words).stderr for words in ([a], ["-i", a], ["--input_path", a])}
         assert len(answers) == 1 and f"{a}: does not exist" in answers.pop(), (verb, answers)
@@ -256,3 +258,82 @@ def test_accumulation_and_checkpointing_are_numbered_as_the_documents_say(dump):
     page = (harness.ROOT / "docs/training-loops.md").read_text()
     shown = page.split("```text\n")[1].split("```")[0].replace("Module.module.", "Module.").splitlines()
     assert entries == shown
+
+
+def two_starts(collector, tmp_path: pathlib.Path, run: str, second_while_first: bool, **environment: str) -> str:
+    """Runs one script twice under one name; the first waits for the second where both are to live at once. The second's stderr."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    environment = {**os.environ, "PYTHONPATH": PACKAGE, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": run, **environment}
+    for directory in (first, second):
+        directory.mkdir()
+        (directory / "train.py").write_text(TRAIN + "print('over', flush=True)\ninput()\n")
+    def start(directory: pathlib.Path) -> subprocess.Popen:
+        return subprocess.Popen([sys.executable, "-m", "rankprobe.run", "--on", "--", sys.executable, "train.py"], cwd=directory,
+                                env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def end(process: subprocess.Popen) -> str:
+        _, error = process.communicate("\n", timeout=180)
+        assert process.returncode == 0, error
+        return error
+    one = start(first)
+    assert one.stdout.readline() == "over\n"
+    if second_while_first:
+        error = end(start(second))
+        assert "by another process" not in end(one)
+    else:
+        assert "another process" not in (said := end(one)) and "earlier job" not in said
+        error = end(start(second))
+    return error
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one after the other"])
+@pytest.mark.parametrize("environment", [{}, {"RANK": "0", "WORLD_SIZE": "1"}], ids=["no rank", "rank 0"])
+def test_two_jobs_of_one_name_are_not_merged_without_a_word(collector, tmp_path: pathlib.Path, environment: dict, at_once: bool):
+    error = two_starts(collector, tmp_path, "x", at_once, **environment)
+    if environment and at_once:
+        assert "rank 0 of run x is claimed by process " in error and ", connected since " in error, error
+        return
+    lines = [line for line in error.splitlines() if "run x is recorded by another" in line or "run x has records of an earlier" in line]
+    assert len(lines) == 1 and ("another process" in lines[0]) == at_once and "process " in lines[0] and "RANKPROBE_RUN" in lines[0], error
+    runs, ledger = cli("runs", "--collector", collector.address), cli("ledger", "--run", "x", "--collector", collector.address)
+    if environment:
+        assert " 1 of 2 processes " in runs.stdout and "rank 0 was recorded by 2 processes: " in ledger.stdout, ledger.stdout
+    else:
+        assert "processes" not in runs.stdout, "each is a place of its own"
+
+
+@pytest.mark.parametrize("restart", [{"TORCHELASTIC_RESTART_COUNT": "1"}, {"RANKPROBE_JOB": "one"}], ids=["torchrun's", "one job"])
+def test_a_restart_is_told_nothing(collector, tmp_path: pathlib.Path, restart: dict):
+    error = two_starts(collector, tmp_path, "x", False, RANK="0", WORLD_SIZE="1", **restart)
+    assert "earlier job" not in error, error
+
+
+BAD_STEP = '''
+import torch
+class Inner(torch.nn.Module):
+    def forward(self, x):
+        return torch.log(x)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.inner = torch.nn.Linear(4, 4), Inner()
+    def forward(self, x, scale):
+        return self.inner(torch.sigmoid(self.linear(x)) * scale)
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+for step in range(5):
+    optimizer.zero_grad()
+    net(torch.ones(2, 4), 0.0 if step == 3 else 1.0).sum().backward()
+    optimizer.step()
+'''
+
+
+def test_what_the_flight_recorder_kept_has_module_and_line_of_code(start_collector, tmp_path: pathlib.Path):
+    (tmp_path / "nan.json").write_text(json.dumps({"flight": {"steps": 4, "level": "mix"}, "rules": [{"name": "nan", "non_finite": {"nan_only": True}}]}))
+    collector = start_collector("--triggers", str(tmp_path / "nan.json"))
+    (tmp_path / "train.py").write_text(BAD_STEP)
+    done = subprocess.run([sys.executable, "-m", "rankprobe.run", "--run", "long", "--", sys.executable, "train.py"], cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": PACKAGE, "RANKPROBE_COLLECTOR": collector.address},
+                          capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    answer = cli("overflow_check", "-i", "run:long@3", "--collector", collector.address)
+    assert "Torch.log.0.forward" in answer.stdout and "in inner (Inner)" in answer.stdout and "train.py:5 in forward" in answer.stdout, answer.stdout + answer.stderr

@@ -18,7 +18,9 @@ import difflib
 import os
 import pathlib
 import shutil
+import socket
 import sys
+import time
 from typing import NoReturn, Sequence
 
 from rankprobe import _native
@@ -44,6 +46,8 @@ def environment(arguments: argparse.Namespace, base: dict[str, str]) -> dict[str
         out["RANKPROBE_ATTACH"] = "on" if arguments.on or arguments.monitor else "idle"
     if arguments.monitor:
         out["RANKPROBE_MONITOR"] = str(arguments.every or _EVERY)
+    # All processes of this start; also of one run inside of another.
+    out.setdefault("RANKPROBE_JOB", f"{socket.gethostname()[:200]}-{os.getpid()}-{time.time_ns()}")
     for name in ("collector", "run", "config", "on_collector_missing"):
         if getattr(arguments, name):
             out[f"RANKPROBE_{name.upper()}"] = getattr(arguments, name)

@@ -366,6 +366,7 @@ bool CollectorLink::RunConnection() {
     if (unwanted) break;
     SpoolFrames();
     if (welcomed) ShipFlight();
+    TellOther(/*ends=*/false);
     if (const absl::Status fault = queue_->AckFault();
         upload != nullptr && !fault.ok()) {
       NoteError(fault);
@@ -393,6 +394,7 @@ bool CollectorLink::RunConnection() {
     if (!outbox_->Wait(
             welcomed ? std::min(absl::Milliseconds(500), queue_->HeldFor())
                      : absl::Milliseconds(200))) {
+      TellOther(/*ends=*/true);
       if (welcomed && control.CanWrite()) SayGoodbye(&control);
       break;
     }
@@ -456,6 +458,7 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
   if (welcome.has_plan()) gate_->Adopt(welcome.plan());
   TellEditAgain(welcome);
   watcher_->SetRunLevel(welcome.degrade());
+  if (welcome.has_other() && options_.tell_other) other_ = welcome.other();
   if (welcome.has_triggers()) watcher_->Configure(welcome.triggers());
   credit_ = std::max<uint64_t>(welcome.credit_bytes(), 1);
   queue_->UseOffers(welcome.takes_offers());

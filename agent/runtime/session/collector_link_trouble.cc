@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "agent/runtime/session/collector_link.h"
 #include "common/rpc/grpc_channel.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
@@ -121,6 +123,38 @@ void CollectorLink::TellGone() {
                  : " waits in this process, and is lost if that ends first",
       "; training goes on\n");
   std::fputs(line.c_str(), stderr);
+}
+
+void CollectorLink::TellOther(bool ends) {
+  if (!other_.has_value()) return;
+  const v1::Identity& other = other_->identity();
+  {
+    absl::MutexLock lock(&mutex_);
+    // A framework says its rank with the first step.
+    if (!identity_.has_rank() && gate_->step() < 0 && !ends) return;
+    if (identity_.has_rank() != other.has_rank()) return other_.reset();
+  }
+  const std::string who = absl::StrCat(
+      other.has_rank() ? absl::StrCat("rank ", other.rank(), ", ") : "",
+      "process ", other.pid(), " on ", VisibleText(other.host()));
+  const std::string time = absl::FormatTime(
+      "%Y-%m-%d %H:%M:%S", absl::FromUnixNanos(other_->unix_ns()),
+      absl::LocalTimeZone());
+  const std::string run = VisibleText(other.run());
+  const std::string line = absl::StrCat(
+      "rankprobe: run ", run,
+      other_->connected()
+          ? absl::StrCat(" is recorded by another process, too: ", who,
+                         ", connected since ", time)
+          : absl::StrCat(" has records of an earlier job: ", who,
+                         ", the last of them at ", time),
+      other.has_rank() ? "; of a step that both recorded an export has this "
+                         "process' records"
+                       : "; the records of both are kept, each in a directory "
+                         "proc{pid}",
+      ". For a run of its own set RANKPROBE_RUN\n");
+  std::fputs(line.c_str(), stderr);
+  other_.reset();
 }
 
 void CollectorLink::TellStuck(absl::Duration waited) {

@@ -13,6 +13,8 @@
 namespace rankprobe {
 namespace {
 
+constexpr size_t kMaxJobBytes = 255;
+
 absl::StatusOr<std::optional<int64_t>> Number(const Environment& environment,
                                               const char* name, int64_t min) {
   const char* const text = environment(name);
@@ -65,6 +67,13 @@ absl::StatusOr<SessionOptions> MakeSessionOptions(
   }
   if (rank.has_value()) options.identity.set_rank(*rank);
   options.identity.set_world_size(world_size.value_or(0));
+  options.identity.set_job(text("RANKPROBE_JOB").substr(0, kMaxJobBytes));
+  const auto is_restart = [&text](const char* count) {
+    return !text(count).empty() && text(count) != "0";
+  };
+  options.tell_other = settings.kept_directory.empty() &&
+                       !is_restart("TORCHELASTIC_RESTART_COUNT") &&
+                       !is_restart("SLURM_RESTART_COUNT");
   options.replica = text("RANKPROBE_REPLICA");
   if (options.replica.size() > 255) {
     return absl::InvalidArgumentError(

@@ -3,6 +3,7 @@
 //   RANKPROBE_COLLECTOR  host:port
 //   RANKPROBE_RUN        name of the run; else TORCHELASTIC_RUN_ID, else
 //                        host-pid-time
+//   RANKPROBE_JOB        what `rankprobe run` started together
 //   RANK, WORLD_SIZE     as torchrun sets them
 //   RANKPROBE_REPLICA    the same text in processes that hold the same
 //                        parameters: of several collectors they come to one

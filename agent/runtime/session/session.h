@@ -94,6 +94,10 @@ struct SessionOptions {
   // Called by the destructor when records or payloads end with the process: no
   // collector has them and no spool keeps them. stderr says so, too.
   std::function<void(const v1::Undelivered&)> on_undelivered;
+  // The collector may know another start of the program under this name of the
+  // run: stderr says so. False where that is no surprise: this is a restart, or
+  // the collector is the job's own.
+  bool tell_other = true;
   // Of a simulation, in the place of gRPC and of the disk that the spool is on.
   std::function<std::shared_ptr<CollectorChannel>(const std::string& address)>
       connect;
