@@ -107,6 +107,7 @@ REGISTRY = "collector/control/leaf_registry.cc"
 PRESSURE = "collector/ingest/disk_pressure.cc"
 QUEUE_PRESSURE = "collector/ingest/commit_queue_pressure.cc"
 FRAME_QUEUE = "agent/runtime/queue/frame_queue.cc"
+FRAME_QUEUE_ACKS = "agent/runtime/queue/frame_queue_acks.cc"
 
 NOTHING = ""
 
@@ -324,7 +325,7 @@ TWO_LEAVES = [
            """  CountRecord(record, ignore, &all_);
 """, sealed_test("UniteTest.TwoCollectorsSealWhatOneWould")),
     Mutant("two-processes-are-one-rank", "two-leaves", "a second process of a rank is refused while the first is there",
-           "collector/control/control_plane_sessions.cc",
+           "collector/control/control_plane_others.cc",
            """        agent.identity.rank() != identity.rank() ||
         agent.identity.incarnation() == identity.incarnation()) {
 """,
@@ -426,21 +427,9 @@ SWITCHED = [
            """    if (welcome.has_plan() && welcome.degrade() > 0) {
 """, switch_test("test_killed_in_the_commit")),
     Mutant("applied-without-a-commit", "switch", "a plan without its commit is not followed", "agent/runtime/session/plan_switcher.cc",
-           """    prepared_ = Held{spec.epoch(),
-                     spec.enabled(),
-                     spec.source() == v1::PlanSpec::SOURCE_FILE,
-                     spec.effective_at_step(),
-                     spec.for_steps(),
-                     spec.from_first_step(),
-                     *std::move(plan)};
+           """    prepared_ = HeldOf(spec, *std::move(plan));
 """,
-           """    Agree(Held{spec.epoch(),
-                     spec.enabled(),
-                     spec.source() == v1::PlanSpec::SOURCE_FILE,
-                     spec.effective_at_step(),
-                     spec.for_steps(),
-                     spec.from_first_step(),
-                     *std::move(plan)});
+           """    Agree(HeldOf(spec, *std::move(plan)));
 """, Gtest("session_test", "PlanSwitcherTest.WithoutItsCommitAPlanIsNeverApplied")),
     Mutant("saved-and-not-agreed-on-stays", "switch", "what was saved and not agreed on is taken back", SWITCH,
            """    if (!committed_ && is_last) actions_.take_back();
@@ -539,14 +528,14 @@ LEDGER = [
 """,
            """  (void)SetAbsent;
 """, sealed_test("UniteTest.TwoCollectorsSealWhatOneWould")),
-    Mutant("the-next-leaf-gets-half-a-payload", "ledger", "another leaf gets payloads from their beginning", FRAME_QUEUE,
+    Mutant("the-next-leaf-gets-half-a-payload", "ledger", "another leaf gets payloads from their beginning", FRAME_QUEUE_ACKS,
            """         frames_.front().offset > 0 &&
          frames_.front().sequence > sequence + 1) {
 """,
            """         frames_.front().offset > 0 &&
          frames_.front().sequence > sequence + 1000) {
 """, Gtest("queue_test", "FrameQueueTest.AnotherCollectorGetsPayloadsFromTheirBeginning")),
-    Mutant("the-next-leaf-gets-no-payload", "ledger", "payloads are kept until the records that refer to them are committed", FRAME_QUEUE,
+    Mutant("the-next-leaf-gets-no-payload", "ledger", "payloads are kept until the records that refer to them are committed", FRAME_QUEUE_ACKS,
            """    if (frame.records == nullptr && keeps) {
 """,
            """    if (frame.records == nullptr && frame.payload == nullptr && keeps) {
