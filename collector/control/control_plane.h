@@ -304,6 +304,8 @@ class ControlPlane {
   std::optional<v1::OtherProcess> NewestOf(
       const std::vector<v1::IncarnationRow>& others) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // "process 12 on HOST", for a person.
+  static std::string Describe(const v1::Identity& identity);
   // Notes that an agent changed what its run records, or would have.
   static AuditRecord AuditOf(const Peer& peer, absl::string_view action,
                              const std::string& run, const v1::PlanSpec& spec,

@@ -18,12 +18,12 @@ bool IsSameJob(const v1::Identity& a, const v1::Identity& b) {
   return !a.job().empty() && a.job() == b.job();
 }
 
-std::string Describe(const v1::Identity& identity) {
+}  // namespace
+
+std::string ControlPlane::Describe(const v1::Identity& identity) {
   return absl::StrCat("process ", identity.pid(), " on ",
                       VisibleText(identity.host()));
 }
-
-}  // namespace
 
 absl::Status ControlPlane::CheckRankFree(const v1::Identity& identity,
                                          const std::string& self) const {

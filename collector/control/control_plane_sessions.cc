@@ -102,11 +102,9 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
           ? ""
           : absl::StrCat(", ",
                          VisibleText(hello.config_path().substr(0, 1024)))));
-  AuditRecord audit =
-      AuditOf(peer, "Hello", name, spec,
-              absl::StrCat("plan of the run's first rank (process ",
-                           hello.identity().pid(), " on ",
-                           VisibleText(hello.identity().host()), ")"));
+  AuditRecord audit = AuditOf(peer, "Hello", name, spec,
+                              absl::StrCat("plan of the run's first rank (",
+                                           Describe(hello.identity()), ")"));
   absl::MutexLock adopting(&adopt_mutex_);
   std::shared_ptr<AwaitedSave> save;
   {

@@ -2,6 +2,7 @@
 #include "collector/ingest/frame_validator.h"
 
 #include "absl/strings/str_cat.h"
+#include "collector/ingest/refusal.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
 #include "common/base/step_range.h"
@@ -182,8 +183,11 @@ absl::Status CheckContent(const v1::UploadFrame& frame, const FrameSize& size,
         frame.batch().records_size(), " records of one frame take ", bytes,
         " bytes of memory; at most ", kMaxDecodedBytes, " are taken"));
   }
-  if (frame.has_undeliverable())
-    return absl::DataLossError(frame.undeliverable().reason());
+  // Refused for the reason that its agent gives, which goes into a log line.
+  if (frame.has_undeliverable()) {
+    return absl::DataLossError(
+        frame.undeliverable().reason().substr(0, kMaxRefusalReasonBytes));
+  }
   if (frame.has_chunk()) return CheckChunk(frame.chunk(), own_checksum);
   if (frame.has_batch()) {
     if (!IsStep(frame.batch().step())) {

@@ -5,23 +5,17 @@
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
-namespace {
-
-constexpr size_t kMaxReasonBytes = 500;
-
-}  // namespace
-
 v1::RefusalRow RefusalOf(const v1::UploadFrame& untrusted,
                          absl::string_view reason) {
   v1::RefusalRow row;
   row.set_sequence(untrusted.sequence());
-  row.set_reason(VisibleText(reason.substr(0, kMaxReasonBytes)));
+  row.set_reason(VisibleText(reason.substr(0, kMaxRefusalReasonBytes)));
   if (untrusted.has_undeliverable()) {
     const v1::UndeliverableFrame& frame = untrusted.undeliverable();
     if (frame.payload_digest().size() == kPayloadDigestBytes) {
       row.set_payload_digest(frame.payload_digest());
       row.set_payload_bytes(frame.payload_bytes());
-    } else {
+    } else if (frame.has_step()) {
       row.set_step(frame.step());
       row.set_records(frame.records());
     }

@@ -4,11 +4,15 @@
 #ifndef RANKPROBE_COLLECTOR_INGEST_REFUSAL_H_
 #define RANKPROBE_COLLECTOR_INGEST_REFUSAL_H_
 
+#include <cstddef>
+
 #include "absl/strings/string_view.h"
 #include "rankprobe/v1/agent.pb.h"
 #include "rankprobe/v1/store.pb.h"
 
 namespace rankprobe {
+
+inline constexpr size_t kMaxRefusalReasonBytes = 500;
 
 // `untrusted` may be empty but for its number. The row is valid UTF-8 whatever
 // the reason quotes, and bounded.

@@ -11,8 +11,8 @@ from collections import deque
 
 import redirect_module as redirect
 
-# (function, arguments): of each calling convention and kind. Not len, isinstance and list.append, which have instructions that ask
-# for nothing but the object.
+# (function, arguments) of each calling convention. Not len, isinstance and list.append: their instructions compare nothing but the
+# object, so they cannot be redirected; no function of PyTorch has one.
 FUNCTIONS = [
     (math.sqrt, (4.0,)),  # one argument
     (math.gcd, (12, 18)),  # an array of arguments
@@ -33,10 +33,6 @@ FUNCTIONS = [
     (deque.copy, (deque([1]),)),
     (tuple.count, ((1, 1), 1)),
 ]
-
-
-def plain(function, arguments):
-    return function(*arguments)
 
 
 def loops(function, arguments):

@@ -113,30 +113,12 @@ BatchContent CountBatch(absl::string_view batch) {
   return content;
 }
 
-v1::UploadFrame Undeliverable(uint64_t sequence, const BatchContent& held,
-                              std::string reason) {
+void EncodeUndeliverable(uint64_t sequence, const v1::UndeliverableFrame& what,
+                         EncodedFrame* out) {
   v1::UploadFrame frame;
   frame.set_sequence(sequence);
-  v1::UndeliverableFrame& what = *frame.mutable_undeliverable();
-  what.set_reason(std::move(reason));
-  what.set_step(held.step);
-  what.set_records(held.records);
-  return frame;
-}
-
-v1::UploadFrame Undeliverable(uint64_t sequence, absl::string_view digest,
-                              uint64_t payload_bytes, std::string reason) {
-  v1::UploadFrame frame;
-  frame.set_sequence(sequence);
-  v1::UndeliverableFrame& what = *frame.mutable_undeliverable();
-  what.set_reason(std::move(reason));
-  what.set_payload_digest(std::string(digest));
-  what.set_payload_bytes(payload_bytes);
-  return frame;
-}
-
-void EncodeFrame(const v1::UploadFrame& frame, EncodedFrame* out) {
-  Begin(frame.sequence(), out);
+  *frame.mutable_undeliverable() = what;
+  Begin(sequence, out);
   out->head = frame.SerializeAsString();
   Finish(0, out);
 }

@@ -56,16 +56,11 @@ struct BatchContent {
 };
 BatchContent CountBatch(absl::string_view batch);
 
-// UndeliverableFrame in the place of the frame that held this.
-v1::UploadFrame Undeliverable(uint64_t sequence, const BatchContent& held,
-                              std::string reason);
-v1::UploadFrame Undeliverable(uint64_t sequence, absl::string_view digest,
-                              uint64_t payload_bytes, std::string reason);
-
-// A frame of any kind, where speed is of no account.
-void EncodeFrame(const v1::UploadFrame& frame, EncodedFrame* out);
 // A frame with nothing in it but its number.
 void EncodeEmpty(uint64_t sequence, EncodedFrame* out);
+// In the place of a frame that was given up.
+void EncodeUndeliverable(uint64_t sequence, const v1::UndeliverableFrame& what,
+                         EncodedFrame* out);
 void EncodeBatch(uint64_t sequence, std::shared_ptr<const EncodedBatch> batch,
                  EncodedFrame* out);
 // The bytes of a payload from `offset`, with their checksum, which it computes.

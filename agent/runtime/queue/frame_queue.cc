@@ -380,7 +380,7 @@ bool FrameQueue::MayLeave(uint64_t credit_bytes) const {
   // One frame may always be on its way, however small the credit.
   if (in_flight_bytes_ == 0) return true;
   const Frame& next = frames_[next_frame_];
-  return next.sequence > alone_until_ &&
+  return !suspect_.GoesAlone(next.sequence) &&
          in_flight_bytes_ + next.wire_bytes <= credit_bytes;
 }
 
@@ -438,17 +438,18 @@ bool FrameQueue::AllKept() const {
 }
 
 void FrameQueue::Encode(Frame frame, bool lane, EncodedFrame* out) const {
-  if (!frame.undeliverable.empty() && frame.records != nullptr) {
-    EncodeFrame(Undeliverable(frame.sequence, CountBatch(frame.records->bytes),
-                              std::move(frame.undeliverable)),
-                out);
-  } else if (!frame.undeliverable.empty() && frame.payload != nullptr) {
-    EncodeFrame(
-        Undeliverable(frame.sequence,
-                      {reinterpret_cast<const char*>(frame.digest.data()),
-                       frame.digest.size()},
-                      frame.payload->size(), std::move(frame.undeliverable)),
-        out);
+  if (!frame.undeliverable.empty()) {
+    v1::UndeliverableFrame what;
+    what.set_reason(frame.undeliverable);
+    if (frame.records != nullptr) {
+      const BatchContent held = CountBatch(frame.records->bytes);
+      what.set_step(held.step);
+      what.set_records(held.records);
+    } else if (frame.payload != nullptr) {
+      what.set_payload_digest(frame.digest.data(), frame.digest.size());
+      what.set_payload_bytes(frame.payload->size());
+    }
+    EncodeUndeliverable(frame.sequence, what, out);
   } else if (frame.records != nullptr) {
     EncodeBatch(frame.sequence, std::move(frame.records), out);
   } else if (frame.payload != nullptr) {

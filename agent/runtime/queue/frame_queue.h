@@ -29,6 +29,7 @@
 #include "absl/time/time.h"
 #include "agent/runtime/queue/buffers.h"
 #include "agent/runtime/queue/frame_encoding.h"
+#include "agent/runtime/queue/frame_suspect.h"
 #include "agent/runtime/queue/payload_memory.h"
 #include "agent/runtime/queue/session_stats.h"
 #include "common/base/clock.h"
@@ -184,7 +185,8 @@ class FrameQueue {
     std::shared_ptr<Buffer> payload;
     uint64_t offset = 0;
     uint64_t length = 0;
-    // Why it is not sent any more, but an UndeliverableFrame in its place.
+    // Not empty: it was given up for this reason, and an UndeliverableFrame is
+    // sent in its place.
     std::string undeliverable;
   };
   // Records that were taken off the queue to become frames.
@@ -346,11 +348,7 @@ class FrameQueue {
   // Of the newest frame with losses: a barrier waits for it too.
   uint64_t last_loss_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t refused_frames_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The frame that was alone on its way when the stream ended, and how often.
-  uint64_t suspect_ ABSL_GUARDED_BY(mutex_) = 0;
-  int suspect_ends_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Frames up to this one go one at a time.
-  uint64_t alone_until_ ABSL_GUARDED_BY(mutex_) = 0;
+  FrameSuspect suspect_ ABSL_GUARDED_BY(mutex_);
   uint64_t records_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t payloads_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t payload_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

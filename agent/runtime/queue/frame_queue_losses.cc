@@ -17,12 +17,12 @@
 namespace rankprobe {
 namespace {
 
+// Orders of records that the queue itself adds to a step: behind all others.
+constexpr uint64_t kLossOrderBase = uint64_t{1} << 62;
 // Beyond it losses of one step and reason are added up.
 constexpr size_t kMaxLossEvents = 1000;
 constexpr uint64_t kMaxLines = 20;
 constexpr int kEndsOfOneFrame = 2;
-constexpr uint64_t kLossOrderBase = uint64_t{1} << 62;
-constexpr int kDamagesOfOneFrame = 5;
 
 void Say(uint64_t nth, const std::string& what) {
   if (nth > kMaxLines) return;
@@ -198,19 +198,14 @@ void FrameQueue::StreamEnded(absl::string_view reason, End end) {
   size_t held = 0;
   while (held < next_frame_ && frames_[held].sequence <= resumed_) ++held;
   if (next_frame_ == held) return;
-  const uint64_t first = frames_[held].sequence;
-  alone_until_ = std::max(alone_until_, frames_[next_frame_ - 1].sequence);
-  if (suspect_ != first) suspect_ends_ = 0;
-  suspect_ = first;
   const bool damaged = end == End::kDamaged;
-  // Any of several may be the one.
-  if (next_frame_ - held > 1 ||
-      ++suspect_ends_ < (damaged ? kDamagesOfOneFrame : kEndsOfOneFrame))
+  if (!suspect_.NoteEnd(frames_[held].sequence,
+                        frames_[next_frame_ - 1].sequence,
+                        damaged ? FrameSuspect::kMaxDamages : kEndsOfOneFrame))
     return;
   frames_[held].undeliverable =
-      damaged
-          ? absl::StrCat("it was damaged on the way ", suspect_ends_, " times")
-          : absl::StrCat("it ends the upload each time: ", reason);
+      damaged ? std::string(FrameSuspect::kDamaged)
+              : absl::StrCat("it ends the upload each time: ", reason);
 }
 
 }  // namespace rankprobe

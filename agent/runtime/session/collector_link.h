@@ -147,11 +147,12 @@ class CollectorLink {
     TellOnce();
     TellGone();
   }
+  // Says once that another start of the program records under this name of the run.
+  // A process without a rank waits for its first step, with which a framework may
+  // say one, or for its end.
+  void TellOther(bool ends);
   // A collector that was there has been away for a while, and what is recorded
   // waits for it.
-  // Another start of the program under this name of the run: once, and of a
-  // process whose rank is not known not before that could have come.
-  void TellOther(bool ends);
   void TellGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A collector that was said to be missing, or gone, is there.
   void TellFound() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -177,7 +178,7 @@ class CollectorLink {
   // Since the last connection ended, and whether that was said.
   std::optional<MonotonicTime> gone_since_ ABSL_GUARDED_BY(mutex_);
   bool told_gone_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of the worker: what is to be told, if it turns out to be so.
+  // What TellOther has to say yet. The worker's alone.
   std::optional<v1::OtherProcess> other_;
   // Records and payloads that were lost when it was told.
   uint64_t lost_when_gone_ ABSL_GUARDED_BY(mutex_) = 0;

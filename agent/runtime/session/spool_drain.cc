@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/runtime/queue/frame_encoding.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/checked_message.h"
 #include "common/rpc/grpc_channel.h"
@@ -18,7 +17,6 @@ namespace rankprobe {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(500);
-constexpr int kTriesOfOneFrame = 5;
 
 grpc::ByteBuffer ToByteBuffer(const std::string& bytes) {
   const grpc::Slice slice(bytes);
@@ -29,19 +27,21 @@ bool IsDamage(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::DATA_LOSS;
 }
 
-grpc::ByteBuffer InThePlaceOf(const OrphanSpool::Frame& frame) {
-  const std::string reason =
-      absl::StrCat("it was damaged on the way ", kTriesOfOneFrame, " times");
-  v1::UploadFrame was;
+// What is sent in the place of a frame that was given up.
+grpc::ByteBuffer Undeliverable(const OrphanSpool::Frame& frame) {
+  v1::UploadFrame was, now;
   was.ParseFromString(frame.bytes);
+  now.set_sequence(frame.sequence);
+  v1::UndeliverableFrame& what = *now.mutable_undeliverable();
+  what.set_reason(FrameSuspect::kDamaged);
   if (was.has_chunk()) {
-    return ToCheckedBytes(Undeliverable(frame.sequence, was.chunk().digest(),
-                                        was.chunk().length_bytes(), reason));
+    what.set_payload_digest(was.chunk().digest());
+    what.set_payload_bytes(was.chunk().length_bytes());
+  } else if (was.has_batch()) {
+    what.set_step(was.batch().step());
+    what.set_records(static_cast<uint64_t>(was.batch().records_size()));
   }
-  BatchContent held;
-  held.step = was.batch().step();
-  held.records = static_cast<uint64_t>(was.batch().records_size());
-  return ToCheckedBytes(Undeliverable(frame.sequence, held, reason));
+  return ToCheckedBytes(now);
 }
 
 absl::Status EndOf(const grpc::Status& status) {
@@ -54,12 +54,6 @@ absl::Status EndOf(const grpc::Status& status) {
 }
 
 }  // namespace
-
-void SpoolDrain::NoteDamaged(uint64_t first, uint64_t last) {
-  alone_until_ = std::max(alone_until_, last);
-  if (std::exchange(suspect_, first) != first) tries_ = 0;
-  if (first == last && ++tries_ == kTriesOfOneFrame) given_up_ = first;
-}
 
 absl::Status SpoolDrain::Run(CollectorChannel* channel, OrphanSpool* spool) {
   ControlStream control(wake_);
@@ -140,18 +134,20 @@ absl::Status SpoolDrain::Deliver(OrphanSpool* spool, ControlStream* control,
     if (!next.ok() && !absl::IsNotFound(next.status())) return next.status();
     if (!next.ok() && committed >= last) return absl::OkStatus();
     if (upload->done()) {
-      if (IsDamage(upload->status()) && !sent.empty())
-        NoteDamaged(sent.front().first, sent.back().first);
+      if (IsDamage(upload->status()) && !sent.empty() &&
+          suspect_.NoteEnd(sent.front().first, sent.back().first,
+                           FrameSuspect::kMaxDamages))
+        given_up_ = sent.front().first;
       return EndOf(upload->status());
     }
     if (control->done()) return EndOf(control->status());
     if (next.ok() && upload->CanWrite() &&
-        (in_flight == 0 || (next->sequence > alone_until_ &&
+        (in_flight == 0 || (!suspect_.GoesAlone(next->sequence) &&
                             in_flight + next->bytes.size() <= credit))) {
       in_flight += next->bytes.size();
       sent.emplace_back(next->sequence, next->bytes.size());
       last = next->sequence;
-      upload->Write(next->sequence == given_up_ ? InThePlaceOf(*next)
+      upload->Write(next->sequence == given_up_ ? Undeliverable(*next)
                                                 : ToByteBuffer(next->bytes));
       next = spool->Next();
       continue;

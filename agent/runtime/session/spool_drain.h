@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "agent/runtime/queue/frame_suspect.h"
 #include "agent/runtime/session/bidi_stream.h"
 #include "agent/runtime/session/collector_channel.h"
 #include "agent/runtime/session/spool.h"
@@ -46,9 +47,6 @@ class SpoolDrain {
   using UploadStream = BidiStream<grpc::ByteBuffer, v1::UploadAck>;
   absl::Status Deliver(OrphanSpool* spool, ControlStream* control,
                        UploadStream* upload, const v1::Welcome& welcome);
-  // The upload has ended because a frame was damaged on the way, one of `first`
-  // to `last`. After some tries of one frame it is given up.
-  void NoteDamaged(uint64_t first, uint64_t last);
 
   const ChannelSecurity& security_;
   const std::string agent_version_;
@@ -57,10 +55,9 @@ class SpoolDrain {
   const std::function<void()> welcomed_;
   // The last refused frame that was spoken of.
   uint64_t told_refusal_ = 0;
-  // The first frame that may have been damaged, and how often the upload ended at
-  // it. Up to alone_until_ each frame is sent by itself.
-  uint64_t suspect_ = 0, alone_until_ = 0, given_up_ = 0;
-  int tries_ = 0;
+  FrameSuspect suspect_;
+  // The frame that was damaged too often; 0: none.
+  uint64_t given_up_ = 0;
 };
 
 }  // namespace rankprobe
