@@ -41,6 +41,12 @@ double RoundTo(v1::DType dtype, double v) {
   }
 }
 
+double NormOfSquares(v1::DType dtype, double sum_squares) {
+  return std::sqrt(dtype == v1::DTYPE_FLOAT64
+                       ? sum_squares
+                       : static_cast<float>(sum_squares));
+}
+
 Statistics FloatStatistics(v1::DType dtype, Precision precision, double max,
                            double min, double mean, double norm) {
   Statistics s;

@@ -12,6 +12,11 @@ namespace rankprobe {
 // A result computed wide, as the tensor's own type would hold it.
 double RoundTo(v1::DType dtype, double v);
 
+// The norm of elements with this sum of squares. PyTorch sums those of narrower
+// types than double as floats: beyond the range of a float the norm is infinite
+// there, and so it is here.
+double NormOfSquares(v1::DType dtype, double sum_squares);
+
 // Mean and norm in the type that the precision asks for; double has none
 // at the low one.
 Statistics FloatStatistics(v1::DType dtype, Precision precision, double max,

@@ -212,13 +212,9 @@ class Accumulator {
           if (max == 0) max = zero;
           if (min == 0) min = zero;
         }
-        // Squares are summed in float by PyTorch: beyond its range the norm
-        // is infinite there, and so it is here.
-        const double squares = dtype_ == v1::DTYPE_FLOAT64
-                                   ? floats_.sum_squares
-                                   : static_cast<float>(floats_.sum_squares);
         s = FloatStatistics(dtype_, request_.precision, max, min,
-                            floats_.sum / n, std::sqrt(squares));
+                            floats_.sum / n,
+                            NormOfSquares(dtype_, floats_.sum_squares));
         break;
       }
       case Family::kInt:

@@ -9,8 +9,11 @@ and deliveries, and whoever reads too early reads what was never written.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import math
+import os
+import pathlib
 import signal
 
 import pytest
@@ -76,6 +79,38 @@ def host_as_device(monkeypatch):
     monkeypatch.setattr(_device, "pinned", lambda shape, dtype: torch.full(
         tuple(shape), 77, device="cpu").to(dtype).as_subclass(_Late))
     return patched
+
+
+class FakeCuda:
+    """agent/runtime/device/testing/fake_cuda.cc: a driver that plays a GPU on the host."""
+
+    PATH = str(pathlib.Path(os.environ["RANKPROBE_BUILD_DIR"]) / "agent/runtime/device/librankprobe_fake_cuda.so")
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(self.PATH)
+        self._library.fake_cuda_reset()
+
+    def fail(self, function: str, result: int = 2) -> None:
+        self._library.fake_cuda_fail(function.encode(), result)
+
+    def count(self, function: str) -> int:
+        return self._library.fake_cuda_count(function.encode())
+
+    def capture(self, stream: int) -> None:
+        self._library.fake_cuda_capture(ctypes.c_void_p(stream))
+
+
+@pytest.fixture
+def host_as_cuda(host_as_device, monkeypatch):
+    """The same, and the device is a CUDA device: our kernel reduces there."""
+    if torch.cuda.is_available() and not os.path.exists(FakeCuda.PATH):
+        pytest.skip("a wheel has no driver that plays a GPU, and here is one")
+    before = _bindings.bindings
+    monkeypatch.setattr(_device, "CUDA_DRIVER", FakeCuda.PATH)
+    monkeypatch.setattr(_device, "current_raw_stream", lambda _device: 0)
+    monkeypatch.setattr(_bindings, "bindings", lambda devices: {
+        **before(devices), "is_cuda": property(lambda _tensor: True), "get_device": lambda _tensor: 0})
+    return FakeCuda()
 
 
 def _values(device: str) -> dict:
@@ -169,16 +204,20 @@ def _check_payloads(ours: dict, expected: dict) -> None:
         assert bytes(got.flatten().view(torch.uint8).tolist()) == bytes(want.flatten().view(torch.uint8).tolist()), name
 
 
+@pytest.mark.parametrize("kind", ["host_as_device", "host_as_cuda"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_what_a_device_says_is_what_the_host_reads(dump, tmp_path, request, case) -> None:
+def test_what_a_device_says_is_what_the_host_reads(dump, tmp_path, request, case, kind) -> None:
     expected, expected_payloads = _run(type(dump), tmp_path / "host", case, "cpu")
-    request.getfixturevalue("host_as_device")
+    cuda = request.getfixturevalue(kind)
     ours, payloads = _run(type(dump), tmp_path / "device", case, "cpu")
     _check_same(ours, expected)
     _check_payloads(payloads, expected_payloads)
     assert not case.get("task") == "tensor" or payloads
     # Delivered once, at the end of the step; once more for what came after stop.
-    assert 1 <= LateDevice.waits <= 2
+    if kind == "host_as_device":
+        assert 1 <= LateDevice.waits <= 2
+    elif case is CASES["statistics"]:
+        assert cuda.count("cuLaunchKernel") > 50 and 1 <= cuda.count("cuEventSynchronize") <= 2
 
 
 @needs_gpu
@@ -219,6 +258,37 @@ def test_a_gpu_is_not_waited_for_before_the_end_of_the_step(dump) -> None:
 
 
 @needs_gpu
+def test_the_kernel_reduces_every_dtype_and_layout_on_a_gpu(dump) -> None:
+    """Beside PyTorch's own reductions of the same tensor on the host."""
+    torch.manual_seed(0)
+    floats, ints = (torch.float16, torch.bfloat16, torch.float32, torch.float64), (
+        torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+    views = []
+    for dtype in (*floats, *ints):
+        base = (torch.randn(3, 70, 1000, device="cuda") * 50).to(dtype)
+        views += [base, base.flatten()[1:], base.flatten()[:4099], base[:, :, ::3], base.transpose(0, 2), base[1:, 3:9, 8:16],
+                  base[:, :1].expand(3, 5, 1000), base[0, 0, 0], base[0, 0, :1], base.repeat(1, 40, 1)]
+    debugger = dump.debugger(level="L1")
+    debugger.start()
+    for view in views:
+        torch.clone(view)
+    debugger.stop()
+    debugger.step()
+    assert debugger._capture.faults == 0
+    calls = json.loads((dump.rank_directory() / "dump.json").read_text())["data"]
+    for number, view in enumerate(views):
+        got, host = calls[f"Torch.clone.{number}.forward"]["input_args"][0], view.cpu()
+        what = (number, view.dtype, view.shape, got)
+        assert got["Max"] == host.max().item() and got["Min"] == host.min().item(), what
+        if view.dtype in (torch.float16, torch.bfloat16, torch.float32) and view.dim() > 0:
+            # Given in the tensor's own type: the norm of many float16 is beyond its range.
+            mean, norm = (value.to(view.dtype).item() for value in (host.double().mean(), host.double().norm()))
+            tolerance = {torch.float16: 2e-3, torch.bfloat16: 1e-2}.get(view.dtype, 1e-5)
+            assert math.isclose(got["Norm"], norm, rel_tol=tolerance), what
+            assert math.isclose(got["Mean"], mean, rel_tol=tolerance, abs_tol=1e-4), what
+
+
+@needs_gpu
 def test_a_gpu_stream_of_its_own(dump) -> None:
     debugger = dump.debugger(level="L1")
     debugger.start()
@@ -240,11 +310,11 @@ def test_a_tensor_seen_again_unchanged_is_asked_for_once(dump, host_as_device) -
     reader = host_as_device.reader
     for _ in range(5):
         torch.sum(x)
-    seen = reader._next - reader._first
+    seen = reader.statistics.next_slot - reader.statistics.first_slot
     assert seen == 1 + 5  # x, and five results
     x.add_(1)
     torch.sum(x)
-    assert reader._next - reader._first > seen + 1  # x is another now
+    assert reader.statistics.next_slot - reader.statistics.first_slot > seen + 1  # x is another now
     debugger.stop()
     debugger.step()
     calls = json.loads((dump.rank_directory() / "dump.json").read_text())["data"]
@@ -330,6 +400,82 @@ def test_an_alarm_while_the_device_delivers_is_the_programs_and_holds_nothing_up
     debugger.step()
     output = json.loads((dump.rank_directory() / "dump.json").read_text())["data"]["Torch.add.0.forward"]["output"][0]
     assert output["shape"] == [4] and output["Max"] is None
+
+
+def _one_call(dump, step: int = 0) -> dict:
+    """Output of the first call of a step."""
+    calls = json.loads((dump.rank_directory(step) / "dump.json").read_text())["data"]
+    return calls["Torch.add.0.forward"]["output"][0]
+
+
+def test_a_kernel_that_fails_leaves_the_work_to_pytorch_and_says_so_once(dump, host_as_cuda) -> None:
+    debugger = dump.debugger(level="L1")
+    host_as_cuda.fail("cuLaunchKernel", 700)
+    for step in range(2):
+        debugger.start()
+        for _ in range(3):
+            torch.add(torch.ones(4), 1)
+        debugger.stop()
+        debugger.step()
+        assert _one_call(dump, step)["Max"] == 2.0
+    assert host_as_cuda.count("cuLaunchKernel") == 1
+    assert debugger._capture.faults == 1
+    told = (dump.rank_directory() / "dump_error_info.log").read_text()
+    assert told.count("cuLaunchKernel failed: CUDA_ERROR_FAKE (700)") == 1, told
+
+
+@pytest.mark.parametrize("where", ["cuMemcpyDtoHAsync", "cuEventSynchronize"])
+def test_numbers_of_the_kernel_that_do_not_arrive_are_null(dump, host_as_cuda, where) -> None:
+    debugger = dump.debugger(level="L1")
+    debugger.start()
+    assert torch.add(torch.ones(4), 1).tolist() == [2.0] * 4
+    host_as_cuda.fail(where)
+    debugger.stop()
+    host_as_cuda.fail(where, 0)
+    debugger.step()
+    output = _one_call(dump)
+    assert output["shape"] == [4] and output["Max"] is None and debugger._capture.faults == 1
+    debugger.start()
+    torch.add(torch.ones(4), 1)
+    debugger.stop()
+    debugger.step()
+    assert _one_call(dump, 1)["Max"] == 2.0
+
+
+def test_the_kernel_stays_out_of_a_captured_graph(dump, host_as_cuda) -> None:
+    debugger = dump.debugger(level="L1")
+    debugger.start()
+    host_as_cuda.capture(0)
+    LateDevice.capturing = True
+    torch.add(torch.ones(4), 1)
+    LateDevice.capturing = False
+    host_as_cuda.capture(-1)
+    torch.mul(torch.ones(4), 3)
+    debugger.stop()
+    debugger.step()
+    assert _one_call(dump)["Max"] is None
+    assert debugger._capture.faults == 0
+    calls = json.loads((dump.rank_directory() / "dump.json").read_text())["data"]
+    assert calls["Torch.mul.0.forward"]["output"][0]["Max"] == 3.0
+
+
+def test_content_the_kernel_has_seen_is_reduced_once(dump, host_as_cuda) -> None:
+    debugger = dump.debugger(level="L1")
+    debugger.start()
+    x = torch.ones(8)
+    for _ in range(5):
+        torch.sum(x)
+    assert host_as_cuda.count("cuLaunchKernel") == 1 + 5
+    x.add_(1)
+    torch.sum(x)
+    for i in range(20):
+        torch.neg(torch.full((64,), float(i)))  # freed: its memory comes back
+    debugger.stop()
+    debugger.step()
+    calls = json.loads((dump.rank_directory() / "dump.json").read_text())["data"]
+    assert calls["Torch.sum.4.forward"]["input_args"][0]["Max"] == 1.0
+    assert calls["Torch.sum.5.forward"]["input_args"][0]["Max"] == 2.0
+    assert [calls[f"Torch.neg.{i}.forward"]["input_args"][0]["Max"] for i in range(20)] == [float(i) for i in range(20)]
 
 
 def test_a_captured_graph_has_no_numbers(dump, host_as_device) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The Python tests under Debian's python3-torch 1.13.1. By default those of hooks,
 # names, numbers and exports, which PyTorch's age can change.
-stage_targets=(rankprobed rankprobe rankprobe_native rankprobe_analysis_native)
+stage_targets=(rankprobed rankprobe rankprobe_native rankprobe_analysis_native rankprobe_fake_cuda)
 stage_test() {
   local files=("$RANKPROBE_ROOT/tests/python")
   if [ "$selection" = default ]; then

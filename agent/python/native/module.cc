@@ -23,6 +23,7 @@
 #include "agent/python/native/torch/api_object.h"
 #include "agent/python/native/torch/capture.h"
 #include "agent/python/native/torch/capture_bindings.h"
+#include "agent/python/native/torch/device_bindings.h"
 #include "agent/runtime/recorder/recorder.h"
 #include "agent/runtime/recorder/step_requests.h"
 #include "agent/runtime/session/config_file.h"
@@ -530,4 +531,5 @@ PYBIND11_MODULE(_native, m) {
       .def("forget_empty_step", &PySession::ForgetEmptyStep)
       .def_property_readonly("current_step", &PySession::step);
   rankprobe::RegisterCapture(m);
+  rankprobe::RegisterDeviceStatistics(m);
 }

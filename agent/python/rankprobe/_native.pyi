@@ -235,6 +235,32 @@ class CallRedirect:
 def call_redirect(function: Any) -> CallRedirect | None:
     """None: not a function of C's."""
 
+class DeviceDelivery:
+    """Numbers on their way from devices: of the slots from `first` to `end` (exclusive)."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    def wait(self, address: int) -> None:
+        """Waits for the device, then writes four int64 a slot there. RuntimeError: the device failed, numbers are lost."""
+
+class DeviceStatistics:
+    """Statistics of tensors on CUDA devices, reduced by a kernel of ours; hands out the slots of all tensors on devices."""
+
+    def __init__(self, library: str) -> None:
+        """library: the driver's, loaded when it is first needed; "": none."""
+    def take_slot(self) -> int: ...
+    @property
+    def first_slot(self) -> int: ...
+    @property
+    def next_slot(self) -> int: ...
+    def take_error(self) -> str:
+        """What turned the kernel off, once; "": nothing."""
+    def devices(self) -> list[int]: ...
+    def take_pending(self, streams: dict[int, int]) -> DeviceDelivery:
+        """streams: of each device, the stream that the program computes in now."""
+
 def raise_later_if_programs(error: BaseException) -> bool:
     """Whether `error`, which was caught, was raised by a signal handler of the program, or is no Exception: it is raised
     again in the main thread, soon."""

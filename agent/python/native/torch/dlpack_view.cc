@@ -8,7 +8,7 @@ namespace {
 
 constexpr char kCapsule[] = "dlpack_exchange_api";
 constexpr uint32_t kMajor = 1;  // of DLPack's binary interface
-constexpr int32_t kCpu = 1;
+constexpr int32_t kCpu = 1, kCuda = 2;
 
 // DLPack's codes of element types.
 enum : uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
@@ -77,7 +77,8 @@ DlpackView::DlpackView(PyObject* capsule) {
 
 bool DlpackView::Read(PyObject* tensor, v1::DType* dtype, uintptr_t* address,
                       absl::InlinedVector<int64_t, 6>* shape,
-                      absl::InlinedVector<int64_t, 6>* strides) const {
+                      absl::InlinedVector<int64_t, 6>* strides,
+                      int* cuda_device) const {
   if (from_object_ == nullptr) return false;
   Tensor view = {};
   if (from_object_(tensor, &view) != 0) {
@@ -86,11 +87,13 @@ bool DlpackView::Read(PyObject* tensor, v1::DType* dtype, uintptr_t* address,
   }
   *dtype = DtypeOf(view.code, view.bits);
   if (*dtype == v1::DTYPE_UNSPECIFIED || view.lanes != 1 ||
-      view.device_type != kCpu || view.dimensions < 0 ||
+      (view.device_type != kCpu && view.device_type != kCuda) ||
+      view.dimensions < 0 ||
       (view.dimensions > 0 &&
        (view.shape == nullptr || view.strides == nullptr))) {
     return false;
   }
+  *cuda_device = view.device_type == kCuda ? view.device_id : -1;
   *address = reinterpret_cast<uintptr_t>(view.data) + view.byte_offset;
   shape->assign(view.shape, view.shape + view.dimensions);
   strides->assign(view.strides, view.strides + view.dimensions);

@@ -4,7 +4,8 @@
 // in place of six calls of Python methods.
 //
 // Immutable; needs the GIL. Failure: false, without a Python error, for what
-// is no dense CPU memory or has a dtype of which there is more to know.
+// is no dense memory of the CPU or of a CUDA device, or has a dtype of which
+// there is more to know.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_DLPACK_VIEW_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_DLPACK_VIEW_H_
 
@@ -24,9 +25,10 @@ class DlpackView {
   // `capsule` is Tensor.__dlpack_c_exchange_api__, None, or an unknown version.
   explicit DlpackView(PyObject* capsule);
 
+  // `cuda_device`: the number of the device; -1: the memory is the CPU's.
   bool Read(PyObject* tensor, v1::DType* dtype, uintptr_t* address,
             absl::InlinedVector<int64_t, 6>* shape,
-            absl::InlinedVector<int64_t, 6>* strides) const;
+            absl::InlinedVector<int64_t, 6>* strides, int* cuda_device) const;
 
  private:
   struct Tensor;

@@ -62,9 +62,18 @@ uint64_t StorageTokens::Token(uintptr_t storage, PyObject* tensor,
   return life.token;
 }
 
-bool ValueReader::ReadMemory(PyObject* tensor, PyTensorView* out) const {
+bool ValueReader::ReadMemory(PyObject* tensor, PyTensorView* out,
+                             int* cuda_device) const {
   const TorchBindings& t = *torch_;
-  if (!t.IsTrue(t.is_cpu, tensor)) return false;
+  *cuda_device = -1;
+  if (!t.IsTrue(t.is_cpu, tensor)) {
+    uint64_t device = 0;
+    if (!t.is_cuda || !t.IsTrue(t.is_cuda, tensor) ||
+        !t.CallInt(t.get_device, tensor, &device)) {
+      return false;
+    }
+    *cuda_device = static_cast<int>(device);
+  }
   const PyRef layout = t.Get(t.layout, tensor), dtype = t.Get(t.dtype, tensor);
   if (!layout || !dtype || layout.get() != t.strided.get()) {
     ClearOwnError();
@@ -81,12 +90,28 @@ bool ValueReader::ReadMemory(PyObject* tensor, PyTensorView* out) const {
   return true;
 }
 
-bool ValueReader::ReadPlain(PyObject* tensor, bool reuse,
+void ValueReader::Identify(PyObject* tensor, uint64_t* token, uint64_t* version,
+                           const PyTensorView& view) const {
+  const TorchBindings& t = *torch_;
+  int64_t counted = 0;
+  uint64_t offset = 0;
+  // An inference tensor has no version: never taken for seen.
+  if (view.address == 0 || !t.GetInt(t.version, tensor, &counted) ||
+      !t.CallInt(t.storage_offset, tensor, &offset)) {
+    return;
+  }
+  *token = tokens_->Token(view.address - offset * ElementSize(view.dtype),
+                          tensor, t);
+  *version = static_cast<uint64_t>(counted);
+}
+
+bool ValueReader::ReadPlain(PyObject* tensor, ReadMode mode,
                             PyTensorView* out) const {
   const TorchBindings& t = *torch_;
+  int cuda_device = -1;
   if (!t.dlpack.Read(tensor, &out->dtype, &out->address, &out->shape,
-                     &out->strides) &&
-      !ReadMemory(tensor, out)) {
+                     &out->strides, &cuda_device) &&
+      !ReadMemory(tensor, out, &cuda_device)) {
     return false;
   }
   const bool complex = out->dtype == v1::DTYPE_COMPLEX32 ||
@@ -100,27 +125,54 @@ bool ValueReader::ReadPlain(PyObject* tensor, bool reuse,
     return false;
   }
   out->requires_grad = t.IsTrue(t.requires_grad, tensor);
+  if (cuda_device >= 0) return ReduceOnDevice(tensor, mode, cuda_device, out);
   out->keep = PyRef::Share(tensor);
   uint64_t bytes = ElementSize(out->dtype);
   for (const int64_t size : out->shape) bytes *= static_cast<uint64_t>(size);
   // Reading a small tensor again costs less than knowing it.
-  if (bytes < kReuseBytes) reuse = false;
-  int64_t version = 0;
-  uint64_t offset = 0;
-  // An inference tensor has no version: never taken for seen.
-  if (reuse && out->address != 0 && t.GetInt(t.version, tensor, &version) &&
-      t.CallInt(t.storage_offset, tensor, &offset)) {
-    const uintptr_t storage = out->address - offset * ElementSize(out->dtype);
-    out->identity.storage = reinterpret_cast<const void*>(
-        tokens_->Token(storage, tensor, t));  // NOLINT: a number as a key
-    out->identity.version = static_cast<uint64_t>(version);
+  if (mode.reuse && bytes >= kReuseBytes) {
+    uint64_t token = 0;
+    Identify(tensor, &token, &out->identity.version, *out);
+    out->identity.storage =
+        reinterpret_cast<const void*>(token);  // NOLINT: a number as a key
   }
+  return true;
+}
+
+bool ValueReader::ReduceOnDevice(PyObject* tensor, ReadMode mode,
+                                 int cuda_device, PyTensorView* out) const {
+  const TorchBindings& t = *torch_;
+  if (t.device_statistics == nullptr ||
+      mode.needs != RecordedCall::Needs::kNumbers) {
+    return false;
+  }
+  DeviceStatistics::Tensor launch;
+  const PyRef number = PyRef::Steal(PyLong_FromLong(cuda_device));
+  uint64_t stream = 0;
+  if (!number || !t.CallInt(t.raw_stream, number.get(), &stream)) {
+    ClearOwnError();
+    return false;
+  }
+  launch.view = out->Info().view;
+  launch.device = cuda_device;
+  launch.stream = static_cast<uintptr_t>(stream);
+  launch.generation = tokens_->device_generation();
+  if (mode.reuse) Identify(tensor, &launch.storage, &launch.version, *out);
+  const absl::StatusOr<uint64_t> slot = t.device_statistics->Reduce(launch);
+  if (!slot.ok()) return false;
+  if (t.device_statistics->full()) tokens_->WantFinish();
+  out->slot = *slot;
+  out->arrival = Arrival::kNumbers;
+  // Nothing on the host may read it.
+  out->address = 0;
   return true;
 }
 
 std::string ValueReader::Digest(PyObject* tensor, uint64_t limit_bytes) const {
   PyTensorView view;
-  if (!torch_->IsPlainTensor(tensor) || !ReadPlain(tensor, false, &view) ||
+  // kNow: what lies on a device is not read.
+  if (!torch_->IsPlainTensor(tensor) ||
+      !ReadPlain(tensor, {false, RecordedCall::Needs::kNow}, &view) ||
       view.address == 0) {
     return "";
   }

@@ -378,7 +378,7 @@ PyValue ValueReader::ReadTensor(PyObject* tensor, ReadMode mode) const {
   out.kind = PyValue::Kind::kTensor;
   out.tensor = std::make_unique<PyTensorView>();
   if (!torch_->IsPlainTensor(tensor) ||
-      !ReadPlain(tensor, mode.reuse, out.tensor.get())) {
+      !ReadPlain(tensor, mode, out.tensor.get())) {
     *out.tensor = PyTensorView();
     if (!ReadDescribed(tensor, mode, out.tensor.get())) return PyValue();
   }

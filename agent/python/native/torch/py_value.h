@@ -122,9 +122,16 @@ class ValueReader {
 
  private:
   PyValue ReadTensor(PyObject* tensor, ReadMode mode) const;
-  bool ReadPlain(PyObject* tensor, bool reuse, PyTensorView* out) const;
-  // Where its elements are, by PyTorch's descriptors.
-  bool ReadMemory(PyObject* tensor, PyTensorView* out) const;
+  bool ReadPlain(PyObject* tensor, ReadMode mode, PyTensorView* out) const;
+  // Where its elements are, by PyTorch's descriptors. `cuda_device`: see
+  // DlpackView::Read.
+  bool ReadMemory(PyObject* tensor, PyTensorView* out, int* cuda_device) const;
+  // Where they lie on a CUDA device: has their statistics reduced there.
+  bool ReduceOnDevice(PyObject* tensor, ReadMode mode, int cuda_device,
+                      PyTensorView* out) const;
+  // Which content it is, if that can be told; `out` has address and dtype.
+  void Identify(PyObject* tensor, uint64_t* token, uint64_t* version,
+                const PyTensorView& out) const;
   bool ReadDescribed(PyObject* tensor, ReadMode mode, PyTensorView* out) const;
   PyValue ReadValue(PyObject* object, ReadMode mode, const char* keyword,
                     ReadBudget* budget) const;

@@ -69,6 +69,12 @@ TorchBindings::TorchBindings(const py::dict& names)
   finish_devices = take("finish_devices");
   convert = take("convert");
   source_line = take("source_line");
+  if (const PyRef statistics = take("device_statistics", true); statistics) {
+    device_statistics = py::handle(statistics.get()).cast<DeviceStatistics*>();
+    is_cuda = take("is_cuda");
+    get_device = take("get_device");
+    raw_stream = take("raw_stream");
+  }
   dlpack = DlpackView(take("dlpack_table", true).get());
   for (const auto& [key, value] : py::dict(names["dtypes"])) {
     const v1::DType type = ParseDtype(py::str(value).cast<std::string>());

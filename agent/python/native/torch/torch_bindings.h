@@ -17,6 +17,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "agent/python/native/session/py_ref.h"
 #include "agent/python/native/torch/dlpack_view.h"
+#include "agent/runtime/device/device_statistics.h"
 #include "rankprobe/v1/types.pb.h"
 
 namespace rankprobe {
@@ -98,6 +99,10 @@ class TorchBindings {
   // gradient_sum(a, b), which changes neither; gradient_outside(all, inside): the
   // rest, None where there is none.
   PyRef gradient_sum, gradient_outside;
+  // Of CUDA devices; null or absent where there are none. raw_stream(device) ->
+  // the stream that is current, as a number.
+  DeviceStatistics* device_statistics = nullptr;
+  PyRef is_cuda, get_device, raw_stream;
   // frame_line(file, line) -> the source line.
   PyRef source_line;
 

@@ -2,10 +2,15 @@
 """Tensors on accelerators, read without waiting for the device.
 
 While training runs, a tensor's numbers are asked for in the stream that made
-it: reductions whose 0-dimensional results stay on the device, or a copy of its
-bytes into pinned host memory. At the end of the step one copy brings all numbers
-to the host, and only there is the device waited for. A tensor seen again
-unchanged is asked for once.
+it: reductions whose results stay on the device, or a copy of its bytes into
+pinned host memory. At the end of the step one copy brings all numbers to the
+host, and only there is the device waited for. A tensor seen again unchanged is
+asked for once.
+
+On CUDA devices the native code reduces a tensor by one kernel of ours before
+anything here is called (DeviceStatistics of agent/runtime/device). What that
+kernel cannot do, and other devices, come here and are reduced by operators of
+PyTorch.
 
 Works with every backend of PyTorch that has streams and events (torch.cuda,
 torch.npu, torch.xpu); tensors of others are copied at once. Nothing is asked
@@ -168,6 +173,14 @@ def backend_of(device: torch.device) -> Any:
     return backend if backend is not None and all(hasattr(backend, name) for name in needed) else None
 
 
+# The library of NVIDIA's driver: loaded already where PyTorch has a CUDA device.
+CUDA_DRIVER = "libcuda.so.1" if torch.version.cuda is not None else ""
+
+
+# current_raw_stream(device) -> the handle of the current stream of a CUDA device.
+current_raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _device: 0)
+
+
 class DeviceReader:
     """Hands out slots for tensors on devices and delivers them. Thread-safe.
 
@@ -178,7 +191,7 @@ class DeviceReader:
         self._find_backend = find_backend
         self._lock = threading.Lock()
         self._work: dict[torch.device, _DeviceWork] = {}
-        self._first = self._next = 1
+        self.statistics = _native.DeviceStatistics(CUDA_DRIVER)
         self._copied_bytes = 0
         self._copies: list[torch.Tensor] = []
         # By content: (weak tensor, generation, fields).
@@ -208,6 +221,8 @@ class DeviceReader:
             return {}
 
     def _read(self, tensor: torch.Tensor, origin: torch.Tensor, needs: int, generation: int) -> dict[str, Any]:
+        if error := self.statistics.take_error():
+            self.tell(f"tensors on CUDA devices are reduced by operators of PyTorch from now on, which is slower: {error}")
         backend = self._find_backend(tensor.device)
         if backend is not None and getattr(backend, "is_current_stream_capturing", lambda: False)():
             return {}
@@ -229,18 +244,17 @@ class DeviceReader:
             if work is None:
                 work = self._work[tensor.device] = _DeviceWork(backend, tensor.device)
             work.note_stream()
-            slot = self._next
-            self._next += 1
+            slot, first = self.statistics.take_slot(), self.statistics.first_slot
             fields: dict[str, Any] = {"slot": slot}
             if needs == NUMBERS:
-                work.reduce(tensor, _WORDS * (slot - self._first))
+                work.reduce(tensor, _WORDS * (slot - first))
             else:
                 host = pinned(tensor.shape, tensor.dtype)
                 host.copy_(tensor, non_blocking=True)
                 self._copies.append(host)
                 self._copied_bytes += host.numel() * host.element_size()
                 fields.update(memory_of(host))
-            if self._copied_bytes > MAX_COPIED_BYTES or self._next - self._first > MAX_SLOTS:
+            if self._copied_bytes > MAX_COPIED_BYTES or slot - first >= MAX_SLOTS:
                 fields["full"] = True
                 key = None
             if key is not None:
@@ -253,12 +267,14 @@ class DeviceReader:
         Waits for the devices. Address 0: nothing came.
         """
         with self._lock:
-            first, end = self._first, self._next
+            streams = {device: current_raw_stream(device) for device in self.statistics.devices()}
+            delivery = self.statistics.take_pending(streams)
+            first, end = delivery.first, delivery.end
             if first == end:
                 return first, end, 0, None
             work, self._work = self._work, {}
             copies, self._copies = self._copies, []
-            self._first, self._copied_bytes = end, 0
+            self._copied_bytes = 0
             self._seen.clear()
             with torch.no_grad():
                 try:
@@ -270,6 +286,7 @@ class DeviceReader:
             numbers = torch.zeros((end - first) * _WORDS, dtype=torch.int64, device="cpu")
             for copy in waiting:
                 copy.wait(numbers)
+            delivery.wait(numbers.data_ptr())
         except Exception as error:  # noqa: BLE001 - the device failed: the user's to hear
             self._tell_lost(error)
             return first, end, 0, copies

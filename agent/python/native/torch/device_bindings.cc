@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/python/native/torch/device_bindings.h"
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+
+#include "agent/runtime/device/device_statistics.h"
+#include "agent/runtime/device/statistics_kernel_ptx.h"
+#include "pybind11/stl.h"
+
+namespace py = pybind11;
+
+namespace rankprobe {
+
+void RegisterDeviceStatistics(py::module_& m) {
+  py::class_<DeviceStatistics> statistics(
+      m, "DeviceStatistics",
+      "Statistics of tensors on CUDA devices, reduced by a kernel of ours.");
+  py::class_<DeviceStatistics::Delivery>(m, "DeviceDelivery",
+                                         "Numbers on their way from devices.")
+      .def_property_readonly("first", &DeviceStatistics::Delivery::first)
+      .def_property_readonly("end", &DeviceStatistics::Delivery::end)
+      .def(
+          "wait",
+          [](DeviceStatistics::Delivery& delivery, uintptr_t address) {
+            absl::Status status;
+            {
+              const py::gil_scoped_release release;
+              status = delivery.Wait(reinterpret_cast<ReducedNumbers*>(
+                  address));  // NOLINT: as data_ptr() gives it
+            }
+            if (!status.ok())
+              throw std::runtime_error(std::string(status.message()));
+          },
+          py::arg("address"));
+  statistics
+      .def(py::init([](const std::string& library) {
+             return std::make_unique<DeviceStatistics>(library,
+                                                       kStatisticsKernelPtx);
+           }),
+           py::arg("library"))
+      .def("take_slot", &DeviceStatistics::TakeSlot)
+      .def_property_readonly("first_slot", &DeviceStatistics::first_slot)
+      .def_property_readonly("next_slot", &DeviceStatistics::next_slot)
+      .def("take_error", &DeviceStatistics::TakeError)
+      .def("devices", &DeviceStatistics::Devices)
+      .def(
+          "take_pending",
+          [](DeviceStatistics& self,
+             const std::unordered_map<int, uintptr_t>& streams) {
+            return self.TakePending({streams.begin(), streams.end()});
+          },
+          py::arg("streams"), py::keep_alive<0, 1>());
+}
+
+}  // namespace rankprobe

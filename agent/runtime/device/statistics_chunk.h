@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory for the numbers of up to 16,384 tensors that were reduced in one stream:
+// partial results on a device, their sums, and the pinned host memory that the
+// sums are copied to. The room for partial results is used again behind the
+// kernel that adds them up, which the order of the stream makes safe.
+//
+// Owner: DeviceStatistics, and a Delivery while the copy is under way. Not
+// thread-safe. The caller has made the device's context current.
+#ifndef RANKPROBE_AGENT_RUNTIME_DEVICE_STATISTICS_CHUNK_H_
+#define RANKPROBE_AGENT_RUNTIME_DEVICE_STATISTICS_CHUNK_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "agent/runtime/device/cuda_driver.h"
+#include "common/tensor/summary.h"
+#include "rankprobe/v1/types.pb.h"
+
+namespace rankprobe {
+
+class StatisticsChunk {
+ public:
+  // What the kernels left of one tensor.
+  struct Slot {
+    uint64_t number = 0;
+    v1::DType dtype = v1::DTYPE_UNSPECIFIED;
+    // Of the tensor, and how often each of those that were read counts.
+    uint64_t elements = 0;
+    int64_t repeat = 1;
+  };
+  struct Place {
+    CuDevicePointer partials = 0, header = 0;
+  };
+  static constexpr uint32_t kSlots = 16 << 10;
+  static constexpr uint32_t kPartials = 64 << 10;
+
+  static absl::StatusOr<std::unique_ptr<StatisticsChunk>> Create(
+      const CudaDriver& driver, CuContext context);
+  // Frees nothing: that needs a driver that still works, see Free.
+  ~StatisticsChunk() = default;
+  StatisticsChunk(const StatisticsChunk&) = delete;
+  StatisticsChunk& operator=(const StatisticsChunk&) = delete;
+
+  CuContext context() const { return context_; }
+  bool empty() const { return slots_.empty(); }
+  uintptr_t stream() const { return stream_; }
+  // For the tensors of this stream from now on; it is empty.
+  void Begin(uintptr_t stream) { stream_ = stream; }
+  bool HasSlot() const { return slots_.size() < kSlots; }
+  bool HasRoom(uint32_t partials) const {
+    return kPartials - partials_ >= partials;
+  }
+  // Queues, in its own stream, the sums of what it holds: there is room again.
+  absl::Status Fold(const CudaDriver& driver, CuFunction fold);
+  // Where the next tensor's results go; taken by Add, once the launch is made.
+  Place Next() const;
+  void Add(const Slot& slot, uint32_t partials);
+  // Queues, in `stream`, which is behind its own, the sums and their copy to the
+  // host.
+  absl::Status Collect(const CudaDriver& driver, CuFunction fold,
+                       CuStream stream);
+  // Waits for Collect's copy. Writes to numbers[slot.number - first].
+  absl::Status Wait(const CudaDriver& driver, uint64_t first,
+                    ReducedNumbers* numbers);
+  void Clear();
+  // Waits for what still writes here. Not used after that.
+  void Free(const CudaDriver& driver);
+
+ private:
+  StatisticsChunk() = default;
+  absl::Status FoldIn(const CudaDriver& driver, CuFunction fold,
+                      CuStream stream);
+
+  uintptr_t stream_ = 0;
+  CuContext context_ = nullptr;
+  CuDevicePointer device_ = 0;
+  void* host_ = nullptr;
+  CuEvent copied_ = nullptr;
+  std::vector<Slot> slots_;
+  // Partials in use, and slots whose sums are queued.
+  uint32_t partials_ = 0;
+  size_t folded_ = 0;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_DEVICE_STATISTICS_CHUNK_H_
