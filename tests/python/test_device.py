@@ -108,6 +108,7 @@ def host_as_cuda(host_as_device, monkeypatch):
     before = _bindings.bindings
     monkeypatch.setattr(_device, "CUDA_DRIVER", FakeCuda.PATH)
     monkeypatch.setattr(_device, "current_raw_stream", lambda _device: 0)
+    monkeypatch.setattr(_device, "cuda_device", lambda _tensor: 0)
     monkeypatch.setattr(_bindings, "bindings", lambda devices: {
         **before(devices), "is_cuda": property(lambda _tensor: True), "get_device": lambda _tensor: 0})
     return FakeCuda()
@@ -422,6 +423,23 @@ def test_a_kernel_that_fails_leaves_the_work_to_pytorch_and_says_so_once(dump, h
     assert debugger._capture.faults == 1
     told = (dump.rank_directory() / "dump_error_info.log").read_text()
     assert told.count("cuLaunchKernel failed: CUDA_ERROR_FAKE (700)") == 1, told
+
+
+class _Subclass(torch.Tensor):
+    """Not read by descriptors, as DTensor is not."""
+
+
+def test_a_subclass_is_reduced_by_the_kernel_too(dump, host_as_cuda) -> None:
+    debugger = dump.debugger(level="L1")
+    x = torch.arange(6.0).reshape(2, 3).t().as_subclass(_Subclass)
+    debugger.start()
+    torch.add(x, 1)
+    torch.add(x, 1)
+    # x once, and the outputs.
+    assert host_as_cuda.count("cuLaunchKernel") == 3
+    debugger.stop()
+    debugger.step()
+    assert _one_call(dump)["Max"] == 6.0 and _one_call(dump)["Min"] == 1.0
 
 
 @pytest.mark.parametrize("where", ["cuMemcpyDtoHAsync", "cuEventSynchronize"])

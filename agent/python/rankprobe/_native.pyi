@@ -4,7 +4,7 @@
 # A tensor is a NumPy array or a torch tensor of any PyTorch: read by address,
 # shape, strides and dtype.
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Optional, TypedDict
 
 __version__: str
 
@@ -250,6 +250,13 @@ class DeviceStatistics:
 
     def __init__(self, library: str) -> None:
         """library: the driver's, loaded when it is first needed; "": none."""
+    def reduce(self, dtype: str, address: int, shape: tuple[int, ...], strides: tuple[int, ...], device: int,
+               stream: int) -> Optional[int]:
+        """The slot of the numbers of a tensor with elements, written by what `stream` holds by now; strides in elements.
+        None: not a tensor for the kernel, or not now."""
+    @property
+    def full(self) -> bool:
+        """As much lies on the devices as should: take it."""
     def take_slot(self) -> int: ...
     @property
     def first_slot(self) -> int: ...

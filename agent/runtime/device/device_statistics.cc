@@ -251,10 +251,10 @@ absl::StatusOr<uint64_t> DeviceStatistics::Reduce(const Tensor& tensor) {
     return absl::UnimplementedError("not for the kernel");
   const absl::MutexLock lock(&mutex_);
   if (is_off_) return absl::UnimplementedError("the kernel is off");
-  if (generation_ != tensor.generation) seen_.clear();
-  generation_ = tensor.generation;
   uint64_t* known = nullptr;
   if (tensor.storage != 0) {
+    if (generation_ != tensor.generation) seen_.clear();
+    generation_ = tensor.generation;
     auto [it, is_new] = seen_.try_emplace(
         Key{tensor.storage, tensor.version, tensor.device, tensor.view.dtype,
             layout.data, layout.sizes, layout.strides, layout.repeat});

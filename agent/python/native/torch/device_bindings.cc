@@ -2,12 +2,15 @@
 #include "agent/python/native/torch/device_bindings.h"
 
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "agent/runtime/device/device_statistics.h"
 #include "agent/runtime/device/statistics_kernel_ptx.h"
+#include "common/tensor/dtype.h"
 #include "pybind11/stl.h"
 
 namespace py = pybind11;
@@ -41,6 +44,23 @@ void RegisterDeviceStatistics(py::module_& m) {
                                                        kStatisticsKernelPtx);
            }),
            py::arg("library"))
+      .def(
+          "reduce",
+          [](DeviceStatistics& self, const std::string& dtype,
+             uintptr_t address, const std::vector<int64_t>& shape,
+             const std::vector<int64_t>& strides, int device,
+             uintptr_t stream) -> std::optional<uint64_t> {
+            DeviceStatistics::Tensor tensor;
+            tensor.view = {reinterpret_cast<const void*>(address),  // NOLINT
+                           ParseDtype(dtype), shape, strides};
+            tensor.device = device;
+            tensor.stream = stream;
+            const absl::StatusOr<uint64_t> slot = self.Reduce(tensor);
+            return slot.ok() ? std::optional(*slot) : std::nullopt;
+          },
+          py::arg("dtype"), py::arg("address"), py::arg("shape"),
+          py::arg("strides"), py::arg("device"), py::arg("stream"))
+      .def_property_readonly("full", &DeviceStatistics::full)
       .def("take_slot", &DeviceStatistics::TakeSlot)
       .def_property_readonly("first_slot", &DeviceStatistics::first_slot)
       .def_property_readonly("next_slot", &DeviceStatistics::next_slot)

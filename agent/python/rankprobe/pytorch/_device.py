@@ -7,10 +7,11 @@ pinned host memory. At the end of the step one copy brings all numbers to the
 host, and only there is the device waited for. A tensor seen again unchanged is
 asked for once.
 
-On CUDA devices the native code reduces a tensor by one kernel of ours before
-anything here is called (DeviceStatistics of agent/runtime/device). What that
-kernel cannot do, and other devices, come here and are reduced by operators of
-PyTorch.
+On CUDA devices one kernel of ours reduces a tensor (DeviceStatistics of
+agent/runtime/device): the native code launches it before anything here is called,
+and here it is launched for what the native code does not read itself (subclasses,
+DTensor). What that kernel cannot do, and other devices, are reduced by operators
+of PyTorch.
 
 Works with every backend of PyTorch that has streams and events (torch.cuda,
 torch.npu, torch.xpu); tensors of others are copied at once. Nothing is asked
@@ -181,6 +182,11 @@ CUDA_DRIVER = "libcuda.so.1" if torch.version.cuda is not None else ""
 current_raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _device: 0)
 
 
+def cuda_device(tensor: torch.Tensor) -> int:
+    """The number of the CUDA device that it lies on; -1: on none."""
+    return tensor.get_device() if tensor.is_cuda else -1
+
+
 class DeviceReader:
     """Hands out slots for tensors on devices and delivers them. Thread-safe.
 
@@ -240,12 +246,18 @@ class DeviceReader:
                     alive = known[0]()
                     if alive is not None and alive.data_ptr() == key[0]:
                         return known[2]
+            slot = self._reduced(tensor) if needs == NUMBERS else None
+            if slot is not None:
+                fields: dict[str, Any] = {"slot": slot, "full": self.statistics.full}
+                if key is not None:
+                    self._seen[key] = (weakref.ref(origin), generation, fields)
+                return fields
             work = self._work.get(tensor.device)
             if work is None:
                 work = self._work[tensor.device] = _DeviceWork(backend, tensor.device)
             work.note_stream()
             slot, first = self.statistics.take_slot(), self.statistics.first_slot
-            fields: dict[str, Any] = {"slot": slot}
+            fields = {"slot": slot}
             if needs == NUMBERS:
                 work.reduce(tensor, _WORDS * (slot - first))
             else:
@@ -260,6 +272,14 @@ class DeviceReader:
             if key is not None:
                 self._seen[key] = (weakref.ref(origin), generation, fields)
             return fields
+
+    def _reduced(self, tensor: torch.Tensor) -> Optional[int]:
+        """The slot of what our kernel reduces; None: it does not."""
+        device = cuda_device(tensor) if CUDA_DRIVER else -1
+        if device < 0:
+            return None
+        return self.statistics.reduce(str(tensor.dtype), tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()),
+                                      device, current_raw_stream(device))
 
     def finish(self) -> tuple[int, int, int, Any]:
         """(first slot, end slot, address of four int64 a slot, what keeps them).
