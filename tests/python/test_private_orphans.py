@@ -22,6 +22,7 @@ from test_private_endings import HERE, RECORDS, _calls, _ended, _run, environmen
 sys.path.insert(0, str(HERE.parent / "crash"))
 
 import private_rounds
+from rankprobe._job_directory import KILLED
 
 # It looks once a second, and gives up after ten.
 ALONE_SECONDS = 60
@@ -212,3 +213,16 @@ def test_a_late_collector_is_ended_with_the_directory_and_a_standby_is_not(tmp_p
         for process in processes:
             process.kill()
             process.communicate()
+
+
+@pytest.mark.parametrize("end", ["kill -9 $$", f"exit {KILLED}"], ids=["the_starter", "the_supervisor"])
+def test_a_supervisor_that_is_killed_while_it_starts_is_started_again(tmp_path: pathlib.Path, environment, end: str) -> None:  # noqa: F811
+    """private_rounds, seed 11, round 1, on a busy machine: the rank recorded nothing."""
+    python, dump = tmp_path / "python", tmp_path / "dump"
+    python.write_text(f"#!/bin/sh\nif mkdir {tmp_path}/killed 2> /dev/null; then {end}; fi\nexec {sys.executable} \"$@\"\n")
+    python.chmod(0o700)
+    done = subprocess.run([sys.executable, "-c", f"import sys\nsys.executable = {str(python)!r}{RECORDS}for _ in steps(1): pass",
+                           dump], env=environment, capture_output=True, text=True, timeout=120)
+    assert (tmp_path / "killed").is_dir() and done.returncode == 0 and "no private collector" not in done.stderr, done.stderr
+    _ended(dump)
+    assert _calls(dump) == {"step0": ["Torch.relu.0.forward"]}

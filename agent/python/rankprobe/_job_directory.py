@@ -45,6 +45,8 @@ from typing import Callable, Iterator, NamedTuple, Optional
 
 # Free space that the collector leaves to the training: it goes on, and the records wait.
 MIN_FREE_BYTES = 64 << 20
+# Exit code of what starts a supervisor that was killed before it said how it went.
+KILLED = 2
 _REMOVE_SECONDS = 5.0
 SUPERVISOR = pathlib.Path(__file__).resolve().with_name("_supervise.py")
 

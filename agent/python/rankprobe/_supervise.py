@@ -37,11 +37,11 @@ sys.path.append(os.path.dirname(os.path.abspath(__file__)))
 if TYPE_CHECKING:
     from rankprobe._collector_process import Collector
     from rankprobe._ending import Ending
-    from rankprobe._job_directory import Failed, JobDirectory, lock, say
+    from rankprobe._job_directory import KILLED, Failed, JobDirectory, lock, say
 else:  # beside this script, without the package
     from _collector_process import Collector
     from _ending import Ending
-    from _job_directory import Failed, JobDirectory, lock, say
+    from _job_directory import KILLED, Failed, JobDirectory, lock, say
 
 # A collector looks now and then whether there is a supervisor.
 _LOOK_SECONDS = 1.0
@@ -261,14 +261,15 @@ def finish(directory: pathlib.Path, target: Optional[str]) -> int:
 def _detach(directory: pathlib.Path, soon: bool) -> int:
     """The supervisor as a process without a parent; 0 when it has started."""
     told, tell = os.pipe()
-    if os.fork():
+    if supervisor := os.fork():
         os.close(tell)
         fault = b""
         while data := os.read(told, 65536):
             fault += data
         if fault != b"\n":
             say(fault.decode(errors="replace").strip() or "the supervisor has ended")
-        return int(fault != b"\n")
+        killed = not fault and os.WIFSIGNALED(os.waitpid(supervisor, 0)[1])
+        return KILLED if killed else int(fault != b"\n")
     os.close(told)
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_IGN)

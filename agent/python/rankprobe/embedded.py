@@ -34,7 +34,7 @@ import zlib
 from typing import Any, Iterator, Optional
 
 from ._inputs import show
-from ._job_directory import MIN_FREE_BYTES, Failed, lost_name, note_of, open_own
+from ._job_directory import KILLED, MIN_FREE_BYTES, Failed, lost_name, note_of, open_own
 from ._manifests import read_runs
 from ._say import say
 
@@ -287,11 +287,14 @@ class EmbeddedCollector:
         words = [sys.executable, "-I", "-S", str(_SUPERVISOR), str(self.directory), *(["--soon"] if soon else [])]
         path = self.directory / "collector.log"
         with open(path, "ab") as log:
-            try:
-                code = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                                      timeout=2 * _START_SECONDS).returncode
-            except subprocess.TimeoutExpired:
-                code = 1
+            for _ in range(2):
+                try:
+                    code = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                                          timeout=2 * _START_SECONDS).returncode
+                except subprocess.TimeoutExpired:
+                    code = 1
+                if code >= 0 and code != KILLED:  # not killed while it started
+                    break
         if code != 0 and not soon:
             raise RuntimeError(f"the private collector did not start: {path.read_text(errors='replace')[-2000:]}")
 
