@@ -102,6 +102,25 @@ bool AnyOf(const IntSet& steps, int64_t first, int64_t last) {
          });
 }
 
+// What the process said is lost, without what has come after all.
+std::optional<v1::Undelivered> StillLost(const v1::IncarnationRow& row) {
+  if (!row.has_undelivered()) return std::nullopt;
+  v1::Undelivered left = row.undelivered();
+  const uint64_t came = row.committed_sequence();
+  if (left.last_sequence() == 0 || came <= left.after_sequence()) return left;
+  if (came < left.last_sequence()) {
+    left.set_reason(absl::StrCat(
+        left.reason(), "; as the process said, and frames ",
+        left.after_sequence() + 1, " to ", came, " of those up to ",
+        left.last_sequence(), " have come since: less is lost"));
+    return left;
+  }
+  left.set_records(left.unframed_records());
+  left.set_payloads(left.unframed_payloads());
+  if (left.records() + left.payloads() == 0) return std::nullopt;
+  return left;
+}
+
 }  // namespace
 
 std::string ProcessDirectory(const v1::StepInfo& step) {
@@ -119,10 +138,10 @@ std::string LossReasonName(v1::LossReason reason) {
 
 std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row,
                                             const IntSet& steps) {
+  const std::optional<v1::Undelivered> left = StillLost(row);
   const bool undelivered =
-      row.has_undelivered() && (!row.undelivered().has_first_step() ||
-                                AnyOf(steps, row.undelivered().first_step(),
-                                      row.undelivered().last_step()));
+      left.has_value() && (!left->has_first_step() ||
+                           AnyOf(steps, left->first_step(), left->last_step()));
   // What is here of a step says itself how whole it is.
   const bool unheard =
       row.dumping_in() != 0 && AnyOf(steps, row.last_step() + 1, INT64_MAX);
@@ -139,8 +158,9 @@ std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row,
 }
 
 std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row) {
+  const std::optional<v1::Undelivered> left = StillLost(row);
   if (row.lost_frames() == 0 && row.refused_frames() == 0 &&
-      !row.has_undelivered() && row.dumping_in() == 0)
+      !left.has_value() && row.dumping_in() == 0)
     return std::nullopt;
   v1::StepLedger ledger;
   ledger.set_step(-1);
@@ -166,21 +186,23 @@ std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row) {
   }
   for (const v1::RefusalRow& refusal : row.refusals())
     AddGap(RefusedName(), 0, 0, RefusalText(refusal), &ledger);
-  if (row.has_undelivered()) {
-    const v1::Undelivered& left = row.undelivered();
-    AddGap(LossReasonName(v1::LOSS_REASON_PROCESS_EXIT), left.records(),
-           left.payloads(),
-           absl::StrCat(left.has_first_step()
-                            ? absl::StrCat("steps ", left.first_step(), " to ",
-                                           left.last_step(), ": ")
+  if (left.has_value()) {
+    AddGap(LossReasonName(v1::LOSS_REASON_PROCESS_EXIT), left->records(),
+           left->payloads(),
+           absl::StrCat(left->has_first_step()
+                            ? absl::StrCat("steps ", left->first_step(), " to ",
+                                           left->last_step(), ": ")
                             : "",
-                        left.reason()),
+                        left->reason()),
            &ledger);
   }
   if (row.dumping_in() != 0) {
     AddGap("NOT_HEARD_OF", 0, 0,
-           absl::StrCat("it was dumping when the collector ended, and has not "
-                        "come back: ",
+           absl::StrCat("it was dumping when ",
+                        row.dumping_in() == kCutOffLife
+                            ? "its connection ended, said no goodbye"
+                            : "the collector ended",
+                        ", and has not come back: ",
                         row.committed_sequence() > 0
                             ? absl::StrCat("its newest records here are of "
                                            "step ",

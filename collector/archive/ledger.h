@@ -31,10 +31,10 @@ std::string LossReasonName(v1::LossReason reason);
 v1::StepLedger SummarizeStep(const v1::StepInfo& info);
 
 // Frames of a process that are not in the archive: gone with the collector's
-// machine, refused, never delivered, or perhaps recorded after a collector had
-// ended to which it did not come back. Nobody knows all of their steps: the
-// entry's step is -1. Of the first two its gaps count no records, which gaps of
-// the steps count. None: it has no such frames.
+// machine, refused, never delivered, or perhaps recorded after a connection had
+// ended without a goodbye and the process did not come back. Nobody knows all of
+// their steps: the entry's step is -1. Of the first two its gaps count no records,
+// which gaps of the steps count. None: it has no such frames.
 std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row);
 // The same; none, too, if nothing of it can be of these steps.
 std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row,

@@ -202,6 +202,48 @@ TEST(AccountFramesTest, WhatMayBeMissingOfTheChosenSteps) {
   EXPECT_FALSE(AccountFrames(row, IntSet({4, 10})).has_value());
 }
 
+TEST(AccountFramesTest, AConnectionThatEndedWithoutAGoodbye) {
+  v1::IncarnationRow row;
+  row.set_committed_sequence(4);
+  row.set_last_step(12);
+  row.set_dumping_in(kCutOffLife);
+  const auto ledger = AccountFrames(row);
+  ASSERT_TRUE(ledger.has_value());
+  EXPECT_EQ(ledger->state(), v1::StepLedger::STATE_GAPS);
+  EXPECT_EQ(
+      GapText(ledger->gaps(0)),
+      "lost NOT_HEARD_OF: (it was dumping when its connection ended, said "
+      "no goodbye, and has not come back: its newest records here are of "
+      "step 12, what it recorded after that is not known)");
+}
+
+// The acks of some frames never reached the process, which counts them as lost.
+TEST(AccountFramesTest, WhatCameAfterTheFarewellIsNotLost) {
+  v1::IncarnationRow row;
+  row.set_committed_sequence(4);
+  v1::Undelivered* const left = row.mutable_undelivered();
+  left->set_records(30);
+  left->set_payloads(3);
+  left->set_reason("no answer");
+  left->set_after_sequence(4);
+  left->set_last_sequence(9);
+  const auto text = [&row] {
+    const auto ledger = AccountFrames(row);
+    return ledger.has_value() ? GapText(ledger->gaps(0)) : "nothing";
+  };
+  EXPECT_EQ(text(), "lost PROCESS_EXIT: 30 records, 3 payloads (no answer)");
+  row.set_committed_sequence(7);
+  EXPECT_EQ(text(),
+            "lost PROCESS_EXIT: 30 records, 3 payloads (no answer; as the "
+            "process said, and frames 5 to 7 of those up to 9 have come since: "
+            "less is lost)");
+  row.set_committed_sequence(9);
+  EXPECT_EQ(text(), "nothing");
+  EXPECT_FALSE(AccountFrames(row, IntSet()).has_value());
+  left->set_unframed_records(10);
+  EXPECT_EQ(text(), "lost PROCESS_EXIT: 10 records (no answer)");
+}
+
 TEST_F(LedgerTest, ARefusedPayloadHasItsReason) {
   Frames frames(MakeIdentity("run", 0, 1));
   Add(&frames, 0)->mutable_step_begin();

@@ -68,7 +68,9 @@ void ControlPlane::OnEvent(const std::string& session,
         agent.step = step;
       }
       agent.dumping = event.progress().dumping();
-      NoteDumping(agent.dumping, &agent);
+      NoteDumping(agent.dumping && MayRecordFrom(*run, agent) ? Dumping::kYes
+                                                              : Dumping::kNo,
+                  &agent);
       if (event.progress().last_step_ns() > 0)
         agent.step_ns = event.progress().last_step_ns();
       agent.pace.Note(agent.step, event.progress().last_step_ns(),
@@ -100,7 +102,9 @@ void ControlPlane::OnEvent(const std::string& session,
       if (!agent.farewell && event.goodbye().has_undelivered())
         NoteUndelivered(event.goodbye().undelivered(), &agent);
       agent.farewell = true;
-      NoteDumping(false, &agent);
+      // Whatever an earlier session of it still has to write.
+      agent.noted_dumping.reset();
+      NoteDumping(Dumping::kNo, &agent);
       break;
     default:
       OnTriggerEvent(&agent, run, event);
@@ -110,8 +114,8 @@ void ControlPlane::OnEvent(const std::string& session,
 }
 
 // However often a process changes its mind, one write of it waits.
-void ControlPlane::NoteDumping(bool dumping, Agent* agent) {
-  if (agent->farewell) dumping = false;
+void ControlPlane::NoteDumping(Dumping dumping, Agent* agent) {
+  if (agent->farewell) dumping = Dumping::kNo;
   if (agent->noted_dumping == dumping) return;
   agent->noted_dumping = dumping;
   agent->note->dumping = dumping;
@@ -124,16 +128,28 @@ void ControlPlane::NoteDumping(bool dumping, Agent* agent) {
   });
 }
 
+bool ControlPlane::MayRecordFrom(const Run& run, const Agent& agent) {
+  const auto plan = run.plans.ForRank(RankOf(agent.identity));
+  if (plan == nullptr || plan->spec.epoch() != agent.epoch) return true;
+  const std::optional<int64_t> last = plan->plan.steps.Max();
+  return !last.has_value() || agent.step <= *last;
+}
+
 // Kept even where the disk takes no records: a row is small.
 void ControlPlane::NoteUndelivered(const v1::Undelivered& said, Agent* agent) {
   v1::Undelivered kept = said;
   kept.set_records(std::min(said.records(), kMaxUndelivered));
   kept.set_payloads(std::min(said.payloads(), kMaxUndelivered));
+  kept.set_unframed_records(std::min(said.unframed_records(), kept.records()));
+  kept.set_unframed_payloads(
+      std::min(said.unframed_payloads(), kept.payloads()));
   kept.set_reason(
       VisibleText(said.reason().substr(0, kMaxUndeliveredReasonBytes)));
-  agent->undelivered =
-      absl::StrCat("; ", kept.records(), " records and ", kept.payloads(),
-                   " payloads are lost with it: ", kept.reason());
+  if (kept.records() + kept.payloads() > 0) {
+    agent->undelivered =
+        absl::StrCat("; ", kept.records(), " records and ", kept.payloads(),
+                     " payloads are lost with it: ", kept.reason());
+  }
   saves_.Add([this, identity = agent->identity, kept = std::move(kept)] {
     const absl::Status status = store_->NoteUndelivered(identity, kept);
     if (status.ok()) return;
@@ -176,7 +192,8 @@ void ControlPlane::Disconnected(const std::string& session,
   NoteDisconnected(&it->second);
   const bool was_dumping = std::exchange(it->second.dumping, false);
   // It will not find us here when it tries again.
-  if (!going_down_) NoteDumping(false, &it->second);
+  if (!going_down_ && it->second.noted_dumping != Dumping::kNo)
+    NoteDumping(Dumping::kCutOff, &it->second);
   it->second.last_heard = MonotonicNow();
   v1::Event told = EventOf(v1::Event::KIND_DISCONNECTED, it->second);
   told.set_detail(

@@ -170,7 +170,7 @@ class ControlPlane {
   void RelayGone(const std::string& session, const std::string& reason);
   // What the store is to be told: the newest of it, once.
   struct DumpingNote {
-    std::atomic<bool> dumping{false};
+    std::atomic<Dumping> dumping{Dumping::kNo};
     std::atomic<bool> queued{false};
   };
   struct Agent {
@@ -206,7 +206,7 @@ class ControlPlane {
     // What it could not deliver, behind "the process has ended".
     std::string undelivered;
     // What the store is to know of `dumping`; absent: that is not certain.
-    std::optional<bool> noted_dumping;
+    std::optional<Dumping> noted_dumping;
     std::shared_ptr<DumpingNote> note = std::make_shared<DumpingNote>();
     Peer peer;
     // IncarnationRow.principal.
@@ -435,8 +435,10 @@ class ControlPlane {
   uint64_t CountConnected(const std::string& run) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // So that a collector that is started again knows who was to come back.
-  void NoteDumping(bool dumping, Agent* agent)
+  void NoteDumping(Dumping dumping, Agent* agent)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its plan, if that is the one it follows, names a step from here on.
+  static bool MayRecordFrom(const Run& run, const Agent& agent);
   void NoteUndelivered(const v1::Undelivered& said, Agent* agent)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnTriggerEvent(Agent* agent, Run* run, const v1::AgentEvent& event)

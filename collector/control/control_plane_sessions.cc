@@ -244,7 +244,7 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
   Agent& agent = agents_[session];
   agent.peer = std::move(peer);
   agent.stored_principal = opened.principal;
-  if (!opened.dumping) agent.noted_dumping = false;
+  if (!opened.dumping) agent.noted_dumping = Dumping::kNo;
   agent.identity = identity;
   index_.Add(session, identity);
   index_.Hold(agent.peer.principal.name);

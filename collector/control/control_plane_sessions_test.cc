@@ -147,9 +147,9 @@ TEST_F(SessionsTest, TheFarewellSaysWhatIsLost) {
   EXPECT_EQ(kept[0].reason(), "disk \\x1b[31mfull");
 }
 
-// A collector that is killed says, when it is started again, which ranks were
-// dumping and have not come back.
-TEST_F(SessionsTest, WhoWasDumpingWhenTheCollectorEndedIsKnown) {
+// The collector says which ranks were dumping when their connections ended without
+// a goodbye, or when it was killed, and have not come back.
+TEST_F(SessionsTest, WhoWasDumpingAndSaidNoGoodbyeIsKnown) {
   const auto dumps = [this](const std::string& session, bool dumping) {
     v1::AgentEvent event;
     event.mutable_progress()->set_step(4);
@@ -187,12 +187,23 @@ TEST_F(SessionsTest, WhoWasDumpingWhenTheCollectorEndedIsKnown) {
   goodbye.mutable_goodbye();
   control_->OnEvent(sessions[2], goodbye);
   control_->Disconnected(sessions[2], "");
-  control_->Disconnected(sessions[3], "cut, and we are here to come back to");
-  EXPECT_THAT(missing(), SizeIs(0)) << "of this life";
+  control_->Disconnected(sessions[3], "cut");
+  EXPECT_THAT(missing(), ::testing::ElementsAre(3)) << "it said no goodbye";
   again();
+  EXPECT_THAT(missing(), ::testing::ElementsAre(3, 4, 5));
+  again();
+  EXPECT_THAT(missing(), ::testing::ElementsAre(3, 4, 5)) << "until they come";
+  // Who comes back and goes in the same way is as little known.
+  const auto briefly = Admit(HelloOf(3, 4));
+  ASSERT_TRUE(briefly.ok());
   EXPECT_THAT(missing(), ::testing::ElementsAre(4, 5));
-  again();
-  EXPECT_THAT(missing(), ::testing::ElementsAre(4, 5)) << "until they come";
+  control_->Disconnected(briefly->welcome.session_id(), "cut");
+  EXPECT_THAT(missing(), ::testing::ElementsAre(3, 4, 5));
+  const auto to_part = Admit(HelloOf(3, 4));
+  ASSERT_TRUE(to_part.ok());
+  control_->OnEvent(to_part->welcome.session_id(), goodbye);
+  control_->Disconnected(to_part->welcome.session_id(), "");
+  EXPECT_THAT(missing(), ::testing::ElementsAre(4, 5));
   const auto back = Admit(HelloOf(4, 5));
   ASSERT_TRUE(back.ok());
   EXPECT_THAT(missing(), ::testing::ElementsAre(5));
@@ -202,6 +213,55 @@ TEST_F(SessionsTest, WhoWasDumpingWhenTheCollectorEndedIsKnown) {
   control_->Disconnected(back->welcome.session_id(), "");
   again();
   EXPECT_THAT(missing(), ::testing::ElementsAre(4, 5));
+}
+
+// Its plan names no step behind the one it was in.
+TEST_F(SessionsTest, WhoWasToRecordNoMoreIsNotMissed) {
+  for (int64_t rank : {0, 1}) {
+    v1::Hello hello = HelloOf(rank, static_cast<uint64_t>(rank + 1));
+    hello.set_config_json(R"({"dump_path": "d", "step": [2, 3]})");
+    const auto admitted = Admit(hello);
+    ASSERT_TRUE(admitted.ok());
+    v1::AgentEvent event;
+    event.mutable_applied()->set_epoch(1);
+    control_->OnEvent(admitted->welcome.session_id(), event);
+    event.mutable_progress()->set_step(3 + rank);
+    event.mutable_progress()->set_dumping(true);
+    control_->OnEvent(admitted->welcome.session_id(), event);
+    control_->Disconnected(admitted->welcome.session_id(), "killed");
+  }
+  control_->WaitForSaves();
+  std::vector<uint64_t> dumping;
+  ASSERT_TRUE(store_
+                  ->ForEachIncarnation("run",
+                                       [&](const auto& row) {
+                                         dumping.push_back(row.dumping_in());
+                                       })
+                  .ok());
+  EXPECT_THAT(dumping, ::testing::ElementsAre(kCutOffLife, 0));
+}
+
+// What the process said before is lost has come, as its last word says.
+TEST_F(SessionsTest, ALaterFarewellReplacesAnEarlierOne) {
+  const auto rows_with_losses = [this] {
+    control_->WaitForSaves();
+    int with = 0;
+    EXPECT_TRUE(store_
+                    ->ForEachIncarnation("run",
+                                         [&](const auto& row) {
+                                           with +=
+                                               row.has_undelivered() ? 1 : 0;
+                                         })
+                    .ok());
+    return with;
+  };
+  v1::AgentEvent event;
+  event.mutable_goodbye()->mutable_undelivered()->set_records(7);
+  control_->OnEvent(Admit(HelloOf(0, 1))->welcome.session_id(), event);
+  EXPECT_EQ(rows_with_losses(), 1);
+  event.mutable_goodbye()->mutable_undelivered()->set_records(0);
+  control_->OnEvent(Admit(HelloOf(0, 1))->welcome.session_id(), event);
+  EXPECT_EQ(rows_with_losses(), 0);
 }
 
 TEST_F(SessionsTest, WithoutASecretNobodyIsEvicted) {

@@ -69,6 +69,8 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
       });
     }
     control_->OnEvent(session_, *untrusted);
+    // So that the process knows it was heard.
+    if (untrusted->has_goodbye()) return FinishOnce(absl::OkStatus());
     ReadNext();
   }
 

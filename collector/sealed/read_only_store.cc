@@ -169,7 +169,7 @@ class ReadOnlyStore : public Store {
                                const v1::Undelivered&) override {
     return Refused();
   }
-  absl::Status NoteDumping(const v1::Identity&, bool) override {
+  absl::Status NoteDumping(const v1::Identity&, Dumping) override {
     return Refused();
   }
   absl::StatusOr<v1::ReindexReport> QueueRollups(const std::string&) override {
@@ -233,7 +233,7 @@ class RootStore final : public ReadOnlyStore {
     opened.principal = claim.principal;
     return opened;
   }
-  absl::Status NoteDumping(const v1::Identity&, bool) override {
+  absl::Status NoteDumping(const v1::Identity&, Dumping) override {
     return absl::OkStatus();
   }
   absl::Status NoteUndelivered(const v1::Identity&,

@@ -34,6 +34,10 @@ struct StepKey {
   uint64_t incarnation = 0;
 };
 
+// IncarnationRow.dumping_in where its connection ended without a goodbye. Lives
+// are odd.
+inline constexpr uint64_t kCutOffLife = 2;
+
 class ArchiveReader {
  public:
   virtual ~ArchiveReader() = default;
@@ -93,7 +97,7 @@ class ArchiveReader {
   }
 
   // `dumping_in` is set where a process was dumping when the store was last
-  // open, and has not been opened since.
+  // open or when its connection ended, and has not been opened since.
   virtual absl::Status ForEachIncarnation(
       const std::string& run,
       const std::function<void(const v1::IncarnationRow&)>& callback) = 0;

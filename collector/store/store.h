@@ -158,6 +158,10 @@ struct ProcessRange {
   uint64_t first = 0, last = 0;
 };
 
+// Whether a process is connected and dumping; kCutOff: it was when its connection
+// ended, and had not said goodbye.
+enum class Dumping : uint8_t { kNo, kYes, kCutOff };
+
 struct OpenedIncarnation {
   // Highest sequence number of it that is committed; 0 for a new one.
   uint64_t committed = 0;
@@ -239,9 +243,9 @@ class Store : public ArchiveReader {
   // What a process said it could not deliver before it ended.
   virtual absl::Status NoteUndelivered(const v1::Identity& identity,
                                        const v1::Undelivered& undelivered) = 0;
-  // It is connected and dumping, or not any more. Not synced.
+  // Not synced.
   virtual absl::Status NoteDumping(const v1::Identity& identity,
-                                   bool dumping) = 0;
+                                   Dumping dumping) = 0;
   // Rollups are derived. One holds unless the step is named by
   // ForEachUnrolled; then StepInfo.records may differ from RollupHead.records,
   // and the records have to be read.

@@ -486,7 +486,11 @@ absl::Status StoreImpl::NoteUndelivered(const v1::Identity& identity,
                       LoadRun(identity.run(), /*create=*/true));
   RP_ASSIGN_OR_RETURN(v1::IncarnationRow* const row,
                       LoadIncarnation(run->id(), identity));
-  *row->mutable_undelivered() = undelivered;
+  if (undelivered.records() + undelivered.payloads() == 0) {
+    row->clear_undelivered();
+  } else {
+    *row->mutable_undelivered() = undelivered;
+  }
   std::unique_ptr<IndexBatch> batch = index_->NewBatch();
   batch->Put(keys::Incarnation(run->id(), identity.incarnation()),
              row->SerializeAsString());

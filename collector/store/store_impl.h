@@ -122,7 +122,8 @@ class StoreImpl : public Store, private StoreHooks {
       const std::string& run) override;
   absl::Status NoteUndelivered(const v1::Identity& identity,
                                const v1::Undelivered& undelivered) override;
-  absl::Status NoteDumping(const v1::Identity& identity, bool dumping) override;
+  absl::Status NoteDumping(const v1::Identity& identity,
+                           Dumping dumping) override;
   absl::Status NoteLostFrames(const v1::Identity& identity,
                               uint64_t through_sequence) override;
   absl::Status ForEachIncarnation(

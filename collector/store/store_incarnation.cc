@@ -95,14 +95,16 @@ uint64_t StoreImpl::NewLife() {
 }
 
 absl::Status StoreImpl::NoteDumping(const v1::Identity& identity,
-                                    bool dumping) {
+                                    Dumping dumping) {
   absl::MutexLock lock(&mutex_);
   RP_RETURN_IF_ERROR(sticky_);
   RP_ASSIGN_OR_RETURN(v1::RunRow* const run,
                       LoadRun(identity.run(), /*create=*/false));
   RP_ASSIGN_OR_RETURN(v1::IncarnationRow* const row,
                       LoadIncarnation(run->id(), identity));
-  row->set_dumping_in(dumping ? life_ : 0);
+  row->set_dumping_in(dumping == Dumping::kYes      ? life_
+                      : dumping == Dumping::kCutOff ? kCutOffLife
+                                                    : 0);
   std::unique_ptr<IndexBatch> batch = index_->NewBatch();
   batch->Put(keys::Incarnation(run->id(), identity.incarnation()),
              row->SerializeAsString());

@@ -233,7 +233,7 @@ def test_what_there_was_no_room_for_is_said_when_the_collector_is_back(dump, col
     assert lost >= 8 and "see rankprobe ledger" in said
 
 
-def test_one_that_hangs_makes_one_step_wait_which_is_said(dump, collector) -> None:
+def test_one_that_hangs_makes_one_step_wait_for_a_moment(dump, collector) -> None:
     script = textwrap.dedent("""
         import sys, time, torch
         from rankprobe.pytorch import PrecisionDebugger
@@ -249,7 +249,7 @@ def test_one_that_hangs_makes_one_step_wait_which_is_said(dump, collector) -> No
     job = subprocess.Popen([sys.executable, "-c", script, dump.config(level="L1")], text=True, stdin=subprocess.PIPE,
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                            env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANK": "0", "RANKPROBE_RUN": "hung",
-                                "RANKPROBE_WAIT_MS": "2000"})
+                                "RANKPROBE_WAIT_MS": "60000"})
     steps = 0
 
     def step() -> float:
@@ -273,10 +273,9 @@ def test_one_that_hangs_makes_one_step_wait_which_is_said(dump, collector) -> No
         collector.process.send_signal(signal.SIGCONT)
     said = job.communicate(timeout=120)[1]
     assert job.returncode == 0, said
-    assert first >= 2
-    # Only the step that waited so long says so: the others do not.
-    (line,) = [line for line in said.splitlines() if "took nothing" in line]
-    assert line.startswith(f"rankprobe: a step of rank 0 waited 2s for the collector at {collector.address}"), line
+    # Until the connection counts as broken, not for RANKPROBE_WAIT_MS.
+    assert first >= 0.5
+    assert "took nothing" not in said, said
     stored = collector.cli("ledger", "--run", "hung").stdout
     whole = re.search(r"of (\d+) rank-steps stored, nothing lost", stored)
     assert whole and int(whole.group(1)) >= 6, stored

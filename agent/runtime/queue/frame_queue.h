@@ -144,8 +144,9 @@ class FrameQueue {
 
   // What is here and not committed, and what was shed and not told; `reason` is
   // not set. Reads all frames: for the end. `spool_delivers`: without what the
-  // spool has.
-  v1::Undelivered Undelivered(bool spool_delivers = false) const;
+  // spool has. The collector has frames up to `held`, if no ack said so either.
+  v1::Undelivered Undelivered(bool spool_delivers = false,
+                              uint64_t held = 0) const;
 
   void FillStats(SessionStats* stats) const;
   // Gives back the room of a reservation.

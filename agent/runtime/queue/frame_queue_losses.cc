@@ -148,7 +148,8 @@ void FrameQueue::NotePayloadCredit(v1::PayloadCredit credit) {
   TellWaiting();
 }
 
-v1::Undelivered FrameQueue::Undelivered(bool spool_delivers) const {
+v1::Undelivered FrameQueue::Undelivered(bool spool_delivers,
+                                        uint64_t held) const {
   v1::Undelivered left;
   const auto add_records = [&left](int64_t step, uint64_t records) {
     if (records == 0) return;
@@ -165,16 +166,23 @@ v1::Undelivered FrameQueue::Undelivered(bool spool_delivers) const {
     left.set_payload_bytes(left.payload_bytes() + bytes);
   };
   absl::MutexLock lock(&mutex_);
-  const uint64_t safe = spool_delivers ? Reached(Level::kSpooled) : committed_;
+  const uint64_t safe =
+      std::max(spool_delivers ? Reached(Level::kSpooled) : committed_, held);
+  left.set_after_sequence(safe);
   for (const Frame& frame : frames_) {
     if (frame.sequence <= safe) continue;
     if (frame.records != nullptr) {
-      const BatchContent held = CountBatch(frame.records->bytes);
-      add_records(held.step, held.records);
+      const BatchContent content = CountBatch(frame.records->bytes);
+      add_records(content.step, content.records);
     } else if (frame.payload != nullptr) {
       add_payload(frame.digest, PayloadSize({frame.digest, frame.payload}));
+    } else {
+      continue;
     }
+    left.set_last_sequence(frame.sequence);
   }
+  const uint64_t framed_records = left.records();
+  const uint64_t framed_payloads = left.payloads();
   for (const Item& item : items_) {
     if (const auto* records =
             std::get_if<std::unique_ptr<RecordBuffer>>(&item)) {
@@ -189,6 +197,8 @@ v1::Undelivered FrameQueue::Undelivered(bool spool_delivers) const {
   for (const auto& [place, count] : losses_) add_records(place.first, count);
   for (const auto& [step, loss] : loss_events_)
     add_records(step, loss.records());
+  left.set_unframed_records(left.records() - framed_records);
+  left.set_unframed_payloads(left.payloads() - framed_payloads);
   return left;
 }
 

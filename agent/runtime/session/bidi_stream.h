@@ -75,6 +75,11 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
     return true;
   }
 
+  // Nothing comes any more. done() says why, and may take a while to know.
+  bool ended() const {
+    absl::MutexLock lock(&mutex_);
+    return read_ended_ || done_;
+  }
   // The other side has ended the stream, or it has failed.
   bool done() {
     {

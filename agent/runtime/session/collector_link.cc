@@ -16,7 +16,6 @@ namespace rankprobe {
 namespace {
 
 constexpr uint32_t kProtocol = 1;
-constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
 constexpr int kMaxMessageBytes = 4 << 20;
 constexpr absl::Duration kMaxLeafBackoff = absl::Seconds(1);
 // How long a collector that listens on this host may take to answer.
@@ -206,6 +205,7 @@ void CollectorLink::Work() {
   OpenSpool();
   if (DrainOrphans()) StayConnected();
   SpoolFrames();
+  SayFarewell();
 }
 
 void CollectorLink::StayConnected() {
@@ -237,32 +237,6 @@ void CollectorLink::StayConnected() {
       if (!outbox_->Wait(std::min(Until(until), kSilence / 2))) return;
     }
   }
-}
-
-// A step may wait for what was damaged: it is sent again at once, as long as
-// anything gets through.
-absl::Duration CollectorLink::AfterDamage() {
-  SessionStats stats;
-  queue_->FillStats(&stats);
-  damaged_backoff_ =
-      stats.committed_sequence > committed_when_damaged_
-          ? kDamagedBackoff
-          : std::min(damaged_backoff_ * 2, options_.reconnect_min);
-  committed_when_damaged_ = stats.committed_sequence;
-  return damaged_backoff_;
-}
-
-// A length that was damaged on the way makes the other side wait for bytes that
-// never come, and it has nothing to say meanwhile.
-bool CollectorLink::IsSilent(absl::Duration waited) {
-  if (waited <= ack_patience_) return false;
-  NoteError(absl::DeadlineExceededError(
-      absl::StrCat("the collector says nothing of what it was sent ",
-                   absl::FormatDuration(waited), " ago")));
-  // It may be slow.
-  ack_patience_ = std::min(ack_patience_ * 2, kMaxAckPatience);
-  afresh_ = true;
-  return true;
 }
 
 v1::AgentEvent CollectorLink::HelloEvent() {
@@ -345,7 +319,7 @@ bool CollectorLink::RunConnection() {
     v1::Directive directive;
     while (control.Pop(&directive)) {
       if (directive.has_welcome()) {
-        welcomed = true;
+        welcomed = welcomed_once_ = true;
         finder_.NoteReached();
         upload = OnWelcome(directive.welcome(), target);
       } else if (directive.has_goodbye()) {
@@ -372,8 +346,11 @@ bool CollectorLink::RunConnection() {
       NoteError(fault);
       break;
     }
-    if (IsSilent(upload == nullptr ? Since(began) : queue_->WaitingForAck()))
+    if (IsSilent(upload == nullptr ? Since(began) : queue_->WaitingForAck())) {
+      NoteBroken();
       break;
+    }
+    if (control.ended() || (upload != nullptr && upload->ended())) NoteBroken();
     if (control.done() || (upload != nullptr && upload->done())) {
       const bool session = control.done();
       damaged_ = (session ? control.status() : upload->status()).error_code() ==
@@ -391,11 +368,13 @@ bool CollectorLink::RunConnection() {
     if (upload != nullptr && upload->CanWrite() && MonotonicNow() >= hold_until)
       SendNext(upload.get());
     if (!welcomed) TellIfSilent();
-    if (!outbox_->Wait(
-            welcomed ? std::min(absl::Milliseconds(500), queue_->HeldFor())
-                     : absl::Milliseconds(200))) {
+    if (!outbox_->Wait(welcomed ? std::min(UntilSilent(), queue_->HeldFor())
+                                : absl::Milliseconds(200))) {
       TellOther(/*ends=*/true);
-      if (welcomed && control.CanWrite()) SayGoodbye(&control);
+      if (welcomed) {
+        said_goodbye_ =
+            SayGoodbye(&control, /*held=*/0, MonotonicAfter(kFarewellPatience));
+      }
       break;
     }
   }
@@ -439,20 +418,6 @@ void CollectorLink::SendNext(UploadStream* upload) {
   }
 }
 
-void CollectorLink::SayGoodbye(ControlStream* control) {
-  v1::AgentEvent event;
-  event.mutable_goodbye()->set_reason("process ends");
-  {
-    absl::MutexLock lock(&mutex_);
-    if (undelivered_.has_value())
-      *event.mutable_goodbye()->mutable_undelivered() = *undelivered_;
-  }
-  control->Write(std::move(event));
-  // Give the farewell a moment to leave.
-  for (int i = 0; i < 20 && !control->CanWrite() && !control->done(); ++i)
-    outbox_->Wait(absl::Milliseconds(25));
-}
-
 std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
     const v1::Welcome& welcome, Target* target) {
   if (welcome.has_plan()) gate_->Adopt(welcome.plan());
@@ -494,91 +459,6 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
   }
   upload->Write(ToCheckedBytes(open));
   return upload;
-}
-
-void CollectorLink::OnDirective(const v1::Directive& directive) {
-  v1::AgentEvent event;
-  switch (directive.directive_case()) {
-    case v1::Directive::kPrepare:
-      *event.mutable_prepared() = gate_->Prepare(directive.prepare().plan());
-      break;
-    case v1::Directive::kCommit:
-      if (const auto late = gate_->Commit(directive.commit().epoch());
-          late.has_value()) {
-        *event.mutable_prepared() = *late;
-      }
-      break;
-    case v1::Directive::kAbort:
-      gate_->Abort(directive.abort().epoch());
-      break;
-    case v1::Directive::kAdopt:
-      gate_->Adopt(directive.adopt().plan());
-      break;
-    case v1::Directive::kTriggers:
-      watcher_->Configure(directive.triggers());
-      break;
-    case v1::Directive::kShipFlight:
-      watcher_->RequestFlight();
-      break;
-    case v1::Directive::kReportCalls:
-      *event.mutable_calls() =
-          watcher_->ReportCalls(directive.report_calls().id());
-      break;
-    case v1::Directive::kDegrade:
-      watcher_->SetRunLevel(directive.degrade().level());
-      break;
-    default:
-      break;
-  }
-  if (event.event_case() != v1::AgentEvent::EVENT_NOT_SET)
-    outbox_->Push(std::move(event));
-}
-
-bool CollectorLink::NextEvent(v1::AgentEvent* event,
-                              MonotonicTime* next_metrics) {
-  if (outbox_->Pop(event)) return true;
-  if (MonotonicNow() < *next_metrics) return false;
-  *next_metrics = MonotonicAfter(kMetricsInterval);
-  queue_->Trim();
-  SessionStats stats;
-  queue_->FillStats(&stats);
-  FillStats(&stats);
-  v1::AgentMetrics* metrics = event->mutable_metrics();
-  metrics->set_queue_bytes(stats.queue_bytes);
-  metrics->set_queue_budget_bytes(options_.queue_budget_bytes);
-  metrics->set_records(stats.records);
-  metrics->set_payloads(stats.payloads);
-  metrics->set_payload_bytes(stats.payload_bytes);
-  metrics->set_lost_records(stats.lost_records);
-  metrics->set_lost_payloads(stats.lost_payloads);
-  metrics->set_reconnects(stats.reconnects);
-  metrics->set_lane(stats.lane);
-  return true;
-}
-
-// Sends what the flight recorder held, as far as there is room: this thread
-// is the one that makes room, so it does not wait for it.
-void CollectorLink::ShipFlight() {
-  if (!shipping_.has_value()) {
-    shipping_ = watcher_->TakeRequestedFlight();
-    shipped_buffers_ = 0;
-  }
-  if (!shipping_.has_value()) return;
-  ships_ = true;
-  std::vector<std::unique_ptr<RecordBuffer>>& buffers = shipping_->buffers;
-  while (shipped_buffers_ < buffers.size() &&
-         queue_->HasRoomFor(buffers[shipped_buffers_]->ApproxBytes())) {
-    queue_->SubmitRecords(std::move(buffers[shipped_buffers_++]),
-                          /*may_wait=*/false);
-  }
-  if (shipped_buffers_ < buffers.size()) return;
-  v1::AgentEvent event;
-  event.mutable_flight()->set_steps(shipping_->steps);
-  event.mutable_flight()->set_first_step(shipping_->first_step);
-  event.mutable_flight()->set_last_step(shipping_->last_step);
-  shipping_.reset();
-  ships_ = false;
-  outbox_->Emit(std::move(event));
 }
 
 }  // namespace rankprobe

@@ -72,8 +72,9 @@ class CollectorLink {
   // See Session.
   bool Keep();
   void TellStuck(absl::Duration waited);
-  // At the end: says what is lost, and has the farewell tell the collector.
-  void TellUndelivered(v1::Undelivered left);
+  // At the end, before the outbox is told to stop: the worker is to say what is
+  // lost, to the collector as well. See FrameQueue::Undelivered.
+  void AccountAtEnd(bool spool_delivers);
   // At the end: says what the next process there will send.
   void TellSpooled(const v1::Undelivered& left);
 
@@ -94,13 +95,17 @@ class CollectorLink {
     const bool is_leaf;
     std::shared_ptr<CollectorChannel> channel;
   };
+  static constexpr absl::Duration kTick = absl::Milliseconds(500);
   // How long a collector may take to appear before its absence is told.
   static constexpr absl::Duration kSilence = absl::Milliseconds(900);
   static constexpr absl::Duration kDamagedBackoff = absl::Milliseconds(2);
   // How long frames may be on their way without a word about any before the
-  // connection is made anew.
+  // connection is made anew. A step waits as long.
   static constexpr absl::Duration kAckPatience = absl::Seconds(2);
   static constexpr absl::Duration kMaxAckPatience = absl::Seconds(30);
+  static constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
+  // How long a collector may take to hear a farewell.
+  static constexpr absl::Duration kFarewellPatience = absl::Milliseconds(500);
 
   void Work();
   bool DrainOrphans();
@@ -109,6 +114,9 @@ class CollectorLink {
   absl::Duration AfterDamage();
   // No word for so long; the connection is then to be made anew.
   bool IsSilent(absl::Duration waited);
+  // When that is to be looked at next.
+  absl::Duration UntilSilent() const;
+  void NoteBroken();
   CollectorFinder NewFinder();
   // The one that was named or, where that is a root, the leaf that it names.
   absl::StatusOr<std::shared_ptr<Target>> Locate(CollectorFinder* finder,
@@ -128,7 +136,13 @@ class CollectorLink {
   // on this host the memory that payloads lie in.
   void TryLane();
   void NoteLane(const absl::Status& status);
-  void SayGoodbye(ControlStream* control);
+  // True: the collector has heard it. It has frames up to `held`, if no ack said
+  // so either.
+  bool SayGoodbye(ControlStream* control, uint64_t held, MonotonicTime until);
+  // If the connection did not carry it, another one may.
+  void SayFarewell();
+  bool SayGoodbyeAnew(MonotonicTime until);
+  void TellUndelivered();
   void ShipFlight();
   void OpenSpool();
   void SpoolFrames();
@@ -190,7 +204,12 @@ class CollectorLink {
   std::string lane_ ABSL_GUARDED_BY(mutex_);
   // The newest edit of the config file.
   std::optional<v1::ConfigEdited> edit_ ABSL_GUARDED_BY(mutex_);
-  std::optional<v1::Undelivered> undelivered_ ABSL_GUARDED_BY(mutex_);
+  // Of the account at the end: what it leaves out, and why the rest is lost.
+  struct Account {
+    bool spool_delivers = false;
+    std::string why;
+  };
+  std::optional<Account> account_ ABSL_GUARDED_BY(mutex_);
 
   // Bytes that may be in flight.
   std::atomic<uint64_t> credit_{0};
@@ -219,6 +238,11 @@ class CollectorLink {
   bool afresh_ = false;
   absl::Duration ack_patience_ = kAckPatience;
   uint64_t acked_ = 0;
+  // Worker only: this process' session was there once; the collector has heard
+  // its goodbye; what is lost with it, as far as it knows.
+  bool welcomed_once_ = false;
+  bool said_goodbye_ = false;
+  std::optional<v1::Undelivered> undelivered_;
   // It waits for room, which acks give.
   std::atomic<bool> ships_{false};
 

@@ -2,10 +2,12 @@
 // A session against a collector that the test speaks for.
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "agent/runtime/session/session.h"
@@ -36,10 +38,18 @@ class FakeCollector final : public v1::AgentService::Service {
       v1::Directive directive;
       directive.mutable_welcome()->set_session_id("session");
       directive.mutable_welcome()->set_credit_bytes(1 << 20);
+      directive.mutable_welcome()->set_resume_after_sequence(held_);
       stream->Write(directive);
     }
     while (stream->Read(&event)) {
       absl::MutexLock lock(&mutex_);
+      if (event.has_goodbye()) {
+        goodbyes_.push_back(event.goodbye());
+        stream_ = nullptr;
+        return goodbyes_.size() <= deaf_to
+                   ? grpc::Status(grpc::StatusCode::DATA_LOSS, "damaged")
+                   : grpc::Status::OK;
+      }
       if (event.has_prepared()) prepared_ = event.prepared();
       if (event.has_applied()) applied_ = event.applied();
     }
@@ -54,7 +64,10 @@ class FakeCollector final : public v1::AgentService::Service {
     v1::UploadAck ack;
     ack.set_credit_bytes(1 << 20);
     stream->Write(ack);
-    while (stream->Read(&frame)) continue;
+    while (stream->Read(&frame)) {
+      absl::MutexLock lock(&mutex_);
+      read_ = std::max(read_, frame.sequence());
+    }
     return grpc::Status::OK;
   }
 
@@ -76,13 +89,32 @@ class FakeCollector final : public v1::AgentService::Service {
     return applied_;
   }
 
+  // Waits for the frame, and tells no rank but the next one that it has it.
+  void Take(uint64_t sequence) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return read_ >= sequence;
+    };
+    ASSERT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&there), kSoon));
+    held_ = sequence;
+  }
+  std::vector<v1::Goodbye> goodbyes() {
+    absl::MutexLock lock(&mutex_);
+    return goodbyes_;
+  }
+
   // Before the first Hello: the answer to it.
   grpc::Status refusal;
+  // So many farewells are lost.
+  size_t deaf_to = 0;
 
  private:
   absl::Mutex mutex_;
   grpc::ServerReaderWriter<v1::Directive, v1::AgentEvent>* stream_
       ABSL_GUARDED_BY(mutex_) = nullptr;
+  uint64_t read_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t held_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<v1::Goodbye> goodbyes_ ABSL_GUARDED_BY(mutex_);
   std::optional<v1::PlanPrepared> prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<v1::PlanApplied> applied_ ABSL_GUARDED_BY(mutex_);
 };
@@ -163,6 +195,51 @@ TEST(CollectorLinkTest, ACommitThatCameTooLateIsMadeGoodByTheCollector) {
   EXPECT_GT(collector.applied()->step(), 2);
   session->reset();
   server->Shutdown(std::chrono::system_clock::now());
+}
+
+std::unique_ptr<RecordBuffer> ThreeRecords(int64_t step) {
+  auto records = std::make_unique<RecordBuffer>();
+  records->batch()->set_step(step);
+  for (uint64_t order = 0; order < 3; ++order) records->Add()->set_order(order);
+  return records;
+}
+
+// The acks of what the collector has were lost on the way.
+TEST(CollectorLinkTest, TheFarewellKnowsWhatTheCollectorHas) {
+  for (const uint64_t held : {1, 2}) {
+    FakeCollector collector;
+    collector.deaf_to = 1;
+    const SystemClock clock;
+    SessionOptions options;
+    const std::unique_ptr<grpc::Server> server = Serve(&collector, &options);
+    std::vector<v1::Undelivered> lost;
+    options.on_undelivered = [&lost](const v1::Undelivered& left) {
+      lost.push_back(left);
+    };
+    auto session = Session::Create(std::move(options), &clock);
+    ASSERT_TRUE(session.ok()) << session.status();
+    ASSERT_TRUE((*session)->WaitConnected(kSoon).ok());
+    ASSERT_TRUE((*session)->SubmitRecords(ThreeRecords(4)));
+    collector.Take(1);
+    ASSERT_TRUE((*session)->SubmitRecords(ThreeRecords(5)));
+    collector.Take(2);
+    if (held == 1) collector.Take(1);
+    session->reset();
+    const std::vector<v1::Goodbye> said = collector.goodbyes();
+    ASSERT_EQ(said.size(), 2u);
+    EXPECT_EQ(said[0].undelivered().records(), 6u);
+    EXPECT_EQ(said[0].undelivered().last_sequence(), 2u);
+    ASSERT_TRUE(said[1].has_undelivered());
+    EXPECT_EQ(said[1].undelivered().records(), held == 1 ? 3u : 0u);
+    EXPECT_EQ(lost.size(), held == 1 ? 1u : 0u);
+    if (held == 1) {
+      EXPECT_EQ(lost[0].records(), 3u);
+      EXPECT_EQ(lost[0].first_step(), 5);
+      EXPECT_EQ(said[1].undelivered().after_sequence(), 1u);
+      EXPECT_EQ(said[1].undelivered().last_sequence(), 2u);
+    }
+    server->Shutdown(std::chrono::system_clock::now());
+  }
 }
 
 }  // namespace

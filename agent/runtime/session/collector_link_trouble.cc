@@ -15,13 +15,19 @@ namespace {
 
 // One that takes connections may be slow.
 constexpr absl::Duration kLongSilence = absl::Seconds(5);
-constexpr size_t kMaxReasonBytes = 500;
 
 }  // namespace
 
 std::string CollectorLink::OfRank() const {
   return identity_.has_rank() ? absl::StrCat(" of rank ", identity_.rank())
                               : "";
+}
+
+// No step waits for it from now on.
+void CollectorLink::NoteBroken() {
+  absl::MutexLock lock(&mutex_);
+  heard_ = heard_ || connected_;
+  connected_ = false;
 }
 
 void CollectorLink::NoteError(const absl::Status& status) {
@@ -168,44 +174,36 @@ void CollectorLink::TellStuck(absl::Duration waited) {
   std::fputs(line.c_str(), stderr);
 }
 
-void CollectorLink::TellUndelivered(v1::Undelivered left) {
-  // It came after all, in the last moment.
-  if (left.records() + left.payloads() == 0) return;
-  absl::MutexLock lock(&mutex_);
-  std::string why =
-      absl::StrCat("no answer from ", options_.collector, " within ",
-                   absl::FormatDuration(options_.drain_deadline));
-  if (connected_) {
-    why = absl::StrCat("the collector took no more within ",
-                       absl::FormatDuration(options_.drain_deadline),
-                       " (is its disk full?)");
-  } else if (!last_error_.empty()) {
-    why = last_error_;
-  }
-  const std::string rank = OfRank();
-  const std::string line = absl::StrCat(
-      "rankprobe: ", left.records(), " records and ", left.payloads(),
-      " payloads (", left.payload_bytes(), " bytes)",
-      left.has_first_step() ? absl::StrCat(" of steps ", left.first_step(),
-                                           " to ", left.last_step())
-                            : "",
-      rank, " are lost, the process ends before the collector has them: ", why,
-      "\n");
-  std::fputs(line.c_str(), stderr);
-  left.set_reason(why.substr(0, kMaxReasonBytes));
-  if (options_.on_undelivered) options_.on_undelivered(left);
-  undelivered_ = std::move(left);
+// A step may wait for what was damaged: it is sent again at once, as long as
+// anything gets through.
+absl::Duration CollectorLink::AfterDamage() {
+  SessionStats stats;
+  queue_->FillStats(&stats);
+  damaged_backoff_ =
+      stats.committed_sequence > committed_when_damaged_
+          ? kDamagedBackoff
+          : std::min(damaged_backoff_ * 2, options_.reconnect_min);
+  committed_when_damaged_ = stats.committed_sequence;
+  return damaged_backoff_;
 }
 
-void CollectorLink::TellSpooled(const v1::Undelivered& left) {
-  if (left.records() + left.payloads() == 0) return;
-  const std::string line = absl::StrCat(
-      "rankprobe: ", left.records(), " records and ", left.payloads(),
-      " payloads are kept in ", options_.spool_directory,
-      ", the next process that records with it sends them, or: rankprobe "
-      "deliver ",
-      options_.spool_directory, "\n");
-  std::fputs(line.c_str(), stderr);
+// A length that was damaged on the way makes the other side wait for bytes that
+// never come, and it has nothing to say meanwhile.
+bool CollectorLink::IsSilent(absl::Duration waited) {
+  if (waited <= ack_patience_) return false;
+  NoteError(absl::DeadlineExceededError(
+      absl::StrCat("the collector says nothing of what it was sent ",
+                   absl::FormatDuration(waited), " ago")));
+  // It may be slow.
+  ack_patience_ = std::min(ack_patience_ * 2, kMaxAckPatience);
+  afresh_ = true;
+  return true;
+}
+
+absl::Duration CollectorLink::UntilSilent() const {
+  const absl::Duration waited = queue_->WaitingForAck();
+  if (waited == absl::ZeroDuration()) return kTick;
+  return std::clamp(ack_patience_ - waited, absl::Milliseconds(1), kTick);
 }
 
 void CollectorLink::TellFound() {

@@ -76,13 +76,13 @@ class SessionImpl final : public Session {
     if (absl::IsDeadlineExceeded(drained)) {
       if (options_.stop_barrier == StopBarrier::kKept) {
         if (!link_.Keep())
-          link_.TellUndelivered(queue_.Undelivered(/*spool_delivers=*/true));
+          link_.AccountAtEnd(/*spool_delivers=*/true);
         else if (!options_.spool_is_attended)
           link_.TellSpooled(queue_.Undelivered());
       } else if (link_.HasSpool()) {
         link_.TellSpooled(queue_.Undelivered());
       } else {
-        link_.TellUndelivered(queue_.Undelivered());
+        link_.AccountAtEnd(/*spool_delivers=*/false);
       }
     }
     outbox_.Stop();

@@ -16,8 +16,6 @@
 namespace rankprobe {
 namespace {
 
-constexpr absl::Duration kTick = absl::Milliseconds(500);
-
 grpc::ByteBuffer ToByteBuffer(const std::string& bytes) {
   const grpc::Slice slice(bytes);
   return grpc::ByteBuffer(&slice, 1);
@@ -85,9 +83,24 @@ absl::Status SpoolDrain::Run(CollectorChannel* channel, OrphanSpool* spool) {
     status = Deliver(spool, &control, &upload, directive.welcome());
     upload.Close();
   }
+  // All that it recorded is there. Else the collector says that it does not know.
+  if (status.ok()) SayGoodbye(&control);
   control.Close();
   RP_RETURN_IF_ERROR(status);
   return spool->Remove();
+}
+
+void SpoolDrain::SayGoodbye(ControlStream* control) {
+  v1::AgentEvent event;
+  event.mutable_goodbye()->set_reason("its spool is delivered");
+  const MonotonicTime until = MonotonicAfter(kTick);
+  while (!control->CanWrite() && !control->done() && MonotonicNow() < until &&
+         wait_(kTick)) {
+  }
+  if (!control->CanWrite()) return;
+  control->Write(std::move(event));
+  while (!control->done() && MonotonicNow() < until && wait_(kTick)) {
+  }
 }
 
 absl::Status SpoolDrain::Deliver(OrphanSpool* spool, ControlStream* control,

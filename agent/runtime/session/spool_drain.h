@@ -47,6 +47,8 @@ class SpoolDrain {
   using UploadStream = BidiStream<grpc::ByteBuffer, v1::UploadAck>;
   absl::Status Deliver(OrphanSpool* spool, ControlStream* control,
                        UploadStream* upload, const v1::Welcome& welcome);
+  static constexpr absl::Duration kTick = absl::Milliseconds(500);
+  void SayGoodbye(ControlStream* control);
 
   const ChannelSecurity& security_;
   const std::string agent_version_;

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// The connection's end: what the process takes with it, told to the collector and
+// to whoever started it.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/runtime/session/collector_link.h"
+#include "common/rpc/grpc_channel.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr size_t kMaxReasonBytes = 500;
+// Of all tries to say how much is lost; a process that loses nothing tries once.
+constexpr absl::Duration kFarewellTime = absl::Seconds(1);
+constexpr absl::Duration kFarewellTick = absl::Milliseconds(25);
+
+}  // namespace
+
+void CollectorLink::AccountAtEnd(bool spool_delivers) {
+  absl::MutexLock lock(&mutex_);
+  std::string why =
+      absl::StrCat("no answer from ", options_.collector, " within ",
+                   absl::FormatDuration(options_.drain_deadline));
+  if (connected_) {
+    why = absl::StrCat("the collector took no more within ",
+                       absl::FormatDuration(options_.drain_deadline),
+                       " (is its disk full?)");
+  } else if (!last_error_.empty()) {
+    why = last_error_;
+  }
+  account_ = Account{spool_delivers, why.substr(0, kMaxReasonBytes)};
+}
+
+bool CollectorLink::SayGoodbye(ControlStream* control, uint64_t held,
+                               MonotonicTime until) {
+  v1::AgentEvent event;
+  event.mutable_goodbye()->set_reason("process ends");
+  {
+    absl::MutexLock lock(&mutex_);
+    if (account_.has_value()) {
+      undelivered_ = queue_->Undelivered(account_->spool_delivers, held);
+      undelivered_->set_reason(account_->why);
+      *event.mutable_goodbye()->mutable_undelivered() = *undelivered_;
+    }
+  }
+  while (!control->CanWrite() && !control->done() && MonotonicNow() < until)
+    outbox_->Wait(kFarewellTick);
+  if (!control->CanWrite()) return false;
+  control->Write(std::move(event));
+  // The collector ends the stream of who has said it.
+  while (!control->done() && MonotonicNow() < until)
+    outbox_->Wait(kFarewellTick);
+  return control->done() && control->status().ok();
+}
+
+bool CollectorLink::SayGoodbyeAnew(MonotonicTime until) {
+  std::shared_ptr<Target> last;
+  {
+    absl::MutexLock lock(&mutex_);
+    last = target_;
+  }
+  const Target target(last->address, options_, last->is_leaf);
+  ControlStream control([this] { outbox_->Wake(); });
+  AddToken(options_.security, control.context());
+  target.channel->Session(control.context(), &control);
+  control.Start();
+  control.Write(HelloEvent());
+  bool said = false;
+  v1::Directive directive;
+  while (!directive.has_welcome() && !control.done() &&
+         MonotonicNow() < until) {
+    if (!control.Pop(&directive)) outbox_->Wait(kFarewellTick);
+  }
+  // What it has may be more than it could say.
+  if (directive.has_welcome()) {
+    said = SayGoodbye(&control, directive.welcome().resume_after_sequence(),
+                      until);
+  }
+  control.Close();
+  return said;
+}
+
+void CollectorLink::SayFarewell() {
+  bool loses = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    loses = account_.has_value();
+    if (loses && !undelivered_.has_value()) {
+      undelivered_ = queue_->Undelivered(account_->spool_delivers);
+      undelivered_->set_reason(account_->why);
+    }
+  }
+  const MonotonicTime end = MonotonicAfter(kFarewellTime);
+  while (welcomed_once_ && !said_goodbye_ && MonotonicNow() < end) {
+    said_goodbye_ =
+        SayGoodbyeAnew(std::min(end, MonotonicAfter(kFarewellPatience)));
+    if (!loses) break;
+    if (!said_goodbye_) outbox_->Wait(kFarewellTick);
+  }
+  if (loses) TellUndelivered();
+}
+
+void CollectorLink::TellUndelivered() {
+  const v1::Undelivered& left = *undelivered_;
+  // It came after all, in the last moment.
+  if (left.records() + left.payloads() == 0) return;
+  std::string rank;
+  {
+    absl::MutexLock lock(&mutex_);
+    rank = OfRank();
+  }
+  const std::string line = absl::StrCat(
+      "rankprobe: ", left.records(), " records and ", left.payloads(),
+      " payloads (", left.payload_bytes(), " bytes)",
+      left.has_first_step() ? absl::StrCat(" of steps ", left.first_step(),
+                                           " to ", left.last_step())
+                            : "",
+      rank, " are lost, the process ends before the collector has them: ",
+      left.reason(), "\n");
+  std::fputs(line.c_str(), stderr);
+  if (options_.on_undelivered) options_.on_undelivered(left);
+}
+
+void CollectorLink::TellSpooled(const v1::Undelivered& left) {
+  if (left.records() + left.payloads() == 0) return;
+  const std::string line = absl::StrCat(
+      "rankprobe: ", left.records(), " records and ", left.payloads(),
+      " payloads are kept in ", options_.spool_directory,
+      ", the next process that records with it sends them, or: rankprobe "
+      "deliver ",
+      options_.spool_directory, "\n");
+  std::fputs(line.c_str(), stderr);
+}
+
+}  // namespace rankprobe

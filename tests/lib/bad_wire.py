@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A TCP proxy between ranks and a collector that damages what passes, or keeps it.
+
+Bits are flipped in what HTTP/2's frames of data carry: gRPC 1.51 ends its own process over some damaged frames of
+headers. One thread a connection."""
+
+from __future__ import annotations
+
+import random
+import select
+import socket
+import threading
+
+_PREFACE = 24
+UP, DOWN = 0, 1
+
+
+class BadWire:
+    def __init__(self, target: str, seed: int = 0, flip_bytes: tuple[int, int] = (0, 0)):
+        """`flip_bytes`: up and down, one flip in so many bytes on average; 0: none."""
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._every = flip_bytes
+        self._until = [self._random.randrange(1, 2 * every) if every else 0 for every in flip_bytes]
+        self.flips = [0, 0]
+        self.connections = 0
+        # Connections up to this number: what passes in these directions is kept.
+        self._kept_up_to, self._kept = 0, frozenset()
+        self._refuses = self._ending = False
+        self._listen = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listen.getsockname()[1]}"
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def keep(self, *directions: int, later: bool = False) -> None:
+        """From now on nothing passes in these directions on connections that are there; with `later` on no other either."""
+        with self._lock:
+            self._kept, self._kept_up_to = frozenset(directions), 1 << 30 if later else self.connections
+
+    def cut(self) -> None:
+        """All connections end, and none is made any more."""
+        self._refuses = True
+
+    def calm(self) -> None:
+        """No more flips."""
+        with self._lock:
+            self._every = (0, 0)
+
+    def end(self) -> None:
+        self._ending = True
+        self._listen.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while not self._ending:
+            if not select.select([self._listen], [], [], 0.1)[0]:
+                continue
+            try:
+                client, _ = self._listen.accept()
+            except OSError:
+                return
+            if self._refuses:
+                client.close()
+                continue
+            with self._lock:
+                self.connections += 1
+                number = self.connections
+            thread = threading.Thread(target=self._serve, args=(client, number), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, client: socket.socket, number: int) -> None:
+        framing = (_Framing(_PREFACE), _Framing(0))
+        try:
+            with client, socket.create_connection(self._target) as target:
+                sides = {client: (UP, target), target: (DOWN, client)}
+                for one in sides:
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while not self._ending and not self._refuses:
+                    for one in select.select(list(sides), [], [], 0.1)[0]:
+                        data = bytearray(one.recv(1 << 16))
+                        if not data:
+                            return
+                        way, other = sides[one]
+                        if number <= self._kept_up_to and way in self._kept:
+                            continue
+                        for first, last in framing[way].data_of(data):
+                            self._damage(way, data, first, last)
+                        other.sendall(data)
+        except OSError:
+            pass
+
+    def _damage(self, way: int, data: bytearray, first: int, last: int) -> None:
+        with self._lock:
+            every = self._every[way]
+            if not every:
+                return
+            while first + self._until[way] < last:
+                first += self._until[way]
+                data[first] ^= 1 << self._random.randrange(8)
+                self.flips[way] += 1
+                self._until[way] = self._random.randrange(1, 2 * every)
+            self._until[way] -= last - first
+
+
+class _Framing:
+    """Where one direction of a connection is among HTTP/2's frames."""
+
+    def __init__(self, left: int):
+        self._left, self._is_data, self._header = left, False, bytearray()
+
+    def data_of(self, data: bytearray):
+        """Places of what frames of data carry, as (first, end)."""
+        at = 0
+        while at < len(data):
+            if self._left == 0:
+                need = 9 - len(self._header)
+                self._header += data[at:at + need]
+                at = min(at + need, len(data))
+                if len(self._header) == 9:
+                    self._left, self._is_data = int.from_bytes(self._header[:3], "big"), self._header[3] == 0
+                    self._header.clear()
+                continue
+            end = min(at + self._left, len(data))
+            if self._is_data:
+                yield at, end
+            self._left -= end - at
+            at = end
