@@ -143,11 +143,27 @@ class ModuleForwards:
     """Forwards of hooked modules that are open; see module_forwards.h."""
 
     def __init__(self, capture: Capture, wanting: Callable[[Any], tuple[Any, ...]], parameters: Callable[[Any], dict[str, Any]]) -> None: ...
-    def begin(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Any, with_gradients: bool) -> bool: ...
+    backward: bool
+    parameters_grad: bool
+    def forget_watched(self) -> None: ...
+    def module_begin(self, name: str, full: bool) -> ModuleBegin: ...
+    def module_end(self) -> Callable[[Any, Any], bool]:
+        """(module, output) -> as end()."""
+    def parameter_hook(self, module: str, name: str, parameter: Any, report: Callable[[Exception], None]) -> Callable[..., None]: ...
     def push(self, module: Any, call: ModuleCall | None) -> None: ...
-    def end(self, module: Any, output: Any) -> str | None: ...
+    def end(self, module: Any, output: Any) -> bool:
+        """Whether an input was changed in place so that its gradient is lost."""
     def abandon(self, module: Any, stopped: bool) -> None: ...
     def clear(self) -> None: ...
+
+class ModuleBegin:
+    """What a module's hook calls when its forward begins."""
+
+    def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+        """Whether its parameters must be watched: it is recorded, and they are not those of set_known(), or one that was not
+        watched wants a gradient now."""
+    def set_known(self, module: Any, watched: set[str]) -> None:
+        """Of the parameters that it has now those that are named are watched."""
 
 class SavedValue:
     """A value of save()."""

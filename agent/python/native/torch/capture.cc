@@ -295,12 +295,13 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
   });
 }
 
-py::tuple Capture::TensorsOf(PyObject* const* values, Py_ssize_t count) const {
-  py::list tensors;
+GraphTensors Capture::TensorsOf(PyObject* const* values,
+                                Py_ssize_t count) const {
+  GraphTensors tensors;
   for (Py_ssize_t i = 0; i < count; ++i) {
-    if (torch_.IsTensor(values[i])) tensors.append(py::handle(values[i]));
+    if (torch_.IsTensor(values[i])) tensors.push_back(PyRef::Share(values[i]));
   }
-  return py::tuple(tensors);
+  return tensors;
 }
 
 std::unique_ptr<ModuleGradients> Capture::BeginGradients(

@@ -23,6 +23,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/python/native/torch/api_spec.h"
+#include "agent/python/native/torch/graph_index.h"
 #include "agent/python/native/torch/py_value.h"
 #include "agent/python/native/torch/stack_reader.h"
 #include "agent/python/native/torch/torch_bindings.h"
@@ -84,16 +85,18 @@ class Capture : public std::enable_shared_from_this<Capture> {
                 PyObject* grad_outputs) noexcept;
 
   // --- Modules and gradients, called by Python hooks. None: not recording.
-  std::optional<ModuleCall> BeginModule(const std::string& name,
-                                        const pybind11::tuple& args,
-                                        const pybind11::object& kwargs);
+  // args: a tuple; kwargs: a dict or None.
+  std::optional<ModuleCall> BeginModule(
+      const std::string& name, PyObject* args, PyObject* kwargs,
+      const std::vector<std::string>* frames = nullptr);
   // The same of a call that compiled code makes. frames: where the compiler
   // found it, innermost first; the caller of the compiled code follows them.
   std::optional<ModuleCall> BeginCompiledModule(
       const std::string& name, const pybind11::tuple& args,
       const pybind11::object& kwargs, const std::vector<std::string>& frames);
-  void EndModule(const ModuleCall& module, const pybind11::object& output,
-                 const pybind11::dict& parameters);
+  // parameters: a dict or null.
+  void EndModule(const ModuleCall& module, PyObject* output,
+                 const PyRef& parameters);
   void AbandonModule(const ModuleCall& module);
   // Checkpointing has what it needs and ends the recomputation in the middle of
   // this forward: the entry says so in place of its outputs.
@@ -121,7 +124,7 @@ class Capture : public std::enable_shared_from_this<Capture> {
   void PushScope(const std::string& name);
   void PopScope(const std::string& name);
   void ParameterGradient(const std::string& module, const std::string& name,
-                         const pybind11::object& gradient);
+                         PyObject* gradient);
 
   // --- Level debug.
   std::optional<Recorder::SavedValue> Save(const std::string& name,
@@ -183,16 +186,12 @@ class Capture : public std::enable_shared_from_this<Capture> {
     std::vector<int> ignored_outputs;
   };
 
-  std::optional<ModuleCall> BeginModule(const std::string& name,
-                                        const pybind11::tuple& args,
-                                        const pybind11::object& kwargs,
-                                        const std::vector<std::string>* frames);
   // The arguments after the call, all or those that it writes.
   PyValue ReadArguments(const RecordedCall& call, PyObject* const* args,
                         Py_ssize_t count, PyObject* keywords,
                         const ArgumentSet* only) const;
   void HookBackward(const RecordedCall& call, PyObject* result);
-  pybind11::tuple TensorsOf(PyObject* const* values, Py_ssize_t count) const;
+  GraphTensors TensorsOf(PyObject* const* values, Py_ssize_t count) const;
   void Count(const RecordedCall& call) {
     ++seen_;
     if (call.stack_wanted || call.kept) ++matched_;

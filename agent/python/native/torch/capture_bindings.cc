@@ -13,6 +13,7 @@
 #include "agent/python/native/torch/capture.h"
 #include "agent/python/native/torch/module_forwards.h"
 #include "agent/python/native/torch/module_gradients.h"
+#include "agent/python/native/torch/module_hooks.h"
 #include "agent/python/native/torch/node_hook.h"
 #include "agent/python/native/torch/program_error.h"
 
@@ -20,6 +21,11 @@ namespace py = pybind11;
 
 namespace rankprobe {
 namespace {
+
+py::object Made(PyObject* object) {
+  if (object == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(object);
+}
 
 py::object MakeApi(const py::object& function, std::shared_ptr<Capture> capture,
                    const std::string& prefix, const std::string& op,
@@ -47,16 +53,15 @@ py::object MakeApi(const py::object& function, std::shared_ptr<Capture> capture,
     if (name == "ignored_outputs")
       spec.ignored_outputs = value.cast<std::vector<int>>();
   }
-  PyObject* api =
-      NewApiObject(function.ptr(), std::move(capture), std::move(spec));
-  if (api == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(api);
+  return Made(
+      NewApiObject(function.ptr(), std::move(capture), std::move(spec)));
 }
 
 }  // namespace
 
 void RegisterCapture(py::module_& m) {
-  if (!InitApiTypes(m.ptr()) || !InitNodeHook()) throw py::error_already_set();
+  if (!InitApiTypes(m.ptr()) || !InitNodeHook() || !InitModuleHooks())
+    throw py::error_already_set();
   py::class_<ModuleCall>(m, "ModuleCall", "One module call between its hooks.")
       .def_property_readonly(
           "name", [](const ModuleCall& c) { return c.call.forward_entry; })
@@ -64,21 +69,56 @@ void RegisterCapture(py::module_& m) {
                              [](const ModuleCall& c) { return c.call.kept; });
   py::class_<ModuleGradients>(m, "ModuleGradients",
                               "Takes the gradients of one module call.")
-      .def("outputs", &ModuleGradients::Outputs, py::arg("outputs"));
-  py::class_<ModuleForwards>(m, "ModuleForwards",
-                             "Forwards of hooked modules that are open.")
+      .def(
+          "outputs",
+          [](ModuleGradients& gradients, const py::tuple& outputs) {
+            return gradients.Outputs(TensorsOfTuple(outputs.ptr()));
+          },
+          py::arg("outputs"));
+  py::class_<ModuleForwards, std::shared_ptr<ModuleForwards>>(
+      m, "ModuleForwards", "Forwards of hooked modules that are open.")
       .def(
           py::init([](std::shared_ptr<Capture> capture,
                       const py::object& wanting, const py::object& parameters) {
-            return std::make_unique<ModuleForwards>(
+            return std::make_shared<ModuleForwards>(
                 std::move(capture), PyRef::Share(wanting.ptr()),
                 PyRef::Share(parameters.ptr()));
           }),
           py::arg("capture"), py::arg("wanting"), py::arg("parameters"))
-      .def("begin", &ModuleForwards::Begin, py::arg("name"), py::arg("module"),
-           py::arg("args"), py::arg("kwargs"), py::arg("with_gradients"))
+      .def_property("backward", &ModuleForwards::backward,
+                    &ModuleForwards::SetBackward)
+      .def_property("parameters_grad", &ModuleForwards::parameters_grad,
+                    &ModuleForwards::SetParametersGrad)
+      .def("forget_watched", &ModuleForwards::ForgetWatched)
+      .def(
+          "module_begin",
+          [](const std::shared_ptr<ModuleForwards>& forwards,
+             const std::string& name,
+             bool full) { return Made(NewModuleBegin(forwards, name, full)); },
+          py::arg("name"), py::arg("full"))
+      .def("module_end",
+           [](const std::shared_ptr<ModuleForwards>& forwards) {
+             return Made(NewModuleEnd(forwards));
+           })
+      .def(
+          "parameter_hook",
+          [](const std::shared_ptr<ModuleForwards>& forwards,
+             const std::string& module, const std::string& name,
+             const py::object& parameter, const py::object& report) {
+            return Made(NewParameterHook(forwards, module, name,
+                                         parameter.ptr(),
+                                         PyRef::Share(report.ptr())));
+          },
+          py::arg("module"), py::arg("name"), py::arg("parameter"),
+          py::arg("report"))
       .def("push", &ModuleForwards::Push, py::arg("module"), py::arg("call"))
-      .def("end", &ModuleForwards::End, py::arg("module"), py::arg("output"))
+      .def(
+          "end",
+          [](ModuleForwards& forwards, const py::object& module,
+             const py::object& output) {
+            return forwards.End(module.ptr(), output.ptr());
+          },
+          py::arg("module"), py::arg("output"))
       .def("abandon", &ModuleForwards::Abandon, py::arg("module"),
            py::arg("stopped"))
       .def("clear", &ModuleForwards::Clear);
@@ -91,10 +131,13 @@ void RegisterCapture(py::module_& m) {
       .def("set_modules_forced", &Capture::SetModulesForced, py::arg("forced"))
       .def("enter_quiet", &Capture::EnterQuiet)
       .def("leave_quiet", &Capture::LeaveQuiet)
-      .def("begin_module",
-           py::overload_cast<const std::string&, const py::tuple&,
-                             const py::object&>(&Capture::BeginModule),
-           py::arg("name"), py::arg("args"), py::arg("kwargs") = py::none())
+      .def(
+          "begin_module",
+          [](Capture& capture, const std::string& name, const py::tuple& args,
+             const py::object& kwargs) {
+            return capture.BeginModule(name, args.ptr(), kwargs.ptr());
+          },
+          py::arg("name"), py::arg("args"), py::arg("kwargs") = py::none())
       .def("begin_compiled_module", &Capture::BeginCompiledModule,
            py::arg("name"), py::arg("args"), py::arg("kwargs"),
            py::arg("frames"))
@@ -102,8 +145,14 @@ void RegisterCapture(py::module_& m) {
            py::arg("module"))
       .def("compiled_backward", &Capture::ModuleBackward, py::arg("module"),
            py::arg("grad_inputs"), py::arg("grad_outputs"))
-      .def("end_module", &Capture::EndModule, py::arg("module"),
-           py::arg("output"), py::arg("parameters"))
+      .def(
+          "end_module",
+          [](Capture& capture, const ModuleCall& module,
+             const py::object& output, const py::dict& parameters) {
+            capture.EndModule(module, output.ptr(),
+                              PyRef::Share(parameters.ptr()));
+          },
+          py::arg("module"), py::arg("output"), py::arg("parameters"))
       .def("abandon_module", &Capture::AbandonModule, py::arg("module"))
       .def("stop_module", &Capture::StopModule, py::arg("module"))
       .def("reset_modules", &Capture::ResetModules)
@@ -111,11 +160,17 @@ void RegisterCapture(py::module_& m) {
           "module_gradients",
           [](const std::shared_ptr<Capture>& capture, const ModuleCall& module,
              const py::tuple& inputs) {
-            return std::make_unique<ModuleGradients>(capture, module, inputs);
+            return std::make_unique<ModuleGradients>(
+                capture, module, TensorsOfTuple(inputs.ptr()));
           },
           py::arg("module"), py::arg("inputs"))
-      .def("parameter_gradient", &Capture::ParameterGradient, py::arg("module"),
-           py::arg("name"), py::arg("gradient"))
+      .def(
+          "parameter_gradient",
+          [](Capture& capture, const std::string& module,
+             const std::string& name, const py::object& gradient) {
+            capture.ParameterGradient(module, name, gradient.ptr());
+          },
+          py::arg("module"), py::arg("name"), py::arg("gradient"))
       .def("push_scope", &Capture::PushScope, py::arg("name"))
       .def("pop_scope", &Capture::PopScope, py::arg("name"))
       .def("work_done", &Capture::WorkDone, py::arg("work"))

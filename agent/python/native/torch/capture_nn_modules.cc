@@ -30,20 +30,14 @@ std::vector<std::string> WithCaller(std::vector<std::string> frames,
 
 }  // namespace
 
-std::optional<ModuleCall> Capture::BeginModule(const std::string& name,
-                                               const py::tuple& args,
-                                               const py::object& kwargs) {
-  return BeginModule(name, args, kwargs, nullptr);
-}
-
 std::optional<ModuleCall> Capture::BeginCompiledModule(
     const std::string& name, const py::tuple& args, const py::object& kwargs,
     const std::vector<std::string>& frames) {
-  return BeginModule(name, args, kwargs, &frames);
+  return BeginModule(name, args.ptr(), kwargs.ptr(), &frames);
 }
 
 std::optional<ModuleCall> Capture::BeginModule(
-    const std::string& name, const py::tuple& args, const py::object& kwargs,
+    const std::string& name, PyObject* args, PyObject* kwargs,
     const std::vector<std::string>* frames) {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return std::nullopt;
@@ -59,8 +53,8 @@ std::optional<ModuleCall> Capture::BeginModule(
     if (module.call.kept) {
       ReadBudget budget;
       const ReadMode mode{!module.compiled, module.call.needs, &budget};
-      const PyValue inputs = reader_.ReadSection(args.ptr(), mode),
-                    named = reader_.ReadSection(kwargs.ptr(), mode);
+      const PyValue inputs = reader_.ReadSection(args, mode),
+                    named = reader_.ReadSection(kwargs, mode);
       const py::gil_scoped_release release;
       recorder->Inputs(
           module.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
@@ -77,8 +71,8 @@ std::optional<ModuleCall> Capture::BeginModule(
   return module;
 }
 
-void Capture::EndModule(const ModuleCall& module, const py::object& output,
-                        const py::dict& parameters) {
+void Capture::EndModule(const ModuleCall& module, PyObject* output,
+                        const PyRef& parameters) {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return;
   const QuietScope quiet(*this);
@@ -88,12 +82,12 @@ void Capture::EndModule(const ModuleCall& module, const py::object& output,
     if (!module.call.kept) return;
     ReadBudget budget;
     const ReadMode mode{!module.compiled, module.call.needs, &budget};
-    if (PyTuple_Check(output.ptr())) {
-      outputs = reader_.ReadItems(output.ptr(), mode);
+    if (PyTuple_Check(output)) {
+      outputs = reader_.ReadItems(output, mode);
     } else {
-      outputs.items.push_back(reader_.Read(output.ptr(), mode));
+      outputs.items.push_back(reader_.Read(output, mode));
     }
-    named = reader_.ReadSection(parameters.ptr(), mode);
+    if (parameters) named = reader_.ReadSection(parameters.get(), mode);
     // Also a computed tensor in the place of one.
     for (const PyValue& item : named.items) {
       if (item.tensor != nullptr) item.tensor->is_parameter = true;
@@ -204,8 +198,7 @@ void Capture::EndBackwards() noexcept {
 }
 
 void Capture::ParameterGradient(const std::string& module,
-                                const std::string& name,
-                                const py::object& gradient) {
+                                const std::string& name, PyObject* gradient) {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return;
   const QuietScope quiet(*this);
@@ -213,7 +206,7 @@ void Capture::ParameterGradient(const std::string& module,
     MaybeFail("parameter gradient");
     // Collectives write gradients without telling the version counter.
     const PyValue value =
-        reader_.Read(gradient.ptr(), {false, recorder->NeedsOfSaved()});
+        reader_.Read(gradient, {false, recorder->NeedsOfSaved()});
     if (value.kind != PyValue::Kind::kTensor) return;
     const py::gil_scoped_release release;
     recorder->ParameterGradient(

@@ -22,6 +22,9 @@
 
 namespace rankprobe {
 
+// Tensors that require a gradient.
+using GraphTensors = absl::InlinedVector<PyRef, 2>;
+
 // Output `number` of `node`: where a tensor comes from.
 struct GraphEdge {
   PyRef node;

@@ -8,10 +8,10 @@ namespace py = pybind11;
 namespace rankprobe {
 namespace {
 
-py::object Asked(const PyRef& function, const py::object& of) {
-  PyObject* const answer = PyObject_CallOneArg(function.get(), of.ptr());
-  if (answer == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(answer);
+PyRef Asked(const PyRef& function, PyObject* of) {
+  PyRef answer = PyRef::Steal(PyObject_CallOneArg(function.get(), of));
+  if (!answer) throw py::error_already_set();
+  return answer;
 }
 
 // Whether each value is there, and no object twice.
@@ -34,11 +34,11 @@ ModuleForwards::ModuleForwards(std::shared_ptr<Capture> capture, PyRef wanting,
       wanting_(std::move(wanting)),
       parameters_(std::move(parameters)) {}
 
-bool ModuleForwards::Begin(const std::string& name, const py::object& module,
-                           const py::tuple& args, const py::object& kwargs,
+bool ModuleForwards::Begin(const std::string& name, PyObject* module,
+                           PyObject* args, PyObject* kwargs,
                            bool with_gradients) {
   Open open;
-  open.module = PyRef::Share(module.ptr());
+  open.module = PyRef::Share(module);
   // What is begun is ended, whatever of ours fails between.
   struct Pusher {
     ModuleForwards* forwards;
@@ -49,74 +49,77 @@ bool ModuleForwards::Begin(const std::string& name, const py::object& module,
   } const pusher{this, &open};
   if (!capture_->Active()) return false;
   const QuietScope quiet(*capture_);
-  const bool has_named =
-      PyDict_Check(kwargs.ptr()) && PyDict_GET_SIZE(kwargs.ptr()) > 0;
-  open.call =
-      capture_->BeginModule(name, args, has_named ? kwargs : py::none());
-  if (!open.call.has_value()) return false;
-  if (with_gradients && capture_->torch().GradEnabled())
-    open.gradients =
-        std::make_unique<ModuleGradients>(capture_, *open.call, Wanting(args));
+  const bool has_named = PyDict_Check(kwargs) && PyDict_GET_SIZE(kwargs) > 0;
+  std::optional<ModuleCall> call =
+      capture_->BeginModule(name, args, has_named ? kwargs : Py_None);
+  if (!call.has_value()) return false;
+  open.recorded.reset(new Recorded{*std::move(call), nullptr});
+  if (with_gradients && backward_ && capture_->torch().GradEnabled())
+    open.recorded->gradients = std::make_unique<ModuleGradients>(
+        capture_, open.recorded->call, Wanting(args));
   return true;
 }
 
 void ModuleForwards::Push(const py::object& module,
                           std::optional<ModuleCall> call) {
+  std::unique_ptr<Recorded> recorded;
+  if (call.has_value()) recorded.reset(new Recorded{*std::move(call), nullptr});
   open_[std::this_thread::get_id()].push_back(
-      {PyRef::Share(module.ptr()), std::move(call), nullptr});
+      {PyRef::Share(module.ptr()), std::move(recorded)});
 }
 
-ModuleForwards::Open ModuleForwards::Take(const py::object& module) {
+std::unique_ptr<ModuleForwards::Recorded> ModuleForwards::Take(
+    PyObject* module) {
   const std::thread::id thread = std::this_thread::get_id();
   while (true) {
     const auto found = open_.find(thread);
-    if (found == open_.end()) return {};
+    if (found == open_.end()) return nullptr;
     Open last = std::move(found->second.back());
     found->second.pop_back();
     if (found->second.empty()) open_.erase(found);
-    if (last.module.get() == module.ptr()) return last;
+    if (last.module.get() == module) return std::move(last.recorded);
     // Left by an exception that a forward in between has caught.
-    if (last.call.has_value()) capture_->AbandonModule(*last.call);
+    if (last.recorded != nullptr) capture_->AbandonModule(last.recorded->call);
   }
 }
 
-py::object ModuleForwards::End(const py::object& module,
-                               const py::object& output) {
-  const Open open = Take(module);
-  if (!open.call.has_value()) return py::none();
+bool ModuleForwards::End(PyObject* module, PyObject* output) {
+  const std::unique_ptr<Recorded> recorded = Take(module);
+  if (recorded == nullptr) return false;
   const QuietScope quiet(*capture_);
-  capture_->EndModule(*open.call, output,
-                      open.call->call.kept ? Parameters(module) : py::dict());
-  if (open.gradients == nullptr || !capture_->torch().GradEnabled() ||
-      !open.gradients->Outputs(Wanting(output)))
-    return py::none();
-  return py::str(open.call->call.forward_entry);
+  capture_->EndModule(recorded->call, output,
+                      recorded->call.call.kept ? Parameters(module) : PyRef());
+  return recorded->gradients != nullptr && capture_->torch().GradEnabled() &&
+         recorded->gradients->Outputs(Wanting(output));
 }
 
 void ModuleForwards::Abandon(const py::object& module, bool stopped) {
-  const Open open = Take(module);
-  if (!open.call.has_value()) return;
-  stopped ? capture_->StopModule(*open.call)
-          : capture_->AbandonModule(*open.call);
+  const std::unique_ptr<Recorded> recorded = Take(module.ptr());
+  if (recorded == nullptr) return;
+  stopped ? capture_->StopModule(recorded->call)
+          : capture_->AbandonModule(recorded->call);
 }
 
-py::tuple ModuleForwards::Wanting(const py::object& value) const {
+GraphTensors ModuleForwards::Wanting(PyObject* value) const {
   const TorchBindings& torch = capture_->torch();
-  PyObject* one = value.ptr();
+  PyObject* one = value;
   if (PyTuple_CheckExact(one) && PyTuple_GET_SIZE(one) == 1)
     one = PyTuple_GET_ITEM(one, 0);
-  if (!torch.IsPlainTensor(one)) return Asked(wanting_, value);
-  return TorchBindings::IsTrue(torch.requires_grad, one)
-             ? py::make_tuple(py::handle(one))
-             : py::tuple();
+  GraphTensors tensors;
+  if (torch.IsPlainTensor(one)) {
+    if (TorchBindings::IsTrue(torch.requires_grad, one))
+      tensors.push_back(PyRef::Share(one));
+    return tensors;
+  }
+  const PyRef found = Asked(wanting_, value);
+  return TensorsOfTuple(found.get());
 }
 
-py::dict ModuleForwards::Parameters(const py::object& module) const {
+PyRef ModuleForwards::Parameters(PyObject* module) const {
   static PyObject* const name = PyUnicode_InternFromString("_parameters");
-  const PyRef found = PyRef::Steal(PyObject_GetAttr(module.ptr(), name));
+  PyRef found = PyRef::Steal(PyObject_GetAttr(module, name));
   if (!found) throw py::error_already_set();
-  if (PyDict_Check(found.get()) && IsPlain(found.get()))
-    return py::reinterpret_borrow<py::dict>(found.get());
+  if (PyDict_Check(found.get()) && IsPlain(found.get())) return found;
   return Asked(parameters_, module);
 }
 

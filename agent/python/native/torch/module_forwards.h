@@ -33,20 +33,27 @@ class ModuleForwards {
   ModuleForwards(std::shared_ptr<Capture> capture, PyRef wanting,
                  PyRef parameters);
 
+  // What the plan in force has of gradients: of calls, of parameters.
+  void SetBackward(bool wanted) { backward_ = wanted; }
+  bool backward() const { return backward_; }
+  void SetParametersGrad(bool wanted) { parameters_grad_ = wanted; }
+  bool parameters_grad() const { return parameters_grad_; }
+  // Another one: no parameter is watched any more.
+  uint64_t generation() const { return generation_; }
+  void ForgetWatched() { ++generation_; }
+  Capture& capture() { return *capture_; }
+
   // A forward begins. with_gradients: those of the call are wanted as far as the
-  // filters and the autograd mode have any. Whether it is recorded.
-  bool Begin(const std::string& name, const pybind11::object& module,
-             const pybind11::tuple& args, const pybind11::object& kwargs,
-             bool with_gradients);
+  // plan, the filters and the autograd mode have any. Whether it is recorded.
+  bool Begin(const std::string& name, PyObject* module, PyObject* args,
+             PyObject* kwargs, bool with_gradients);
   // One of compiled code begins, which Capture was told of by the caller, and
   // whose gradients are found otherwise.
   void Push(const pybind11::object& module, std::optional<ModuleCall> call);
 
   // The forward of `module` ends, and those that an exception has left open
-  // inside. The name of its call if it changed an input in place so that the
-  // gradient is lost; else None.
-  pybind11::object End(const pybind11::object& module,
-                       const pybind11::object& output);
+  // inside. Whether it changed an input in place so that the gradient is lost.
+  bool End(PyObject* module, PyObject* output);
   // An exception ends it; stopped: that of a recomputation, which has what it
   // needs.
   void Abandon(const pybind11::object& module, bool stopped);
@@ -55,18 +62,24 @@ class ModuleForwards {
   void Clear() { open_.erase(std::this_thread::get_id()); }
 
  private:
-  struct Open {
-    PyRef module;
-    std::optional<ModuleCall> call;
+  struct Recorded {
+    ModuleCall call;
     std::unique_ptr<ModuleGradients> gradients;
   };
+  struct Open {
+    PyRef module;
+    // Null: nothing is recorded of it.
+    std::unique_ptr<Recorded> recorded;
+  };
 
-  Open Take(const pybind11::object& module);
-  pybind11::tuple Wanting(const pybind11::object& value) const;
-  pybind11::dict Parameters(const pybind11::object& module) const;
+  std::unique_ptr<Recorded> Take(PyObject* module);
+  GraphTensors Wanting(PyObject* value) const;
+  PyRef Parameters(PyObject* module) const;
 
   const std::shared_ptr<Capture> capture_;
   const PyRef wanting_, parameters_;
+  bool backward_ = true, parameters_grad_ = true;
+  uint64_t generation_ = 1;
   // Threads without any are not listed.
   std::map<std::thread::id, std::vector<Open>> open_;
 };

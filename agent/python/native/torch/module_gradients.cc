@@ -25,6 +25,14 @@ PyRef GradientValue(const char* mark, const PyRef& gradient) {
 
 }  // namespace
 
+GraphTensors TensorsOfTuple(PyObject* tuple) {
+  if (!PyTuple_Check(tuple)) throw py::type_error("no tuple of tensors");
+  GraphTensors tensors;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
+    tensors.push_back(PyRef::Share(PyTuple_GET_ITEM(tuple, i)));
+  return tensors;
+}
+
 void CallGradients::Enter() {
   const int64_t now = capture->BackwardPass();
   if (pass == now) return;
@@ -138,16 +146,16 @@ struct ModuleGradients::Hooks {
 
 ModuleGradients::ModuleGradients(std::shared_ptr<Capture> capture,
                                  const ModuleCall& call,
-                                 const py::tuple& inputs)
+                                 const GraphTensors& inputs)
     : gradients_(std::make_shared<CallGradients>(std::move(capture), call)) {
   const TorchBindings& torch = gradients_->capture->torch();
   graph_ = GraphIndex::OfThread(&torch);
-  for (const py::handle tensor : inputs) {
+  for (const PyRef& tensor : inputs) {
     Input& input = inputs_.emplace_back();
-    input.tensor = PyRef::Share(tensor.ptr());
-    input.edge = graph_->EdgeOf(tensor.ptr());
+    input.tensor = tensor;
+    input.edge = graph_->EdgeOf(tensor.get());
     if (!torch.version ||
-        !TorchBindings::GetInt(torch.version, tensor.ptr(), &input.version))
+        !TorchBindings::GetInt(torch.version, tensor.get(), &input.version))
       input.version = 0;
     if (input.edge.node) bound_.inputs.insert(input.edge.node.get());
   }
@@ -257,10 +265,10 @@ bool ModuleGradients::MatchInputs(const std::vector<GraphEdge>& outputs,
   return in_place;
 }
 
-bool ModuleGradients::Outputs(const py::tuple& outputs) {
+bool ModuleGradients::Outputs(const GraphTensors& outputs) {
   std::vector<GraphEdge> edges;
-  for (const py::handle tensor : outputs)
-    edges.push_back(graph_->EdgeOf(tensor.ptr()));
+  for (const PyRef& tensor : outputs)
+    edges.push_back(graph_->EdgeOf(tensor.get()));
   std::vector<GraphEdge> roots;
   for (const GraphEdge& edge : edges) {
     if (edge.node) roots.push_back(edge);

@@ -27,6 +27,8 @@
 
 namespace rankprobe {
 
+GraphTensors TensorsOfTuple(PyObject* tuple);
+
 // What has arrived for one call in this backward pass.
 struct CallGradients {
   struct Tensor {
@@ -98,10 +100,10 @@ class ModuleGradients {
  public:
   // inputs: those tensors among its inputs that require a gradient.
   ModuleGradients(std::shared_ptr<Capture> capture, const ModuleCall& call,
-                  const pybind11::tuple& inputs);
+                  const GraphTensors& inputs);
   // outputs: the same of its outputs. Hooks the nodes. Returns whether an input
   // was changed in place so that autograd leads its gradient past its node.
-  bool Outputs(const pybind11::tuple& outputs);
+  bool Outputs(const GraphTensors& outputs);
 
  private:
   struct Input {

@@ -30,4 +30,23 @@ std::string PyText(PyObject* object) {
   return data == nullptr ? "" : std::string(data, static_cast<size_t>(size));
 }
 
+PyRef Referent(PyObject* weak) {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* alive = nullptr;
+  if (PyWeakref_GetRef(weak, &alive) < 0) ClearOwnError();
+  return PyRef::Steal(alive);
+#else
+  PyObject* alive = PyWeakref_GetObject(weak);
+  return alive == nullptr || alive == Py_None ? PyRef() : PyRef::Share(alive);
+#endif
+}
+
+int LookUpAttribute(PyObject* object, PyObject* name, PyObject** out) {
+#if PY_VERSION_HEX >= 0x030D0000
+  return PyObject_GetOptionalAttr(object, name, out);
+#else
+  return _PyObject_LookupAttr(object, name, out);
+#endif
+}
+
 }  // namespace rankprobe

@@ -19,6 +19,13 @@ bool ReadInts(PyObject* tuple, absl::InlinedVector<int64_t, 6>* out);
 // Leaves no Python error.
 std::string PyText(PyObject* object);
 
+// What a weak reference refers to; empty: it is gone.
+PyRef Referent(PyObject* weak);
+
+// 1: *out has it; 0: there is no such attribute, and no error; -1: an error is
+// set.
+int LookUpAttribute(PyObject* object, PyObject* name, PyObject** out);
+
 }  // namespace rankprobe
 
 #endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_READ_H_

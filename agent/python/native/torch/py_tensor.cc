@@ -23,18 +23,6 @@ constexpr uint64_t kReuseBytes = 8 << 10;
 // Above all tokens of host memory.
 constexpr uintptr_t kDeviceStorage = uintptr_t{1} << 62;
 
-// What a weak reference refers to; empty: it is gone.
-PyRef Referent(PyObject* weak) {
-#if PY_VERSION_HEX >= 0x030D0000
-  PyObject* alive = nullptr;
-  if (PyWeakref_GetRef(weak, &alive) < 0) ClearOwnError();
-  return PyRef::Steal(alive);
-#else
-  PyObject* alive = PyWeakref_GetObject(weak);
-  return alive == nullptr || alive == Py_None ? PyRef() : PyRef::Share(alive);
-#endif
-}
-
 }  // namespace
 
 uint64_t StorageTokens::Token(uintptr_t storage, PyObject* tensor,

@@ -51,8 +51,7 @@ class Instruments:
         self.applied = self._in_place = True
         self._import.install()
         # construct.json names backward calls even where their data is not wanted.
-        self._modules.backward = plan["backward"] or plan["extra_info"]
-        self._modules.parameters_grad = plan["parameters_grad"]
+        self._modules.want(plan["backward"] or plan["extra_info"], plan["parameters_grad"])
         if not plan["records_saved"]:
             self._recomputations.install()
         if plan["records_apis"]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import weakref
 from typing import Any, Callable, Iterator, NamedTuple, Optional
@@ -169,14 +170,15 @@ class ModuleHooks:
         self._numbered: list[weakref.ref[Any]] = []
         # Something hooked may have no number.
         self._unnumbered = True
-        # Set by the debugger from the plan in force.
-        self.backward = True
-        self.parameters_grad = True
         # A root model's forward begins / has ended.
         self.on_root_begin: Callable[[], None] = lambda: None
         self.on_root_end: Callable[[], None] = lambda: None
         # The first module of a step begins its forward; called once.
         self.on_first: Optional[Callable[[], None]] = None
+
+    def want(self, backward: bool, parameters_grad: bool) -> None:
+        """What the plan in force has of gradients."""
+        self._forwards.backward, self._forwards.parameters_grad = backward, parameters_grad
 
     def is_hooked(self, module: torch.nn.Module) -> bool:
         known = self._hooked.get(id(module))
@@ -262,6 +264,7 @@ class ModuleHooks:
             self._handles.clear()
             self._hooked.clear()
             self._watched.clear()
+            self._forwards.forget_watched()
             if self._holds:
                 self._holds = False
                 _hidden_hooks.release()
@@ -278,7 +281,7 @@ class ModuleHooks:
         self._forwards.clear()
 
     def _pre(self, name: str, full: bool) -> Callable[..., Any]:
-        capture, forwards = self._capture, self._forwards
+        capture, begin = self._capture, self._forwards.module_begin(name, full)
 
         def rankprobe_pre(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> None:
             if _graph_calls.in_compiler():
@@ -286,8 +289,8 @@ class ModuleHooks:
             if self.on_first is not None and capture.active:
                 self._begin_first()
             try:
-                if forwards.begin(name, module, args, kwargs, full and self.backward) and self.parameters_grad:
-                    self._watch_parameters(name, module)
+                if begin(module, args, kwargs):
+                    self._watch_parameters(name, module, begin)
             except Exception as error:  # noqa: BLE001 - the model must not notice
                 report_fault(capture, f"{name} before its forward", error)
 
@@ -300,6 +303,7 @@ class ModuleHooks:
 
     def _post(self, name: str) -> Callable[..., Any]:
         capture, forwards = self._capture, self._forwards
+        end = forwards.module_end()
 
         def rankprobe_post(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Optional[dict[str, Any]], output: Any) -> None:
             if _graph_calls.in_compiler():
@@ -309,9 +313,8 @@ class ModuleHooks:
                 forwards.abandon(module, recomputation_stopped(raised))
                 return
             try:
-                in_place = forwards.end(module, output)
-                if in_place is not None:
-                    self._tell_in_place(in_place.rpartition(".forward.")[0])
+                if end(module, output):
+                    self._tell_in_place(name)
             except Exception as error:  # noqa: BLE001 - the model must not notice
                 report_fault(capture, f"{name} after its forward", error)
 
@@ -355,9 +358,9 @@ class ModuleHooks:
                 first, self.on_first = self.on_first, None
                 first()
             call = capture.begin_compiled_module(known.name, args, kwargs or None, frames)
-            if call is not None and module is not None and self.parameters_grad:
+            if call is not None and module is not None and self._forwards.parameters_grad:
                 self._watch_parameters(known.name, module)
-            return call if known.full and self.backward else None
+            return call if known.full and self._forwards.backward else None
         finally:
             self._forwards.push(module, call)
 
@@ -379,7 +382,8 @@ class ModuleHooks:
             self._warn(f"{name} changes a view in place: the gradient of that input is not recorded, nor is the "
                        "backward of the module that made it")
 
-    def _watch_parameters(self, module_name: str, module: torch.nn.Module) -> None:
+    def _watch_parameters(self, module_name: str, module: torch.nn.Module, begin: Any = None) -> None:
+        """begin: of the module, which is told."""
         watched = self._watched.setdefault(module, {})
         missing = []
         for name, parameter in module._parameters.items():
@@ -389,6 +393,9 @@ class ModuleHooks:
         if missing:
             with _quiet(self._capture):  # what we ask of tensors is no call of the user's
                 self._watch(module_name, missing, watched)
+        if _HAS_POST_ACCUMULATE and begin is not None:
+            begin.set_known(module, {name for name, parameter in module._parameters.items()
+                                     if name in watched and watched[name][0]() is parameter})
 
     def _watch(self, module_name: str, missing: list[Any], watched: dict[str, tuple[Any, Any]]) -> None:
         for name, parameter, known in missing:
@@ -414,25 +421,9 @@ class ModuleHooks:
                 watched[name] = (node, handle)
                 self._handles.append(handle)
 
-    def _on_gradient(self, module_name: str, name: str, parameter: torch.Tensor) -> Callable[..., Any]:
-        capture, reference = self._capture, weakref.ref(parameter)
-
-        def record() -> None:
-            watched = reference()
-            if watched is None:
-                return
-            gradient = getattr(watched, "main_grad", None)
-            if gradient is None:
-                gradient = watched.grad
-            if gradient is not None:
-                capture.parameter_gradient(module_name, name, gradient)
-
-        def rankprobe_gradient(*_: Any) -> None:
-            if capture.enabled and self.parameters_grad:
-                with _quiet(capture):
-                    _guarded(capture, "parameter gradient", record)
-
-        return rankprobe_gradient
+    def _on_gradient(self, module_name: str, name: str, parameter: torch.Tensor) -> Any:
+        return self._forwards.parameter_hook(module_name, name, parameter,
+                                             functools.partial(report_fault, self._capture, "parameter gradient"))
 
 
 __all__ = ["ModuleHooks", "is_compiled", "named_targets", "uncompiled_path"]

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the hooks of one module and of its parameters call, as C callables: a
+// call by vectorcall with no conversion of arguments.
+//
+// Ownership: held by hooks; each owns a share of the ModuleForwards. Threads:
+// the GIL is held. Failure: the two of a module raise, and the hook around them
+// reports it; that of a gradient reports it itself.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_MODULE_HOOKS_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_MODULE_HOOKS_H_
+
+#include <Python.h>
+
+#include <memory>
+#include <string>
+
+#include "agent/python/native/session/py_ref.h"
+#include "agent/python/native/torch/module_forwards.h"
+
+namespace rankprobe {
+
+// begin(module, args, kwargs or None) -> whether its parameters must be watched:
+// it is recorded, and they are not those of begin.set_known(), or one that was
+// not watched wants a gradient now.
+// full: its backward is recorded.
+PyObject* NewModuleBegin(std::shared_ptr<ModuleForwards> forwards,
+                         std::string name, bool full);
+
+// end(module, output) -> whether an input was changed in place so that its
+// gradient is lost.
+PyObject* NewModuleEnd(std::shared_ptr<ModuleForwards> forwards);
+
+// Called with anything when the gradient of `parameter` has been accumulated;
+// report(error): a fault of ours.
+PyObject* NewParameterHook(std::shared_ptr<ModuleForwards> forwards,
+                           std::string module, std::string name,
+                           PyObject* parameter, PyRef report);
+
+// Once per process.
+bool InitModuleHooks();
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_MODULE_HOOKS_H_
