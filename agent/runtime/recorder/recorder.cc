@@ -324,6 +324,7 @@ bool Recorder::EndStep() {
   module_stacks_.clear();
   module_edges_.clear();
   stacks_.clear();
+  numbered_stacks_.clear();
   tensors_.BeginStep();
   reference_.EndStep();
   if (filter_ != nullptr) filter_->BeginStep();

@@ -69,8 +69,6 @@ struct RecordedCall {
     kNow,      // the call is judged as soon as it ends
   };
   Needs needs = Needs::kNumbers;
-  // Set before Outputs: they come once more, with LateOutputs, and count then.
-  bool outputs_late = false;
   // The step it was made in; gradients that come later than that are dropped.
   uint64_t step_generation = 0;
 };
@@ -173,7 +171,9 @@ class Recorder {
   RecordedCall BeginModule(absl::string_view module);
   void Inputs(const RecordedCall& call, const BuildFn& build);
   // Ends the forward. A module must be ended, kept or not, also by Abandon.
-  void Outputs(const RecordedCall& call, const BuildFn& build);
+  // late: they come once more, with LateOutputs, and count then.
+  void Outputs(const RecordedCall& call, const BuildFn& build,
+               bool late = false);
   // Replaces the outputs of a call that has ended: an asynchronous one is done.
   void LateOutputs(const RecordedCall& call, const BuildFn& build);
   // The forward ended by an exception: its inputs stay, its place is left.
@@ -197,9 +197,10 @@ class Recorder {
   // Whether Backward of this call can still record something.
   bool WantsBackward(const RecordedCall& call) const;
   bool WantsStacks() const;
-  // The stack of a kept forward, innermost frame first.
+  // The stack of a kept forward, innermost frame first. number: of these frames
+  // alone, by which they are known again at once; 0: they have none.
   void UseStack(const RecordedCall& call,
-                const std::vector<std::string>& frames);
+                const std::vector<std::string>& frames, uint64_t number = 0);
 
   // --- Level debug. False when the plan does not want it. With a gradient,
   // a null entry is left for it.
@@ -369,6 +370,9 @@ class Recorder {
   std::vector<std::pair<std::string, std::optional<std::string>>> module_edges_
       ABSL_GUARDED_BY(mutex_);
   std::map<std::vector<std::string>, uint32_t> stacks_ ABSL_GUARDED_BY(mutex_);
+  // By number.
+  absl::flat_hash_map<uint64_t, uint32_t> numbered_stacks_
+      ABSL_GUARDED_BY(mutex_);
   uint64_t faults_ ABSL_GUARDED_BY(mutex_) = 0;
   // What the collector had committed when Stop() last waited in vain.
   std::optional<uint64_t> stuck_at_ ABSL_GUARDED_BY(mutex_);

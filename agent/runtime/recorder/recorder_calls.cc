@@ -148,7 +148,8 @@ void Recorder::BeginModuleBackward(const RecordedCall& call) {
   AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.backward_entry);
 }
 
-void Recorder::Outputs(const RecordedCall& call, const BuildFn& build) {
+void Recorder::Outputs(const RecordedCall& call, const BuildFn& build,
+                       bool late) {
   if (call.forward_entry.empty() || Forked()) return;
   absl::MutexLock lock(&mutex_);
   if (call.step_generation != generation_) return;
@@ -158,8 +159,8 @@ void Recorder::Outputs(const RecordedCall& call, const BuildFn& build) {
              call.is_module ? v1::CALL_KIND_MODULE_FORWARD
                             : v1::CALL_KIND_API_FORWARD,
              build,
-             call.outputs_late ? ReferenceComparer::Phase::kOther
-                               : ReferenceComparer::Phase::kOutputs);
+             late ? ReferenceComparer::Phase::kOther
+                  : ReferenceComparer::Phase::kOutputs);
   }
   if (Edges()) {
     if (!call.is_module && plan_->RecordsApis())
@@ -264,19 +265,28 @@ bool Recorder::WantsStacks() const {
 }
 
 void Recorder::UseStack(const RecordedCall& call,
-                        const std::vector<std::string>& frames) {
+                        const std::vector<std::string>& frames,
+                        uint64_t number) {
   if (call.forward_entry.empty() || Forked()) return;
   absl::MutexLock lock(&mutex_);
   if (call.step_generation != generation_ || !plan_->extra_info) return;
-  const auto [it, is_new] =
-      stacks_.try_emplace(frames, static_cast<uint32_t>(stacks_.size()));
-  if (is_new) {
-    v1::StackDef* def = AddRecord()->mutable_stack();
-    def->set_id(it->second);
-    for (const std::string& frame : frames) def->add_frames(frame);
+  const auto known = numbered_stacks_.find(number);
+  uint32_t id = 0;
+  if (number != 0 && known != numbered_stacks_.end()) {
+    id = known->second;
+  } else {
+    const auto [it, is_new] =
+        stacks_.try_emplace(frames, static_cast<uint32_t>(stacks_.size()));
+    id = it->second;
+    if (number != 0) numbered_stacks_.emplace(number, id);
+    if (is_new) {
+      v1::StackDef* def = AddRecord()->mutable_stack();
+      def->set_id(id);
+      for (const std::string& frame : frames) def->add_frames(frame);
+    }
   }
   v1::StackUse* use = AddRecord()->mutable_stack_use();
-  use->set_id(it->second);
+  use->set_id(id);
   use->set_entry(call.forward_entry);
 }
 

@@ -222,14 +222,13 @@ TEST_F(ReferenceRecorderTest, AsynchronousOutputsAreComparedWhenTheyAreDone) {
   Reference("Torch.a.0.forward", {1}, {2});
   Make("-1");
   recorder_->Start();
-  RecordedCall call = Begin("a", {1});
-  call.outputs_late = true;
+  const RecordedCall call = Begin("a", {1});
   const auto outputs = [&](const Data& data) {
     return [&](CallBuilder& b, v1::CallPhase* p) {
       Add(data, b, p->mutable_output());
     };
   };
-  recorder_->Outputs(call, outputs({1}));
+  recorder_->Outputs(call, outputs({1}), /*late=*/true);
   EXPECT_THAT(received_.events, IsEmpty());
   recorder_->LateOutputs(call, outputs({7}));
   EXPECT_THAT(received_.events, SizeIs(1));

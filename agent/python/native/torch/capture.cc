@@ -193,8 +193,10 @@ RecordedCall Capture::BeginApi(const ApiSpec& spec, PyObject* const* args,
         if (!spec.written.empty()) MarkWritten(spec, phase);
       });
     }
-    if (call.stack_wanted && recorder->WantsStacks())
-      recorder->UseStack(call, stacks_.Read());
+    if (call.stack_wanted && recorder->WantsStacks()) {
+      const StackReader::Stack& stack = stacks_.Read();
+      recorder->UseStack(call, stack.frames, stack.number);
+    }
   });
   return call;
 }
@@ -258,12 +260,13 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
     const bool late = spec.distributed && call.kept &&
                       torch_.IsInstance(work, torch_.work_type);
     {
-      RecordedCall ended = call;
-      ended.outputs_late = late;
       const py::gil_scoped_release release;
-      recorder->Outputs(ended, [&](CallBuilder& builder, v1::CallPhase* phase) {
-        FillList(builder, outputs.items, phase->mutable_output());
-      });
+      recorder->Outputs(
+          call,
+          [&](CallBuilder& builder, v1::CallPhase* phase) {
+            FillList(builder, outputs.items, phase->mutable_output());
+          },
+          late);
     }
     if (late) {
       const PyRef all =

@@ -63,9 +63,12 @@ std::optional<ModuleCall> Capture::BeginModule(
           });
     }
     if (!module.call.stack_wanted || !recorder->WantsStacks()) return;
-    const std::vector<std::string>& stack = stacks_.Read();
-    recorder->UseStack(module.call,
-                       frames ? WithCaller(*frames, stack) : stack);
+    const StackReader::Stack& stack = stacks_.Read();
+    if (frames == nullptr) {
+      recorder->UseStack(module.call, stack.frames, stack.number);
+    } else {
+      recorder->UseStack(module.call, WithCaller(*frames, stack.frames));
+    }
   });
   if (module.call.forward_entry.empty()) return std::nullopt;
   return module;

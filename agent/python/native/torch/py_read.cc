@@ -17,7 +17,9 @@ bool ReadInts(PyObject* tuple, absl::InlinedVector<int64_t, 6>* out) {
 }
 
 std::string PyText(PyObject* object) {
-  const PyRef text = PyRef::Steal(PyObject_Str(object));
+  const PyRef text = PyUnicode_CheckExact(object)
+                         ? PyRef::Share(object)
+                         : PyRef::Steal(PyObject_Str(object));
   Py_ssize_t size = 0;
   const char* data =
       text ? PyUnicode_AsUTF8AndSize(text.get(), &size) : nullptr;

@@ -61,7 +61,7 @@ const StackReader::Line* StackReader::LineOf(PyCodeObject* code,
   return &line;
 }
 
-const std::vector<std::string>& StackReader::Read() {
+const StackReader::Stack& StackReader::Read() {
   key_.clear();
   PyRef frame = PyRef::Steal(
       reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
@@ -75,7 +75,8 @@ const std::vector<std::string>& StackReader::Read() {
   }
   const auto [it, is_new] = stacks_.try_emplace(key_);
   if (is_new) {
-    for (const Line* line : key_) it->second.push_back(line->text);
+    it->second.number = ++last_number_;
+    for (const Line* line : key_) it->second.frames.push_back(line->text);
   }
   return it->second;
 }

@@ -25,8 +25,15 @@ class StackReader {
   StackReader(const TorchBindings* torch, std::string skipped_directory)
       : torch_(torch), skipped_directory_(std::move(skipped_directory)) {}
 
-  // Innermost first; stays valid until the next Clear().
-  const std::vector<std::string>& Read();
+  struct Stack {
+    // Innermost first.
+    std::vector<std::string> frames;
+    // Of these frames alone, from 1.
+    uint64_t number = 0;
+  };
+
+  // Stays valid until the next Clear().
+  const Stack& Read();
   // Between steps: bounds what is kept.
   void Clear();
 
@@ -42,8 +49,8 @@ class StackReader {
   const std::string skipped_directory_;
   // By code and instruction.
   absl::node_hash_map<std::pair<PyCodeObject*, int>, Line> lines_;
-  absl::node_hash_map<std::vector<const Line*>, std::vector<std::string>>
-      stacks_;
+  absl::node_hash_map<std::vector<const Line*>, Stack> stacks_;
+  uint64_t last_number_ = 0;
   const Line unread_{.dropped = true};
   std::vector<const Line*> key_;
 };

@@ -39,13 +39,18 @@ def uncompiled_path(path: str) -> str:
     return ".".join(part for part in path.split(".") if part != "_orig_mod") if "_orig_mod" in path else path
 
 
+def _uncompiled(module: Any) -> Any:
+    while is_compiled(module):
+        module = module._orig_mod
+    return module
+
+
 def named_targets(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
     """(path with the model's index, module) of everything below the root(s)."""
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     for index, root in enumerate(models):
         prefix = f"{index}." if isinstance(model, (list, tuple)) else ""
-        while is_compiled(root):
-            root = root._orig_mod
+        root = _uncompiled(root)
         for path, module in root.named_modules():
             if module is not root and not _is_skipped(module) and not is_compiled(module):
                 yield prefix + uncompiled_path(path), module
@@ -188,8 +193,28 @@ class ModuleHooks:
         """Hooks everything below the root(s); a second time is a no-op."""
         if not _HAS_ALWAYS_CALL:
             self.hook_roots(model)  # what an exception left open is closed there
-        for path, module in named_targets(model):
-            self.hook_module(path, module)
+        if not self._are_hooked(model):
+            for path, module in named_targets(model):
+                self.hook_module(path, module)
+
+    def _are_hooked(self, model: Any) -> bool:
+        """Whether nothing is to be hooked, found without the names, which take most of the time of a step's begin."""
+        left = [_uncompiled(root) for root in (model if isinstance(model, (list, tuple)) else [model])]
+        seen: set[int] = set()
+        hooked, usual = self._hooked, torch.nn.Module.named_modules
+        while left:
+            module = left.pop()
+            if type(module).named_modules is not usual:
+                return False
+            for child in module._modules.values():
+                if child is None or id(child) in seen:
+                    continue
+                known = hooked.get(id(child))
+                if (known is None or known() is not child) and not (_is_skipped(child) or is_compiled(child)):
+                    return False
+                seen.add(id(child))
+                left.append(child)
+        return True
 
     def hook_roots(self, model: Any) -> None:
         """Watches forwards of the first root (token_range), records nothing."""
