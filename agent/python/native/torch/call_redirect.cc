@@ -156,4 +156,12 @@ PyObject* CallRedirect::Call(PyObject* function, PyObject* const* args,
   return PyObject_Vectorcall(target.get(), args, flagged_count, keywords);
 }
 
+void RedirectedCalls::Put() const {
+  for (const Call& call : calls_) call.redirect->Put(call.target.get());
+}
+
+void RedirectedCalls::Take() const {
+  for (const Call& call : calls_) call.redirect->Take(call.target.get());
+}
+
 }  // namespace rankprobe

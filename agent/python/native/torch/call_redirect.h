@@ -63,6 +63,25 @@ class CallRedirect {
   std::vector<PyRef> targets_;
 };
 
+// Many of them, which are put and taken together: hundreds at the begin and at
+// the end of each recorded step. Threads: the GIL is held.
+class RedirectedCalls {
+ public:
+  void Add(CallRedirect* redirect, PyObject* target) {
+    calls_.push_back({redirect, PyRef::Share(target)});
+  }
+  void Put() const;
+  void Take() const;
+
+ private:
+  struct Call {
+    CallRedirect* redirect;
+    PyRef target;
+  };
+
+  std::vector<Call> calls_;
+};
+
 }  // namespace rankprobe
 
 #endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CALL_REDIRECT_H_

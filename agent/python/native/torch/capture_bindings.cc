@@ -212,6 +212,16 @@ void RegisterCapture(py::module_& m) {
             redirect.Take(target.ptr());
           },
           py::arg("target"));
+  py::class_<RedirectedCalls>(m, "RedirectedCalls",
+                              "CallRedirects that are put and taken together.")
+      .def(py::init<>())
+      .def(
+          "add",
+          [](RedirectedCalls& calls, CallRedirect* redirect,
+             const py::object& target) { calls.Add(redirect, target.ptr()); },
+          py::arg("redirect"), py::arg("target"))
+      .def("put", &RedirectedCalls::Put)
+      .def("take", &RedirectedCalls::Take);
   m.def(
       "call_redirect",
       [](const py::object& function) {

@@ -91,13 +91,13 @@ class _Call:
     """The calls of one function go to `api`."""
 
     def __init__(self, function: Redirect, api: Any) -> None:
-        self._redirect, self._api = function, api
+        self.redirect, self.api = function, api
 
     def put(self) -> None:
-        self._redirect.put(self._api)
+        self.redirect.put(self.api)
 
     def take(self) -> None:
-        self._redirect.take(self._api)
+        self.redirect.take(self.api)
 
 
 class _Place:
@@ -135,6 +135,8 @@ class Apis:
         # An operator's list, as text; "": it is this process' own.
         self._text = ""
         self._calls: list[Any] = []
+        # Those of C functions, nine of ten.
+        self._native_calls = _native.RedirectedCalls()
         self._installed = False
         # Calls of show_originals() that are open.
         self._hidden = 0
@@ -161,14 +163,14 @@ class Apis:
             self.install()
 
     def _collect(self, chosen: dict[str, list[str]]) -> None:
-        self._calls = []
+        self._calls, self._native_calls = [], _native.RedirectedCalls()
         # By object: the name under which its calls are recorded. Of several prefixes Torch comes last.
         names: dict[int, str] = {}
         for prefix in sorted(chosen, key=lambda prefix: prefix == "Torch"):
             for host in _hosts(prefix):
                 for name in chosen[prefix]:
                     self._add(prefix, host, name, names, chosen[prefix])
-        if not self._calls and self._only is None:
+        if not names and self._only is None:
             say("rankprobe: no function of the list of APIs "
                   f"{'that an operator gave' if self._text else 'of this process'} is here to be recorded "
                   f"({_some(chosen)}): none of its functions is recorded")
@@ -184,7 +186,11 @@ class Apis:
         if known == full:
             return
         apart = known is not None or (prefix == "Tensor" and _has_unlisted_names(function, listed))
-        self._calls.append(self._call(host, name, function, prefix, _traits(prefix, name), apart))
+        call = self._call(host, name, function, prefix, _traits(prefix, name), apart)
+        if isinstance(call, _Call) and isinstance(call.redirect, _native.CallRedirect):
+            self._native_calls.add(call.redirect, call.api)
+        else:
+            self._calls.append(call)
         names.setdefault(id(function), full)
 
     def _call(self, host: Any, name: str, function: Any, prefix: str, traits: dict[str, Any], apart: bool) -> Any:
@@ -214,6 +220,7 @@ class Apis:
         self._installed = False
 
     def _put(self) -> None:
+        self._native_calls.put()
         for call in self._calls:
             call.put()
         for _, call in self._custom.values():
@@ -222,6 +229,7 @@ class Apis:
     def _take(self) -> None:
         for _, call in reversed(self._custom.values()):
             call.take()
+        self._native_calls.take()
         for call in self._calls:
             call.take()
 

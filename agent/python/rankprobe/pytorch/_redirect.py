@@ -62,6 +62,8 @@ class FunctionRedirect:
         for name in ("__kwdefaults__", "__qualname__", "__module__", "__doc__", "__annotations__"):
             setattr(self.original, name, getattr(function, name))
         self.original.__dict__.update(function.__dict__)
+        # The last that was put: to what, over which code, by which.
+        self._made: tuple[Any, Any, Any] = (None, None, None)
         # (target, its code, the code that was there)
         self._put: list[tuple[Callable[..., Any], types.CodeType, types.CodeType]] = []
 
@@ -70,7 +72,9 @@ class FunctionRedirect:
         own = function.__code__
         if not self._put and own.co_filename != _FILE:
             original.__code__, original.__defaults__, original.__kwdefaults__ = own, function.__defaults__, function.__kwdefaults__
-        code = _code_to(target, own)
+        if self._made[0] is not target or self._made[1] is not own:
+            self._made = (target, own, _code_to(target, own))
+        code = self._made[2]
         self._put.append((target, code, own))
         function.__code__ = code
         function.__dict__.setdefault("__wrapped__", original)
