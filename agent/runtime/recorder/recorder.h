@@ -54,8 +54,6 @@ struct RecordedCall {
   // Full names of the forward entry and its backward twin.
   std::string forward_entry;
   std::string backward_entry;
-  // "Module.conv1.Conv2d" for modules, else empty.
-  std::string module;
   bool is_module = false;
   bool kept = false;
   // It passed the filters: its stack is wanted. At task structure without data.

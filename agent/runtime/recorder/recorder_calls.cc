@@ -62,8 +62,7 @@ RecordedCall Recorder::BeginModule(absl::string_view module) {
   absl::MutexLock lock(&mutex_);
   if (!step_begun_) return call;
   call.is_module = true;
-  call.module = std::string(module);
-  const int64_t number = call_numbers_[call.module]++;
+  const int64_t number = call_numbers_[module]++;
   call.forward_entry = ModuleEntry(module, number, /*forward=*/true);
   call.backward_entry = ModuleEntry(module, number, /*forward=*/false);
   call.step_generation = generation_;

@@ -74,10 +74,12 @@ v1::CallReport TriggerWatcher::ReportCalls(uint64_t id) const {
   const Calls& calls = last_calls_.step >= 0 ? last_calls_ : calls_;
   report.set_step(calls.items.empty() ? -1 : calls.step);
   report.set_truncated(calls.truncated);
-  for (const auto& [kind, entry] : calls.items) {
+  size_t begin = 0;
+  for (const auto& [kind, end] : calls.items) {
     v1::CallTrace::Item* item = report.mutable_calls()->add_items();
     item->set_kind(kind);
-    item->set_entry(entry);
+    item->set_entry(calls.text.substr(begin, end - begin));
+    begin = end;
   }
   return report;
 }
@@ -88,6 +90,13 @@ void TriggerWatcher::BeginStep(int64_t step) {
   if (step == step_) return;
   step_ = step;
   budget_.BeginStep(step);
+}
+
+void TriggerWatcher::Calls::Clear() {
+  step = -1;
+  truncated = false;
+  text.clear();
+  items.clear();
 }
 
 void TriggerWatcher::EndStep() {
@@ -101,8 +110,8 @@ void TriggerWatcher::EndStep() {
     flight_wanted_ = true;
   }
   if (calls_.items.empty()) return;
-  last_calls_ = std::move(calls_);
-  calls_ = Calls();
+  std::swap(last_calls_, calls_);
+  calls_.Clear();
 }
 
 std::shared_ptr<const Plan> TriggerWatcher::FlightPlan() const {
@@ -162,7 +171,8 @@ void TriggerWatcher::OnCall(v1::CallTrace::Kind kind, absl::string_view entry) {
     calls_.truncated = true;
     return;
   }
-  calls_.items.emplace_back(kind, std::string(entry));
+  calls_.text.append(entry.data(), entry.size());
+  calls_.items.emplace_back(kind, calls_.text.size());
 }
 
 bool TriggerWatcher::timed() const {

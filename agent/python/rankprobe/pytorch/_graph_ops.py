@@ -197,7 +197,9 @@ def define() -> None:
 
 def in_trace() -> bool:
     """A graph with autograd is traced: AOTAutograd, which every compiler of training goes through."""
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FUNCTIONAL) is not None
+    # Asked twice for each call of a module: whether there is any mode takes a third of the time.
+    return (torch._C._len_torch_dispatch_stack() != 0
+            and torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FUNCTIONAL) is not None)
 
 
 class _Order(threading.local):
