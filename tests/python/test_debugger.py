@@ -341,6 +341,35 @@ def test_forked_children_record_nothing(dump) -> None:
     assert "Torch.neg.0.forward" in names and not any("relu" in n for n in names)
 
 
+def test_a_model_that_changes_between_steps(dump) -> None:
+    """What was hooked in the step before is not looked for again, but what is new in the model is."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)))
+    for parameter in model[0].parameters():
+        parameter.requires_grad = False
+    debugger = dump.debugger(level="L0")
+
+    def step() -> None:
+        debugger.start(model=model)
+        model(torch.ones(2, 4)).sum().backward()
+        debugger.stop()
+        debugger.step()
+
+    step()
+    for parameter in model[0].parameters():
+        parameter.requires_grad = True
+    model[1][0].weight = nn.Parameter(torch.ones(4, 4))
+    step()
+    model[1].add_module("1", nn.Linear(4, 4))
+    step()
+    debugger.wait_exported()
+    assert debugger._capture.faults == 0
+    gradients = [{name: sorted(entry) for name, entry in dump.data(i).items() if "parameters_grad" in name} for i in range(3)]
+    both = ["bias", "weight"]
+    inner, outer = "Module.1.0.Linear.parameters_grad.0", "Module.0.Linear.parameters_grad.0"
+    assert gradients == [{inner: both}, {inner: both, outer: both},
+                         {inner: both, outer: both, "Module.1.1.Linear.parameters_grad.0": both}]
+
+
 def test_module_dump_errors(dump) -> None:
     debugger = dump.debugger(level="mix")
     net = Net()

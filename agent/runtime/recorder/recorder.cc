@@ -312,8 +312,7 @@ bool Recorder::EndStep() {
   if (watcher_ != nullptr) watcher_->EndStep();
   ++loop_;
   ++generation_;
-  step_begun_ = step_submitted_ = false;
-  flight_ = false;
+  step_begun_ = step_submitted_ = flight_ = false;
   told_requests_.clear();
   trace_.Clear();
   traced_ = 0;
