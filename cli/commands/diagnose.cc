@@ -449,10 +449,10 @@ void RegisterDiagnoseCommand(CLI::App* app, Globals* globals,
       "not recorded");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<DiagnoseFlags>();
-  verb->add_option("input", flags->input,
-                   "run:NAME, run:NAME@STEP, or a step or dump directory")
+  AddInput(verb, "input", &flags->input,
+           "run:NAME, run:NAME@STEP, or a step or dump directory")
       ->required();
-  verb->add_option("--reference", flags->reference,
+  verb->add_option("--reference,reference", flags->reference,
                    "a run or dump that is sound, to lay beside it");
   verb->add_option("--limit", flags->limit,
                    "at most so many findings; 0: all; default 5")

@@ -163,6 +163,8 @@ def test_a_dump_may_be_named_in_each_style(tmp_path: pathlib.Path):
     for verb, more in two.items():
         answers = {cli(verb, *words, *more).stderr for words in ([a, b], ["-tp", a, "-gp", b], ["--target_path", a, "--golden_path", b])}
         assert len(answers) == 1 and f"{a}: does not exist" in answers.pop(), (verb, answers)
+    answers = {cli("diagnose", *words).stderr for words in ([a, b], [a, "--reference", b], ["-i", a, "--reference", b])}
+    assert len(answers) == 1 and f"{a}: does not exist" in answers.pop(), answers
     for verb in ("overflow_check", "replicas"):
         answers = {cli(verb, *words).stderr for words in ([a], ["-i", a], ["--input_path", a])}
         assert len(answers) == 1 and f"{a}: does not exist" in answers.pop(), (verb, answers)
