@@ -260,35 +260,42 @@ def test_accumulation_and_checkpointing_are_numbered_as_the_documents_say(dump):
     assert entries == shown
 
 
-def two_starts(collector, tmp_path: pathlib.Path, run: str, second_while_first: bool, **environment: str) -> str:
-    """Runs one script twice under one name; the first waits for the second where both are to live at once. The second's stderr."""
+def two_starts(collectors, tmp_path: pathlib.Path, run: str, second_while_first: bool, told: str = "", **environment: str) -> str:
+    """Runs one script twice under one name, each with its collector; the first waits for the second where both are to live at once, the second until
+    it has said `told`. The second's stderr."""
     first, second = tmp_path / "first", tmp_path / "second"
-    environment = {**os.environ, "PYTHONPATH": PACKAGE, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": run, **environment}
+    address = dict(zip((first, second), (collector.address for collector in collectors)))
+    environment = {**os.environ, "PYTHONPATH": PACKAGE, "RANKPROBE_RUN": run, **environment}
     for directory in (first, second):
         directory.mkdir()
         (directory / "train.py").write_text(TRAIN + "print('over', flush=True)\ninput()\n")
     def start(directory: pathlib.Path) -> subprocess.Popen:
         return subprocess.Popen([sys.executable, "-m", "rankprobe.run", "--on", "--", sys.executable, "train.py"], cwd=directory,
-                                env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    def end(process: subprocess.Popen) -> str:
+                                env={**environment, "RANKPROBE_COLLECTOR": address[directory]}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+    def end(process: subprocess.Popen, told: str = "") -> str:
+        said = ""
+        while told not in said:
+            assert (line := process.stderr.readline()), said
+            said += line
         _, error = process.communicate("\n", timeout=180)
         assert process.returncode == 0, error
-        return error
+        return said + error
     one = start(first)
     assert one.stdout.readline() == "over\n"
     if second_while_first:
-        error = end(start(second))
+        error = end(start(second), told)
         assert "by another process" not in end(one)
     else:
         assert "another process" not in (said := end(one)) and "earlier job" not in said
-        error = end(start(second))
+        error = end(start(second), told)
     return error
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one after the other"])
 @pytest.mark.parametrize("environment", [{}, {"RANK": "0", "WORLD_SIZE": "1"}], ids=["no rank", "rank 0"])
 def test_two_jobs_of_one_name_are_not_merged_without_a_word(collector, tmp_path: pathlib.Path, environment: dict, at_once: bool):
-    error = two_starts(collector, tmp_path, "x", at_once, **environment)
+    error = two_starts([collector, collector], tmp_path, "x", at_once, **environment)
     if environment and at_once:
         assert "rank 0 of run x is claimed by process " in error and ", connected since " in error, error
         return
@@ -301,9 +308,19 @@ def test_two_jobs_of_one_name_are_not_merged_without_a_word(collector, tmp_path:
         assert "processes" not in runs.stdout, "each is a place of its own"
 
 
+@pytest.mark.parametrize("environment, at_once, told", [({}, True, "is recorded by another process"), ({"RANK": "0", "WORLD_SIZE": "1"}, False, "has records of an earlier job")],
+                         ids=["at once", "one after the other"])
+def test_jobs_at_two_leaves_of_a_root_are_told_of_each_other(start_collector, tmp_path: pathlib.Path, environment: dict, at_once: bool, told: str):
+    objects = str(tmp_path / "objects")
+    root = start_collector("--role", "root", "--object-store", objects)
+    leaves = [start_collector("--role", "leaf", "--object-store", objects, "--root", root.address) for _ in range(2)]
+    error = two_starts(leaves, tmp_path, "x", at_once, told, **environment)
+    assert error.count(f"run x {told}") == 1 and "RANKPROBE_RUN" in error, error
+
+
 @pytest.mark.parametrize("restart", [{"TORCHELASTIC_RESTART_COUNT": "1"}, {"RANKPROBE_JOB": "one"}], ids=["torchrun's", "one job"])
 def test_a_restart_is_told_nothing(collector, tmp_path: pathlib.Path, restart: dict):
-    error = two_starts(collector, tmp_path, "x", False, RANK="0", WORLD_SIZE="1", **restart)
+    error = two_starts([collector, collector], tmp_path, "x", False, RANK="0", WORLD_SIZE="1", **restart)
     assert "earlier job" not in error, error
 
 
