@@ -365,3 +365,68 @@ def test_what_the_flight_recorder_kept_has_module_and_line_of_code(start_collect
         error = job.communicate(timeout=120)[1]
     assert job.returncode == 0, error
     assert "in inner (Inner)" in answer.stdout and "train.py:6 in forward" in answer.stdout, answer.stdout + answer.stderr
+
+
+WRONG_MASK = """
+import sys, torch
+from rankprobe.pytorch import PrecisionDebugger
+torch.manual_seed(0)
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(8, 24)
+        self.register_buffer("mask", torch.triu(torch.full((4, 4), float("-inf")), diagonal=int(sys.argv[1])))
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return torch.softmax(q @ k.transpose(-2, -1) + self.mask, -1) @ v
+net = Attention()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+debugger = PrecisionDebugger(config_path=sys.argv[2])
+x = torch.randn(2, 4, 8)
+for step in range(3):
+    debugger.start(net)
+    optimizer.zero_grad()
+    net(x).square().sum().backward()
+    optimizer.step()
+    debugger.stop()
+    debugger.step()
+"""
+
+
+def test_a_wrong_mask_is_in_the_first_answer(tmp_path: pathlib.Path):
+    (tmp_path / "train.py").write_text(WRONG_MASK)
+    for name, diagonal in (("good", 1), ("bad", 2)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"task": "statistics", "dump_path": name, "level": "mix", "step": [0, 1, 2]}))
+        subprocess.run([sys.executable, "train.py", str(diagonal), f"{name}.json"], cwd=tmp_path, check=True, timeout=180,
+                       env={**os.environ, "PYTHONPATH": PACKAGE})
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    said = cli("first-divergence", bad, good).stdout
+    assert said.startswith("step 0 rank 0: Torch.softmax.0.forward") and "1 more hold an infinity, as a mask does" in said, said
+    assert "2 later steps, 1 to 2, differ too" in said and "\nstep 1 rank 0" not in said, said
+    assert "can explain this" in said and "\n  weights (all, and buffers), rank 0: " in said, said
+    assert "random state" not in said, "the program draws from PyTorch's alone"
+    answer = cli("diagnose", bad, good).stdout
+    assert answer.startswith("First: step 0 rank 0, Torch.softmax.0.forward") and "the runs differ in weights (all, and buffers)" in answer, answer
+    assert "Then:" not in answer, answer
+    # One step does not show by itself that nothing draws from a generator.
+    one = cli("first-divergence", bad / "step0", good / "step0").stdout
+    assert "\n  weights (all, and buffers)" in one and "random state" not in one, one
+
+
+def test_an_additive_mask_is_no_finding_of_scan(collector):
+    import numpy
+
+    session = rankprobe.Session(collector.address, run="r", rank=0, config_json='{"dump_path": "d"}')
+    session.wait_connected(60)
+    scores = numpy.ones((2, 2), numpy.float32)
+    mask = numpy.array([[0, -numpy.inf], [0, 0]], numpy.float32)
+    for step in range(3):
+        session.start()
+        session.call("Tensor", "__add__", [scores, mask], [scores + mask])
+        session.call("Torch", "softmax", [scores + mask], [scores])
+        if step == 2:
+            session.call("Torch", "log", [scores], [scores + mask])
+        session.stop()
+        session.step()
+    session.close()
+    assert "1 finding " in (said := collector.cli("scan", "--run", "r", check=False).stdout) and "Torch.log.0.forward.output.0" in said, said
