@@ -117,9 +117,9 @@ void PrintOrigin(const Divergence& d, const std::vector<int64_t>& others) {
   }
   if (!others.empty()) {
     Print(stdout,
-          "  ranks %s: the same call and value, with numbers of their "
+          "  %s %s: the same call and value, with numbers of their "
           "own (--json has them)\n",
-          absl::StrJoin(others, ","));
+          others.size() == 1 ? "rank" : "ranks", absl::StrJoin(others, ","));
   }
 }
 

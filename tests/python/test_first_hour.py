@@ -130,6 +130,21 @@ def test_enable_without_a_config_says_which_one_the_run_has(collector, tmp_path:
     session.close()
 
 
+def test_a_list_of_steps_that_are_over_is_said_by_the_switch(collector, tmp_path: pathlib.Path):
+    session = rankprobe.Session(collector.address, run="r", rank=0, config_json='{"dump_path": "d"}')
+    session.wait_connected(60)
+    for _ in range(3):
+        session.start()
+        session.stop()
+        session.step()
+    for steps, over in (([0, 1], True), ([0, 10**6], False), ([], False)):
+        (tmp_path / "c.json").write_text(json.dumps({"dump_path": "d", "step": steps}))
+        for verb in (("enable", "--no-wait", "--config"), ("config", "set", "--no-wait")):
+            said = collector.cli(*verb, tmp_path / "c.json").stderr
+            assert (f"nothing will be recorded: {tmp_path / 'c.json'} wants steps 0-1, and this is in force from step " in said) == over, said
+    session.close()
+
+
 def test_nobody_who_answers_is_said_with_what_to_do(tmp_path: pathlib.Path):
     port = free_port()
     for verb in (["status"], ["enable"], ["runs"], ["overflow_check", "run:r"]):
