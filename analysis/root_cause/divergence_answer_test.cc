@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "analysis/root_cause/divergence_groups.h"
 #include "analysis/root_cause/first_divergence.h"
 #include "analysis/testing/dump_text.h"
 
@@ -110,6 +111,33 @@ TEST_F(DivergenceAnswerTest, ACollectiveOfOneSideIsSaidAndIsNoCircle) {
   EXPECT_THAT(report.origins, SizeIs(2));
   ASSERT_THAT(report.notes, SizeIs(2));
   EXPECT_THAT(report.notes[0], HasSubstr("calls all_reduce 1 times, and 2"));
+}
+
+TEST(DivergenceGroupsTest, LaterStepsThatFollowAreNoAnswersOfTheirOwn) {
+  const auto at = [](int64_t step, int64_t rank, const char* row,
+                     bool from_outside) {
+    Divergence d;
+    d.step = step;
+    d.rank = rank;
+    d.row = row;
+    d.from_outside = from_outside;
+    return d;
+  };
+  std::vector<Divergence> origins = {at(3, 0, "a", false), at(3, 1, "a", false),
+                                     at(4, 0, "w", true), at(5, 0, "w", true),
+                                     at(5, 1, "b", false)};
+  DivergenceGroups groups = GroupOrigins(origins);
+  ASSERT_THAT(groups.groups, SizeIs(2));
+  EXPECT_EQ(groups.groups[0].origin, 0u);
+  EXPECT_THAT(groups.groups[0].other_ranks, ElementsAre(1));
+  EXPECT_EQ(groups.groups[1].origin, 4u) << "it is no weight that differs";
+  EXPECT_THAT(FollowedText(groups), HasSubstr("2 later steps, 4 to 5, differ"));
+  // A value that the code gives follows from nothing.
+  origins[2].is_argument = true;
+  groups = GroupOrigins(origins);
+  EXPECT_THAT(groups.groups, SizeIs(3));
+  EXPECT_THAT(FollowedText(groups), HasSubstr("step 5 differs too"));
+  EXPECT_EQ(FollowedText(GroupOrigins({})), "");
 }
 
 }  // namespace

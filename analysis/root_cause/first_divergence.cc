@@ -332,8 +332,9 @@ class Finder {
           forward_drift_ = std::max(forward_drift_, *difference);
         }
         if (!output)
-          ++(DigestsDiffer(pair) ? divergence.inputs_close
-                                 : divergence.inputs_matched);
+          ++(DigestsDiffer(pair)              ? divergence.inputs_close
+             : IsHiddenByInfinity(pair, mode) ? divergence.inputs_infinite
+                                              : divergence.inputs_matched);
         continue;
       }
       const double ratio = tolerance > 0 ? *difference / tolerance : kInfinity;

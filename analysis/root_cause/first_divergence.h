@@ -52,6 +52,8 @@ struct Divergence {
   // Within the tolerance, but their digests say that they are not equal.
   int64_t inputs_close = 0;
   int64_t inputs_unknown = 0;
+  // Their statistics match and hold an infinity, which hides all other elements.
+  int64_t inputs_infinite = 0;
   // Inputs that no recorded call made, though their statistics match: what made
   // them, behind `gap_after`, may have put their elements in another order.
   std::vector<std::string> unmade_inputs;

@@ -20,6 +20,7 @@ v1::DivergenceReport ToMessage(const DivergenceReport& report) {
     if (d.noise.has_value()) origin.set_noise(*d.noise);
     origin.set_inputs_matched(d.inputs_matched);
     origin.set_inputs_unknown(d.inputs_unknown);
+    origin.set_inputs_infinite(d.inputs_infinite);
     origin.set_reference_step(d.reference_step);
     origin.set_module(d.module);
     origin.set_code_line(d.code_line);

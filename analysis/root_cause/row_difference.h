@@ -21,6 +21,10 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // checksum, a word).
 std::optional<double> RowDifference(const RowPair& pair, DumpMode mode);
 
+// Their statistics are the same because an infinity is in both, whatever else is
+// (a mask of other places), and neither checksums nor elements say more.
+bool IsHiddenByInfinity(const RowPair& pair, DumpMode mode);
+
 // Both rows have a digest, and they are not the same.
 bool DigestsDiffer(const RowPair& pair);
 

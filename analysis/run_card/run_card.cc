@@ -29,6 +29,8 @@ constexpr std::array<absl::string_view, 8> kChangesNumbers = {
 constexpr std::array<absl::string_view, 6> kMayChangeNumbers = {
     "determinism", "command line", "environment",
     "versions",    "packages",     "host"};
+// Behind the state of a generator.
+constexpr absl::string_view kNeverDrawn = ", never drawn from";
 // Said in every step.
 constexpr std::array<absl::string_view, 3> kOfEveryStep = {
     "batch", "random state", "learning rate"};
@@ -170,6 +172,11 @@ bool IsUnused(const Cards& cards, const FactName& generator) {
   return several;
 }
 
+// The agent says so behind the state.
+bool WasDrawnFrom(absl::string_view state) {
+  return !absl::EndsWith(state, kNeverDrawn);
+}
+
 bool Explains(const Difference& difference, Unlike what, bool data_differ,
               const std::vector<Cards>& cards) {
   const std::string& section = difference.section();
@@ -180,6 +187,9 @@ bool Explains(const Difference& difference, Unlike what, bool data_differ,
     const bool torch = absl::StrContains(difference.name(), "torch") ||
                        absl::StrContains(difference.name(), "cuda");
     if (!torch && !data_differ) return false;
+    if (!WasDrawnFrom(difference.target()) &&
+        !WasDrawnFrom(difference.reference()))
+      return false;
     for (const Cards& side : cards) {
       if (IsUnused(side, {section, difference.name()})) return false;
     }
@@ -196,6 +206,8 @@ bool Explains(const Difference& difference, Unlike what, bool data_differ,
     case Unlike::kOwn:
       // Its inputs match: batch and weights have been looked at.
       return !is_data && section != "host";
+    case Unlike::kUnclear:
+      return section != "host";
   }
   return false;
 }

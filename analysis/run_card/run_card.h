@@ -31,11 +31,12 @@ enum class Unlike {
   kInput,     // a batch or a weight differs from the start
   kArgument,  // a value that the program's code gives
   kOwn,       // a call's outputs differ though its inputs match
+  kUnclear,   // the same, but not all of its inputs could be compared
 };
 
 // The differences that can explain it, what explains most often first, at most
-// `most` lines. A generator of random numbers that nothing draws from explains
-// nothing, nor does a batch where a call's inputs match. Empty when there is
+// `most` lines. A generator of random numbers that nothing draws from, or that
+// nobody has drawn from since it was seeded, explains nothing, nor does a batch where a call's inputs match. Empty when there is
 // none, no card, or other ranks.
 std::vector<std::string> CardExplanations(FileSystem* file_system,
                                           const DumpLayout& target,

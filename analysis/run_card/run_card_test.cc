@@ -111,6 +111,23 @@ TEST_F(RunCardTest, AGeneratorThatNothingDrawsFromExplainsNothing) {
   EXPECT_THAT(Explanations(Unlike::kArgument), IsEmpty());
 }
 
+// One step is enough to know of a generator that was seeded, or never was.
+TEST_F(RunCardTest, AGeneratorThatNobodyHasDrawnFromExplainsNothing) {
+  Write("a", 0, 0,
+        R"({"random state":{"numpy":"1, never drawn from","python":"3"},)"
+        R"("batch":{"forward":"aa"}})");
+  Write("b", 0, 0,
+        R"({"random state":{"numpy":"2, never drawn from","python":"4"},)"
+        R"("batch":{"forward":"bb"}})");
+  EXPECT_THAT(Explanations(Unlike::kInput),
+              ElementsAre("batch forward, step 0, rank 0: aa | bb",
+                          "random state python, step 0, rank 0: 3 | 4"));
+  // Of a call whose inputs could not be compared a mask in the batch may be it.
+  EXPECT_THAT(Explanations(Unlike::kUnclear),
+              ElementsAre("batch forward, step 0, rank 0: aa | bb",
+                          "random state python, step 0, rank 0: 3 | 4"));
+}
+
 // Of another layout each rank has other weights.
 TEST_F(RunCardTest, RunsOfOtherRanksHaveNoHead) {
   Write("a", 0, 0, R"({"weights":{"w":"1"}})");

@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace rankprobe::analysis {
@@ -418,11 +419,34 @@ bool MayPassZero(const ScanSeries& norms, const std::vector<ScanCell>& means) {
   return any;
 }
 
-bool MayBeMask(absl::string_view name) {
-  return absl::StartsWith(name, "Module.") &&
-         !absl::StrContains(name, ".parameters_grad.") &&
-         !absl::StrContains(name, ".backward.") &&
-         !absl::StrContains(name, ".parameters.");
+absl::string_view ForwardOf(absl::string_view name) {
+  constexpr absl::string_view kForward = ".forward";
+  const size_t at = name.find(absl::StrCat(kForward, "."));
+  return at == absl::string_view::npos ? ""
+                                       : name.substr(0, at + kForward.size());
+}
+
+bool MayBeMask(absl::string_view name,
+               const absl::flat_hash_set<absl::string_view>& given) {
+  if (absl::StrContains(name, ".parameters_grad.") ||
+      absl::StrContains(name, ".backward.") ||
+      absl::StrContains(name, ".parameters."))
+    return false;
+  if (absl::StartsWith(name, "Module.")) return true;
+  const absl::string_view call = ForwardOf(name);
+  if (call.empty()) return false;
+  // Whoever made what is given to a call is a call too, or the program's code.
+  if (absl::StartsWith(name.substr(call.size()), ".input.")) return true;
+  // An infinity is handed on, or is what an argument asks for.
+  if (given.contains(call)) return true;
+  constexpr absl::string_view kFill[] = {
+      "masked_fill", "masked_fill_", "full",          "full_like",
+      "new_full",    "fill_",        "scalar_tensor", "where",
+      "__setitem__", "index_fill",   "index_fill_",   "pad"};
+  const std::vector<absl::string_view> words =
+      absl::StrSplit(call, absl::MaxSplits('.', 2));
+  return std::find(std::begin(kFill), std::end(kFill), words[1]) !=
+         std::end(kFill);
 }
 
 void SortFindings(std::vector<ScanFinding>* findings) {

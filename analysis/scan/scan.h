@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "common/detect/course.h"
 
@@ -88,7 +89,11 @@ absl::string_view ScanKindText(ScanKind kind);
 
 // Whether -Infinity in it is no fault: an input or an output of a module, not a
 // parameter, a gradient, a loss.
-bool MayBeMask(absl::string_view name);
+// `given`: the calls (ForwardOf) of which an input holds an infinity.
+bool MayBeMask(absl::string_view name,
+               const absl::flat_hash_set<absl::string_view>& given);
+// "Tensor.add.0.forward" of an input or output of that call; empty of others.
+absl::string_view ForwardOf(absl::string_view name);
 
 // Earliest first, at one step in the order of execution.
 void SortFindings(std::vector<ScanFinding>* findings);

@@ -207,9 +207,16 @@ TEST_F(ScanTest, AMaskIsNoFindingAndANanIs) {
     cell.meant = true;
   }
   EXPECT_THAT(Find(), IsEmpty());
-  EXPECT_TRUE(MayBeMask("Module.attn.Attention.forward.0.input.1"));
-  EXPECT_FALSE(MayBeMask("Module.attn.Attention.backward.0.output.0"));
-  EXPECT_FALSE(MayBeMask("Parameter.a.weight.0.debug.param"));
+  EXPECT_TRUE(MayBeMask("Module.attn.Attention.forward.0.input.1", {}));
+  EXPECT_FALSE(MayBeMask("Module.attn.Attention.backward.0.output.0", {}));
+  EXPECT_FALSE(MayBeMask("Parameter.a.weight.0.debug.param", {}));
+  // scores + mask
+  EXPECT_TRUE(MayBeMask("Tensor.__add__.0.forward.input.1", {}));
+  EXPECT_FALSE(MayBeMask("Tensor.__add__.0.forward.output.0", {}));
+  EXPECT_TRUE(MayBeMask("Tensor.__add__.0.forward.output.0",
+                        {"Tensor.__add__.0.forward"}));
+  EXPECT_TRUE(MayBeMask("Tensor.masked_fill.0.forward.output.0", {}));
+  EXPECT_FALSE(MayBeMask("Torch.log.0.forward.output.0", {}));
   At(0) = {NAN, NAN, 4, 1, 3, 1};
   EXPECT_EQ(One(ScanKind::kNonFinite).step, 400);
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -134,14 +135,20 @@ absl::Status ReadSigns(const Globals& globals, const RunScanRequest& asked,
 absl::Status ReadMasks(const Globals& globals, const RunScanRequest& asked,
                        const v1::GridHead& head, analysis::ScanInput* input) {
   absl::flat_hash_map<std::string, std::vector<analysis::ScanCell>*> masks;
+  const auto is_infinite = [](const analysis::ScanSeries& series) {
+    return std::any_of(series.cells.begin(), series.cells.end(),
+                       [](const analysis::ScanCell& cell) {
+                         return cell.non_finite > 0 && std::isinf(cell.largest);
+                       });
+  };
+  absl::flat_hash_set<absl::string_view> given;
+  for (const analysis::ScanSeries& series : input->values) {
+    if (absl::StrContains(series.name, ".input.") && is_infinite(series))
+      given.insert(analysis::ForwardOf(series.name));
+  }
   for (analysis::ScanSeries& series : input->values) {
-    if (!analysis::MayBeMask(series.name)) continue;
-    const bool any =
-        std::any_of(series.cells.begin(), series.cells.end(),
-                    [](const analysis::ScanCell& cell) {
-                      return cell.non_finite > 0 && std::isinf(cell.largest);
-                    });
-    if (any) masks.emplace(series.name, &series.cells);
+    if (is_infinite(series) && analysis::MayBeMask(series.name, given))
+      masks.emplace(series.name, &series.cells);
   }
   if (masks.empty()) return absl::OkStatus();
   v1::QueryGridRequest request = RequestOf(asked);

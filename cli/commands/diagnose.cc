@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "analysis/calls/call_place.h"
+#include "analysis/root_cause/divergence_groups.h"
 #include "analysis/root_cause/first_divergence.h"
 #include "analysis/root_cause/overflow_check.h"
 #include "analysis/root_cause/replicas.h"
@@ -25,6 +26,7 @@
 #include "cli/flags/analysis_flags.h"
 #include "cli/output/diagnosis_text.h"
 #include "cli/output/output.h"
+#include "cli/output/run_card_text.h"
 #include "common/base/status_macros.h"
 #include "dump_format/dump_layout.h"
 #include "rankprobe/v1/analysis.pb.h"
@@ -289,7 +291,7 @@ class Diagnosis {
     if (!status.ok() ||
         static_cast<size_t>(report_.findings_size()) == before) {
       Unjudged(absl::StrCat("which call made it in step ", step,
-                            ": its calls are not recorded"),
+                            ": no recorded call of it does"),
                record);
     }
     return absl::OkStatus();
@@ -382,6 +384,18 @@ class Diagnosis {
     return absl::OkStatus();
   }
 
+  static std::string GroundOf(const analysis::Divergence& d) {
+    if (d.is_argument) return "an argument that the code gives";
+    if (d.from_outside) return "it came in from outside";
+    if (d.inputs_infinite > 0) {
+      return absl::StrCat(
+          "its inputs match, but for ", d.inputs_infinite,
+          d.inputs_infinite == 1 ? " that holds" : " that hold",
+          " an infinity (a mask), which statistics do not tell from another");
+    }
+    return "its inputs match";
+  }
+
   absl::Status LookAtReference() {
     RP_ASSIGN_OR_RETURN(const DumpInput target,
                         DumpInput::Open(file_system_, globals_, flags_.input));
@@ -391,18 +405,30 @@ class Diagnosis {
     RP_ASSIGN_OR_RETURN(const analysis::DivergenceReport divergence,
                         analysis::FindDivergence(file_system_, target.path(),
                                                  reference.path(), {}, {}));
-    for (const analysis::Divergence& d : divergence.origins) {
+    const analysis::DivergenceGroups groups =
+        analysis::GroupOrigins(divergence.origins);
+    bool is_first = true;
+    for (const auto& group : groups.groups) {
+      const analysis::Divergence& d = divergence.origins[group.origin];
       Finding* const finding =
           Add("first-divergence", d.step, d.rank, d.call,
-              absl::StrCat(d.row, " differs from the reference; ",
-                           d.is_argument    ? "an argument that the code gives"
-                           : d.from_outside ? "it came in from outside"
-                                            : "its inputs match"),
+              absl::StrCat(
+                  d.row, " differs from the reference; ", GroundOf(d),
+                  group.other_ranks.empty()
+                      ? ""
+                      : absl::StrCat("; the same on rank ",
+                                     absl::StrJoin(group.other_ranks, ","))),
               d.unmade_inputs.empty());
       finding->set_module(d.module);
       finding->set_code_line(d.code_line);
       finding->add_numbers(absl::StrCat("target    ", d.target_values));
       finding->add_numbers(absl::StrCat("reference ", d.reference_values));
+      if (!std::exchange(is_first, false)) continue;
+      for (const std::string& line : ExplanationsOf(
+               file_system_, target.path(), reference.path(), divergence))
+        finding->add_numbers(absl::StrCat("the runs differ in ", line));
+      const std::string followed = analysis::FollowedText(groups);
+      if (!followed.empty()) finding->add_numbers(followed);
     }
     if (divergence.origins.empty()) {
       Healthy(absl::StrCat("no difference from the reference in the ",
@@ -449,10 +475,10 @@ void RegisterDiagnoseCommand(CLI::App* app, Globals* globals,
       "not recorded");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<DiagnoseFlags>();
-  verb->add_option("input", flags->input,
-                   "run:NAME, run:NAME@STEP, or a step or dump directory")
+  AddInput(verb, "input", &flags->input,
+           "run:NAME, run:NAME@STEP, or a step or dump directory")
       ->required();
-  verb->add_option("--reference", flags->reference,
+  verb->add_option("--reference,reference", flags->reference,
                    "a run or dump that is sound, to lay beside it");
   verb->add_option("--limit", flags->limit,
                    "at most so many findings; 0: all; default 5")

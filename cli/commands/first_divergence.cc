@@ -14,8 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "analysis/compare/mapping_files.h"
+#include "analysis/root_cause/divergence_groups.h"
 #include "analysis/root_cause/report_messages.h"
-#include "analysis/run_card/run_card.h"
 #include "cli/app.h"
 #include "cli/client/aligned_dumps.h"
 #include "cli/client/dump_input.h"
@@ -83,6 +83,12 @@ std::string Ground(const Divergence& d) {
     absl::StrAppend(&out, "; ", d.inputs_unknown,
                     " more could not be compared");
   }
+  if (d.inputs_infinite > 0) {
+    absl::StrAppend(&out, "; ", d.inputs_infinite,
+                    " more hold an infinity, as a mask does, which hides all "
+                    "their other elements from statistics: \"summary_mode\": "
+                    "\"md5\" in config.json compares them");
+  }
   return absl::StrCat(out, ")");
 }
 
@@ -111,34 +117,18 @@ void PrintOrigin(const Divergence& d, const std::vector<int64_t>& others) {
   }
   if (!others.empty()) {
     Print(stdout,
-          "  ranks %s: the same call and value, with numbers of their "
+          "  %s %s: the same call and value, with numbers of their "
           "own (--json has them)\n",
-          absl::StrJoin(others, ","));
+          others.size() == 1 ? "rank" : "ranks", absl::StrJoin(others, ","));
   }
 }
 
-// The ranks that differ in the same place are one answer.
 void PrintOrigins(const std::vector<Divergence>& origins) {
-  std::vector<bool> said(origins.size());
-  for (size_t i = 0; i < origins.size(); ++i) {
-    if (said[i]) continue;
-    std::vector<int64_t> others;
-    for (size_t j = i + 1; j < origins.size(); ++j) {
-      if (origins[j].step != origins[i].step ||
-          origins[j].row != origins[i].row)
-        continue;
-      said[j] = true;
-      others.push_back(origins[j].rank);
-    }
-    PrintOrigin(origins[i], others);
-  }
-}
-
-analysis::Unlike WhatIsUnlike(const analysis::DivergenceReport& report) {
-  if (report.origins.empty()) return analysis::Unlike::kAnything;
-  const Divergence& first = report.origins.front();
-  if (first.is_argument) return analysis::Unlike::kArgument;
-  return first.from_outside ? analysis::Unlike::kInput : analysis::Unlike::kOwn;
+  const analysis::DivergenceGroups groups = analysis::GroupOrigins(origins);
+  for (const auto& group : groups.groups)
+    PrintOrigin(origins[group.origin], group.other_ranks);
+  const std::string followed = analysis::FollowedText(groups);
+  if (!followed.empty()) Print(stdout, "%s (--json has them)\n", followed);
 }
 
 void PrintDivergence(const analysis::DivergenceReport& report) {
@@ -206,13 +196,8 @@ absl::StatusOr<analysis::DivergenceReport> Report(
                         analysis::FindDivergence(file_system, n.path(),
                                                  b.path(), match, tolerance));
     if (report.calls_differing > 0 || !report.origins.empty()) {
-      const auto target_layout = FindDumps(file_system, n.path());
-      const auto reference_layout = FindDumps(file_system, b.path());
-      if (target_layout.ok() && reference_layout.ok()) {
-        report.explanations = analysis::CardExplanations(
-            file_system, *target_layout, *reference_layout,
-            WhatIsUnlike(report), kShownExplanations);
-      }
+      report.explanations =
+          ExplanationsOf(file_system, n.path(), b.path(), report);
     }
     return report;
   }

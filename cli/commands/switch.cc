@@ -112,6 +112,21 @@ void SayConfigKept(const Client& client, const std::string& run) {
         plan.list.empty() && plan.scope.empty() ? "" : ", some calls alone");
 }
 
+// Steps count from the start of a job: a list that was written for another start
+// is over when it comes to a job that goes on.
+void SayStepsAreOver(const SwitchFlags& flags, const std::string& config_json,
+                     const v1::SwitchResult& result) {
+  const auto config = ParseConfig(config_json, {});
+  if (!config.ok()) return;
+  const std::optional<int64_t> last = config->plan.steps.Max();
+  if (!last.has_value() || *last >= result.effective_at_step()) return;
+  Print(
+      stderr,
+      "rankprobe: nothing will be recorded: %s wants steps %s, and this is in "
+      "force from step %d on; \"step\": [] wants each\n",
+      flags.config, config->plan.steps.Text(), result.effective_at_step());
+}
+
 absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
                        bool enable, int* exit_code) {
   const Client client(globals);
@@ -135,6 +150,8 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
   RP_RETURN_IF_ERROR(client.ToStatus(
       client.control->SetDumpEnable(&context, request, &result)));
   Report(globals, flags.no_wait, result, exit_code);
+  if (!flags.config.empty())
+    SayStepsAreOver(flags, request.config_json(), result);
   if (enable && flags.config.empty() && !globals.json)
     SayConfigKept(client, request.run());
   return absl::OkStatus();
@@ -169,6 +186,7 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
   RP_RETURN_IF_ERROR(
       client.ToStatus(client.control->SetConfig(&context, request, &result)));
   Report(globals, flags.no_wait, result, exit_code);
+  SayStepsAreOver(flags, request.config_json(), result);
   return absl::OkStatus();
 }
 

@@ -16,6 +16,18 @@ namespace {
 // Of one section, without --all.
 constexpr int kShownOfSection = 8;
 
+std::vector<std::string> LinesOf(FileSystem* file_system,
+                                 const std::string& target,
+                                 const std::string& reference,
+                                 analysis::Unlike what) {
+  const auto target_layout = FindDumps(file_system, target);
+  const auto reference_layout = FindDumps(file_system, reference);
+  // The comparison before it said why not.
+  if (!target_layout.ok() || !reference_layout.ok()) return {};
+  return analysis::CardExplanations(
+      file_system, *target_layout, *reference_layout, what, kShownExplanations);
+}
+
 }  // namespace
 
 void PrintRunCards(const v1::RunCardReport& report, bool all) {
@@ -40,13 +52,22 @@ void PrintRunCards(const v1::RunCardReport& report, bool all) {
 void PrintCardExplanations(FileSystem* file_system, const std::string& target,
                            const std::string& reference,
                            analysis::Unlike what) {
-  const auto target_layout = FindDumps(file_system, target);
-  const auto reference_layout = FindDumps(file_system, reference);
-  // The comparison before it said why not.
-  if (!target_layout.ok() || !reference_layout.ok()) return;
-  const std::vector<std::string> lines = analysis::CardExplanations(
-      file_system, *target_layout, *reference_layout, what, kShownExplanations);
-  PrintExplanations(lines);
+  PrintExplanations(LinesOf(file_system, target, reference, what));
+}
+
+std::vector<std::string> ExplanationsOf(
+    FileSystem* file_system, const std::string& target,
+    const std::string& reference, const analysis::DivergenceReport& report) {
+  using analysis::Unlike;
+  if (report.origins.empty())
+    return LinesOf(file_system, target, reference, Unlike::kAnything);
+  const analysis::Divergence& first = report.origins.front();
+  const bool unclear = first.inputs_infinite + first.inputs_unknown > 0;
+  return LinesOf(file_system, target, reference,
+                 first.is_argument    ? Unlike::kArgument
+                 : first.from_outside ? Unlike::kInput
+                 : unclear            ? Unlike::kUnclear
+                                      : Unlike::kOwn);
 }
 
 void PrintExplanations(const std::vector<std::string>& lines) {

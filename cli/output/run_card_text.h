@@ -4,7 +4,9 @@
 #define RANKPROBE_CLI_OUTPUT_RUN_CARD_TEXT_H_
 
 #include <string>
+#include <vector>
 
+#include "analysis/root_cause/first_divergence.h"
 #include "analysis/run_card/run_card.h"
 #include "common/io/file_system.h"
 #include "rankprobe/v1/analysis.pb.h"
@@ -18,6 +20,11 @@ void PrintRunCards(const v1::RunCardReport& report, bool all);
 // differences, on stdout. Nothing where there is none.
 void PrintCardExplanations(FileSystem* file_system, const std::string& target,
                            const std::string& reference, analysis::Unlike what);
+
+// The same of a first-divergence, as lines; none where nothing differs.
+std::vector<std::string> ExplanationsOf(
+    FileSystem* file_system, const std::string& target,
+    const std::string& reference, const analysis::DivergenceReport& report);
 
 // Lines of CardExplanations.
 inline constexpr size_t kShownExplanations = 3;

@@ -51,16 +51,20 @@ std::vector<v1::IncarnationRow> ControlPlane::ReadOthers(
   std::vector<v1::IncarnationRow> others;
   // One rank speaks for its job: each of thousands would read thousands of rows.
   if (identity.has_rank() && identity.rank() != 0) return others;
+  // It came before and has been told: a root is not told what its leaf has of it.
+  bool has_records = false;
   const absl::Status status = store_->ForEachIncarnation(
       identity.run(), [&](const v1::IncarnationRow& row) {
         const v1::Identity& other = row.identity();
+        if (other.incarnation() == identity.incarnation())
+          has_records = row.committed_sequence() > 0;
         if (other.incarnation() != identity.incarnation() &&
             other.has_rank() == identity.has_rank() &&
             other.rank() == identity.rank() && !IsSameJob(other, identity))
           others.push_back(row);
       });
   // A line less for the user; what cannot be read is said where it is needed.
-  if (!status.ok()) others.clear();
+  if (!status.ok() || has_records) others.clear();
   return others;
 }
 

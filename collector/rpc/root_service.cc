@@ -178,6 +178,11 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
       *triggers.mutable_triggers() = welcome.triggers();
       send(triggers);
     }
+    if (welcome.has_other()) {
+      v1::Directive other;
+      *other.mutable_other() = welcome.other();
+      send(other);
+    }
     if (welcome.degrade() > 0) {
       v1::Directive degrade;
       degrade.mutable_degrade()->set_level(welcome.degrade());

@@ -225,6 +225,26 @@ TEST_F(RootLinkTest, WhatRanksAndRootSayComesThrough) {
   EndRoot();
 }
 
+// Two starts of a program without a rank, under one name of the run.
+TEST_F(RootLinkTest, AProcessIsToldOfAnotherJobOfItsName) {
+  StartRoot();
+  RootLink link(OptionsOf(kLeaf), &logger_);
+  link.Start();
+  for (const uint64_t incarnation : {11u, 12u}) {
+    v1::AgentEvent event;
+    *event.mutable_hello()->mutable_identity() =
+        testing::MakeIdentity("run", /*rank=*/-1, incarnation);
+    event.mutable_hello()->set_protocol(1);
+    Push(absl::StrCat(incarnation), std::move(event));
+  }
+  const v1::Directive said = NextSaid("12");
+  ASSERT_TRUE(said.has_other()) << said.ShortDebugString();
+  EXPECT_EQ(said.other().identity().incarnation(), 11u);
+  EXPECT_TRUE(said.other().connected());
+  link.Stop();
+  EndRoot();
+}
+
 // Another root, which knows of nobody.
 TEST_F(RootLinkTest, ARootThatBeginsIsToldWhereRanksAre) {
   StartRoot();

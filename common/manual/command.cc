@@ -89,4 +89,18 @@ Command CommandOf(const CLI::App& app, const std::set<std::string>& known) {
 
 Command Describe(const CLI::App& root) { return CommandOf(root, {}); }
 
+std::string PlaceOf(const Flag& positional) {
+  return positional.required ? positional.value
+                             : absl::StrCat("[", positional.value, "]");
+}
+
+std::vector<Flag> SpelledFlags(const Command& command) {
+  std::vector<Flag> flags;
+  for (const Flag& positional : command.positionals) {
+    if (!positional.names.empty()) flags.push_back(positional);
+  }
+  flags.insert(flags.end(), command.flags.begin(), command.flags.end());
+  return flags;
+}
+
 }  // namespace rankprobe

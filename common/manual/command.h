@@ -39,6 +39,14 @@ struct Command {
 // names another spelling, which the program reads before CLI11 does.
 Command Describe(const CLI::App& root);
 
+// Of a positional in the line of a command: "TARGET", or "[REFERENCE]" of one
+// that may be left out.
+std::string PlaceOf(const Flag& positional);
+
+// What may be typed with a dash: the flags, and of the positionals those that
+// have a spelling besides their place.
+std::vector<Flag> SpelledFlags(const Command& command);
+
 }  // namespace rankprobe
 
 #endif  // RANKPROBE_COMMON_MANUAL_COMMAND_H_

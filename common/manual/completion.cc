@@ -19,8 +19,8 @@ void ForEach(const Command& command, const Path& path,
              const std::vector<Flag>& above,
              const std::function<void(const Command&, const Path&,
                                       const std::vector<Flag>&)>& visit) {
-  std::vector<Flag> flags = above;
-  flags.insert(flags.begin(), command.flags.begin(), command.flags.end());
+  std::vector<Flag> flags = SpelledFlags(command);
+  flags.insert(flags.end(), above.begin(), above.end());
   visit(command, path, flags);
   for (const Command& sub : command.commands) {
     Path below = path;
@@ -67,7 +67,7 @@ std::string BashCompletion(const Command& root) {
             all.insert(all.end(), names.begin(), names.end());
             absl::StrAppend(&words, "    '", key, "') words='",
                             absl::StrJoin(all, " "), "' ;;\n");
-            for (const Flag& flag : command.flags) {
+            for (const Flag& flag : SpelledFlags(command)) {
               if (flag.choices.empty()) continue;
               absl::StrAppend(&values, "    '", key, " ", flag.names.back(),
                               "') words='", absl::StrJoin(flag.choices, " "),
@@ -79,7 +79,7 @@ std::string BashCompletion(const Command& root) {
       root, {}, {},
       [&](const Command& command, const Path& path, const std::vector<Flag>&) {
         if (!path.empty()) paths.push_back(absl::StrJoin(path, " "));
-        for (const Flag& flag : command.flags) {
+        for (const Flag& flag : SpelledFlags(command)) {
           if (flag.value.empty()) continue;
           with_value.insert(with_value.end(), flag.names.begin(),
                             flag.names.end());
@@ -186,7 +186,7 @@ std::string FishCompletion(const Command& root) {
           absl::StrAppend(&out, "complete -c ", root.name, " -f -n ",
                           Quoted(here, "\\'"), " -a ", sub.name, " -d ",
                           Quoted(sub.summary, "\\'"), "\n");
-        for (const Flag& flag : command.flags) {
+        for (const Flag& flag : SpelledFlags(command)) {
           absl::StrAppend(&out, "complete -c ", root.name);
           if (!when.empty()) absl::StrAppend(&out, " -n ", Quoted(when, "\\'"));
           for (const std::string& name : flag.names)

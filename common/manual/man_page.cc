@@ -62,8 +62,10 @@ void AppendCommand(const Manual& manual, const Command& command,
     return;
   }
   std::string head = Bold(path);
-  for (const Flag& positional : command.positionals)
-    absl::StrAppend(&head, " ", Italic(positional.value));
+  for (const Flag& positional : command.positionals) {
+    absl::StrAppend(&head, " ", positional.required ? "" : "[",
+                    Italic(positional.value), positional.required ? "" : "]");
+  }
   for (const Flag& flag : command.flags) {
     if (flag.required)
       absl::StrAppend(&head, " ", Bold(flag.names.back()), " ",

@@ -75,7 +75,7 @@ std::string Usage(const Command& command, const std::string& name) {
   std::string out = name;
   if (!command.commands.empty()) out += " COMMAND";
   for (const Flag& positional : command.positionals)
-    absl::StrAppend(&out, " ", positional.value);
+    absl::StrAppend(&out, " ", PlaceOf(positional));
   for (const Flag& flag : command.flags) {
     if (flag.required)
       absl::StrAppend(&out, " ", flag.names.back(), " ", flag.value);

@@ -30,7 +30,8 @@ class ManualTest : public ::testing::Test {
     app_.add_flag("--hidden", flag_, "nobody sees it")->group("");
     CLI::App* const paint = app_.add_subcommand("paint", ".paints it's walls");
     paint->add_option("--name", name_, "whose");
-    paint->add_option("wall", wall_, "a wall")->required();
+    paint->add_option("-w,--wall,wall", wall_, "a wall")->required();
+    paint->add_option("ceiling", ceiling_, "a ceiling");
     paint->add_option("--colour", colour_, "of the paint")
         ->check(CLI::IsMember({"red", "blue"}));
     paint->add_option("--coats_of_paint", coats_, "-cp [N]: how many, a\\b")
@@ -46,7 +47,7 @@ class ManualTest : public ::testing::Test {
                          [&](const Command& c) { return c.name == name; });
   }
 
-  std::string name_, wall_, colour_;
+  std::string name_, wall_, ceiling_, colour_;
   int coats_ = 0;
   bool flag_ = false;
   Manual manual_;
@@ -59,8 +60,10 @@ TEST_F(ManualTest, DescribesWhatIsParsed) {
   EXPECT_EQ(tool.details, "In several ways.");
   ASSERT_THAT(tool.flags, SizeIs(2));  // --help, --name
   const Command paint = Find(tool, "paint");
-  ASSERT_THAT(paint.positionals, SizeIs(1));
+  ASSERT_THAT(paint.positionals, SizeIs(2));
   EXPECT_EQ(paint.positionals[0].value, "WALL");
+  EXPECT_EQ(PlaceOf(paint.positionals[0]), "WALL");
+  EXPECT_EQ(PlaceOf(paint.positionals[1]), "[CEILING]");
   ASSERT_THAT(paint.flags, SizeIs(2)) << "without those of the root";
   EXPECT_THAT(paint.flags[0].choices, ElementsAre("red", "blue"));
   EXPECT_THAT(paint.flags[1].names, ElementsAre("-cp", "--coats_of_paint"));
@@ -91,7 +94,9 @@ TEST_F(ManualTest, HelpFitsATerminal) {
   EXPECT_THAT(app_.help(), HasSubstr("Exit codes: 0 done."));
   EXPECT_THAT(app_.help(), Not(HasSubstr("hidden")));
   const std::string paint = HelpText(manual_, root(), {"paint"});
-  EXPECT_THAT(paint, HasSubstr("Usage: tool paint WALL --coats_of_paint [N]"));
+  EXPECT_THAT(
+      paint,
+      HasSubstr("Usage: tool paint WALL [CEILING] --coats_of_paint [N]"));
   EXPECT_THAT(paint, HasSubstr("For example:\n  tool paint wall.txt\n"));
   EXPECT_THAT(paint, HasSubstr("--colour red|blue"));
 }
@@ -114,6 +119,7 @@ TEST_F(ManualTest, TextIsNoRequestOfRoff) {
   EXPECT_THAT(page, HasSubstr("\n\\&.paints it's walls\n"));
   EXPECT_THAT(page, HasSubstr("a\\eb"));
   EXPECT_THAT(page, HasSubstr("\\fBset all\\fR"));
+  EXPECT_THAT(page, HasSubstr("\\fIWALL\\fR [\\fICEILING\\fR] "));
   EXPECT_THAT(page, HasSubstr(".SH EXIT STATUS\n"));
 }
 
@@ -125,6 +131,12 @@ TEST_F(ManualTest, QuotesOfTextsEndNoWordOfTheShell) {
   }
   EXPECT_THAT(BashCompletion(root()),
               HasSubstr("'paint --colour') words='red blue'"));
+}
+
+TEST_F(ManualTest, ShellsCompleteTheFlagOfWhatHasAPlaceToo) {
+  EXPECT_THAT(BashCompletion(root()), HasSubstr("words='-w --wall --colour"));
+  EXPECT_THAT(ZshCompletion(root()), HasSubstr("'--wall[a wall]:WALL:_files'"));
+  EXPECT_THAT(FishCompletion(root()), HasSubstr(" -s w -l wall -r "));
 }
 
 TEST_F(ManualTest, WritesWhatTheBuildAsksFor) {

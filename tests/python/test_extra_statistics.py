@@ -255,7 +255,7 @@ def test_switched_on_in_a_running_job_and_seen_in_every_table(collector, tmp_pat
         training = _Training(tmp_path / run, collector, run, noise)
         try:
             training.step()
-            wait_for(lambda: run in json.dumps(collector.json("runs")), 30, "the run")
+            wait_for(lambda: any(agent.get("connected") for agent in collector.json("status", "--run", run, check=False).get("agents", [])), 30, "the rank")
             step = _enable(collector, training, run, config)
             training.end()
         finally:

@@ -130,6 +130,21 @@ def test_enable_without_a_config_says_which_one_the_run_has(collector, tmp_path:
     session.close()
 
 
+def test_a_list_of_steps_that_are_over_is_said_by_the_switch(collector, tmp_path: pathlib.Path):
+    session = rankprobe.Session(collector.address, run="r", rank=0, config_json='{"dump_path": "d"}')
+    session.wait_connected(60)
+    for _ in range(3):
+        session.start()
+        session.stop()
+        session.step()
+    for steps, over in (([0, 1], True), ([0, 10**6], False), ([], False)):
+        (tmp_path / "c.json").write_text(json.dumps({"dump_path": "d", "step": steps}))
+        for verb in (("enable", "--no-wait", "--config"), ("config", "set", "--no-wait")):
+            said = collector.cli(*verb, tmp_path / "c.json").stderr
+            assert (f"nothing will be recorded: {tmp_path / 'c.json'} wants steps 0-1, and this is in force from step " in said) == over, said
+    session.close()
+
+
 def test_nobody_who_answers_is_said_with_what_to_do(tmp_path: pathlib.Path):
     port = free_port()
     for verb in (["status"], ["enable"], ["runs"], ["overflow_check", "run:r"]):
@@ -163,6 +178,8 @@ def test_a_dump_may_be_named_in_each_style(tmp_path: pathlib.Path):
     for verb, more in two.items():
         answers = {cli(verb, *words, *more).stderr for words in ([a, b], ["-tp", a, "-gp", b], ["--target_path", a, "--golden_path", b])}
         assert len(answers) == 1 and f"{a}: does not exist" in answers.pop(), (verb, answers)
+    answers = {cli("diagnose", *words).stderr for words in ([a, b], [a, "--reference", b], ["-i", a, "--reference", b])}
+    assert len(answers) == 1 and f"{a}: does not exist" in answers.pop(), answers
     for verb in ("overflow_check", "replicas"):
         answers = {cli(verb, *words).stderr for words in ([a], ["-i", a], ["--input_path", a])}
         assert len(answers) == 1 and f"{a}: does not exist" in answers.pop(), (verb, answers)
@@ -258,35 +275,42 @@ def test_accumulation_and_checkpointing_are_numbered_as_the_documents_say(dump):
     assert entries == shown
 
 
-def two_starts(collector, tmp_path: pathlib.Path, run: str, second_while_first: bool, **environment: str) -> str:
-    """Runs one script twice under one name; the first waits for the second where both are to live at once. The second's stderr."""
+def two_starts(collectors, tmp_path: pathlib.Path, run: str, second_while_first: bool, told: str = "", **environment: str) -> str:
+    """Runs one script twice under one name, each with its collector; the first waits for the second where both are to live at once, the second until
+    it has said `told`. The second's stderr."""
     first, second = tmp_path / "first", tmp_path / "second"
-    environment = {**os.environ, "PYTHONPATH": PACKAGE, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": run, **environment}
+    address = dict(zip((first, second), (collector.address for collector in collectors)))
+    environment = {**os.environ, "PYTHONPATH": PACKAGE, "RANKPROBE_RUN": run, **environment}
     for directory in (first, second):
         directory.mkdir()
         (directory / "train.py").write_text(TRAIN + "print('over', flush=True)\ninput()\n")
     def start(directory: pathlib.Path) -> subprocess.Popen:
         return subprocess.Popen([sys.executable, "-m", "rankprobe.run", "--on", "--", sys.executable, "train.py"], cwd=directory,
-                                env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    def end(process: subprocess.Popen) -> str:
+                                env={**environment, "RANKPROBE_COLLECTOR": address[directory]}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+    def end(process: subprocess.Popen, told: str = "") -> str:
+        said = ""
+        while told not in said:
+            assert (line := process.stderr.readline()), said
+            said += line
         _, error = process.communicate("\n", timeout=180)
         assert process.returncode == 0, error
-        return error
+        return said + error
     one = start(first)
     assert one.stdout.readline() == "over\n"
     if second_while_first:
-        error = end(start(second))
+        error = end(start(second), told)
         assert "by another process" not in end(one)
     else:
         assert "another process" not in (said := end(one)) and "earlier job" not in said
-        error = end(start(second))
+        error = end(start(second), told)
     return error
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one after the other"])
 @pytest.mark.parametrize("environment", [{}, {"RANK": "0", "WORLD_SIZE": "1"}], ids=["no rank", "rank 0"])
 def test_two_jobs_of_one_name_are_not_merged_without_a_word(collector, tmp_path: pathlib.Path, environment: dict, at_once: bool):
-    error = two_starts(collector, tmp_path, "x", at_once, **environment)
+    error = two_starts([collector, collector], tmp_path, "x", at_once, **environment)
     if environment and at_once:
         assert "rank 0 of run x is claimed by process " in error and ", connected since " in error, error
         return
@@ -299,9 +323,19 @@ def test_two_jobs_of_one_name_are_not_merged_without_a_word(collector, tmp_path:
         assert "processes" not in runs.stdout, "each is a place of its own"
 
 
+@pytest.mark.parametrize("environment, at_once, told", [({}, True, "is recorded by another process"), ({"RANK": "0", "WORLD_SIZE": "1"}, False, "has records of an earlier job")],
+                         ids=["at once", "one after the other"])
+def test_jobs_at_two_leaves_of_a_root_are_told_of_each_other(start_collector, tmp_path: pathlib.Path, environment: dict, at_once: bool, told: str):
+    objects = str(tmp_path / "objects")
+    root = start_collector("--role", "root", "--object-store", objects)
+    leaves = [start_collector("--role", "leaf", "--object-store", objects, "--root", root.address) for _ in range(2)]
+    error = two_starts(leaves, tmp_path, "x", at_once, told, **environment)
+    assert error.count(f"run x {told}") == 1 and "RANKPROBE_RUN" in error, error
+
+
 @pytest.mark.parametrize("restart", [{"TORCHELASTIC_RESTART_COUNT": "1"}, {"RANKPROBE_JOB": "one"}], ids=["torchrun's", "one job"])
 def test_a_restart_is_told_nothing(collector, tmp_path: pathlib.Path, restart: dict):
-    error = two_starts(collector, tmp_path, "x", False, RANK="0", WORLD_SIZE="1", **restart)
+    error = two_starts([collector, collector], tmp_path, "x", False, RANK="0", WORLD_SIZE="1", **restart)
     assert "earlier job" not in error, error
 
 
@@ -346,3 +380,68 @@ def test_what_the_flight_recorder_kept_has_module_and_line_of_code(start_collect
         error = job.communicate(timeout=120)[1]
     assert job.returncode == 0, error
     assert "in inner (Inner)" in answer.stdout and "train.py:6 in forward" in answer.stdout, answer.stdout + answer.stderr
+
+
+WRONG_MASK = """
+import sys, torch
+from rankprobe.pytorch import PrecisionDebugger
+torch.manual_seed(0)
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(8, 24)
+        self.register_buffer("mask", torch.triu(torch.full((4, 4), float("-inf")), diagonal=int(sys.argv[1])))
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return torch.softmax(q @ k.transpose(-2, -1) + self.mask, -1) @ v
+net = Attention()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+debugger = PrecisionDebugger(config_path=sys.argv[2])
+x = torch.randn(2, 4, 8)
+for step in range(3):
+    debugger.start(net)
+    optimizer.zero_grad()
+    net(x).square().sum().backward()
+    optimizer.step()
+    debugger.stop()
+    debugger.step()
+"""
+
+
+def test_a_wrong_mask_is_in_the_first_answer(tmp_path: pathlib.Path):
+    (tmp_path / "train.py").write_text(WRONG_MASK)
+    for name, diagonal in (("good", 1), ("bad", 2)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"task": "statistics", "dump_path": name, "level": "mix", "step": [0, 1, 2]}))
+        subprocess.run([sys.executable, "train.py", str(diagonal), f"{name}.json"], cwd=tmp_path, check=True, timeout=180,
+                       env={**os.environ, "PYTHONPATH": PACKAGE})
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    said = cli("first-divergence", bad, good).stdout
+    assert said.startswith("step 0 rank 0: Torch.softmax.0.forward") and "1 more hold an infinity, as a mask does" in said, said
+    assert "2 later steps, 1 to 2, differ too" in said and "\nstep 1 rank 0" not in said, said
+    assert "can explain this" in said and "\n  weights (all, and buffers), rank 0: " in said, said
+    assert "random state" not in said, "the program draws from PyTorch's alone"
+    answer = cli("diagnose", bad, good).stdout
+    assert answer.startswith("First: step 0 rank 0, Torch.softmax.0.forward") and "the runs differ in weights (all, and buffers)" in answer, answer
+    assert "Then:" not in answer, answer
+    # One step does not show by itself that nothing draws from a generator.
+    one = cli("first-divergence", bad / "step0", good / "step0").stdout
+    assert "\n  weights (all, and buffers)" in one and "random state" not in one, one
+
+
+def test_an_additive_mask_is_no_finding_of_scan(collector):
+    import numpy
+
+    session = rankprobe.Session(collector.address, run="r", rank=0, config_json='{"dump_path": "d"}')
+    session.wait_connected(60)
+    scores = numpy.ones((2, 2), numpy.float32)
+    mask = numpy.array([[0, -numpy.inf], [0, 0]], numpy.float32)
+    for step in range(3):
+        session.start()
+        session.call("Tensor", "__add__", [scores, mask], [scores + mask])
+        session.call("Torch", "softmax", [scores + mask], [scores])
+        if step == 2:
+            session.call("Torch", "log", [scores], [scores + mask])
+        session.stop()
+        session.step()
+    session.close()
+    assert "1 finding " in (said := collector.cli("scan", "--run", "r", check=False).stdout) and "Torch.log.0.forward.output.0" in said, said

@@ -295,3 +295,28 @@ def test_what_is_plain_is_read_without_an_operator_and_has_the_same_digest(dump)
     freed = torch.ones(3)
     freed.storage().resize_(0)  # as FSDP does
     assert read(freed, 100) == "" and _run_card.digest(freed, 100) == "float32[3]"
+
+
+@pytest.mark.parametrize("module", ["random", "numpy"])
+def test_a_generator_that_nobody_drew_from_is_known(module: str) -> None:
+    import random
+
+    import numpy
+
+    seed, draw = {"random": (random.seed, random.random), "numpy": (numpy.random.seed, numpy.random.random_sample)}[module]
+    python, before = random.getstate(), numpy.random.get_state()
+    name = {"random": "python"}.get(module, module)
+
+    def said() -> str:
+        return dict(_run_card.random_state(lambda tensor, limit: ""))[name]
+
+    try:
+        for number in (0, 3, 1 << 31):
+            seed(number)
+            assert said().endswith(", never drawn from")
+            for _ in range(312):  # two words each: as many as there are
+                draw()
+                assert "never" not in said()
+    finally:
+        random.setstate(python)
+        numpy.random.set_state(before)

@@ -423,7 +423,7 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
   if (welcome.has_plan()) gate_->Adopt(welcome.plan());
   TellEditAgain(welcome);
   watcher_->SetRunLevel(welcome.degrade());
-  if (welcome.has_other() && options_.tell_other) other_ = welcome.other();
+  if (welcome.has_other()) NoteOther(welcome.other());
   if (welcome.has_triggers()) watcher_->Configure(welcome.triggers());
   credit_ = std::max<uint64_t>(welcome.credit_bytes(), 1);
   queue_->UseOffers(welcome.takes_offers());

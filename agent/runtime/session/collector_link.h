@@ -165,6 +165,8 @@ class CollectorLink {
   // A process without a rank waits for its first step, with which a framework may
   // say one, or for its end.
   void TellOther(bool ends);
+  // It is to be told, unless that was done.
+  void NoteOther(const v1::OtherProcess& other);
   // A collector that was there has been away for a while, and what is recorded
   // waits for it.
   void TellGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -194,6 +196,8 @@ class CollectorLink {
   bool told_gone_ ABSL_GUARDED_BY(mutex_) = false;
   // What TellOther has to say yet. The worker's alone.
   std::optional<v1::OtherProcess> other_;
+  // A root says it again when it was started again.
+  bool told_other_ = false;
   // Records and payloads that were lost when it was told.
   uint64_t lost_when_gone_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);

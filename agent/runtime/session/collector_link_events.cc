@@ -37,6 +37,9 @@ void CollectorLink::OnDirective(const v1::Directive& directive) {
       *event.mutable_calls() =
           watcher_->ReportCalls(directive.report_calls().id());
       break;
+    case v1::Directive::kOther:
+      NoteOther(directive.other());
+      break;
     case v1::Directive::kDegrade:
       watcher_->SetRunLevel(directive.degrade().level());
       break;

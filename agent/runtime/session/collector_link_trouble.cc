@@ -131,6 +131,10 @@ void CollectorLink::TellGone() {
   std::fputs(line.c_str(), stderr);
 }
 
+void CollectorLink::NoteOther(const v1::OtherProcess& other) {
+  if (options_.tell_other && !told_other_) other_ = other;
+}
+
 void CollectorLink::TellOther(bool ends) {
   if (!other_.has_value()) return;
   const v1::Identity& other = other_->identity();
@@ -160,6 +164,7 @@ void CollectorLink::TellOther(bool ends) {
                          "proc{pid}",
       ". For a run of its own set RANKPROBE_RUN\n");
   std::fputs(line.c_str(), stderr);
+  told_other_ = true;
   other_.reset();
 }
 

@@ -97,16 +97,23 @@ def _short(data: bytes) -> str:
     return _native.content_digest(data)
 
 
+def _drawn(first: int, second: int, position: int) -> str:
+    """Of a Mersenne Twister: a seed leaves it behind its last words, with a start that no drawing leaves (`rankprobe` reads this)."""
+    seeded = first == 1 << 31 or second == (1812433253 * (first ^ first >> 30) + 1) % (1 << 32)
+    return ", never drawn from" if seeded and position >= 623 else ""
+
+
 def random_state(quick: Callable[[torch.Tensor, int], str]) -> Iterator[tuple[str, str]]:
     """quick: digest() of what is plain; "" of what is not."""
     _, words, spare = random.getstate()
-    yield "python", _native.words_digest(words, repr(spare).encode())
+    yield "python", _native.words_digest(words, repr(spare).encode()) + _drawn(words[0], words[1], words[-1])
     state = torch.default_generator.get_state()
     yield "torch", quick(state, 1 << 20) or digest(state, 1 << 20)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         kind, keys, *rest = numpy.random.get_state()
-        yield "numpy", _short(f"{kind}{rest}".encode() + keys.tobytes())
+        said = _drawn(int(keys[0]), int(keys[1]), rest[0]) if kind == "MT19937" else ""
+        yield "numpy", _short(f"{kind}{rest}".encode() + keys.tobytes()) + said
     if torch.cuda.is_initialized():
         yield f"cuda:{torch.cuda.current_device()}", digest(torch.cuda.get_rng_state(), 1 << 20)
 
