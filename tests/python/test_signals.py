@@ -160,7 +160,7 @@ def _device_finish(fire, _) -> None:
     from rankprobe.pytorch import _device
 
     reader = _device.DeviceReader()
-    reader._next += 1
+    reader.statistics.take_slot()
     reader._work[torch.device("cpu")] = types.SimpleNamespace(begin_copy=fire)
     reader.finish()
 

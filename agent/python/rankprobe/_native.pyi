@@ -4,7 +4,7 @@
 # A tensor is a NumPy array or a torch tensor of any PyTorch: read by address,
 # shape, strides and dtype.
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional, TypedDict
+from typing import Any, Optional, Protocol, TypedDict
 
 __version__: str
 
@@ -146,7 +146,7 @@ class ModuleForwards:
     backward: bool
     parameters_grad: bool
     def forget_watched(self) -> None: ...
-    def module_begin(self, name: str, full: bool) -> ModuleBegin: ...
+    def module_begin(self, name: str, full: bool) -> _ModuleBegin: ...
     def module_end(self) -> Callable[[Any, Any], bool]:
         """(module, output) -> as end()."""
     def parameter_hook(self, module: str, name: str, parameter: Any, report: Callable[[Exception], None]) -> Callable[..., None]: ...
@@ -156,7 +156,7 @@ class ModuleForwards:
     def abandon(self, module: Any, stopped: bool) -> None: ...
     def clear(self) -> None: ...
 
-class ModuleBegin:
+class _ModuleBegin(Protocol):
     """What a module's hook calls when its forward begins."""
 
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
