@@ -4,6 +4,7 @@ the environment where there is one (tests/stages/scale.sh: a Ceph)."""
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -214,10 +215,14 @@ def test_a_damaged_run_hides_no_other(start, start_job, tmp_path):
     stray.write_text("hi")
     for args in (("runs",), ("runs", "--json")):
         listed = stored(url, *args, check=False)
-        assert listed.returncode == 1 and "good" in listed.stdout and "bad" not in listed.stdout, listed
-        assert 'run "bad" cannot be read' in listed.stderr and "v1/names/README" in listed.stderr, listed.stderr
+        assert listed.returncode == 1 and "good" in listed.stdout and "bad" in listed.stdout, listed
+        assert 'run "bad" of the store is damaged' in listed.stderr and f"{damaged.name} of the log" in listed.stderr, listed.stderr
+        assert "v1/names/README" in listed.stderr and 'run "good"' not in listed.stderr, listed.stderr
     stored(url, "export", "--run", "good", "-o", tmp_path / "good")
-    assert stored(url, "export", "--run", "bad", "-o", tmp_path / "bad", check=False).returncode > 1
+    # What the damaged entry does not concern is there, and the manifest says that something is missing.
+    assert stored(url, "export", "--run", "bad", "-o", tmp_path / "bad", check=False).returncode == 1
+    assert len(list(tmp_path.glob("bad/step*/rank*/dump.json"))) == len(list(tmp_path.glob("good/step*/rank*/dump.json")))
+    assert json.loads((tmp_path / "bad" / "manifest.json").read_text())["gaps"]
     damaged.unlink()
     stray.unlink()
     assert "bad" in stored(url, "runs").stdout
