@@ -34,8 +34,8 @@ struct StepKey {
   uint64_t incarnation = 0;
 };
 
-// IncarnationRow.dumping_in where its connection ended without a goodbye. Lives
-// are odd.
+// The value of IncarnationRow.dumping_in for a process whose connection ended
+// without a goodbye. It is even, and the numbers of collector lives are odd.
 inline constexpr uint64_t kCutOffLife = 2;
 
 class ArchiveReader {

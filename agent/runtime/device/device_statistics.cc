@@ -26,8 +26,8 @@ struct DeviceLaunch {
 
 namespace {
 
-// As many numbers, and as much of a device's memory (2.8 MiB a chunk), as lie
-// there before they are taken.
+// Limits of what lies on a device before it is taken: numbers, and chunks of
+// 2.8 MiB each.
 constexpr uint64_t kMaxSlots = 1 << 18;
 constexpr size_t kMaxChunks = 16;
 
@@ -46,7 +46,8 @@ constexpr KernelName kKernels[] = {
 constexpr size_t kKernelCount = std::size(kKernels);
 constexpr size_t kNoKernel = kKernelCount;
 
-// In the table, the kernel that reads vectors; the one behind it reads elements.
+// The index in kKernels of the kernel that reads vectors; the next one reads
+// single elements. kNoKernel: the dtype has none.
 size_t KernelOf(v1::DType dtype) {
   switch (dtype) {
     case v1::DTYPE_FLOAT16:
@@ -73,7 +74,8 @@ size_t KernelOf(v1::DType dtype) {
   }
 }
 
-// Vectors, if every row of the layout begins at a multiple of their size.
+// The launch that reduces `layout`: by vectors if every row of it begins at a
+// multiple of their size, else by single elements.
 DeviceLaunch Plan(const StridedLayout& layout, size_t kernel,
                   size_t element_bytes) {
   DeviceLaunch out;
@@ -125,15 +127,17 @@ struct DeviceStatistics::Device {
   CuFunction fold = nullptr;
   std::array<CuFunction, kKernelCount> reduce{};
   std::vector<std::unique_ptr<StatisticsChunk>> chunks, unused, failed;
-  // Of each stream but the default one, made when it is first seen: behind the
-  // last launch there. The stream itself may be gone when the numbers are taken.
+  // An event behind the last launch in each stream. For all but the default
+  // stream it is recorded with the launch, because the stream may have been
+  // destroyed when the numbers are taken.
   absl::flat_hash_map<uintptr_t, CuEvent> events;
   absl::InlinedVector<uintptr_t, 4> streams;
 };
 
 namespace {
 
-// Makes a context current for a scope, as the driver's functions want it.
+// Makes a context current for the duration of a scope, which most functions of
+// the driver require.
 class InContext {
  public:
   InContext(const CudaDriver& driver, CuContext context)
@@ -153,8 +157,8 @@ class InContext {
   const absl::Status status_;
 };
 
-// Allocations would end a capture that another thread has under way in global
-// mode; none of ours belongs to one.
+// Lets this thread allocate while another thread captures a graph in global
+// mode, which an allocation would otherwise invalidate.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const CudaDriver& driver) : driver_(driver) {

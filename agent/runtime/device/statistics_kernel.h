@@ -180,7 +180,7 @@ RANKPROBE_HOST_DEVICE inline void Merge(const IntPartial& from, IntPartial* p) {
 template <typename T>
 struct Pointer {
   RANKPROBE_HOST_DEVICE static T* To(uint64_t address) {
-    return reinterpret_cast<T*>(address);  // NOLINT: a number off the wire
+    return reinterpret_cast<T*>(address);  // NOLINT: as the launch gives it
   }
 };
 

@@ -114,7 +114,7 @@ class CollectorLink {
   absl::Duration AfterDamage();
   // No word for so long; the connection is then to be made anew.
   bool IsSilent(absl::Duration waited);
-  // When that is to be looked at next.
+  // How long until IsSilent may become true.
   absl::Duration UntilSilent() const;
   void NoteBroken();
   CollectorFinder NewFinder();
@@ -136,10 +136,10 @@ class CollectorLink {
   // on this host the memory that payloads lie in.
   void TryLane();
   void NoteLane(const absl::Status& status);
-  // True: the collector has heard it. It has frames up to `held`, if no ack said
-  // so either.
+  // Returns true once the collector has acknowledged the goodbye. `held`: the last
+  // frame that the collector is known to have, beside what acks have said.
   bool SayGoodbye(ControlStream* control, uint64_t held, MonotonicTime until);
-  // If the connection did not carry it, another one may.
+  // Says goodbye on a new connection where the last one did not carry it.
   void SayFarewell();
   bool SayGoodbyeAnew(MonotonicTime until);
   void TellUndelivered();
@@ -165,7 +165,7 @@ class CollectorLink {
   // A process without a rank waits for its first step, with which a framework may
   // say one, or for its end.
   void TellOther(bool ends);
-  // It is to be told, unless that was done.
+  // Warns of another process of the same name, once.
   void NoteOther(const v1::OtherProcess& other);
   // A collector that was there has been away for a while, and what is recorded
   // waits for it.
@@ -242,8 +242,8 @@ class CollectorLink {
   bool afresh_ = false;
   absl::Duration ack_patience_ = kAckPatience;
   uint64_t acked_ = 0;
-  // Worker only: this process' session was there once; the collector has heard
-  // its goodbye; what is lost with it, as far as it knows.
+  // Worker only: whether a collector has ever welcomed this process, whether one
+  // has acknowledged its goodbye, and what is lost as far as this process knows.
   bool welcomed_once_ = false;
   bool said_goodbye_ = false;
   std::optional<v1::Undelivered> undelivered_;

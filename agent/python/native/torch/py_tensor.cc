@@ -147,8 +147,9 @@ bool ValueReader::ReduceOnDevice(PyObject* tensor, ReadMode mode,
   launch.generation = tokens_->device_generation();
   if (mode.reuse) Identify(tensor, &launch.storage, &launch.version, *out);
   const absl::StatusOr<uint64_t> slot = t.device_statistics->Reduce(launch);
-  if (!slot.ok()) return false;
+  // Also where there was no room for this one.
   if (t.device_statistics->full()) tokens_->WantFinish();
+  if (!slot.ok()) return false;
   out->slot = *slot;
   out->arrival = Arrival::kNumbers;
   // Nothing on the host may read it.

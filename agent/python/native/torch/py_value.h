@@ -126,10 +126,12 @@ class ValueReader {
   // Where its elements are, by PyTorch's descriptors. `cuda_device`: see
   // DlpackView::Read.
   bool ReadMemory(PyObject* tensor, PyTensorView* out, int* cuda_device) const;
-  // Where they lie on a CUDA device: has their statistics reduced there.
+  // Launches the statistics kernel on a tensor of a CUDA device. False: it must
+  // be read another way.
   bool ReduceOnDevice(PyObject* tensor, ReadMode mode, int cuda_device,
                       PyTensorView* out) const;
-  // Which content it is, if that can be told; `out` has address and dtype.
+  // Sets what identifies the content of the tensor, where it has a version;
+  // `out` has address and dtype.
   void Identify(PyObject* tensor, uint64_t* token, uint64_t* version,
                 const PyTensorView& out) const;
   bool ReadDescribed(PyObject* tensor, ReadMode mode, PyTensorView* out) const;
