@@ -23,7 +23,8 @@ constexpr size_t kMaxNameBytes = 1024;
 using StepOfProcess = std::map<std::string, int64_t>;
 
 // The newest step of each process that is rolled up and not deleted.
-absl::StatusOr<StepOfProcess> FindNewest(Store* store, const std::string& run) {
+absl::StatusOr<StepOfProcess> FindNewest(const QuerySources& sources,
+                                         const std::string& run) {
   StepOfProcess newest;
   const auto take = [&newest](const v1::StepInfo& step) {
     const auto [it, fresh] =
@@ -32,7 +33,7 @@ absl::StatusOr<StepOfProcess> FindNewest(Store* store, const std::string& run) {
   };
   RP_ASSIGN_OR_RETURN(
       std::optional<RunSteps> found,
-      FindRunSteps(store, run, 0, std::numeric_limits<int64_t>::max(),
+      FindRunSteps(sources, run, 0, std::numeric_limits<int64_t>::max(),
                    IntSet()));
   if (!found.has_value()) return newest;
   for (const v1::StepInfo& step : found->singles) {
@@ -47,7 +48,7 @@ absl::StatusOr<StepOfProcess> FindNewest(Store* store, const std::string& run) {
     for (ProcessRange& range : ends)
       range.first = range.last - std::min(range.last - range.first, piece - 1);
     std::vector<bool> done(open.size());
-    RP_RETURN_IF_ERROR(store->ForEachHeadIn(
+    RP_RETURN_IF_ERROR(sources.series->ForEachHeadIn(
         found->run, ends,
         [&](size_t range, int64_t step, const v1::RollupHead& head) {
           if (head.deleted()) return absl::OkStatus();
@@ -125,7 +126,7 @@ class Newest final : public StatisticsVisitor {
 }  // namespace
 
 absl::StatusOr<NewestValues> ReadNewestValues(
-    Store* store, absl::Span<const std::string> runs,
+    const QuerySources& sources, absl::Span<const std::string> runs,
     absl::Span<const std::string> patterns, size_t max_values,
     absl::FunctionRef<bool()> stopped) {
   NewestValues out;
@@ -135,7 +136,7 @@ absl::StatusOr<NewestValues> ReadNewestValues(
       out.whole = false;
       return out;
     }
-    const absl::StatusOr<StepOfProcess> newest = FindNewest(store, run);
+    const absl::StatusOr<StepOfProcess> newest = FindNewest(sources, run);
     if (absl::IsNotFound(newest.status())) continue;
     RP_RETURN_IF_ERROR(newest.status());
     std::set<int64_t> steps;
@@ -148,7 +149,8 @@ absl::StatusOr<NewestValues> ReadNewestValues(
       for (const std::string& pattern : patterns) {
         selection.match = pattern;
         const absl::Status walked =
-            WalkStatistics(store, selection, stats, stopped, &visitor).status();
+            WalkStatistics(sources, selection, stats, stopped, &visitor)
+                .status();
         if (absl::IsCancelled(walked)) {
           out.whole = false;
           return out;

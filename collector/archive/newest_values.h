@@ -17,7 +17,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "collector/store/store.h"
+#include "collector/archive/query_sources.h"
 #include "dump_format/statistics.h"
 
 namespace rankprobe {
@@ -53,7 +53,7 @@ struct NewestValues {
 // `patterns`: as QueryGridRequest.match; of what calls made and of gradients of
 // parameters. `stopped` is asked before each rank's step is read.
 absl::StatusOr<NewestValues> ReadNewestValues(
-    Store* store, absl::Span<const std::string> runs,
+    const QuerySources& sources, absl::Span<const std::string> runs,
     absl::Span<const std::string> patterns, size_t max_values,
     absl::FunctionRef<bool()> stopped);
 

@@ -97,7 +97,8 @@ class Query : public StatisticsVisitor {
 
 }  // namespace
 
-absl::Status QueryGrid(Store* store, const v1::QueryGridRequest& request,
+absl::Status QueryGrid(const QuerySources& sources,
+                       const v1::QueryGridRequest& request,
                        absl::FunctionRef<bool()> cancelled,
                        absl::FunctionRef<absl::Status(v1::GridReply)> write) {
   RP_RETURN_IF_ERROR(CheckGridRequest(request));
@@ -105,7 +106,7 @@ absl::Status QueryGrid(Store* store, const v1::QueryGridRequest& request,
   if (const std::optional<SummaryStat> summary = SummaryFor(request, stat);
       summary.has_value()) {
     RP_ASSIGN_OR_RETURN(const bool answered,
-                        QuerySummaries(store, request, *summary,
+                        QuerySummaries(sources, request, *summary,
                                        CellsOf(request), cancelled, write));
     if (answered) return absl::OkStatus();
   }
@@ -116,7 +117,7 @@ absl::Status QueryGrid(Store* store, const v1::QueryGridRequest& request,
   Query query(request);
   RP_ASSIGN_OR_RETURN(
       const WalkReport report,
-      WalkStatistics(store, SelectionOf(request), stats, cancelled, &query));
+      WalkStatistics(sources, SelectionOf(request), stats, cancelled, &query));
   return query.Write(report, write);
 }
 

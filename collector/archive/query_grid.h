@@ -10,7 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "collector/store/store.h"
+#include "collector/archive/query_sources.h"
 #include "rankprobe/v1/query.pb.h"
 
 namespace rankprobe {
@@ -18,7 +18,8 @@ namespace rankprobe {
 // `write` gets the head, then each row; its first error ends the query. Rows
 // are in the order of their first appearance, ranks by their number.
 // `cancelled` is asked before each step of a rank is read.
-absl::Status QueryGrid(Store* store, const v1::QueryGridRequest& request,
+absl::Status QueryGrid(const QuerySources& sources,
+                       const v1::QueryGridRequest& request,
                        absl::FunctionRef<bool()> cancelled,
                        absl::FunctionRef<absl::Status(v1::GridReply)> write);
 

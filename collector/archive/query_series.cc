@@ -205,20 +205,25 @@ class Series : public StatisticsVisitor {
   int64_t step_ = -1, rank_ = -1;
 };
 
-absl::StatusOr<uint64_t> CountUnrolled(Store* store, const std::string& name,
-                                       uint32_t run) {
-  RP_ASSIGN_OR_RETURN(const bool summarised, store->IsSummarised(name));
+absl::StatusOr<uint64_t> CountUnrolled(const QuerySources& sources,
+                                       const std::string& name,
+                                       std::optional<uint32_t> run) {
+  bool summarised = false;
+  if (run.has_value()) {
+    RP_ASSIGN_OR_RETURN(summarised, sources.series->IsSummarised(name));
+  }
   if (summarised) {
     uint64_t unrolled = 0;
-    RP_RETURN_IF_ERROR(store->ForEachUnrolled(run, [&](int64_t, uint64_t) {
-      ++unrolled;
-      return absl::OkStatus();
-    }));
+    RP_RETURN_IF_ERROR(
+        sources.series->ForEachUnrolled(*run, [&](int64_t, uint64_t) {
+          ++unrolled;
+          return absl::OkStatus();
+        }));
     return unrolled;
   }
   // Nothing names them: each step's head has to be looked for.
   RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
-                      store->ListSteps(name));
+                      sources.records->ListSteps(name));
   std::map<uint64_t, absl::flat_hash_map<int64_t, uint64_t>> records;
   for (const v1::StepInfo& step : steps) {
     if (!step.deleted() && step.records() > 0)
@@ -226,9 +231,13 @@ absl::StatusOr<uint64_t> CountUnrolled(Store* store, const std::string& name,
   }
   uint64_t unrolled = 0;
   for (auto& [incarnation, left] : records) {
+    if (!run.has_value()) {
+      unrolled += left.size();
+      continue;
+    }
     const ProcessRange all{incarnation, 0, std::numeric_limits<int64_t>::max()};
-    RP_RETURN_IF_ERROR(store->ForEachHeadIn(
-        run, {&all, 1},
+    RP_RETURN_IF_ERROR(sources.series->ForEachHeadIn(
+        *run, {&all, 1},
         [&, of = &left](size_t, int64_t step, const v1::RollupHead& head) {
           const auto it = of->find(step);
           if (it != of->end() && it->second == head.records()) of->erase(it);
@@ -264,7 +273,7 @@ double DeviationFrom(double median, double number) {
 }
 
 absl::Status QuerySeries(
-    Store* store, const v1::QuerySeriesRequest& request,
+    const QuerySources& sources, const v1::QuerySeriesRequest& request,
     absl::FunctionRef<bool()> cancelled,
     absl::FunctionRef<absl::Status(v1::SeriesReply)> write) {
   RP_RETURN_IF_ERROR(CheckGridRequest(request.grid()));
@@ -280,34 +289,39 @@ absl::Status QuerySeries(
                       ParseStatistic(request.grid().statistic()));
   Series series(request);
   RP_ASSIGN_OR_RETURN(const WalkReport report,
-                      WalkStatistics(store, SelectionOf(request.grid()), {stat},
-                                     cancelled, &series));
+                      WalkStatistics(sources, SelectionOf(request.grid()),
+                                     {stat}, cancelled, &series));
   RP_RETURN_IF_ERROR(series.Finish());
   return series.Write(report, write);
 }
 
 absl::StatusOr<v1::ListModulesResponse> ListModules(
-    Store* store, const v1::ListModulesRequest& request) {
+    const QuerySources& sources, const v1::ListModulesRequest& request) {
   if (!v1::GridRows_IsValid(request.rows()) ||
       request.rows() == v1::GRID_ROWS_RANK)
     return absl::InvalidArgumentError("names are of values, calls or modules");
-  RP_ASSIGN_OR_RETURN(const uint32_t run, store->RunNumber(request.run()));
+  // None: the archive has no rollups, so it has no names of values either.
+  std::optional<uint32_t> run;
+  if (sources.series != nullptr) {
+    RP_ASSIGN_OR_RETURN(run, sources.series->RunNumber(request.run()));
+  }
   RP_ASSIGN_OR_RETURN(ValueChooser chooser,
                       ValueChooser::Make(request.match(), request.values()));
   std::vector<v1::ModuleName> names;
   absl::flat_hash_map<std::string, size_t> places;
-  RP_RETURN_IF_ERROR(store->ForEachRollupName(
-      run, [&](uint32_t id, const v1::RollupName& name) {
-        if (!chooser.Wants(id >= kFirstGivenValue, name.entry(), name.value()))
-          return absl::OkStatus();
-        const absl::string_view row =
-            RowNameOf(request.rows(), name.entry(), chooser.name());
-        const auto [it, is_new] = places.try_emplace(row, names.size());
-        if (is_new) names.emplace_back().set_name(std::string(row));
-        v1::ModuleName& module = names[it->second];
-        module.set_values(module.values() + 1);
-        return absl::OkStatus();
-      }));
+  const auto take = [&](uint32_t id, const v1::RollupName& name) {
+    if (!chooser.Wants(id >= kFirstGivenValue, name.entry(), name.value()))
+      return absl::OkStatus();
+    const absl::string_view row =
+        RowNameOf(request.rows(), name.entry(), chooser.name());
+    const auto [it, is_new] = places.try_emplace(row, names.size());
+    if (is_new) names.emplace_back().set_name(std::string(row));
+    v1::ModuleName& module = names[it->second];
+    module.set_values(module.values() + 1);
+    return absl::OkStatus();
+  };
+  if (run.has_value())
+    RP_RETURN_IF_ERROR(sources.series->ForEachRollupName(*run, take));
   v1::ListModulesResponse response;
   const size_t limit =
       request.limit() == 0
@@ -320,7 +334,7 @@ absl::StatusOr<v1::ListModulesResponse> ListModules(
     response.add_modules()->Swap(&names[next]);
   response.set_truncated(next < names.size());
   RP_ASSIGN_OR_RETURN(const uint64_t unrolled,
-                      CountUnrolled(store, request.run(), run));
+                      CountUnrolled(sources, request.run(), run));
   response.set_unrolled_rank_steps(unrolled);
   return response;
 }

@@ -14,19 +14,19 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collector/store/store.h"
+#include "collector/archive/query_sources.h"
 #include "rankprobe/v1/query.pb.h"
 
 namespace rankprobe {
 
 // `write` gets the head, then each row; its first error ends the query.
 absl::Status QuerySeries(
-    Store* store, const v1::QuerySeriesRequest& request,
+    const QuerySources& sources, const v1::QuerySeriesRequest& request,
     absl::FunctionRef<bool()> cancelled,
     absl::FunctionRef<absl::Status(v1::SeriesReply)> write);
 
 absl::StatusOr<v1::ListModulesResponse> ListModules(
-    Store* store, const v1::ListModulesRequest& request);
+    const QuerySources& sources, const v1::ListModulesRequest& request);
 
 // The median of the finite ones; nothing where there are none.
 std::optional<double> MedianOf(std::vector<double> numbers);

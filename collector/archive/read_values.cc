@@ -123,7 +123,7 @@ class Batches : public StatisticsVisitor {
 }  // namespace
 
 absl::Status ReadValues(
-    Store* store, const v1::ReadValuesRequest& request,
+    const QuerySources& sources, const v1::ReadValuesRequest& request,
     absl::FunctionRef<bool()> cancelled,
     absl::FunctionRef<absl::Status(v1::ValuesReply)> write) {
   ValueSelection selection;
@@ -138,7 +138,7 @@ absl::Status ReadValues(
   Batches batches(write);
   RP_ASSIGN_OR_RETURN(
       const WalkReport report,
-      WalkStatistics(store, selection, stats, cancelled, &batches));
+      WalkStatistics(sources, selection, stats, cancelled, &batches));
   return batches.Finish(report);
 }
 

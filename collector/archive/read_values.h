@@ -7,14 +7,15 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "collector/store/store.h"
+#include "collector/archive/query_sources.h"
 #include "rankprobe/v1/query.pb.h"
 
 namespace rankprobe {
 
 // `write` gets batches of some thousand rows, then the end; its first error ends
 // the reading. `cancelled` is asked before each step of a rank is read.
-absl::Status ReadValues(Store* store, const v1::ReadValuesRequest& request,
+absl::Status ReadValues(const QuerySources& sources,
+                        const v1::ReadValuesRequest& request,
                         absl::FunctionRef<bool()> cancelled,
                         absl::FunctionRef<absl::Status(v1::ValuesReply)> write);
 

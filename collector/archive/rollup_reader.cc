@@ -26,9 +26,10 @@ absl::Status RollupReader::Open(const std::string& run,
                                 absl::FunctionRef<std::optional<std::string>(
                                     bool given, const v1::RollupName& name)>
                                     wanted) {
-  RP_ASSIGN_OR_RETURN(run_, store_->RunNumber(run));
+  if (series_ == nullptr) return absl::OkStatus();
+  RP_ASSIGN_OR_RETURN(run_, series_->RunNumber(run));
   std::map<uint32_t, std::vector<uint32_t>> ids;
-  RP_RETURN_IF_ERROR(store_->ForEachRollupName(
+  RP_RETURN_IF_ERROR(series_->ForEachRollupName(
       run_, [&](uint32_t id, const v1::RollupName& name) {
         any_ = true;
         std::optional<std::string> value = wanted(id >= kFirstGivenValue, name);
@@ -75,7 +76,7 @@ absl::Status RollupReader::Read(absl::Span<const v1::StepInfo> steps) {
     const int64_t last_step = rows_[end - 1].step;
     const ProcessRange steps_of{incarnation, static_cast<uint64_t>(first_step),
                                 static_cast<uint64_t>(last_step)};
-    RP_RETURN_IF_ERROR(store_->ForEachHeadIn(
+    RP_RETURN_IF_ERROR(series_->ForEachHeadIn(
         run_, {&steps_of, 1},
         [&](size_t, int64_t step, const v1::RollupHead& head) {
           const size_t at = FindRow(incarnation, step);
@@ -95,13 +96,13 @@ absl::Status RollupReader::Read(absl::Span<const v1::StepInfo> steps) {
         return TakeNumbers(bytes, ids, first * stats_.size(), stat, row);
       };
       for (size_t stat = 0; stat < stats_.size(); ++stat) {
-        RP_RETURN_IF_ERROR(store_->ForEachRollupColumn(
+        RP_RETURN_IF_ERROR(series_->ForEachRollupColumn(
             run_, incarnation, block, static_cast<uint8_t>(stats_[stat]),
             first_step, last_step, [&](int64_t step, absl::string_view bytes) {
               return take(step, stat, bytes);
             }));
       }
-      RP_RETURN_IF_ERROR(store_->ForEachRollupBlock(
+      RP_RETURN_IF_ERROR(series_->ForEachRollupBlock(
           run_, incarnation, block, first_step, last_step,
           [&](int64_t step, absl::string_view bytes) -> absl::Status {
             for (size_t stat = 0; stat < stats_.size(); ++stat)
@@ -153,7 +154,7 @@ absl::StatusOr<const RollupReader::Layout*> RollupReader::LayoutOf(
   const auto it = layouts_.find(number);
   if (it != layouts_.end()) return &it->second;
   RP_ASSIGN_OR_RETURN(const std::optional<v1::RollupLayout> stored,
-                      store_->FindRollupLayout(run_, number));
+                      series_->FindRollupLayout(run_, number));
   if (!stored.has_value())
     return absl::DataLossError("the layout of a rollup is missing");
   Layout layout;

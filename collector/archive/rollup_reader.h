@@ -19,14 +19,15 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "collector/archive/rollup_block.h"
-#include "collector/store/store.h"
+#include "collector/store/series_store.h"
 
 namespace rankprobe {
 
 class RollupReader {
  public:
-  RollupReader(Store* store, std::vector<Stat> stats)
-      : store_(store), stats_(std::move(stats)), numbers_(stats_.size()) {}
+  // `series` may be null: then no step has a rollup.
+  RollupReader(SeriesReader* series, std::vector<Stat> stats)
+      : series_(series), stats_(std::move(stats)), numbers_(stats_.size()) {}
 
   struct Name {
     std::string entry;
@@ -75,7 +76,7 @@ class RollupReader {
                            absl::Span<const uint32_t> ids, size_t first,
                            size_t stat, size_t row);
 
-  Store* const store_;
+  SeriesReader* const series_;
   const std::vector<Stat> stats_;
   // Of the value that is visited.
   std::vector<std::optional<double>> numbers_;

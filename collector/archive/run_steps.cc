@@ -94,29 +94,28 @@ v1::StepInfo StepOf(const v1::Identity& identity, int64_t step,
   return info;
 }
 
-absl::StatusOr<std::optional<RunSteps>> FindRunSteps(Store* store,
-                                                     const std::string& run,
-                                                     int64_t first_step,
-                                                     int64_t last_step,
-                                                     const IntSet& ranks) {
-  RP_ASSIGN_OR_RETURN(const bool summarised, store->IsSummarised(run));
+absl::StatusOr<std::optional<RunSteps>> FindRunSteps(
+    const QuerySources& sources, const std::string& run, int64_t first_step,
+    int64_t last_step, const IntSet& ranks) {
+  if (sources.series == nullptr) return std::optional<RunSteps>();
+  RP_ASSIGN_OR_RETURN(const bool summarised, sources.series->IsSummarised(run));
   if (!summarised) return std::optional<RunSteps>();
   RunSteps out;
   out.last_step = last_step;
-  RP_ASSIGN_OR_RETURN(out.run, store->RunNumber(run));
+  RP_ASSIGN_OR_RETURN(out.run, sources.series->RunNumber(run));
   // What is rolled up between this look and the next one is read twice as well
   // as once: its records say the same.
   std::map<uint64_t, StepIntervals> unrolled;
   std::set<std::pair<int64_t, uint64_t>> sought;
-  RP_RETURN_IF_ERROR(
-      store->ForEachUnrolled(out.run, [&](int64_t step, uint64_t incarnation) {
+  RP_RETURN_IF_ERROR(sources.series->ForEachUnrolled(
+      out.run, [&](int64_t step, uint64_t incarnation) {
         if (step < first_step || step > last_step) return absl::OkStatus();
         unrolled[incarnation].emplace_back(step, step);
         return absl::OkStatus();
       }));
   std::map<std::pair<bool, int64_t>, std::vector<Process>> by_rank;
-  RP_RETURN_IF_ERROR(
-      store->ForEachIncarnation(run, [&](const v1::IncarnationRow& row) {
+  RP_RETURN_IF_ERROR(sources.records->ForEachIncarnation(
+      run, [&](const v1::IncarnationRow& row) {
         const v1::Identity& identity = row.identity();
         if (!ranks.all() &&
             (!identity.has_rank() || !ranks.Contains(identity.rank())))
@@ -161,7 +160,7 @@ absl::StatusOr<std::optional<RunSteps>> FindRunSteps(Store* store,
   };
   std::sort(out.ranges.begin(), out.ranges.end(), ascending);
   std::sort(disputed_ranges.begin(), disputed_ranges.end(), ascending);
-  const absl::Status looked = store->ForEachHeadIn(
+  const absl::Status looked = sources.series->ForEachHeadIn(
       out.run, disputed_ranges,
       [&](size_t range, int64_t step, const v1::RollupHead&) {
         sought.emplace(step, disputed_ranges[range].incarnation);
@@ -170,10 +169,10 @@ absl::StatusOr<std::optional<RunSteps>> FindRunSteps(Store* store,
       });
   if (sought.size() > kMaxSingles) return std::optional<RunSteps>();
   RP_RETURN_IF_ERROR(looked);
-  RP_ASSIGN_OR_RETURN(
-      const std::vector<v1::StepInfo> found,
-      store->FindSteps(out.run, std::vector<std::pair<int64_t, uint64_t>>(
-                                    sought.begin(), sought.end())));
+  RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> found,
+                      sources.series->FindSteps(
+                          out.run, std::vector<std::pair<int64_t, uint64_t>>(
+                                       sought.begin(), sought.end())));
   ChosenSteps chosen = ChooseSteps(found, IntSet());
   out.singles = std::move(chosen.steps);
   out.deleted = chosen.deleted.size();

@@ -13,7 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
-#include "collector/store/store.h"
+#include "collector/archive/query_sources.h"
 #include "common/config/plan.h"
 
 namespace rankprobe {
@@ -43,11 +43,9 @@ struct RunSteps {
 
 // The last step included. Nothing: the run is an older collector's and not
 // reindexed, or there is too much that has to be looked at one by one.
-absl::StatusOr<std::optional<RunSteps>> FindRunSteps(Store* store,
-                                                     const std::string& run,
-                                                     int64_t first_step,
-                                                     int64_t last_step,
-                                                     const IntSet& ranks);
+absl::StatusOr<std::optional<RunSteps>> FindRunSteps(
+    const QuerySources& sources, const std::string& run, int64_t first_step,
+    int64_t last_step, const IntSet& ranks);
 
 // The rank-step of a head, as far as a head knows it.
 v1::StepInfo StepOf(const v1::Identity& identity, int64_t step,

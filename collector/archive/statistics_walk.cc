@@ -23,10 +23,10 @@ namespace {
 
 constexpr size_t kMaxMatchBytes = 4096;
 
-absl::Status WalkRecords(Store* store, const StepKey& key,
+absl::Status WalkRecords(const QuerySources& sources, const StepKey& key,
                          const std::vector<Stat>& stats, ValueChooser* chooser,
                          StatisticsVisitor* visitor) {
-  RP_ASSIGN_OR_RETURN(const StepView view, LoadStep(store, key));
+  RP_ASSIGN_OR_RETURN(const StepView view, LoadStep(sources.records, key));
   std::vector<std::optional<double>> numbers(stats.size());
   absl::Status status;
   for (const v1::CallPhase& call : view.calls) {
@@ -50,22 +50,23 @@ struct RankSteps {
   size_t deleted = 0;
 };
 
-absl::StatusOr<RankSteps> FindRankSteps(Store* store,
+absl::StatusOr<RankSteps> FindRankSteps(const QuerySources& sources,
                                         const ValueSelection& selection) {
   RankSteps out;
   const absl::Span<const IntInterval> wanted = selection.steps.intervals();
   std::optional<RunSteps> found;
   if (selection.steps.all() || wanted.size() == 1) {
     RP_ASSIGN_OR_RETURN(
-        found, FindRunSteps(store, selection.run,
+        found, FindRunSteps(sources, selection.run,
                             wanted.empty() ? 0 : wanted.front().first,
                             wanted.empty() ? std::numeric_limits<int64_t>::max()
                                            : wanted.front().last,
                             selection.ranks));
   }
   if (!found.has_value()) {
-    RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> all,
-                        store->ListSteps(selection.run, selection.steps));
+    RP_ASSIGN_OR_RETURN(
+        const std::vector<v1::StepInfo> all,
+        sources.records->ListSteps(selection.run, selection.steps));
     ChosenSteps chosen = ChooseSteps(all, selection.ranks);
     out.steps = std::move(chosen.steps);
     out.deleted = chosen.deleted.size();
@@ -73,7 +74,7 @@ absl::StatusOr<RankSteps> FindRankSteps(Store* store,
   }
   out.deleted = found->deleted;
   out.steps = std::move(found->singles);
-  RP_RETURN_IF_ERROR(store->ForEachHeadIn(
+  RP_RETURN_IF_ERROR(sources.series->ForEachHeadIn(
       found->run, found->ranges,
       [&](size_t range, int64_t step, const v1::RollupHead& head) {
         if (head.deleted()) {
@@ -118,16 +119,17 @@ bool ValueChooser::Wants(bool given, absl::string_view entry,
                   : absl::StrContains(name_, match_);
 }
 
-absl::StatusOr<WalkReport> WalkStatistics(Store* store,
+absl::StatusOr<WalkReport> WalkStatistics(const QuerySources& sources,
                                           const ValueSelection& selection,
                                           const std::vector<Stat>& stats,
                                           absl::FunctionRef<bool()> cancelled,
                                           StatisticsVisitor* visitor) {
   RP_ASSIGN_OR_RETURN(ValueChooser chooser,
                       ValueChooser::Make(selection.match, selection.values));
-  RP_ASSIGN_OR_RETURN(const RankSteps chosen, FindRankSteps(store, selection));
+  RP_ASSIGN_OR_RETURN(const RankSteps chosen,
+                      FindRankSteps(sources, selection));
   RP_RETURN_IF_ERROR(visitor->OnBegin(chosen.steps));
-  RollupReader rollups(store, stats);
+  RollupReader rollups(sources.series, stats);
   RP_RETURN_IF_ERROR(rollups.Open(
       selection.run,
       [&](bool given,
@@ -161,7 +163,7 @@ absl::StatusOr<WalkReport> WalkStatistics(Store* store,
       ++report.rolled_up_rank_steps;
       continue;
     }
-    RP_RETURN_IF_ERROR(WalkRecords(store, KeyOf(selection.run, step), stats,
+    RP_RETURN_IF_ERROR(WalkRecords(sources, KeyOf(selection.run, step), stats,
                                    &chooser, visitor));
   }
   return report;

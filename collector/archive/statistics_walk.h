@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "collector/store/store.h"
+#include "collector/archive/query_sources.h"
 #include "common/config/plan.h"
 #include "dump_format/statistics.h"
 #include "rankprobe/v1/query.pb.h"
@@ -83,7 +83,7 @@ struct WalkReport {
 };
 
 // `cancelled` is asked before each step of a rank is read.
-absl::StatusOr<WalkReport> WalkStatistics(Store* store,
+absl::StatusOr<WalkReport> WalkStatistics(const QuerySources& sources,
                                           const ValueSelection& selection,
                                           const std::vector<Stat>& stats,
                                           absl::FunctionRef<bool()> cancelled,

@@ -138,10 +138,11 @@ class SummaryCells {
   uint64_t numbers_ = 0;
 };
 
-absl::StatusOr<StepSummary> SummarizeRecords(Store* store,
+absl::StatusOr<StepSummary> SummarizeRecords(const QuerySources& sources,
                                              const std::string& run,
                                              const v1::StepInfo& step) {
-  RP_ASSIGN_OR_RETURN(const StepView view, LoadStep(store, KeyOf(run, step)));
+  RP_ASSIGN_OR_RETURN(const StepView view,
+                      LoadStep(sources.records, KeyOf(run, step)));
   StepSummary summary;
   summary.first_step = summary.last_step = step.step();
   summary.steps = 1;
@@ -195,8 +196,9 @@ void ToEndOfSlot(const RunSteps& steps, int level, ProcessRange* range) {
   }
 }
 
-absl::Status ReadRanges(Store* store, const RunSteps& steps, const Rows& rows,
-                        SummaryStat stat, absl::FunctionRef<bool()> cancelled,
+absl::Status ReadRanges(const QuerySources& sources, const RunSteps& steps,
+                        const Rows& rows, SummaryStat stat,
+                        absl::FunctionRef<bool()> cancelled,
                         SummaryCells* cells) {
   const absl::Span<const ProcessRange> all = steps.ranges;
   for (size_t next = 0; next < all.size(); next += kRangesAtOnce) {
@@ -206,7 +208,7 @@ absl::Status ReadRanges(Store* store, const RunSteps& steps, const Rows& rows,
     for (ProcessRange& range : portion)
       ToEndOfSlot(steps, cells->level(), &range);
     RP_RETURN_IF_ERROR(ReadSummaries(
-        store, steps.run, portion, cells->level(), stat,
+        sources.series, steps.run, portion, cells->level(), stat,
         [&](size_t range, int64_t, const StepSummary& summary) {
           return cells->Add(rows.Of(portion[range].incarnation), summary);
         }));
@@ -232,13 +234,13 @@ std::optional<SummaryStat> SummaryFor(const v1::QueryGridRequest& request,
 }
 
 absl::StatusOr<bool> QuerySummaries(
-    Store* store, const v1::QueryGridRequest& request, SummaryStat stat,
-    size_t max_cells, absl::FunctionRef<bool()> cancelled,
+    const QuerySources& sources, const v1::QueryGridRequest& request,
+    SummaryStat stat, size_t max_cells, absl::FunctionRef<bool()> cancelled,
     absl::FunctionRef<absl::Status(v1::GridReply)> write) {
   RP_ASSIGN_OR_RETURN(
       std::optional<RunSteps> steps,
       FindRunSteps(
-          store, request.run(),
+          sources, request.run(),
           request.has_first_step() ? std::max<int64_t>(request.first_step(), 0)
                                    : 0,
           request.has_last_step() ? request.last_step()
@@ -271,7 +273,8 @@ absl::StatusOr<bool> QuerySummaries(
   if (last < 0) first = last = 0;
   SummaryCells cells(stat, first, last, rows.rows.size(), max_cells,
                      request.least_steps_per_column());
-  RP_RETURN_IF_ERROR(ReadRanges(store, *steps, rows, stat, cancelled, &cells));
+  RP_RETURN_IF_ERROR(
+      ReadRanges(sources, *steps, rows, stat, cancelled, &cells));
   uint64_t unrolled = 0;
   std::vector<ProcessRange> heads;
   for (const v1::StepInfo& step : steps->singles) {
@@ -282,14 +285,14 @@ absl::StatusOr<bool> QuerySummaries(
     }
     if (cancelled()) return absl::CancelledError("the caller has gone");
     RP_ASSIGN_OR_RETURN(const StepSummary summary,
-                        SummarizeRecords(store, request.run(), step));
+                        SummarizeRecords(sources, request.run(), step));
     RP_RETURN_IF_ERROR(cells.Add(rows.Of(step.incarnation()), summary));
     ++unrolled;
   }
   std::sort(heads.begin(), heads.end(), [](const auto& a, const auto& b) {
     return std::tie(a.incarnation, a.first) < std::tie(b.incarnation, b.first);
   });
-  RP_RETURN_IF_ERROR(store->ForEachHeadIn(
+  RP_RETURN_IF_ERROR(sources.series->ForEachHeadIn(
       steps->run, heads,
       [&](size_t i, int64_t step, const v1::RollupHead& head) {
         return cells.Add(rows.Of(heads[i].incarnation), SummaryOf(step, head));

@@ -13,8 +13,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "collector/archive/query_sources.h"
 #include "collector/store/step_summary.h"
-#include "collector/store/store.h"
 #include "dump_format/statistics.h"
 #include "rankprobe/v1/query.pb.h"
 
@@ -26,8 +26,8 @@ std::optional<SummaryStat> SummaryFor(const v1::QueryGridRequest& request,
 
 // False, and nothing written: the run's summaries do not say it.
 absl::StatusOr<bool> QuerySummaries(
-    Store* store, const v1::QueryGridRequest& request, SummaryStat stat,
-    size_t max_cells, absl::FunctionRef<bool()> cancelled,
+    const QuerySources& sources, const v1::QueryGridRequest& request,
+    SummaryStat stat, size_t max_cells, absl::FunctionRef<bool()> cancelled,
     absl::FunctionRef<absl::Status(v1::GridReply)> write);
 
 }  // namespace rankprobe

@@ -34,7 +34,8 @@ class LevelReader {
       absl::FunctionRef<absl::Status(size_t, int64_t, const StepSummary&)> emit)
       : level_(level), wanted_(wanted), stat_(stat), emit_(emit) {}
 
-  absl::Status Read(Store* store, uint32_t run, const std::vector<Gap>& todo) {
+  absl::Status Read(SeriesReader* series, uint32_t run,
+                    const std::vector<Gap>& todo) {
     std::vector<ProcessRange> tiles;
     tiles.reserve(todo.size());
     std::vector<uint64_t> next;
@@ -50,7 +51,7 @@ class LevelReader {
       for (; done < until; ++done)
         AddGap(todo[done], next[done], todo[done].steps.last);
     };
-    RP_RETURN_IF_ERROR(store->ForEachTileIn(
+    RP_RETURN_IF_ERROR(series->ForEachTileIn(
         run, level_, tiles,
         [&](size_t i, uint64_t tile, absl::string_view bytes) -> absl::Status {
           finish(i);
@@ -130,7 +131,7 @@ class LevelReader {
 }  // namespace
 
 absl::Status ReadSummaries(
-    Store* store, uint32_t run, absl::Span<const ProcessRange> ranges,
+    SeriesReader* series, uint32_t run, absl::Span<const ProcessRange> ranges,
     int level, SummaryStat stat,
     absl::FunctionRef<absl::Status(size_t, int64_t, const StepSummary&)> emit) {
   std::vector<Gap> todo;
@@ -138,13 +139,13 @@ absl::Status ReadSummaries(
   for (size_t i = 0; i < ranges.size(); ++i) todo.push_back({i, ranges[i]});
   for (int row = std::min(level + 1, kSummaryLevels); row >= 1; --row) {
     LevelReader reader(row, level, stat, emit);
-    RP_RETURN_IF_ERROR(reader.Read(store, run, todo));
+    RP_RETURN_IF_ERROR(reader.Read(series, run, todo));
     todo = std::move(reader.gaps);
   }
   std::vector<ProcessRange> steps;
   steps.reserve(todo.size());
   for (const Gap& gap : todo) steps.push_back(gap.steps);
-  return store->ForEachHeadIn(
+  return series->ForEachHeadIn(
       run, steps, [&](size_t i, int64_t step, const v1::RollupHead& head) {
         return emit(todo[i].range, step, SummaryOf(step, head));
       });

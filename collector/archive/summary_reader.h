@@ -24,7 +24,7 @@ namespace rankprobe {
 // stretch of step numbers. `ranges` ascend; `emit` gets which, a step of the
 // stretch and the summary.
 absl::Status ReadSummaries(
-    Store* store, uint32_t run, absl::Span<const ProcessRange> ranges,
+    SeriesReader* series, uint32_t run, absl::Span<const ProcessRange> ranges,
     int level, SummaryStat stat,
     absl::FunctionRef<absl::Status(size_t, int64_t, const StepSummary&)> emit);
 

@@ -22,12 +22,14 @@ constexpr uint64_t kMaxUndelivered = uint64_t{1} << 40;
 
 }  // namespace
 
-ControlPlane::ControlPlane(const Options& options, Store* store,
-                           const Clock* clock)
+ControlPlane::ControlPlane(const Options& options, RunRegistry* registry,
+                           ArchiveReader* archive, const Clock* clock)
     : options_(options),
-      store_(store),
+      registry_(registry),
+      archive_(archive),
       clock_(clock),
       new_runs_(options.new_runs),
+      plans_(registry, &saves_, options.sync_wait),
       saves_(options.own_thread) {}
 
 absl::Status ControlPlane::CheckRunName(const std::string& run) {
@@ -124,7 +126,7 @@ void ControlPlane::NoteDumping(Dumping dumping, Agent* agent) {
     note->queued = false;
     // A disk that cannot keep this keeps no records either, and the process
     // says so itself.
-    store_->NoteDumping(identity, note->dumping).IgnoreError();
+    registry_->NoteDumping(identity, note->dumping).IgnoreError();
   });
 }
 
@@ -151,7 +153,7 @@ void ControlPlane::NoteUndelivered(const v1::Undelivered& said, Agent* agent) {
                      " payloads are lost with it: ", kept.reason());
   }
   saves_.Add([this, identity = agent->identity, kept = std::move(kept)] {
-    const absl::Status status = store_->NoteUndelivered(identity, kept);
+    const absl::Status status = registry_->NoteUndelivered(identity, kept);
     if (status.ok()) return;
     absl::MutexLock lock(&mutex_);
     const auto run = runs_.find(identity.run());

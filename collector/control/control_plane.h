@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who is connected, what each run records, and the switches in progress.
 //
-// Ownership: one per collector; the Store and the Clock outlive it.
+// Ownership: one per collector; the registry, the archive and the clock outlive it.
 // Threads: thread-safe behind one mutex, under which nothing is compiled and
 // nobody waits for a disk: every rank's events and every `status` need it.
 // Senders are called with that mutex held: they must only queue. Completion
@@ -34,13 +34,15 @@
 #include "collector/control/event_log.h"
 #include "collector/control/explain.h"
 #include "collector/control/new_run_budget.h"
+#include "collector/control/plan_table.h"
 #include "collector/control/reference_budget.h"
 #include "collector/control/run_edits.h"
 #include "collector/control/run_plans.h"
 #include "collector/control/run_triggers.h"
 #include "collector/control/step_pace.h"
 #include "collector/control/switch_operation.h"
-#include "collector/store/store.h"
+#include "collector/store/archive_reader.h"
+#include "collector/store/run_registry.h"
 #include "rankprobe/v1/leaf.pb.h"
 
 namespace rankprobe {
@@ -97,7 +99,9 @@ class ControlPlane {
     std::string replaced_session;
   };
 
-  ControlPlane(const Options& options, Store* store, const Clock* clock);
+  // `registry` null: nobody is admitted and nothing can be switched.
+  ControlPlane(const Options& options, RunRegistry* registry,
+               ArchiveReader* archive, const Clock* clock);
 
   // INVALID_ARGUMENT, FAILED_PRECONDITION (protocol), RESOURCE_EXHAUSTED (too
   // many sessions, or new runs),
@@ -369,30 +373,6 @@ class ControlPlane {
   // Of the connected ranks whose step can be believed; -1: none has begun.
   int64_t FurthestStep(const std::string& run) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Plans of single ranks are kept beside the run's own.
-  static std::string PlanKey(const std::string& run, int64_t rank);
-  // The highest epoch of the run and of its ranks, also of those that do not
-  // come back, and of plans that were taken back.
-  static std::string EpochKey(const std::string& run);
-  // Rows of the store, by their keys.
-  using SavedRows = std::vector<std::pair<std::string, v1::PlanSpec>>;
-  // Of a new plan.
-  static SavedRows RowsOf(const std::string& run, const v1::PlanSpec& spec,
-                          const std::vector<int64_t>& ranks);
-  // Saves the rows behind everything that was to be saved before. `saved` is
-  // called without the lock.
-  void Save(SavedRows rows, SwitchOperation::Saved saved);
-  // A save that somebody waits for.
-  struct AwaitedSave;
-  // The same; `when_saved` is called without the lock when the rows survive the
-  // machine, or this process if the disk needs longer than
-  // Options::sync_wait; never when they cannot be saved. May be called under
-  // the lock.
-  std::shared_ptr<AwaitedSave> QueueSave(SavedRows rows,
-                                         std::function<void()> when_saved);
-  // Until `when_saved` has returned, or never will be called. Not under the
-  // lock.
-  absl::Status Await(const std::shared_ptr<AwaitedSave>& save);
   // Saves what is in force then, for the run or for `ranks`.
   void TakeBack(const std::string& run, const std::vector<int64_t>& ranks);
   SwitchOperation::Actions ActionsFor(const std::string& run,
@@ -426,7 +406,6 @@ class ControlPlane {
   static absl::Status CheckRunName(const std::string& run);
   static v1::Event EventOf(v1::Event::Kind kind, const Agent& agent);
   uint64_t EmitEvent(v1::Event event);
-  static std::string TriggersKey(const std::string& run);
   void SendToRun(const std::string& run, const v1::Directive& directive)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t SendTo(const Reach& reach, const std::string& run,
@@ -467,7 +446,9 @@ class ControlPlane {
   void ForgetFinished(Run* run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
-  Store* const store_;
+  // Null: the archive is read-only, so there are no ranks and no plans.
+  RunRegistry* const registry_;
+  ArchiveReader* const archive_;
   const Clock* const clock_;
   // Held while a run's first plan is adopted, until it is saved; never waited
   // for with mutex_ held.
@@ -489,6 +470,7 @@ class ControlPlane {
   AuditBudget audit_budget_ ABSL_GUARDED_BY(mutex_);
   std::vector<AuditRecord> audit_ ABSL_GUARDED_BY(mutex_);
   uint64_t dropped_audit_ ABSL_GUARDED_BY(mutex_) = 0;
+  mutable PlanTable plans_;
   // The last member: what it still has to do needs the others.
   mutable DiskQueue saves_;
 };

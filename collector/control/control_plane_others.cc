@@ -53,7 +53,7 @@ std::vector<v1::IncarnationRow> ControlPlane::ReadOthers(
   if (identity.has_rank() && identity.rank() != 0) return others;
   // It came before and has been told: a root is not told what its leaf has of it.
   bool has_records = false;
-  const absl::Status status = store_->ForEachIncarnation(
+  const absl::Status status = archive_->ForEachIncarnation(
       identity.run(), [&](const v1::IncarnationRow& row) {
         const v1::Identity& other = row.identity();
         if (other.incarnation() == identity.incarnation())

@@ -21,8 +21,8 @@ class OthersTest : public testing::TempDirTest {
   void SetUp() override {
     TempDirTest::SetUp();
     store_ = OpenStore();
-    control_ = std::make_unique<ControlPlane>(ControlPlane::Options(),
-                                              store_.get(), &clock_);
+    control_ = std::make_unique<ControlPlane>(
+        ControlPlane::Options(), store_.get(), store_.get(), &clock_);
   }
   void TearDown() override {
     control_.reset();

@@ -29,7 +29,8 @@ class ReferenceControlTest : public testing::TempDirTest {
     events_ = *EventLog::Open({}, nullptr, &clock_);
     ControlPlane::Options options;
     options.events = events_.get();
-    control_ = std::make_unique<ControlPlane>(options, store_.get(), &clock_);
+    control_ = std::make_unique<ControlPlane>(options, store_.get(),
+                                              store_.get(), &clock_);
   }
   void TearDown() override {
     control_.reset();

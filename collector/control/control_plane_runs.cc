@@ -32,7 +32,7 @@ absl::Status CannotRead(const std::string& run, const absl::Status& status) {
 absl::StatusOr<ControlPlane::SavedRun> ControlPlane::ReadSaved(
     const std::string& name) const {
   SavedRun saved;
-  const auto plan = store_->LoadPlan(name);
+  const auto plan = plans_.ForRun(name);
   // None, and the next Hello would save its own over it.
   if (!plan.ok()) return CannotRead(name, plan.status());
   if (plan->has_value()) {
@@ -49,14 +49,13 @@ absl::StatusOr<ControlPlane::SavedRun> ControlPlane::ReadSaved(
         saved.file_key = RunEdits::KeyOf(saved.plan->spec.config_json());
     }
   }
-  const auto highest = store_->LoadPlan(EpochKey(name));
+  const auto highest = plans_.HighestEpoch(name);
   if (!highest.ok()) return CannotRead(name, highest.status());
-  if (highest->has_value())
-    saved.epoch = std::max(saved.epoch, (*highest)->epoch());
-  const auto triggers = store_->LoadPlan(TriggersKey(name));
+  saved.epoch = std::max(saved.epoch, *highest);
+  const auto triggers = plans_.Triggers(name);
   if (!triggers.ok()) return CannotRead(name, triggers.status());
   if (triggers->has_value()) {
-    if (auto spec = ParseTriggerSpec((*triggers)->config_json()); spec.ok()) {
+    if (auto spec = ParseTriggerSpec(**triggers); spec.ok()) {
       saved.triggers = *std::move(spec);
     } else {
       saved.faults.push_back(absl::StrCat("the saved triggers cannot be used: ",
@@ -146,7 +145,7 @@ void ControlPlane::ForgetIdleRuns(absl::Time now) {
 absl::StatusOr<std::shared_ptr<const CompiledPlan>> ControlPlane::ReadOwnPlan(
     const v1::Identity& identity) {
   if (!identity.has_rank()) return nullptr;
-  const auto own = store_->LoadPlan(PlanKey(identity.run(), identity.rank()));
+  const auto own = plans_.ForRank(identity.run(), identity.rank());
   if (!own.ok()) return CannotRead(identity.run(), own.status());
   if (!own->has_value()) return nullptr;
   auto compiled = RunPlans::Compile(**own);

@@ -106,7 +106,7 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
                               absl::StrCat("plan of the run's first rank (",
                                            Describe(hello.identity()), ")"));
   absl::MutexLock adopting(&adopt_mutex_);
-  std::shared_ptr<AwaitedSave> save;
+  std::shared_ptr<PlanTable::AwaitedSave> save;
   {
     absl::MutexLock lock(&mutex_);
     Run* const run = LoadRun(name);
@@ -134,10 +134,10 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
                         RunPlans::Compile(spec, *config));
     // Epoch and place in the queue under one lock: a switch that is begun
     // after this is saved, and so decided, after this.
-    save =
-        QueueSave(RowsOf(name, spec, {}), [this, name, plan = std::move(plan),
-                                           file_key = std::move(file_key),
-                                           audit = std::move(audit)]() mutable {
+    save = plans_.QueueSave(
+        PlanTable::NewPlan(name, spec, {}),
+        [this, name, plan = std::move(plan), file_key = std::move(file_key),
+         audit = std::move(audit)]() mutable {
           absl::MutexLock lock(&mutex_);
           Run* const run = LoadRun(name);
           run->plans.Set(plan, {});
@@ -145,7 +145,7 @@ absl::Status ControlPlane::AdoptPlanOf(const v1::Hello& hello,
           Audit(std::move(audit), "OK");
         });
   }
-  return Await(save);
+  return plans_.Await(save);
 }
 
 ControlPlane::Agents::iterator ControlPlane::Forget(Agents::iterator agent) {
@@ -168,12 +168,17 @@ bool ControlPlane::IsNewRun(const std::string& name) {
   }
   // Once a run: its ranks are many.
   const absl::Status known =
-      store_->ForEachIncarnation(name, [](const v1::IncarnationRow&) {});
+      archive_->ForEachIncarnation(name, [](const v1::IncarnationRow&) {});
   return absl::IsNotFound(known);
 }
 
 absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
     const v1::Hello& hello, Sender sender, Peer peer) {
+  if (registry_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "this collector serves a read-only archive and takes no ranks; point "
+        "the job at a collector that records");
+  }
   RP_RETURN_IF_ERROR(CheckRunName(hello.identity().run()));
   RP_RETURN_IF_ERROR(CheckHello(hello));
   const v1::Identity& identity = hello.identity();
@@ -197,7 +202,7 @@ absl::StatusOr<ControlPlane::Admission> ControlPlane::Admit(
     claim.secret_sha256 = Sha256(hello.incarnation_secret());
   if (!peer.anonymous) claim.principal = peer.principal.name;
   RP_ASSIGN_OR_RETURN(const OpenedIncarnation opened,
-                      store_->OpenIncarnation(identity, claim));
+                      registry_->OpenIncarnation(identity, claim));
   RP_RETURN_IF_ERROR(ReadRun(identity.run()));
   std::shared_ptr<const CompiledPlan> own;
   if (options_.relay == nullptr) {
@@ -450,7 +455,7 @@ void ControlPlane::OnRankKnown(const std::string& session,
     index_.Add(session, identity);
   }
   // Outside the lock: this waits for the disk.
-  const absl::Status stored = store_->OpenIncarnation(identity).status();
+  const absl::Status stored = registry_->OpenIncarnation(identity).status();
   if (stored.ok()) return;
   absl::MutexLock lock(&mutex_);
   const auto it = agents_.find(session);

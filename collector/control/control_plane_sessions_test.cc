@@ -31,7 +31,8 @@ class SessionsTest : public testing::TempDirTest {
     TempDirTest::TearDown();
   }
   void Restart(const ControlPlane::Options& options) {
-    control_ = std::make_unique<ControlPlane>(options, store_.get(), &clock_);
+    control_ = std::make_unique<ControlPlane>(options, store_.get(),
+                                              store_.get(), &clock_);
   }
 
   static v1::Hello HelloOf(int64_t rank, uint64_t incarnation,

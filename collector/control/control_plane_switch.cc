@@ -57,103 +57,26 @@ ControlPlane::SwitchDone SayingRequest(const Plan& config,
 
 }  // namespace
 
-std::string ControlPlane::PlanKey(const std::string& run, int64_t rank) {
-  return absl::StrCat(run, std::string(1, '\0'), rank);
-}
-
-std::string ControlPlane::EpochKey(const std::string& run) {
-  return absl::StrCat(run, std::string(1, '\0'), "epoch");
-}
-
-ControlPlane::SavedRows ControlPlane::RowsOf(
-    const std::string& run, const v1::PlanSpec& spec,
-    const std::vector<int64_t>& ranks) {
-  // First: what is saved without the rest is an epoch that nobody gets.
-  SavedRows rows;
-  rows.emplace_back(EpochKey(run), v1::PlanSpec())
-      .second.set_epoch(spec.epoch());
-  if (ranks.empty()) rows.emplace_back(run, spec);
-  for (const int64_t rank : ranks) rows.emplace_back(PlanKey(run, rank), spec);
-  return rows;
-}
-
-void ControlPlane::Save(SavedRows rows, SwitchOperation::Saved saved) {
-  saves_.Add([this, rows = std::move(rows), saved = std::move(saved)] {
-    for (const auto& [key, spec] : rows) {
-      if (const absl::Status status = store_->SavePlan(key, spec); !status.ok())
-        return saved(status, /*synced=*/false);
-    }
-    saved(absl::OkStatus(), /*synced=*/false);
-    saved(store_->SyncPlans(), /*synced=*/true);
-  });
-}
-
-struct ControlPlane::AwaitedSave {
-  std::function<void()> when_saved;
-  // It survives this process, or has failed.
-  MonotonicEvent written;
-  // Nothing more is heard of it.
-  MonotonicEvent settled;
-  std::atomic<bool> ending{false};
-  // `status` says how.
-  MonotonicEvent over;
-  absl::Status status;
-
-  // The first call decides; all return when that is done.
-  void End(const absl::Status& how) {
-    if (ending.exchange(true)) return over.Wait();
-    if (how.ok()) when_saved();
-    status = how;
-    over.Set();
-  }
-};
-
-std::shared_ptr<ControlPlane::AwaitedSave> ControlPlane::QueueSave(
-    SavedRows rows, std::function<void()> when_saved) {
-  auto save = std::make_shared<AwaitedSave>();
-  save->when_saved = std::move(when_saved);
-  Save(std::move(rows), [save](const absl::Status& status, bool synced) {
-    if (status.ok() && !synced) return save->written.Set();
-    // Nothing that is saved later may be decided before this is.
-    save->End(status);
-    save->written.Set();
-    save->settled.Set();
-  });
-  return save;
-}
-
-absl::Status ControlPlane::Await(const std::shared_ptr<AwaitedSave>& save) {
-  saves_.RunQueued();
-  save->written.Wait();
-  if (!save->settled.WaitFor(options_.sync_wait)) save->End(absl::OkStatus());
-  save->over.Wait();
-  return save->status;
-}
-
 void ControlPlane::TakeBack(const std::string& run_name,
                             const std::vector<int64_t>& ranks) {
-  saves_.Add([this, run_name, ranks] {
+  plans_.SaveLater([this, run_name, ranks] {
     // Looked up now: everything that was saved before is decided, or is not
     // agreed on either.
     const v1::PlanSpec none;
-    SavedRows rows;
-    {
-      absl::MutexLock lock(&mutex_);
-      const Run* const run = LoadRun(run_name);
-      const auto spec_of = [&none](const auto& plan) {
-        return plan == nullptr ? none : plan->spec;
-      };
-      if (ranks.empty())
-        rows.emplace_back(run_name, spec_of(run->plans.ForAll()));
-      for (const int64_t rank : ranks)
-        rows.emplace_back(PlanKey(run_name, rank),
-                          spec_of(run->plans.ForRank(rank)));
+    absl::MutexLock lock(&mutex_);
+    const Run* const run = LoadRun(run_name);
+    const auto spec_of = [&none](const auto& plan) {
+      return plan == nullptr ? none : plan->spec;
+    };
+    if (ranks.empty())
+      return PlanTable::RunPlan(run_name, spec_of(run->plans.ForAll()));
+    PlanTable::Rows rows;
+    for (const int64_t rank : ranks) {
+      rows.push_back(
+          PlanTable::RankPlan(run_name, rank, spec_of(run->plans.ForRank(rank)))
+              .front());
     }
-    for (const auto& [key, spec] : rows) {
-      // The store says itself that it has failed.
-      if (!store_->SavePlan(key, spec).ok()) return;
-    }
-    store_->SyncPlans().IgnoreError();
+    return rows;
   });
 }
 
@@ -296,13 +219,13 @@ SwitchOperation::Actions ControlPlane::ActionsFor(
   };
   actions.save = [this, run_name, ranks](const v1::PlanSpec& spec,
                                          SwitchOperation::Saved saved) {
-    Save(RowsOf(run_name, spec, ranks),
-         [this, run_name, saved = std::move(saved)](const absl::Status& status,
-                                                    bool synced) {
-           absl::MutexLock lock(&mutex_);
-           saved(status, synced);
-           ForgetFinished(LoadRun(run_name));
-         });
+    plans_.Save(PlanTable::NewPlan(run_name, spec, ranks),
+                [this, run_name, saved = std::move(saved)](
+                    const absl::Status& status, bool synced) {
+                  absl::MutexLock lock(&mutex_);
+                  saved(status, synced);
+                  ForgetFinished(LoadRun(run_name));
+                });
   };
   actions.agree = [this, run_name, ranks,
                    sessions](const std::shared_ptr<const CompiledPlan>& plan) {

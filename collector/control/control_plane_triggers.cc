@@ -61,11 +61,6 @@ void ControlPlane::TellAllRuns(v1::Event::Kind kind, const std::string& what,
   }
 }
 
-// Watch specs are kept beside the runs' plans, as their JSON text.
-std::string ControlPlane::TriggersKey(const std::string& run) {
-  return absl::StrCat(run, std::string(1, '\0'), "watch");
-}
-
 void ControlPlane::SendToRun(const std::string& run,
                              const v1::Directive& directive) {
   for (auto& [session, agent] : agents_) {
@@ -77,13 +72,12 @@ absl::StatusOr<uint64_t> ControlPlane::SetTriggers(
     const v1::SetTriggersRequest& request) {
   RP_RETURN_IF_ERROR(CheckRunName(request.run()));
   RP_RETURN_IF_ERROR(CheckTriggerSpec(request.spec()));
-  v1::PlanSpec saved;
-  saved.set_config_json(TriggerSpecToJson(request.spec()));
   RP_RETURN_IF_ERROR(ReadRun(request.run()));
   uint64_t ranks = 0;
   // In the order of the saves: what the store has last is what is in force.
-  RP_RETURN_IF_ERROR(
-      Await(QueueSave({{TriggersKey(request.run()), saved}}, [&] {
+  RP_RETURN_IF_ERROR(plans_.Await(plans_.QueueSave(
+      PlanTable::TriggerRows(request.run(), TriggerSpecToJson(request.spec())),
+      [&] {
         absl::MutexLock lock(&mutex_);
         Run* const run = LoadRun(request.run());
         run->triggers.Set(request.spec());

@@ -29,7 +29,7 @@ void AddNoRoom(uint64_t sequence, v1::UploadAck* ack) {
 
 }  // namespace
 
-CommitQueue::CommitQueue(const Options& options, Store* store,
+CommitQueue::CommitQueue(const Options& options, FrameStore* store,
                          ControlPlane* control, const Clock* clock,
                          std::function<void(const absl::Status&)> failed)
     : options_(options),

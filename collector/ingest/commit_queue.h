@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Group commit: takes the frames of all uploads in turn, writes them with one
-// Store::Commit, tells each upload, and syncs at a cadence.
+// FrameStore::Commit, tells each upload, and syncs at a cadence.
 //
-// Ownership: one per collector; Store, ControlPlane and Clock outlive it.
+// Ownership: one per collector; FrameStore, ControlPlane and Clock outlive it.
 // Threads: Add, Remove and Submit from any thread, none of them waits for the
 // disk. Callbacks come from the commit thread and the sync thread, without
 // locks held.
@@ -34,7 +34,7 @@
 #include "collector/ingest/no_room_payloads.h"
 #include "collector/ingest/payload_leases.h"
 #include "collector/ingest/received_frame.h"
-#include "collector/store/store.h"
+#include "collector/store/frame_store.h"
 #include "common/base/monotonic_event.h"
 #include "common/base/monotonic_time.h"
 #include "common/base/service_thread.h"
@@ -73,7 +73,7 @@ class CommitQueue {
     std::function<void()> resume;
   };
 
-  CommitQueue(const Options& options, Store* store, ControlPlane* control,
+  CommitQueue(const Options& options, FrameStore* store, ControlPlane* control,
               const Clock* clock,
               std::function<void(const absl::Status&)> failed);
   ~CommitQueue();
@@ -197,7 +197,7 @@ class CommitQueue {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
-  Store* const store_;
+  FrameStore* const store_;
   ControlPlane* const control_;
   const Clock* const clock_;
   const std::function<void(const absl::Status&)> failed_;

@@ -83,8 +83,8 @@ class CommitQueuePressureTest : public testing::TempDirTest {
   void SetUp() override {
     TempDirTest::SetUp();
     store_ = OpenStore();
-    control_ = std::make_unique<ControlPlane>(ControlPlane::Options(),
-                                              store_.get(), &clock_);
+    control_ = std::make_unique<ControlPlane>(
+        ControlPlane::Options(), store_.get(), store_.get(), &clock_);
     auto file = fs_.OpenForWrite("/d/f", FileSystem::OpenMode::kTruncate);
     ASSERT_TRUE((*file)->Append(std::string(1000, 'x')).ok());
     pressure_.emplace(DiskPressure::Options{"/d", 70, 90, 0}, &fs_, &clock_);

@@ -78,8 +78,8 @@ class CommitQueueTest : public testing::TempDirTest {
   void SetUp() override {
     TempDirTest::SetUp();
     store_ = OpenStore();
-    control_ = std::make_unique<ControlPlane>(ControlPlane::Options(),
-                                              store_.get(), &real_clock_);
+    control_ = std::make_unique<ControlPlane>(
+        ControlPlane::Options(), store_.get(), store_.get(), &real_clock_);
     CommitQueue::Options options;
     options.sync_interval = absl::Milliseconds(10);
     queue_ =

@@ -41,13 +41,13 @@ std::string Where(const v1::ReferenceRequest& request) {
 }
 
 // Empty when this process recorded nothing of the step.
-absl::StatusOr<std::vector<v1::ReferenceChunk>> ReadStep(Store* store,
+absl::StatusOr<std::vector<v1::ReferenceChunk>> ReadStep(ArchiveReader* archive,
                                                          const StepKey& key,
                                                          size_t max_bytes) {
   std::vector<v1::ReferenceChunk> chunks;
   size_t chunk_bytes = 0, all_bytes = 0;
-  RP_RETURN_IF_ERROR(
-      store->ForEachRecord(key, [&](const v1::Record& record) -> absl::Status {
+  RP_RETURN_IF_ERROR(archive->ForEachRecord(
+      key, [&](const v1::Record& record) -> absl::Status {
         if (chunks.empty()) chunks.emplace_back();
         if (!record.has_call() || !IsForward(record.call()))
           return absl::OkStatus();
@@ -78,12 +78,13 @@ absl::StatusOr<std::vector<v1::ReferenceChunk>> ReadStep(Store* store,
 }  // namespace
 
 absl::StatusOr<std::vector<v1::ReferenceChunk>> ReadReference(
-    Store* store, const v1::ReferenceRequest& request, size_t max_bytes) {
+    ArchiveReader* archive, const v1::ReferenceRequest& request,
+    size_t max_bytes) {
   if (request.run().empty() || request.run().size() > 255 ||
       !IsStep(request.step()))
     return absl::InvalidArgumentError("a reference needs a run and a step");
   std::vector<v1::IncarnationRow> rows;
-  RP_RETURN_IF_ERROR(store->ForEachIncarnation(
+  RP_RETURN_IF_ERROR(archive->ForEachIncarnation(
       request.run(), [&](const v1::IncarnationRow& row) {
         if (row.identity().has_rank() == request.has_rank() &&
             (!request.has_rank() || row.identity().rank() == request.rank()))
@@ -102,7 +103,7 @@ absl::StatusOr<std::vector<v1::ReferenceChunk>> ReadReference(
     key.pid = row.identity().pid();
     key.incarnation = row.identity().incarnation();
     RP_ASSIGN_OR_RETURN(std::vector<v1::ReferenceChunk> chunks,
-                        ReadStep(store, key, max_bytes));
+                        ReadStep(archive, key, max_bytes));
     if (chunks.empty()) continue;
     if (request.has_rank()) return chunks;
     if (!found.empty()) {

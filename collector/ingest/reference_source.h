@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collector/store/store.h"
+#include "collector/store/archive_reader.h"
 #include "rankprobe/v1/agent.pb.h"
 
 namespace rankprobe {
@@ -22,7 +22,7 @@ inline constexpr size_t kMaxReferenceBytes = 256 << 20;
 
 // Of the newest incarnation of the rank that recorded the step.
 absl::StatusOr<std::vector<v1::ReferenceChunk>> ReadReference(
-    Store* store, const v1::ReferenceRequest& untrusted,
+    ArchiveReader* archive, const v1::ReferenceRequest& untrusted,
     size_t max_bytes = kMaxReferenceBytes);
 
 }  // namespace rankprobe

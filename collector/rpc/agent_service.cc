@@ -125,13 +125,14 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
 class UploadStream
     : public ServerStream<grpc::ByteBuffer, v1::UploadAck, grpc::ByteBuffer> {
  public:
-  UploadStream(ControlPlane* control, CommitQueue* commits, Store* store,
-               const LaneServer* lanes, IngestMetrics* metrics,
-               const Logger* logger, Principal principal, Runner run)
+  UploadStream(ControlPlane* control, CommitQueue* commits,
+               RunRegistry* registry, const LaneServer* lanes,
+               IngestMetrics* metrics, const Logger* logger,
+               Principal principal, Runner run)
       : ServerStream(/*max_queued=*/64),
         control_(control),
         commits_(commits),
-        store_(store),
+        registry_(registry),
         lanes_(lanes),
         metrics_(metrics),
         logger_(logger),
@@ -238,6 +239,11 @@ class UploadStream
       Fail(status);
       return status;
     }
+    if (commits_ == nullptr) {
+      return absl::FailedPreconditionError(
+          "this collector takes no frames of ranks: it serves an archive, or "
+          "is a root, whose leaves take them");
+    }
     // Who the agent is was settled in its session; what it says here is not
     // asked.
     const absl::StatusOr<ControlPlane::SessionInfo> session =
@@ -248,7 +254,7 @@ class UploadStream
     }
     const v1::Identity& identity = session->identity;
     const absl::StatusOr<OpenedIncarnation> opened =
-        store_->OpenIncarnation(identity, IncarnationClaim());
+        registry_->OpenIncarnation(identity, IncarnationClaim());
     if (!opened.ok()) return opened.status();
     uint64_t committed = opened->committed;
     const uint64_t first = frame.open().first_sequence();
@@ -259,7 +265,7 @@ class UploadStream
             committed, ": no collector lost so many"));
       }
       if (const absl::Status status =
-              store_->NoteLostFrames(identity, first - 1);
+              registry_->NoteLostFrames(identity, first - 1);
           !status.ok())
         return status;
       committed = first - 1;
@@ -321,7 +327,7 @@ class UploadStream
 
   ControlPlane* const control_;
   CommitQueue* const commits_;
-  Store* const store_;
+  RunRegistry* const registry_;
   const LaneServer* const lanes_;
   IngestMetrics* const metrics_;
   const Logger* const logger_;
@@ -385,8 +391,8 @@ grpc::ServerWriteReactor<v1::ReferenceChunk>* AgentService::GetReference(
     stream->End(status);
     return stream;
   }
-  auto work = [store = store_, stream, request = *request] {
-    stream->Answer(ReadReference(store, request));
+  auto work = [archive = archive_, stream, request = *request] {
+    stream->Answer(ReadReference(archive, request));
   };
   if (options_.run == nullptr) {
     work();
@@ -406,7 +412,7 @@ grpc::ServerBidiReactor<v1::AgentEvent, v1::Directive>* AgentService::Session(
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 AgentService::Upload(grpc::CallbackServerContext* context) {
-  return new UploadStream(control_, commits_, store_, options_.lanes,
+  return new UploadStream(control_, commits_, registry_, options_.lanes,
                           options_.metrics, options_.logger,
                           PeerOf(*context).principal, options_.run_session);
 }

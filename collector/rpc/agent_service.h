@@ -45,12 +45,15 @@ class AgentService : public AgentServiceBase {
     LaneServer* lanes = nullptr;
   };
 
+  // `commits` and `registry` null: this collector takes no frames of ranks.
   AgentService(const Options& options, ControlPlane* control,
-               CommitQueue* commits, Store* store)
+               CommitQueue* commits, RunRegistry* registry,
+               ArchiveReader* archive)
       : options_(options),
         control_(control),
         commits_(commits),
-        store_(store) {}
+        registry_(registry),
+        archive_(archive) {}
 
   // Before the server starts: who may be which rank. Without it the port is
   // open.
@@ -72,7 +75,8 @@ class AgentService : public AgentServiceBase {
   const Options options_;
   ControlPlane* const control_;
   CommitQueue* const commits_;
-  Store* const store_;
+  RunRegistry* const registry_;
+  ArchiveReader* const archive_;
   std::shared_ptr<const Authorizer> authorizer_;
 };
 

@@ -57,13 +57,20 @@ std::vector<std::string> AwayTrailer(const std::vector<std::string>& away) {
   return said;
 }
 
-std::vector<std::string> NotInAnswer(ArchiveReader* store,
+std::vector<std::string> NotInAnswer(ArchiveReader* archive,
                                      const std::string& run,
                                      MonotonicTime began) {
-  std::vector<std::string> texts = store->Away(run, began);
-  for (std::string& fault : store->Faults(run))
+  std::vector<std::string> texts = archive->Away(run, began);
+  for (std::string& fault : archive->Faults(run))
     texts.push_back(std::move(fault));
   return texts;
+}
+
+absl::Status NotLocal() {
+  return absl::FailedPreconditionError(
+      "this collector serves a read-only archive of an object store: it keeps "
+      "no rollups and copies nothing; ask a collector with a --data-dir of its "
+      "own");
 }
 
 }  // namespace
@@ -75,7 +82,8 @@ grpc::ServerUnaryReactor* ArchiveService::AnswerUnary(
   return RunUnary(context, pool, [this, context, run, work = std::move(work)] {
     const MonotonicTime began = MonotonicNow();
     const absl::Status status = work();
-    for (const std::string& why : AwayTrailer(NotInAnswer(store_, run, began)))
+    for (const std::string& why :
+         AwayTrailer(NotInAnswer(archive_, run, began)))
       context->AddTrailingMetadata(kAwayKey, why);
     return ToCaller(status);
   });
@@ -90,7 +98,7 @@ grpc::ServerWriteReactor<Response>* ArchiveService::AnswerStream(
                                const MonotonicTime began = MonotonicNow();
                                const absl::Status status = work(out);
                                for (const std::string& why : AwayTrailer(
-                                        NotInAnswer(store_, run, began)))
+                                        NotInAnswer(archive_, run, began)))
                                  out->AddTrailer(kAwayKey, why);
                                return ToCaller(status);
                              });
@@ -105,7 +113,8 @@ grpc::ServerUnaryReactor* ArchiveService::ListRuns(
             request->limit() == 0
                 ? kMaxRunsListed
                 : std::min<uint32_t>(request->limit(), kMaxRunsListed);
-        RP_ASSIGN_OR_RETURN(std::vector<v1::RunInfo> runs, store_->ListRuns());
+        RP_ASSIGN_OR_RETURN(std::vector<v1::RunInfo> runs,
+                            archive_->ListRuns());
         std::sort(runs.begin(), runs.end(),
                   [](const v1::RunInfo& a, const v1::RunInfo& b) {
                     return a.run() < b.run();
@@ -125,24 +134,23 @@ grpc::ServerUnaryReactor* ArchiveService::ListRuns(
 grpc::ServerUnaryReactor* ArchiveService::ListSteps(
     grpc::CallbackServerContext* context, const v1::ListStepsRequest* request,
     v1::ListStepsResponse* response) {
-  return AnswerUnary(context, quick_pool_, request->run(),
-                     [this, request, response]() -> absl::Status {
-                       std::optional<int64_t> after;
-                       if (request->has_after_step())
-                         after = request->after_step();
-                       const size_t most =
-                           request->limit() == 0
-                               ? kMaxStepsListed
-                               : std::min<size_t>(request->limit(),
-                                                  kMaxStepsListed);
-                       RP_ASSIGN_OR_RETURN(
-                           Store::SomeSteps some,
-                           store_->ListStepsAfter(request->run(), after, most));
-                       for (v1::StepInfo& step : some.steps)
-                         response->add_steps()->Swap(&step);
-                       response->set_truncated(some.more);
-                       return absl::OkStatus();
-                     });
+  return AnswerUnary(
+      context, quick_pool_, request->run(),
+      [this, request, response]() -> absl::Status {
+        std::optional<int64_t> after;
+        if (request->has_after_step()) after = request->after_step();
+        const size_t most =
+            request->limit() == 0
+                ? kMaxStepsListed
+                : std::min<size_t>(request->limit(), kMaxStepsListed);
+        RP_ASSIGN_OR_RETURN(
+            ArchiveReader::SomeSteps some,
+            archive_->ListStepsAfter(request->run(), after, most));
+        for (v1::StepInfo& step : some.steps)
+          response->add_steps()->Swap(&step);
+        response->set_truncated(some.more);
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerWriteReactor<v1::CallEntry>* ArchiveService::ListCalls(
@@ -153,7 +161,7 @@ grpc::ServerWriteReactor<v1::CallEntry>* ArchiveService::ListCalls(
           StreamWriter<v1::CallEntry>::Handle* out) -> absl::Status {
         RP_ASSIGN_OR_RETURN(
             const std::vector<v1::StepInfo> steps,
-            store_->ListSteps(request.run(), IntSet({request.step()})));
+            archive_->ListSteps(request.run(), IntSet({request.step()})));
         for (const v1::StepInfo& step : steps) {
           const bool same_process =
               request.has_rank()
@@ -165,7 +173,8 @@ grpc::ServerWriteReactor<v1::CallEntry>* ArchiveService::ListCalls(
           key.step = step.step();
           key.incarnation = step.incarnation();
           return ForEachCall(
-              store_, key, request.context(), [&](const v1::CallEntry& entry) {
+              archive_, key, request.context(),
+              [&](const v1::CallEntry& entry) {
                 if (!absl::StrContains(entry.entry(), request.contains()))
                   return absl::OkStatus();
                 return out->Write(entry);
@@ -183,15 +192,15 @@ grpc::ServerWriteReactor<v1::TensorBytes>* ArchiveService::GetTensor(
       [this, request = *request](
           StreamWriter<v1::TensorBytes>::Handle* out) -> absl::Status {
         uint64_t offset = 0;
-        return store_->ReadPayload(request.run(), request.digest(),
-                                   request.length_bytes(),
-                                   [&](absl::string_view data) {
-                                     v1::TensorBytes bytes;
-                                     bytes.set_offset_bytes(offset);
-                                     bytes.set_data(data.data(), data.size());
-                                     offset += data.size();
-                                     return out->Write(std::move(bytes));
-                                   });
+        return archive_->ReadPayload(request.run(), request.digest(),
+                                     request.length_bytes(),
+                                     [&](absl::string_view data) {
+                                       v1::TensorBytes bytes;
+                                       bytes.set_offset_bytes(offset);
+                                       bytes.set_data(data.data(), data.size());
+                                       offset += data.size();
+                                       return out->Write(std::move(bytes));
+                                     });
       });
 }
 
@@ -207,9 +216,9 @@ grpc::ServerWriteReactor<v1::StepLedger>* ArchiveService::GetLedger(
         const IntSet chosen_ranks(
             {request.ranks().begin(), request.ranks().end()});
         RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
-                            store_->ListSteps(request.run(), chosen_steps));
+                            archive_->ListSteps(request.run(), chosen_steps));
         RP_ASSIGN_OR_RETURN(const RefusedPayloads refused,
-                            RefusedPayloadsOf(store_, request.run()));
+                            RefusedPayloadsOf(archive_, request.run()));
         for (const v1::StepInfo& step : steps) {
           if (!chosen_ranks.all() &&
               (!step.has_rank() || !chosen_ranks.Contains(step.rank())))
@@ -217,21 +226,21 @@ grpc::ServerWriteReactor<v1::StepLedger>* ArchiveService::GetLedger(
           v1::StepLedger ledger = SummarizeStep(step);
           if (request.details()) {
             RP_ASSIGN_OR_RETURN(
-                ledger, AccountStep(store_, request.run(), step, refused));
+                ledger, AccountStep(archive_, request.run(), step, refused));
           }
           RP_RETURN_IF_ERROR(out->Write(std::move(ledger)));
         }
         std::vector<v1::StepLedger> lost;
-        RP_RETURN_IF_ERROR(store_->ForEachIncarnation(
+        RP_RETURN_IF_ERROR(archive_->ForEachIncarnation(
             request.run(), [&](const v1::IncarnationRow& row) {
               if (auto frames = AccountFrames(row); frames.has_value())
                 lost.push_back(*std::move(frames));
             }));
         for (v1::StepLedger& ledger : lost)
           RP_RETURN_IF_ERROR(out->Write(std::move(ledger)));
-        for (const std::string& why : store_->Away(request.run(), began))
+        for (const std::string& why : archive_->Away(request.run(), began))
           RP_RETURN_IF_ERROR(out->Write(AccountAway(why)));
-        for (const std::string& why : store_->Faults(request.run()))
+        for (const std::string& why : archive_->Faults(request.run()))
           RP_RETURN_IF_ERROR(out->Write(AccountFault(why)));
         return absl::OkStatus();
       });
@@ -243,7 +252,7 @@ grpc::ServerWriteReactor<v1::GridReply>* ArchiveService::QueryGrid(
       context, request->run(),
       [this, request = *request](StreamWriter<v1::GridReply>::Handle* out) {
         return rankprobe::QueryGrid(
-            store_, request, [out] { return out->cancelled(); },
+            sources_, request, [out] { return out->cancelled(); },
             [out](v1::GridReply reply) {
               return out->Write(std::move(reply));
             });
@@ -257,7 +266,7 @@ grpc::ServerWriteReactor<v1::SeriesReply>* ArchiveService::QuerySeries(
       context, request->grid().run(),
       [this, request = *request](StreamWriter<v1::SeriesReply>::Handle* out) {
         return rankprobe::QuerySeries(
-            store_, request, [out] { return out->cancelled(); },
+            sources_, request, [out] { return out->cancelled(); },
             [out](v1::SeriesReply reply) {
               return out->Write(std::move(reply));
             });
@@ -269,8 +278,8 @@ grpc::ServerUnaryReactor* ArchiveService::ListModules(
     v1::ListModulesResponse* response) {
   return AnswerUnary(context, pool_, request->run(),
                      [this, request, response]() -> absl::Status {
-                       RP_ASSIGN_OR_RETURN(
-                           *response, rankprobe::ListModules(store_, *request));
+                       RP_ASSIGN_OR_RETURN(*response, rankprobe::ListModules(
+                                                          sources_, *request));
                        return absl::OkStatus();
                      });
 }
@@ -282,7 +291,7 @@ grpc::ServerWriteReactor<v1::ValuesReply>* ArchiveService::ReadValues(
       context, request->run(),
       [this, request = *request](StreamWriter<v1::ValuesReply>::Handle* out) {
         return rankprobe::ReadValues(
-            store_, request, [out] { return out->cancelled(); },
+            sources_, request, [out] { return out->cancelled(); },
             [out](v1::ValuesReply reply) {
               return out->Write(std::move(reply));
             });
@@ -298,7 +307,7 @@ grpc::ServerWriteReactor<v1::VerifyReport>* ArchiveService::Verify(
         if (request.subset_percent() > 100)
           return absl::InvalidArgumentError("a subset is 1 to 100 percent");
         RP_ASSIGN_OR_RETURN(v1::VerifyReport report,
-                            store_->Verify(request, [out](const auto& so_far) {
+                            upkeep_->Verify(request, [out](const auto& so_far) {
                               return out->Write(so_far);
                             }));
         logger_->Info("verified",
@@ -325,7 +334,7 @@ grpc::ServerUnaryReactor* ArchiveService::Delete(
           options.steps.emplace(request->steps().begin(),
                                 request->steps().end());
         options.live_incarnations = live_();
-        absl::StatusOr<v1::DeleteReport> report = store_->Delete(options);
+        absl::StatusOr<v1::DeleteReport> report = upkeep_->Delete(options);
         audit.End(report.status(),
                   report.ok() ? absl::StrCat(report->steps(), " steps, ",
                                              report->file_bytes(), " bytes")
@@ -345,7 +354,8 @@ grpc::ServerUnaryReactor* ArchiveService::Reindex(
       context, pool_, [this, request, response, audit]() -> absl::Status {
         audit.Begin();
         absl::StatusOr<v1::ReindexReport> report =
-            store_->QueueRollups(request->run());
+            local_ == nullptr ? absl::StatusOr<v1::ReindexReport>(NotLocal())
+                              : local_->QueueRollups(request->run());
         audit.End(
             report.status(),
             report.ok() ? absl::StrCat(report->queued(), " rank-steps") : "");
@@ -365,12 +375,13 @@ grpc::ServerUnaryReactor* ArchiveService::Backup(
       context, pool_, [this, request, response, audit]() -> absl::Status {
         audit.Begin();
         const absl::Status status = [&]() -> absl::Status {
+          if (local_ == nullptr) return NotLocal();
           RP_ASSIGN_OR_RETURN(
               const ExportRoots::Places places,
               export_roots_.Open({request->server_directory()}));
           RP_ASSIGN_OR_RETURN(
               *response,
-              store_->Backup(places.files.get(), places.directories.front(),
+              local_->Backup(places.files.get(), places.directories.front(),
                              request->copy()));
           return absl::OkStatus();
         }();
@@ -426,7 +437,7 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
               return out->Write(std::move(file));
             });
             RP_ASSIGN_OR_RETURN(*event.mutable_done(),
-                                ExportRun(store_, options, &sink));
+                                ExportRun(archive_, options, &sink));
             RP_RETURN_IF_ERROR(sink.Flush());
           } else {
             std::vector<std::string> wanted{request.server_directory()};
@@ -439,7 +450,7 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
             options.threads = kExportThreads;
             RP_ASSIGN_OR_RETURN(
                 *event.mutable_done(),
-                ExportRunToDirectory(store_, options, places.files.get(),
+                ExportRunToDirectory(archive_, options, places.files.get(),
                                      places.directories[0]));
           }
           metrics_->bytes += event.done().bytes();

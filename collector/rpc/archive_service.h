@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ArchiveService: readers' calls. Each runs on the worker pool; streams write
 // with a bounded queue, so that a slow reader holds one worker and no memory.
-// Ownership: one per server; the Store, FileSystem and pool outlive it.
+// Ownership: one per server; the archive, FileSystem and pool outlive it.
 #ifndef RANKPROBE_COLLECTOR_RPC_ARCHIVE_SERVICE_H_
 #define RANKPROBE_COLLECTOR_RPC_ARCHIVE_SERVICE_H_
 
@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "collector/archive/export_metrics.h"
 #include "collector/archive/export_roots.h"
+#include "collector/archive/query_sources.h"
 #include "collector/auth/auditor.h"
 #include "collector/rpc/worker_pool.h"
 #include "collector/store/store.h"
@@ -28,10 +29,16 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   using LiveFn = std::function<absl::flat_hash_set<uint64_t>()>;
   // `quick_pool`: for what is answered soon; calls that may take long have the
   // other.
-  ArchiveService(Store* store, FileSystem* file_system, WorkerPool* pool,
+  // `local`: the archive where it is a local one, else null: it has no rollups
+  // and cannot be copied.
+  ArchiveService(ArchiveReader* archive, ArchiveUpkeep* upkeep, Store* local,
+                 FileSystem* file_system, WorkerPool* pool,
                  WorkerPool* quick_pool, std::vector<std::string> export_roots,
                  const Logger* logger, LiveFn live, ExportMetrics* metrics)
-      : store_(store),
+      : archive_(archive),
+        upkeep_(upkeep),
+        local_(local),
+        sources_(archive, local),
         pool_(pool),
         quick_pool_(quick_pool),
         export_roots_(std::move(export_roots), file_system),
@@ -97,7 +104,10 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   grpc::ServerWriteReactor<Response>* AnswerStream(
       grpc::CallbackServerContext* context, const std::string& run, Work work);
 
-  Store* const store_;
+  ArchiveReader* const archive_;
+  ArchiveUpkeep* const upkeep_;
+  Store* const local_;
+  const QuerySources sources_;
   WorkerPool* const pool_;
   WorkerPool* const quick_pool_;
   const ExportRoots export_roots_;

@@ -33,7 +33,8 @@ class ControlServiceTest : public ::testing::Test {
     store_ = *Store::Open(options, &fs_, &clock_);
     ControlPlane::Options control;
     control.own_thread = true;
-    control_ = std::make_unique<ControlPlane>(control, store_.get(), &clock_);
+    control_ = std::make_unique<ControlPlane>(control, store_.get(),
+                                              store_.get(), &clock_);
     audit_ = *AuditLog::Open("/d/audit.jsonl", &fs_, &clock_);
     auditor_ = std::make_unique<Auditor>(
         audit_.get(), std::make_shared<const Authorizer>(std::nullopt, false),

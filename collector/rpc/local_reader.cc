@@ -10,7 +10,7 @@
 #include "collector/object_store/open_object_store.h"
 #include "collector/rpc/archive_service.h"
 #include "collector/rpc/worker_pool.h"
-#include "collector/sealed/read_only_store.h"
+#include "collector/sealed/bucket_upkeep.h"
 #include "collector/sealed/sealed_reader.h"
 #include "common/base/logger.h"
 #include "common/base/status_macros.h"
@@ -29,13 +29,13 @@ class LocalReaderImpl : public LocalReader {
                   const Clock* clock)
       : objects_(std::move(objects)),
         reader_(objects_.get()),
-        store_(NewReadOnlyStore(&reader_, objects_.get(),
-                                NewStoreDeleter(objects_.get(), clock))),
+        upkeep_(objects_.get(), clock, BucketUpkeep::Deletion::kAllowed),
         logger_(STDERR_FILENO, Logger::Severity::kError, clock),
         pool_(kReaderThreads, kReaderQueue),
         quick_pool_(1, kReaderQueue),
         service_(
-            store_.get(), file_system, &pool_, &quick_pool_,
+            &reader_, &upkeep_, /*local=*/nullptr, file_system, &pool_,
+            &quick_pool_,
             /*export_roots=*/{}, &logger_,
             [] { return absl::flat_hash_set<uint64_t>(); }, &metrics_),
         auditor_(/*log=*/nullptr, /*authorizer=*/nullptr, &logger_) {
@@ -63,7 +63,7 @@ class LocalReaderImpl : public LocalReader {
  private:
   const std::unique_ptr<ObjectStore> objects_;
   SealedReader reader_;
-  const std::unique_ptr<Store> store_;
+  BucketUpkeep upkeep_;
   const Logger logger_;
   ExportMetrics metrics_;
   WorkerPool pool_;

@@ -43,7 +43,7 @@ class Parts {
   size_t bytes_ = 0;
 };
 
-absl::StatusOr<std::vector<v1::StepInfo>> NotStored(Store* store,
+absl::StatusOr<std::vector<v1::StepInfo>> NotStored(ArchiveReader* store,
                                                     const IsStoredFn& is_stored,
                                                     const std::string& run) {
   absl::StatusOr<std::vector<v1::StepInfo>> steps = store->ListSteps(run);
@@ -57,7 +57,7 @@ absl::StatusOr<std::vector<v1::StepInfo>> NotStored(Store* store,
   return steps;
 }
 
-absl::Status AnswerRuns(Store* store, const IsStoredFn& is_stored,
+absl::Status AnswerRuns(ArchiveReader* store, const IsStoredFn& is_stored,
                         Parts* parts) {
   RP_ASSIGN_OR_RETURN(std::vector<v1::RunInfo> runs, store->ListRuns());
   for (v1::RunInfo& run : runs) {
@@ -78,7 +78,7 @@ absl::Status AnswerRuns(Store* store, const IsStoredFn& is_stored,
   return parts->Flush();
 }
 
-absl::Status AnswerSteps(Store* store, const IsStoredFn& is_stored,
+absl::Status AnswerSteps(ArchiveReader* store, const IsStoredFn& is_stored,
                          const std::string& run, Parts* parts) {
   RP_ASSIGN_OR_RETURN(std::vector<v1::StepInfo> steps,
                       NotStored(store, is_stored, run));
@@ -90,7 +90,7 @@ absl::Status AnswerSteps(Store* store, const IsStoredFn& is_stored,
   return parts->Flush();
 }
 
-absl::Status AnswerIncarnations(Store* store, const std::string& run,
+absl::Status AnswerIncarnations(ArchiveReader* store, const std::string& run,
                                 Parts* parts) {
   absl::Status written;
   const absl::Status read =
@@ -109,8 +109,8 @@ absl::Status AnswerIncarnations(Store* store, const std::string& run,
   return parts->Flush();
 }
 
-absl::Status AnswerRecords(Store* store, const v1::LiveQuestion& question,
-                           Parts* parts) {
+absl::Status AnswerRecords(ArchiveReader* store,
+                           const v1::LiveQuestion& question, Parts* parts) {
   const std::string& run = question.run();
   StepKey key;
   key.run = run;
@@ -146,7 +146,7 @@ absl::Status AnswerRecords(Store* store, const v1::LiveQuestion& question,
   return parts->Flush();
 }
 
-absl::Status AnswerHasPayload(Store* store, const std::string& run,
+absl::Status AnswerHasPayload(ArchiveReader* store, const std::string& run,
                               const v1::LivePayload& payload, Parts* parts) {
   RP_ASSIGN_OR_RETURN(v1::LiveAnswer* const part, parts->RoomFor(1));
   if (store->HasPayload(run, payload.digest(), payload.length_bytes())) {
@@ -158,7 +158,7 @@ absl::Status AnswerHasPayload(Store* store, const std::string& run,
   return parts->Flush();
 }
 
-absl::Status AnswerPayload(Store* store, const std::string& run,
+absl::Status AnswerPayload(ArchiveReader* store, const std::string& run,
                            const v1::LivePayload& payload, Parts* parts) {
   return store->ReadPayload(
       run, payload.digest(), payload.length_bytes(),
@@ -177,7 +177,8 @@ absl::Status AnswerPayload(Store* store, const std::string& run,
 }  // namespace
 
 absl::Status AnswerLive(
-    Store* store, const IsStoredFn& is_stored, const v1::LiveQuestion& question,
+    ArchiveReader* store, const IsStoredFn& is_stored,
+    const v1::LiveQuestion& question,
     const std::function<absl::Status(v1::LiveAnswer)>& write) {
   Parts parts(write);
   switch (question.what_case()) {

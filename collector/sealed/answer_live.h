@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "collector/store/store.h"
+#include "collector/store/archive_reader.h"
 #include "rankprobe/v1/leaf.pb.h"
 
 namespace rankprobe {
@@ -21,7 +21,8 @@ using IsStoredFn =
 // The parts go to `write`, whose error ends it. The status is what the question
 // comes to.
 absl::Status AnswerLive(
-    Store* store, const IsStoredFn& is_stored, const v1::LiveQuestion& question,
+    ArchiveReader* store, const IsStoredFn& is_stored,
+    const v1::LiveQuestion& question,
     const std::function<absl::Status(v1::LiveAnswer)>& write);
 
 }  // namespace rankprobe

@@ -13,7 +13,6 @@
 #include "collector/archive/ledger.h"
 #include "collector/archive/query_series.h"
 #include "collector/object_store/open_object_store.h"
-#include "collector/sealed/read_only_store.h"
 #include "collector/sealed/sealed_reader.h"
 #include "collector/sealed/sealer.h"
 #include "collector/sealed/testing/sealed_fixture.h"
@@ -121,12 +120,10 @@ TEST_P(SealedExport, HasTheBytesOfTheCollectorsOwn) {
     }
   }
   // Names are those of rollups, which are not sealed: the answer says so.
-  const std::unique_ptr<Store> sealed =
-      NewReadOnlyStore(&reader, objects->get());
   v1::ListModulesRequest names;
   names.set_run(runs[0]);
   names.set_rows(v1::GRID_ROWS_MODULE);
-  const auto listed = ListModules(sealed.get(), names);
+  const auto listed = ListModules(QuerySources(&reader, nullptr), names);
   ASSERT_TRUE(listed.ok()) << listed.status();
   EXPECT_EQ(listed->modules_size(), 0);
   EXPECT_EQ(listed->unrolled_rank_steps(), 1u);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "collector/sealed/read_only_store.h"
+#include "collector/sealed/bucket_upkeep.h"
 #include "collector/sealed/testing/whole_steps.h"
 
 namespace rankprobe {
@@ -497,17 +497,20 @@ TEST_F(Sealing, ARequestOnItsWayHasOthersWaitForNothing) {
   for (std::thread& thread : others) thread.join();
 }
 
-TEST_F(Sealing, AReaderOfAStoreTakesNothing) {
+TEST_F(Sealing, AReaderRefusesDeletionAndARootDeletes) {
   SealedReader reader(&objects_);
-  const std::unique_ptr<Store> store = NewReadOnlyStore(&reader, &objects_);
-  Frames frames(MakeIdentity("run", 0, 7));
-  const auto opened = store->OpenIncarnation(frames.identity());
-  EXPECT_TRUE(absl::IsFailedPrecondition(opened.status()));
-  EXPECT_NE(opened.status().message().find("reader of objects in memory"),
-            std::string::npos);
-  EXPECT_FALSE(store->Commit(frames.All()).ok());
-  EXPECT_TRUE(absl::IsNotFound(store->ListSteps("run").status()));
-  EXPECT_TRUE(store->ListRuns()->empty());
+  BucketUpkeep refusing(&objects_, &clock_, BucketUpkeep::Deletion::kRefused);
+  DeleteOptions options;
+  options.run = "run";
+  const absl::Status refused = refusing.Delete(options).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_NE(refused.message().find("objects in memory is read-only"),
+            std::string::npos)
+      << refused;
+  BucketUpkeep deleting(&objects_, &clock_, BucketUpkeep::Deletion::kAllowed);
+  EXPECT_TRUE(absl::IsNotFound(deleting.Delete(options).status()));
+  EXPECT_TRUE(absl::IsNotFound(reader.ListSteps("run").status()));
+  EXPECT_TRUE(reader.ListRuns()->empty());
 }
 
 }  // namespace

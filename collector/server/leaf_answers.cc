@@ -25,7 +25,7 @@ std::shared_ptr<grpc::Channel> ChannelTo(const LeafAnswers::Options& options) {
 
 }  // namespace
 
-LeafAnswers::LeafAnswers(Options options, Store* store)
+LeafAnswers::LeafAnswers(Options options, ArchiveReader* store)
     : options_(std::move(options)),
       store_(store),
       stub_(v1::RootService::NewStub(ChannelTo(options_))) {

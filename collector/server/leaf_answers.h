@@ -21,7 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "collector/rpc/worker_pool.h"
 #include "collector/sealed/answer_live.h"
-#include "collector/store/store.h"
+#include "collector/store/archive_reader.h"
 #include "common/base/monotonic_time.h"
 #include "common/rpc/channel_security.h"
 #include "rankprobe/v1/leaf.grpc.pb.h"
@@ -36,7 +36,7 @@ class LeafAnswers {
     ChannelSecurity security;
     IsStoredFn is_stored;
   };
-  LeafAnswers(Options options, Store* store);
+  LeafAnswers(Options options, ArchiveReader* store);
   ~LeafAnswers();
 
   void Answer(v1::LiveQuestion question);
@@ -60,7 +60,7 @@ class LeafAnswers {
   void NoteWriting(bool begins, Queue* queue);
 
   const Options options_;
-  Store* const store_;
+  ArchiveReader* const store_;
   const std::unique_ptr<v1::RootService::Stub> stub_;
   absl::Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

@@ -23,7 +23,8 @@
 #include "collector/object_store/open_object_store.h"
 #include "collector/object_store/store_probe.h"
 #include "collector/rpc/leaf_questions.h"
-#include "collector/sealed/read_only_store.h"
+#include "collector/sealed/bucket_upkeep.h"
+#include "collector/sealed/root_registry.h"
 #include "collector/sealed/sealed_reader.h"
 #include "collector/sealed/united_reader.h"
 #include "collector/server/job_watch.h"
@@ -103,19 +104,12 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjects(
   return objects;
 }
 
-// `lock`: of the data directory, for events and audit are there. It is to be held
-// as long as the store is.
-absl::StatusOr<std::unique_ptr<Store>> OpenReader(
-    const ServerConfig& config, ArchiveReader* sealed, ObjectStore* objects,
-    PlanLog* plans, StoreDeleter deleter, FileSystem* file_system,
-    std::unique_ptr<FileLock>* lock) {
-  RP_RETURN_IF_ERROR(file_system->CreateDirectories(config.data_dir));
-  RP_ASSIGN_OR_RETURN(
-      *lock, file_system->Lock(absl::StrCat(config.data_dir, "/LOCK")));
-  if (plans != nullptr) {
-    return NewRootStore(sealed, objects, plans, std::move(deleter));
-  }
-  return NewReadOnlyStore(sealed, objects);
+// Of a collector whose archive lies in an object store: its data directory holds
+// events and audit. The lock is held as long as the server runs.
+absl::StatusOr<std::unique_ptr<FileLock>> LockDirectory(
+    const std::string& directory, FileSystem* file_system) {
+  RP_RETURN_IF_ERROR(file_system->CreateDirectories(directory));
+  return file_system->Lock(absl::StrCat(directory, "/LOCK"));
 }
 
 int Rebuild(const StoreOptions& options, FileSystem* file_system,
@@ -248,13 +242,24 @@ int Main(int argc, char** argv) {
   UnitedReader united(&sealed, &questions);
   ArchiveReader* reader = &sealed;
   if (config.role == "root") reader = &united;
-  auto store = is_reader
-                   ? OpenReader(config, reader, objects->get(), plans.get(),
-                                NewStoreDeleter(objects->get(), &clock),
-                                file_system.get(), &lock)
-                   : Store::Open(options, file_system.get(), &clock);
-  if (!store.ok()) return FailToOpen(config.data_dir, store.status());
-  const RecoveryReport recovery = (*store)->recovery();
+  // A root may delete for its leaves' archive, and keeps plans.
+  BucketUpkeep upkeep(objects->get(), &clock,
+                      config.role == "root" ? BucketUpkeep::Deletion::kAllowed
+                                            : BucketUpkeep::Deletion::kRefused);
+  RootRegistry registry(plans.get());
+  ServedArchive archive(reader, &upkeep,
+                        plans == nullptr ? nullptr : &registry);
+  RecoveryReport recovery;
+  if (is_reader) {
+    auto locked = LockDirectory(config.data_dir, file_system.get());
+    if (!locked.ok()) return FailToOpen(config.data_dir, locked.status());
+    lock = *std::move(locked);
+  } else {
+    auto store = Store::Open(options, file_system.get(), &clock);
+    if (!store.ok()) return FailToOpen(config.data_dir, store.status());
+    recovery = (*store)->recovery();
+    archive = ServedArchive(*std::move(store));
+  }
   logger.Info(
       "opened",
       {{"data_dir", config.data_dir},
@@ -273,7 +278,7 @@ int Main(int argc, char** argv) {
   ServerConfig served = config;
   if (is_janitor) served.retention_hours = served.retention_bytes = 0;
   auto server =
-      Server::Start(served, *std::move(store), file_system.get(), &clock,
+      Server::Start(served, std::move(archive), file_system.get(), &clock,
                     &logger, is_reader ? nullptr : objects->get(),
                     config.role == "root" ? &questions : nullptr);
   if (!server.ok()) {

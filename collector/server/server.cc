@@ -89,43 +89,44 @@ class ServerImpl final : public Server {
     ServerSecurity security;
   };
 
-  ServerImpl(const ServerConfig& config, Parts parts,
-             std::unique_ptr<Store> store, FileSystem* file_system,
-             const Clock* clock, const Logger* logger, LeafQuestions* questions)
+  ServerImpl(const ServerConfig& config, Parts parts, ServedArchive archive,
+             FileSystem* file_system, const Clock* clock, const Logger* logger,
+             LeafQuestions* questions)
       : config_(config),
         file_system_(file_system),
         clock_(clock),
         logger_(logger),
-        store_(std::move(store)),
+        archive_(archive.reader),
+        store_(std::move(archive.local)),
         security_(parts.security),
         events_(std::move(parts.events)),
         control_(ControlOptions(config, parts, events_.get(), &relay_),
-                 store_.get(), clock),
+                 archive.registry, archive_, clock),
         pressure_(MakePressure(config, file_system, clock)),
         pool_(config.worker_threads, /*max_queued=*/1024),
         quick_pool_(kQuickThreads, /*max_queued=*/1024),
         session_pool_(std::make_unique<WorkerPool>(
             kSessionThreads, /*max_queued=*/4 * config.max_sessions,
             kSessionBytes)),
-        commits_(std::make_unique<CommitQueue>(
-            CommitOptions(config, &ingest_metrics_, pressure_.get()),
-            store_.get(), &control_, clock,
-            [this](const absl::Status& status) { OnStoreFailed(status); })),
+        commits_(MakeCommits(config)),
         lanes_(StartLanes(config, logger)),
         agent_service_(AgentOptions(config, &ingest_metrics_, &quick_pool_,
                                     session_pool_.get(), lanes_.get(), logger),
-                       &control_, commits_.get(), store_.get()),
+                       &control_, commits_.get(), archive.registry, archive_),
         control_service_(&control_, &audited_, &quick_pool_),
         archive_service_(
-            store_.get(), file_system, &pool_, &quick_pool_,
-            config.export_roots, logger, [this] { return LiveIncarnations(); },
-            &export_metrics_),
-        janitor_({RetentionOf(config),
-                  absl::Seconds(static_cast<int64_t>(config.janitor_seconds))},
-                 store_.get(), clock, logger,
-                 [this] { return LiveIncarnations(); }),
-        roller_(store_.get(), logger, kRollerLook),
-        questions_(questions) {}
+            archive_, archive.upkeep, store_.get(), file_system, &pool_,
+            &quick_pool_, config.export_roots, logger,
+            [this] { return LiveIncarnations(); }, &export_metrics_),
+        questions_(questions) {
+    if (store_ == nullptr) return;
+    janitor_ = std::make_unique<Janitor>(
+        Janitor::Options{
+            RetentionOf(config),
+            absl::Seconds(static_cast<int64_t>(config.janitor_seconds))},
+        store_.get(), clock, logger, [this] { return LiveIncarnations(); });
+    roller_ = std::make_unique<Roller>(store_.get(), logger, kRollerLook);
+  }
 
   ~ServerImpl() override { ServerImpl::Shutdown(); }
 
@@ -186,7 +187,7 @@ class ServerImpl final : public Server {
             [this](const std::string& run, const v1::StepInfo& info) {
               return sealer_->IsStored(run, info);
             }},
-        store_.get());
+        archive_);
     root_link_ = std::make_unique<RootLink>(std::move(options), logger_);
     root_link_->Start();
     return absl::OkStatus();
@@ -305,10 +306,10 @@ class ServerImpl final : public Server {
       connection.fd = fd;
       acceptor->HandleNewConnection(&connection);
     });
-    janitor_.Start();
+    if (janitor_ != nullptr) janitor_->Start();
     // Nobody asks a private collector over steps, and its job needs the
     // processors.
-    if (config_.job_dir.empty()) roller_.Start();
+    if (roller_ != nullptr && config_.job_dir.empty()) roller_->Start();
     if (uploader_ != nullptr) uploader_->Start();
     if (pressure_ != nullptr) {
       disk_thread_ = std::thread([this] {
@@ -332,7 +333,7 @@ class ServerImpl final : public Server {
       services.auditor = auditor_.get();
       services.fetch = [this](const JobDump& dump, uint64_t max_bytes,
                               const std::function<bool()>& cancelled) {
-        return FetchDump(store_.get(), file_system_, &pool_, dump, max_bytes,
+        return FetchDump(archive_, file_system_, &pool_, dump, max_bytes,
                          cancelled);
       };
       services.job_directory = absl::StrCat(config_.data_dir, "/page_jobs");
@@ -362,8 +363,8 @@ class ServerImpl final : public Server {
     control_.Shutdown();
     EndCalls();
     metrics_server_.reset();
-    janitor_.Stop();
-    roller_.Stop();
+    if (janitor_ != nullptr) janitor_->Stop();
+    if (roller_ != nullptr) roller_->Stop();
     StopTicker();
     // What a stream still does elsewhere needs the commit queue, and is audited
     // like what the control plane still saves.
@@ -410,7 +411,7 @@ class ServerImpl final : public Server {
       ended.Set();
     });
     if (!ended.WaitFor(kLastMoment + absl::Seconds(config_.drain_seconds))) {
-      commits_->Finish();
+      if (commits_ != nullptr) commits_->Finish();
       StopTicker();
       DrainAudit();
       events_->WaitForWrites();
@@ -534,7 +535,7 @@ class ServerImpl final : public Server {
                  "disk_pressure",
                  {{"disk", change.what}, {"so", change.outcome}});
     control_.TellAllRuns(v1::Event::KIND_DISK, change.what, change.outcome);
-    commits_->TellPayloadCredit();
+    if (commits_ != nullptr) commits_->TellPayloadCredit();
   }
   void TellDisksOfLeaves() {
     for (const v1::DiskState& disk : leaves_->TakeDiskChanges()) {
@@ -629,6 +630,13 @@ class ServerImpl final : public Server {
     if (options.high_percent == 0 && options.full_percent == 0) return nullptr;
     return std::make_unique<DiskPressure>(options, file_system, clock);
   }
+  std::unique_ptr<CommitQueue> MakeCommits(const ServerConfig& config) {
+    if (store_ == nullptr) return nullptr;
+    return std::make_unique<CommitQueue>(
+        CommitOptions(config, &ingest_metrics_, pressure_.get()), store_.get(),
+        &control_, clock_,
+        [this](const absl::Status& status) { OnStoreFailed(status); });
+  }
   static CommitQueue::Options CommitOptions(const ServerConfig& config,
                                             IngestMetrics* metrics,
                                             DiskPressure* pressure) {
@@ -659,10 +667,11 @@ class ServerImpl final : public Server {
     for (const v1::AgentInfo& agent : agents.agents())
       if (agent.connected()) runs.insert(agent.identity().run());
     const MonotonicTime end = MonotonicAfter(kMetricsValuesTime);
-    absl::StatusOr<NewestValues> values = ReadNewestValues(
-        store_.get(), std::vector<std::string>(runs.begin(), runs.end()),
-        config_.metrics_values, kMetricsMaxValues,
-        [&] { return Until(end) <= absl::ZeroDuration(); });
+    absl::StatusOr<NewestValues> values =
+        ReadNewestValues(QuerySources(archive_, store_.get()),
+                         std::vector<std::string>(runs.begin(), runs.end()),
+                         config_.metrics_values, kMetricsMaxValues,
+                         [&] { return Until(end) <= absl::ZeroDuration(); });
     if (values.ok()) return *std::move(values);
     NewestValues none;
     none.whole = false;
@@ -674,9 +683,11 @@ class ServerImpl final : public Server {
     input.lanes = lanes_ == nullptr ? 0 : lanes_->lanes();
     input.exports = &export_metrics_;
     input.agents = control_.ListAgents("");
-    input.store = store_->Totals();
-    input.garbage = janitor_.last_garbage();
-    input.pending_bytes = commits_->pending_bytes();
+    if (store_ != nullptr) {
+      input.store = store_->Totals();
+      input.garbage = janitor_->last_garbage();
+      input.pending_bytes = commits_->pending_bytes();
+    }
     const absl::StatusOr<uint64_t> free =
         file_system_->FreeBytes(config_.data_dir);
     input.disk_free_bytes = free.ok() ? *free : 0;
@@ -710,6 +721,8 @@ class ServerImpl final : public Server {
   FileSystem* const file_system_;
   const Clock* const clock_;
   const Logger* const logger_;
+  ArchiveReader* const archive_;
+  // Null: the archive lies in an object store, and no frames are taken.
   const std::unique_ptr<Store> store_;
   IngestMetrics ingest_metrics_;
   ExportMetrics export_metrics_;
@@ -729,14 +742,16 @@ class ServerImpl final : public Server {
   WorkerPool pool_;
   WorkerPool quick_pool_;
   std::unique_ptr<WorkerPool> session_pool_;
+  // Null as `store_`.
   std::unique_ptr<CommitQueue> commits_;
   // Outlives the streams of the service.
   const std::unique_ptr<LaneServer> lanes_;
   AgentService agent_service_;
   ControlService control_service_;
   ArchiveService archive_service_;
-  Janitor janitor_;
-  Roller roller_;
+  // Null as `store_`.
+  std::unique_ptr<Janitor> janitor_;
+  std::unique_ptr<Roller> roller_;
   // Of a leaf.
   std::unique_ptr<Sealer> sealer_;
   std::unique_ptr<Uploader> uploader_;
@@ -767,9 +782,9 @@ class ServerImpl final : public Server {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
-    const ServerConfig& config, std::unique_ptr<Store> store,
-    FileSystem* file_system, const Clock* clock, const Logger* logger,
-    ObjectStore* objects, LeafQuestions* questions) {
+    const ServerConfig& config, ServedArchive archive, FileSystem* file_system,
+    const Clock* clock, const Logger* logger, ObjectStore* objects,
+    LeafQuestions* questions) {
   ServerImpl::Parts parts;
   if (!config.trigger_file.empty()) {
     RP_ASSIGN_OR_RETURN(const std::string json,
@@ -791,7 +806,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   events.path = absl::StrCat(config.data_dir, "/events.log");
   RP_ASSIGN_OR_RETURN(parts.events, EventLog::Open(events, file_system, clock));
   auto server =
-      std::make_unique<ServerImpl>(config, std::move(parts), std::move(store),
+      std::make_unique<ServerImpl>(config, std::move(parts), std::move(archive),
                                    file_system, clock, logger, questions);
   if (objects != nullptr) RP_RETURN_IF_ERROR(server->OpenUploader(objects));
   if (const absl::Status status = server->Listen(); !status.ok()) return status;

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,15 +19,35 @@
 
 namespace rankprobe {
 
+// The archive that a server answers from, and what it may write to it. What is
+// not `local` outlives the server.
+struct ServedArchive {
+  ServedArchive(ArchiveReader* archive, ArchiveUpkeep* maintenance,
+                RunRegistry* runs)
+      : reader(archive), upkeep(maintenance), registry(runs) {}
+  explicit ServedArchive(std::unique_ptr<Store> store)
+      : reader(store.get()),
+        upkeep(store.get()),
+        registry(store.get()),
+        local(std::move(store)) {}
+
+  ArchiveReader* reader;
+  ArchiveUpkeep* upkeep;
+  // Null: the server admits no ranks and switches nothing.
+  RunRegistry* registry;
+  // Null: the server takes no frames; the archive lies in an object store.
+  std::unique_ptr<Store> local;
+};
+
 class Server {
  public:
   virtual ~Server() = default;
 
-  // Takes the opened store. UNAVAILABLE when an address cannot be bound.
+  // UNAVAILABLE when an address cannot be bound.
   // `objects`: of a leaf, where what has ended is stored; outlives it.
-  // `questions`: of a root, by which its store asks leaves; outlives it.
+  // `questions`: of a root, by which its archive asks leaves; outlives it.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
-      const ServerConfig& config, std::unique_ptr<Store> store,
+      const ServerConfig& config, ServedArchive archive,
       FileSystem* file_system, const Clock* clock, const Logger* logger,
       ObjectStore* objects = nullptr, LeafQuestions* questions = nullptr);
 

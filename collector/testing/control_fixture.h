@@ -35,7 +35,8 @@ class ControlFixture : public TempDirTest {
     store_ = OpenStore();
     ControlPlane::Options options;
     options.events = events_.get();
-    control_ = std::make_unique<ControlPlane>(options, store_.get(), &clock_);
+    control_ = std::make_unique<ControlPlane>(options, store_.get(),
+                                              store_.get(), &clock_);
   }
 
   std::unique_ptr<EventLog> events_;

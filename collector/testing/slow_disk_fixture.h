@@ -71,7 +71,8 @@ class SlowDiskFixture : public ::testing::Test {
     events_ = *EventLog::Open(events, &fs_, &clock_);
     control.own_thread = true;
     control.events = events_.get();
-    control_ = std::make_unique<ControlPlane>(control, store_.get(), &clock_);
+    control_ = std::make_unique<ControlPlane>(control, store_.get(),
+                                              store_.get(), &clock_);
   }
   void Close() {
     control_.reset();

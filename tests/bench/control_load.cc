@@ -127,8 +127,8 @@ class Bench {
         events_.Note(event.has_gone() ? 0 : event.event().event_case());
         leaf.relay.Push(std::move(event));
       };
-      leaf.control =
-          std::make_unique<ControlPlane>(options, leaf.store.get(), &clock_);
+      leaf.control = std::make_unique<ControlPlane>(options, leaf.store.get(),
+                                                    leaf.store.get(), &clock_);
       RootLink::Options link;
       link.root = root_;
       link.leaf = leaf.name;

@@ -32,8 +32,8 @@ class ServerTest : public ::testing::Test {
     auto store = Store::Open(options, &fs_, &clock_);
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = store->get();
-    auto server =
-        Server::Start(config_, *std::move(store), &fs_, &clock_, &logger_);
+    auto server = Server::Start(config_, ServedArchive(*std::move(store)), &fs_,
+                                &clock_, &logger_);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }

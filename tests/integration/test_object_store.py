@@ -88,7 +88,7 @@ def test_a_stored_run_is_exported_without_a_collector(start, start_job, store_ur
     reader.cli("export", "--run", "training", "-o", tmp_path / "read")
     assert tree(tmp_path / "read") == tree(tmp_path / "own")
     refused = reader.cli("delete", "--run", "training", check=False)
-    assert refused.returncode != 0 and "a reader of" in refused.stderr, refused.stderr
+    assert refused.returncode != 0 and "is read-only" in refused.stderr, refused.stderr
 
 
 def test_what_is_deleted_in_the_store_is_not_seen_and_stays_deleted(start, start_job, store_url, tmp_path):
@@ -111,7 +111,7 @@ def test_what_is_deleted_in_the_store_is_not_seen_and_stays_deleted(start, start
         assert gone.returncode != 0 and "training" in gone.stderr, gone.stderr
     # What changes nothing in a store is refused in a line.
     refused = stored(store_url, "reindex", "--run", "training", check=False)
-    assert refused.returncode > 0 and "a reader of" in refused.stderr, refused
+    assert refused.returncode > 0 and "read-only archive" in refused.stderr, refused
     assert leaf.stop() == 0
 
 
@@ -166,7 +166,7 @@ def test_a_janitor_gives_the_space_back(start, start_job, tmp_path):
     janitors[0].cli("export", "--run", "kept", "-o", tmp_path / "after")
     assert tree(tmp_path / "after") == tree(tmp_path / "before")
     refused = janitors[0].cli("delete", "--run", "kept", check=False)
-    assert refused.returncode != 0 and "a reader of" in refused.stderr
+    assert refused.returncode != 0 and "is read-only" in refused.stderr
     # The leaf goes on, also where its logs were swept; without a grace period that may be three times in a pass.
     train(start_job, leaf, "again", 2, "statistics")
     for janitor in janitors:

@@ -99,7 +99,7 @@ READER = "collector/sealed/sealed_reader.cc"
 READER_LOG = "collector/sealed/sealed_log.cc"
 CLEANER = "collector/sealed/store_cleaner.cc"
 PLAN_LOG = "collector/sealed/plan_log.cc"
-ROOT_STORE = "collector/sealed/read_only_store.cc"
+ROOT_STORE = "collector/sealed/root_registry.h"
 ROOT_SERVICE = "collector/rpc/root_service.cc"
 UNITE = "collector/sealed/unite.cc"
 SWITCH = "collector/control/switch_operation.cc"
@@ -514,7 +514,7 @@ JANITOR = [
 LEDGER = [
     Mutant("lost-frames-are-not-noted", "ledger", "frames that another leaf had are noted as absent", "collector/rpc/agent_service.cc",
            """      if (const absl::Status status =
-              store_->NoteLostFrames(identity, first - 1);
+              registry_->NoteLostFrames(identity, first - 1);
           !status.ok())
         return status;
 """, NOTHING, Pytest("tests/integration/test_root.py::test_what_went_with_a_leaf_is_in_the_ledger")),
@@ -585,7 +585,7 @@ PRESSED = [
            """    waited_for_collector_ = false;
 """, Gtest("queue_test", "FrameQueueCreditTest.BlockWaitsOnceForRoom")),
     Mutant("nobody-tells-the-ranks", "pressure", "ranks hear of it while they are connected", "collector/server/server.cc",
-           """    commits_->TellPayloadCredit();
+           """    if (commits_ != nullptr) commits_->TellPayloadCredit();
 """, NOTHING, Gtest("collector_faults_test", "DiskPressureServerTest.ARankThatIsSilentHearsOfRoom")),
     Mutant("the-root-does-not-say-whose-disk", "pressure", "the root names the leaf whose disk is full", REGISTRY,
            """    if (leaf.disk.has_value()) *response.add_disks() = *leaf.disk;

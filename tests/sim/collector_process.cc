@@ -35,8 +35,8 @@ absl::StatusOr<std::unique_ptr<CollectorProcess>> CollectorProcess::Start(
   control.credit_bytes = options.credit_bytes;
   control.events = self->events_.get();
   control.own_thread = true;
-  self->control_ =
-      std::make_unique<ControlPlane>(control, self->store_.get(), clock);
+  self->control_ = std::make_unique<ControlPlane>(control, self->store_.get(),
+                                                  self->store_.get(), clock);
   if (options.watch_disk) {
     DiskPressure::Options pressure;
     pressure.directory = "/data";

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/control/plan_table.h"
+
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/monotonic_event.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+// A run's name has no zero byte, so rows beside its plan have one in their key.
+std::string KeyBeside(const std::string& run, const std::string& what) {
+  return absl::StrCat(run, std::string(1, '\0'), what);
+}
+
+std::string RankKey(const std::string& run, int64_t rank) {
+  return KeyBeside(run, absl::StrCat(rank));
+}
+
+std::string EpochKey(const std::string& run) { return KeyBeside(run, "epoch"); }
+
+std::string TriggersKey(const std::string& run) {
+  return KeyBeside(run, "watch");
+}
+
+}  // namespace
+
+struct PlanTable::AwaitedSave {
+  std::function<void()> when_saved;
+  // It survives this process, or has failed.
+  MonotonicEvent written;
+  // Nothing more is heard of it.
+  MonotonicEvent settled;
+  std::atomic<bool> ending{false};
+  // `status` says how.
+  MonotonicEvent over;
+  absl::Status status;
+
+  // The first call decides; all return when that is done.
+  void End(const absl::Status& how) {
+    if (ending.exchange(true)) return over.Wait();
+    if (how.ok()) when_saved();
+    status = how;
+    over.Set();
+  }
+};
+
+absl::StatusOr<std::optional<v1::PlanSpec>> PlanTable::Load(
+    const std::string& key) {
+  if (registry_ == nullptr) return std::optional<v1::PlanSpec>();
+  return registry_->LoadPlan(key);
+}
+
+absl::StatusOr<std::optional<v1::PlanSpec>> PlanTable::ForRun(
+    const std::string& run) {
+  return Load(run);
+}
+
+absl::StatusOr<std::optional<v1::PlanSpec>> PlanTable::ForRank(
+    const std::string& run, int64_t rank) {
+  return Load(RankKey(run, rank));
+}
+
+absl::StatusOr<uint64_t> PlanTable::HighestEpoch(const std::string& run) {
+  RP_ASSIGN_OR_RETURN(const std::optional<v1::PlanSpec> row,
+                      Load(EpochKey(run)));
+  return row.has_value() ? row->epoch() : 0;
+}
+
+absl::StatusOr<std::optional<std::string>> PlanTable::Triggers(
+    const std::string& run) {
+  RP_ASSIGN_OR_RETURN(const std::optional<v1::PlanSpec> row,
+                      Load(TriggersKey(run)));
+  if (!row.has_value()) return std::optional<std::string>();
+  return row->config_json();
+}
+
+PlanTable::Rows PlanTable::NewPlan(const std::string& run,
+                                   const v1::PlanSpec& spec,
+                                   const std::vector<int64_t>& ranks) {
+  // First: what is saved without the rest is an epoch that nobody gets.
+  Rows rows;
+  rows.emplace_back(EpochKey(run), v1::PlanSpec())
+      .second.set_epoch(spec.epoch());
+  if (ranks.empty()) rows.emplace_back(run, spec);
+  for (const int64_t rank : ranks) rows.emplace_back(RankKey(run, rank), spec);
+  return rows;
+}
+
+PlanTable::Rows PlanTable::RunPlan(const std::string& run,
+                                   const v1::PlanSpec& spec) {
+  return {{run, spec}};
+}
+
+PlanTable::Rows PlanTable::RankPlan(const std::string& run, int64_t rank,
+                                    const v1::PlanSpec& spec) {
+  return {{RankKey(run, rank), spec}};
+}
+
+PlanTable::Rows PlanTable::TriggerRows(const std::string& run,
+                                       const std::string& json) {
+  v1::PlanSpec row;
+  row.set_config_json(json);
+  return {{TriggersKey(run), row}};
+}
+
+absl::Status PlanTable::SaveRows(const Rows& rows) {
+  if (registry_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "this collector serves a read-only archive: it has no ranks, and saves "
+        "no plans and no triggers");
+  }
+  for (const auto& [key, spec] : rows)
+    RP_RETURN_IF_ERROR(registry_->SavePlan(key, spec));
+  return absl::OkStatus();
+}
+
+void PlanTable::Save(Rows rows, Saved saved) {
+  queue_->Add([this, rows = std::move(rows), saved = std::move(saved)] {
+    const absl::Status status = SaveRows(rows);
+    saved(status, /*synced=*/false);
+    if (status.ok()) saved(registry_->SyncPlans(), /*synced=*/true);
+  });
+}
+
+void PlanTable::SaveLater(std::function<Rows()> rows) {
+  queue_->Add([this, rows = std::move(rows)] {
+    // The archive says itself that it has failed.
+    if (SaveRows(rows()).ok()) registry_->SyncPlans().IgnoreError();
+  });
+}
+
+std::shared_ptr<PlanTable::AwaitedSave> PlanTable::QueueSave(
+    Rows rows, std::function<void()> when_saved) {
+  auto save = std::make_shared<AwaitedSave>();
+  save->when_saved = std::move(when_saved);
+  Save(std::move(rows), [save](const absl::Status& status, bool synced) {
+    if (status.ok() && !synced) return save->written.Set();
+    // Nothing that is saved later may be decided before this is.
+    save->End(status);
+    save->written.Set();
+    save->settled.Set();
+  });
+  return save;
+}
+
+absl::Status PlanTable::Await(const std::shared_ptr<AwaitedSave>& save) {
+  queue_->RunQueued();
+  save->written.Wait();
+  if (!save->settled.WaitFor(sync_wait_)) save->End(absl::OkStatus());
+  save->over.Wait();
+  return save->status;
+}
+
+}  // namespace rankprobe
