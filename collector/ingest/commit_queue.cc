@@ -27,6 +27,10 @@ void AddNoRoom(uint64_t sequence, v1::UploadAck* ack) {
   refused->set_reason(kNoRoom);
 }
 
+bool IsLast(const v1::PayloadChunk& chunk) {
+  return chunk.offset_bytes() + chunk.data().size() >= chunk.length_bytes();
+}
+
 }  // namespace
 
 CommitQueue::CommitQueue(const Options& options, FrameStore* store,
@@ -238,12 +242,12 @@ std::vector<CommitQueue::Taken> CommitQueue::Take() {
   return taken;
 }
 
-void CommitQueue::ReleaseBytes(const Taken& t) {
+void CommitQueue::ReleaseBytes(Upload* upload, const Pending& pending) {
   // A failed sync may have forgotten all that was pending.
-  pending_ -= std::min(pending_, t.pending.size.memory);
-  t.upload->backlog -= std::min(t.upload->backlog, t.pending.size.memory);
-  control_->NoteReceived(t.upload->session, 0,
-                         -static_cast<int64_t>(t.pending.size.memory));
+  pending_ -= std::min(pending_, pending.size.memory);
+  upload->backlog -= std::min(upload->backlog, pending.size.memory);
+  control_->NoteReceived(upload->session, 0,
+                         -static_cast<int64_t>(pending.size.memory));
 }
 
 FrameToStore CommitQueue::ToStore(const Taken& taken) {
@@ -293,23 +297,44 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
       bad[t.upload] = status;
     }
     absl::MutexLock lock(&mutex_);
-    pending_ -= std::min(pending_, t.pending.size.memory);
-    t.upload->backlog -= std::min(t.upload->backlog, t.pending.size.memory);
+    ReleaseBytes(t.upload.get(), t.pending);
   }
   AckAll(done);
   for (const auto& [upload, status] : bad) {
     {
       absl::MutexLock lock(&mutex_);
       for (const Pending& pending : upload->frames)
-        pending_ -= std::min(pending_, pending.size.memory);
-      upload->backlog = 0;
+        ReleaseBytes(upload.get(), pending);
       upload->frames.clear();
     }
     upload->listener.end(status);
   }
 }
 
+std::vector<bool> CommitQueue::FindStored(const std::vector<Taken>& taken) {
+  bool leased = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    leased = !leases_.empty();
+  }
+  std::vector<bool> stored(taken.size());
+  for (size_t i = 0; i < taken.size(); ++i) {
+    if (!taken[i].pending.frame->has_chunk()) continue;
+    const v1::PayloadChunk& chunk = taken[i].pending.frame->chunk();
+    // Nobody asks whether the last chunk made its payload whole if nobody waits
+    // for one.
+    if (IsLast(chunk) && !leased) continue;
+    stored[i] = store_->KeepPayload(taken[i].upload->identity.run(),
+                                    chunk.digest(), chunk.length_bytes());
+  }
+  return stored;
+}
+
 void CommitQueue::AckAll(const std::vector<Taken>& taken) {
+  // Before the lock is taken: the store's own lock may be held while the disk
+  // works. Leases are granted by this thread only, so what is not awaited now is
+  // not awaited below.
+  const std::vector<bool> stored = FindStored(taken);
   std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
   std::vector<std::shared_ptr<Upload>> resumed;
   const uint64_t credit = CreditNow();
@@ -320,8 +345,9 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
       unsynced_ = true;
       unsynced_came_.NotifyAll();
     }
-    for (const Taken& t : taken) {
-      ReleaseBytes(t);
+    for (size_t i = 0; i < taken.size(); ++i) {
+      const Taken& t = taken[i];
+      ReleaseBytes(t.upload.get(), t.pending);
       unsynced_bytes_ += t.pending.size.encoded;
       t.upload->committed =
           std::max(t.upload->committed, t.pending.frame->sequence());
@@ -335,18 +361,14 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
       if (t.pending.no_room) AddNoRoom(t.pending.frame->sequence(), &ack);
       if (!t.pending.frame->has_chunk()) continue;
       const v1::PayloadChunk& chunk = t.pending.frame->chunk();
-      const std::string& run = t.upload->identity.run();
-      const bool last =
-          chunk.offset_bytes() + chunk.data().size() >= chunk.length_bytes();
+      const bool last = IsLast(chunk);
       const std::string& digest =
           t.content_digest.empty() ? chunk.digest() : t.content_digest;
       if (!last && !leases_.empty()) {
         leases_.Progress(t.upload->sharing, digest, chunk.length_bytes(),
                          clock_->MonotonicNanos());
       }
-      if ((last && leases_.empty()) ||
-          !store_->KeepPayload(run, chunk.digest(), chunk.length_bytes()))
-        continue;
+      if (!stored[i]) continue;
       // The rest of a payload that is whole need not come.
       if (!last) ack.add_have_digests(digest);
       for (const uint64_t id : leases_.OnComplete(t.upload->sharing, digest,

@@ -152,8 +152,9 @@ class CommitQueue {
   void Run();
   // Nobody listens to it any more; `acks` are for those who send in its stead.
   void Retire(uint64_t id, Acks* acks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // It is done with: its bytes make room.
-  void ReleaseBytes(const Taken& taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The frame no longer waits for the disk; the control plane is told too.
+  void ReleaseBytes(Upload* upload, const Pending& pending)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells those who are to send what others have promised and not sent.
   void HandOnClaims();
   // Takes offers out and answers them.
@@ -182,6 +183,9 @@ class CommitQueue {
   void CommitOneByOne(std::vector<Taken>* taken);
   // Commits the frame's number without what it holds.
   absl::Status CommitRefused(const absl::Status& why, Taken* taken);
+  // Which of the taken chunks belong to a payload that the store has as a whole.
+  // False also where nobody needs to know.
+  std::vector<bool> FindStored(const std::vector<Taken>& taken);
   void AckAll(const std::vector<Taken>& taken);
   void RunSync();
   void SyncNow();

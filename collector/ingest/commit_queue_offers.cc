@@ -69,7 +69,7 @@ void CommitQueue::AnswerOffers(std::vector<Taken>* taken) {
       }
     }
     absl::MutexLock lock(&mutex_);
-    ReleaseBytes(t);
+    ReleaseBytes(t.upload.get(), t.pending);
   }
   *taken = std::move(rest);
   for (const auto& [upload, ack] : acks) upload->listener.ack(ack);

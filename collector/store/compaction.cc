@@ -64,6 +64,13 @@ absl::Status ReadChunks(StoreHooks* store, std::vector<LiveChunk>* chunks,
   return absl::OkStatus();
 }
 
+// The outcome of a sync that was made without the store's lock, so that ingest and
+// offers go on meanwhile. A failure ends the store's writing as one under it.
+absl::Status WithoutLock(StoreHooks* store, const absl::Status& synced) {
+  if (synced.ok()) return synced;
+  return store->Exclusive([&] { return synced; });
+}
+
 // Copies chunks to the newest segment and points the index at the copies.
 absl::Status MoveChunks(StoreHooks* store, const std::vector<LiveChunk>& chunks,
                         CompactResult* result) {
@@ -84,11 +91,15 @@ absl::Status MoveChunks(StoreHooks* store, const std::vector<LiveChunk>& chunks,
     appends[i].crc32c = Crc32c(chunks[i].data);
     result->bytes_copied += chunks[i].data.size();
   }
+  std::vector<v1::ChunkRow> rows;
+  RP_RETURN_IF_ERROR(store->Exclusive([&]() -> absl::Status {
+    RP_ASSIGN_OR_RETURN(rows, store->payloads()->Append(appends));
+    return absl::OkStatus();
+  }));
+  // The copies must be safe before the originals may go. After a crash here they
+  // are bytes that no row names, which a later compaction frees.
+  RP_RETURN_IF_ERROR(WithoutLock(store, store->payloads()->Sync()));
   return store->Exclusive([&]() -> absl::Status {
-    RP_ASSIGN_OR_RETURN(const std::vector<v1::ChunkRow> rows,
-                        store->payloads()->Append(appends));
-    // The copies must be safe before the originals may go.
-    RP_RETURN_IF_ERROR(store->payloads()->Sync());
     std::unique_ptr<IndexBatch> batch = store->index()->NewBatch();
     for (size_t i = 0; i < chunks.size(); ++i) {
       batch->Put(keys::Segment(rows[i].segment()), "");
@@ -217,9 +228,8 @@ absl::StatusOr<CompactResult> CompactSegments(StoreHooks* store,
     if (!some.empty()) RP_RETURN_IF_ERROR(MoveChunks(store, some, &result));
   }
   // One sync makes all moves and deletions safe; only then may the files go.
-  RP_RETURN_IF_ERROR(store->Exclusive([&] {
-    return store->index()->Write(store->index()->NewBatch(), /*sync=*/true);
-  }));
+  RP_RETURN_IF_ERROR(WithoutLock(
+      store, store->index()->Write(store->index()->NewBatch(), /*sync=*/true)));
   // What is still named stays, whatever was reckoned above.
   if (!chunks.empty()) {
     RP_RETURN_IF_ERROR(ForEachChunk(

@@ -3,11 +3,13 @@
 // what was not synced, and fills up.
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "collector/store/store.h"
 #include "collector/testing/frames.h"
+#include "common/base/monotonic_event.h"
 #include "common/testing/fault_file_system.h"
 #include "gtest/gtest.h"
 
@@ -280,6 +282,50 @@ TEST_F(StoreFaultTest, WhoComesWhenThereIsRoomAgainOpensTheIndex) {
   fs_.SetCapacity(UINT64_MAX);
   EXPECT_TRUE(
       (*store)->OpenIncarnation(testing::MakeIdentity("other", 0, 77)).ok());
+}
+
+// Segments are rewritten beside ingest: while the disk syncs the copies, frames
+// are committed, and while it syncs anything, offers of payloads are answered.
+// (LevelDB lets no write pass one that it syncs.)
+TEST_F(StoreFaultTest, IngestDoesNotWaitForTheSyncOfACompaction) {
+  auto store = Open();
+  ASSERT_TRUE(store.ok()) << store.status();
+  ASSERT_TRUE((*store)->Commit(frames_.All()).ok());
+  clock_.Advance(absl::Hours(1));
+  DeleteOptions deletion{"run", std::set<int64_t>{0, 2, 3}, {}};
+  deletion.reclaim = false;
+  ASSERT_TRUE((*store)->Delete(deletion).ok());
+  const std::string kept = PayloadOf(1);
+  int probes = 0;
+  std::vector<std::thread> late;
+  fs_.SetDelay([&](const std::string& op) {
+    if (op != "Sync" || !late.empty()) return;
+    auto* const committed = new MonotonicEvent;
+    std::thread ingest([&, number = ++probes, committed] {
+      if (number == 1) {
+        Frames frames(MakeIdentity("other", 0, 100));
+        frames.AddBatch(0)->add_records()->mutable_call()->set_entry("e");
+        EXPECT_TRUE((*store)->OpenIncarnation(frames.identity()).ok());
+        EXPECT_TRUE((*store)->Commit(frames.All()).ok());
+      }
+      EXPECT_TRUE((*store)->KeepPayload("run", DigestOf(kept), kept.size()));
+      committed->Set();
+    });
+    if (committed->WaitFor(absl::Seconds(60))) {
+      ingest.join();
+      delete committed;
+    } else {
+      late.push_back(std::move(ingest));
+    }
+  });
+  const auto garbage = (*store)->CollectGarbage({});
+  fs_.SetDelay(nullptr);
+  for (std::thread& thread : late) thread.join();
+  ASSERT_TRUE(garbage.ok()) << garbage.status();
+  EXPECT_GT(garbage->bytes_copied, 0u);
+  EXPECT_GE(probes, 2);
+  EXPECT_TRUE(late.empty()) << "something waited for a sync";
+  ExpectSound(store->get());
 }
 
 }  // namespace
