@@ -111,7 +111,7 @@ run_shard() {
 
 counts_reset
 phase "Packages" prepare
-[ -z "$ci" ] || phase "Static checks" static_checks format graph shell ruff tsc eslint page
+[ -z "$ci" ] || phase "Static checks" static_checks format graph complexity shell ruff tsc eslint page
 if [ ${#targets[@]} -gt 0 ] || [ -n "$needs_venv" ]; then phase "Release build" build_release; fi
 if [ ${#sanitized[@]} -gt 0 ]; then phase "Sanitizer build" build_sanitized; fi
 [ -z "$ci" ] || phase "mypy" static_checks mypy

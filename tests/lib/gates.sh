@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What needs no build: format, include graph, shellcheck, ruff, mypy, tsc, eslint and the unit tests of the page's logic.
+# What needs no build: format, include graph, complexity, shellcheck, ruff, mypy, tsc, eslint and the unit tests of the page's logic.
 #   tests/lib/gates.sh [GATE..]
 # A gate that was clean is not run again before a file of its changes; what they know of earlier runs and their tools lie in
 # ${XDG_CACHE_HOME:-~/.cache}/rankprobe. mypy reads the types of the tests' PyTorch,
@@ -20,6 +20,7 @@ files_of() {
   case $1 in
     format) files '*.cc' '*.h' .clang-format ;;
     graph) files '*.cc' '*.h' docs/design.md tests/lib/include_graph.py ;;
+    complexity) files '*.cc' '*.h' tests/lib/complexity.py tests/lib/complexity.tsv ;;
     shell) files '*.sh' '*.postinst' '*.sbatch' .ci/run .shellcheckrc ;;
     ruff) files '*.py' '*.pyi' ruff.toml ;;
     mypy) files 'agent/python/*.py' 'agent/python/*.pyi' agent/python/pyproject.toml ;;
@@ -40,6 +41,7 @@ run_format() {
   cp "$now" "$before"
 }
 run_graph() { python3 tests/lib/include_graph.py; }
+run_complexity() { "$tools/python" tests/lib/complexity.py; }
 run_shell() { files '*.sh' '*.postinst' '*.sbatch' .ci/run | xargs -P 2 -n 12 shellcheck -S warning; }
 run_ruff() { "$tools/ruff" check --cache-dir "$known/ruff" --output-format concise; }
 run_mypy() {
@@ -80,7 +82,7 @@ gate() {
 
 # The tools of the gates that are asked for.
 prepare() {
-  if [[ " $* " =~ \ (ruff|mypy|tsc|eslint|page)\  ]]; then
+  if [[ " $* " =~ \ (complexity|ruff|mypy|tsc|eslint|page)\  ]]; then
     make_venv "$cache/venv-gates" "${GATES_REQUIREMENTS[@]}"
     tools=$cache/venv-gates/bin
     export PATH=$tools:$PATH
@@ -103,7 +105,7 @@ prepare() {
 
 gates=("$@")
 # The long ones first.
-[ $# -gt 0 ] || gates=(mypy format eslint tsc shell page ruff graph)
+[ $# -gt 0 ] || gates=(mypy format eslint tsc complexity shell page ruff graph)
 prepare "${gates[@]}"
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT

