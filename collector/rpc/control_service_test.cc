@@ -11,6 +11,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "collector/rpc/worker_pool.h"
+#include "collector/store/store.h"
 #include "common/base/clock.h"
 #include "common/base/logger.h"
 #include "common/testing/fault_file_system.h"

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "collector/server/http_text_server.h"
+#include "collector/server/metrics_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -138,27 +138,34 @@ TEST(MetricsTest, ValuesAreThereWhereSomebodyAskedForThem) {
   EXPECT_THAT(text, Not(HasSubstr("Mean"))) << "what is not there is not 0";
 }
 
-TEST(HttpTextServerTest, AnswersItsPathOnly) {
-  const auto server =
-      HttpTextServer::Start("127.0.0.1", 0, "/metrics", [] { return "a 1\n"; });
+TEST(MetricsServerTest, AnswersItsPathOnly) {
+  const auto text = [] { return "a 1\n"; };
+  const auto server = StartMetrics("127.0.0.1", 0, text);
   ASSERT_TRUE(server.ok()) << server.status();
-  const std::string answer =
-      Ask((*server)->port(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
-  EXPECT_THAT(answer, HasSubstr("\r\n\r\na 1\n"));
-  EXPECT_THAT(Ask((*server)->port(), "GET /metricsx HTTP/1.1\r\n\r\n"),
-              StartsWith("HTTP/1.1 404"));
-  EXPECT_THAT(Ask((*server)->port(), "POST /metrics HTTP/1.1\r\n\r\n"),
-              StartsWith("HTTP/1.1 404"));
-  EXPECT_FALSE(HttpTextServer::Start("127.0.0.1", (*server)->port(), "/", [] {
-                 return "";
-               }).ok());
-  EXPECT_EQ(HttpTextServer::Start("localhost", 0, "/", [] { return ""; })
-                .status()
-                .code(),
+  const auto ask = [&](const std::string& line) {
+    return Ask((*server)->port(),
+               absl::StrCat(line, " HTTP/1.1\r\nConnection: close\r\n\r\n"));
+  };
+  EXPECT_THAT(ask("GET /metrics"), StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(ask("GET /metrics?a=b"), HasSubstr("\r\n\r\na 1\n"));
+  EXPECT_THAT(ask("GET /metricsx"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(ask("POST /metrics"), StartsWith("HTTP/1.1 404"));
+  EXPECT_FALSE(StartMetrics("127.0.0.1", (*server)->port(), text).ok());
+  EXPECT_EQ(StartMetrics("localhost", 0, text).status().code(),
             absl::StatusCode::kInvalidArgument);
   // A head without an end costs its own connection.
-  EXPECT_EQ(Ask((*server)->port(), std::string(9000, 'x')), "");
+  EXPECT_THAT(Ask((*server)->port(), std::string(9000, 'x')),
+              Not(HasSubstr("200")));
+}
+
+// Prometheus is on another machine, and knows this one by a name of its own.
+TEST(MetricsServerTest, AnswersOnEveryAddressAndByEveryName) {
+  const auto server = StartMetrics("0.0.0.0", 0, [] { return "a 1\n"; });
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(Ask((*server)->port(),
+                  "GET /metrics HTTP/1.1\r\nHost: node7.cluster:9\r\n"
+                  "Connection: close\r\n\r\n"),
+              HasSubstr("\r\n\r\na 1\n"));
 }
 
 }  // namespace

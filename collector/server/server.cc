@@ -34,10 +34,10 @@
 #include "collector/sealed/sealer.h"
 #include "collector/server/connection_gate.h"
 #include "collector/server/descriptor_limit.h"
-#include "collector/server/http_text_server.h"
 #include "collector/server/janitor.h"
 #include "collector/server/leaf_answers.h"
 #include "collector/server/metrics.h"
+#include "collector/server/metrics_server.h"
 #include "collector/server/own_addresses.h"
 #include "collector/server/page_dumps.h"
 #include "collector/server/roller.h"
@@ -289,9 +289,9 @@ class ServerImpl final : public Server {
     if (config_.metrics_port >= 0) {
       RP_ASSIGN_OR_RETURN(
           metrics_server_,
-          HttpTextServer::Start(config_.metrics_host,
-                                static_cast<int>(config_.metrics_port),
-                                "/metrics", [this] { return Metrics(); }));
+          StartMetrics(config_.metrics_host,
+                       static_cast<uint16_t>(config_.metrics_port),
+                       [this] { return Metrics(); }));
       logger_->Info("metrics",
                     {{"port", absl::StrCat(metrics_server_->port())}});
     }
@@ -761,7 +761,7 @@ class ServerImpl final : public Server {
   LeafQuestions* const questions_;
   std::unique_ptr<LeafRegistry> leaves_;
   std::unique_ptr<RootService> root_service_;
-  std::unique_ptr<HttpTextServer> metrics_server_;
+  std::unique_ptr<HttpServer> metrics_server_;
   std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<ConnectionGate> gate_;
   std::unique_ptr<Auditor> auditor_;

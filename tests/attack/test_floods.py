@@ -285,7 +285,8 @@ def test_n05_the_metrics_port_answers_beside_slow_peers(start_daemon):
     # Each is cut off.
     for s in slow:
         s.settimeout(harness.SOON)
-        assert s.recv(1 << 16) == b""
+        while said := s.recv(1 << 16):
+            assert b"200 OK" not in said
 
 
 def test_n10_refused_calls_do_not_fill_the_log(secured):

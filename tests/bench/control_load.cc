@@ -31,6 +31,7 @@
 #include "collector/control/control_plane.h"
 #include "collector/control/relay_queue.h"
 #include "collector/server/root_link.h"
+#include "collector/store/store.h"
 #include "common/base/logger.h"
 #include "common/base/monotonic_event.h"
 #include "common/base/monotonic_time.h"

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/control/control_plane.h"
+#include "collector/store/store.h"
 #include "common/filter/record_filter.h"
 #include "tests/fuzz/pieces.h"
 
@@ -53,7 +54,8 @@ class Play {
     ControlPlane::Options options;
     options.events = events_.get();
     options.max_sessions = 8;
-    control_ = std::make_unique<ControlPlane>(options, TheStore(), &clock_);
+    control_ = std::make_unique<ControlPlane>(options, TheStore(), TheStore(),
+                                              &clock_);
   }
   ~Play() { control_->Shutdown(); }
 

@@ -64,7 +64,8 @@ absl::StatusOr<std::unique_ptr<CollectorProcess>> CollectorProcess::Start(
     return pool->Run(std::move(task), bytes);
   };
   self->agents_ = std::make_unique<AgentService>(
-      agents, self->control_.get(), self->commits_.get(), self->store_.get());
+      agents, self->control_.get(), self->commits_.get(), self->store_.get(),
+      self->store_.get());
   self->ticker_ = ServiceThread([process = self.get()] { process->Tick(); });
   return self;
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/archive/ledger.h"
+#include "collector/store/store.h"
 
 namespace rankprobe::sim {
 namespace {

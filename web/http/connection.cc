@@ -163,9 +163,11 @@ void Connection::OnHead(Error error) {
   for (const auto& field : message) {
     head.fields.emplace_back(View(field.name_string()), View(field.value()));
   }
-  if (const auto refusal = WhyRefused(head, room_.rules)) {
-    Refuse(*refusal);
-    return;
+  if (!room_.options.for_everybody) {
+    if (const auto refusal = WhyRefused(head, room_.rules)) {
+      Refuse(*refusal);
+      return;
+    }
   }
   token_ = TokenOf(head).value_or("");
   if (IsApi(head)) proven_ = true;
