@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -61,6 +62,25 @@ std::optional<std::string> UnknownWord(const CLI::App& root) {
     app = chosen.front();
     absl::StrAppend(&path, app->get_name(), " ");
   }
+}
+
+// CLI11's message, with a required argument named as in the line of usage and not
+// by the flag that it may be given with as well.
+std::string WhatIsWrong(const CLI::App& root, const CLI::ParseError& error) {
+  std::string what =
+      absl::StrReplaceAll(std::string(error.what()), {{"\n", " "}});
+  const CLI::App* app = &root;
+  while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
+  for (const CLI::Option* const option : app->get_options()) {
+    if (option->get_positional() && !option->get_lnames().empty() &&
+        what ==
+            absl::StrCat("--", option->get_lnames().front(), " is required")) {
+      return absl::StrCat(
+          absl::AsciiStrToUpper(option->get_name(/*positional=*/true)),
+          " is required");
+    }
+  }
+  return what;
 }
 
 int NotKnown(const std::string& what) {
@@ -113,10 +133,7 @@ int Main(int argc, char** argv) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
     if (const auto unknown = UnknownWord(app)) return NotKnown(*unknown);
-    Print(
-        stderr, "rankprobe: %s (see --help)\n",
-        absl::StrReplaceAll(std::string(error.what()), {{"\n", " "}}).c_str());
-    return kBadUsage;
+    return NotKnown(WhatIsWrong(app, error));
   }
   if (const auto address = ParseHostPort(globals.collector, /*min_port=*/1);
       !address.ok()) {

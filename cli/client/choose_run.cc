@@ -33,11 +33,11 @@ absl::StatusOr<std::string> ChooseRun(const Client& client,
         unknown == NewRun::kOffer ? "; --create for one that is to come" : ""));
     return named;
   }
-  grpc::ClientContext context;
-  client.Prepare(&context);
   v1::ListAgentsResponse agents;
-  RP_RETURN_IF_ERROR(
-      client.ToStatus(client.control->ListAgents(&context, {}, &agents)));
+  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+    return client.control->ListAgents(context, v1::ListAgentsRequest(),
+                                      &agents);
+  }));
   std::set<std::string> runs;
   for (const v1::AgentInfo& agent : agents.agents()) {
     if (agent.connected()) runs.insert(agent.identity().run());

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "cli/client/away_notes.h"
+#include "common/rpc/damaged_answers.h"
 #include "common/rpc/grpc_channel.h"
 #include "rankprobe/v1/archive.grpc.pb.h"
 #include "rankprobe/v1/control.grpc.pb.h"
@@ -63,6 +64,26 @@ class Client {
     v1::GetConfigResponse ignored;
     // What it answers does not matter: the call after it tells.
     (void)control->GetConfig(&context, v1::GetConfigRequest(), &ignored);
+  }
+
+  // Makes `call(&context)`, which only reads: once more where something was damaged
+  // on the way.
+  template <typename Call>
+  absl::Status Ask(const Call& call) const {
+    return ToStatus(AskAgain([&] {
+      grpc::ClientContext context;
+      Prepare(&context);
+      return call(&context);
+    }));
+  }
+  // One that changes something: once more where the request was damaged.
+  template <typename Call>
+  absl::Status Act(const Call& call, double extra_seconds = 0) const {
+    return ToStatus(ActAgain([&] {
+      grpc::ClientContext context;
+      Prepare(&context, extra_seconds);
+      return call(&context);
+    }));
   }
 
   // In our words; what to do about it is said where that can be known.

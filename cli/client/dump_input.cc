@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "cli/client/answer_stream.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/export_receiver.h"
 #include "cli/output/output.h"
@@ -79,15 +80,16 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
                       ExportFiles::Open(file_system_, directory,
                                         StagedTree::Leftovers::kDelete));
   const Client client(globals);
-  grpc::ClientContext context;
-  client.Prepare(&context, kLongestExportSeconds);
-  const auto reader = client.archive->Export(&context, request);
+  AnswerStream<v1::ExportEvent> reader(
+      client, kLongestExportSeconds, [&](grpc::ClientContext* context) {
+        return client.archive->Export(context, request);
+      });
   v1::ExportEvent event;
   absl::Status written;
   bool done_came = false;
   Progress progress(Progress::StyleFor(globals.json, Progress::Style::kNone),
                     absl::StrCat("run:", run));
-  while (written.ok() && reader->Read(&event)) {
+  while (written.ok() && reader.Read(&event)) {
     if (event.has_progress()) {
       progress.Show(event.progress().files_done(),
                     event.progress().files_total());
@@ -99,8 +101,8 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   }
   // Finish would wait for a stream that nobody reads any more. It says then
   // that the call was cancelled; why, `written` says.
-  if (!written.ok()) context.TryCancel();
-  const absl::Status status = client.ToStatus(reader->Finish());
+  if (!written.ok()) reader.Cancel();
+  const absl::Status status = reader.Finish();
   RP_RETURN_IF_ERROR(written);
   RP_RETURN_IF_ERROR(status);
   RP_RETURN_IF_ERROR(CheckWhole(done_came));

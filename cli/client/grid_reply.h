@@ -4,10 +4,8 @@
 #ifndef RANKPROBE_CLI_CLIENT_GRID_REPLY_H_
 #define RANKPROBE_CLI_CLIENT_GRID_REPLY_H_
 
-#include <grpcpp/grpcpp.h>
-
 #include "absl/status/status.h"
-#include "cli/client/client.h"
+#include "cli/client/answer_stream.h"
 #include "common/base/status_macros.h"
 #include "rankprobe/v1/query.pb.h"
 
@@ -17,8 +15,7 @@ namespace rankprobe {
 // a row that has not so many columns. DATA_LOSS for what is no such answer: a
 // collector may send anything.
 template <typename Reply, typename TakeHead, typename TakeRow>
-absl::Status ReadGridReply(const Client& client, grpc::ClientContext* context,
-                           grpc::ClientReader<Reply>* reader,
+absl::Status ReadGridReply(AnswerStream<Reply>* reader,
                            const TakeHead& take_head, const TakeRow& take_row) {
   bool has_head = false;
   int columns = 0;
@@ -31,11 +28,11 @@ absl::Status ReadGridReply(const Client& client, grpc::ClientContext* context,
       take_head(head);
     } else if (!has_head || !reply.has_row() ||
                !take_row(reply.row(), columns)) {
-      context->TryCancel();
+      reader->Cancel();
       return absl::DataLossError("the collector's answer cannot be read");
     }
   }
-  RP_RETURN_IF_ERROR(client.ToStatus(reader->Finish()));
+  RP_RETURN_IF_ERROR(reader->Finish());
   if (!has_head)
     return absl::DataLossError("the collector's answer has no beginning");
   return absl::OkStatus();

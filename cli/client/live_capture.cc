@@ -32,11 +32,10 @@ absl::StatusOr<std::vector<v1::AgentInfo>> Connected(const Client& client,
                                                      const std::string& run) {
   v1::ListAgentsRequest request;
   request.set_run(run);
-  grpc::ClientContext context;
-  client.Prepare(&context);
   v1::ListAgentsResponse response;
-  RP_RETURN_IF_ERROR(client.ToStatus(
-      client.control->ListAgents(&context, request, &response)));
+  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+    return client.control->ListAgents(context, request, &response);
+  }));
   std::vector<v1::AgentInfo> out;
   for (const v1::AgentInfo& agent : response.agents()) {
     if (agent.connected()) out.push_back(agent);
@@ -74,11 +73,12 @@ absl::StatusOr<v1::SwitchResult> Switch(const Client& client,
   request.mutable_options()->set_for_steps(for_steps);
   request.mutable_options()->set_no_wait(true);
   client.Introduce(config.size());
-  grpc::ClientContext context;
-  client.Prepare(&context, 10);
   v1::SwitchResult result;
-  RP_RETURN_IF_ERROR(client.ToStatus(
-      client.control->SetDumpEnable(&context, request, &result)));
+  RP_RETURN_IF_ERROR(client.Act(
+      [&](grpc::ClientContext* context) {
+        return client.control->SetDumpEnable(context, request, &result);
+      },
+      10));
   return result;
 }
 
@@ -135,11 +135,10 @@ absl::Status WaitForStep(const Client& client, const State& state, int64_t step,
     request.set_run(state.request.run);
     request.set_after_step(step - 1);
     request.set_limit(1);
-    grpc::ClientContext context;
-    client.Prepare(&context);
     v1::ListStepsResponse response;
-    RP_RETURN_IF_ERROR(client.ToStatus(
-        client.archive->ListSteps(&context, request, &response)));
+    RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+      return client.archive->ListSteps(context, request, &response);
+    }));
     std::set<int64_t> missing = state.pids;
     for (const v1::StepInfo& info : response.steps()) {
       if (info.step() == step && info.complete()) missing.erase(info.pid());
@@ -227,10 +226,9 @@ absl::StatusOr<int64_t> CaptureCalls(const Client& client,
     RP_RETURN_IF_ERROR(ReadAgents(client, &state));
     v1::GetConfigRequest request;
     request.set_run(run.run);
-    grpc::ClientContext context;
-    client.Prepare(&context);
-    RP_RETURN_IF_ERROR(client.ToStatus(
-        client.control->GetConfig(&context, request, &state.before)));
+    RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+      return client.control->GetConfig(context, request, &state.before);
+    }));
     RP_ASSIGN_OR_RETURN(state.config,
                         CaptureConfig(state.before.config_json(), run.calls));
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "cli/client/answer_stream.h"
 #include "cli/client/grid_reply.h"
 #include "common/base/status_macros.h"
 
@@ -27,13 +28,13 @@ constexpr size_t kMostRanks = 64;
 absl::Status ReadGrid(const Client& client, const v1::QueryGridRequest& request,
                       v1::GridHead* head,
                       absl::FunctionRef<void(const v1::GridRow&)> take) {
-  grpc::ClientContext context;
   // The collector goes through the records of the steps, however many.
-  client.Prepare(&context, /*extra_seconds=*/3600);
-  const auto reader = client.archive->QueryGrid(&context, request);
+  AnswerStream<v1::GridReply> reader(
+      client, /*extra_seconds=*/3600, [&](grpc::ClientContext* context) {
+        return client.archive->QueryGrid(context, request);
+      });
   return ReadGridReply(
-      client, &context, reader.get(),
-      [head](const v1::GridHead& came) { *head = came; },
+      &reader, [head](const v1::GridHead& came) { *head = came; },
       [&take](const v1::GridRow& row, int columns) {
         if (row.cells_size() != columns || row.counts_size() != columns ||
             row.ranks_size() != columns || row.non_finite_size() != columns)

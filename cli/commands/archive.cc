@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
 #include "cli/app.h"
+#include "cli/client/answer_stream.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/output.h"
@@ -37,14 +38,15 @@ absl::Status Verify(const Globals& globals, const VerifyFlags& flags,
     request.set_subset_percent(percent);
   }
   const Client client(globals);
-  grpc::ClientContext context;
-  client.Prepare(&context, kLongestSeconds);
-  const auto reader = client.archive->Verify(&context, request);
+  AnswerStream<v1::VerifyReport> reader(
+      client, kLongestSeconds, [&](grpc::ClientContext* context) {
+        return client.archive->Verify(context, request);
+      });
   v1::VerifyReport report;
   // Reports come while it works; the last one is the result.
-  while (reader->Read(&report)) {
+  while (reader.Read(&report)) {
   }
-  RP_RETURN_IF_ERROR(client.ToStatus(reader->Finish()));
+  RP_RETURN_IF_ERROR(reader.Finish());
   // A payload that never came is no fault of the archive, but not all is well.
   const bool sound = report.fault_count() == 0 && report.finished();
   if (!sound || report.missing_payloads() > 0) *exit_code = kPartial;
@@ -80,11 +82,12 @@ absl::Status Delete(const Globals& globals, const std::string& run,
                       ParseRanges("--steps", steps_text));
   request.mutable_steps()->Assign(steps.begin(), steps.end());
   const Client client(globals);
-  grpc::ClientContext context;
-  client.Prepare(&context, kLongestSeconds);
   v1::DeleteReport report;
-  RP_RETURN_IF_ERROR(
-      client.ToStatus(client.archive->Delete(&context, request, &report)));
+  RP_RETURN_IF_ERROR(client.Act(
+      [&](grpc::ClientContext* context) {
+        return client.archive->Delete(context, request, &report);
+      },
+      kLongestSeconds));
   if (globals.json) {
     PrintJson(ToJson(report));
     return absl::OkStatus();
@@ -118,11 +121,12 @@ absl::Status Backup(const Globals& globals, const std::string& directory,
   request.set_server_directory(directory);
   request.set_copy(copy);
   const Client client(globals);
-  grpc::ClientContext context;
-  client.Prepare(&context, kLongestSeconds);
   v1::BackupReport report;
-  RP_RETURN_IF_ERROR(
-      client.ToStatus(client.archive->Backup(&context, request, &report)));
+  RP_RETURN_IF_ERROR(client.Act(
+      [&](grpc::ClientContext* context) {
+        return client.archive->Backup(context, request, &report);
+      },
+      kLongestSeconds));
   if (globals.json) {
     PrintJson(ToJson(report));
     return absl::OkStatus();
@@ -140,11 +144,12 @@ absl::Status Reindex(const Globals& globals, const std::string& run) {
   v1::ReindexRequest request;
   request.set_run(run);
   const Client client(globals);
-  grpc::ClientContext context;
-  client.Prepare(&context, kLongestSeconds);
   v1::ReindexReport report;
-  RP_RETURN_IF_ERROR(
-      client.ToStatus(client.archive->Reindex(&context, request, &report)));
+  RP_RETURN_IF_ERROR(client.Act(
+      [&](grpc::ClientContext* context) {
+        return client.archive->Reindex(context, request, &report);
+      },
+      kLongestSeconds));
   if (globals.json) {
     PrintJson(ToJson(report));
     return absl::OkStatus();

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/app.h"
+#include "cli/client/answer_stream.h"
 #include "cli/commands/export_values.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
@@ -150,16 +151,17 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
     RP_ASSIGN_OR_RETURN(tar, TarFiles::Open(flags.tar));
   }
   const Client client(globals);
-  grpc::ClientContext context;
-  client.Prepare(&context, kLongestExportSeconds);
-  const auto reader = client.archive->Export(&context, request);
+  AnswerStream<v1::ExportEvent> reader(
+      client, kLongestExportSeconds, [&](grpc::ClientContext* context) {
+        return client.archive->Export(context, request);
+      });
   Progress progress(Progress::StyleFor(globals.json, Progress::Style::kLines),
                     "export");
   v1::ExportEvent event;
   v1::ExportDone done;
   bool done_came = false;
   absl::Status written;
-  while (reader->Read(&event)) {
+  while (reader.Read(&event)) {
     if (event.has_progress()) {
       progress.Show(event.progress().files_done(),
                     event.progress().files_total(),
@@ -173,15 +175,16 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
     if (files != nullptr) written = files->OnEvent(event);
     if (tar != nullptr) written = tar->OnEvent(event);
     if (!written.ok()) {
-      context.TryCancel();
+      reader.Cancel();
       break;
     }
   }
   progress.Clear();
-  const absl::Status status = client.ToStatus(reader->Finish());
+  const absl::Status status = reader.Finish();
   // What came is good when it is the way here or the room that ran out.
   if (files != nullptr && (absl::IsResourceExhausted(written) ||
-                           (written.ok() && absl::IsUnavailable(status)))) {
+                           (written.ok() && (absl::IsUnavailable(status) ||
+                                             reader.WasDamaged())))) {
     files->Keep();
     Print(stderr, "what came so far is kept: --resume continues\n");
   }

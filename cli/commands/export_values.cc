@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/client/answer_stream.h"
 #include "cli/client/python_worker.h"
 #include "cli/exit_codes.h"
 #include "cli/output/output.h"
@@ -83,16 +84,17 @@ std::vector<std::string> ValueFormats() {
 absl::Status ExportValues(const Globals& globals, const ValueExport& wanted,
                           int* exit_code) {
   const Client client(globals);
-  grpc::ClientContext context;
   // The collector goes through the records of the steps, however many.
-  client.Prepare(&context, /*extra_seconds=*/86400);
-  const auto reader = client.archive->ReadValues(&context, wanted.request);
+  AnswerStream<v1::ValuesReply> reader(
+      client, /*extra_seconds=*/86400, [&](grpc::ClientContext* context) {
+        return client.archive->ReadValues(context, wanted.request);
+      });
   // Opened with the first answer: a run that is not there leaves nothing.
   std::optional<ValueOutput> output;
   std::optional<v1::ValuesEnd> end;
   absl::Status written;
   std::string bytes;
-  for (v1::ValuesReply reply; written.ok() && reader->Read(&reply);) {
+  for (v1::ValuesReply reply; written.ok() && reader.Read(&reply);) {
     bytes.clear();
     if (!output.has_value()) {
       absl::StatusOr<ValueOutput> opened = ValueOutput::Open(wanted);
@@ -111,8 +113,8 @@ absl::Status ExportValues(const Globals& globals, const ValueExport& wanted,
     }
     if (written.ok()) written = output->Write(bytes);
   }
-  if (!written.ok()) context.TryCancel();
-  const absl::Status status = client.ToStatus(reader->Finish());
+  if (!written.ok()) reader.Cancel();
+  const absl::Status status = reader.Finish();
   int worker_status = 0;
   if (output.has_value()) {
     RP_ASSIGN_OR_RETURN(worker_status, output->Finish());

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"
 #include "cli/app.h"
+#include "cli/client/answer_stream.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/ledger_text.h"
@@ -42,17 +43,18 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
   request.mutable_steps()->Assign(steps.begin(), steps.end());
   request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
   const Client client(globals);
-  grpc::ClientContext context;
   // With details the collector goes through the records of the run, however
   // many there are.
-  client.Prepare(&context, /*extra_seconds=*/3600);
-  const auto reader = client.archive->GetLedger(&context, request);
+  AnswerStream<v1::StepLedger> reader(
+      client, /*extra_seconds=*/3600, [&](grpc::ClientContext* context) {
+        return client.archive->GetLedger(context, request);
+      });
   Table table({"STEP", "RANK", "STATE", "RECORDS", "EXPECTED", "PAYLOADS",
                "EXPECTED", "FILTERED"});
   std::string gaps;
   LedgerTotals totals;
   v1::StepLedger ledger;
-  while (reader->Read(&ledger)) {
+  while (reader.Read(&ledger)) {
     totals.Add(ledger);
     // Programs get each line as it comes; a table waits for its widths.
     if (globals.json) {
@@ -83,7 +85,7 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
           gap.detail().empty() ? "\n" : ")\n");
     }
   }
-  RP_RETURN_IF_ERROR(client.ToStatus(reader->Finish()));
+  RP_RETURN_IF_ERROR(reader.Finish());
   if (!totals.whole()) *exit_code = kPartial;
   if (globals.json) return absl::OkStatus();
   Print(stdout, "%s", Lines{table.ToText()});

@@ -115,11 +115,10 @@ absl::Status Explain(const Globals& globals, const ExplainFlags& flags) {
   request.set_call(flags.call);
   request.set_max_calls(flags.max_calls);
   client.Introduce(request.config_json().size());
-  grpc::ClientContext context;
-  client.Prepare(&context);
   v1::ExplainResponse response;
-  RP_RETURN_IF_ERROR(
-      client.ToStatus(client.control->Explain(&context, request, &response)));
+  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+    return client.control->Explain(context, request, &response);
+  }));
   if (globals.json) {
     PrintJson(ToJson(response));
     return absl::OkStatus();
@@ -136,27 +135,25 @@ absl::StatusOr<v1::ListEventsResponse> FetchEvents(const Client& client,
                                                    const std::string& run,
                                                    uint64_t after,
                                                    uint32_t limit) {
-  grpc::ClientContext context;
-  client.Prepare(&context);
   v1::ListEventsRequest request;
   request.set_run(run);
   request.set_after_id(after);
   request.set_limit(limit);
   v1::ListEventsResponse response;
-  RP_RETURN_IF_ERROR(client.ToStatus(
-      client.control->ListEvents(&context, request, &response)));
+  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+    return client.control->ListEvents(context, request, &response);
+  }));
   return response;
 }
 
 absl::StatusOr<v1::ListAgentsResponse> FetchAgents(const Client& client,
                                                    const std::string& run) {
-  grpc::ClientContext context;
-  client.Prepare(&context);
   v1::ListAgentsRequest request;
   request.set_run(run);
   v1::ListAgentsResponse response;
-  RP_RETURN_IF_ERROR(client.ToStatus(
-      client.control->ListAgents(&context, request, &response)));
+  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+    return client.control->ListAgents(context, request, &response);
+  }));
   return response;
 }
 
@@ -318,11 +315,10 @@ absl::Status TriggersSet(const Globals& globals, const std::string& named,
       *request.mutable_run(),
       ChooseRun(client, named, create ? NewRun::kTake : NewRun::kOffer));
   client.Introduce(request.ByteSizeLong());
-  grpc::ClientContext context;
-  client.Prepare(&context);
   v1::SetTriggersResponse response;
-  RP_RETURN_IF_ERROR(client.ToStatus(
-      client.control->SetTriggers(&context, request, &response)));
+  RP_RETURN_IF_ERROR(client.Act([&](grpc::ClientContext* context) {
+    return client.control->SetTriggers(context, request, &response);
+  }));
   if (globals.json) {
     PrintJson(ToJson(response));
   } else {
@@ -336,11 +332,10 @@ absl::Status TriggersGet(const Globals& globals, const std::string& named) {
   const Client client(globals);
   v1::GetTriggersRequest request;
   RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, named));
-  grpc::ClientContext context;
-  client.Prepare(&context);
   v1::TriggerSpec spec;
-  RP_RETURN_IF_ERROR(
-      client.ToStatus(client.control->GetTriggers(&context, request, &spec)));
+  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+    return client.control->GetTriggers(context, request, &spec);
+  }));
   PrintJson(globals.json ? ToJson(spec) : TriggerSpecToJson(spec));
   return absl::OkStatus();
 }
@@ -353,11 +348,10 @@ absl::Status Flight(const Globals& globals, const std::string& named,
                       ParseRanges("--ranks", ranks));
   for (const int64_t rank : chosen) request.add_ranks(rank);
   RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, named));
-  grpc::ClientContext context;
-  client.Prepare(&context);
   v1::ShipFlightResponse response;
-  RP_RETURN_IF_ERROR(client.ToStatus(
-      client.control->ShipFlight(&context, request, &response)));
+  RP_RETURN_IF_ERROR(client.Act([&](grpc::ClientContext* context) {
+    return client.control->ShipFlight(context, request, &response);
+  }));
   if (globals.json) {
     PrintJson(ToJson(response));
   } else {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/app.h"
+#include "cli/client/answer_stream.h"
 #include "cli/client/grid_reply.h"
 #include "cli/commands/query_series.h"
 #include "cli/exit_codes.h"
@@ -193,14 +194,14 @@ absl::Status Query(const Globals& globals, const QueryFlags& flags,
   if (flags.over_ranks)
     return PrintOverRanks(globals, request, limit, flags.csv, exit_code);
   const Client client(globals);
-  grpc::ClientContext context;
   // The collector goes through the records of the steps, however many.
-  client.Prepare(&context, /*extra_seconds=*/3600);
-  const auto reader = client.archive->QueryGrid(&context, request);
+  AnswerStream<v1::GridReply> reader(
+      client, /*extra_seconds=*/3600, [&](grpc::ClientContext* context) {
+        return client.archive->QueryGrid(context, request);
+      });
   GridPrinter printer(globals, flags);
   RP_RETURN_IF_ERROR(ReadGridReply(
-      client, &context, reader.get(),
-      [&](const v1::GridHead& head) { printer.Head(head); },
+      &reader, [&](const v1::GridHead& head) { printer.Head(head); },
       [&](const v1::GridRow& row, int columns) {
         if (row.cells_size() != columns || row.counts_size() != columns ||
             row.non_finite_size() != columns)

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cli/client/answer_stream.h"
 #include "cli/client/client.h"
 #include "cli/client/grid_reply.h"
 #include "cli/exit_codes.h"
@@ -160,13 +161,13 @@ absl::Status PrintOverRanks(const Globals& globals,
   v1::QuerySeriesRequest request;
   *request.mutable_grid() = grid;
   const Client client(globals);
-  grpc::ClientContext context;
-  client.Prepare(&context, /*extra_seconds=*/3600);
-  const auto reader = client.archive->QuerySeries(&context, request);
+  AnswerStream<v1::SeriesReply> reader(
+      client, /*extra_seconds=*/3600, [&](grpc::ClientContext* context) {
+        return client.archive->QuerySeries(context, request);
+      });
   SeriesPrinter printer(globals, grid.statistic(), limit, csv);
   RP_RETURN_IF_ERROR(ReadGridReply(
-      client, &context, reader.get(),
-      [&](const v1::GridHead& head) { printer.Head(head); },
+      &reader, [&](const v1::GridHead& head) { printer.Head(head); },
       [&](const v1::SeriesRow& row, int columns) {
         if (!Fits(row.smallest(), columns) || !Fits(row.largest(), columns) ||
             !Fits(row.median(), columns) || !Fits(row.deviation(), columns))
@@ -199,10 +200,9 @@ absl::Status PrintNames(const Globals& globals,
           std::min<uint64_t>(limit - printed, uint64_t{1} << 31)));
     }
     v1::ListModulesResponse response;
-    grpc::ClientContext context;
-    client.Prepare(&context);
-    RP_RETURN_IF_ERROR(client.ToStatus(
-        client.archive->ListModules(&context, request, &response)));
+    RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+      return client.archive->ListModules(context, request, &response);
+    }));
     for (const v1::ModuleName& module : response.modules()) {
       if (globals.json) {
         PrintJson(ToJson(module));

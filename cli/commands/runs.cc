@@ -32,17 +32,18 @@ absl::Status Runs(const Globals& globals, int* exit_code) {
   const Client client(globals);
   v1::ListRunsResponse response;
   for (bool more = true; more;) {
-    grpc::ClientContext context;
-    client.Prepare(&context);
     v1::ListRunsRequest request;
     if (!response.runs().empty())
       request.set_after_run(response.runs().rbegin()->run());
     v1::ListRunsResponse page;
-    const absl::Status status =
-        client.ToStatus(client.archive->ListRuns(&context, request, &page));
+    const absl::Status status = client.Ask([&](grpc::ClientContext* context) {
+      const grpc::Status said =
+          client.archive->ListRuns(context, request, &page);
+      // Those that are listed are all that could be read.
+      if (said.ok() && SayAway(*context)) *exit_code = kPartial;
+      return said;
+    });
     if (!status.ok()) return status;
-    // Those that are listed are all that could be read.
-    if (SayAway(context)) *exit_code = kPartial;
     // An empty page would be asked for again and again.
     more = page.truncated() && !page.runs().empty();
     if (more && page.runs().rbegin()->run() <= request.after_run()) {
@@ -105,13 +106,12 @@ void PrintDisk(const v1::DiskState& disk) {
 
 absl::Status Agents(const Globals& globals, const std::string& run) {
   const Client client(globals);
-  grpc::ClientContext context;
-  client.Prepare(&context);
   v1::ListAgentsRequest request;
   request.set_run(run);
   v1::ListAgentsResponse response;
-  absl::Status status =
-      client.ToStatus(client.control->ListAgents(&context, request, &response));
+  absl::Status status = client.Ask([&](grpc::ClientContext* context) {
+    return client.control->ListAgents(context, request, &response);
+  });
   if (!status.ok()) return status;
   if (response.agents().empty())
     RP_RETURN_IF_ERROR(SayNoSuchRun(client, globals, run));
@@ -177,11 +177,10 @@ absl::Status Steps(const Globals& globals, const std::string& run) {
   // A long run has more steps than one answer holds.
   v1::ListStepsResponse all;
   for (;;) {
-    grpc::ClientContext context;
-    client.Prepare(&context);
     v1::ListStepsResponse response;
-    RP_RETURN_IF_ERROR(client.ToStatus(
-        client.archive->ListSteps(&context, request, &response)));
+    RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+      return client.archive->ListSteps(context, request, &response);
+    }));
     for (v1::StepInfo& step : *response.mutable_steps())
       all.add_steps()->Swap(&step);
     if (!response.truncated() || response.steps().empty()) break;

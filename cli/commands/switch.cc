@@ -144,11 +144,12 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
                       ChooseRun(client, flags.run,
                                 flags.create ? NewRun::kTake : NewRun::kOffer));
   client.Introduce(request.config_json().size());
-  grpc::ClientContext context;
-  client.Prepare(&context, flags.wait_seconds);
   v1::SwitchResult result;
-  RP_RETURN_IF_ERROR(client.ToStatus(
-      client.control->SetDumpEnable(&context, request, &result)));
+  RP_RETURN_IF_ERROR(client.Act(
+      [&](grpc::ClientContext* context) {
+        return client.control->SetDumpEnable(context, request, &result);
+      },
+      flags.wait_seconds));
   Report(globals, flags.no_wait, result, exit_code);
   if (!flags.config.empty())
     SayStepsAreOver(flags, request.config_json(), result);
@@ -180,11 +181,12 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
                       ChooseRun(client, flags.run,
                                 flags.create ? NewRun::kTake : NewRun::kOffer));
   client.Introduce(request.ByteSizeLong());
-  grpc::ClientContext context;
-  client.Prepare(&context, flags.wait_seconds);
   v1::SwitchResult result;
-  RP_RETURN_IF_ERROR(
-      client.ToStatus(client.control->SetConfig(&context, request, &result)));
+  RP_RETURN_IF_ERROR(client.Act(
+      [&](grpc::ClientContext* context) {
+        return client.control->SetConfig(context, request, &result);
+      },
+      flags.wait_seconds));
   Report(globals, flags.no_wait, result, exit_code);
   SayStepsAreOver(flags, request.config_json(), result);
   return absl::OkStatus();
@@ -216,11 +218,10 @@ absl::Status ConfigGet(const Globals& globals, const std::string& run) {
   const Client client(globals);
   v1::GetConfigRequest request;
   RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, run));
-  grpc::ClientContext context;
-  client.Prepare(&context);
   v1::GetConfigResponse response;
-  RP_RETURN_IF_ERROR(
-      client.ToStatus(client.control->GetConfig(&context, request, &response)));
+  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+    return client.control->GetConfig(context, request, &response);
+  }));
   if (globals.json) {
     PrintJson(ToJson(response));
   } else {

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "cli/client/answer_stream.h"
 #include "cli/output/output.h"
 #include "common/base/saturating_add.h"
 #include "common/base/status_macros.h"
@@ -86,19 +87,20 @@ std::string LedgerRank(const v1::StepLedger& ledger) {
 }
 
 absl::Status PrintLedgerSummary(const Client& client, const std::string& run) {
-  grpc::ClientContext context;
-  client.Prepare(&context);
   v1::GetLedgerRequest request;
   request.set_run(run);
-  const auto reader = client.archive->GetLedger(&context, request);
+  AnswerStream<v1::StepLedger> reader(
+      client, /*extra_seconds=*/0, [&](grpc::ClientContext* context) {
+        return client.archive->GetLedger(context, request);
+      });
   LedgerTotals totals;
   v1::StepLedger ledger;
   bool any = false;
-  while (reader->Read(&ledger)) {
+  while (reader.Read(&ledger)) {
     totals.Add(ledger);
     any = true;
   }
-  const absl::Status status = client.ToStatus(reader->Finish());
+  const absl::Status status = reader.Finish();
   if (absl::IsNotFound(status)) return absl::OkStatus();
   RP_RETURN_IF_ERROR(status);
   if (any) Print(stdout, "%s", Lines{totals.ToText()});

@@ -218,6 +218,13 @@ bool IsDamage(const absl::Status& status) {
   return absl::IsDataLoss(status) || absl::IsOutOfRange(status);
 }
 
+std::string UnreadableText(const v1::StepInfo& step, const absl::Status& why) {
+  return absl::StrCat("step ", step.step(), " of ",
+                      step.has_rank() ? absl::StrCat("rank ", step.rank())
+                                      : absl::StrCat("process ", step.pid()),
+                      " cannot be read and is left out: ", why.message());
+}
+
 v1::StepLedger AccountUnreadable(const v1::StepInfo& info,
                                  const absl::Status& why) {
   v1::StepLedger ledger = Head(info);

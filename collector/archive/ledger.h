@@ -49,6 +49,8 @@ v1::StepLedger AccountFault(const std::string& why);
 // Whether a step's records could not be read because of what they are, not because
 // whoever has them does not answer. Such a step is a gap.
 bool IsDamage(const absl::Status& status);
+// For a person, of a rank-step whose records are damaged.
+std::string UnreadableText(const v1::StepInfo& step, const absl::Status& why);
 v1::StepLedger AccountUnreadable(const v1::StepInfo& info,
                                  const absl::Status& why);
 

@@ -100,14 +100,18 @@ class Query : public StatisticsVisitor {
 absl::Status QueryGrid(const QuerySources& sources,
                        const v1::QueryGridRequest& request,
                        absl::FunctionRef<bool()> cancelled,
-                       absl::FunctionRef<absl::Status(v1::GridReply)> write) {
+                       absl::FunctionRef<absl::Status(v1::GridReply)> write,
+                       std::vector<std::string>* unreadable) {
+  std::vector<std::string> ignored;
+  if (unreadable == nullptr) unreadable = &ignored;
   RP_RETURN_IF_ERROR(CheckGridRequest(request));
   RP_ASSIGN_OR_RETURN(const Stat stat, ParseStatistic(request.statistic()));
   if (const std::optional<SummaryStat> summary = SummaryFor(request, stat);
       summary.has_value()) {
-    RP_ASSIGN_OR_RETURN(const bool answered,
-                        QuerySummaries(sources, request, *summary,
-                                       CellsOf(request), cancelled, write));
+    RP_ASSIGN_OR_RETURN(
+        const bool answered,
+        QuerySummaries(sources, request, *summary, CellsOf(request), cancelled,
+                       write, unreadable));
     if (answered) return absl::OkStatus();
   }
   // Whether all of a tensor is finite, both extremes say together.
@@ -118,6 +122,7 @@ absl::Status QueryGrid(const QuerySources& sources,
   RP_ASSIGN_OR_RETURN(
       const WalkReport report,
       WalkStatistics(sources, SelectionOf(request), stats, cancelled, &query));
+  *unreadable = report.unreadable;
   return query.Write(report, write);
 }
 

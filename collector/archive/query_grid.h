@@ -8,6 +8,9 @@
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_QUERY_GRID_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_QUERY_GRID_H_
 
+#include <string>
+#include <vector>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "collector/archive/query_sources.h"
@@ -15,13 +18,15 @@
 
 namespace rankprobe {
 
+// Rank-steps whose records are damaged are left out, and named in `unreadable`.
 // `write` gets the head, then each row; its first error ends the query. Rows
 // are in the order of their first appearance, ranks by their number.
 // `cancelled` is asked before each step of a rank is read.
 absl::Status QueryGrid(const QuerySources& sources,
                        const v1::QueryGridRequest& request,
                        absl::FunctionRef<bool()> cancelled,
-                       absl::FunctionRef<absl::Status(v1::GridReply)> write);
+                       absl::FunctionRef<absl::Status(v1::GridReply)> write,
+                       std::vector<std::string>* unreadable = nullptr);
 
 }  // namespace rankprobe
 

@@ -272,10 +272,11 @@ double DeviationFrom(double median, double number) {
   return std::abs(number / median - 1);
 }
 
-absl::Status QuerySeries(
-    const QuerySources& sources, const v1::QuerySeriesRequest& request,
-    absl::FunctionRef<bool()> cancelled,
-    absl::FunctionRef<absl::Status(v1::SeriesReply)> write) {
+absl::Status QuerySeries(const QuerySources& sources,
+                         const v1::QuerySeriesRequest& request,
+                         absl::FunctionRef<bool()> cancelled,
+                         absl::FunctionRef<absl::Status(v1::SeriesReply)> write,
+                         std::vector<std::string>* unreadable) {
   RP_RETURN_IF_ERROR(CheckGridRequest(request.grid()));
   if (request.grid().rows() == v1::GRID_ROWS_RANK) {
     return absl::InvalidArgumentError(
@@ -291,6 +292,7 @@ absl::Status QuerySeries(
   RP_ASSIGN_OR_RETURN(const WalkReport report,
                       WalkStatistics(sources, SelectionOf(request.grid()),
                                      {stat}, cancelled, &series));
+  if (unreadable != nullptr) *unreadable = report.unreadable;
   RP_RETURN_IF_ERROR(series.Finish());
   return series.Write(report, write);
 }

@@ -19,11 +19,13 @@
 
 namespace rankprobe {
 
+// Rank-steps whose records are damaged are left out, and named in `unreadable`.
 // `write` gets the head, then each row; its first error ends the query.
-absl::Status QuerySeries(
-    const QuerySources& sources, const v1::QuerySeriesRequest& request,
-    absl::FunctionRef<bool()> cancelled,
-    absl::FunctionRef<absl::Status(v1::SeriesReply)> write);
+absl::Status QuerySeries(const QuerySources& sources,
+                         const v1::QuerySeriesRequest& request,
+                         absl::FunctionRef<bool()> cancelled,
+                         absl::FunctionRef<absl::Status(v1::SeriesReply)> write,
+                         std::vector<std::string>* unreadable = nullptr);
 
 absl::StatusOr<v1::ListModulesResponse> ListModules(
     const QuerySources& sources, const v1::ListModulesRequest& request);

@@ -122,10 +122,11 @@ class Batches : public StatisticsVisitor {
 
 }  // namespace
 
-absl::Status ReadValues(
-    const QuerySources& sources, const v1::ReadValuesRequest& request,
-    absl::FunctionRef<bool()> cancelled,
-    absl::FunctionRef<absl::Status(v1::ValuesReply)> write) {
+absl::Status ReadValues(const QuerySources& sources,
+                        const v1::ReadValuesRequest& request,
+                        absl::FunctionRef<bool()> cancelled,
+                        absl::FunctionRef<absl::Status(v1::ValuesReply)> write,
+                        std::vector<std::string>* unreadable) {
   ValueSelection selection;
   selection.run = request.run();
   selection.steps = IntSet({request.steps().begin(), request.steps().end()});
@@ -139,6 +140,7 @@ absl::Status ReadValues(
   RP_ASSIGN_OR_RETURN(
       const WalkReport report,
       WalkStatistics(sources, selection, stats, cancelled, &batches));
+  if (unreadable != nullptr) *unreadable = report.unreadable;
   return batches.Finish(report);
 }
 

@@ -5,6 +5,9 @@
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_READ_VALUES_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_READ_VALUES_H_
 
+#include <string>
+#include <vector>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "collector/archive/query_sources.h"
@@ -12,12 +15,14 @@
 
 namespace rankprobe {
 
+// Rank-steps whose records are damaged are left out, and named in `unreadable`.
 // `write` gets batches of some thousand rows, then the end; its first error ends
 // the reading. `cancelled` is asked before each step of a rank is read.
 absl::Status ReadValues(const QuerySources& sources,
                         const v1::ReadValuesRequest& request,
                         absl::FunctionRef<bool()> cancelled,
-                        absl::FunctionRef<absl::Status(v1::ValuesReply)> write);
+                        absl::FunctionRef<absl::Status(v1::ValuesReply)> write,
+                        std::vector<std::string>* unreadable = nullptr);
 
 }  // namespace rankprobe
 

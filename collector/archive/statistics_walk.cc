@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "collector/archive/choose_steps.h"
+#include "collector/archive/ledger.h"
 #include "collector/archive/load_step.h"
 #include "collector/archive/rollup.h"
 #include "collector/archive/rollup_reader.h"
@@ -23,10 +24,8 @@ namespace {
 
 constexpr size_t kMaxMatchBytes = 4096;
 
-absl::Status WalkRecords(const QuerySources& sources, const StepKey& key,
-                         const std::vector<Stat>& stats, ValueChooser* chooser,
-                         StatisticsVisitor* visitor) {
-  RP_ASSIGN_OR_RETURN(const StepView view, LoadStep(sources.records, key));
+absl::Status WalkRecords(const StepView& view, const std::vector<Stat>& stats,
+                         ValueChooser* chooser, StatisticsVisitor* visitor) {
   std::vector<std::optional<double>> numbers(stats.size());
   absl::Status status;
   for (const v1::CallPhase& call : view.calls) {
@@ -163,8 +162,15 @@ absl::StatusOr<WalkReport> WalkStatistics(const QuerySources& sources,
       ++report.rolled_up_rank_steps;
       continue;
     }
-    RP_RETURN_IF_ERROR(WalkRecords(sources, KeyOf(selection.run, step), stats,
-                                   &chooser, visitor));
+    const absl::StatusOr<StepView> view =
+        LoadStep(sources.records, KeyOf(selection.run, step));
+    if (IsDamage(view.status())) {
+      if (step.complete()) ++report.incomplete_rank_steps;
+      report.unreadable.push_back(UnreadableText(step, view.status()));
+      continue;
+    }
+    RP_RETURN_IF_ERROR(view.status());
+    RP_RETURN_IF_ERROR(WalkRecords(*view, stats, &chooser, visitor));
   }
   return report;
 }

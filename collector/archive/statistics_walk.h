@@ -80,6 +80,8 @@ struct WalkReport {
   size_t incomplete_rank_steps = 0;
   size_t deleted_rank_steps = 0;
   size_t rolled_up_rank_steps = 0;
+  // Of rank-steps whose records cannot be read a line each; they are not whole.
+  std::vector<std::string> unreadable;
 };
 
 // `cancelled` is asked before each step of a rank is read.

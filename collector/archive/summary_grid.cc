@@ -138,16 +138,14 @@ class SummaryCells {
   uint64_t numbers_ = 0;
 };
 
-absl::StatusOr<StepSummary> SummarizeRecords(const QuerySources& sources,
-                                             const std::string& run,
-                                             const v1::StepInfo& step) {
-  RP_ASSIGN_OR_RETURN(const StepView view,
-                      LoadStep(sources.records, KeyOf(run, step)));
+// `view` null: its records cannot be read.
+StepSummary SummarizeRecords(const v1::StepInfo& step, const StepView* view) {
   StepSummary summary;
   summary.first_step = summary.last_step = step.step();
   summary.steps = 1;
-  summary.incomplete = step.complete() ? 0 : 1;
-  for (const v1::CallPhase& call : view.calls) {
+  summary.incomplete = step.complete() && view != nullptr ? 0 : 1;
+  if (view == nullptr) return summary;
+  for (const v1::CallPhase& call : view->calls) {
     ForEachNamedTensor(call, [&](TensorPlace at, absl::string_view,
                                  const v1::TensorSummary& tensor) {
       AddToSummary(IsGiven(at.section), tensor, &summary);
@@ -236,7 +234,8 @@ std::optional<SummaryStat> SummaryFor(const v1::QueryGridRequest& request,
 absl::StatusOr<bool> QuerySummaries(
     const QuerySources& sources, const v1::QueryGridRequest& request,
     SummaryStat stat, size_t max_cells, absl::FunctionRef<bool()> cancelled,
-    absl::FunctionRef<absl::Status(v1::GridReply)> write) {
+    absl::FunctionRef<absl::Status(v1::GridReply)> write,
+    std::vector<std::string>* unreadable) {
   RP_ASSIGN_OR_RETURN(
       std::optional<RunSteps> steps,
       FindRunSteps(
@@ -284,9 +283,16 @@ absl::StatusOr<bool> QuerySummaries(
       continue;
     }
     if (cancelled()) return absl::CancelledError("the caller has gone");
-    RP_ASSIGN_OR_RETURN(const StepSummary summary,
-                        SummarizeRecords(sources, request.run(), step));
-    RP_RETURN_IF_ERROR(cells.Add(rows.Of(step.incarnation()), summary));
+    const absl::StatusOr<StepView> view =
+        LoadStep(sources.records, KeyOf(request.run(), step));
+    if (IsDamage(view.status())) {
+      unreadable->push_back(UnreadableText(step, view.status()));
+    } else {
+      RP_RETURN_IF_ERROR(view.status());
+    }
+    RP_RETURN_IF_ERROR(
+        cells.Add(rows.Of(step.incarnation()),
+                  SummarizeRecords(step, view.ok() ? &*view : nullptr)));
     ++unrolled;
   }
   std::sort(heads.begin(), heads.end(), [](const auto& a, const auto& b) {

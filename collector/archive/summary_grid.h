@@ -24,11 +24,12 @@ namespace rankprobe {
 std::optional<SummaryStat> SummaryFor(const v1::QueryGridRequest& request,
                                       Stat stat);
 
-// False, and nothing written: the run's summaries do not say it.
+// `unreadable`: see QueryGrid. False, and nothing written: the run's summaries do not say it.
 absl::StatusOr<bool> QuerySummaries(
     const QuerySources& sources, const v1::QueryGridRequest& request,
     SummaryStat stat, size_t max_cells, absl::FunctionRef<bool()> cancelled,
-    absl::FunctionRef<absl::Status(v1::GridReply)> write);
+    absl::FunctionRef<absl::Status(v1::GridReply)> write,
+    std::vector<std::string>* unreadable);
 
 }  // namespace rankprobe
 

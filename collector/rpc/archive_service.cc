@@ -33,8 +33,9 @@ constexpr int kExportThreads = 4;
 constexpr uint32_t kMaxRunsListed = 10000;
 constexpr size_t kMaxStepsListed = 10000;
 
-// In one answer's metadata, of which a client takes 8 KiB.
-constexpr size_t kMaxAwayBytes = 4 << 10;
+// In one answer's metadata, of which a client takes 8 KiB: twice, of what is away and
+// of what cannot be read.
+constexpr size_t kMaxAwayBytes = 3 << 10;
 
 // Who asks is answered here: it is not this process that he cannot reach.
 absl::Status ToCaller(const absl::Status& status) {
@@ -49,7 +50,7 @@ std::vector<std::string> AwayTrailer(const std::vector<std::string>& away) {
   for (const std::string& why : away) {
     bytes += why.size() + 64;
     if (bytes > kMaxAwayBytes) {
-      said.push_back(absl::StrCat(away.size() - said.size(), " more leaves"));
+      said.push_back(absl::StrCat(away.size() - said.size(), " more"));
       break;
     }
     said.push_back(why);
@@ -251,11 +252,14 @@ grpc::ServerWriteReactor<v1::GridReply>* ArchiveService::QueryGrid(
   return AnswerStream<v1::GridReply>(
       context, request->run(),
       [this, request = *request](StreamWriter<v1::GridReply>::Handle* out) {
-        return rankprobe::QueryGrid(
+        std::vector<std::string> unreadable;
+        const absl::Status status = rankprobe::QueryGrid(
             sources_, request, [out] { return out->cancelled(); },
-            [out](v1::GridReply reply) {
-              return out->Write(std::move(reply));
-            });
+            [out](v1::GridReply reply) { return out->Write(std::move(reply)); },
+            &unreadable);
+        for (const std::string& why : AwayTrailer(unreadable))
+          out->AddTrailer(kAwayKey, why);
+        return status;
       });
 }
 
@@ -265,11 +269,16 @@ grpc::ServerWriteReactor<v1::SeriesReply>* ArchiveService::QuerySeries(
   return AnswerStream<v1::SeriesReply>(
       context, request->grid().run(),
       [this, request = *request](StreamWriter<v1::SeriesReply>::Handle* out) {
-        return rankprobe::QuerySeries(
+        std::vector<std::string> unreadable;
+        const absl::Status status = rankprobe::QuerySeries(
             sources_, request, [out] { return out->cancelled(); },
             [out](v1::SeriesReply reply) {
               return out->Write(std::move(reply));
-            });
+            },
+            &unreadable);
+        for (const std::string& why : AwayTrailer(unreadable))
+          out->AddTrailer(kAwayKey, why);
+        return status;
       });
 }
 
@@ -290,11 +299,16 @@ grpc::ServerWriteReactor<v1::ValuesReply>* ArchiveService::ReadValues(
   return AnswerStream<v1::ValuesReply>(
       context, request->run(),
       [this, request = *request](StreamWriter<v1::ValuesReply>::Handle* out) {
-        return rankprobe::ReadValues(
+        std::vector<std::string> unreadable;
+        const absl::Status status = rankprobe::ReadValues(
             sources_, request, [out] { return out->cancelled(); },
             [out](v1::ValuesReply reply) {
               return out->Write(std::move(reply));
-            });
+            },
+            &unreadable);
+        for (const std::string& why : AwayTrailer(unreadable))
+          out->AddTrailer(kAwayKey, why);
+        return status;
       });
 }
 

@@ -16,8 +16,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "collector/archive/export.h"
+#include "collector/archive/query_grid.h"
+#include "collector/archive/query_series.h"
+#include "collector/archive/read_values.h"
 #include "collector/sealed/log_heads.h"
 #include "collector/sealed/maintenance_log.h"
+#include "collector/sealed/read_only_store.h"
 #include "collector/sealed/sealed_keys.h"
 #include "collector/sealed/sealed_reader.h"
 #include "collector/sealed/store_verify.h"
@@ -58,6 +62,7 @@ class OneObject : public SealerTest {
         call->mutable_output()->mutable_items(0)->mutable_tensor();
     tensor->set_dtype(v1::DTYPE_FLOAT32);
     tensor->add_shape(1000);
+    tensor->mutable_stats()->set_norm_f(static_cast<double>(step));
     v1::Record* const end = batch->add_records();
     end->set_order(2);
     end->mutable_step_end()->set_call_phases(1);
@@ -96,6 +101,52 @@ class OneObject : public SealerTest {
     exported.files.erase(kManifest);
     std::filesystem::remove_all(directory);
     return exported;
+  }
+  // Each question over steps: numbers that came, and what was said to be missing.
+  struct Asked {
+    absl::Status status;
+    std::vector<std::string> unreadable;
+    uint64_t incomplete = 0;
+    std::map<int64_t, double> norms;
+  };
+  Asked Ask(const std::string& run) {
+    SealedReader reader(&objects_);
+    const auto store = NewReadOnlyStore(&reader, &objects_, nullptr);
+    const auto never = [] { return false; };
+    Asked asked;
+    v1::QuerySeriesRequest request;
+    v1::QueryGridRequest& grid = *request.mutable_grid();
+    grid.set_run(run);
+    std::vector<std::string> of_ranks, of_series, of_values;
+    v1::GridHead head;
+    asked.status = QueryGrid(
+        store.get(), grid, never,
+        [&](const v1::GridReply& reply) {
+          if (reply.has_head()) head = reply.head();
+          for (int i = 0; i < reply.row().cells_size(); ++i) {
+            if (reply.row().counts(i) > 0)
+              asked.norms[head.first_steps(i)] = reply.row().cells(i);
+          }
+          return absl::OkStatus();
+        },
+        &asked.unreadable);
+    asked.incomplete = head.incomplete_rank_steps();
+    asked.status.Update(QuerySeries(
+        store.get(), request, never,
+        [](const v1::SeriesReply&) { return absl::OkStatus(); }, &of_series));
+    v1::ReadValuesRequest values;
+    values.set_run(run);
+    asked.status.Update(ReadValues(
+        store.get(), values, never,
+        [](const v1::ValuesReply&) { return absl::OkStatus(); }, &of_values));
+    grid.set_rows(v1::GRID_ROWS_RANK);
+    asked.status.Update(QueryGrid(
+        store.get(), grid, never,
+        [](const v1::GridReply&) { return absl::OkStatus(); }, &of_ranks));
+    EXPECT_EQ(of_series, asked.unreadable);
+    EXPECT_EQ(of_values, asked.unreadable);
+    EXPECT_EQ(of_ranks, asked.unreadable);
+    return asked;
   }
   std::vector<std::string> Verify(bool read_data) {
     v1::VerifyRequest request;
@@ -221,6 +272,30 @@ TEST_F(OneObject, ALeafPutsItsLastEntryBack) {
   EXPECT_THAT(Verify(false), IsEmpty());
 }
 
+TEST_F(OneObject, AQuestionNamesTheStepsThatItCannotReadAndAnswersTheRest) {
+  SealTwoRuns();
+  const Asked whole = Ask("run");
+  ASSERT_TRUE(whole.status.ok()) << whole.status;
+  ASSERT_THAT(whole.unreadable, IsEmpty());
+  ASSERT_EQ(whole.norms.size(), 6u);
+  (*objects_.mutable_objects())[KeyWith("/records/")][20] ^= 1;
+  const Asked asked = Ask("run");
+  EXPECT_TRUE(asked.status.ok()) << asked.status;
+  ASSERT_GE(asked.unreadable.size(), 1u);
+  EXPECT_EQ(asked.incomplete, asked.unreadable.size());
+  EXPECT_EQ(asked.norms.size(), 6 - asked.unreadable.size());
+  for (const std::string& text : asked.unreadable) {
+    int64_t step = -1;
+    ASSERT_EQ(
+        std::sscanf(text.c_str(), "step %ld of rank 0 cannot be read", &step),
+        1)
+        << text;
+    EXPECT_TRUE(whole.norms.count(step) == 1 && asked.norms.count(step) == 0);
+  }
+  for (const auto& [step, norm] : asked.norms)
+    EXPECT_EQ(norm, whole.norms.at(step));
+}
+
 // F5, F6, F10
 TEST_F(OneObject, OneBadObjectIsOneGapAndNothingWrongIsExported) {
   SealTwoRuns();
@@ -279,6 +354,8 @@ TEST_F(OneObject, OneBadObjectIsOneGapAndNothingWrongIsExported) {
                    beside = Export(is_of_run ? "other" : "run");
     EXPECT_TRUE(now.status.ok()) << now.status;
     EXPECT_TRUE(beside.status.ok()) << beside.status;
+    const Asked asked = Ask(is_of_run ? "run" : "other");
+    EXPECT_TRUE(asked.status.ok()) << asked.status;
     EXPECT_EQ(beside.gaps, 0u);
     EXPECT_TRUE(beside.files == (is_of_run ? other : run).files);
     EXPECT_EQ(CountRuns(), 2u);

@@ -311,6 +311,9 @@ int Main(int argc, char** argv) {
                        config.merge_bytes > 0 ? &merger : nullptr, &logger);
   if (is_janitor) janitor.Start();
   const std::string why = AwaitEnd(signals, job.get());
+  // Who reads the port from now on would ask one that no longer answers.
+  if (!config.port_file.empty())
+    file_system->Delete(config.port_file).IgnoreError();
   logger.Info("draining", {{"reason", why}});
   later.emplace(signals);
   ending.Set();

@@ -415,7 +415,8 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   app.add_option("--export-root", config.export_roots,
                  "directory below which server-side exports may go")
       ->type_name("DIR");
-  app.add_option("--port-file", config.port_file, "file to write the port to")
+  app.add_option("--port-file", config.port_file,
+                 "file that has the port while it serves")
       ->type_name("FILE");
   app.add_option("--log-level", config.log_level,
                  "debug, info, warning or error")

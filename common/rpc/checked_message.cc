@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/rpc/checked_message.h"
 
+#include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/proto_buffer_reader.h>
+#include <grpcpp/support/proto_buffer_writer.h>
 
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -14,6 +17,8 @@
 
 namespace rankprobe {
 namespace {
+
+thread_local bool damage_of_thread = false;
 
 std::vector<grpc::Slice> SlicesOf(const grpc::ByteBuffer& bytes) {
   std::vector<grpc::Slice> slices;
@@ -49,11 +54,10 @@ uint32_t Crc32cOf(const grpc::ByteBuffer& bytes, size_t count) {
   return Crc32cOfFirst(SlicesOf(bytes), count);
 }
 
-bool MatchesChecksum(const grpc::ByteBuffer& bytes, uint32_t* crc32c) {
-  const size_t length = bytes.Length();
-  if (length < kChecksumFieldBytes) return false;
-  const std::vector<grpc::Slice> slices = SlicesOf(bytes);
-  // The field may lie in several of them.
+namespace {
+
+// The last bytes, which may lie in several slices.
+std::optional<uint32_t> ChecksumAtEnd(const std::vector<grpc::Slice>& slices) {
   std::string field;
   for (auto slice = slices.rbegin();
        slice != slices.rend() && field.size() < kChecksumFieldBytes; ++slice) {
@@ -62,12 +66,63 @@ bool MatchesChecksum(const grpc::ByteBuffer& bytes, uint32_t* crc32c) {
         std::min(view.size(), kChecksumFieldBytes - field.size());
     field.insert(0, std::string(view.substr(view.size() - wanted)));
   }
-  const std::optional<uint32_t> told = ParseChecksumField(field);
+  return ParseChecksumField(field);
+}
+
+}  // namespace
+
+bool MatchesChecksum(const grpc::ByteBuffer& bytes, uint32_t* crc32c) {
+  const size_t length = bytes.Length();
+  if (length < kChecksumFieldBytes) return false;
+  const std::vector<grpc::Slice> slices = SlicesOf(bytes);
+  const std::optional<uint32_t> told = ChecksumAtEnd(slices);
   if (!told.has_value() ||
       *told != Crc32cOfFirst(slices, length - kChecksumFieldBytes))
     return false;
   *crc32c = *told;
   return true;
+}
+
+bool TakeDamageOfThread() { return std::exchange(damage_of_thread, false); }
+
+grpc::Status SerializeWithChecksum(const google::protobuf::MessageLite& message,
+                                   grpc::ByteBuffer* bytes) {
+  grpc::ByteBuffer encoded;
+  bool own = false;
+  if (grpc::Status status = grpc::GenericSerialize<grpc::ProtoBufferWriter,
+                                                   grpc::protobuf::MessageLite>(
+          message, &encoded, &own);
+      !status.ok())
+    return status;
+  std::vector<grpc::Slice> slices = SlicesOf(encoded);
+  slices.emplace_back(ChecksumField(Crc32cOfFirst(slices, encoded.Length())));
+  *bytes = grpc::ByteBuffer(slices.data(), slices.size());
+  return grpc::Status::OK;
+}
+
+grpc::Status ParseWithChecksum(WithoutChecksum without, grpc::ByteBuffer* bytes,
+                               google::protobuf::MessageLite* message) {
+  damage_of_thread = false;
+  size_t length = bytes->Length();
+  if (uint32_t crc32c = 0; MatchesChecksum(*bytes, &crc32c)) {
+    length -= kChecksumFieldBytes;
+  } else if (without == WithoutChecksum::kDamaged ||
+             ChecksumAtEnd(SlicesOf(*bytes)).has_value()) {
+    damage_of_thread = without == WithoutChecksum::kDamaged;
+    bytes->Clear();
+    return grpc::Status(grpc::StatusCode::DATA_LOSS,
+                        "the message was damaged on the way");
+  }
+  bool parsed = false;
+  {
+    grpc::ProtoBufferReader reader(bytes);
+    parsed = reader.status().ok() && message->ParseFromBoundedZeroCopyStream(
+                                         &reader, static_cast<int>(length));
+  }
+  bytes->Clear();
+  return parsed ? grpc::Status::OK
+                : grpc::Status(grpc::StatusCode::INTERNAL,
+                               "the bytes are no such message");
 }
 
 grpc::Status ParseChecked(grpc::ByteBuffer* bytes,

@@ -38,6 +38,30 @@ bool IsDamaged(const Message& message) {
 grpc::Status ParseChecked(grpc::ByteBuffer* bytes,
                           google::protobuf::MessageLite* message);
 
+// The same without a copy, of a request or an answer.
+grpc::Status SerializeWithChecksum(const google::protobuf::MessageLite& message,
+                                   grpc::ByteBuffer* bytes);
+enum class WithoutChecksum : uint8_t { kTaken, kDamaged };
+// DATA_LOSS.
+grpc::Status ParseWithChecksum(WithoutChecksum without, grpc::ByteBuffer* bytes,
+                               google::protobuf::MessageLite* message);
+// Whether ParseWithChecksum has met with a damaged answer in this thread since
+// this was asked last.
+bool TakeDamageOfThread();
+
+template <typename Message, WithoutChecksum kWithout>
+class CallTraits {
+ public:
+  static grpc::Status Serialize(const Message& message, grpc::ByteBuffer* bytes,
+                                bool* own_buffer) {
+    *own_buffer = true;
+    return SerializeWithChecksum(message, bytes);
+  }
+  static grpc::Status Deserialize(grpc::ByteBuffer* bytes, Message* message) {
+    return ParseWithChecksum(kWithout, bytes, message);
+  }
+};
+
 template <typename Message>
 class CheckedTraits {
  public:

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/channel_security.h"
+#include "common/rpc/damaged_answers.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -33,6 +34,7 @@ using Interceptors = std::vector<
 inline std::shared_ptr<grpc::Channel> MakeChannel(
     const std::string& address, const ChannelSecurity& security,
     grpc::ChannelArguments arguments, Interceptors interceptors = {}) {
+  interceptors.push_back(WatchForDamage());
   // The collector is named on purpose: proxies of the environment are not
   // meant.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

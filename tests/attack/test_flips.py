@@ -7,6 +7,7 @@ import random
 
 import harness
 import wire
+from bad_wire import BadWire
 from harness import agent, types
 from rankprobe.v1 import query_pb2 as query
 
@@ -60,6 +61,32 @@ def test_F07_a_flip_in_a_piece_of_a_payload_costs_nothing(daemon):
     rank.open_upload()
     rank.upload.send(whole)
     assert rank.committed(1) and not any(ack.refused_frames for ack in rank.acks)
+
+
+def test_a_flip_between_a_command_and_its_collector_is_named_or_made_good(daemon):
+    rank = harness.RawAgent(daemon)
+    for step in range(4):
+        call = harness.call("Torch.relu.0.forward", [harness.tensor(b"\1\2\3\4" * 64)])
+        rank.upload.send(agent.UploadFrame(sequence=step + 1, batch=agent.RecordBatch(step=step, records=[
+            harness.begin_record(task="statistics", has_payloads=False), harness.call_record(1, call),
+            harness.end_record(2, 1)])))
+    assert rank.committed(4)
+    verbs = [("runs", "--json"), ("status", "--run=run", "--steps", "--json"), ("ledger", "--run=run", "--json"),
+             ("query", "--run=run", "--json")]
+    right = {verb: daemon.cli(*verb) for verb in verbs}
+    flips = named = 0
+    for seed in range(24):
+        verb = verbs[seed % len(verbs)]
+        bad = BadWire(daemon.address, seed, (40, 200))
+        done = daemon.cli(*verb, "--collector", bad.address)
+        bad.end()
+        flips += sum(bad.flips)
+        if done.returncode == right[verb].returncode:
+            assert done.stdout == right[verb].stdout, (seed, verb)
+        else:
+            named += "damaged on the way" in done.stderr
+            assert done.returncode in (3, 5) and done.stderr.startswith("rankprobe: "), (seed, verb, done)
+    assert flips > 0 and named > 0, (flips, named)
 
 
 def test_F01_a_flip_in_what_a_rank_says_ends_its_session(daemon):

@@ -19,7 +19,7 @@ from typing import Any, Iterable
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-# Their messages have a checksum behind them (agent.proto, leaf.proto).
+# Without the checksum behind them they are not taken. Answers of calls have one, too, and requests may.
 CHECKED = ("AgentEvent", "Directive", "UploadFrame", "UploadAck", "LeafReport", "RootNote", "LiveAnswer")
 
 
@@ -49,9 +49,9 @@ def _generate_stubs(directory: str) -> None:
     protos = sorted(str(p.relative_to(ROOT / "proto")) for p in (ROOT / "proto").rglob("*.proto"))
     subprocess.run(["protoc", f"-I{ROOT / 'proto'}", f"--python_out={directory}", f"--grpc_python_out={directory}",
                     f"--plugin=protoc-gen-grpc_python={shutil.which('grpc_python_plugin')}", *protos], check=True)
-    for name in ("agent", "leaf"):
+    for name in ("agent", "archive", "control", "leaf"):
         stub = pathlib.Path(directory) / "rankprobe" / "v1" / f"{name}_pb2_grpc.py"
-        sealed = re.sub(rf"[\w.]+\.({'|'.join(CHECKED)})\.SerializeToString", "wire.seal", stub.read_text())
+        sealed = re.sub(r"[\w.]+\.\w+\.SerializeToString", "wire.seal", stub.read_text())
         stub.write_text("import wire\n" + sealed)
     sys.path.insert(0, directory)
 

@@ -8,11 +8,13 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import types
 
+import harness
 import pytest
 
 import rankprobe
@@ -21,7 +23,9 @@ from rankprobe._frontend import exports
 from rankprobe._manifests import named_places, read_manifest
 
 sys.path.append(os.path.dirname(rankprobe.__file__))  # as the supervisor imports it
+import _collector_process
 import _ending
+import _job_directory
 
 sys.path.pop()
 
@@ -64,7 +68,7 @@ class Job:
             (self.directory / name).mkdir(parents=True)
         (self.directory / "recorded").touch()
         job = types.SimpleNamespace(run="r", root=self.root, rankprobe=str(program))
-        collector = types.SimpleNamespace(ensure=lambda same_address=True: "127.0.0.1:1", alive=lambda: True)
+        collector = types.SimpleNamespace(ensure=lambda same_address=True: "127.0.0.1:1", serves=lambda: True)
         self.ending = _ending.Ending(job, collector)
 
     def asked(self) -> list[str]:
@@ -137,6 +141,69 @@ def test_what_made_way_for_a_tree_that_did_not_come_is_put_back(job: Job, old: s
     assert not any((job.root / "step0" / "rank1").iterdir()), "it has come"
     assert sorted(path.name for path in job.root.iterdir()) == ["manifest.json", "step0"], "a user has removed step7"
     assert not (job.directory / old).exists()
+
+
+# A collector that has its port file as `rankprobed` does, and whose end takes until it may.
+LATE_COLLECTOR = """#!{python} -ISs
+import pathlib, signal, sys, time
+port = pathlib.Path(sys.argv[sys.argv.index("--port-file") + 1])
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+names = sorted(pathlib.Path().glob("served-*"))
+port.write_text(f"{{len(names) + 1}}\\n")
+pathlib.Path(f"served-{{len(names) + 1}}").touch()
+signal.sigwait([signal.SIGTERM])
+port.unlink()
+while not pathlib.Path("may-end").exists():
+    time.sleep(0.002)
+"""
+
+
+@pytest.mark.parametrize("told", ["before", "while it is asked"])
+def test_a_collector_on_its_way_out_is_followed_by_another(job: Job, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+                                                          told: str) -> None:
+    """A supervisor was killed when it had told it to end, and the standby has something left to export."""
+    program = tmp_path / "rankprobed"
+    program.write_text(LATE_COLLECTOR.format(python=sys.executable))
+    program.chmod(0o755)
+    directory = types.SimpleNamespace(run="r", root=job.root, rankprobe="rankprobe", rankprobed=str(program),
+                                      processes=lambda _: iter(()), is_process=lambda pid, _: pathlib.Path(f"/proc/{pid}").exists())
+    before = _collector_process.Collector(directory)
+    assert before.ensure() == "127.0.0.1:1"
+    pid = before.pid
+
+    def end() -> None:
+        os.kill(pid, signal.SIGTERM)
+        harness.wait_for(lambda: not pathlib.Path("port").exists(), 60, "the end of its port file")
+
+    if told == "before":
+        end()
+    collector = _collector_process.Collector(directory)
+    # As /proc tells of one that is no child of the process that asks.
+    collector._pid = pid
+    asked = []
+
+    def run(words: list[str], **_: object) -> subprocess.CompletedProcess:
+        asked.append(words[words.index("--collector") + 1])
+        if asked[-1] != "127.0.0.1:1":
+            return subprocess.CompletedProcess(words, 0, "{}", "")
+        end()
+        return subprocess.CompletedProcess(words, 3, "", "nothing listens there")
+
+    def read(path: str) -> str:
+        if path == "port" and not pathlib.Path("port").exists() and before.alive():
+            pathlib.Path("may-end").touch()
+            before._child.wait()
+        return _job_directory.read(path)
+
+    monkeypatch.setattr(_collector_process, "read", read)
+    monkeypatch.setattr(_ending, "subprocess", types.SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL))
+    ending = _ending.Ending(directory, collector)
+    try:
+        assert ending._call("runs") == "{}"
+        assert asked == (["127.0.0.1:2"] if told == "before" else ["127.0.0.1:1", "127.0.0.1:2"])
+    finally:
+        collector.stop(signal.SIGKILL)
+        before.stop(signal.SIGKILL)
 
 
 def test_another_machines_manifest_that_came_meanwhile_stays(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

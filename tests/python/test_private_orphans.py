@@ -98,6 +98,7 @@ def test_a_collector_whose_users_are_dead_ends_by_itself(tmp_path: pathlib.Path,
     (words,) = [words for words in served.values() if "--job-dir" in words]
     code, output = ends(spawn(*[word for word in words[3:] if word], cwd=archive))
     assert code == 0 and "its job has ended" in output, output
+    assert not (archive / "port").exists(), "whoever reads it would ask a collector that no longer answers"
     done = _run("for _ in steps(0): pass", dump, {**environment, "RANKPROBE_RUN": "next"})
     assert done.returncode == 0, done.stderr
     _ended(dump)

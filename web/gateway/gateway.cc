@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/damaged_answers.h"
 #include "common/rpc/grpc_channel.h"
 #include "web/gateway/grid_bytes.h"
 #include "web/gateway/json_reply.h"
@@ -75,22 +76,22 @@ class Gateway::Call {
                                           Response*)) {
     Request request;
     if (!Read(&request)) return;
-    grpc::ClientContext context;
-    const Cancel cancel(reply_, &context);
-    Prepare(request, &context);
     Response response;
-    absl::Status status =
-        StatusOf((stub->*method)(&context, request, &response));
-    std::string json;
-    if (status.ok()) status = Convert(response, &json);
-    if (status.ok()) {
-      std::vector<std::string> away;
+    std::vector<std::string> away;
+    absl::Status status = StatusOf(ActAgain([&] {
+      grpc::ClientContext context;
+      const Cancel cancel(reply_, &context);
+      Prepare(request, &context);
+      const grpc::Status said = (stub->*method)(&context, request, &response);
       const auto [first, last] =
           context.GetServerTrailingMetadata().equal_range(kAwayKey);
       for (auto it = first; it != last; ++it)
         away.emplace_back(it->second.data(), it->second.size());
-      AddAway(away, &json);
-    }
+      return said;
+    }));
+    std::string json;
+    if (status.ok()) status = Convert(response, &json);
+    if (status.ok()) AddAway(away, &json);
     if (status.ok() && json.size() > options().max_answer_bytes)
       status = TooLarge();
     if (status.ok()) {

@@ -37,21 +37,36 @@ class Collector:
         return self._pid != 0
 
     def ensure(self, same_address: bool = True) -> str:
-        """Its address. Failed if it does not come up."""
-        if not self.alive() and not self._find():
-            self._start(same_address)
-        deadline = time.monotonic() + _START_SECONDS
-        while not (port := read("port")).endswith("\n"):
-            if not self.alive() or time.monotonic() > deadline:
-                self.stop(signal.SIGKILL)
+        """Its address. Failed if it does not come up. One that is on its way out, as a supervisor that was killed had
+        told it to, is waited for and followed by another one."""
+        started = False
+        while not (port := self._port()):
+            if started:
                 raise Failed(f"the collector did not start:\n{read('collector.log')[-2000:]}")
-            time.sleep(0.002)
+            self._start(same_address)
+            started = True
         address = f"127.0.0.1:{int(port)}"
         if read("address") != address:
             fresh = pathlib.Path("address.new")
             fresh.write_text(address, encoding="utf-8")
             fresh.replace("address")
         return address
+
+    def serves(self) -> bool:
+        """It is there and was not told to end: its port file goes first then."""
+        return self.alive() and read("port").endswith("\n")
+
+    def _port(self) -> str:
+        """When it listens; "" when there is none, any more."""
+        if not self.alive() and not self._find():
+            return ""
+        deadline = time.monotonic() + _START_SECONDS
+        while not (port := read("port")).endswith("\n"):
+            if not self.alive() or time.monotonic() > deadline:
+                self.stop(signal.SIGKILL)
+                return ""
+            time.sleep(0.002)
+        return port
 
     @property
     def pid(self) -> int:

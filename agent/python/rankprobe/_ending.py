@@ -79,7 +79,8 @@ class Ending:
         return len(losses)
 
     def _call(self, verb: str, *words: str, seconds: float = _EXPORT_SECONDS) -> str:
-        """Output of `rankprobe`; the collector is started again if it was killed."""
+        """Output of `rankprobe`; the collector is started again if it was killed, or ended while it was asked: a
+        supervisor that was killed had told it to."""
         environment = {key: value for key, value in os.environ.items()
                        if not key.startswith("RANKPROBE_") and not key.lower().endswith("_proxy")}
         for left in reversed(range(_TRIES)):
@@ -91,7 +92,7 @@ class Ending:
                 raise Failed(f"rankprobe {verb} took longer than {seconds:.0f} s") from None
             if done.returncode in (0, 1):  # 1: with gaps, which the manifest lists
                 return done.stdout
-            if left == 0 or self._collector.alive():
+            if left == 0 or self._collector.serves():
                 break
         raise Failed((done.stderr or done.stdout).strip()[-1000:])
 

@@ -39,14 +39,22 @@ absl::Status ReferenceComparer::Fetch(const std::string& run, int64_t step,
   request.set_run(run);
   request.set_step(step);
   if (rank.has_value()) request.set_rank(*rank);
-  absl::Status status = session_->FetchReference(
-      request, kFetchDeadline, [this](const v1::ReferenceChunk& chunk) {
-        for (const v1::ReferenceEntry& entry : chunk.entries()) {
-          if (absl::Status added = reference_.Add(entry); !added.ok())
-            return added;
-        }
-        return absl::OkStatus();
-      });
+  const auto fetch = [&] {
+    return session_->FetchReference(
+        request, kFetchDeadline, [this](const v1::ReferenceChunk& chunk) {
+          for (const v1::ReferenceEntry& entry : chunk.entries()) {
+            if (absl::Status added = reference_.Add(entry); !added.ok())
+              return added;
+          }
+          return absl::OkStatus();
+        });
+  };
+  absl::Status status = fetch();
+  // Damaged on the way, perhaps.
+  if (absl::IsDataLoss(status)) {
+    reference_.Clear();
+    status = fetch();
+  }
   if (status.ok()) status = reference_.CheckUsable();
   if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
     not_before_ns_ =

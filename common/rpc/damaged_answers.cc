@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/rpc/damaged_answers.h"
+
+#include <grpcpp/client_context.h>
+
+#include "common/rpc/checked_message.h"
+
+namespace rankprobe {
+namespace {
+
+using grpc::experimental::InterceptionHookPoints;
+
+constexpr char kDamagedAnswer[] =
+    "an answer of the collector was damaged on the way: its checksum does not "
+    "match";
+
+class Watch final : public grpc::experimental::Interceptor {
+ public:
+  explicit Watch(grpc::ClientContext* context) : context_(context) {}
+
+  void Intercept(
+      grpc::experimental::InterceptorBatchMethods* methods) override {
+    // The message was read by this very thread, just now.
+    if (methods->QueryInterceptionHookPoint(
+            InterceptionHookPoints::POST_RECV_MESSAGE) &&
+        TakeDamageOfThread()) {
+      damaged_ = true;
+      // Nothing more is read, and without this gRPC would tell no end.
+      context_->TryCancel();
+    }
+    if (damaged_ && methods->QueryInterceptionHookPoint(
+                        InterceptionHookPoints::POST_RECV_STATUS)) {
+      *methods->GetRecvStatus() =
+          grpc::Status(grpc::StatusCode::DATA_LOSS, kDamagedAnswer);
+    }
+    methods->Proceed();
+  }
+
+ private:
+  grpc::ClientContext* const context_;
+  bool damaged_ = false;
+};
+
+class Factory final
+    : public grpc::experimental::ClientInterceptorFactoryInterface {
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo* info) override {
+    return new Watch(info->client_context());
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>
+WatchForDamage() {
+  return std::make_unique<Factory>();
+}
+
+bool AnswerWasDamaged(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::DATA_LOSS &&
+         status.error_message() == kDamagedAnswer;
+}
+
+bool RequestMayBeDamaged(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNIMPLEMENTED &&
+         status.error_message().empty();
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a client does about answers that were damaged on the way: nothing of one is
+// believed, and its call ends with DATA_LOSS. Requests and answers are checked as
+// they are read (checked_message.h); a channel needs WatchForDamage beside that,
+// since gRPC takes an answer that cannot be read for the end of a stream.
+//
+// Thread-safe.
+#ifndef RANKPROBE_COMMON_RPC_DAMAGED_ANSWERS_H_
+#define RANKPROBE_COMMON_RPC_DAMAGED_ANSWERS_H_
+
+#include <grpcpp/support/client_interceptor.h>
+#include <grpcpp/support/status.h>
+
+#include <memory>
+
+namespace rankprobe {
+
+std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>
+WatchForDamage();
+
+// The answer was damaged: the call may have been made.
+bool AnswerWasDamaged(const grpc::Status& status);
+// The request was damaged, and the call was not made; or the other side does not
+// know the call.
+bool RequestMayBeDamaged(const grpc::Status& status);
+
+// Makes a call that only reads, once more where something was damaged.
+template <typename Call>
+grpc::Status AskAgain(const Call& call) {
+  const grpc::Status status = call();
+  return AnswerWasDamaged(status) || RequestMayBeDamaged(status) ? call()
+                                                                 : status;
+}
+
+// One that changes something is made once more only where it was not made.
+template <typename Call>
+grpc::Status ActAgain(const Call& call) {
+  const grpc::Status status = call();
+  return RequestMayBeDamaged(status) ? call() : status;
+}
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_RPC_DAMAGED_ANSWERS_H_
