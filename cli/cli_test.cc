@@ -80,7 +80,7 @@ TEST(ExportFilesTest, NothingIsLeftOfABrokenExport) {
     ASSERT_TRUE(files.OnEvent(event).ok());
     event.mutable_file_data()->set_data("12345");
     ASSERT_TRUE(files.OnEvent(event).ok());
-    EXPECT_EQ(files.Finish().code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(files.Finish("x").code(), absl::StatusCode::kDataLoss);
     event.mutable_file_begin()->set_path("../evil");
     EXPECT_FALSE(files.OnEvent(event).ok());
   }
@@ -106,7 +106,7 @@ TEST(ExportFilesTest, WholeFilesAreWritten) {
   ASSERT_TRUE((*files)->OnEvent(event).ok());
   event.mutable_files()->mutable_files(1)->set_path("../evil");
   EXPECT_TRUE(absl::IsPermissionDenied((*files)->OnEvent(event)));
-  ASSERT_TRUE((*files)->Finish().ok());
+  ASSERT_TRUE((*files)->Finish("x").ok());
   EXPECT_FALSE(file_system->Exists(root + "/evil"));
   for (const char* name : {"dump.json", "stack.json"}) {
     const auto size =

@@ -22,6 +22,9 @@ TESTS = pathlib.Path(__file__).resolve().parent
 sys.path[:] = [str(TESTS / "lib"), *(path for path in sys.path if path != str(TESTS))]
 # gRPC in this process would act on each fork, also on one that only starts another program, and can end that.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# A collector that says nothing for 50 ms is not waited for. On a machine that is busy with tests one may be silent for longer, and
+# what tests look for in it would come after they have looked.
+os.environ.setdefault("RANKPROBE_WAIT_MS", "10000")
 # A test that was unsteady so often leaves the default run until it is mended.
 UNSTEADY_LIMIT = 3
 _failed = pytest.StashKey[bool]()

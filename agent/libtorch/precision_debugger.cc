@@ -56,6 +56,7 @@ absl::StatusOr<std::unique_ptr<PrecisionDebugger>> PrecisionDebugger::Create(
           options.agent, [](const char* name) { return std::getenv(name); },
           ProcessClock()));
   recorder_options.stop_deadline = session_options.block_deadline;
+  recorder_options.silence_deadline = session_options.silence_deadline;
   session_options.config_json = config;
   session_options.config_path = options.config_path;
   session_options.framework_version = absl::StrCat("libtorch ", TORCH_VERSION);

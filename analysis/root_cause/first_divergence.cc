@@ -119,7 +119,10 @@ class Finder {
     // Some of what is there may be of runs before the last one.
     if (const JsonValue* const earlier = document.root().Find("earlier_runs");
         earlier != nullptr) {
-      for (const JsonValue& run : earlier->items()) CountGaps(path, run);
+      for (const JsonValue& run : earlier->items()) {
+        // In a directory of its own: what made way for a later run.
+        if (run.Find("directory") == nullptr) CountGaps(path, run);
+      }
     }
     return absl::OkStatus();
   }

@@ -352,7 +352,8 @@ TEST_F(FirstDivergenceTest, WhatWasNotSeenIsSaid) {
   // Of a run whose trees the last one did not replace.
   dir_.WriteFile("n/manifest.json",
                  R"({"gaps":[],"earlier_runs":[{"gaps":[{"reason":"a"}]},)"
-                 R"({"run":"x"},{"gaps":[{"reason":"b"},{"reason":"c"}]}]})");
+                 R"({"run":"x"},{"gaps":[{"reason":"b"},{"reason":"c"}]},)"
+                 R"({"directory":"earlier/x","gaps":[{"reason":"d"}]}]})");
   EXPECT_EQ(Diverge(dir_.path() + "/n", dir_.path() + "/b").unseen.lost, 3);
 }
 

@@ -106,7 +106,7 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   RP_RETURN_IF_ERROR(written);
   RP_RETURN_IF_ERROR(status);
   RP_RETURN_IF_ERROR(CheckWhole(done_came));
-  RP_RETURN_IF_ERROR(files->Finish());
+  RP_RETURN_IF_ERROR(files->Finish(run));
   // run:NAME@STEP stands where a step directory may stand. A range of steps has
   // no directory of that name and stays the whole tree.
   const std::string one_step = absl::StrCat(directory, "/step", step);

@@ -73,6 +73,12 @@ void SayWhatElse(const v1::ExportDone& done) {
           "out: see conflicts in manifest.json\n",
           done.conflicts());
   }
+  for (const std::string& place : done.moved_to()) {
+    Print(stderr,
+          "what was there of another run, in place of which this one has its "
+          "own, is in %s/%s\n",
+          VisibleText(done.directory()), VisibleText(place));
+  }
   if (done.whole_batch_steps() > 0) {
     Print(stderr,
           "in %d of %d steps with request %s the statistics are those of the "
@@ -200,8 +206,9 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
     done.set_directory(flags.tar);
   }
   if (files != nullptr) {
-    RP_RETURN_IF_ERROR(files->Finish());
+    RP_RETURN_IF_ERROR(files->Finish(flags.run));
     done.set_directory(flags.output);
+    for (const std::string& place : files->moved_to()) done.add_moved_to(place);
   }
   SayWhatElse(done);
   if (done.gaps() > 0 || done.incomplete_steps() > 0) *exit_code = kPartial;

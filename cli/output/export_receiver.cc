@@ -147,11 +147,11 @@ absl::Status ExportFiles::OnEvent(const v1::ExportEvent& event) {
   }
 }
 
-absl::Status ExportFiles::Finish() {
+absl::Status ExportFiles::Finish(absl::string_view run) {
   RP_RETURN_IF_ERROR(CloseFile());
   // Again: the export took its time.
   for (const std::string& step : steps_) RP_RETURN_IF_ERROR(CheckStep(step));
-  return tree_->Publish();
+  return tree_->Publish(run);
 }
 
 }  // namespace rankprobe

@@ -41,8 +41,10 @@ class ExportFiles {
   absl::Status OnEvent(const v1::ExportEvent& untrusted);
   // Leaves what is finished for an attempt with Leftovers::kReuse.
   void Keep() { tree_->Keep(); }
-  // Moves everything to its place.
-  absl::Status Finish();
+  // Moves everything to its place. `run`: what all of it is of.
+  absl::Status Finish(absl::string_view run);
+  // See StagedTree.
+  const std::set<std::string>& moved_to() const { return tree_->moved_to(); }
 
  private:
   ExportFiles(FileSystem* file_system, std::string directory,

@@ -522,7 +522,8 @@ absl::StatusOr<v1::ExportDone> ExportRunToDirectory(
       tree->Keep();
     return done;
   }
-  RP_RETURN_IF_ERROR(tree->Publish());
+  RP_RETURN_IF_ERROR(tree->Publish(options.run));
+  for (const std::string& place : tree->moved_to()) done->add_moved_to(place);
   done->set_directory(directory);
   return done;
 }

@@ -7,10 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/io/whole_file.h"
 
@@ -23,6 +25,11 @@ namespace {
 constexpr uint64_t kMaxBytes = uint64_t{256} << 20;
 constexpr absl::string_view kFormat = "\"format\": \"rankprobe-manifest-1\"";
 constexpr absl::string_view kPath = "\"path\": \"";
+// Each manifest in the file begins with its run; of an earlier one the files
+// may be elsewhere (_manifests.py writes both).
+constexpr absl::string_view kRun = "\"run\": \"";
+constexpr absl::string_view kElsewhere = "\"directory\": \"";
+constexpr size_t kMaxNameBytes = 100;
 
 // "step0/rank1" of "step0/rank1/dump.json"; empty when there is no such part.
 absl::string_view RankOf(absl::string_view path) {
@@ -31,6 +38,17 @@ absl::string_view RankOf(absl::string_view path) {
   const size_t rank = path.find('/', step + 1);
   return rank == absl::string_view::npos ? absl::string_view()
                                          : path.substr(0, rank);
+}
+
+// A run as the name of a directory; _published.py names them alike.
+std::string DirectoryName(absl::string_view run) {
+  std::string name(run.substr(0, kMaxNameBytes));
+  for (char& c : name) {
+    if (!absl::ascii_isalnum(c) && c != '.' && c != '_' && c != '-') c = '_';
+  }
+  if (name.empty()) return "unnamed";
+  if (name[0] == '.') name[0] = '_';
+  return name;
 }
 
 }  // namespace
@@ -46,8 +64,9 @@ void PublishedRanks::Load() {
   if (const auto list = ReadWholeFile(file_system_, list_, kMaxBytes);
       list.ok()) {
     for (const absl::string_view line : absl::StrSplit(*list, '\n')) {
-      if (!line.empty()) ranks_.emplace(line);
+      if (!line.empty()) listed_.emplace(line);
     }
+    ranks_ = listed_;
   }
   const auto manifest =
       ReadWholeFile(file_system_, directory_ + "/manifest.json", kMaxBytes);
@@ -56,12 +75,57 @@ void PublishedRanks::Load() {
   manifest_is_ours_ = true;
   // A whole parser would need many times the text in memory.
   absl::string_view rest = *manifest;
-  for (size_t at = rest.find(kPath); at != absl::string_view::npos;
-       at = rest.find(kPath)) {
-    rest.remove_prefix(at + kPath.size());
-    const absl::string_view rank = RankOf(rest.substr(0, rest.find('"')));
-    if (!rank.empty()) ranks_.emplace(rank);
+  std::string run;
+  bool elsewhere = false;
+  // The text behind `key` where the rest begins with it; empty: it does not.
+  const auto value = [&rest](absl::string_view key) {
+    if (!absl::ConsumePrefix(&rest, key)) return absl::string_view();
+    return rest.substr(0, rest.find('"'));
+  };
+  for (size_t at = rest.find('"'); at != absl::string_view::npos;
+       at = rest.find('"', 1)) {
+    rest.remove_prefix(at);
+    if (absl::StartsWith(rest, kRun)) {
+      run = std::string(value(kRun));
+      elsewhere = false;
+    } else if (!value(kElsewhere).empty()) {
+      elsewhere = true;
+    } else if (const absl::string_view rank = RankOf(value(kPath));
+               !rank.empty() && !elsewhere) {
+      ranks_.emplace(rank);
+      in_manifest_.emplace(rank, run);
+    }
   }
+}
+
+std::optional<std::string> PublishedRanks::RunOf(const std::string& rank) {
+  absl::MutexLock lock(&mutex_);
+  Load();
+  const auto found = in_manifest_.find(rank);
+  if (found == in_manifest_.end()) return std::nullopt;
+  return found->second;
+}
+
+bool PublishedRanks::IsListed(const std::string& rank) {
+  absl::MutexLock lock(&mutex_);
+  Load();
+  return listed_.contains(rank);
+}
+
+absl::StatusOr<std::string> PublishedRanks::MoveAside(const std::string& rank,
+                                                      const std::string& run) {
+  const std::string name = absl::StrCat("earlier/", DirectoryName(run));
+  std::string place = name;
+  for (int number = 2;
+       file_system_->Exists(absl::StrCat(directory_, "/", place, "/", rank));
+       ++number)
+    place = absl::StrCat(name, ".", number);
+  const std::string target = absl::StrCat(directory_, "/", place, "/", rank);
+  RP_RETURN_IF_ERROR(
+      file_system_->CreateDirectories(target.substr(0, target.rfind('/'))));
+  RP_RETURN_IF_ERROR(
+      file_system_->Rename(absl::StrCat(directory_, "/", rank), target));
+  return place;
 }
 
 absl::Status PublishedRanks::CheckReplaceable(const std::string& rank) {

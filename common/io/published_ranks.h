@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which rank directories of an exported tree were made by exports, and may
-// therefore be replaced by one: those that DIR/manifest.json names, and those
+// therefore make way for one: those that DIR/manifest.json names, and those
 // that a list names, where the manifest of a later export says nothing of them.
 //
 // Thread-safe. A list or manifest that cannot be read names nothing.
 #ifndef RANKPROBE_COMMON_IO_PUBLISHED_RANKS_H_
 #define RANKPROBE_COMMON_IO_PUBLISHED_RANKS_H_
 
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/io/file_system.h"
 
@@ -27,6 +30,16 @@ class PublishedRanks {
   absl::Status CheckReplaceable(const std::string& rank);
   // The same of DIR/manifest.json.
   absl::Status CheckManifestReplaceable();
+
+  // The run that DIR/manifest.json names `rank` of, "" for one without a name.
+  std::optional<std::string> RunOf(const std::string& rank);
+  // Whether the list names it.
+  bool IsListed(const std::string& rank);
+  // Moves DIR/`rank`, which an export of `run` made, to where no export
+  // replaces it: DIR/earlier/RUN, or RUN.2 and so on where that has one. That
+  // directory, relative.
+  absl::StatusOr<std::string> MoveAside(const std::string& rank,
+                                        const std::string& run);
 
   // Appends to the list: for an export that leaves the manifest to its caller.
   absl::Status Append(const std::set<std::string>& ranks);
@@ -45,7 +58,11 @@ class PublishedRanks {
   absl::Mutex mutex_;
   bool loaded_ ABSL_GUARDED_BY(mutex_) = false;
   bool manifest_is_ours_ ABSL_GUARDED_BY(mutex_) = false;
+  // Both those of the list and of the manifest.
   std::set<std::string> ranks_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> listed_ ABSL_GUARDED_BY(mutex_);
+  // To their runs.
+  std::map<std::string, std::string> in_manifest_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Makes `directory`, or makes sure that it is empty or made by this function:

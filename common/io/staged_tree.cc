@@ -250,7 +250,59 @@ absl::Status StagedTree::MoveStep(const std::string& step,
   return staging_stays_ ? file_system_->DeleteTree(fresh) : absl::OkStatus();
 }
 
-absl::Status StagedTree::Publish() {
+std::optional<std::string> StagedTree::OthersRun(const std::string& rank,
+                                                 absl::string_view run) {
+  std::optional<std::string> made = published_.RunOf(rank);
+  // The list beside a staging directory that stays names all that is of its
+  // job; another job may have the same run (a restart).
+  if (made.has_value() &&
+      (staging_stays_ ? published_.IsListed(rank) : *made == run))
+    return std::nullopt;
+  return made;
+}
+
+absl::Status StagedTree::MoveAside(const std::set<std::string>& ranks,
+                                   absl::string_view run, bool manifest) {
+  const auto move = [&](const std::string& rank) -> absl::Status {
+    // The manifest may be long: it is read where something is in the way.
+    if (!file_system_->Exists(absl::StrCat(directory_, "/", rank)))
+      return absl::OkStatus();
+    const std::optional<std::string> others = OthersRun(rank, run);
+    if (!others.has_value()) return absl::OkStatus();
+    RP_ASSIGN_OR_RETURN(const std::string place,
+                        published_.MoveAside(rank, *others));
+    moved_to_.insert(place);
+    return absl::OkStatus();
+  };
+  for (const std::string& rank : ranks) {
+    RP_RETURN_IF_ERROR(move(rank));
+    // Processes without ranks of two runs are no ranks of one job, and a step
+    // that has both can be read as neither.
+    const size_t slash = rank.find('/');
+    const std::string step = rank.substr(0, slash);
+    if (!absl::StartsWith(rank.substr(slash + 1), "proc") ||
+        !file_system_->Exists(absl::StrCat(directory_, "/", step)))
+      continue;
+    RP_ASSIGN_OR_RETURN(
+        const std::vector<std::string> names,
+        file_system_->List(absl::StrCat(directory_, "/", step)));
+    for (const std::string& name : names) {
+      const std::string other = absl::StrCat(step, "/", name);
+      if (absl::StartsWith(name, "proc") && published_.RunOf(other) != run)
+        RP_RETURN_IF_ERROR(move(other));
+    }
+  }
+  const std::string told = directory_ + "/manifest.json";
+  if (!manifest || moved_to_.empty() || !file_system_->Exists(told))
+    return absl::OkStatus();
+  // Ours takes its name.
+  const std::string kept =
+      absl::StrCat(directory_, "/", *moved_to_.begin(), "/manifest.json");
+  return file_system_->Exists(kept) ? absl::OkStatus()
+                                    : file_system_->Rename(told, kept);
+}
+
+absl::Status StagedTree::Publish(absl::string_view run) {
   const std::string fresh = temporary_ + "/new", old = temporary_ + "/old";
   RP_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
                       file_system_->List(fresh));
@@ -274,6 +326,8 @@ absl::Status StagedTree::Publish() {
   }
   if (staging_stays_)
     RP_RETURN_IF_ERROR(file_system_->CreateDirectories(directory_));
+  // Before they are ours.
+  RP_RETURN_IF_ERROR(MoveAside(ranks, run, manifest));
   // Said before it is done: an export that is killed here can be done again.
   if (!ranks.empty()) {
     RP_RETURN_IF_ERROR(manifest ? published_.WriteAll(ranks)

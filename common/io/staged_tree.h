@@ -5,7 +5,8 @@
 //
 // Of what is there, only what is known to be ours is deleted or replaced: a
 // staging directory that is new, empty or claimed (published_ranks.h), rank
-// directories that an earlier export made.
+// directories that an earlier export made. Those that one of another run made,
+// or one for another job, move to DIR/earlier (PublishedRanks::MoveAside).
 //
 // Owned by one export. Threads: PathOf, Reuse and MakeDirectory from any, the
 // rest from one.
@@ -19,11 +20,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/io/file_system.h"
 #include "common/io/published_ranks.h"
 
@@ -68,13 +71,23 @@ class StagedTree {
   void Keep() { keep_ = true; }
   // Replaces the directories DIR/step{N}/{rank} and DIR/manifest.json.
   // ALREADY_EXISTS, and nothing is moved, when one of them is not ours.
-  absl::Status Publish();
+  // `run`: what all of it is of.
+  absl::Status Publish(absl::string_view run = "");
+  // Directories below DIR that Publish moved what is of others to.
+  const std::set<std::string>& moved_to() const { return moved_to_; }
 
  private:
   StagedTree(FileSystem* file_system, std::string directory,
              std::string staging);
   absl::Status PutBack();
   absl::Status Start(Leftovers leftovers);
+  // Of what is in the way of `ranks`, or would be taken for a part of their
+  // dump, what is of others.
+  absl::Status MoveAside(const std::set<std::string>& ranks,
+                         absl::string_view run, bool manifest);
+  // The run of what is there, if it is of others.
+  std::optional<std::string> OthersRun(const std::string& rank,
+                                       absl::string_view run);
   absl::Status MoveStep(const std::string& step,
                         const std::vector<std::string>& ranks);
   std::string KeptPath(const std::string& path) const;
@@ -93,6 +106,7 @@ class StagedTree {
   // There may be files of an earlier attempt.
   bool reuse_ = false;
   bool keep_ = false;
+  std::set<std::string> moved_to_;
   // The directory is ours, and goes if nothing comes of it.
   bool made_ = false;
 };

@@ -149,6 +149,83 @@ TEST_F(StagedTreeTest, SomebodysDirectoryIsNoStagingDirectory) {
   EXPECT_EQ(Read(root_ + "/.rankprobe-export/new/thesis"), "by hand");
 }
 
+std::string ManifestOfRun(const std::string& run, const std::string& rank) {
+  return "{\n \"format\": \"rankprobe-manifest-1\",\n \"run\": \"" + run +
+         "\",\n \"files\": [\n  {\n   \"path\": \"" + rank +
+         "/dump.json\"\n  }\n ]\n}";
+}
+
+// A second job into one dump_path, and a restart: the run may be the same.
+TEST_F(StagedTreeTest, WhatAnEarlierJobLeftMakesWay) {
+  const auto publish = [this](const std::string& job, const std::string& rank) {
+    auto tree = StagedTree::Open(fs_.get(), root_, Leftovers::kDelete,
+                                 root_ + "/.private/" + job);
+    ASSERT_TRUE(tree.ok()) << tree.status();
+    ASSERT_TRUE((*tree)->MakeDirectory(rank).ok());
+    Write((*tree)->PathOf(rank + "/dump.json"), job);
+    ASSERT_TRUE((*tree)->Publish("a/b").ok());
+  };
+  publish("first", "step0/rank0");
+  publish("first", "step1/rank0");
+  publish("first", "step0/rank0");  // it has grown
+  EXPECT_FALSE(fs_->Exists(root_ + "/earlier"));
+  for (const std::string job : {"second", "third"}) {
+    Write(root_ + "/manifest.json", ManifestOfRun("a/b", "step0/rank0"));
+    publish(job, "step0/rank0");
+    publish(job, "step0/rank0");
+    EXPECT_EQ(Read(root_ + "/step0/rank0/dump.json"), job);
+  }
+  EXPECT_EQ(Read(root_ + "/earlier/a_b/step0/rank0/dump.json"), "first");
+  EXPECT_EQ(Read(root_ + "/earlier/a_b.2/step0/rank0/dump.json"), "second");
+  EXPECT_EQ(Read(root_ + "/step1/rank0/dump.json"), "first");
+  // What is there already of an earlier run says nothing of what is in place.
+  Write(root_ + "/manifest.json",
+        "{\n \"format\": \"rankprobe-manifest-1\",\n \"run\": \"c\", "
+        "\"earlier_runs\""
+        ": [{\"run\": \"x\", \"directory\": \"earlier/x\", \"files\": "
+        "[{\"path\": \""
+        "step2/rank0/dump.json\"}]}]}");
+  Write(root_ + "/step2/rank0/dump.json", "by hand");
+  auto tree = StagedTree::Open(fs_.get(), root_, Leftovers::kDelete,
+                               root_ + "/.private/fourth");
+  EXPECT_TRUE(absl::IsAlreadyExists((*tree)->MakeDirectory("step2/rank0")));
+}
+
+TEST_F(StagedTreeTest, AnExportOfAnotherRunMovesWhatIsThereAside) {
+  for (const std::string run : {"a", "b", "b", ".."}) {
+    const auto tree = Open(Leftovers::kDelete);
+    Write(tree->PathOf("step0/rank0/dump.json"), run);
+    Write(tree->PathOf("manifest.json"), ManifestOfRun(run, "step0/rank0"));
+    ASSERT_TRUE(tree->Publish(run).ok());
+    EXPECT_EQ(Read(root_ + "/step0/rank0/dump.json"), run);
+    EXPECT_THAT(Read(root_ + "/manifest.json"), HasSubstr("\"" + run + "\""));
+  }
+  EXPECT_THAT(*fs_->List(root_ + "/earlier"), ElementsAre("a", "b"));
+  EXPECT_EQ(Read(root_ + "/earlier/a/step0/rank0/dump.json"), "a");
+  EXPECT_THAT(Read(root_ + "/earlier/a/manifest.json"), HasSubstr("\"a\""));
+  EXPECT_EQ(Read(root_ + "/earlier/b/step0/rank0/dump.json"), "b");
+}
+
+// A step with processes of two runs can be read as neither.
+TEST_F(StagedTreeTest, ProcessesOfAnotherRunMakeWayForOneOfThis) {
+  const auto publish = [this](const std::string& job, const std::string& run,
+                              const std::string& place) {
+    const auto tree = StagedTree::Open(fs_.get(), root_, Leftovers::kDelete,
+                                       root_ + "/.private/" + job)
+                          .value();
+    Write(tree->PathOf(place + "/dump.json"), job);
+    ASSERT_TRUE(tree->Publish(run).ok());
+    Write(root_ + "/manifest.json", ManifestOfRun(run, place));
+  };
+  publish("one", "a", "step0/proc1");
+  publish("other host", "a", "step0/proc2");
+  EXPECT_THAT(*fs_->List(root_ + "/step0"), ElementsAre("proc1", "proc2"));
+  publish("two", "b", "step0/proc3");
+  EXPECT_THAT(*fs_->List(root_ + "/step0"), ElementsAre("proc1", "proc3"))
+      << "that no manifest names is anybody's";
+  EXPECT_THAT(*fs_->List(root_ + "/earlier/a/step0"), ElementsAre("proc2"));
+}
+
 TEST_F(StagedTreeTest, OneExportAtATime) {
   const auto first = Open(Leftovers::kDelete);
   Write(first->PathOf(kA), "a");

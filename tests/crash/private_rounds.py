@@ -317,7 +317,9 @@ def run_round(directory: pathlib.Path, plan: Plan, rng: random.Random) -> tuple[
     dump = directory / "dump"
     (directory / "config.json").write_text(json.dumps(
         {"task": plan.task, "dump_path": str(dump), "rank": [], "step": [], "level": "L1", plan.task: {}}))
-    os.environ.update(RANKPROBE_RUN=f"round-{directory.name}")
+    # What stop() promises, it promises of a collector that answers: on a machine that is busy with ten rounds one is silent
+    # for longer than the 50 ms of the default.
+    os.environ.update(RANKPROBE_RUN=f"round-{directory.name}", RANKPROBE_WAIT_MS="10000")
     for name in ("RANK", "RANKPROBE_COLLECTOR"):
         os.environ.pop(name, None)
     running: dict[int, int] = {}

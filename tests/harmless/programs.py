@@ -7,6 +7,8 @@ Each runs with torch, nn, F, copy, io, pickle and STEPS; `d` is the debugger or 
 
 from __future__ import annotations
 
+from more_programs import MORE
+
 _LOOP = """
 for i in range(STEPS):
     d.start(m); l = {loss}; o.zero_grad(); l.backward(); o.step(); d.stop(); d.step()
@@ -288,6 +290,7 @@ for i in range(STEPS):
     d.stop(); d.step()
 result = [m]
 """),
+    **MORE,
 }
 # What the default set runs.
 DEFAULT = ("save_model", "activation_is_compared", "own_function_in_torch", "device_around_a_border", "counting_torch_function",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs one of programs.py in several modes, each from the same seeds: `runner.py NAME MODE..`, one line of JSON for a mode.
+`runner.py NAME,NAME.. MODE..`: each program in a process of its own, forked once torch is imported, and in a directory of its name.
 
 Modes: off, LEVEL:TASK (the debugger from the first step on), switched (its file switches it on in the middle).
 """
@@ -16,6 +17,7 @@ import os
 import pickle
 import random
 import sys
+import traceback
 from typing import Any
 
 import torch
@@ -114,8 +116,28 @@ def main(name: str, modes: list[str]) -> None:
             debugger.close()
         else:
             answer = _run(name, debugger)
-        print(json.dumps({"mode": mode, **answer}), flush=True)
+        print(json.dumps({"program": name, "mode": mode, **answer}), flush=True)
+
+
+def fork_each(names: list[str], modes: list[str]) -> None:
+    for name in names:
+        child = os.fork()
+        if child == 0:
+            os.mkdir(name)
+            os.chdir(name)
+            try:
+                main(name, modes)
+            except BaseException:  # noqa: BLE001 - the parent's test misses its answers
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(0)
+        os.waitpid(child, 0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    programs = sys.argv[1].split(",")
+    if len(programs) > 1:
+        fork_each(programs, sys.argv[2:])
+    else:
+        main(programs[0], sys.argv[2:])

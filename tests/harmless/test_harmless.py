@@ -32,27 +32,38 @@ def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[harness.Coll
     assert running.stop() == 0
 
 
-def _answers(words: list[str], directory: pathlib.Path, address: str) -> list[dict]:
+def _answers(words: list[str], directory: pathlib.Path, address: str, seconds: float = 240) -> list[dict]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RANKPROBE_")}
-    done = subprocess.run(words, cwd=directory, capture_output=True, text=True, timeout=240,
+    done = subprocess.run(words, cwd=directory, capture_output=True, text=True, timeout=seconds,
                           env={**environment, "RANKPROBE_COLLECTOR": address, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
+@pytest.fixture(scope="module")
+def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
+            collector: harness.Collector) -> dict[str, list[dict]]:
+    """Of all programs whose tests are run, off and in all modes: torch is imported once for them."""
+    names = list(dict.fromkeys(item.callspec.params["name"] for item in request.session.items if item.fspath == request.node.fspath))
+    told = _answers([sys.executable, str(HERE / "runner.py"), ",".join(names), "off", *MODES],
+                    tmp_path_factory.mktemp("programs"), collector.address, 3600)
+    return {name: [answer for answer in told if answer["program"] == name] for name in names}
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_the_debugger_changes_nothing(name: str, tmp_path: pathlib.Path, collector: harness.Collector) -> None:
-    plain, *watched = _answers([sys.executable, str(HERE / "runner.py"), name, "off", *MODES], tmp_path, collector.address)
+def test_the_debugger_changes_nothing(name: str, answers: dict[str, list[dict]]) -> None:
+    plain, *watched = answers[name]
     assert plain["error"] == "" and [answer["mode"] for answer in watched] == MODES
     for answer in watched:
         assert answer.pop("faults") == 0, answer
         assert {**answer, "mode": "off"} == plain, answer["mode"]
 
 
-@pytest.mark.parametrize("how", ["--on", "idle"] if ALL else ["--on"])
-@pytest.mark.parametrize("name", NAMES if ALL else NAMES[:4])
-def test_rankprobe_run_changes_nothing(name: str, how: str, tmp_path: pathlib.Path, collector: harness.Collector) -> None:
+@pytest.mark.parametrize("name, how", [(name, "--on") for name in (NAMES if ALL else NAMES[:4])]
+                         + [(name, "idle") for name in (DEFAULT if ALL else ())])
+def test_rankprobe_run_changes_nothing(name: str, how: str, answers: dict[str, list[dict]], tmp_path: pathlib.Path,
+                                       collector: harness.Collector) -> None:
     """idle: nothing is recorded."""
     words = [sys.executable, str(HERE / "runner.py"), name, "off"]
     attach = [sys.executable, "-m", "rankprobe.run", "--run", f"run-{name}", *([how] if how == "--on" else []), "--"]
-    assert _answers([*attach, *words], tmp_path, collector.address) == _answers(words, tmp_path, collector.address)
+    assert _answers([*attach, *words], tmp_path, collector.address) == answers[name][:1]

@@ -53,6 +53,45 @@ def _there(directory: pathlib.Path) -> list[str]:
     return sorted(str(p.relative_to(directory)) for p in directory.glob("step*/*/*"))
 
 
+@pytest.mark.parametrize("remote", [False, True], ids=["private", "remote"])
+def test_a_restart_overwrites_nothing(dump, start_collector, monkeypatch, capsys, remote: bool) -> None:
+    """Nor another run: what either replaces is kept, whole, and the manifest names it. The rank is the same."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("RANKPROBE_BIN_DIR", str(pathlib.Path(os.environ["RANKPROBE_BUILD_DIR"]) / "bin"))
+    if remote:
+        monkeypatch.setenv("RANKPROBE_COLLECTOR", start_collector().address)
+    for attempt, (run, steps) in enumerate((("job", 3), ("job", 2), ("other", 1), ("other", 1))):
+        monkeypatch.setenv("RANKPROBE_RUN", run)
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(attempt))
+        debugger = dump.debugger(auto_export=True)
+        value = torch.full((3,), float(attempt))
+        for _ in range(steps):
+            PrecisionDebugger.start()
+            torch.relu(value)
+            PrecisionDebugger.stop()
+            PrecisionDebugger.step()
+        debugger.wait_exported()
+        said = capsys.readouterr().err
+        assert f"moves to {dump.path}/earlier" in said if attempt else "earlier" not in said, said
+        debugger.close()
+        harness.wait_for(lambda: not list(dump.path.glob(".rankprobe/*")), 60, "the end of the collector")
+
+    def attempt_of(place: str) -> float:
+        (call,) = json.loads((dump.path / place / "rank0/dump.json").read_text())["data"].values()
+        return call["input_args"][0]["Max"]
+
+    assert [attempt_of(f"step{step}") for step in range(3)] == [3.0, 1.0, 0.0]
+    assert [attempt_of(f"earlier/{place}") for place in ("job/step0", "job/step1", "job.2/step0", "other/step0")] == [0.0, 0.0, 1.0, 2.0]
+    told = {(one["run"], one.get("directory")): {file["path"].split("/")[0] for file in one["files"]} for one in read_runs(dump.path)}
+    assert told == {("other", None): {"step0"}, ("job", None): {"step1", "step2"}, ("job", "earlier/job"): {"step0", "step1"},
+                    ("job", "earlier/job.2"): {"step0"}, ("other", "earlier/other"): {"step0"}}
+    # What a user removes there is told no longer.
+    shutil.rmtree(dump.path / "earlier/job/step1")
+    write_manifest(dump.path, read_manifest(dump.path, "other"), dump.path / "scratch")
+    (first,) = (one for one in read_runs(dump.path) if one.get("directory") == "earlier/job")
+    assert {entry["step"] for entry in first["ledger"]} == {0}
+
+
 @pytest.mark.parametrize("auto_export", [None, True])
 def test_remote_collector(dump, collector, monkeypatch, auto_export) -> None:
     """A collector elsewhere: the tree comes when asked, and only then."""
@@ -88,12 +127,27 @@ def test_a_tree_that_no_export_made_is_not_replaced(dump, collector, monkeypatch
     debugger.wait_exported()
     assert theirs.read_text() == "precious" and os.listdir(theirs.parent) == ["notes.txt"]
     assert (dump.path / "step1" / place / "dump.json").is_file() and not (dump.path / "manifest.json").exists()
-    again = Published(dump.path, lambda _: set(), dump.path / ".rankprobe-published")
+    again = Published(dump.path, lambda _: {}, dump.path / ".rankprobe-published", "r", {("step1", place)})
     fresh = dump.path / "fresh"
     fresh.mkdir()
     assert "was not made by an export" in again.put(fresh, ("step0", place), dump.path / "old")
     assert again.put(fresh, ("step1", place), dump.path / "old") == ""
     assert (dump.path / "old" / f"step1-{place}" / "dump.json").is_file()
+
+
+def test_no_step_waits_for_a_collector_elsewhere(dump, collector, monkeypatch, tmp_path: pathlib.Path) -> None:
+    """It answers once three steps are over: until then what fetches the first tree does not return."""
+    monkeypatch.setenv("RANKPROBE_COLLECTOR", collector.address)
+    fetches = tmp_path / "fetches"
+    fetches.write_text(f"#!/bin/sh\nwhile [ ! -e '{tmp_path}/go' ]; do sleep 0.05; done\nexec '{harness.BIN}/rankprobe' \"$@\"\n")
+    fetches.chmod(0o755)
+    monkeypatch.setattr("rankprobe._frontend.exports.find_binary", lambda name: str(fetches))
+    debugger = dump.debugger(auto_export=True)
+    _steps(3)
+    assert not dump.path.exists() or not list(dump.path.glob("step*"))
+    (tmp_path / "go").touch()
+    debugger.wait_exported()
+    assert sorted(path.name for path in dump.path.glob("step*")) == ["step0", "step1", "step2"]
 
 
 def test_auto_export_of_an_unreachable_program_is_a_warning(dump, collector, monkeypatch) -> None:

@@ -216,16 +216,17 @@ def test_another_machines_manifest_that_came_meanwhile_stays(job: Job, monkeypat
 
     monkeypatch.setattr(_ending, "_missing", later)
     assert job.ending.export() == 0
-    assert named_places(job.root) == {("step0", "rank0"), ("step0", "rank8")}
+    assert set(named_places(job.root)) == {("step0", "rank0"), ("step0", "rank8")}
 
 
-def test_a_tree_that_cannot_be_placed_leaves_the_one_before(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("own", [{("step0", "rank0")}, set()], ids=["its own", "another job's"])
+def test_a_tree_that_cannot_be_placed_leaves_the_one_before(tmp_path: pathlib.Path, own: set) -> None:
     there = tmp_path / "step0" / "rank0"
     there.mkdir(parents=True)
-    published = _published.Published(tmp_path, lambda _: {("step0", "rank0")}, tmp_path / "list")
+    published = _published.Published(tmp_path, lambda _: {("step0", "rank0"): "r"}, tmp_path / "list", "r", own)
     with pytest.raises(FileNotFoundError):
         published.put(tmp_path / "is not there", ("step0", "rank0"), tmp_path / "old")
-    assert there.is_dir() and not any((tmp_path / "old").iterdir())
+    assert there.is_dir() and not list(tmp_path.glob("old/*")) and not list(tmp_path.glob("earlier/r/step0/*"))
 
 
 def test_a_killed_process_leaves_no_hole_where_it_replaced_a_tree(tmp_path: pathlib.Path) -> None:
@@ -241,7 +242,7 @@ def test_a_killed_process_leaves_no_hole_where_it_replaced_a_tree(tmp_path: path
 def test_what_others_append_to_the_list_is_not_forgotten(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = tmp_path / "list"
     (tmp_path / "fresh").mkdir()
-    flock, forgets = fcntl.flock, [_published.Published(tmp_path, lambda _: {("step0", "rank0")}, names)]
+    flock, forgets = fcntl.flock, [_published.Published(tmp_path, lambda _: {("step0", "rank0"): "r"}, names, "r")]
 
     def after(file: int, how: int) -> None:
         if forgets:  # between the open and the lock of put()
@@ -251,16 +252,16 @@ def test_what_others_append_to_the_list_is_not_forgotten(tmp_path: pathlib.Path,
 
     names.write_text("step0/rank0\n")
     monkeypatch.setattr(fcntl, "flock", after)
-    published = _published.Published(tmp_path, lambda _: set(), names)
+    published = _published.Published(tmp_path, lambda _: {}, names, "r")
     assert published.put(tmp_path / "fresh", ("step1", "rank1"), tmp_path / "old") == ""
     assert names.read_text() == "step1/rank1\n"
 
-    def meanwhile(_: pathlib.Path) -> set:
+    def meanwhile(_: pathlib.Path) -> dict:
         with open(names) as file, pytest.raises(BlockingIOError):
             flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return set()
+        return {}
 
-    _published.Published(tmp_path, meanwhile, names).forget()
+    _published.Published(tmp_path, meanwhile, names, "r").forget()
     assert names.read_text() == "step1/rank1\n"
 
 

@@ -165,10 +165,14 @@ def test_the_manifest_keeps_what_earlier_jobs_left(tmp_path: pathlib.Path, envir
         _run(f"for _ in steps({steps}): pass\n{end}", dump, {**environment, "RANKPROBE_RUN": run, "RANK": "0"})
         _ended(dump)
     manifest = json.loads((dump / "manifest.json").read_text())
-    (earlier,) = manifest["earlier_runs"]
     assert manifest["run"] == "second" and [entry["step"] for entry in manifest["ledger"]] == [0, 1]
-    assert earlier["run"] == "first" and [entry["step"] for entry in earlier["ledger"]] == [2]
-    assert {entry["path"].partition("/")[0] for entry in earlier["files"]} == {"step2"}
+    told = {one.get("directory"): one for one in manifest["earlier_runs"]}
+    assert {one["run"] for one in told.values()} == {"first"}
+    steps_of = {where: [entry["step"] for entry in one["ledger"]] for where, one in told.items()}
+    assert steps_of == {None: [2], "earlier/first": [0, 1]}
+    for where, one in told.items():
+        assert {entry["path"].partition("/")[0] for entry in one["files"]} == {f"step{step}" for step in steps_of[where]}
+        assert all((dump / (where or "") / entry["path"]).is_file() for entry in one["files"])
 
 
 def test_killed_before_anything_is_recorded(tmp_path: pathlib.Path, environment) -> None:
@@ -286,7 +290,7 @@ debugger.wait_exported()
 (lock,) = pathlib.Path(sys.argv[1]).glob(".rankprobe/collector-*/export.lock")
 held = lock.open("w")
 fcntl.flock(held, fcntl.LOCK_EX)
-for _ in steps(12): pass
+for _ in steps(40): pass
 root = pathlib.Path(sys.argv[1])
 assert len(list(root.glob("step*"))) == 1 + len(list(root.glob("step5"))), "trees are written without the lock"
 fcntl.flock(held, fcntl.LOCK_UN)
@@ -296,13 +300,13 @@ print(len(list(root.glob("step*/*/dump.json"))), flush=True)
 
 
 def test_no_step_waits_for_the_tree_of_an_earlier_one(tmp_path: pathlib.Path, environment) -> None:
-    """While an export cannot go on, twelve steps are trained and recorded; then their trees are written."""
+    """While an export cannot go on, forty steps are trained and recorded; then their trees are written."""
     dump = tmp_path / "dump"
     done = _run(_HELD, dump, environment)
-    assert done.returncode == 0 and done.stdout.split() == ["13"] and "not exported" not in done.stderr, done.stderr
-    assert sorted(_calls(dump)) == sorted(f"step{number}" for number in range(13))
+    assert done.returncode == 0 and done.stdout.split() == ["41"] and "not exported" not in done.stderr, done.stderr
+    assert sorted(_calls(dump)) == sorted(f"step{number}" for number in range(41))
     ledger = json.loads((dump / "manifest.json").read_text())["ledger"]
-    assert sorted(entry["step"] for entry in ledger) == list(range(13))
+    assert sorted(entry["step"] for entry in ledger) == list(range(41))
 
 
 def test_a_place_that_is_taken_costs_no_other_of_the_steps_that_waited(tmp_path: pathlib.Path, environment) -> None:
@@ -310,9 +314,9 @@ def test_a_place_that_is_taken_costs_no_other_of_the_steps_that_waited(tmp_path:
     dump.mkdir()
     (dump / "step5").write_text("in the way")
     done = _run(_HELD, dump, environment)
-    assert done.returncode == 0 and done.stdout.split() == ["12"], done.stderr
+    assert done.returncode == 0 and done.stdout.split() == ["40"], done.stderr
     assert done.stderr.count("was not exported") == 1 and "step 5 was not exported" in done.stderr, done.stderr
-    assert sorted(_calls(dump)) == sorted(f"step{number}" for number in range(13) if number != 5)
+    assert sorted(_calls(dump)) == sorted(f"step{number}" for number in range(41) if number != 5)
 
 
 @pytest.mark.parametrize("there", ["directory", "link_to_a_step", "link_to_a_rank"])
@@ -487,11 +491,14 @@ def test_everything_is_killed(tmp_path: pathlib.Path, environment, by_command: b
         done = _run("for _ in steps(1): pass", dump, {**environment, "RANKPROBE_RUN": "next"})
         assert done.stderr.splitlines() == [
             f"rankprobe: run endings was killed with its collector; what it left is exported to {dump} first",
-            f"rankprobe: dump.json is at {dump}/step*/ (run next)"]
+            f"rankprobe: dump.json is at {dump}/step*/ (run next); what is there of run endings moves to {dump}/earlier "
+            "where this one records it as well"]
     _ended(dump)
     places = [(tree.parent.name, tree.name == f"proc{job.pid}") for tree in sorted(dump.glob("step*/*"))]
-    assert {(f"step{step}", True) for step in range(4)} <= set(places)
-    assert (("step0", False) in places) != by_command
+    assert {(f"step{step}", True) for step in range(1, 4)} <= set(places)
+    # Two processes of two runs in one step can be read as neither.
+    assert [of_first for step, of_first in places if step == "step0"] == [by_command]
+    assert (dump / f"earlier/endings/step0/proc{job.pid}/dump.json").exists() != by_command
     assert not private_rounds.processes(dump)
 
 

@@ -359,6 +359,37 @@ def test_a_dispatch_mode_of_the_program_sees_its_own_calls(dump, level: str) -> 
     assert seen[2:] == seen[1:2] * 2
 
 
+@pytest.mark.skipif(torch.__version__.startswith("1."), reason="a wrapper that nothing can be asked of")
+@pytest.mark.parametrize("kind", ["wrapper", "memory"])
+def test_a_class_with_a_dispatch_of_its_own_sees_its_own_calls(dump, kind: str) -> None:
+    """pytorch/pytorch#73459. What a wrapper holds is not asked of it, so it has no statistics; of memory of its own it has."""
+    from torch.utils._pytree import tree_map
+
+    seen: list[str] = []
+
+    class Own(torch.Tensor):
+        __torch_function__ = torch._C._disabled_torch_function_impl
+
+        @classmethod
+        def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(function))
+            return function(*tree_map(lambda one: getattr(one, "inside", one), args), **(kwargs or {}))
+
+    inside = torch.ones(2, 2)
+    own = (torch.Tensor._make_wrapper_subclass(Own, inside.shape, dtype=inside.dtype) if kind == "wrapper"
+           else torch.Tensor._make_subclass(Own, inside.clone()))
+    own.inside = inside
+    debugger = dump.debugger(task="tensor")
+    debugger.start()
+    total = torch.add(own, 1)
+    debugger.stop()
+    debugger.step()
+    assert seen == ["aten.add.Tensor"] and total.tolist() == [[2.0, 2.0]] * 2
+    (argument, _) = dump.data()["Torch.add.0.forward"]["input_args"]
+    assert argument["shape"] == [2, 2] and argument["Max"] == (None if kind == "wrapper" else 1.0)
+    debugger.close()
+
+
 def test_warnings_name_the_line_of_the_program(dump) -> None:
     def run() -> list[tuple[str, int]]:
         with warnings.catch_warnings(record=True) as caught:

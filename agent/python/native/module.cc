@@ -143,6 +143,8 @@ class PySession {
     };
     RecorderOptions recorder_options;
     recorder_options.stop_deadline = options->block_deadline;
+    recorder_options.silence_deadline = options->silence_deadline;
+    silence_deadline_ = options->silence_deadline;
     recorder_options.config_json = config_json;
     if (absl::StartsWith(framework, "mindspore"))
       recorder_options.framework = "mindspore";
@@ -384,6 +386,7 @@ class PySession {
     const SessionStats stats = Get().session()->GetStats();
     py::dict out;
     out["connected"] = stats.connected;
+    out["silent"] = stats.silence >= silence_deadline_;
     out["queue_bytes"] = stats.queue_bytes;
     out["queue_peak_bytes"] = stats.queue_peak_bytes;
     out["records"] = stats.records;
@@ -406,6 +409,7 @@ class PySession {
     return *recorder_;
   }
 
+  absl::Duration silence_deadline_;
   const std::shared_ptr<v1::Undelivered> lost_ =
       std::make_shared<v1::Undelivered>();
   std::shared_ptr<Recorder> recorder_;

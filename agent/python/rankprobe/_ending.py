@@ -172,7 +172,7 @@ class Ending:
             if theirs:
                 parts = [_manifests.merge_manifests([*parts, *theirs], own)]
         missing = _missing(recorded, parts)
-        published = _published.Published(self._root, _manifests.named_places, _PUBLISHED)
+        published = _published.Published(self._root, _manifests.named_places, _PUBLISHED, self._run)
         for old in _OLDS:
             published.put_back(old)
             shutil.rmtree(old, ignore_errors=True)

@@ -2,10 +2,11 @@
 """manifest.json of a dump_path, from the manifests of the exports into it.
 
 It speaks of the run that was exported last, and under `earlier_runs` in the same
-way of what is still there of the runs before it.
+way of what is still there of the runs before it: in its place, or, of what made
+way for a later run or a restart, in the `directory` that it names.
 
-Needs the standard library alone and no other file of the package: the
-supervisor of a private collector runs without them.
+Needs the standard library alone: the supervisor of a private collector runs
+without the package.
 """
 
 from __future__ import annotations
@@ -15,10 +16,17 @@ import os
 import pathlib
 import struct
 import zlib
-from typing import Any, Container, Optional
+from typing import TYPE_CHECKING, Any, Container, Optional
+
+if TYPE_CHECKING or __package__:
+    from rankprobe._published import EARLIER
+else:  # beside this file, without the package
+    from _published import EARLIER
 
 _SECTIONS = ("files", "gaps", "ledger", "incomplete", "conflicts")
 _EARLIER = "earlier_runs"
+# Of an earlier run: where, below dump_path, its files are. Those that are in their place have none.
+_DIRECTORY = "directory"
 _SCALARS = (str, int, float, type(None))
 # Of a part in a file of parts: bytes packed, bytes as JSON. StepExporter
 # (agent/python/native/session/step_exporter.cc) writes it.
@@ -95,7 +103,7 @@ def _is_entry(entry: Any) -> bool:
 def _is_manifest(one: Any) -> bool:
     """Of a run, in so far as the functions here go by it: whatever lies in
     dump_path under that name, a job begins and ends."""
-    if not isinstance(one, dict) or not isinstance(one.get("run"), str):
+    if not isinstance(one, dict) or not isinstance(one.get("run"), str) or not isinstance(one.get(_DIRECTORY, ""), str):
         return False
     return all(isinstance(value, list) and all(map(_is_entry, value)) if key in _SECTIONS else isinstance(value, _SCALARS)
                for key, value in one.items())
@@ -115,13 +123,13 @@ def read_runs(root: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def read_manifest(root: pathlib.Path, run: str) -> Optional[dict[str, Any]]:
-    """What manifest.json of `root` says of this run, if it does."""
-    return next((one for one in read_runs(root) if one["run"] == run), None)
+    """What manifest.json of `root` says of this run, if it does, but for what made way for another."""
+    return next((one for one in read_runs(root) if one["run"] == run and _DIRECTORY not in one), None)
 
 
-def named_places(root: pathlib.Path) -> set[tuple[str, str]]:
-    """Directories of ranks that manifest.json of `root` has files of, of any run."""
-    return {place_of(file) for one in read_runs(root) for file in one.get("files", [])}
+def named_places(root: pathlib.Path) -> dict[tuple[str, str], str]:
+    """Directories of ranks below `root` that its manifest.json has files of, and the run of each."""
+    return {place_of(file): one["run"] for one in read_runs(root) if _DIRECTORY not in one for file in one.get("files", [])}
 
 
 def without(manifest: dict[str, Any], places: Container[tuple[str, str]]) -> dict[str, Any]:
@@ -132,18 +140,43 @@ def without(manifest: dict[str, Any], places: Container[tuple[str, str]]) -> dic
 
 def _gone(manifest: dict[str, Any], root: pathlib.Path) -> set[tuple[str, str]]:
     """Places of its files that are not there any more: a user has removed or
-    moved them. Else the manifest of a dump_path would grow with every job."""
+    moved them. Else the manifest of a dump_path would grow with every job. `root`:
+    what they are below."""
     return {place for place in {place_of(file) for file in manifest.get("files", [])} if not root.joinpath(*place).is_dir()}
+
+
+def _in_earlier(there: list[dict[str, Any]], root: pathlib.Path) -> list[dict[str, Any]]:
+    """Those of `there` that speak of what made way, and more of them for what has since: it was in its place by what `there`
+    says (_published.py, common/io/published_ranks.h)."""
+    told = [without(one, _gone(one, root / one[_DIRECTORY])) for one in there if _DIRECTORY in one]
+    claimed = {(one[_DIRECTORY], place_of(file)) for one in told for file in one.get("files", [])}
+    for shelf in sorted(path for path in root.glob(f"{EARLIER}/*") if path.is_dir()):
+        directory = f"{EARLIER}/{shelf.name}"
+        for one in there:
+            moved = set() if _DIRECTORY in one else {
+                place for place in {place_of(file) for file in one.get("files", [])}
+                if (directory, place) not in claimed and shelf.joinpath(*place).is_dir()}
+            if not moved:
+                continue
+            claimed |= {(directory, place) for place in moved}
+            into = next((other for other in told if (other["run"], other[_DIRECTORY]) == (one["run"], directory)), None)
+            if into is None:
+                into = {key: value for key, value in one.items() if key not in _SECTIONS} | {_DIRECTORY: directory}
+                told.append(into)
+            for section in _SECTIONS:
+                into[section] = [*into.get(section, []), *(entry for entry in one.get(section, []) if place_of(entry) in moved)]
+    return told
 
 
 def write_manifest(root: pathlib.Path, manifest: dict[str, Any], scratch: pathlib.Path) -> None:
     """Replaces what manifest.json of `root` says of the manifest's run, at once;
-    what other runs left there and this one did not replace stays in it, as long
-    as there are files of the run. `scratch`: a name on the same file system for
-    what is not finished yet."""
+    what other runs left there stays in it, as long as there are files of the
+    run. `scratch`: a name on the same file system for what is not finished yet."""
     places = {place_of(entry) for section in _SECTIONS for entry in manifest.get(section, [])}
-    earlier = [without(one, places | _gone(one, root)) for one in read_runs(root) if one["run"] != manifest["run"]]
-    earlier = [one for one in earlier if one.get("files")]
+    there = read_runs(root)
+    earlier = [without(one, places | _gone(one, root)) for one in there
+               if one["run"] != manifest["run"] and _DIRECTORY not in one]
+    earlier = [one for one in [*earlier, *_in_earlier(there, root)] if one.get("files")]
     if earlier:
         manifest = {**manifest, _EARLIER: earlier}
     try:

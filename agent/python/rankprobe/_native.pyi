@@ -10,6 +10,7 @@ __version__: str
 
 class _Stats(TypedDict):
     connected: bool
+    silent: bool
     queue_bytes: int
     queue_peak_bytes: int
     records: int

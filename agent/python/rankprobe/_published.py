@@ -2,7 +2,8 @@
 """Which directories of ranks below a dump_path exports have made, and how one more gets there.
 
 As PublishedRanks is for exports of the collector (common/io/published_ranks.h): only what a manifest or a list names may be
-replaced. Needs the standard library alone: the supervisor of a private collector runs without the package.
+replaced, and what another job made moves to `earlier/` of the dump_path. Needs the standard library alone: the supervisor of a
+private collector runs without the package.
 """
 
 from __future__ import annotations
@@ -10,25 +11,43 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import itertools
 import os
 import pathlib
+import re
 import stat
-from typing import Callable, Collection, Iterator
+from typing import Callable, Container, Iterator, Mapping, Optional
 
 Place = tuple[str, str]  # ("step0", "rank1")
+EARLIER = "earlier"
+_MAX_NAME_BYTES = 100
+
+
+def _directory_name(run: str) -> str:
+    """A run as the name of a directory; common/io/published_ranks.cc names them alike."""
+    name = re.sub(rb"[^A-Za-z0-9._-]", b"_", run.encode("utf-8", "replace")[:_MAX_NAME_BYTES]).decode()
+    return f"_{name[1:]}" if name.startswith(".") else name or "unnamed"
 
 
 class Published:
-    """The directories of one dump_path, `root`. `named`: what the manifests of a root name (named_places of _manifests), asked
-    for once something is in the way. `list_path`: the file that lists, a line each, what was put there and may be in no manifest
-    yet; of all processes that write there."""
+    """The directories of one dump_path, `root`. `named`: what the manifests of a root name, and the run of each (named_places of
+    _manifests), asked for once something is in the way. `list_path`: the file that lists, a line each, what was put there and may
+    be in no manifest yet; of all processes that write there. `run`: whose directories are put there; `own`: those that it has put
+    there already, None: those that the list names."""
 
-    def __init__(self, root: pathlib.Path, named: Callable[[pathlib.Path], Collection[Place]], list_path: pathlib.Path) -> None:
+    def __init__(self, root: pathlib.Path, named: Callable[[pathlib.Path], Mapping[Place, str]], list_path: pathlib.Path,
+                 run: str, own: Optional[Container[Place]] = None) -> None:
         self._root, self._named, self._list = root, named, list_path
+        self._run, self._own = run, own
 
     @functools.cached_property
-    def _ours(self) -> set[Place]:
-        return {*self._named(self._root), *self._listed()}
+    def _runs(self) -> Mapping[Place, str]:
+        """Of all that exports have made; "": not known."""
+        return {**dict.fromkeys(self._listed(), ""), **self._named(self._root)}
+
+    def _is_of_another_job(self, place: Place) -> bool:
+        """Of what is there and was made by an export. A restart is another job: its run may have the same name."""
+        return place not in (self._listed() if self._own is None else self._own)
 
     def _listed(self) -> set[Place]:
         try:
@@ -46,7 +65,7 @@ class Published:
 
     def put(self, source: pathlib.Path, place: Place, old: pathlib.Path) -> str:
         """Moves the directory `source` to its place, and what was ours there into the directory `old`, where put_back()
-        finds it; all on one file system. "", or why not."""
+        finds it, or, of another job, to EARLIER; all on one file system. "", or why not."""
         step, rank = place
         with contextlib.ExitStack() as opened:
             above = self._directory(opened, os.path.realpath(self._root))
@@ -56,13 +75,23 @@ class Published:
                 below = self._directory(opened, step, dir_fd=above)
             except OSError as error:  # of a link: that it is no directory
                 return f"{self._root / step} is a symbolic link or no directory: {error.strerror}"
-            moved = None
+            moved: Optional[pathlib.Path] = None
+            aside: Optional[int] = None
             with contextlib.suppress(FileNotFoundError):
                 there = os.stat(rank, dir_fd=below, follow_symlinks=False)
-                if not stat.S_ISDIR(there.st_mode) or place not in self._ours:
+                if not stat.S_ISDIR(there.st_mode) or place not in self._runs:
                     return (f"{self._root / step / rank} is there and was not made by an export (no manifest names it): "
                             "move it away")
-                moved = old / f"{step}-{rank}"
+                if self._is_of_another_job(place):
+                    aside = self._set_aside(opened, above, below, place)
+                else:
+                    moved = old / f"{step}-{rank}"
+            if rank.startswith("proc"):
+                # Processes without ranks of two runs are no ranks of one job, and a step that has both can be read as neither.
+                for other in os.listdir(below):
+                    if (other.startswith("proc") and self._runs.get((step, other), self._run) != self._run
+                            and self._is_of_another_job((step, other))):
+                        self._set_aside(opened, above, below, (step, other))
             # Before it is there: whoever goes on after we were killed may replace it.
             with self._locked_list() as file:
                 os.write(file, f"{step}/{rank}\n".encode())
@@ -77,8 +106,29 @@ class Published:
             except OSError:
                 if moved is not None:  # rather the one before than none
                     os.rename(moved, rank, dst_dir_fd=below)
+                elif aside is not None:
+                    os.rename(rank, rank, src_dir_fd=aside, dst_dir_fd=below)
                 raise
         return ""
+
+    def _set_aside(self, opened: contextlib.ExitStack, above: int, below: int, place: Place) -> int:
+        """Moves it out of the step, open at `below`, to where nothing is replaced. Where that is."""
+        step, rank = place
+        name = _directory_name(self._runs[place])
+        shelf = self._made(opened, EARLIER, above)
+        for number in itertools.count(1):
+            target = self._made(opened, step, self._made(opened, name if number == 1 else f"{name}.{number}", shelf))
+            try:
+                os.stat(rank, dir_fd=target, follow_symlinks=False)
+            except FileNotFoundError:
+                break
+        os.rename(rank, rank, src_dir_fd=below, dst_dir_fd=target)
+        return target
+
+    def _made(self, opened: contextlib.ExitStack, name: str, above: int) -> int:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o750, dir_fd=above)
+        return self._directory(opened, name, dir_fd=above)
 
     def put_back(self, old: pathlib.Path) -> None:
         """What a put() that was killed, or an export of the collector (common/io/staged_tree.h), had moved to `old` and put

@@ -46,6 +46,7 @@ _CONNECT_SECONDS = 30.0
 # As long as a step's records may take to be committed, at stop().
 _COMMIT_SECONDS = 10.0
 _BACK_SECONDS = 2.0
+_LOOK_SECONDS = 0.05
 _SUPERVISOR = pathlib.Path(__file__).resolve().with_name("_supervise.py")
 
 
@@ -330,27 +331,26 @@ class EmbeddedCollector:
         """After session.stop(), which said `kept`: if not, waits for what it did not wait for, because the
         collector was being started again. False: not committed, for the first time."""
         self.ensure_supervised()
-        if kept:
+        if kept or self._committed(session, 0.0):
             return True
-        try:
-            session.flush(0.25 if self._commits else 0.0)
-            self._commits = True
+        # It is waited for again when it has committed something.
+        if not self._commits:
             return True
-        except (TimeoutError, RuntimeError):
-            if not self._commits:
-                return True
-        if self.free_bytes_if_full() is not None:
-            self._commits = False
-            return False
         # With one that is there stop() has waited for long enough, unless it has just come back.
-        there = session.stats()["connected"]
-        deadline = time.monotonic() + (_BACK_SECONDS if there else _COMMIT_SECONDS)
-        while time.monotonic() < deadline:
+        deadline = time.monotonic() + (_BACK_SECONDS if session.stats()["connected"] else _COMMIT_SECONDS)
+        # One that says nothing hangs, for all that is known.
+        while not session.stats()["silent"] and self.free_bytes_if_full() is None and time.monotonic() < deadline:
             self.ensure_supervised()
-            with contextlib.suppress(TimeoutError, RuntimeError):
-                session.flush(0.5)
+            if self._committed(session, _LOOK_SECONDS):
                 return True
         self._commits = False
+        return False
+
+    def _committed(self, session: Any, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError, RuntimeError):
+            session.flush(seconds)
+            self._commits = True
+            return True
         return False
 
     def free_bytes_if_full(self) -> Optional[int]:

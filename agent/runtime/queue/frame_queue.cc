@@ -489,6 +489,7 @@ size_t FrameQueue::Unframed() const {
 
 void FrameQueue::FillStats(SessionStats* stats) const {
   absl::MutexLock lock(&mutex_);
+  stats->silence = WaitingForAckLocked();
   stats->queue_bytes = used_bytes_;
   stats->queue_peak_bytes = peak_bytes_;
   stats->records = records_;

@@ -240,6 +240,7 @@ class FrameQueue {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPayloadFrames(const PayloadItem& item)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Duration WaitingForAckLocked() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Losses become records, which become frames.
   bool HasLosses() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return !losses_.empty() || !loss_events_.empty();

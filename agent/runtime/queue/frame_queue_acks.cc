@@ -104,6 +104,10 @@ void FrameQueue::Resume(uint64_t sequence) {
 
 absl::Duration FrameQueue::WaitingForAck() const {
   absl::MutexLock lock(&mutex_);
+  return WaitingForAckLocked();
+}
+
+absl::Duration FrameQueue::WaitingForAckLocked() const {
   return in_flight_bytes_ == 0
              ? absl::ZeroDuration()
              : absl::Nanoseconds(clock_->MonotonicNanos() - heard_ns_);

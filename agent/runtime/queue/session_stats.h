@@ -6,10 +6,15 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/time/time.h"
+
 namespace rankprobe {
 
 struct SessionStats {
   bool connected = false;
+  // How long it has said nothing of what it was sent; without an end where the
+  // connection was given up for that and none has been made since.
+  absl::Duration silence;
   uint64_t queue_bytes = 0;
   uint64_t queue_peak_bytes = 0;
   uint64_t records = 0;

@@ -24,8 +24,6 @@ constexpr size_t kSubmitBytes = 512 << 10;
 constexpr size_t kMinSubmitBytes = 32 << 10;
 constexpr int64_t kSubmitIntervalNs = 30'000'000;
 constexpr uint64_t kMaxFaultRecords = 100;
-// Of Stop() with a collector that was stuck and moves again.
-constexpr absl::Duration kPatienceWithStuck = absl::Seconds(1);
 
 }  // namespace
 
@@ -240,54 +238,6 @@ void Recorder::BeginStepRecords(v1::StepRequests requests) {
     begin->add_extra_statistics(id);
   if (!told.empty()) *begin->mutable_requests() = std::move(requests);
   told_requests_ = std::move(told);
-}
-
-bool Recorder::Stop(const std::function<absl::Duration()>& at_most) {
-  if (Forked() || session_ == nullptr) return true;
-  recording_.store(false, std::memory_order_relaxed);
-  absl::Duration patience = options_.stop_deadline;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!step_begun_) return true;
-    Submit();
-    if (flight_) return true;
-    if (stuck_at_.has_value()) {
-      // Its disk may be full. It is waited for when it takes something again.
-      patience = session_->GetStats().committed_sequence == *stuck_at_
-                     ? absl::ZeroDuration()
-                     : std::min(patience, kPatienceWithStuck);
-    }
-  }
-  if (session_->Keep()) return true;
-  const absl::Duration longest =
-      at_most ? std::min(options_.stop_deadline, at_most())
-              : options_.stop_deadline;
-  patience = std::min(patience, longest);
-  // A barrier, as long as there is somebody to wait for.
-  const int64_t deadline_ns =
-      clock_->MonotonicNanos() + absl::ToInt64Nanoseconds(patience);
-  SessionStats stats = session_->GetStats();
-  while (stats.connected && clock_->MonotonicNanos() < deadline_ns) {
-    const absl::Status status = session_->Flush(
-        v1::DURABILITY_COMMITTED, std::min(patience, absl::Milliseconds(250)));
-    if (status.ok()) {
-      absl::MutexLock lock(&mutex_);
-      stuck_at_.reset();
-      return false;
-    }
-    stats = session_->GetStats();
-  }
-  // What nobody takes is kept for the next process, where there is a spool.
-  session_->FlushToSpool(longest).IgnoreError();
-  if (!stats.connected) return false;
-  bool newly;
-  {
-    absl::MutexLock lock(&mutex_);
-    newly = !stuck_at_.has_value();
-    stuck_at_ = stats.committed_sequence;
-  }
-  if (newly && patience > kPatienceWithStuck) session_->TellStuck(patience);
-  return false;
 }
 
 void Recorder::Step() {

@@ -104,9 +104,11 @@ struct RecorderOptions {
   std::string framework = "pytorch";
   // The global rank, when it is known already.
   std::optional<int64_t> rank;
-  // How long Stop() waits for the collector; after it has waited in vain it
-  // does not, until the collector goes on.
+  // How long Stop() waits for a collector that answers; after it has waited in
+  // vain it does not, until the collector goes on.
   absl::Duration stop_deadline = absl::Seconds(10);
+  // The same of one that says nothing of what it was sent: it may hang.
+  absl::Duration silence_deadline = absl::Milliseconds(50);
   // Where the dump directory of a reference is; outlives the recorder. Null: the
   // machine's.
   FileSystem* file_system = nullptr;

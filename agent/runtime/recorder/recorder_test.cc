@@ -80,64 +80,6 @@ class RecorderTest : public ::testing::Test {
   const std::vector<int64_t> sizes_ = {3}, strides_ = {1};
 };
 
-// The session of a collector that is there and commits nothing more.
-class StuckSession : public FakeSession {
- public:
-  StuckSession(Received* received, ManualClock* clock, SessionStats* stats,
-               std::vector<absl::Duration>* told = nullptr)
-      : FakeSession(received), clock_(clock), stats_(stats), told_(told) {}
-  absl::Status Flush(v1::Durability, absl::Duration deadline) override {
-    if (stats_->queue_bytes == 0) return absl::OkStatus();
-    clock_->Advance(deadline);
-    return absl::DeadlineExceededError("full");
-  }
-  SessionStats GetStats() const override { return *stats_; }
-  void TellStuck(absl::Duration waited) override {
-    if (told_ != nullptr) told_->push_back(waited);
-  }
-
- private:
-  ManualClock* const clock_;
-  const SessionStats* const stats_;
-  std::vector<absl::Duration>* const told_;
-};
-
-TEST_F(RecorderTest, StopWaitsForNobodyWhenWhatItRecordedIsKept) {
-  class KeepingSession : public StuckSession {
-   public:
-    KeepingSession(Received* received, ManualClock* clock, SessionStats* stats,
-                   bool* keeps)
-        : StuckSession(received, clock, stats), keeps_(keeps) {}
-    bool Keep() override { return *keeps_; }
-
-   private:
-    const bool* const keeps_;
-  };
-  SessionStats stats;
-  stats.connected = true;
-  stats.queue_bytes = 1;
-  bool keeps = true;
-  RecorderOptions options;
-  options.config_json = R"({"dump_path": "d", "level": "L1"})";
-  options.stop_deadline = absl::Seconds(10);
-  auto recorder = *Recorder::Create(
-      options,
-      std::make_unique<KeepingSession>(&received_, &clock_, &stats, &keeps),
-      &clock_);
-  const auto step = [&](bool kept) {
-    recorder->Start();
-    Api(recorder.get(), "relu");
-    const int64_t began = clock_.MonotonicNanos();
-    EXPECT_EQ(recorder->Stop(), kept);
-    recorder->Step();
-    return absl::Nanoseconds(clock_.MonotonicNanos() - began);
-  };
-  EXPECT_EQ(step(true), absl::ZeroDuration());
-  EXPECT_EQ(received_.Calls(0).size(), 2u) << "and it is on its way";
-  keeps = false;
-  EXPECT_EQ(step(false), absl::Seconds(10));
-}
-
 // A step that was ended is not found unfinished after a kill -9.
 TEST_F(RecorderTest, TheEndOfAStepIsKeptAsItsRecordsAre) {
   class KeptSession : public FakeSession {
@@ -169,44 +111,6 @@ TEST_F(RecorderTest, TheEndOfAStepIsKeptAsItsRecordsAre) {
   // Of a step in which nothing was begun there is nothing to keep.
   recorder->Step();
   EXPECT_EQ(kept.size(), 2u);
-}
-
-TEST_F(RecorderTest, StopWaitsOnceForACollectorThatIsStuck) {
-  SessionStats stats;
-  stats.connected = true;
-  stats.committed_sequence = 7;
-  stats.queue_bytes = 1;
-  RecorderOptions options;
-  options.config_json = R"({"dump_path": "d", "level": "L1"})";
-  options.stop_deadline = absl::Seconds(10);
-  std::vector<absl::Duration> told;
-  auto recorder = *Recorder::Create(
-      options,
-      std::make_unique<StuckSession>(&received_, &clock_, &stats, &told),
-      &clock_);
-  const auto step = [&] {
-    recorder->Start();
-    Api(recorder.get(), "relu");
-    const int64_t began = clock_.MonotonicNanos();
-    recorder->Stop();
-    const int64_t took = clock_.MonotonicNanos() - began;
-    recorder->Step();
-    return absl::Nanoseconds(took);
-  };
-  EXPECT_EQ(step(), absl::Seconds(10));
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(step(), absl::ZeroDuration());
-  // It goes on, and is stuck again.
-  stats.committed_sequence = 9;
-  EXPECT_EQ(step(), absl::Seconds(1));
-  EXPECT_EQ(step(), absl::ZeroDuration());
-  EXPECT_THAT(told, ElementsAre(absl::Seconds(10))) << "of the long wait, once";
-  // The disk has room again: the next time it is waited for as ever.
-  stats.committed_sequence = 12;
-  stats.queue_bytes = 0;
-  EXPECT_EQ(step(), absl::ZeroDuration());
-  stats.queue_bytes = 1;
-  EXPECT_EQ(step(), absl::Seconds(10));
-  EXPECT_EQ(told.size(), 2u);
 }
 
 TEST_F(RecorderTest, CountersRunOverStopAndStartAndResetWithTheStep) {

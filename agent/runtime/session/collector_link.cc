@@ -190,6 +190,7 @@ bool CollectorLink::HasSent() const {
 void CollectorLink::FillStats(SessionStats* stats) const {
   absl::MutexLock lock(&mutex_);
   stats->connected = connected_;
+  if (fell_silent_) stats->silence = absl::InfiniteDuration();
   stats->reconnects = reconnects_;
   stats->spool_bytes = spooled_bytes_;
   stats->last_error = last_error_;
@@ -451,6 +452,7 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
     absl::MutexLock lock(&mutex_);
     *open.mutable_open()->mutable_identity() = identity_;
     connected_ = true;
+    fell_silent_ = false;
     lane_.clear();
     fatal_ = absl::OkStatus();
     last_error_.clear();

@@ -188,6 +188,8 @@ class CollectorLink {
   // Told when connected_ or fatal_ is set.
   MonotonicCondVar decided_;
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;
+  // The last connection was given up because nothing was heard on it.
+  bool fell_silent_ ABSL_GUARDED_BY(mutex_) = false;
   bool heard_ ABSL_GUARDED_BY(mutex_) = false;
   bool told_ ABSL_GUARDED_BY(mutex_) = false;
   bool found_ ABSL_GUARDED_BY(mutex_) = false;

@@ -199,6 +199,10 @@ bool CollectorLink::IsSilent(absl::Duration waited) {
   NoteError(absl::DeadlineExceededError(
       absl::StrCat("the collector says nothing of what it was sent ",
                    absl::FormatDuration(waited), " ago")));
+  {
+    absl::MutexLock lock(&mutex_);
+    fell_silent_ = true;
+  }
   // It may be slow.
   ack_patience_ = std::min(ack_patience_ * 2, kMaxAckPatience);
   afresh_ = true;

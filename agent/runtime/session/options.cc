@@ -86,8 +86,9 @@ absl::StatusOr<SessionOptions> MakeSessionOptions(
   RP_ASSIGN_OR_RETURN(const std::optional<int64_t> wait_ms,
                       Number(environment, "RANKPROBE_WAIT_MS", 1));
   if (wait_ms.has_value()) {
-    options.block_deadline = options.missing_deadline = options.drain_deadline =
-        absl::Milliseconds(*wait_ms);
+    options.block_deadline = options.silence_deadline =
+        options.missing_deadline = options.drain_deadline =
+            absl::Milliseconds(*wait_ms);
   }
   const std::string policy = text("RANKPROBE_POLICY");
   if (policy == "stats_only") {

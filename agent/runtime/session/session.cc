@@ -164,7 +164,11 @@ class SessionImpl final : public Session {
   }
 
   absl::Status FlushToSpool(absl::Duration deadline) override {
-    if (Forked() || options_.spool_directory.empty()) return absl::OkStatus();
+    // Where records are kept, what Keep could not keep does not come into the
+    // file later: the wait would be one for the collector.
+    if (Forked() || options_.spool_directory.empty() ||
+        options_.stop_barrier == StopBarrier::kKept)
+      return absl::OkStatus();
     return queue_.FlushToSpool(deadline);
   }
 

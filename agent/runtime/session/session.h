@@ -68,6 +68,9 @@ struct SessionOptions {
   uint64_t queue_budget_bytes = uint64_t{256} << 20;
   OverflowPolicy policy = OverflowPolicy::kBlock;
   absl::Duration block_deadline = absl::Seconds(10);
+  // How long the end of a step waits for one that says nothing: see
+  // RecorderOptions.
+  absl::Duration silence_deadline = absl::Milliseconds(50);
   uint64_t max_payload_bytes = uint64_t{4} << 30;
   // Payloads that the collector was sent lately are not sent again. False only
   // to measure what that saves.
@@ -178,7 +181,8 @@ class Session {
   virtual absl::Status Flush(v1::Durability level, absl::Duration deadline) = 0;
 
   // Waits until what was submitted before is in the file of the spool (a write,
-  // no sync). At once without a spool. DEADLINE_EXCEEDED.
+  // no sync). At once without a spool, and under StopBarrier::kKept, where Keep
+  // has written what can be. DEADLINE_EXCEEDED.
   virtual absl::Status FlushToSpool(absl::Duration deadline) {
     return absl::OkStatus();
   }

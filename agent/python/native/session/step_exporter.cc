@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,12 +32,12 @@ constexpr absl::Duration kFlushDeadline = absl::Seconds(60);
 constexpr absl::Duration kPatience = absl::Seconds(10);
 constexpr absl::Duration kPatienceWithStuck = absl::Milliseconds(250);
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(50);
-// What one that is slower than the training for a while is behind; each is in
-// the collector by then, only its tree is not.
-constexpr size_t kMaxWaitingSteps = 16;
+// Of one export. More may wait, as numbers: each step is in the collector by
+// then, only its tree is not.
+constexpr size_t kMaxStepsAtOnce = 16;
 // Between two exports, while nobody waits for them and few steps do.
 constexpr absl::Duration kRest = absl::Milliseconds(100);
-constexpr size_t kManySteps = kMaxWaitingSteps / 2;
+constexpr size_t kManySteps = kMaxStepsAtOnce / 2;
 constexpr int kFastest = 1;  // of zlib
 constexpr size_t kHeaderBytes = 2 * sizeof(uint64_t);
 
@@ -90,11 +91,6 @@ StepExporter::~StepExporter() {
 void StepExporter::Begin(int64_t step) {
   {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(
-        +[](StepExporter* self) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-          return self->waiting_.size() < kMaxWaitingSteps || self->stuck_;
-        },
-        this));
     if (closing_) return;
     if (stuck_ && busy_) return NoteLeft(step);
     waiting_.insert(step);
@@ -164,8 +160,10 @@ std::vector<int64_t> StepExporter::TakeSteps() {
   }
   if (exported_.has_value())
     changed_.WaitFor(&mutex_, kRest - Since(*exported_), hurries);
-  std::vector<int64_t> steps(waiting_.begin(), waiting_.end());
-  waiting_.clear();
+  auto end = waiting_.begin();
+  std::advance(end, std::min(waiting_.size(), kMaxStepsAtOnce));
+  std::vector<int64_t> steps(waiting_.begin(), end);
+  waiting_.erase(waiting_.begin(), end);
   return steps;
 }
 

@@ -53,8 +53,8 @@ class StepExporter {
   StepExporter(const StepExporter&) = delete;
   StepExporter& operator=(const StepExporter&) = delete;
 
-  // Exports `step`, with those that wait as well, after those before them; waits
-  // where sixteen do. With a collector that is stuck perhaps not.
+  // Exports `step`, with those that wait as well, after those before them; with
+  // a collector that is stuck perhaps not. Waits for nobody.
   void Begin(int64_t step);
   // The collector is known to commit nothing for now: what it exports next is
   // waited for no longer than after an export that was in vain.

@@ -24,11 +24,13 @@ from typing import Any, Callable, Optional
 from rankprobe import _native
 from rankprobe._inputs import run_flag, shell_word, show
 from rankprobe._manifests import merge_manifests, named_places, read_manifest, read_parts, write_manifest
-from rankprobe._published import Published
+from rankprobe._published import EARLIER, Place, Published
 from rankprobe._say import say
 from rankprobe.embedded import EmbeddedCollector, find_binary, root_lock
 
 _EXPORT_SECONDS = 3600
+_FLUSH_SECONDS = 60.0
+_STUCK_FLUSH_SECONDS = 0.25
 
 
 class Exports:
@@ -120,10 +122,19 @@ def tell_place(run: str, root: str, exports: Optional[Exports], rank: Optional[i
     if not mine:
         return
     collector = os.environ.get("RANKPROBE_COLLECTOR", "")
-    text = (f"dump.json is at {exports.root}/step*/ (run {run})" if exports is not None else
+    text = (f"dump.json is at {exports.root}/step*/ (run {run}){_making_way(exports.root, run)}" if exports is not None else
             f"records go to run {run} at {collector}; "
             f"rankprobe export --collector {shell_word(collector)} {run_flag(run)} -o {shell_word(str(root))} writes dump.json")
     say(f"rankprobe: {show(text)}")
+
+
+def _making_way(root: pathlib.Path, run: str) -> str:
+    """What becomes of what is there already."""
+    there = sorted(set(named_places(root).values()))
+    if not there:
+        return ""
+    whose = "an earlier attempt" if there == [run] else f"run {there[0]}" if len(there) == 1 else f"{len(there)} earlier runs"
+    return f"; what is there of {whose} moves to {root / EARLIER} where this one records it as well"
 
 
 def _here() -> str:
@@ -154,10 +165,13 @@ class _Fetches:
         self._running: Optional[concurrent.futures.Future[Any]] = None
         self._faults: list[str] = []
         self._parts: list[bytes] = []
+        self._put: set[Place] = set()
+        # What was waited for last was not committed.
+        self._stuck = False
         _remove_leftovers(self.published(), root)
 
     def begin(self, step: int) -> None:
-        self.wait()
+        """After the steps before it, which may wait for a collector that hangs: step() waits for neither."""
         try:
             if self._threads is None:
                 self._threads = concurrent.futures.ThreadPoolExecutor(1, "rankprobe-export")
@@ -184,15 +198,17 @@ class _Fetches:
 
     def _now(self, step: int) -> None:
         try:
-            self._session.flush(60.0)
+            self._session.flush(_STUCK_FLUSH_SECONDS if self._stuck else _FLUSH_SECONDS)
+            self._stuck = False
             self._parts.append(zlib.compress(self._fetch(step)))
         except Exception as error:  # noqa: BLE001 - the training goes on
+            self._stuck = isinstance(error, TimeoutError)
             self._faults.append(f"step {step} was not exported to {self._root}: {error}")
             _native.raise_later_if_programs(error)
 
     def published(self) -> Published:
         """As it is now: other ranks and jobs write there too."""
-        return Published(self._root, named_places, self._root / ".rankprobe-published")
+        return Published(self._root, named_places, self._root / ".rankprobe-published", self._run, self._put)
 
     def _fetch(self, step: int) -> bytes:
         """This rank's part of a step."""
@@ -211,6 +227,7 @@ class _Fetches:
             fault = self.published().put(tree, (f"step{step}", tree.name), fresh / "old")
             if fault:
                 raise RuntimeError(fault)
+            self._put.add((f"step{step}", tree.name))
             return (fresh / "manifest.json").read_bytes()
         finally:
             shutil.rmtree(fresh, ignore_errors=True)

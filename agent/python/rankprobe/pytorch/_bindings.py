@@ -9,12 +9,13 @@ objects that are no tensor and no plain value go through `convert`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import weakref
 import zlib
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 import torch.utils._python_dispatch
@@ -46,6 +47,20 @@ def _without_dispatch_modes(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args)
 
     return unseen
+
+
+_NO_DISPATCH = getattr(torch.Tensor, "__torch_dispatch__", None)
+
+
+@contextlib.contextmanager
+def _without_own_dispatch(tensor: Any) -> Iterator[None]:
+    """What is asked of `tensor` meanwhile is no call of the __torch_dispatch__ that its class may have."""
+    if getattr(type(tensor), "__torch_dispatch__", None) is _NO_DISPATCH:
+        yield
+        return
+    off: Any = torch._C._DisableTorchDispatch()
+    with off if hasattr(off, "__enter__") else contextlib.nullcontext():  # below 2.0 it is on as long as it is there
+        yield
 
 
 def _modes_aside() -> list[Any]:
@@ -147,7 +162,8 @@ def _describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -
                 "global_shape": tuple(int(size) for size in tensor.shape)}
     if getattr(tensor, "is_nested", False):
         return {**describe_plain(tensor.values()), "requires_grad": bool(tensor.requires_grad)}
-    return describe_plain(tensor)
+    with _without_own_dispatch(tensor):
+        return describe_plain(tensor)
 
 
 def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict[str, Any]]) -> dict[str, Any]:
@@ -161,6 +177,8 @@ def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict[st
             plain = plain.resolve_conj()
         if plain.is_neg():
             plain = plain.resolve_neg()
+        if type(tensor) is not torch.Tensor and plain.numel() > 0 and plain.data_ptr() == 0:  # what it holds only its class knows
+            return _described(tensor)
         return {**_described(plain, **read(plain)), "requires_grad": requires_grad}
 
 
@@ -244,7 +262,7 @@ _NUMBERED = hasattr(torch.zeros(1, requires_grad=True).neg().grad_fn, "_sequence
 
 def _accumulator(leaf: torch.Tensor) -> Any:
     """The node that adds to the gradient of `leaf`."""
-    with torch.enable_grad():
+    with torch.enable_grad(), _without_own_dispatch(leaf):
         return _BASE.view_as(leaf, leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
 
