@@ -306,26 +306,39 @@ absl::StatusOr<RunScan> ScanRun(const Globals& globals,
   return scan;
 }
 
-absl::StatusOr<analysis::ScanInput> ReadMeansOverRanks(
-    const Globals& globals, const RunScanRequest& asked) {
-  v1::QueryGridRequest request = RequestOf(asked);
-  request.set_statistic("Mean");
-  request.set_reducer(v1::GRID_REDUCER_MEAN);
-  analysis::ScanInput input;
+absl::StatusOr<std::vector<int64_t>> ReadRankNumbers(
+    const Globals& globals, const RunScanRequest& asked, const RunScan& scan) {
+  std::vector<int64_t> ranks;
+  if (scan.input.steps.empty()) return ranks;
+  RunScanRequest of_step = asked;
+  of_step.from_step = of_step.to_step = scan.input.steps.front();
+  v1::QueryGridRequest request = RequestOf(of_step);
+  request.set_rows(v1::GRID_ROWS_RANK);
   v1::GridHead head;
   RP_RETURN_IF_ERROR(
       ReadGrid(Client(globals), request, &head, [&](const v1::GridRow& row) {
-        analysis::ScanSeries& series = input.values.emplace_back();
-        series.name = row.name();
-        for (int i = 0; i < row.cells_size(); ++i) {
-          analysis::ScanCell& cell = series.cells.emplace_back();
-          cell.largest = cell.smallest = row.cells(i);
-          cell.count = row.counts(i);
-          cell.non_finite = row.non_finite(i);
-        }
+        absl::string_view name = row.name();
+        int64_t rank = 0;
+        if (absl::ConsumePrefix(&name, "rank") && absl::SimpleAtoi(name, &rank))
+          ranks.push_back(rank);
       }));
-  for (const int64_t step : head.first_steps()) input.steps.push_back(step);
-  return input;
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+absl::Status ReadStatistic(const Globals& globals, const RunScanRequest& asked,
+                           const std::string& statistic, TakeSeries take) {
+  v1::QueryGridRequest request = RequestOf(asked);
+  request.set_statistic(statistic);
+  v1::GridHead head;
+  return ReadGrid(Client(globals), request, &head, [&](const v1::GridRow& row) {
+    const std::vector<int64_t> steps(head.first_steps().begin(),
+                                     head.first_steps().end());
+    const std::vector<double> numbers(row.cells().begin(), row.cells().end());
+    std::vector<bool> is_there;
+    for (const auto count : row.counts()) is_there.push_back(count > 0);
+    take(row.name(), steps, numbers, is_there);
+  });
 }
 
 absl::StatusOr<analysis::ScanInput> ReadNorms(const Globals& globals,
