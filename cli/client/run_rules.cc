@@ -18,21 +18,31 @@ constexpr size_t kMostRanksOfRules = 64;
 
 using analysis::RankCell;
 
+bool HasRanks(const analysis::ScanInput& input) {
+  return std::any_of(
+      input.values.begin(), input.values.end(), [](const auto& series) {
+        return std::any_of(series.cells.begin(), series.cells.end(),
+                           [](const auto& cell) { return cell.count > 1; });
+      });
+}
+
 // Recorded columns of steps and ranks that have any value.
 absl::StatusOr<analysis::RankInput> ReadRankInput(const Globals& globals,
                                                   const RunScanRequest& request,
                                                   const RunScan& scan) {
   analysis::RankInput input;
   input.steps = scan.input.steps;
-  RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,
+  RP_ASSIGN_OR_RETURN(std::vector<int64_t> ranks,
                       ReadRankNumbers(globals, request, scan));
+  // A program of one process, not two that recorded the same steps.
+  if (ranks.empty() && !HasRanks(scan.input)) ranks.push_back(0);
   if (ranks.size() > kMostRanksOfRules || !scan.input.each_step ||
       ranks.size() * scan.input.values.size() * input.steps.size() >
           kMostRankCells)
     return input;
   for (const int64_t rank : ranks) {
     RunScanRequest of_rank = request;
-    of_rank.ranks = {rank};
+    if (ranks.size() > 1) of_rank.ranks = {rank};
     of_rank.from_step = input.steps.front();
     of_rank.to_step = input.steps.back();
     analysis::RankValues values;
@@ -71,12 +81,11 @@ class Asked {
   // needs: words of monitor.values.
   void NotJudged(absl::string_view name, absl::string_view needs) {
     if (seen_.insert(std::string(name)).second) {
-      rules_.unjudged.push_back(
-          absl::StrCat("rule ", name, " (needs ", needs, ")"));
+      rules_.unjudged.push_back(absl::StrCat(name, " (", needs, ")"));
     }
   }
   void Kept(absl::string_view name, const std::string& ranks) {
-    rules_.kept.push_back(absl::StrCat("rule ", name, ranks, " is kept"));
+    rules_.kept.push_back(absl::StrCat(name, ranks));
   }
   void Found(absl::string_view name, analysis::RankFinding finding) {
     if (finding.others > 0) {
@@ -92,14 +101,6 @@ class Asked {
   RunRules rules_;
   std::set<std::string> seen_;
 };
-
-bool HasRanks(const analysis::ScanInput& input) {
-  return std::any_of(
-      input.values.begin(), input.values.end(), [](const auto& series) {
-        return std::any_of(series.cells.begin(), series.cells.end(),
-                           [](const auto& cell) { return cell.count > 1; });
-      });
-}
 
 // Rules over the largest and the smallest of the ranks of each group.
 absl::Status AskGroups(const Globals& globals, const RunScanRequest& request,

@@ -16,7 +16,7 @@ namespace rankprobe {
 struct RunRules {
   // With the name of the rule.
   std::vector<std::pair<std::string, analysis::RankFinding>> findings;
-  // Sentences.
+  // Names of rules; those that were not recorded for, with what they need.
   std::vector<std::string> kept, unjudged;
 };
 

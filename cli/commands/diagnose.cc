@@ -218,9 +218,14 @@ class Diagnosis {
       Add(absl::StrCat("rule: ", name), f.step, f.rank, f.name,
           std::move(f.what), f.exact);
     }
-    for (std::string& kept : rules.kept) Healthy(std::move(kept));
-    for (std::string& unjudged : rules.unjudged)
-      Unjudged(std::move(unjudged), kMonitor);
+    if (!rules.kept.empty())
+      Healthy(absl::StrCat("rules that are kept: ",
+                           absl::StrJoin(rules.kept, ", ")));
+    if (!rules.unjudged.empty()) {
+      Unjudged(absl::StrCat("rules, and what they need: ",
+                            absl::StrJoin(rules.unjudged, ", ")),
+               kMonitor);
+    }
     return absl::OkStatus();
   }
 
