@@ -259,6 +259,33 @@ TEST_F(FourRanksTest, ABufferAndAGradientThatPart) {
   EXPECT_EQ(found[0].rank, 3);
 }
 
+TEST_F(RankRulesTest, GradientsThatAreNotReduced) {
+  const auto part = [&] {
+    for (size_t layer = 0; layer < kLayers; ++layer) {
+      for (size_t i = 0; i < kRankSteps; ++i)
+        At(1, OfParameter(Weight(layer), "grad"), i) = At(1, Own(layer), i);
+    }
+  };
+  part();
+  bool found = false;
+  for (const auto& rule : AllRankRules()) {
+    if (rule->name() != "gradients-not-reduced") continue;
+    found = true;
+    EXPECT_THAT(rule->Look(input_), SizeIs(1));
+    // Shards of what begins as one number are the same in the first step.
+    for (size_t layer = 0; layer < kLayers; ++layer) {
+      for (size_t r = 0; r < 2; ++r) {
+        for (size_t i = 0; i < kRankSteps; ++i) {
+          RankCell& held = At(r, OfParameter(Weight(layer), "param"), i);
+          held.largest = held.smallest = 1;
+        }
+      }
+    }
+    EXPECT_THAT(rule->Look(input_), IsEmpty());
+  }
+  EXPECT_TRUE(found);
+}
+
 TEST_F(RankRulesTest, ReplicasThatWereNeverAlike) {
   for (size_t layer = 0; layer < kLayers; ++layer) {
     for (size_t i = 0; i < kRankSteps; ++i) {

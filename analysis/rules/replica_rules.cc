@@ -167,6 +167,79 @@ class ReplicasNeverAlike : public RankRule {
   }
 };
 
+// Replicas whose gradients differ part with the next step.
+class GradientsNotReduced : public RankRule {
+ public:
+  absl::string_view name() const override { return "gradients-not-reduced"; }
+  absl::string_view needs() const override {
+    return "parameters, weight_gradients";
+  }
+  absl::string_view cost() const override { return kCost; }
+  absl::string_view twin() const override {
+    return "shards, whose parameters differ too, but for those that begin as "
+           "one number; ranks that train alone on purpose between two "
+           "averagings of weights (local SGD) are found";
+  }
+  bool IsOfRanks() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    size_t looked = 0;
+    std::vector<std::string> unlike;
+    std::optional<size_t> step;
+    for (const std::string& parameter : ParametersOf(input.ranks[0])) {
+      std::optional<bool> differ;
+      for (size_t i = step.value_or(0); i < input.steps.size(); ++i) {
+        differ = GradientsDiffer(input, parameter, i);
+        if (differ.has_value()) step = i;
+        if (step.has_value()) break;
+      }
+      if (!differ.has_value()) continue;
+      ++looked;
+      if (*differ) unlike.push_back(parameter);
+    }
+    if (looked < 3 || unlike.size() * 4 < looked * 3) return {};
+    RankFinding finding;
+    finding.step = input.steps[*step];
+    finding.name = absl::StrCat("Parameter.", unlike[0], ".0.debug.grad");
+    finding.others = unlike.size() - 1;
+    finding.what = absl::StrCat(
+        "the parameters are the same on the ranks, and the gradients that the "
+        "optimizer takes are not, of ",
+        unlike.size(), " of ", looked,
+        " parameters: they are not reduced over the ranks, or are computed of "
+        "activations that a collective should have made equal");
+    return {finding};
+  }
+
+ private:
+  // Of a parameter that is the same on the ranks that have it.
+  static std::optional<bool> GradientsDiffer(const RankInput& input,
+                                             const std::string& parameter,
+                                             size_t step) {
+    std::vector<std::pair<const RankCell*, const RankCell*>> held;
+    for (const RankValues& rank : input.ranks) {
+      const auto* const param = rank.Of("Parameter", parameter, "param");
+      const auto* const grad = rank.Of("Parameter", parameter, "grad");
+      if (param == nullptr && grad == nullptr) continue;
+      if (param == nullptr || grad == nullptr || !IsFinite((*param)[step]) ||
+          !IsFinite((*grad)[step]))
+        return std::nullopt;
+      held.emplace_back(&(*param)[step], &(*grad)[step]);
+    }
+    if (held.size() < 2 || held[0].second->norm == 0 ||
+        held[0].first->largest == held[0].first->smallest)
+      return std::nullopt;
+    bool differ = false;
+    for (const auto& [param, grad] : held) {
+      if (!AreEqual(*param, *held[0].first)) return std::nullopt;
+      differ = differ || !AreEqual(*grad, *held[0].second);
+    }
+    return differ;
+  }
+};
+
 // The optimizer finds the weights that the forward used.
 class ForwardParameter : public RankRule {
  public:
@@ -301,6 +374,7 @@ void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<ReplicaParts>(
       "reduced-gradient-parts", "Parameter.", ".grad", 3,
       "the reduced gradient was the same on the replicas and is not any more"));
+  rules->push_back(std::make_unique<GradientsNotReduced>());
   rules->push_back(std::make_unique<ReplicasNeverAlike>());
   rules->push_back(std::make_unique<ForwardParameter>());
   rules->push_back(std::make_unique<TiedWeightsPart>());

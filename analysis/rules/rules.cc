@@ -65,8 +65,9 @@ class UpdateZero : public Rule {
     return "none beside the recording: one pass over two values a parameter";
   }
   absl::string_view twin() const override {
-    return "frozen layers, which have no gradient, and a learning rate of 0 in "
-           "the first steps of a warm-up";
+    return "frozen layers, which have no gradient; a learning rate of 0 in the "
+           "first steps of a warm-up; a tied weight, which is updated by its "
+           "other name";
   }
   bool CanJudge(const RuleInput& input) const override {
     return !OwnGradients(*input.norms).empty();
@@ -77,7 +78,9 @@ class UpdateZero : public Rule {
     std::optional<RuleFinding> found;
     size_t moved = 0;
     for (const auto& [parameter, gradient] : OwnGradients(norms)) {
-      if (gradient->cells.size() != norms.steps.size()) continue;
+      if (gradient->cells.size() != norms.steps.size() ||
+          IsTied(norms, *gradient))
+        continue;
       const auto* const update =
           index.Find(Value("Update", parameter, "update"));
       const auto* const grad =
@@ -117,6 +120,30 @@ class UpdateZero : public Rule {
   }
 
  private:
+  // Whether the weight of this gradient is what the optimizer holds by another
+  // name, in each step.
+  static bool IsTied(const ScanInput& norms, const ScanSeries& gradient) {
+    // "Module.head.Linear.parameters_grad.0.weight"
+    const size_t at = gradient.name.find(".parameters_grad.");
+    const size_t end = gradient.name.find('.', at + 17);
+    if (at == std::string::npos || end == std::string::npos) return false;
+    const ValueIndex index(&norms);
+    const auto* const used = index.Find(
+        absl::StrCat(gradient.name.substr(0, at), ".forward.0.parameters",
+                     gradient.name.substr(end)));
+    if (used == nullptr) return false;
+    return std::any_of(
+        norms.values.begin(), norms.values.end(), [&](const ScanSeries& held) {
+          return !ParameterOf(held.name, "Parameter", "param").empty() &&
+                 held.cells.size() == used->size() &&
+                 std::equal(held.cells.begin(), held.cells.end(), used->begin(),
+                            [](const ScanCell& a, const ScanCell& b) {
+                              return a.count == b.count &&
+                                     a.largest == b.largest &&
+                                     a.smallest == b.smallest;
+                            });
+        });
+  }
   static bool HasOptimizer(const ScanInput& norms) {
     return std::any_of(norms.values.begin(), norms.values.end(),
                        [](const ScanSeries& series) {
@@ -126,86 +153,10 @@ class UpdateZero : public Rule {
   }
 };
 
-// Replicas whose gradients differ part with the next step.
-class GradientsNotReduced : public Rule {
- public:
-  bool IsOfRanks() const override { return true; }
-  absl::string_view name() const override { return "gradients-not-reduced"; }
-  absl::string_view needs() const override {
-    return "weight_gradients, parameters";
-  }
-  absl::string_view cost() const override {
-    return "none beside the recording";
-  }
-  absl::string_view twin() const override {
-    return "shards, whose parameters differ too; ranks that train alone on "
-           "purpose between two averagings of weights (local SGD)";
-  }
-  bool CanJudge(const RuleInput& input) const override {
-    return Judge(*input.norms).looked > 0;
-  }
-  std::vector<RuleFinding> Look(const RuleInput& input) const override {
-    const Result result = Judge(*input.norms);
-    if (result.looked < 3 || result.unlike.size() * 4 < result.looked * 3)
-      return {};
-    RuleFinding finding;
-    finding.step = input.norms->steps[result.column];
-    finding.name = Value("Parameter", result.unlike.front(), "grad");
-    finding.others = result.unlike.size() - 1;
-    finding.what = absl::StrCat(
-        "the parameters are the same on the ranks, and the gradients that the "
-        "optimizer takes are not, of ",
-        result.unlike.size(), " of ", result.looked,
-        " parameters: they are not reduced over the ranks, or are computed of "
-        "activations that a collective should have made equal");
-    return {finding};
-  }
-
- private:
-  struct Result {
-    size_t looked = 0;
-    size_t column = 0;
-    std::vector<std::string> unlike;
-  };
-  // At the first step that has both.
-  static Result Judge(const ScanInput& norms) {
-    const ValueIndex index(&norms);
-    Result result;
-    bool any = false;
-    for (const ScanSeries& series : norms.values) {
-      const std::string parameter =
-          ParameterOf(series.name, "Parameter", "grad");
-      const auto* const of_parameter =
-          index.Find(Value("Parameter", parameter, "param"));
-      if (parameter.empty() || of_parameter == nullptr ||
-          series.cells.size() != norms.steps.size())
-        continue;
-      for (size_t i = any ? result.column : 0; i < norms.steps.size(); ++i) {
-        const ScanCell& weight = (*of_parameter)[i];
-        const ScanCell& gradient = series.cells[i];
-        if (!IsThere(weight) || !IsThere(gradient) || gradient.count < 2 ||
-            weight.count != gradient.count || gradient.largest == 0) {
-          if (any) break;
-          continue;
-        }
-        if (weight.largest != weight.smallest) break;
-        any = true;
-        result.column = i;
-        ++result.looked;
-        if (gradient.largest != gradient.smallest)
-          result.unlike.push_back(parameter);
-        break;
-      }
-    }
-    return result;
-  }
-};
-
 }  // namespace
 
 std::vector<std::unique_ptr<Rule>> AllRules() {
   std::vector<std::unique_ptr<Rule>> rules;
-  rules.push_back(std::make_unique<GradientsNotReduced>());
   rules.push_back(std::make_unique<UpdateZero>());
   return rules;
 }

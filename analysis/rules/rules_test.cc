@@ -88,22 +88,12 @@ TEST_F(RulesTest, FrozenLayersAndWarmUpsAreSound) {
   EXPECT_THAT(Find("update-zero"), IsEmpty());
 }
 
-TEST_F(RulesTest, GradientsThatAreNotReduced) {
-  for (size_t i = 0; i < kSteps; ++i) {
-    for (int layer = 0; layer < 4; ++layer)
-      At(&norms_, absl::StrCat("Parameter.l", layer, ".weight.0.debug.grad"), i)
-          .smallest = 0.9;
-  }
-  ASSERT_THAT(Find("gradients-not-reduced"), SizeIs(1));
-  // Shards differ themselves.
-  for (size_t i = 0; i < kSteps; ++i) {
-    for (int layer = 0; layer < 4; ++layer)
-      At(&norms_, absl::StrCat("Parameter.l", layer, ".weight.0.debug.param"),
-         i)
-          .smallest = 2;
-  }
-  const RuleInput input = {&norms_};
-  EXPECT_THAT(AllRules()[0]->Look(input), IsEmpty());
+TEST_F(RulesTest, ATiedWeightIsUpdatedByItsOtherName) {
+  Add(&norms_, "Module.head.Linear.parameters_grad.0.weight", 1, 1);
+  Add(&norms_, "Module.head.Linear.forward.0.parameters.weight", 4, 4);
+  EXPECT_THAT(Find("update-zero"), SizeIs(1));
+  Add(&norms_, "Parameter.embed.weight.0.debug.param", 4, 4);
+  EXPECT_THAT(Find("update-zero"), IsEmpty());
 }
 
 }  // namespace

@@ -35,9 +35,9 @@ def _nodes(root: Any, most: int) -> Iterator[Any]:
 
 
 def _saved(node: Any, name: str) -> Any:
-    """A tensor that a node keeps; None: it is packed by hooks of the program, which are not called for us."""
+    """A tensor that a node keeps; None: it is, or may be, packed by hooks of the program, which are not called for us."""
     raw = getattr(node, f"_raw_saved_{name}", None)
-    if raw is None or getattr(raw, "unpack_hook", None) is not None:
+    if raw is None or getattr(raw, "unpack_hook", raw) is not None:
         return None
     return getattr(node, f"_saved_{name}", None)
 
