@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records programs with a bug and their sound twins, and asks `rankprobe diagnose`, without a reference and with the twin as one.
 
-run.py [--only p01,p12] [--reference] [--doc docs/realbugs.md]: needs RANKPROBE_BUILD_DIR and the Python that has torch. Prints a
+run.py [--only p01,p12] [--reference] [--archive DIR] [--doc docs/realbugs.md]: needs RANKPROBE_BUILD_DIR and the Python that has torch. Prints a
 table; exit code 1 where a program is not found at its place, or a twin has a finding that is said to be sure.
 """
 import argparse
@@ -30,7 +30,7 @@ EXPECTED = {
 }
 MIX = {"task": "statistics", "dump_path": "./dump", "step": [0, 1, 12], "level": "mix",
        "statistics": {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"}}
-# The default: a run of eight ranks takes a minute.
+# Of 300 steps; only --doc asks for them.
 LONG = ("hunt-flip", "hunt-grad")
 
 
@@ -58,6 +58,7 @@ class Setup(NamedTuple):
     environment: dict[str, str]
     work: Path
     port: int
+    known: list[str]  # runs that are in the archive
 
 
 def program_of(name: str) -> Path:
@@ -66,12 +67,16 @@ def program_of(name: str) -> Path:
     return HERE / "hunt.py" if name.startswith("hunt") else next(HERE.glob(f"{name}_*.py"))
 
 
-def record(name: str, bug: bool, config: list[str], setup: Setup, suffix: str) -> str:
-    run, ranks = f"{name}-{int(bug)}{suffix}", RANKS.get(name, 1)
+def record(name: str, bug: bool, config: list[str], setup: Setup, kind: str) -> str:
+    run, ranks = f"{name}-{kind}{int(bug)}", RANKS.get(name, 1)
+    if name == "hunt-grad" and not bug:
+        run = f"hunt-flip-{kind}0"  # the same twin
+    if run in setup.known:
+        return run
     environment = {**setup.environment, "BUG": str(int(bug)), "CASE": name}
     if name.startswith("hunt"):
         environment["FAULT"] = name.removeprefix("hunt-") if bug else "none"
-    if suffix:
+    if kind == "x":
         environment["STEPS"] = "14"
     launch = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--master_addr", "127.0.0.1",
                                                   "--master_port", str(setup.port), "--nproc_per_node", str(ranks)]
@@ -79,6 +84,7 @@ def record(name: str, bug: bool, config: list[str], setup: Setup, suffix: str) -
     done = subprocess.run(command, env=environment, cwd=setup.work, capture_output=True, text=True, timeout=600)
     if done.returncode != 0:
         sys.exit(f"{run}: {done.stdout[-1000:]} {done.stderr[-2000:]}")
+    setup.known.append(run)
     return run
 
 
@@ -97,16 +103,26 @@ def diagnose(setup: Setup, expected: str, *arguments: str) -> Answer:
     return Answer(text, first["sure"] == "exact", bool(expected) and expected in json.dumps(first))
 
 
+def known_runs(environment: dict[str, str]) -> list[str]:
+    """Once the collector answers."""
+    for _ in range(100):
+        done = subprocess.run([BUILD / "bin" / "rankprobe", "--json", "runs"], env=environment, capture_output=True, text=True, timeout=60)
+        if done.returncode == 0:
+            return re.findall(r'"(?:run|name)":\s*"([^"]+)"', done.stdout)
+        time.sleep(0.1)
+    sys.exit(f"the collector does not answer: {done.stderr}")
+
+
 def ask_both(name: str, setup: Setup, with_reference: bool) -> tuple[Answer, Answer, str]:
     """Without a reference of the bug and of the twin, and of the bug with the twin as reference."""
     monitor = ["--monitor", "--every", "1"]
-    bad = diagnose(setup, EXPECTED[name], f"run:{record(name, True, monitor, setup, '')}")
-    good = diagnose(setup, "", f"run:{record(name, False, monitor, setup, '')}")
+    bad = diagnose(setup, EXPECTED[name], f"run:{record(name, True, monitor, setup, 'm')}")
+    good = diagnose(setup, "", f"run:{record(name, False, monitor, setup, 'm')}")
     if not with_reference or name in LONG or name.startswith("sound"):
         return bad, good, ""
     (setup.work / "mix.json").write_text(json.dumps(MIX))
     mix = ["--config", "mix.json", "--on"]
-    bug, twin = (record(name, one, mix, setup, "-x") for one in (True, False))
+    bug, twin = (record(name, one, mix, setup, "x") for one in (True, False))
     beside = "-"
     for step in (0, 1, 12):
         beside = diagnose(setup, "", f"run:{bug}@{step}", "--reference", f"run:{twin}@{step}").text
@@ -134,6 +150,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
     parser.add_argument("--reference", action="store_true", help="lay each beside its twin, too")
+    parser.add_argument("--archive", type=Path, help="keep the recordings there, and use those that are there")
     parser.add_argument("--doc", type=Path)
     options = parser.parse_args()
     names = options.only.split(",") if options.only else [name for name in EXPECTED if options.doc or name not in LONG]
@@ -143,12 +160,14 @@ def main() -> int:
     rows, wrong = [], 0
     with tempfile.TemporaryDirectory(prefix="realbugs") as directory:
         work = Path(directory)
-        collector = subprocess.Popen([BUILD / "bin" / "rankprobed", "--listen", f"127.0.0.1:{port}", "--data-dir", work / "archive"],
+        archive = options.archive or work / "archive"
+        collector = subprocess.Popen([BUILD / "bin" / "rankprobed", "--listen", f"127.0.0.1:{port}", "--data-dir", archive],
                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
+            known = known_runs(environment)
             for number, name in enumerate(names):
                 begin = time.monotonic()
-                bad, good, beside = ask_both(name, Setup(environment, work, port + 1 + number), options.reference)
+                bad, good, beside = ask_both(name, Setup(environment, work, port + 1 + number, known), options.reference)
                 if name.startswith("sound"):
                     wrong += bad.sure
                 else:

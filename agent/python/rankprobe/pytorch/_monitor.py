@@ -70,7 +70,7 @@ class Monitor(monitor.Monitor):
         self._loss_targets = LossTargets()
 
     def _buffers_of(self, model: Any, wanted: list[str]) -> list[tuple[str, Callable[[], Any]]]:
-        found = []
+        found: list[tuple[str, Callable[[], Any]]] = []
         for path, module in _modules_of(model):
             # Each rank has the running statistics of its own batches, by PyTorch's design.
             if isinstance(module, torch.nn.modules.batchnorm._NormBase):
