@@ -184,26 +184,32 @@ class ClipNorm : public RankRule {
                            size_t step) {
     Squares out;
     out.own.resize(ranks.size(), 0);
-    std::map<std::string, std::vector<const RankCell*>> seen;
     for (size_t r = 0; r < ranks.size(); ++r) {
       for (const std::string& parameter : ParametersOf(*ranks[r])) {
         const auto* const grad = ranks[r]->Of("Parameter", parameter, "grad");
-        const auto* const param = ranks[r]->Of("Parameter", parameter, "param");
         if (grad == nullptr || !IsFinite((*grad)[step])) continue;
         const double square = (*grad)[step].norm * (*grad)[step].norm;
         out.each += square;
         out.own[r] += square;
         ++out.parameters;
-        auto& copies = seen[parameter];
-        const bool is_copy =
-            std::any_of(copies.begin(), copies.end(), [&](const RankCell* one) {
-              return AreEqual(*one, (*param)[step]);
-            });
-        if (!is_copy) out.once += square;
-        copies.push_back(&(*param)[step]);
+        if (!IsCopy(ranks, r, parameter)) out.once += square;
       }
     }
     return out;
+  }
+  // Whether an earlier rank holds the same in every step: shards of a norm begin
+  // as one number, and part.
+  static bool IsCopy(const std::vector<const RankValues*>& ranks, size_t r,
+                     const std::string& parameter) {
+    const auto* const own = ranks[r]->Of("Parameter", parameter, "param");
+    for (size_t i = 0; i < r; ++i) {
+      const auto* const other = ranks[i]->Of("Parameter", parameter, "param");
+      if (other != nullptr &&
+          std::equal(own->begin(), own->end(), other->begin(), other->end(),
+                     AreEqual))
+        return true;
+    }
+    return false;
   }
   static double Spread(const std::vector<double>& norms) {
     const auto [least, most] = std::minmax_element(norms.begin(), norms.end());

@@ -190,6 +190,17 @@ TEST_F(RankRulesTest, TheNormOfAClippingCountsCopiesTwice) {
   const auto found = Find("clip-norm");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_THAT(found[0].what, HasSubstr("counts what the ranks hold copies of"));
+  // Shards that begin alike, and the norm of all of them.
+  for (size_t layer = 2; layer < kLayers; ++layer) {
+    for (size_t i = 1; i < kRankSteps; ++i) {
+      RankCell& held = At(1, OfParameter(Weight(layer), "param"), i);
+      held.mean += 0.01;
+      At(1,
+         absl::StrCat("Module.l", layer, ".Linear.forward.0.parameters.weight"),
+         i) = held;
+    }
+  }
+  EXPECT_THAT(Find(""), IsEmpty());
 }
 
 TEST_F(OneRankTest, MicroBatchesThatAreLost) {
