@@ -87,8 +87,9 @@ class LossTargets:
         elif call["reduction"] == _MEAN:
             call["weight"] = gradient / call["tokens"]
         elif gradient.shape == call["counts"].shape:  # of those that the program's own mask leaves
-            call["tokens"] = (call["counts"] & (gradient != 0)).sum().float()
-            call["weight"] = gradient.sum() / call["tokens"]
+            used = call["counts"] & (gradient != 0)
+            call["tokens"] = used.sum().float()
+            call["weight"] = (gradient * used).sum() / call["tokens"]
         return "weight" in call
 
     def _note_call(self, root: Any, node: Any) -> None:
