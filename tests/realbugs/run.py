@@ -99,7 +99,7 @@ def diagnose(setup: Setup, expected: str, *arguments: str) -> Answer:
     first = findings[0]
     rank = f" rank {first['rank']}" if first.get("rank") is not None else ""
     place = first.get("code_line") or first["name"]
-    text = f"step {first.get('step', 0)}{rank} `{re.sub(r'.*/', '', place)}` ({first['by']})"
+    text = f"step {first.get('step', 0)}{rank} `{re.sub(r'^\S*/', '', place)}` ({first['by']})"
     return Answer(text, first["sure"] == "exact", bool(expected) and expected in json.dumps(first))
 
 
