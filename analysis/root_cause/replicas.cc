@@ -8,10 +8,14 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "analysis/calls/comm_links.h"
 #include "analysis/compare/stat_diff.h"
 #include "analysis/layout/layout_plan.h"
+#include "analysis/root_cause/replica_groups.h"
 #include "common/base/status_macros.h"
 #include "dump_format/dump_layout.h"
 #include "dump_format/dump_reader.h"
@@ -51,6 +55,33 @@ std::string Shard(int64_t rank, StatSet stats, const DumpRow& row) {
 
 using Holders = std::map<int64_t, std::string>;  // rank to content
 
+// 0 of what has no numbers.
+double ElementsOf(absl::string_view shape) {
+  if (!absl::ConsumePrefix(&shape, "[") || !absl::ConsumeSuffix(&shape, "]"))
+    return 0;
+  double elements = 1;
+  for (const absl::string_view part :
+       absl::StrSplit(shape, ',', absl::SkipWhitespace())) {
+    int64_t size = 0;
+    if (!absl::SimpleAtoi(part, &size)) return 0;
+    elements *= static_cast<double>(size);
+  }
+  return elements;
+}
+
+HeldTensor HeldOf(const DumpRow& row) {
+  HeldTensor held;
+  for (const Stat stat : {kMax, kMin, kMean, kNorm}) {
+    if (!row.stats[stat].is_number()) return held;
+  }
+  held.largest = row.stats[kMax].number;
+  held.smallest = row.stats[kMin].number;
+  held.mean = row.stats[kMean].number;
+  held.norm = row.stats[kNorm].number;
+  held.elements = ElementsOf(row.shape);
+  return held;
+}
+
 class Checker {
  public:
   Checker(FileSystem* file_system, const ReplicaOptions& options)
@@ -85,6 +116,7 @@ class Checker {
     for (const DumpPlace& place : places) world.push_back(place.rank);
     CommLinks links(world);
     parameters_.clear();
+    numbers_.clear();
     shards_.clear();
     sent_.clear();
     received_.clear();
@@ -94,6 +126,7 @@ class Checker {
     }
     links.Match();
     for (const auto& group : GroupsOf(world)) CheckParameters(group);
+    CheckHeld();
     CheckLinks(links);
     return absl::OkStatus();
   }
@@ -122,6 +155,8 @@ class Checker {
           const std::string key(row.name);
           if (!parameters_.contains(key)) order_.push_back({key, gradient});
           parameters_[key][place.rank] = Content(row);
+          if (options_.groups.empty() && !gradient)
+            numbers_[key][place.rank] = HeldOf(row);
           const std::string shard = Shard(place.rank, dump->stats(), row);
           if (!shard.empty()) shards_[key][place.rank] = shard;
         } else if (communication) {
@@ -154,6 +189,29 @@ class Checker {
     }
   }
 
+  // What differs between ranks that nobody grouped: replicas, or shards.
+  void CheckHeld() {
+    std::vector<std::vector<HeldTensor>> rows;
+    for (const ReplicaDifference& d : unlike_) {
+      std::vector<HeldTensor>& row = rows.emplace_back();
+      for (const auto& [ranks, content] : d.values) {
+        row.push_back(numbers_[d.row][ranks.front()]);
+        row.back().ranks = ranks;
+        row.back().content = content;
+      }
+    }
+    const std::vector<std::vector<int64_t>> groups = GroupsOfRows(rows);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (JudgeHeld(rows[i], groups) == HeldAs::kReplicas) {
+        report_.differences.push_back(std::move(unlike_[i]));
+        continue;
+      }
+      if (report_.rows_of_shards++ == 0)
+        report_.first_of_shards = unlike_[i].row;
+    }
+    unlike_.clear();
+  }
+
   // Adds a difference unless all hold the same.
   void Judge(ReplicaDifference::Kind kind, const std::string& row,
              const Holders& holders, int64_t* compared) {
@@ -179,6 +237,11 @@ class Checker {
       difference.values.emplace_back(ranks, content);
     }
     std::sort(difference.values.begin(), difference.values.end());
+    const bool is_grouped = !options_.groups.empty() || !shards_[row].empty();
+    if (kind == ReplicaDifference::Kind::kParameter && !is_grouped) {
+      unlike_.push_back(std::move(difference));
+      return;
+    }
     report_.differences.push_back(std::move(difference));
   }
 
@@ -228,6 +291,8 @@ class Checker {
   ReplicaReport report_;
   int64_t step_ = 0;
   std::map<std::string, Holders> parameters_;
+  std::map<std::string, std::map<int64_t, HeldTensor>> numbers_;
+  std::vector<ReplicaDifference> unlike_;
   // Of what is sharded: rank to shard.
   std::map<std::string, std::map<int64_t, std::string>> shards_;
   std::vector<std::pair<std::string, bool>> order_;  // row, is a gradient

@@ -15,7 +15,8 @@
 namespace rankprobe::analysis {
 
 struct ReplicaOptions {
-  // Ranks that hold the same parameters; empty: all ranks of a step.
+  // Ranks that hold the same parameters; empty: found from the numbers
+  // (replica_groups.h).
   std::vector<std::vector<int64_t>> groups;
   // Gradients too: a rank's own, before they are averaged, differ by design.
   bool gradients = false;
@@ -34,6 +35,9 @@ const char* ReplicaKindName(ReplicaDifference::Kind kind);
 struct ReplicaReport {
   int64_t rows_compared = 0;
   int64_t rows_on_one_rank = 0;  // nothing to compare with
+  // Of which ranks hold parts, by their numbers; and the first of them.
+  int64_t rows_of_shards = 0;
+  std::string first_of_shards;
   int64_t rows_without_values = 0;
   int64_t transfers_compared = 0;
   int64_t collectives_compared = 0;

@@ -18,11 +18,15 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-std::string Parameter(const std::string& value) {
+// A weight of 1,024 elements, which differ.
+std::string Parameter(const std::string& norm,
+                      const std::string& mean = "0.1") {
   return absl::StrCat(
       R"("Module.m.M.forward.0":{"input_args":[],"input_kwargs":{},)",
-      R"("output":[],"parameters":{"w":)", rankprobe::testing::Tensor(value),
-      "}}");
+      R"("output":[],"parameters":{"w":{"type":"torch.Tensor",)",
+      R"("dtype":"torch.float32","shape":[32,32],"Max":)", norm, R"(,"Min":-)",
+      norm, R"(,"Mean":)", mean, R"(,"Norm":)", norm,
+      R"(,"requires_grad":false}}})");
 }
 
 class ReplicasTest : public ::testing::Test {
@@ -42,15 +46,15 @@ TEST_F(ReplicasTest, Replicas) {
       Call("Distributed.send.0.forward", "7", "7", Int("dst", 1));
   const std::string receive =
       Call("Distributed.recv.0.forward", "0", "7", Int("src", 0));
-  dir_.Write("r/rank0", {Parameter("1"), send});
-  dir_.Write("r/rank1", {Parameter("1"), receive});
+  dir_.Write("r/rank0", {Parameter("8.1"), send});
+  dir_.Write("r/rank1", {Parameter("8.1"), receive});
   ReplicaReport report = check();
   EXPECT_THAT(report.differences, IsEmpty());
   EXPECT_EQ(report.rows_compared, 1);
   EXPECT_EQ(report.transfers_compared, 1);
 
-  dir_.Write("r/rank1",
-             {Parameter("2"), absl::StrReplaceAll(receive, {{"7", "8"}})});
+  dir_.Write("r/rank1", {Parameter("8.10001"),
+                         absl::StrReplaceAll(receive, {{"7", "8"}})});
   report = check();
   ASSERT_THAT(report.differences, SizeIs(2));
   EXPECT_EQ(report.differences[0].kind, ReplicaDifference::Kind::kParameter);
@@ -58,6 +62,16 @@ TEST_F(ReplicasTest, Replicas) {
   ReplicaOptions apart;
   apart.groups = {{0}, {1}};
   EXPECT_THAT(check(apart).differences, SizeIs(1));
+
+  // What a program shards by hand, it does not say.
+  dir_.Write("r/rank1", {Parameter("9.2", "-0.1"), receive});
+  report = check();
+  EXPECT_THAT(report.differences, IsEmpty());
+  EXPECT_EQ(report.rows_of_shards, 1);
+  EXPECT_THAT(report.first_of_shards, HasSubstr("parameters.w"));
+  ReplicaOptions together;
+  together.groups = {{0, 1}};
+  EXPECT_THAT(check(together).differences, SizeIs(1));
 }
 
 // Four ranks, two replicas of two shards: {0, 2} and {1, 3} hold the same.

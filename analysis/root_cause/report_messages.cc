@@ -72,6 +72,7 @@ v1::ReplicaReport ToMessage(const ReplicaReport& report) {
   out.set_rows_without_values(report.rows_without_values);
   out.set_transfers_compared(report.transfers_compared);
   out.set_collectives_compared(report.collectives_compared);
+  out.set_rows_of_shards(report.rows_of_shards);
   return out;
 }
 

@@ -21,8 +21,6 @@ namespace rankprobe::analysis {
 struct RuleInput {
   // Norms, the largest and the smallest over the ranks.
   const ScanInput* norms = nullptr;
-  // Means, of which `largest` is the mean over the ranks.
-  const ScanInput* means = nullptr;
 };
 
 struct RuleFinding {

@@ -65,8 +65,9 @@ class UpdateZero : public Rule {
     return "none beside the recording: one pass over two values a parameter";
   }
   absl::string_view twin() const override {
-    return "frozen layers, which have no gradient, and a learning rate of 0 in "
-           "the first steps of a warm-up";
+    return "frozen layers, which have no gradient; a learning rate of 0 in the "
+           "first steps of a warm-up; a tied weight, which is updated by its "
+           "other name";
   }
   bool CanJudge(const RuleInput& input) const override {
     return !OwnGradients(*input.norms).empty();
@@ -77,7 +78,9 @@ class UpdateZero : public Rule {
     std::optional<RuleFinding> found;
     size_t moved = 0;
     for (const auto& [parameter, gradient] : OwnGradients(norms)) {
-      if (gradient->cells.size() != norms.steps.size()) continue;
+      if (gradient->cells.size() != norms.steps.size() ||
+          IsTied(norms, *gradient))
+        continue;
       const auto* const update =
           index.Find(Value("Update", parameter, "update"));
       const auto* const grad =
@@ -117,6 +120,30 @@ class UpdateZero : public Rule {
   }
 
  private:
+  // Whether the weight of this gradient is what the optimizer holds by another
+  // name, in each step.
+  static bool IsTied(const ScanInput& norms, const ScanSeries& gradient) {
+    // "Module.head.Linear.parameters_grad.0.weight"
+    const size_t at = gradient.name.find(".parameters_grad.");
+    const size_t end = gradient.name.find('.', at + 17);
+    if (at == std::string::npos || end == std::string::npos) return false;
+    const ValueIndex index(&norms);
+    const auto* const used = index.Find(
+        absl::StrCat(gradient.name.substr(0, at), ".forward.0.parameters",
+                     gradient.name.substr(end)));
+    if (used == nullptr) return false;
+    return std::any_of(
+        norms.values.begin(), norms.values.end(), [&](const ScanSeries& held) {
+          return !ParameterOf(held.name, "Parameter", "param").empty() &&
+                 held.cells.size() == used->size() &&
+                 std::equal(held.cells.begin(), held.cells.end(), used->begin(),
+                            [](const ScanCell& a, const ScanCell& b) {
+                              return a.count == b.count &&
+                                     a.largest == b.largest &&
+                                     a.smallest == b.smallest;
+                            });
+        });
+  }
   static bool HasOptimizer(const ScanInput& norms) {
     return std::any_of(norms.values.begin(), norms.values.end(),
                        [](const ScanSeries& series) {
@@ -126,202 +153,10 @@ class UpdateZero : public Rule {
   }
 };
 
-// Replicas whose gradients differ part with the next step.
-class GradientsNotReduced : public Rule {
- public:
-  bool IsOfRanks() const override { return true; }
-  absl::string_view name() const override { return "gradients-not-reduced"; }
-  absl::string_view needs() const override {
-    return "weight_gradients, parameters";
-  }
-  absl::string_view cost() const override {
-    return "none beside the recording";
-  }
-  absl::string_view twin() const override {
-    return "shards, whose parameters differ too; ranks that train alone on "
-           "purpose between two averagings of weights (local SGD)";
-  }
-  bool CanJudge(const RuleInput& input) const override {
-    return Judge(*input.norms).looked > 0;
-  }
-  std::vector<RuleFinding> Look(const RuleInput& input) const override {
-    const Result result = Judge(*input.norms);
-    if (result.looked < 3 || result.unlike.size() * 4 < result.looked * 3)
-      return {};
-    RuleFinding finding;
-    finding.step = input.norms->steps[result.column];
-    finding.name = Value("Parameter", result.unlike.front(), "grad");
-    finding.others = result.unlike.size() - 1;
-    finding.what = absl::StrCat(
-        "the parameters are the same on the ranks, and the gradients that the "
-        "optimizer takes are not, of ",
-        result.unlike.size(), " of ", result.looked,
-        " parameters: they are not reduced over the ranks, or are computed of "
-        "activations that a collective should have made equal");
-    return {finding};
-  }
-
- private:
-  struct Result {
-    size_t looked = 0;
-    size_t column = 0;
-    std::vector<std::string> unlike;
-  };
-  // At the first step that has both.
-  static Result Judge(const ScanInput& norms) {
-    const ValueIndex index(&norms);
-    Result result;
-    bool any = false;
-    for (const ScanSeries& series : norms.values) {
-      const std::string parameter =
-          ParameterOf(series.name, "Parameter", "grad");
-      const auto* const of_parameter =
-          index.Find(Value("Parameter", parameter, "param"));
-      if (parameter.empty() || of_parameter == nullptr ||
-          series.cells.size() != norms.steps.size())
-        continue;
-      for (size_t i = any ? result.column : 0; i < norms.steps.size(); ++i) {
-        const ScanCell& weight = (*of_parameter)[i];
-        const ScanCell& gradient = series.cells[i];
-        if (!IsThere(weight) || !IsThere(gradient) || gradient.count < 2 ||
-            weight.count != gradient.count || gradient.largest == 0) {
-          if (any) break;
-          continue;
-        }
-        if (weight.largest != weight.smallest) break;
-        any = true;
-        result.column = i;
-        ++result.looked;
-        if (gradient.largest != gradient.smallest)
-          result.unlike.push_back(parameter);
-        break;
-      }
-    }
-    return result;
-  }
-};
-
-// A mean is linear: that of a reduced gradient is the mean of the ranks' own, by
-// one factor for all parameters of a step (sum or mean, clipping).
-class GradientNotMean : public Rule {
- public:
-  absl::string_view name() const override { return "gradient-not-mean"; }
-  absl::string_view needs() const override {
-    return "weight_gradients of each step";
-  }
-  absl::string_view cost() const override {
-    return "one more question to the archive, for the means";
-  }
-  absl::string_view twin() const override {
-    return "weight decay added to gradients, and rounding: what a parameter "
-           "was off by in the steps before is allowed ten times";
-  }
-  bool CanJudge(const RuleInput& input) const override {
-    return input.means != nullptr && !Pairs(input).empty();
-  }
-  std::vector<RuleFinding> Look(const RuleInput& input) const override {
-    if (input.means == nullptr) return {};
-    const std::vector<Pair> pairs = Pairs(input);
-    std::vector<double> most(pairs.size(), 0);
-    std::vector<size_t> seen(pairs.size(), 0);
-    for (size_t i = 0; i < input.norms->steps.size(); ++i) {
-      const std::optional<double> factor = FactorOf(pairs, i);
-      if (!factor.has_value()) continue;
-      std::optional<RuleFinding> found;
-      double worst = 0;
-      for (size_t p = 0; p < pairs.size(); ++p) {
-        const std::optional<double> off = Off(pairs[p], i, *factor);
-        if (!off.has_value()) continue;
-        if (seen[p] >= kLeast && *off > kRounding && *off > 10 * most[p]) {
-          const size_t others = found.has_value() ? found->others + 1 : 0;
-          if (*off > worst) {
-            worst = *off;
-            found = RuleFinding{
-                input.norms->steps[i],
-                Value("Parameter", pairs[p].parameter, "grad"), -1,
-                absl::StrCat("the gradient that the optimizer takes is not "
-                             "what the ranks computed together: its mean is "
-                             "off by ",
-                             *off,
-                             " of its norm, and was off by at "
-                             "most ",
-                             most[p], " before"),
-                others};
-          } else {
-            found->others = others;
-          }
-          continue;
-        }
-        ++seen[p];
-        most[p] = std::max(most[p], *off);
-      }
-      if (found.has_value()) return {*found};
-    }
-    return {};
-  }
-
- private:
-  static constexpr size_t kLeast = 5;  // steps
-  // Of float32, relative to the norm.
-  static constexpr double kRounding = 1e-7;
-
-  struct Pair {
-    std::string parameter;
-    const std::vector<ScanCell>* own_mean = nullptr;
-    const std::vector<ScanCell>* own_norm = nullptr;
-    const std::vector<ScanCell>* mean = nullptr;
-  };
-
-  static std::vector<Pair> Pairs(const RuleInput& input) {
-    std::vector<Pair> pairs;
-    const ValueIndex means(input.means);
-    for (const auto& [parameter, own] : OwnGradients(*input.norms)) {
-      Pair pair;
-      pair.parameter = parameter;
-      pair.own_norm = &own->cells;
-      pair.own_mean = means.Find(own->name);
-      pair.mean = means.Find(Value("Parameter", parameter, "grad"));
-      if (pair.own_mean != nullptr && pair.mean != nullptr &&
-          own->cells.size() == input.norms->steps.size())
-        pairs.push_back(std::move(pair));
-    }
-    return pairs;
-  }
-  static bool Has(const Pair& pair, size_t column) {
-    return IsThere((*pair.own_mean)[column]) &&
-           IsThere((*pair.own_norm)[column]) && IsThere((*pair.mean)[column]) &&
-           (*pair.own_norm)[column].largest > 0;
-  }
-  // The median, of those whose mean is no rounding.
-  static std::optional<double> FactorOf(const std::vector<Pair>& pairs,
-                                        size_t column) {
-    std::vector<double> factors;
-    for (const Pair& pair : pairs) {
-      if (!Has(pair, column)) continue;
-      const double own = (*pair.own_mean)[column].largest;
-      if (std::fabs(own) < 1e-4 * (*pair.own_norm)[column].largest) continue;
-      factors.push_back((*pair.mean)[column].largest / own);
-    }
-    if (factors.size() < 3) return std::nullopt;
-    std::nth_element(factors.begin(), factors.begin() + factors.size() / 2,
-                     factors.end());
-    return factors[factors.size() / 2];
-  }
-  static std::optional<double> Off(const Pair& pair, size_t column,
-                                   double factor) {
-    if (!Has(pair, column) || factor == 0) return std::nullopt;
-    return std::fabs((*pair.mean)[column].largest / factor -
-                     (*pair.own_mean)[column].largest) /
-           (*pair.own_norm)[column].largest;
-  }
-};
-
 }  // namespace
 
 std::vector<std::unique_ptr<Rule>> AllRules() {
   std::vector<std::unique_ptr<Rule>> rules;
-  rules.push_back(std::make_unique<GradientsNotReduced>());
-  rules.push_back(std::make_unique<GradientNotMean>());
   rules.push_back(std::make_unique<UpdateZero>());
   return rules;
 }

@@ -14,7 +14,6 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr size_t kSteps = 20;
-constexpr size_t kFault = 12;
 
 // Two ranks, four layers with a weight: own and reduced gradients, parameters
 // and updates.
@@ -23,7 +22,6 @@ class RulesTest : public ::testing::Test {
   RulesTest() {
     for (size_t i = 0; i < kSteps; ++i) {
       norms_.steps.push_back(static_cast<int64_t>(i));
-      means_.steps.push_back(static_cast<int64_t>(i));
     }
     for (int layer = 0; layer < 4; ++layer) {
       const std::string weight = absl::StrCat("l", layer, ".weight.0.debug.");
@@ -33,10 +31,6 @@ class RulesTest : public ::testing::Test {
       Add(&norms_, absl::StrCat("Parameter.", weight, "grad"), 1, 1);
       Add(&norms_, absl::StrCat("Parameter.", weight, "param"), 3, 3);
       Add(&norms_, absl::StrCat("Update.", weight, "update"), 0.1, 0.1);
-      // Clipped by a half.
-      Add(&means_, own, 0.01 * (layer + 1), 0);
-      Add(&means_, absl::StrCat("Parameter.", weight, "grad"),
-          0.005 * (layer + 1), 0);
     }
   }
   static void Add(ScanInput* input, const std::string& name, double largest,
@@ -55,7 +49,7 @@ class RulesTest : public ::testing::Test {
     return input->values[0].cells[0];
   }
   std::vector<RuleFinding> Find(absl::string_view name) {
-    const RuleInput input = {&norms_, &means_};
+    const RuleInput input = {&norms_};
     std::vector<RuleFinding> all;
     for (const auto& rule : AllRules()) {
       EXPECT_TRUE(rule->CanJudge(input)) << rule->name();
@@ -68,7 +62,7 @@ class RulesTest : public ::testing::Test {
     }
     return all;
   }
-  ScanInput norms_, means_;
+  ScanInput norms_;
 };
 
 TEST_F(RulesTest, ASoundRunKeepsThem) { EXPECT_THAT(Find(""), IsEmpty()); }
@@ -94,31 +88,12 @@ TEST_F(RulesTest, FrozenLayersAndWarmUpsAreSound) {
   EXPECT_THAT(Find("update-zero"), IsEmpty());
 }
 
-TEST_F(RulesTest, GradientsThatAreNotReduced) {
-  for (size_t i = 0; i < kSteps; ++i) {
-    for (int layer = 0; layer < 4; ++layer)
-      At(&norms_, absl::StrCat("Parameter.l", layer, ".weight.0.debug.grad"), i)
-          .smallest = 0.9;
-  }
-  ASSERT_THAT(Find("gradients-not-reduced"), SizeIs(1));
-  // Shards differ themselves.
-  for (size_t i = 0; i < kSteps; ++i) {
-    for (int layer = 0; layer < 4; ++layer)
-      At(&norms_, absl::StrCat("Parameter.l", layer, ".weight.0.debug.param"),
-         i)
-          .smallest = 2;
-  }
-  const RuleInput input = {&norms_, &means_};
-  EXPECT_THAT(AllRules()[0]->Look(input), IsEmpty());
-}
-
-TEST_F(RulesTest, AGradientThatIsNotTheMeanOfTheRanks) {
-  for (size_t i = kFault; i < kSteps; ++i)
-    At(&means_, "Parameter.l2.weight.0.debug.grad", i).largest *= 1.0025;
-  const auto found = Find("gradient-not-mean");
-  ASSERT_THAT(found, SizeIs(1));
-  EXPECT_EQ(found[0].step, static_cast<int64_t>(kFault));
-  EXPECT_EQ(found[0].name, "Parameter.l2.weight.0.debug.grad");
+TEST_F(RulesTest, ATiedWeightIsUpdatedByItsOtherName) {
+  Add(&norms_, "Module.head.Linear.parameters_grad.0.weight", 1, 1);
+  Add(&norms_, "Module.head.Linear.forward.0.parameters.weight", 4, 4);
+  EXPECT_THAT(Find("update-zero"), SizeIs(1));
+  Add(&norms_, "Parameter.embed.weight.0.debug.param", 4, 4);
+  EXPECT_THAT(Find("update-zero"), IsEmpty());
 }
 
 }  // namespace

@@ -233,6 +233,48 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> FindGroups(
   return groups;
 }
 
+// Whether ranks hold shards of everything: what is the same on them in the first
+// step is one number, as weights of norms and biases begin.
+absl::StatusOr<bool> IsAllSharded(const Globals& globals,
+                                  const RunScanRequest& asked,
+                                  const analysis::ScanInput& input) {
+  absl::flat_hash_set<std::string> alike;
+  bool any_differs = false;
+  for (const analysis::ScanSeries& series : input.values) {
+    if (!IsParameter(series.name) || series.cells.empty()) continue;
+    const analysis::ScanCell& first = series.cells.front();
+    if (first.count < 2 || first.non_finite > 0) continue;
+    if (first.largest == first.smallest) {
+      alike.insert(series.name);
+    } else {
+      any_differs = true;
+    }
+  }
+  if (!any_differs || alike.empty()) return false;
+  RunScanRequest of_step = asked;
+  of_step.match = "*.debug.param";
+  of_step.from_step = of_step.to_step = input.steps.front();
+  absl::flat_hash_map<std::string, double> largest;
+  bool all_are_one_number = true;
+  for (const char* const statistic : {"Max", "Min"}) {
+    v1::QueryGridRequest request = RequestOf(of_step);
+    request.set_statistic(statistic);
+    if (!largest.empty()) request.set_reducer(v1::GRID_REDUCER_MIN);
+    v1::GridHead head;
+    const bool is_first = largest.empty();
+    RP_RETURN_IF_ERROR(
+        ReadGrid(Client(globals), request, &head, [&](const v1::GridRow& row) {
+          if (!alike.contains(row.name()) || row.cells_size() != 1) return;
+          if (is_first) {
+            largest.emplace(row.name(), row.cells(0));
+          } else if (largest[row.name()] != row.cells(0)) {
+            all_are_one_number = false;
+          }
+        }));
+  }
+  return all_are_one_number;
+}
+
 // The one rank whose number is not that of the others; -1: none.
 int64_t Stranger(const std::map<int64_t, double>& numbers) {
   std::map<double, std::vector<int64_t>> by_value;
@@ -292,6 +334,16 @@ absl::StatusOr<RunScan> ScanRun(const Globals& globals,
       scan.findings.push_back(std::move(finding));
     }
   }
+  const auto is_of_replicas = [](const analysis::ScanFinding& finding) {
+    return finding.of_group.empty() &&
+           (finding.kind == analysis::ScanKind::kRanksPart ||
+            finding.kind == analysis::ScanKind::kNotAlike);
+  };
+  if (std::any_of(scan.findings.begin(), scan.findings.end(), is_of_replicas)) {
+    RP_ASSIGN_OR_RETURN(const bool all_sharded,
+                        IsAllSharded(globals, asked, scan.input));
+    if (all_sharded) std::erase_if(scan.findings, is_of_replicas);
+  }
   for (analysis::ScanFinding& finding : scan.findings) {
     if (finding.kind != analysis::ScanKind::kRanksPart &&
         finding.kind != analysis::ScanKind::kChanged)
@@ -307,26 +359,40 @@ absl::StatusOr<RunScan> ScanRun(const Globals& globals,
   return scan;
 }
 
-absl::StatusOr<analysis::ScanInput> ReadMeansOverRanks(
-    const Globals& globals, const RunScanRequest& asked) {
-  v1::QueryGridRequest request = RequestOf(asked);
-  request.set_statistic("Mean");
-  request.set_reducer(v1::GRID_REDUCER_MEAN);
-  analysis::ScanInput input;
+absl::StatusOr<std::vector<int64_t>> ReadRankNumbers(
+    const Globals& globals, const RunScanRequest& asked, const RunScan& scan) {
+  std::vector<int64_t> ranks;
+  if (scan.input.steps.empty()) return ranks;
+  RunScanRequest of_step = asked;
+  of_step.from_step = of_step.to_step = scan.input.steps.front();
+  v1::QueryGridRequest request = RequestOf(of_step);
+  request.set_rows(v1::GRID_ROWS_RANK);
   v1::GridHead head;
   RP_RETURN_IF_ERROR(
       ReadGrid(Client(globals), request, &head, [&](const v1::GridRow& row) {
-        analysis::ScanSeries& series = input.values.emplace_back();
-        series.name = row.name();
-        for (int i = 0; i < row.cells_size(); ++i) {
-          analysis::ScanCell& cell = series.cells.emplace_back();
-          cell.largest = cell.smallest = row.cells(i);
-          cell.count = row.counts(i);
-          cell.non_finite = row.non_finite(i);
-        }
+        absl::string_view name = row.name();
+        int64_t rank = 0;
+        if (absl::ConsumePrefix(&name, "rank") && absl::SimpleAtoi(name, &rank))
+          ranks.push_back(rank);
       }));
-  for (const int64_t step : head.first_steps()) input.steps.push_back(step);
-  return input;
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+absl::Status ReadStatistic(const Globals& globals, const RunScanRequest& asked,
+                           const std::string& statistic, TakeSeries take) {
+  v1::QueryGridRequest request = RequestOf(asked);
+  request.set_statistic(statistic);
+  v1::GridHead head;
+  return ReadGrid(Client(globals), request, &head, [&](const v1::GridRow& row) {
+    const std::vector<int64_t> steps(head.first_steps().begin(),
+                                     head.first_steps().end());
+    const std::vector<double> numbers(row.cells().begin(), row.cells().end());
+    std::vector<bool> is_there;
+    is_there.reserve(static_cast<size_t>(row.counts_size()));
+    for (const auto count : row.counts()) is_there.push_back(count > 0);
+    take(row.name(), steps, numbers, is_there);
+  });
 }
 
 absl::StatusOr<analysis::ScanInput> ReadNorms(const Globals& globals,

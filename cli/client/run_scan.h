@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "analysis/scan/scan.h"
 #include "cli/client/client.h"
@@ -37,9 +38,17 @@ struct RunScan {
 absl::StatusOr<RunScan> ScanRun(const Globals& globals,
                                 const RunScanRequest& request);
 
-// Statistic Mean: `largest` is the mean over the ranks.
-absl::StatusOr<analysis::ScanInput> ReadMeansOverRanks(
-    const Globals& globals, const RunScanRequest& request);
+// The ranks that recorded anything, ascending; of a process that is no rank none.
+absl::StatusOr<std::vector<int64_t>> ReadRankNumbers(
+    const Globals& globals, const RunScanRequest& request, const RunScan& scan);
+// Each value of the ranks that are asked for: its name, the steps, the number at
+// each of them and whether it is there.
+using TakeSeries = absl::FunctionRef<void(
+    const std::string&, const std::vector<int64_t>&, const std::vector<double>&,
+    const std::vector<bool>&)>;
+absl::Status ReadStatistic(const Globals& globals,
+                           const RunScanRequest& request,
+                           const std::string& statistic, TakeSeries take);
 // Statistic Norm: the largest and the smallest of the ranks.
 absl::StatusOr<analysis::ScanInput> ReadNorms(const Globals& globals,
                                               const RunScanRequest& request);

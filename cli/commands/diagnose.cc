@@ -17,10 +17,10 @@
 #include "analysis/root_cause/first_divergence.h"
 #include "analysis/root_cause/overflow_check.h"
 #include "analysis/root_cause/replicas.h"
-#include "analysis/rules/rule.h"
 #include "analysis/run_card/run_card.h"
 #include "cli/app.h"
 #include "cli/client/dump_input.h"
+#include "cli/client/run_rules.h"
 #include "cli/client/run_scan.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
@@ -52,11 +52,21 @@ struct DiagnoseFlags {
 int WeightOf(const Finding& finding) {
   constexpr absl::string_view kOrder[] = {"first-divergence",
                                           "scan: changed",
+                                          "rule: weight-after-forward",
+                                          "rule: all-reduce-wrong",
+                                          "rule: label-shift",
+                                          "rule: tokens-weigh-unequally",
+                                          "rule: micro-batches-lost",
+                                          "rule: gradient-rounded",
+                                          "rule: clip-uneven",
+                                          "rule: replicas-never-alike",
                                           "rule: gradients-not-reduced",
                                           "rule: gradient-not-mean",
+                                          "rule: buffer-parts",
                                           "scan: ranks part",
                                           "scan: not alike",
                                           "replicas",
+                                          "rule: reduced-gradient-parts",
                                           "rule: update-zero",
                                           "scan: no more there",
                                           "overflow_check",
@@ -212,60 +222,19 @@ class Diagnosis {
     return true;
   }
 
-  static bool HasRanks(const analysis::ScanInput& input) {
-    return std::any_of(
-        input.values.begin(), input.values.end(), [](const auto& series) {
-          return std::any_of(series.cells.begin(), series.cells.end(),
-                             [](const auto& cell) { return cell.count > 1; });
-        });
-  }
-
   absl::Status LookAtRules(const RunScanRequest& request, const RunScan& scan) {
-    std::vector<std::vector<int64_t>> groups = scan.groups;
-    if (groups.empty()) groups.emplace_back();
-    std::vector<std::string> unjudged;
-    for (const std::vector<int64_t>& group : groups) {
-      RunScanRequest of_group = request;
-      of_group.ranks = group;
-      analysis::ScanInput norms;
-      analysis::RuleInput input;
-      input.norms = &scan.input;
-      if (!group.empty()) {
-        RP_ASSIGN_OR_RETURN(norms, ReadNorms(globals_, of_group));
-        input.norms = &norms;
-      }
-      RP_ASSIGN_OR_RETURN(const analysis::ScanInput means,
-                          ReadMeansOverRanks(globals_, of_group));
-      if (means.steps == input.norms->steps) input.means = &means;
-      for (const auto& rule : analysis::AllRules()) {
-        const std::string name(rule->name());
-        if (rule->IsOfRanks() && !HasRanks(*input.norms)) continue;
-        if (!rule->CanJudge(input)) {
-          if (std::find(unjudged.begin(), unjudged.end(), name) ==
-              unjudged.end()) {
-            unjudged.push_back(name);
-            Unjudged(
-                absl::StrCat("rule ", name, " (needs ", rule->needs(), ")"),
-                kMonitor);
-          }
-          continue;
-        }
-        const std::vector<analysis::RuleFinding> found = rule->Look(input);
-        const std::string ranks =
-            group.empty()
-                ? ""
-                : absl::StrCat(" of ranks ", absl::StrJoin(group, ","));
-        if (found.empty())
-          Healthy(absl::StrCat("rule ", name, ranks, " is kept"));
-        for (const analysis::RuleFinding& f : found) {
-          Add(absl::StrCat("rule: ", name), f.step, f.rank, f.name,
-              absl::StrCat(f.what, ranks,
-                           f.others > 0 ? absl::StrCat(" (", f.others,
-                                                       " other values too)")
-                                        : ""),
-              true);
-        }
-      }
+    RP_ASSIGN_OR_RETURN(RunRules rules, AskRules(globals_, request, scan));
+    for (auto& [name, f] : rules.findings) {
+      Add(absl::StrCat("rule: ", name), f.step, f.rank, f.name,
+          std::move(f.what), f.exact);
+    }
+    if (!rules.kept.empty())
+      Healthy(absl::StrCat("rules that are kept: ",
+                           absl::StrJoin(rules.kept, ", ")));
+    if (!rules.unjudged.empty()) {
+      Unjudged(absl::StrCat("rules, and what they need: ",
+                            absl::StrJoin(rules.unjudged, ", ")),
+               kMonitor);
     }
     return absl::OkStatus();
   }
@@ -350,30 +319,24 @@ class Diagnosis {
   absl::Status LookAtReplicas(const std::string& path) {
     RP_ASSIGN_OR_RETURN(const analysis::ReplicaReport replicas,
                         analysis::CheckReplicas(file_system_, path, {}));
-    size_t shown = 0;
-    for (const analysis::ReplicaDifference& d : replicas.differences) {
-      if (shown++ > 0) break;
-      // Shards of a tensor parallelism that is made by hand look like this.
-      size_t ranks_of_row = 0;
-      for (const auto& [ranks, content] : d.values)
-        ranks_of_row += ranks.size();
-      const bool each_its_own =
-          d.kind == analysis::ReplicaDifference::Kind::kParameter &&
-          d.values.size() == ranks_of_row;
+    if (!replicas.differences.empty()) {
+      const analysis::ReplicaDifference& d = replicas.differences.front();
       Finding* const finding =
           Add("replicas", d.step, -1, d.row,
               absl::StrCat(analysis::ReplicaKindName(d.kind),
-                           each_its_own
-                               ? " of which each rank has its own: a shard, or "
-                                 "a replica that parted ("
-                               : " that should be the same on these ranks is "
-                                 "not (",
+                           " that should be the same on these ranks is not (",
                            replicas.differences.size(), " in all)"),
-              !each_its_own);
+              true);
       for (const auto& [ranks, content] : d.values) {
         finding->add_numbers(
             absl::StrCat("rank ", absl::StrJoin(ranks, ","), ": ", content));
       }
+    }
+    if (replicas.rows_of_shards > 0) {
+      Unjudged(absl::StrCat(replicas.rows_of_shards,
+                            " parameters that are shards by their numbers"),
+               absl::StrCat("rankprobe replicas ", flags_.input,
+                            " --groups 0,1 (if ranks 0 and 1 hold the same)"));
     }
     if (replicas.differences.empty()) {
       Healthy(absl::StrCat(

@@ -7,7 +7,9 @@ are the rest, as one record each, named as docs/monitor.md says:
     Parameter.{name}: grad, param, and the optimizer's state (exp_avg ..), as the
                       optimizer's step finds them
     Update.{name}:    param after the step, update (what it added), ratio of their norms
-    Training:         loss, lr, grad_norm, loss_scale, step_seconds
+    Buffer.{name}:    buffer, where the first optimizer's step of a step begins
+    Training:         loss, what a front end knows of its targets, lr, grad_norm,
+                      loss_scale, step_seconds
 
 With a loss scaler loss and grad are told without its factor, whoever takes it out.
 """
@@ -88,6 +90,7 @@ class Monitor:
         self._undo: list[Callable[[], None]] = []
         # Of the optimizers whose step is under way: the ids of their parameters, and what these were.
         self._before: list[tuple[Any, set[int], list[tuple[str, Any, Optional[Any]]]]] = []
+        self._buffers: list[tuple[str, Callable[[], Any]]] = []
         self._losses: list[Any] = []
         # A loss that a scaler made, and what it made it of.
         self._scaled: list[tuple[weakref.ref[Any], Any]] = []
@@ -117,6 +120,14 @@ class Monitor:
     def _parts(self, optimizer: Any, arguments: tuple[Any, ...], spec: dict[str, Any]) -> Iterator[Part]:
         """What of its parameters is watched. arguments: those of its step. Gradients and states where `spec` wants them."""
         raise NotImplementedError
+
+    def _buffers_of(self, model: Any, wanted: list[str]) -> list[tuple[str, Callable[[], Any]]]:
+        """Buffers that belong to the state of the model, by name, and what gives each as it is then; None: it is no more there."""
+        return []
+
+    def _targets(self) -> dict[str, Any]:
+        """What the losses of this step say of what they compare with, for Training."""
+        return {}
 
     def _plain(self, tensor: Any) -> Any:
         """The same numbers outside of any graph."""
@@ -152,6 +163,7 @@ class Monitor:
         self._scaled, self._scale = [], None
         try:
             self._names = self._named(model, plan["list"]) if model is not None else {}
+            self._buffers = self._buffers_of(model, plan["list"]) if model is not None and spec["parameters"] else []
             if any(spec[word] for word in _OF_OPTIMIZERS):
                 self._undo += self._watch_optimizers()
             if spec["training"]:
@@ -190,7 +202,7 @@ class Monitor:
             undo()
         self._undo.clear()
         self._before.clear()
-        self._names = {}
+        self._names, self._buffers = {}, []
         self._losses, self._scaled, self._scale = [], [], None
 
     def _guarded(self, record: Callable[[dict[str, Any]], None]) -> None:
@@ -224,6 +236,7 @@ class Monitor:
         own: set[int] = set()
         before: list[tuple[str, Any, Optional[Any]]] = []
         self._before.append((optimizer, own, before))
+        self._record_buffers()
         rates = self._rates_of(optimizer)
         for part in self._parts(optimizer, arguments, spec):
             own.add(id(part.parameter))
@@ -244,6 +257,13 @@ class Monitor:
                 self._squares = (self._squares or 0.0) + norm * norm
         self._rates += rates if not own & outer else []
 
+    def _record_buffers(self) -> None:
+        buffers, self._buffers = self._buffers, []
+        for name, find in buffers:
+            buffer = find()
+            if buffer is not None:
+                self._capture.save_monitored(f"Buffer.{name}", {"buffer": buffer})
+
     def _record_after(self, optimizer: Any, spec: dict[str, Any]) -> None:
         while self._before:
             one, _, before = self._before.pop()
@@ -262,6 +282,7 @@ class Monitor:
         values: dict[str, Any] = {}
         if self._losses:
             values["loss"] = self._losses[0] if len(self._losses) == 1 else list(self._losses)
+        values.update(self._targets())
         if self._rates:
             rates = [self._number(rate) for rate in self._rates]
             values["lr"] = rates[0] if len(rates) == 1 else rates

@@ -7,6 +7,7 @@ import functools
 import gc
 import math
 import types
+import weakref
 from typing import Any, Callable, ContextManager, Iterator
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from rankprobe._frontend import monitor
 from rankprobe._frontend.monitor import Part, classes_with, matching_names, replaced
 from rankprobe.pytorch._apis import around_optimizer_steps
+from rankprobe.pytorch._loss_targets import LossTargets
 from rankprobe.pytorch._modules import named_targets
 
 
@@ -46,14 +48,43 @@ def parameter_names(model: Any, wanted: list[str]) -> dict[int, str]:
 
     wanted: parts of names of modules (Module.{path}.{Class}) or parameters; empty: all.
     """
+    return matching_names(((f"Module.{path}.{type(module).__name__}", path, module.named_parameters(recurse=False))
+                           for path, module in _modules_of(model)), wanted)
+
+
+def _modules_of(model: Any) -> list[tuple[str, Any]]:
     roots = list(model) if isinstance(model, (list, tuple)) else [model]
     modules = [(str(index) if isinstance(model, (list, tuple)) else "", root) for index, root in enumerate(roots)]
-    modules += named_targets(model)
-    return matching_names(((f"Module.{path}.{type(module).__name__}", path, module.named_parameters(recurse=False))
-                           for path, module in modules), wanted)
+    return modules + list(named_targets(model))
+
+
+def _buffer_of(module: weakref.ref[Any], name: str) -> Any:
+    """A module may put another tensor in its place in each step."""
+    buffer = getattr(module(), "_buffers", {}).get(name)
+    return buffer.detach() if isinstance(buffer, torch.Tensor) and buffer.is_floating_point() else None
 
 
 class Monitor(monitor.Monitor):
+    def __init__(self, capture: Any) -> None:
+        super().__init__(capture)
+        self._loss_targets = LossTargets()
+
+    def _buffers_of(self, model: Any, wanted: list[str]) -> list[tuple[str, Callable[[], Any]]]:
+        found: list[tuple[str, Callable[[], Any]]] = []
+        for path, module in _modules_of(model):
+            # Each rank has the running statistics of its own batches, by PyTorch's design.
+            if isinstance(module, torch.nn.modules.batchnorm._NormBase):
+                continue
+            entry = f"Module.{path}.{type(module).__name__}"
+            for name in module._buffers.keys() - module._non_persistent_buffers_set:
+                full = f"{path}.{name}" if path else name
+                if not wanted or any(part in entry or part in full for part in wanted):
+                    found.append((full, functools.partial(_buffer_of, weakref.ref(module), name)))
+        return found
+
+    def _targets(self) -> dict[str, Any]:
+        return self._loss_targets.take()
+
     def _named(self, model: Any, wanted: list[str]) -> dict[int, str]:
         return parameter_names(model, wanted)
 
@@ -122,6 +153,7 @@ class Monitor(monitor.Monitor):
         loss = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
             self.note_loss(loss)
+            self._guarded(lambda _: self._loss_targets.note(loss))
 
     def _rates_of(self, optimizer: Any) -> list[float]:
         rates = [group.get("lr") for group in optimizer.param_groups]

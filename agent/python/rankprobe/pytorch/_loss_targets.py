@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a cross entropy compares with, read out of the graph of the loss before its backward.
+
+For each loss call: how many targets count, what one of them weighs in the loss that goes backward, and the loss of who guesses
+(the logarithm of the number of classes). In the first steps also whether the targets are the tokens that went in, and by how
+many places they are shifted. Nothing of the program is called; tensors stay on their device and are not waited for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Iterator
+
+import torch
+
+_LOSSES = ("NllLossBackward0", "NllLoss2DBackward0")
+_EMBEDDINGS = ("EmbeddingBackward0",)
+# Nodes between a loss and what it is made of; calls of a step; nodes of a model; steps in which targets are laid beside inputs.
+_NEAR, _MOST_CALLS, _MOST_NODES, _SHIFT_STEPS = 64, 64, 20000, 3
+_MEAN, _SUM = 1, 2
+SHIFTS = (0, 1, 2)
+
+
+def _nodes(root: Any, most: int) -> Iterator[Any]:
+    """Of a graph, the nearest first."""
+    seen, line = {root}, [root]
+    for node in line:
+        yield node
+        if len(line) >= most:
+            continue
+        for after, _ in node.next_functions:
+            if after is not None and after not in seen:
+                seen.add(after)
+                line.append(after)
+
+
+def _saved(node: Any, name: str) -> Any:
+    """A tensor that a node keeps; None: it is, or may be, packed by hooks of the program, which are not called for us."""
+    raw = getattr(node, f"_raw_saved_{name}", None)
+    if raw is None or getattr(raw, "unpack_hook", raw) is not None:
+        return None
+    return getattr(node, f"_saved_{name}", None)
+
+
+class LossTargets:
+    """note() before each backward of a step, take() at its end."""
+
+    def __init__(self) -> None:
+        self._calls: list[dict[str, Any]] = []
+        self._shift_steps = 0
+        self._matches: list[Any] = []
+
+    def note(self, loss: torch.Tensor) -> None:
+        if loss.grad_fn is None or not hasattr(loss.grad_fn, "register_prehook"):
+            return
+        for node in _nodes(loss.grad_fn, _NEAR):
+            if len(self._calls) >= _MOST_CALLS:
+                return
+            if node.name() in _LOSSES:
+                self._note_call(loss.grad_fn, node)
+
+    def take(self) -> dict[str, Any]:
+        """For Training: one value a loss call, a list of several."""
+        calls = [call for call in self._calls if self._weigh(call)]
+        self._calls = []
+        values: dict[str, Any] = {}
+        for key, name in (("tokens", "loss_tokens"), ("weight", "token_weight")):
+            if calls:
+                values[name] = calls[0][key] if len(calls) == 1 else [call[key] for call in calls]
+        if calls:
+            values["guessing_loss"] = torch.tensor(calls[0]["guessing"], dtype=torch.float64)
+        if self._matches:
+            values["target_is_input"] = self._matches
+            self._shift_steps += 1
+            self._matches = []
+        return values
+
+    @staticmethod
+    def _weigh(call: dict[str, Any]) -> bool:
+        """Sets its "weight"; False: its backward did not come, or is of another kind."""
+        gradient = call.get("gradient")
+        if not isinstance(gradient, torch.Tensor):
+            return False
+        gradient = gradient.detach().float()
+        if call["reduction"] == _SUM:
+            call["weight"] = gradient
+        elif call["reduction"] == _MEAN:
+            call["weight"] = gradient / call["tokens"]
+        elif gradient.shape == call["counts"].shape:  # of those that the program's own mask leaves
+            used = call["counts"] & (gradient != 0)
+            call["tokens"] = used.sum().float()
+            call["weight"] = (gradient * used).sum() / call["tokens"]
+        return "weight" in call
+
+    def _note_call(self, root: Any, node: Any) -> None:
+        target, logits = _saved(node, "target"), _saved(node, "self")
+        if target is None or logits is None or logits.dim() < 2:
+            return
+        ignored = node._saved_ignore_index
+        ignored -= 1 << 64 if ignored >= 1 << 63 else 0
+        counts = target != ignored
+        call: dict[str, Any] = {"tokens": counts.sum().float(), "counts": counts, "guessing": math.log(max(logits.shape[1], 1)),
+                                "reduction": node._saved_reduction}
+
+        def weigh(gradients: Any) -> None:
+            call.setdefault("gradient", gradients[0])
+
+        node.register_prehook(weigh)
+        self._calls.append(call)
+        if self._shift_steps < _SHIFT_STEPS and not self._matches:
+            self._matches = self._match(root, target, counts)
+
+    def _match(self, root: Any, target: torch.Tensor, counts: torch.Tensor) -> list[Any]:
+        """For each of SHIFTS which share of the targets is the input so many places on; of several inputs the most alike."""
+        found: list[list[Any]] = []
+        for node in _nodes(root, _MOST_NODES):
+            if node.name() not in _EMBEDDINGS:
+                continue
+            tokens = _saved(node, "indices")
+            if tokens is None or tokens.dim() != 2 or tokens.device != target.device:
+                continue
+            rows, length = tokens.shape
+            # All places of a row, or all but the last.
+            long = next((n for n in (length, length - 1) if rows * n == target.numel()), 0)
+            if long <= max(SHIFTS):
+                continue
+            wanted, counted = target.reshape(rows, long), counts.reshape(rows, long)
+            shares = []
+            for shift in SHIFTS:
+                places = min(long, length - shift)
+                same = (wanted[:, :places] == tokens[:, shift:shift + places]) & counted[:, :places]
+                shares.append(same.sum().float() / counted[:, :places].sum())
+            found.append(shares)
+        if not found:
+            return []
+        return [torch.stack([shares[i] for shares in found]).max() for i in range(len(SHIFTS))]
+
+
+__all__ = ["LossTargets", "SHIFTS"]

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a clipping by norm did, out of gradients before and behind it.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "analysis/rules/rank_rule.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+// Relative, of float32.
+constexpr double kSameFactor = 1e-5;
+
+struct Factor {
+  std::string parameter;
+  double value = 0;
+};
+
+// By which each gradient was multiplied between backward and optimizer on this
+// rank. Of what was reduced in between the factors are of all kinds.
+std::vector<Factor> FactorsAt(const std::vector<OwnGradient>& gradients,
+                              const RankValues& rank, size_t step) {
+  std::vector<Factor> out;
+  for (const OwnGradient& own : gradients) {
+    const auto* const taken = rank.Of("Parameter", own.parameter, "grad");
+    if (taken == nullptr) continue;
+    const RankCell& before = (*own.micro.back())[step];
+    const RankCell& now = (*taken)[step];
+    if (!IsFinite(before) || !IsFinite(now) || before.norm == 0) continue;
+    out.push_back({own.parameter, now.norm / before.norm});
+  }
+  return out;
+}
+
+// The factor of at least half of them.
+std::optional<double> FactorOfMost(const std::vector<Factor>& factors) {
+  std::vector<double> values;
+  values.reserve(factors.size());
+  for (const Factor& factor : factors) values.push_back(factor.value);
+  const double median = MedianOf(values);
+  const auto same =
+      std::count_if(values.begin(), values.end(), [&](double value) {
+        return std::fabs(value - median) <= kSameFactor * median;
+      });
+  if (static_cast<size_t>(same) * 2 < values.size()) return std::nullopt;
+  return median;
+}
+
+bool IsOne(double factor) { return std::fabs(factor - 1) <= 1e-6; }
+
+// A list of parameters for the clipping that lacks some of them.
+class ClipUneven : public RankRule {
+ public:
+  absl::string_view name() const override { return "clip-uneven"; }
+  absl::string_view needs() const override { return "weight_gradients"; }
+  absl::string_view cost() const override {
+    return "the values of each rank, one question to the archive a statistic";
+  }
+  absl::string_view twin() const override {
+    return "gradients that are reduced between backward and optimizer; a "
+           "clipping that does nothing in that step";
+  }
+  bool CanJudge(const RankInput& input) const override {
+    return std::any_of(
+        input.ranks.begin(), input.ranks.end(), [](const RankValues& rank) {
+          return !OwnGradientsOf(rank).empty() && !ParametersOf(rank).empty();
+        });
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    std::optional<RankFinding> found;
+    for (const RankValues& rank : input.ranks) {
+      const std::vector<OwnGradient> gradients = OwnGradientsOf(rank);
+      std::optional<RankFinding> first;
+      size_t steps = 0;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<Factor> factors = FactorsAt(gradients, rank, i);
+        const std::optional<double> most = FactorOfMost(factors);
+        if (factors.size() < 4 || !most.has_value() || IsOne(*most) ||
+            *most >= 1)
+          continue;
+        std::vector<const Factor*> left_out;
+        for (const Factor& factor : factors) {
+          if (IsOne(factor.value)) left_out.push_back(&factor);
+        }
+        if (left_out.empty()) continue;
+        ++steps;
+        if (first.has_value()) continue;
+        first = RankFinding{
+            input.steps[i],
+            rank.rank,
+            absl::StrCat("Parameter.", left_out[0]->parameter, ".0.debug.grad"),
+            absl::StrCat("the gradients of this rank are multiplied by ", *most,
+                         " between backward and optimizer, as clipping does, "
+                         "and those of ",
+                         left_out.size(), " of ", factors.size(),
+                         " parameters are not"),
+            true,
+            left_out.size() - 1};
+      }
+      // Once is a coincidence of numbers.
+      if (steps < 2) continue;
+      if (!found.has_value() || first->step < found->step) found = first;
+    }
+    if (!found.has_value()) return {};
+    return {*found};
+  }
+};
+
+// Clipping leaves a norm that is the same in each step that it works in.
+class ClipNorm : public RankRule {
+ public:
+  absl::string_view name() const override { return "clip-norm"; }
+  absl::string_view needs() const override {
+    return "weight_gradients, parameters";
+  }
+  absl::string_view cost() const override { return "that of clip-uneven"; }
+  absl::string_view twin() const override {
+    return "clipping by the norm of the whole model, which makes that norm "
+           "the same in each step; no clipping, which makes no norm the same";
+  }
+  bool IsOfRanks() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    // One rank of each group of replicas holds the whole model together.
+    std::vector<const RankValues*> whole;
+    for (const auto& group : ReplicasOf(input))
+      whole.push_back(&input.ranks[group[0]]);
+    if (whole.size() < 2) return {};
+    std::vector<size_t> steps;
+    std::vector<double> once, each, factors;
+    std::vector<std::vector<double>> own(whole.size());
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const std::optional<double> factor =
+          FactorOfMost(FactorsAt(OwnGradientsOf(*whole[0]), *whole[0], i));
+      if (factor.has_value() && (IsOne(*factor) || *factor > 1)) continue;
+      const Squares squares = SquaresAt(whole, i);
+      if (squares.parameters < 4) continue;
+      steps.push_back(i);
+      once.push_back(std::sqrt(squares.once));
+      each.push_back(std::sqrt(squares.each));
+      for (size_t r = 0; r < whole.size(); ++r)
+        own[r].push_back(std::sqrt(squares.own[r]));
+    }
+    if (steps.size() < kLeast || Spread(once) < kChanges) return {};
+    std::string used;
+    const auto all_same = [](const auto& norms) {
+      return Spread(norms) < kIsTheSame;
+    };
+    if (all_same(each)) {
+      used = absl::StrCat("counts what the ranks hold copies of ", whole.size(),
+                          " times");
+    } else if (std::all_of(own.begin(), own.end(), all_same)) {
+      used = "is of what each rank holds alone";
+    } else {
+      return {};
+    }
+    RankFinding finding;
+    finding.step = input.steps[steps[0]];
+    finding.name = "Training.0.debug.grad_norm";
+    finding.what = absl::StrCat(
+        "gradients are clipped by a norm that ", used, ": that one is ",
+        all_same(each) ? each[0] : own[0][0], " behind it in each of ",
+        steps.size(), " steps, and the norm of all gradients changes from ",
+        *std::min_element(once.begin(), once.end()), " to ",
+        *std::max_element(once.begin(), once.end()));
+    return {finding};
+  }
+
+ private:
+  static constexpr size_t kLeast = 4;  // steps
+  static constexpr double kChanges = 1e-3;
+  static constexpr double kIsTheSame = 2e-5;
+
+  struct Squares {
+    size_t parameters = 0;
+    double once = 0;  // copies counted once
+    double each = 0;  // on each rank
+    std::vector<double> own;
+  };
+  static Squares SquaresAt(const std::vector<const RankValues*>& ranks,
+                           size_t step) {
+    Squares out;
+    out.own.resize(ranks.size(), 0);
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      for (const std::string& parameter : ParametersOf(*ranks[r])) {
+        const auto* const grad = ranks[r]->Of("Parameter", parameter, "grad");
+        if (grad == nullptr || !IsFinite((*grad)[step])) continue;
+        const double square = (*grad)[step].norm * (*grad)[step].norm;
+        out.each += square;
+        out.own[r] += square;
+        ++out.parameters;
+        if (!IsCopy(ranks, r, parameter)) out.once += square;
+      }
+    }
+    return out;
+  }
+  // Whether an earlier rank holds the same in every step: shards of a norm begin
+  // as one number, and part.
+  static bool IsCopy(const std::vector<const RankValues*>& ranks, size_t r,
+                     const std::string& parameter) {
+    const auto* const own = ranks[r]->Of("Parameter", parameter, "param");
+    for (size_t i = 0; i < r; ++i) {
+      const auto* const other = ranks[i]->Of("Parameter", parameter, "param");
+      if (other != nullptr &&
+          std::equal(own->begin(), own->end(), other->begin(), other->end(),
+                     AreEqual))
+        return true;
+    }
+    return false;
+  }
+  static double Spread(const std::vector<double>& norms) {
+    const auto [least, most] = std::minmax_element(norms.begin(), norms.end());
+    return *most > 0 ? (*most - *least) / *most : 0;
+  }
+};
+
+}  // namespace
+
+void AddClipRules(std::vector<std::unique_ptr<RankRule>>* rules) {
+  rules->push_back(std::make_unique<ClipUneven>());
+  rules->push_back(std::make_unique<ClipNorm>());
+}
+
+}  // namespace rankprobe::analysis

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// The result of an all_reduce on each rank, against what the ranks gave.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "analysis/rules/rank_rule.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+// Of float32, relative to the largest elements.
+constexpr double kRounding = 1e-6;
+
+struct Member {
+  int64_t rank = 0;
+  const RankCell* in = nullptr;
+  const RankCell* out = nullptr;
+};
+using Members = std::vector<Member>;
+
+double SizeOf(const RankCell& cell) {
+  return std::max(std::fabs(cell.largest), std::fabs(cell.smallest));
+}
+
+// Whether the result of `out` is the sum or the mean of what `members` gave.
+bool IsSumOf(const RankCell& out, const Members& members) {
+  double sum = 0, size = 0;
+  for (const Member& member : members) {
+    sum += member.in->mean;
+    size += SizeOf(*member.in);
+  }
+  const auto count = static_cast<double>(members.size());
+  return std::fabs(out.mean - sum) <= kRounding * size ||
+         std::fabs(out.mean - sum / count) <= kRounding * size;
+}
+
+// By equal results.
+std::vector<Members> ByResult(const Members& members) {
+  std::vector<Members> out;
+  for (const Member& member : members) {
+    const auto known = std::find_if(
+        out.begin(), out.end(),
+        [&](const Members& one) { return AreEqual(*one[0].out, *member.out); });
+    if (known == out.end()) {
+      out.push_back({member});
+    } else {
+      known->push_back(member);
+    }
+  }
+  return out;
+}
+
+// A rank that has another result than those whose sum its own part is in, and a
+// result that is nobody's sum.
+class AllReduceWrong : public RankRule {
+ public:
+  absl::string_view name() const override { return "all-reduce-wrong"; }
+  absl::string_view needs() const override { return "communication"; }
+  absl::string_view cost() const override {
+    return "the values of each rank, one question to the archive a statistic";
+  }
+  absl::string_view twin() const override {
+    return "other operations than sum and mean, 16 bits, calls whose number "
+           "belongs to another group on another rank: no sum fits in their "
+           "other steps either";
+  }
+  bool IsOfRanks() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return input.ranks.size() > 1 && !NamesOf(input).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    std::optional<RankFinding> found;
+    for (const std::string& name : NamesOf(input)) {
+      const auto one = LookAt(input, name);
+      if (!one.has_value()) continue;
+      const size_t others = found.has_value() ? found->others + 1 : 0;
+      if (!found.has_value() || one->step < found->step) found = one;
+      found->others = others;
+    }
+    if (!found.has_value()) return {};
+    return {*found};
+  }
+
+ private:
+  // Of the results, of one rank at least.
+  static std::vector<std::string> NamesOf(const RankInput& input) {
+    std::vector<std::string> names;
+    for (const RankValues& rank : input.ranks) {
+      for (const auto& [name, cells] : rank.values) {
+        if (absl::StartsWith(name, "Distributed.all_reduce.") &&
+            absl::EndsWith(name, ".forward.output.0") &&
+            std::find(names.begin(), names.end(), name) == names.end())
+          names.push_back(name);
+      }
+    }
+    return names;
+  }
+
+  static Members MembersAt(const RankInput& input, const std::string& name,
+                           size_t step) {
+    const std::string given =
+        absl::StrReplaceAll(name, {{".output.", ".input."}});
+    Members members;
+    for (const RankValues& rank : input.ranks) {
+      const auto* const in = rank.Find(given);
+      const auto* const out = rank.Find(name);
+      if (in != nullptr && out != nullptr && IsFinite((*in)[step]) &&
+          IsFinite((*out)[step]))
+        members.push_back({rank.rank, &(*in)[step], &(*out)[step]});
+    }
+    return members;
+  }
+
+  static std::optional<RankFinding> LookAt(const RankInput& input,
+                                           const std::string& name) {
+    std::optional<RankFinding> other_result, no_sum;
+    size_t fits = 0, others = 0, unfit = 0;
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const Members members = MembersAt(input, name, i);
+      if (members.size() < 2) continue;
+      std::vector<Members> open;
+      for (Members& same : ByResult(members)) {
+        if (same.size() > 1 && IsSumOf(*same[0].out, same)) {
+          ++fits;
+        } else {
+          open.push_back(std::move(same));
+        }
+      }
+      if (open.empty()) continue;
+      const auto wrong = OtherResult(open);
+      if (wrong.has_value()) {
+        ++others;
+        if (!other_result.has_value()) {
+          other_result = RankFinding{
+              input.steps[i],
+              wrong->first,
+              name,
+              absl::StrCat("what rank ", wrong->first,
+                           " gave is in the sum that the others have, and its "
+                           "own result is another one (",
+                           wrong->second, ")"),
+              true,
+              0};
+        }
+        continue;
+      }
+      // Those that have the same result, which is not theirs together.
+      if (open.size() == 1 && open[0].size() > 1) {
+        ++unfit;
+        if (!no_sum.has_value()) {
+          std::vector<std::string> means;
+          means.reserve(open[0].size());
+          for (const Member& member : open[0])
+            means.push_back(absl::StrCat(member.in->mean));
+          no_sum = RankFinding{
+              input.steps[i],
+              -1,
+              name,
+              absl::StrCat("the result, mean ", open[0][0].out->mean,
+                           ", is not the sum of what the ranks gave, means ",
+                           absl::StrJoin(means, ", "),
+                           ", as it is in the other steps"),
+              true,
+              0};
+        }
+      }
+    }
+    if (others >= 2 || (others > 0 && fits >= 3)) return other_result;
+    if (unfit > 0 && fits >= 5 && unfit * 10 <= fits) return no_sum;
+    return std::nullopt;
+  }
+
+  // A single rank that completes the sum of a result that it does not have.
+  static std::optional<std::pair<int64_t, std::string>> OtherResult(
+      const std::vector<Members>& open) {
+    for (const Members& alone : open) {
+      if (alone.size() != 1) continue;
+      for (const Members& same : open) {
+        if (&same == &alone) continue;
+        Members whole = same;
+        whole.push_back(alone[0]);
+        const RankCell& result = *same[0].out;
+        const double size = SizeOf(result) + SizeOf(*alone[0].in);
+        // What it gave must show in the mean, and so must its own result.
+        if (!IsSumOf(result, whole) ||
+            std::fabs(alone[0].in->mean) < 100 * kRounding * size ||
+            std::fabs(alone[0].out->mean - result.mean) <
+                100 * kRounding * size)
+          continue;
+        return std::make_pair(
+            alone[0].rank,
+            absl::StrCat("mean ", alone[0].out->mean, " for ", result.mean));
+      }
+    }
+    return std::nullopt;
+  }
+};
+
+}  // namespace
+
+void AddCollectiveRules(std::vector<std::unique_ptr<RankRule>>* rules) {
+  rules->push_back(std::make_unique<AllReduceWrong>());
+}
+
+}  // namespace rankprobe::analysis

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a cross entropy compares with, and what each of its targets weighs.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "analysis/rules/rank_rule.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+constexpr char kCostOfLossRules[] =
+    "two numbers a loss call in the step; in three steps a comparison of the "
+    "targets with the tokens";
+
+// Values of `name` in Training at a step: one, or a list.
+std::vector<double> TrainingAt(const RankValues& rank, absl::string_view name,
+                               size_t step) {
+  std::vector<double> out;
+  const std::string whole = absl::StrCat("Training.0.debug.", name);
+  const auto* const one = rank.Find(whole);
+  if (one != nullptr && IsFinite((*one)[step]))
+    out.push_back((*one)[step].mean);
+  for (size_t i = 0; one == nullptr; ++i) {
+    const auto* const next = rank.Find(absl::StrCat(whole, ".", i));
+    if (next == nullptr) break;
+    if (IsFinite((*next)[step])) out.push_back((*next)[step].mean);
+  }
+  return out;
+}
+
+bool Knows(const RankInput& input, absl::string_view name) {
+  return std::any_of(input.ranks.begin(), input.ranks.end(),
+                     [&](const RankValues& rank) {
+                       for (size_t i = 0; i < input.steps.size(); ++i) {
+                         if (!TrainingAt(rank, name, i).empty()) return true;
+                       }
+                       return false;
+                     });
+}
+
+bool AreAlike(double a, double b) {
+  return std::fabs(a - b) <= 1e-4 * std::max(std::fabs(a), std::fabs(b));
+}
+
+struct LossCall {
+  int64_t rank = 0;
+  double tokens = 0;
+  double weight = 0;
+};
+
+std::vector<LossCall> CallsAt(const RankValues& rank, size_t step) {
+  const std::vector<double> tokens = TrainingAt(rank, "loss_tokens", step);
+  const std::vector<double> weights = TrainingAt(rank, "token_weight", step);
+  std::vector<LossCall> calls;
+  for (size_t i = 0; i < tokens.size() && i < weights.size(); ++i) {
+    if (tokens[i] > 0 && weights[i] != 0)
+      calls.push_back({rank.rank, tokens[i], weights[i]});
+  }
+  return calls;
+}
+
+// One target weighs more than another because fewer were with it.
+class TokensWeighUnequally : public RankRule {
+ public:
+  absl::string_view name() const override { return "tokens-weigh-unequally"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override { return kCostOfLossRules; }
+  absl::string_view twin() const override {
+    return "losses divided by the number of all targets of the step; batches "
+           "with as many targets each; two losses of one batch";
+  }
+  bool CanJudge(const RankInput& input) const override {
+    return Knows(input, "token_weight");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankValues& rank : input.ranks) {
+      const auto found = LookAt(input, {&rank}, "micro batches");
+      if (found.has_value()) return {*found};
+    }
+    std::vector<const RankValues*> ranks;
+    ranks.reserve(input.ranks.size());
+    for (const RankValues& rank : input.ranks) ranks.push_back(&rank);
+    const auto found = LookAt(input, ranks, "ranks");
+    if (!found.has_value()) return {};
+    return {*found};
+  }
+
+ private:
+  static std::optional<RankFinding> LookAt(
+      const RankInput& input, const std::vector<const RankValues*>& ranks,
+      absl::string_view of) {
+    size_t steps = 0, equal = 0;
+    std::optional<RankFinding> first;
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      std::vector<LossCall> calls;
+      for (const RankValues* const rank : ranks) {
+        const auto own = CallsAt(*rank, i);
+        // Of several in a rank, micro batches are judged for themselves.
+        if (ranks.size() > 1 && own.size() != 1) continue;
+        // Several losses of one backward are no micro batches.
+        if (own.size() != TrainingAt(*rank, "loss", i).size()) continue;
+        calls.insert(calls.end(), own.begin(), own.end());
+      }
+      if (calls.size() < 2) continue;
+      const auto [few, many] = std::minmax_element(
+          calls.begin(), calls.end(),
+          [](const auto& a, const auto& b) { return a.tokens < b.tokens; });
+      if (AreAlike(few->tokens, many->tokens)) continue;
+      const double each = few->tokens * few->weight;
+      const bool of_means =
+          std::all_of(calls.begin(), calls.end(), [&](const LossCall& call) {
+            return AreAlike(call.tokens * call.weight, each);
+          });
+      if (!of_means) {
+        ++equal;
+        continue;
+      }
+      if (steps++ > 0) continue;
+      first = RankFinding{
+          input.steps[i], -1, "Training.0.debug.token_weight",
+          absl::StrCat("a mean of the means of ", of,
+                       " with different numbers of targets: a target weighs ",
+                       few->weight, " where ", few->tokens, " count and ",
+                       many->weight, " where ", many->tokens,
+                       " do; the loss is divided by the count of its own batch "
+                       "and not by that of all"),
+          // Many train data-parallel in this way and know it.
+          of == "micro batches", 0};
+    }
+    if (steps < 2 || equal > 0) return std::nullopt;
+    return first;
+  }
+};
+
+// The gradient of the step is a multiple of that of the mean loss.
+class GradientMultiple : public RankRule {
+ public:
+  absl::string_view name() const override { return "gradient-multiple"; }
+  absl::string_view needs() const override {
+    return "training, weight_gradients, parameters";
+  }
+  absl::string_view cost() const override { return kCostOfLossRules; }
+  absl::string_view twin() const override {
+    return "losses that are sums on purpose: worth a look, no fault";
+  }
+  bool CanJudge(const RankInput& input) const override {
+    return Knows(input, "token_weight") &&
+           !ParametersOf(input.ranks[0]).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const std::vector<size_t>& group : ReplicasOf(input)) {
+      std::vector<double> multiples;
+      size_t most_calls = 0;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        double weights = 0;
+        size_t ranks = 0;
+        for (const size_t r : group) {
+          const auto calls = CallsAt(input.ranks[r], i);
+          most_calls = std::max(most_calls, calls.size());
+          ranks += calls.empty() ? 0 : 1;
+          for (const LossCall& call : calls)
+            weights += call.tokens * call.weight;
+        }
+        const std::optional<double> factor = FactorAt(input, group, i);
+        if (ranks == group.size() && factor.has_value())
+          multiples.push_back(weights * *factor);
+      }
+      if (multiples.size() < 3) continue;
+      const double multiple = MedianOf(multiples);
+      const bool is_constant =
+          std::all_of(multiples.begin(), multiples.end(), [&](double one) {
+            return std::fabs(one - multiple) < 1e-3 * multiple;
+          });
+      if (!is_constant) continue;
+      const std::string why =
+          Why(multiple, group.size(), std::max<size_t>(most_calls, 1));
+      if (why.empty()) continue;
+      RankFinding finding;
+      finding.step = input.steps[0];
+      finding.name = "Training.0.debug.token_weight";
+      finding.exact = false;
+      finding.what =
+          absl::StrCat("the gradient that the optimizer takes is ",
+                       std::round(multiple * 1e6) / 1e6,
+                       " times that of the mean over all targets, in each of ",
+                       multiples.size(), " steps: ", why);
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  // What the optimizer takes over the sum of the ranks' own.
+  static std::optional<double> FactorAt(const RankInput& input,
+                                        const std::vector<size_t>& group,
+                                        size_t step) {
+    std::map<std::string, std::pair<double, double>> sums;  // own, taken
+    std::map<std::string, size_t> count;
+    std::map<std::string, double> size;
+    for (const size_t r : group) {
+      const RankValues& rank = input.ranks[r];
+      for (const OwnGradient& own : OwnGradientsOf(rank)) {
+        const auto* const taken = rank.Of("Parameter", own.parameter, "grad");
+        const RankCell* last = nullptr;
+        for (const auto* const micro : own.micro) {
+          if (IsFinite((*micro)[step])) last = &(*micro)[step];
+        }
+        if (taken == nullptr || last == nullptr || !IsFinite((*taken)[step]))
+          continue;
+        sums[own.parameter].first += last->mean;
+        sums[own.parameter].second = (*taken)[step].mean;
+        size[own.parameter] = std::max(size[own.parameter], last->norm);
+        ++count[own.parameter];
+      }
+    }
+    std::vector<double> factors;
+    for (const auto& [parameter, sum] : sums) {
+      if (count[parameter] == group.size() &&
+          std::fabs(sum.first) > 1e-3 * size[parameter])
+        factors.push_back(sum.second / sum.first);
+    }
+    if (factors.size() < 3) return std::nullopt;
+    return MedianOf(std::move(factors));
+  }
+
+  static std::string Why(double multiple, size_t ranks, size_t calls) {
+    const auto r = static_cast<double>(ranks), c = static_cast<double>(calls);
+    const auto is = [&](double value) {
+      return std::fabs(multiple - value) < 2e-3 * value;
+    };
+    if (is(1)) return "";
+    if (ranks > 1 && is(r)) return "the sum over ranks is not divided";
+    if (ranks > 1 && is(1 / r))
+      return absl::StrCat("it is divided by the ", ranks, " ranks twice");
+    if (calls > 1 && is(c)) return "the sum over micro batches is not divided";
+    if (calls > 1 && is(1 / c))
+      return absl::StrCat("it is divided by the ", calls,
+                          " micro batches twice");
+    if (ranks > 1 && calls > 1 && is(r * c))
+      return "the sum over ranks and micro batches is not divided";
+    if (is(2)) return "it is counted twice";
+    if (is(0.5)) return "half of it is lost";
+    return "";
+  }
+};
+
+// Targets of a language model are the next tokens.
+class LabelShift : public RankRule {
+ public:
+  absl::string_view name() const override { return "label-shift"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override { return kCostOfLossRules; }
+  absl::string_view twin() const override {
+    return "targets that are the next tokens; targets that are no tokens of "
+           "the input";
+  }
+  bool CanJudge(const RankInput& input) const override {
+    return Knows(input, "target_is_input");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankValues& rank : input.ranks) {
+      size_t steps = 0, same = 0, after_next = 0;
+      int64_t first = 0;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<double> shares =
+            TrainingAt(rank, "target_is_input", i);
+        if (shares.size() != 3) continue;
+        if (steps++ == 0) first = input.steps[i];
+        if (shares[1] > 0.9) continue;
+        if (shares[0] > 0.999) ++same;
+        if (shares[2] > 0.999) ++after_next;
+      }
+      if (steps == 0 || (same < steps && after_next < steps)) continue;
+      RankFinding finding;
+      finding.step = first;
+      finding.name = "Training.0.debug.target_is_input";
+      // A model that is no language model may have them so on purpose.
+      finding.exact = same < steps;
+      finding.what =
+          same == steps
+              ? "the targets of the cross entropy are the tokens that went in, "
+                "place by place: labels are not shifted"
+              : "the targets of the cross entropy are the tokens after the "
+                "next ones: labels are shifted twice";
+      return {finding};
+    }
+    return {};
+  }
+};
+
+// Who knows nothing has the logarithm of the number of classes.
+class WorseThanGuessing : public RankRule {
+ public:
+  absl::string_view name() const override { return "worse-than-guessing"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override { return kCostOfLossRules; }
+  absl::string_view twin() const override {
+    return "large logits of an untrained model, which pass within some steps: "
+           "worth a look, no fault";
+  }
+  bool CanJudge(const RankInput& input) const override {
+    return Knows(input, "guessing_loss");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankValues& rank : input.ranks) {
+      std::vector<double> over;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const auto guess = TrainingAt(rank, "guessing_loss", i);
+        const auto loss = TrainingAt(rank, "loss", i);
+        const auto calls = CallsAt(rank, i);
+        // The loss has to be a mean, and one.
+        if (guess.empty() || loss.size() != 1 || calls.size() != 1 ||
+            !AreAlike(calls[0].tokens * calls[0].weight, 1))
+          continue;
+        over.push_back(loss[0] / guess[0]);
+      }
+      if (over.size() < kLeast) continue;
+      // Large logits of the first step pass; a small model learns slowly.
+      const double late =
+          MedianOf(std::vector<double>(over.end() - 5, over.end()));
+      if (late < (over.size() < kMany ? 1.4 : 1.1)) continue;
+      RankFinding finding;
+      finding.step = input.steps[0];
+      finding.name = "Training.0.debug.loss";
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          "the loss is ", over.front(),
+          " times that of a guess (the logarithm of the number of classes) in "
+          "the first step and ",
+          late,
+          " times in the last: logits, targets or the loss "
+          "are not what they should be");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  // Steps.
+  static constexpr size_t kLeast = 8;
+  static constexpr size_t kMany = 100;
+};
+
+}  // namespace
+
+void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules) {
+  rules->push_back(std::make_unique<LabelShift>());
+  rules->push_back(std::make_unique<TokensWeighUnequally>());
+  rules->push_back(std::make_unique<GradientMultiple>());
+  rules->push_back(std::make_unique<WorseThanGuessing>());
+}
+
+}  // namespace rankprobe::analysis

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules over the values of each rank: what is recorded of one rank must fit to
+// what another recorded, or to what the same rank recorded elsewhere in the step
+// (docs/analysis.md, "Rules"). They need no reference. Pure functions of plain
+// values.
+#ifndef RANKPROBE_ANALYSIS_RULES_RANK_RULE_H_
+#define RANKPROBE_ANALYSIS_RULES_RANK_RULE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace rankprobe::analysis {
+
+// The statistics of a value at one step on one rank.
+struct RankCell {
+  bool is_there = false;
+  double norm = 0;
+  double mean = 0;
+  double largest = 0;
+  double smallest = 0;
+};
+
+// What one rank recorded. Every series has a cell a step.
+struct RankValues {
+  int64_t rank = 0;
+  std::map<std::string, std::vector<RankCell>, std::less<>> values;
+
+  // Null where it was not recorded.
+  const std::vector<RankCell>* Find(absl::string_view name) const;
+  // "Parameter", "layers.0.fc.weight", "grad".
+  const std::vector<RankCell>* Of(absl::string_view prefix,
+                                  absl::string_view parameter,
+                                  absl::string_view what) const;
+};
+
+struct RankInput {
+  std::vector<int64_t> steps;
+  std::vector<RankValues> ranks;
+};
+
+struct RankFinding {
+  int64_t step = 0;
+  int64_t rank = -1;
+  std::string name;
+  std::string what;  // a sentence
+  // Numbers that must fit and do not; else what is only not as it is usually.
+  bool exact = true;
+  size_t others = 0;
+};
+
+class RankRule {
+ public:
+  virtual ~RankRule() = default;
+  // "clip-uneven".
+  virtual absl::string_view name() const = 0;
+  // Words of monitor.values.
+  virtual absl::string_view needs() const = 0;
+  virtual absl::string_view cost() const = 0;
+  // What is sound and must not be found.
+  virtual absl::string_view twin() const = 0;
+  virtual bool IsOfRanks() const { return false; }
+  // Whether what it needs was recorded.
+  virtual bool CanJudge(const RankInput& input) const = 0;
+  virtual std::vector<RankFinding> Look(const RankInput& input) const = 0;
+};
+
+std::vector<std::unique_ptr<RankRule>> AllRankRules();
+// By the file that has them.
+void AddGradientRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddClipRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddCollectiveRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules);
+
+// What backward left in a parameter's gradient on one rank, of each micro batch.
+struct OwnGradient {
+  std::string parameter;
+  // In the order of the micro batches; those of a module that is called more
+  // than once in one backward are among them.
+  std::vector<const std::vector<RankCell>*> micro;
+};
+std::vector<OwnGradient> OwnGradientsOf(const RankValues& rank);
+
+// Names of parameters that the optimizer of a rank was seen to hold.
+std::vector<std::string> ParametersOf(const RankValues& rank);
+
+// Ranks, as indices of input.ranks, that hold the same parameters in the first
+// step that has them: replicas of each other. Each rank is in one.
+std::vector<std::vector<size_t>> ReplicasOf(const RankInput& input);
+
+// Whether the four statistics are the same number each.
+bool AreEqual(const RankCell& a, const RankCell& b);
+bool IsFinite(const RankCell& cell);
+double MedianOf(std::vector<double> values);
+
+}  // namespace rankprobe::analysis
+
+#endif  // RANKPROBE_ANALYSIS_RULES_RANK_RULE_H_

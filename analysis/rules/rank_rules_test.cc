@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each rule on a run that has its fault, and on its sound twin.
+#include <cmath>
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+#include "analysis/rules/rank_rule.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr size_t kRankSteps = 16;
+constexpr size_t kLayers = 5;
+
+// A number of its own for each place, the same in each run.
+double Noise(size_t a, size_t b, size_t c = 0) {
+  return std::sin(static_cast<double>(12 * a + 7 * b * b + 131 * c + 1));
+}
+RankCell Cell(double norm, double mean) {
+  return {true, norm, mean, norm / 3 + 1e-5 * mean, -norm / 3.1};
+}
+std::string Weight(size_t layer) { return absl::StrCat("l", layer, ".weight"); }
+std::string OfParameter(const std::string& parameter, const char* what) {
+  return absl::StrCat("Parameter.", parameter, ".0.debug.", what);
+}
+std::string Own(size_t layer, size_t micro = 0) {
+  return absl::StrCat("Module.l", layer, ".Linear.parameters_grad.", micro,
+                      ".weight");
+}
+
+class RankRulesTest : public ::testing::Test {
+ protected:
+  // Data parallel: equal parameters, gradients that are averaged.
+  explicit RankRulesTest(size_t ranks = 2) {
+    for (size_t i = 0; i < kRankSteps; ++i)
+      input_.steps.push_back(static_cast<int64_t>(i));
+    for (size_t r = 0; r < ranks; ++r) {
+      RankValues& rank = input_.ranks.emplace_back();
+      rank.rank = static_cast<int64_t>(r);
+      for (size_t layer = 0; layer < kLayers; ++layer) {
+        for (size_t i = 0; i < kRankSteps; ++i) {
+          rank.values[OfParameter(Weight(layer), "param")].push_back(
+              Cell(3 + 0.01 * Noise(layer, i), 0.1 * Noise(layer, 3)));
+          rank.values[absl::StrCat("Module.l", layer,
+                                   ".Linear.forward.0.parameters.weight")]
+              .push_back(rank.values[OfParameter(Weight(layer), "param")][i]);
+          rank.values[Own(layer)].push_back(OwnGradient(layer, i, r));
+        }
+      }
+    }
+    Reduce([](size_t, size_t) { return 1.0; });
+  }
+  static RankCell OwnGradient(size_t layer, size_t step, size_t rank) {
+    return Cell(1 + 0.2 * Noise(layer, step, rank),
+                0.02 * Noise(rank, step, layer) + 0.01);
+  }
+  // factor: of layer and step.
+  void Reduce(const std::function<double(size_t, size_t)>& factor) {
+    for (size_t layer = 0; layer < kLayers; ++layer) {
+      for (size_t i = 0; i < kRankSteps; ++i) {
+        double mean = 0, norm = 0;
+        for (const RankValues& rank : input_.ranks) {
+          mean += rank.values.at(Own(layer))[i].mean /
+                  static_cast<double>(input_.ranks.size());
+          norm = std::max(norm, rank.values.at(Own(layer))[i].norm);
+        }
+        for (RankValues& rank : input_.ranks) {
+          std::vector<RankCell>& cells =
+              rank.values[OfParameter(Weight(layer), "grad")];
+          cells.resize(kRankSteps);
+          cells[i] = Cell(norm * factor(layer, i), mean * factor(layer, i));
+        }
+      }
+    }
+  }
+  RankCell& At(size_t rank, const std::string& name, size_t step) {
+    std::vector<RankCell>& cells = input_.ranks[rank].values[name];
+    cells.resize(kRankSteps);
+    return cells[step];
+  }
+  void Training(size_t rank, const std::string& name, size_t step,
+                double value) {
+    At(rank, absl::StrCat("Training.0.debug.", name), step) = {
+        true, std::fabs(value), value, value, value};
+  }
+  // No rule but `name` finds anything.
+  std::vector<RankFinding> Find(absl::string_view name) const {
+    std::vector<RankFinding> out;
+    for (const auto& rule : AllRankRules()) {
+      EXPECT_FALSE(rule->needs().empty() || rule->cost().empty() ||
+                   rule->twin().empty());
+      if (!rule->CanJudge(input_)) continue;
+      std::vector<RankFinding> found = rule->Look(input_);
+      if (rule->name() == name) {
+        out = std::move(found);
+      } else {
+        EXPECT_THAT(found, IsEmpty())
+            << rule->name() << ": " << (found.empty() ? "" : found[0].what);
+      }
+    }
+    return out;
+  }
+  RankInput input_;
+};
+
+class OneRankTest : public RankRulesTest {
+ protected:
+  OneRankTest() : RankRulesTest(1) {}
+};
+
+class FourRanksTest : public RankRulesTest {
+ protected:
+  FourRanksTest() : RankRulesTest(4) {}
+};
+
+TEST_F(RankRulesTest, ASoundRunKeepsThem) { EXPECT_THAT(Find(""), IsEmpty()); }
+TEST_F(OneRankTest, ASoundRunKeepsThem) { EXPECT_THAT(Find(""), IsEmpty()); }
+
+TEST_F(RankRulesTest, ReplicasHoldTheSameParameters) {
+  EXPECT_THAT(ReplicasOf(input_), ElementsAre(ElementsAre(0, 1)));
+  At(1, OfParameter(Weight(2), "param"), 0).norm = 9;
+  EXPECT_THAT(ReplicasOf(input_), ElementsAre(ElementsAre(0), ElementsAre(1)));
+}
+
+TEST_F(RankRulesTest, OneRanksGradientIsTooLargeBeforeTheReduction) {
+  for (size_t i = 8; i < kRankSteps; ++i) {
+    for (size_t r = 0; r < 2; ++r)
+      At(r, OfParameter(Weight(2), "grad"), i).mean +=
+          0.01 * At(1, Own(2), i).mean / 2;
+  }
+  const auto found = Find("gradient-not-mean");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 8);
+  EXPECT_EQ(found[0].rank, 1);
+  EXPECT_EQ(found[0].name, "Parameter.l2.weight.0.debug.grad");
+  EXPECT_THAT(found[0].what, HasSubstr("1.01 times"));
+}
+
+TEST_F(RankRulesTest, ClippingIsOneFactorForAll) {
+  Reduce([](size_t, size_t step) { return 0.5 + 0.01 * Noise(step, 1); });
+  EXPECT_THAT(Find(""), IsEmpty());
+}
+
+TEST_F(OneRankTest, ParametersThatTheClippingLeavesOut) {
+  Reduce([](size_t layer, size_t) { return layer == 3 ? 1.0 : 0.5; });
+  const auto found = Find("clip-uneven");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].name, "Parameter.l3.weight.0.debug.grad");
+}
+
+// Layers 0 and 1 are sharded, the others copies: the norm of the model counts
+// the copies once.
+TEST_F(RankRulesTest, TheNormOfAClippingCountsCopiesTwice) {
+  const auto clip = [&](double copies) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      double square = 0;
+      for (size_t layer = 0; layer < kLayers; ++layer) {
+        for (size_t r = 0; r < 2; ++r) {
+          At(r, OfParameter(Weight(layer), "param"), i).norm =
+              layer < 2 ? 3 + 0.1 * static_cast<double>(r) : 3;
+          At(r,
+             absl::StrCat("Module.l", layer,
+                          ".Linear.forward.0.parameters.weight"),
+             i) = At(r, OfParameter(Weight(layer), "param"), i);
+          At(r, Own(layer), i) = OwnGradient(layer, i, layer < 2 ? r : 0);
+          const double norm = At(r, Own(layer), i).norm;
+          square += norm * norm * (layer < 2 ? 1 : copies / 2);
+        }
+      }
+      const double factor = 0.1 / std::sqrt(square);
+      for (size_t layer = 0; layer < kLayers; ++layer) {
+        for (size_t r = 0; r < 2; ++r) {
+          const RankCell& own = At(r, Own(layer), i);
+          At(r, OfParameter(Weight(layer), "grad"), i) =
+              Cell(own.norm * factor, own.mean * factor);
+        }
+      }
+    }
+  };
+  clip(1);
+  EXPECT_THAT(Find(""), IsEmpty());
+  clip(2);
+  const auto found = Find("clip-norm");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_THAT(found[0].what, HasSubstr("counts what the ranks hold copies of"));
+  // Shards that begin alike, and the norm of all of them.
+  for (size_t layer = 2; layer < kLayers; ++layer) {
+    for (size_t i = 1; i < kRankSteps; ++i) {
+      RankCell& held = At(1, OfParameter(Weight(layer), "param"), i);
+      held.mean += 0.01;
+      At(1,
+         absl::StrCat("Module.l", layer, ".Linear.forward.0.parameters.weight"),
+         i) = held;
+    }
+  }
+  EXPECT_THAT(Find(""), IsEmpty());
+}
+
+TEST_F(OneRankTest, MicroBatchesThatAreLost) {
+  const auto accumulate = [&](bool grows) {
+    for (size_t layer = 0; layer < kLayers; ++layer) {
+      for (size_t i = 0; i < kRankSteps; ++i) {
+        for (size_t k = 0; k < 4; ++k) {
+          const double size = grows ? std::sqrt(static_cast<double>(k + 1)) : 1;
+          At(0, Own(layer, k), i) =
+              Cell(size * (1 + 0.1 * Noise(layer, i, k)), 0.01);
+        }
+        At(0, OfParameter(Weight(layer), "grad"), i) = At(0, Own(layer, 3), i);
+      }
+    }
+  };
+  accumulate(true);
+  EXPECT_THAT(Find(""), IsEmpty());
+  accumulate(false);
+  EXPECT_THAT(Find("micro-batches-lost"), SizeIs(1));
+}
+
+TEST_F(OneRankTest, GradientsThatAreAddedUpIn16Bits) {
+  for (size_t layer = 0; layer < kLayers; ++layer) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      At(0, Own(layer, 1), i) = At(0, Own(layer), i);
+      RankCell& taken = At(0, OfParameter(Weight(layer), "grad"), i);
+      taken = Cell(1.7, 0.02);
+      taken.largest = std::floor(taken.largest * 256) / 256;
+      taken.smallest = -0.25;
+    }
+  }
+  const auto found = Find("gradient-rounded");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+}
+
+TEST_F(OneRankTest, GradientsThatAreNotSetToZero) {
+  for (size_t layer = 0; layer < kLayers; ++layer) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      RankCell& own = At(0, Own(layer), i);
+      if (i > 0) {
+        const RankCell& before =
+            At(0, OfParameter(Weight(layer), "grad"), i - 1);
+        own = Cell(own.norm * 0.3 + before.norm, own.mean + before.mean);
+      }
+      At(0, OfParameter(Weight(layer), "grad"), i) = own;
+    }
+  }
+  EXPECT_THAT(Find("gradients-not-zeroed"), SizeIs(1));
+}
+
+TEST_F(FourRanksTest, ABufferAndAGradientThatPart) {
+  for (size_t r = 0; r < 4; ++r) {
+    for (size_t i = 0; i < kRankSteps; ++i)
+      At(r, "Buffer.router.bias.0.debug.buffer", i) = Cell(0.1, 0.01);
+  }
+  EXPECT_THAT(Find(""), IsEmpty());
+  At(2, "Buffer.router.bias.0.debug.buffer", 7).mean = 0.02;
+  auto found = Find("buffer-parts");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 7);
+  EXPECT_EQ(found[0].rank, 2);
+  At(2, "Buffer.router.bias.0.debug.buffer", 7).mean = 0.01;
+  At(3, OfParameter(Weight(1), "grad"), 9).norm *= 1.0001;
+  found = Find("reduced-gradient-parts");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].rank, 3);
+}
+
+TEST_F(RankRulesTest, GradientsThatAreNotReduced) {
+  const auto part = [&] {
+    for (size_t layer = 0; layer < kLayers; ++layer) {
+      for (size_t i = 0; i < kRankSteps; ++i)
+        At(1, OfParameter(Weight(layer), "grad"), i) = At(1, Own(layer), i);
+    }
+  };
+  part();
+  bool found = false;
+  for (const auto& rule : AllRankRules()) {
+    if (rule->name() != "gradients-not-reduced") continue;
+    found = true;
+    EXPECT_THAT(rule->Look(input_), SizeIs(1));
+    // Shards of what begins as one number are the same in the first step.
+    for (size_t layer = 0; layer < kLayers; ++layer) {
+      for (size_t r = 0; r < 2; ++r) {
+        for (size_t i = 0; i < kRankSteps; ++i) {
+          RankCell& held = At(r, OfParameter(Weight(layer), "param"), i);
+          held.largest = held.smallest = 1;
+        }
+      }
+    }
+    EXPECT_THAT(rule->Look(input_), IsEmpty());
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST_F(RankRulesTest, ReplicasThatWereNeverAlike) {
+  for (size_t layer = 0; layer < kLayers; ++layer) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      RankCell& held = At(1, OfParameter(Weight(layer), "param"), i);
+      held.norm += 0.1;
+      At(1,
+         absl::StrCat("Module.l", layer, ".Linear.forward.0.parameters.weight"),
+         i) = held;
+    }
+  }
+  EXPECT_THAT(Find("replicas-never-alike"), SizeIs(1));
+}
+
+TEST_F(OneRankTest, AWeightThatChangesBehindTheForward) {
+  At(0, OfParameter(Weight(4), "param"), 6).norm += 0.1;
+  const auto found = Find("weight-after-forward");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 6);
+}
+
+TEST_F(OneRankTest, TiedWeightsThatPart) {
+  for (size_t i = 0; i < kRankSteps; ++i) {
+    const RankCell tied = At(0, OfParameter(Weight(0), "param"), i);
+    At(0, OfParameter("embed.weight", "param"), i) = tied;
+    At(0, "Module.embed.Embedding.forward.0.parameters.weight", i) = tied;
+  }
+  EXPECT_THAT(Find(""), IsEmpty());
+  for (size_t i = 5; i < kRankSteps; ++i) {
+    At(0, OfParameter("embed.weight", "param"), i).norm += 0.01;
+    At(0, "Module.embed.Embedding.forward.0.parameters.weight", i).norm += 0.01;
+  }
+  const auto found = Find("tied-weights-part");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 5);
+}
+
+TEST_F(FourRanksTest, AnAllReduceThatIsWrongOnOneRank) {
+  const std::string in = "Distributed.all_reduce.0.forward.input.0";
+  const std::string out = "Distributed.all_reduce.0.forward.output.0";
+  for (size_t i = 0; i < kRankSteps; ++i) {
+    double sum = 0;
+    for (size_t r = 0; r < 4; ++r) {
+      At(r, in, i) = Cell(1, 0.02 * Noise(r, i) + 0.1);
+      sum += At(r, in, i).mean;
+    }
+    for (size_t r = 0; r < 4; ++r) At(r, out, i) = Cell(2, sum);
+  }
+  EXPECT_THAT(Find(""), IsEmpty());
+  // A message that changed on its way, for all.
+  for (size_t r = 0; r < 4; ++r) At(r, out, 11).mean += 0.01;
+  auto found = Find("all-reduce-wrong");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 11);
+  for (size_t r = 0; r < 4; ++r) At(r, out, 11).mean -= 0.01;
+  for (size_t i = 3; i < kRankSteps; ++i) At(2, out, i).mean *= 0.75;
+  found = Find("all-reduce-wrong");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].rank, 2);
+  EXPECT_EQ(found[0].step, 3);
+}
+
+TEST_F(OneRankTest, AMeanOfTheMeansOfMicroBatches) {
+  const auto weigh = [&](bool by_all) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      for (size_t k = 0; k < 4; ++k) {
+        const double tokens = 48.0 - 12.0 * static_cast<double>(k);
+        Training(0, absl::StrCat("loss_tokens.", k), i, tokens);
+        Training(0, absl::StrCat("loss.", k), i, 1);
+        Training(0, absl::StrCat("token_weight.", k), i,
+                 by_all ? 1.0 / 120 : 0.25 / tokens);
+      }
+    }
+  };
+  weigh(true);
+  EXPECT_THAT(Find(""), IsEmpty());
+  weigh(false);
+  const auto found = Find("tokens-weigh-unequally");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_THAT(found[0].what, HasSubstr("48"));
+  // One backward of four losses.
+  for (size_t k = 0; k < 4; ++k)
+    input_.ranks[0].values.erase(absl::StrCat("Training.0.debug.loss.", k));
+  for (size_t i = 0; i < kRankSteps; ++i) Training(0, "loss", i, 4);
+  EXPECT_THAT(Find(""), IsEmpty());
+}
+
+TEST_F(RankRulesTest, ASumOverRanksThatIsNotDivided) {
+  for (size_t i = 0; i < kRankSteps; ++i) {
+    for (size_t r = 0; r < 2; ++r) {
+      Training(r, "loss_tokens", i, 48);
+      Training(r, "token_weight", i, 1.0 / 48);
+    }
+  }
+  EXPECT_THAT(Find(""), IsEmpty());
+  Reduce([](size_t, size_t) { return 2.0; });
+  const auto found = Find("gradient-multiple");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("not divided"));
+}
+
+TEST_F(OneRankTest, LabelsThatAreShiftedTwice) {
+  const auto shares = [&](double same, double next, double after) {
+    for (size_t i = 0; i < 3; ++i) {
+      Training(0, "target_is_input.0", i, same);
+      Training(0, "target_is_input.1", i, next);
+      Training(0, "target_is_input.2", i, after);
+    }
+  };
+  shares(0.02, 1, 0.03);
+  EXPECT_THAT(Find(""), IsEmpty());
+  shares(0.02, 0.05, 0.03);
+  EXPECT_THAT(Find(""), IsEmpty());
+  shares(0.02, 0.05, 1);
+  EXPECT_THAT(Find("label-shift"), SizeIs(1));
+  shares(1, 0.05, 0.02);
+  EXPECT_THAT(Find("label-shift"), SizeIs(1));
+}
+
+TEST_F(OneRankTest, ALossThatIsWorseThanAGuess) {
+  const auto lose = [&](double factor) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      Training(0, "loss", i, 3.9 * factor);
+      Training(0, "guessing_loss", i, 3.9);
+      Training(0, "loss_tokens", i, 48);
+      Training(0, "token_weight", i, 1.0 / 48);
+    }
+  };
+  lose(1.02);
+  EXPECT_THAT(Find(""), IsEmpty());
+  lose(1.5);
+  EXPECT_THAT(Find("worse-than-guessing"), SizeIs(1));
+}
+
+}  // namespace
+}  // namespace rankprobe::analysis

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "analysis/rules/rank_rule.h"
+#include "analysis/rules/rule.h"
+
+namespace rankprobe::analysis {
+
+const std::vector<RankCell>* RankValues::Find(absl::string_view name) const {
+  const auto it = values.find(name);
+  return it == values.end() ? nullptr : &it->second;
+}
+
+const std::vector<RankCell>* RankValues::Of(absl::string_view prefix,
+                                            absl::string_view parameter,
+                                            absl::string_view what) const {
+  return Find(absl::StrCat(prefix, ".", parameter, ".0.debug.", what));
+}
+
+std::vector<OwnGradient> OwnGradientsOf(const RankValues& rank) {
+  std::map<std::string, std::map<int64_t, const std::vector<RankCell>*>> found;
+  for (const auto& [name, cells] : rank.values) {
+    // "Module.{path}.{Class}.parameters_grad.{n}.{parameter}"
+    absl::string_view path = name;
+    if (!absl::ConsumePrefix(&path, "Module.")) continue;
+    const size_t at = path.find(".parameters_grad.");
+    if (at == absl::string_view::npos) continue;
+    absl::string_view rest = path.substr(at + 17);
+    path = path.substr(0, at);
+    const size_t dot = path.rfind('.');
+    path = dot == absl::string_view::npos ? "" : path.substr(0, dot);
+    const size_t end = rest.find('.');
+    int64_t number = 0;
+    if (end == absl::string_view::npos ||
+        !absl::SimpleAtoi(rest.substr(0, end), &number))
+      continue;
+    found[absl::StrCat(path, path.empty() ? "" : ".", rest.substr(end + 1))]
+         [number] = &cells;
+  }
+  std::vector<OwnGradient> out;
+  for (const auto& [parameter, micro] : found) {
+    OwnGradient& own = out.emplace_back();
+    own.parameter = parameter;
+    for (const auto& [number, cells] : micro) own.micro.push_back(cells);
+  }
+  return out;
+}
+
+std::vector<std::string> ParametersOf(const RankValues& rank) {
+  std::vector<std::string> out;
+  for (const auto& [name, cells] : rank.values) {
+    std::string parameter = ParameterOf(name, "Parameter", "param");
+    if (!parameter.empty()) out.push_back(std::move(parameter));
+  }
+  return out;
+}
+
+std::vector<std::vector<size_t>> ReplicasOf(const RankInput& input) {
+  std::vector<std::vector<size_t>> groups;
+  const auto are_replicas = [&](const RankValues& a, const RankValues& b) {
+    const std::vector<std::string> parameters = ParametersOf(a);
+    if (parameters.empty() || parameters != ParametersOf(b)) return false;
+    for (const std::string& parameter : parameters) {
+      const auto* const of_a = a.Of("Parameter", parameter, "param");
+      const auto* const of_b = b.Of("Parameter", parameter, "param");
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        if (!(*of_a)[i].is_there || !(*of_b)[i].is_there) continue;
+        if (!AreEqual((*of_a)[i], (*of_b)[i])) return false;
+        break;
+      }
+    }
+    return true;
+  };
+  for (size_t i = 0; i < input.ranks.size(); ++i) {
+    const auto known =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
+          return are_replicas(input.ranks[group[0]], input.ranks[i]);
+        });
+    if (known == groups.end()) {
+      groups.push_back({i});
+    } else {
+      known->push_back(i);
+    }
+  }
+  return groups;
+}
+
+bool AreEqual(const RankCell& a, const RankCell& b) {
+  return a.norm == b.norm && a.mean == b.mean && a.largest == b.largest &&
+         a.smallest == b.smallest;
+}
+
+bool IsFinite(const RankCell& cell) {
+  return cell.is_there && std::isfinite(cell.norm) && std::isfinite(cell.mean);
+}
+
+double MedianOf(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::vector<std::unique_ptr<RankRule>> AllRankRules() {
+  std::vector<std::unique_ptr<RankRule>> rules;
+  AddCollectiveRules(&rules);
+  AddReplicaRules(&rules);
+  AddGradientRules(&rules);
+  AddClipRules(&rules);
+  AddLossRules(&rules);
+  return rules;
+}
+
+}  // namespace rankprobe::analysis

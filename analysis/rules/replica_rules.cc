@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is one tensor and must stay so: on ranks that are replicas, between a
+// forward and the optimizer, between two modules that are tied.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "analysis/rules/rank_rule.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+constexpr char kCost[] =
+    "the values of each rank, one question to the archive a statistic";
+
+// The one of more than two that is not what the others are; -1: none is.
+int64_t Stranger(const std::vector<std::pair<int64_t, const RankCell*>>& held) {
+  if (held.size() < 3) return -1;
+  for (size_t i = 0; i < held.size(); ++i) {
+    const RankCell& other = *held[i == 0 ? 1 : 0].second;
+    if (AreEqual(*held[i].second, other)) continue;
+    const auto same = std::count_if(
+        held.begin(), held.end(),
+        [&](const auto& one) { return AreEqual(*one.second, other); });
+    if (static_cast<size_t>(same) + 1 == held.size()) return held[i].first;
+  }
+  return -1;
+}
+
+// Buffers and reduced gradients are the same on replicas, and stay so.
+class ReplicaParts : public RankRule {
+ public:
+  // `prefix`, `suffix`: of the names of values.
+  ReplicaParts(absl::string_view name, absl::string_view prefix,
+               absl::string_view suffix, size_t agreed, absl::string_view what)
+      : name_(name),
+        prefix_(prefix),
+        suffix_(suffix),
+        agreed_(agreed),
+        what_(what) {}
+  absl::string_view name() const override { return name_; }
+  absl::string_view needs() const override {
+    return "parameters, weight_gradients";
+  }
+  absl::string_view cost() const override { return kCost; }
+  absl::string_view twin() const override {
+    return "running statistics of normalisations, which each rank has of its "
+           "own batches, and buffers that are not part of the model's state: "
+           "neither is recorded";
+  }
+  bool IsOfRanks() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    std::optional<RankFinding> found;
+    for (const std::vector<size_t>& group : ReplicasOf(input)) {
+      if (group.size() < 2) continue;
+      for (const auto& [name, cells] : input.ranks[group[0]].values) {
+        if (!absl::StartsWith(name, prefix_) || !absl::EndsWith(name, suffix_))
+          continue;
+        const auto one = LookAt(input, group, name);
+        if (!one.has_value()) continue;
+        const size_t others = found.has_value() ? found->others + 1 : 0;
+        if (!found.has_value() || one->step < found->step) found = one;
+        found->others = others;
+      }
+    }
+    if (!found.has_value()) return {};
+    return {*found};
+  }
+
+ private:
+  std::optional<RankFinding> LookAt(const RankInput& input,
+                                    const std::vector<size_t>& group,
+                                    const std::string& name) const {
+    size_t agreed = 0;
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      std::vector<std::pair<int64_t, const RankCell*>> held;
+      for (const size_t r : group) {
+        const auto* const cells = input.ranks[r].Find(name);
+        if (cells != nullptr && IsFinite((*cells)[i]))
+          held.emplace_back(input.ranks[r].rank, &(*cells)[i]);
+      }
+      if (held.size() < 2) continue;
+      const bool same =
+          std::all_of(held.begin(), held.end(), [&](const auto& one) {
+            return AreEqual(*one.second, *held[0].second);
+          });
+      if (same) {
+        ++agreed;
+        continue;
+      }
+      if (agreed < agreed_) return std::nullopt;
+      RankFinding finding;
+      finding.step = input.steps[i];
+      finding.rank = Stranger(held);
+      finding.name = name;
+      finding.what = absl::StrCat(
+          what_, ": norms ", held[0].second->norm, " on rank ", held[0].first,
+          " and ", held[1].second->norm, " on rank ", held[1].first, ", means ",
+          held[0].second->mean, " and ", held[1].second->mean);
+      return finding;
+    }
+    return std::nullopt;
+  }
+
+  const absl::string_view name_, prefix_, suffix_;
+  // Steps in which they have to be the same first.
+  const size_t agreed_;
+  const absl::string_view what_;
+};
+
+// Replicas that began with other weights, though their gradients are averaged.
+class ReplicasNeverAlike : public RankRule {
+ public:
+  absl::string_view name() const override { return "replicas-never-alike"; }
+  absl::string_view needs() const override {
+    return "parameters, weight_gradients";
+  }
+  absl::string_view cost() const override { return kCost; }
+  absl::string_view twin() const override {
+    return "shards, whose gradients differ as well";
+  }
+  bool IsOfRanks() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    const RankValues& first = input.ranks[0];
+    for (size_t r = 1; r < input.ranks.size(); ++r) {
+      std::vector<std::string> unlike;
+      int64_t step = 0;
+      for (const std::string& parameter : ParametersOf(first)) {
+        const RankValues& other = input.ranks[r];
+        const auto* const a = first.Of("Parameter", parameter, "param");
+        const auto* const b = other.Of("Parameter", parameter, "param");
+        const auto* const ga = first.Of("Parameter", parameter, "grad");
+        const auto* const gb = other.Of("Parameter", parameter, "grad");
+        if (b == nullptr || ga == nullptr || gb == nullptr) continue;
+        size_t i = 0;
+        while (i < input.steps.size() &&
+               (!IsFinite((*a)[i]) || !IsFinite((*b)[i]) ||
+                !IsFinite((*ga)[i]) || !IsFinite((*gb)[i])))
+          ++i;
+        if (i == input.steps.size() || (*ga)[i].norm == 0 ||
+            AreEqual((*a)[i], (*b)[i]) || !AreEqual((*ga)[i], (*gb)[i]))
+          continue;
+        if (unlike.empty()) step = input.steps[i];
+        unlike.push_back(parameter);
+      }
+      if (unlike.size() < 3) continue;
+      RankFinding finding;
+      finding.step = step;
+      finding.name = absl::StrCat("Parameter.", unlike[0], ".0.debug.param");
+      finding.others = unlike.size() - 1;
+      finding.what = absl::StrCat(
+          "ranks ", first.rank, " and ", input.ranks[r].rank,
+          " take the same gradient for weights that differ from the first "
+          "recorded step on: replicas that were not made alike");
+      return {finding};
+    }
+    return {};
+  }
+};
+
+// Replicas whose gradients differ part with the next step.
+class GradientsNotReduced : public RankRule {
+ public:
+  absl::string_view name() const override { return "gradients-not-reduced"; }
+  absl::string_view needs() const override {
+    return "parameters, weight_gradients";
+  }
+  absl::string_view cost() const override { return kCost; }
+  absl::string_view twin() const override {
+    return "shards, whose parameters differ too, but for those that begin as "
+           "one number; ranks that train alone on purpose between two "
+           "averagings of weights (local SGD) are found";
+  }
+  bool IsOfRanks() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    size_t looked = 0;
+    std::vector<std::string> unlike;
+    std::optional<size_t> step;
+    for (const std::string& parameter : ParametersOf(input.ranks[0])) {
+      std::optional<bool> differ;
+      for (size_t i = step.value_or(0); i < input.steps.size(); ++i) {
+        differ = GradientsDiffer(input, parameter, i);
+        if (differ.has_value()) step = i;
+        if (step.has_value()) break;
+      }
+      if (!differ.has_value()) continue;
+      ++looked;
+      if (*differ) unlike.push_back(parameter);
+    }
+    if (looked < 3 || unlike.size() * 4 < looked * 3) return {};
+    RankFinding finding;
+    finding.step = input.steps[*step];
+    finding.name = absl::StrCat("Parameter.", unlike[0], ".0.debug.grad");
+    finding.others = unlike.size() - 1;
+    finding.what = absl::StrCat(
+        "the parameters are the same on the ranks, and the gradients that the "
+        "optimizer takes are not, of ",
+        unlike.size(), " of ", looked,
+        " parameters: they are not reduced over the ranks, or are computed of "
+        "activations that a collective should have made equal");
+    return {finding};
+  }
+
+ private:
+  // Of a parameter that is the same on the ranks that have it.
+  static std::optional<bool> GradientsDiffer(const RankInput& input,
+                                             const std::string& parameter,
+                                             size_t step) {
+    std::vector<std::pair<const RankCell*, const RankCell*>> held;
+    for (const RankValues& rank : input.ranks) {
+      const auto* const param = rank.Of("Parameter", parameter, "param");
+      const auto* const grad = rank.Of("Parameter", parameter, "grad");
+      if (param == nullptr && grad == nullptr) continue;
+      if (param == nullptr || grad == nullptr || !IsFinite((*param)[step]) ||
+          !IsFinite((*grad)[step]))
+        return std::nullopt;
+      held.emplace_back(&(*param)[step], &(*grad)[step]);
+    }
+    if (held.size() < 2 || held[0].second->norm == 0 ||
+        held[0].first->largest == held[0].first->smallest)
+      return std::nullopt;
+    bool differ = false;
+    for (const auto& [param, grad] : held) {
+      if (!AreEqual(*param, *held[0].first)) return std::nullopt;
+      differ = differ || !AreEqual(*grad, *held[0].second);
+    }
+    return differ;
+  }
+};
+
+// The optimizer finds the weights that the forward used.
+class ForwardParameter : public RankRule {
+ public:
+  absl::string_view name() const override { return "weight-after-forward"; }
+  absl::string_view needs() const override { return "activations, parameters"; }
+  absl::string_view cost() const override { return kCost; }
+  absl::string_view twin() const override {
+    return "a program that changes its weights between forward and optimizer "
+           "in every step; weights that are gathered for the forward";
+  }
+  bool CanJudge(const RankInput& input) const override {
+    return !input.ranks.empty() && !ParametersOf(input.ranks[0]).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankValues& rank : input.ranks) {
+      size_t same = 0;
+      std::vector<std::pair<size_t, std::string>> changed;
+      for (const auto& [name, cells] : rank.values) {
+        const std::string parameter = ParameterOfForward(name);
+        const auto* const held = parameter.empty()
+                                     ? nullptr
+                                     : rank.Of("Parameter", parameter, "param");
+        if (held == nullptr) continue;
+        for (size_t i = 0; i < input.steps.size(); ++i) {
+          if (!IsFinite(cells[i]) || !IsFinite((*held)[i])) continue;
+          if (AreEqual(cells[i], (*held)[i])) {
+            ++same;
+          } else {
+            changed.emplace_back(i, parameter);
+          }
+        }
+      }
+      if (changed.empty() || same < 10 || changed.size() * 10 > same) continue;
+      std::sort(changed.begin(), changed.end());
+      RankFinding finding;
+      finding.step = input.steps[changed[0].first];
+      finding.rank = input.ranks.size() > 1 ? rank.rank : -1;
+      finding.name =
+          absl::StrCat("Parameter.", changed[0].second, ".0.debug.param");
+      finding.others = changed.size() - 1;
+      finding.what =
+          "the weight that the optimizer finds is not the one that the forward "
+          "of this step used, as it is in the other steps";
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  // "layers.0.fc.weight" of
+  // "Module.layers.0.fc.Linear.forward.0.parameters.weight".
+  static std::string ParameterOfForward(absl::string_view name) {
+    constexpr absl::string_view kOf = ".forward.0.parameters.";
+    if (!absl::ConsumePrefix(&name, "Module.")) return "";
+    const size_t at = name.find(kOf);
+    if (at == absl::string_view::npos) return "";
+    absl::string_view path = name.substr(0, at);
+    const size_t dot = path.rfind('.');
+    path = dot == absl::string_view::npos ? "" : path.substr(0, dot);
+    return absl::StrCat(path, path.empty() ? "" : ".",
+                        name.substr(at + kOf.size()));
+  }
+};
+
+// An embedding and an output layer that began as one tensor.
+class TiedWeightsPart : public RankRule {
+ public:
+  absl::string_view name() const override { return "tied-weights-part"; }
+  absl::string_view needs() const override { return "activations, parameters"; }
+  absl::string_view cost() const override { return kCost; }
+  absl::string_view twin() const override {
+    return "layers that are copies of each other when they are made: only an "
+           "Embedding and another class of module are looked at";
+  }
+  bool CanJudge(const RankInput& input) const override {
+    return !input.ranks.empty() && !ParametersOf(input.ranks[0]).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankValues& rank : input.ranks) {
+      const std::vector<std::string> parameters = ParametersOf(rank);
+      for (const std::string& embedding : parameters) {
+        if (!IsOfEmbedding(rank, embedding)) continue;
+        for (const std::string& other : parameters) {
+          if (IsOfEmbedding(rank, other)) continue;
+          const auto part = Parting(*rank.Of("Parameter", embedding, "param"),
+                                    *rank.Of("Parameter", other, "param"));
+          if (!part.has_value()) continue;
+          RankFinding finding;
+          finding.step = input.steps[*part];
+          finding.name = absl::StrCat("Parameter.", other, ".0.debug.param");
+          finding.what = absl::StrCat(
+              other, " and ", embedding,
+              " begin with the same numbers and part here: two tensors in the "
+              "place of one that was tied");
+          return {finding};
+        }
+      }
+    }
+    return {};
+  }
+
+ private:
+  static bool IsOfEmbedding(const RankValues& rank,
+                            absl::string_view parameter) {
+    absl::string_view path = parameter;
+    return absl::ConsumeSuffix(&path, ".weight") &&
+           rank.Find(absl::StrCat("Module.", path,
+                                  ".Embedding.forward.0.parameters.weight")) !=
+               nullptr;
+  }
+  static std::optional<size_t> Parting(const std::vector<RankCell>& a,
+                                       const std::vector<RankCell>& b) {
+    bool began_alike = false;
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (!IsFinite(a[i]) || !IsFinite(b[i])) continue;
+      const bool alike = AreEqual(a[i], b[i]) && a[i].largest != a[i].smallest;
+      if (!alike && !began_alike) return std::nullopt;
+      if (!alike) return i;
+      began_alike = true;
+    }
+    return std::nullopt;
+  }
+};
+
+}  // namespace
+
+void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules) {
+  rules->push_back(std::make_unique<ReplicaParts>(
+      "buffer-parts", "Buffer.", ".buffer", 1,
+      "a buffer of the model's state was the same on the replicas and is not "
+      "any more"));
+  rules->push_back(std::make_unique<ReplicaParts>(
+      "reduced-gradient-parts", "Parameter.", ".grad", 3,
+      "the reduced gradient was the same on the replicas and is not any more"));
+  rules->push_back(std::make_unique<GradientsNotReduced>());
+  rules->push_back(std::make_unique<ReplicasNeverAlike>());
+  rules->push_back(std::make_unique<ForwardParameter>());
+  rules->push_back(std::make_unique<TiedWeightsPart>());
+}
+
+}  // namespace rankprobe::analysis

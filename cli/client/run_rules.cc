@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/client/run_rules.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "analysis/rules/rule.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+// Cells of one statistic, of all ranks; more are not read.
+constexpr size_t kMostRankCells = 4000000;
+constexpr size_t kMostRanksOfRules = 64;
+
+using analysis::RankCell;
+
+bool HasRanks(const analysis::ScanInput& input) {
+  return std::any_of(
+      input.values.begin(), input.values.end(), [](const auto& series) {
+        return std::any_of(series.cells.begin(), series.cells.end(),
+                           [](const auto& cell) { return cell.count > 1; });
+      });
+}
+
+// Recorded columns of steps and ranks that have any value.
+absl::StatusOr<analysis::RankInput> ReadRankInput(const Globals& globals,
+                                                  const RunScanRequest& request,
+                                                  const RunScan& scan) {
+  analysis::RankInput input;
+  input.steps = scan.input.steps;
+  RP_ASSIGN_OR_RETURN(std::vector<int64_t> ranks,
+                      ReadRankNumbers(globals, request, scan));
+  // A program of one process, not two that recorded the same steps.
+  if (ranks.empty() && !HasRanks(scan.input)) ranks.push_back(0);
+  if (ranks.size() > kMostRanksOfRules || !scan.input.each_step ||
+      ranks.size() * scan.input.values.size() * input.steps.size() >
+          kMostRankCells)
+    return input;
+  for (const int64_t rank : ranks) {
+    RunScanRequest of_rank = request;
+    if (ranks.size() > 1) of_rank.ranks = {rank};
+    of_rank.from_step = input.steps.front();
+    of_rank.to_step = input.steps.back();
+    analysis::RankValues values;
+    values.rank = rank;
+    const auto read = [&](const char* statistic, double RankCell::*number) {
+      return ReadStatistic(
+          globals, of_rank, statistic,
+          [&](const std::string& name, const std::vector<int64_t>& steps,
+              const std::vector<double>& numbers,
+              const std::vector<bool>& is_there) {
+            std::vector<RankCell>& cells = values.values[name];
+            cells.resize(input.steps.size());
+            for (size_t i = 0; i < steps.size(); ++i) {
+              const auto at = std::lower_bound(input.steps.begin(),
+                                               input.steps.end(), steps[i]);
+              if (!is_there[i] || at == input.steps.end() || *at != steps[i])
+                continue;
+              RankCell& cell =
+                  cells[static_cast<size_t>(at - input.steps.begin())];
+              cell.is_there = true;
+              cell.*number = numbers[i];
+            }
+          });
+    };
+    RP_RETURN_IF_ERROR(read("Norm", &RankCell::norm));
+    RP_RETURN_IF_ERROR(read("Mean", &RankCell::mean));
+    RP_RETURN_IF_ERROR(read("Max", &RankCell::largest));
+    RP_RETURN_IF_ERROR(read("Min", &RankCell::smallest));
+    input.ranks.push_back(std::move(values));
+  }
+  return input;
+}
+
+class Asked {
+ public:
+  // needs: words of monitor.values.
+  void NotJudged(absl::string_view name, absl::string_view needs) {
+    if (seen_.insert(std::string(name)).second) {
+      rules_.unjudged.push_back(absl::StrCat(name, " (", needs, ")"));
+    }
+  }
+  void Kept(absl::string_view name, const std::string& ranks) {
+    rules_.kept.push_back(absl::StrCat(name, ranks));
+  }
+  void Found(absl::string_view name, analysis::RankFinding finding) {
+    if (finding.others > 0) {
+      absl::StrAppend(
+          &finding.what, " (", finding.others,
+          finding.others == 1 ? " other value too)" : " other values too)");
+    }
+    rules_.findings.emplace_back(std::string(name), std::move(finding));
+  }
+  RunRules Take() { return std::move(rules_); }
+
+ private:
+  RunRules rules_;
+  std::set<std::string> seen_;
+};
+
+// Rules over the largest and the smallest of the ranks of each group.
+absl::Status AskGroups(const Globals& globals, const RunScanRequest& request,
+                       const RunScan& scan, Asked* asked) {
+  std::vector<std::vector<int64_t>> groups = scan.groups;
+  if (groups.empty()) groups.emplace_back();
+  for (const std::vector<int64_t>& group : groups) {
+    RunScanRequest of_group = request;
+    of_group.ranks = group;
+    analysis::ScanInput norms;
+    analysis::RuleInput input;
+    input.norms = &scan.input;
+    if (!group.empty()) {
+      RP_ASSIGN_OR_RETURN(norms, ReadNorms(globals, of_group));
+      input.norms = &norms;
+    }
+    const std::string ranks =
+        group.empty() ? ""
+                      : absl::StrCat(" of ranks ", absl::StrJoin(group, ","));
+    for (const auto& rule : analysis::AllRules()) {
+      if (rule->IsOfRanks() && !HasRanks(*input.norms)) continue;
+      if (!rule->CanJudge(input)) {
+        asked->NotJudged(rule->name(), rule->needs());
+        continue;
+      }
+      const std::vector<analysis::RuleFinding> found = rule->Look(input);
+      if (found.empty()) asked->Kept(rule->name(), ranks);
+      for (const analysis::RuleFinding& f : found) {
+        asked->Found(rule->name(),
+                     {f.step, f.rank, f.name, absl::StrCat(f.what, ranks), true,
+                      f.others});
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RunRules> AskRules(const Globals& globals,
+                                  const RunScanRequest& request,
+                                  const RunScan& scan) {
+  Asked asked;
+  RP_RETURN_IF_ERROR(AskGroups(globals, request, scan, &asked));
+  RP_ASSIGN_OR_RETURN(const analysis::RankInput input,
+                      ReadRankInput(globals, request, scan));
+  for (const auto& rule : analysis::AllRankRules()) {
+    if (rule->IsOfRanks() && !HasRanks(scan.input)) continue;
+    if (input.ranks.empty() || !rule->CanJudge(input)) {
+      asked.NotJudged(rule->name(), rule->needs());
+      continue;
+    }
+    std::vector<analysis::RankFinding> found = rule->Look(input);
+    if (found.empty()) asked.Kept(rule->name(), "");
+    for (analysis::RankFinding& f : found)
+      asked.Found(rule->name(), std::move(f));
+  }
+  return asked.Take();
+}
+
+}  // namespace rankprobe

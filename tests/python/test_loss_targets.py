@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What task monitor reads out of a loss's graph, and the buffers that it records: without a collector."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rankprobe.pytorch._loss_targets import LossTargets
+from rankprobe.pytorch._monitor import Monitor
+
+pytestmark = pytest.mark.skipif(not hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook"), reason="PyTorch below 2 has no hooks of nodes")
+IGNORED = -100
+
+
+def _taken(loss: torch.Tensor, targets: LossTargets) -> dict:
+    targets.note(loss)
+    loss.backward()
+    return targets.take()
+
+
+def _logits_and_target() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    target = torch.randint(0, 8, (4, 6))
+    target[:, :2] = IGNORED
+    return torch.randn(24, 8, requires_grad=True), target.reshape(-1)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_weight_of_a_target(reduction):
+    logits, target = _logits_and_target()
+    loss = F.cross_entropy(logits, target, reduction=reduction)
+    if reduction == "none":
+        loss = (loss * (torch.arange(24) >= 12)).sum() / 8
+    else:
+        loss = loss * 0.5
+    taken = _taken(loss, LossTargets())
+    counted = 8 if reduction == "none" else 16
+    assert taken["loss_tokens"].item() == counted
+    assert taken["token_weight"].item() == pytest.approx({"mean": 0.5 / 16, "sum": 0.5, "none": 1 / 8}[reduction])
+    assert taken["guessing_loss"].item() == pytest.approx(2.0794415)
+
+
+def test_micro_batches_are_a_list_and_a_loss_without_a_cross_entropy_says_nothing():
+    logits, target = _logits_and_target()
+    targets = LossTargets()
+    for _ in range(2):
+        loss = F.cross_entropy(logits, target) / 2
+        targets.note(loss)
+        loss.backward()
+    assert [one.item() for one in targets.take()["loss_tokens"]] == [16, 16]
+    assert _taken(logits.square().mean(), targets) == {}
+    targets.note(logits.detach().sum())
+    assert targets.take() == {}
+
+
+def test_hooks_of_the_program_that_pack_tensors_are_not_called():
+    unpacked = []
+    logits, target = _logits_and_target()
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: (unpacked.append(1), tensor)[1]):
+        loss = F.cross_entropy(logits, target)
+    targets = LossTargets()
+    targets.note(loss)
+    assert not unpacked
+    loss.backward()
+    assert targets.take() == {}
+
+
+@pytest.mark.parametrize("shift", [0, 1, 2])
+def test_targets_that_are_tokens_of_the_input(shift):
+    torch.manual_seed(0)
+    sequence = torch.randint(0, 50, (4, 12))
+    embedding = torch.nn.Embedding(50, 50)
+    logits = embedding(sequence[:, :10])
+    target = sequence[:, shift:shift + 10] if shift < 2 else sequence[:, 2:11]
+    logits = logits[:, :target.shape[1]]
+    taken = _taken(F.cross_entropy(logits.reshape(-1, 50), target.reshape(-1)), LossTargets())
+    shares = [share.item() for share in taken["target_is_input"]]
+    assert shares[shift] == 1 and max(shares[:shift] + shares[shift + 1:]) < 0.3
+
+
+def test_the_gradients_are_those_of_nobody_watching():
+    gradients = []
+    for watched in (False, True):
+        logits, target = _logits_and_target()
+        loss = F.cross_entropy(logits, target) / 3
+        targets = LossTargets()
+        if watched:
+            targets.note(loss)
+        loss.backward()
+        targets.take()
+        gradients.append(logits.grad)
+    assert torch.equal(*gradients)
+
+
+class _Capture:
+    def __init__(self) -> None:
+        self.saved: dict[str, dict] = {}
+
+    def save_monitored(self, name: str, values: dict) -> None:
+        self.saved[name] = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in values.items()}
+
+    def enter_quiet(self) -> None:
+        pass
+
+    leave_quiet = enter_quiet
+
+
+def test_buffers_of_the_state_are_recorded_as_they_are_then():
+    class Router(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.norm = torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)
+            self.register_buffer("bias", torch.zeros(4))
+            self.register_buffer("load", torch.zeros(4), persistent=False)
+            self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, x):
+            self.bias = self.bias + 1  # another tensor in its place
+            return self.norm(self.fc(x))
+
+    model, capture = Router(), _Capture()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    monitor = Monitor(capture)
+    words = ("weight_gradients", "parameters", "optimizer", "updates", "training")
+    monitor.begin_step({"monitor": dict.fromkeys(words, True), "list": []}, model)
+    model(torch.randn(3, 4)).sum().backward()
+    optimizer.step()
+    monitor.end_step()
+    assert [name for name in capture.saved if name.startswith("Buffer.")] == ["Buffer.bias"]
+    assert torch.equal(capture.saved["Buffer.bias"]["buffer"], torch.ones(4))

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults that many published bugs are made of, each in the sound program beside it: CASE names it, BUG=0 is the twin. What has `ranks` in
+CASES needs so many."""
+import copy
+
+from common import *
+
+CASE = os.environ["CASE"]
+
+
+def train(net, opt, step_of, steps=STEPS):
+    for step in range(steps):
+        step_of(step, net, opt)
+
+
+def plain(step, net, opt, rank=0):
+    x, y = batch(step, rank)
+    loss = ce(net(x), y)
+    opt.zero_grad()
+    loss.backward()
+    return loss
+
+
+def lost_micro_batches():
+    """zero_grad() stands inside the loop over micro batches."""
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        opt.zero_grad()
+        for micro in range(4):
+            if BUG:
+                opt.zero_grad()
+            x, y = batch(4 * step + micro)
+            (ce(net(x), y) / 4).backward()
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def never_zeroed():
+    """zero_grad() is never called."""
+    net = Lm()
+    opt = torch.optim.SGD(net.parameters(), 0.01)
+
+    def step_of(step, net, opt):
+        x, y = batch(step)
+        if not BUG:
+            opt.zero_grad()
+        ce(net(x), y).backward()
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def tie_broken():
+    """The output layer is the embedding's weight, until a deep copy of the state makes two of one."""
+    net = Lm()
+    with torch.no_grad():
+        net.embed.weight.mul_(0.05)
+    net.head.weight = nn.Parameter(net.embed.weight.detach().clone()) if BUG else net.embed.weight
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def restored_behind_forward():
+    """A hook of a checkpoint writes an old weight back between forward and optimizer, at step 10."""
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    old = copy.deepcopy(net.layers[1].state_dict())
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        if BUG and step == 10:
+            net.layers[1].load_state_dict(old)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def labels_not_shifted():
+    """The labels are the tokens that went in."""
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        x, y = batch(step)
+        loss = ce(net(x), x if BUG else y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def clip_norm_of_copies():
+    """Tensor parallel: the norm for clipping counts replicated weights once for each rank."""
+    rank, _ = setup()
+    torch.manual_seed(0)
+    net = Lm(mlp=TpMlp)
+    opt = torch.optim.SGD(net.parameters(), 0.05)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        square = sum((p.grad ** 2).sum() for n, p in net.named_parameters() if BUG or sharded(n) or rank == 0)
+        dist.all_reduce(square)
+        coef = min(1.0, 0.5 / (square.sqrt().item() + 1e-6))
+        for p in net.parameters():
+            p.grad *= coef
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def seeds_of_ranks():
+    """Each rank makes the model with a seed of its own, and nothing is broadcast."""
+    rank, world = setup()
+    torch.manual_seed(rank if BUG else 0)
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt, rank)
+        average_gradients(net, world)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def divided_twice():
+    """DistributedDataParallel has divided by the number of ranks, and so does the program."""
+    rank, world = setup()
+    torch.manual_seed(0)
+    net = Lm()
+    ddp = nn.parallel.DistributedDataParallel(net)
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+
+    def step_of(step, net, opt):
+        x, y = batch(step, rank)
+        loss = ce(ddp(x), y)
+        opt.zero_grad()
+        (loss / world if BUG else loss).backward()
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def result_lost_on_a_rank():
+    """The result of an all_reduce does not arrive on rank 2 from step 5 on."""
+    rank, world = setup()
+    torch.manual_seed(0)
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    whole = dist.ProcessGroup.allreduce
+
+    def lost(self, tensors, *args, **kwargs):
+        kept = [t.clone() for t in tensors]
+        work = whole(self, tensors, *args, **kwargs)
+        work.wait()
+        for tensor, before in zip(tensors, kept):
+            tensor.copy_(before)
+        return work
+
+    def step_of(step, net, opt):
+        plain(step, net, opt, rank)
+        if BUG and rank == 2 and step == 5:
+            dist.ProcessGroup.allreduce = lost
+        average_gradients(net, world)
+        opt.step()
+
+    train(net, opt, step_of, 16)
+
+
+def sound_pipeline():
+    """Two stages by hand, send and recv; each its own optimizer and data-parallel pair. No fault in either twin."""
+    rank, world = setup()
+    torch.manual_seed(0)
+    whole = Lm(layers=2)
+    stage, replica = rank // 2, rank % 2
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+
+    class First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.layer = whole.embed, whole.layers[0]
+
+        def forward(self, x):
+            return self.layer(self.embed(x), causal(T), torch.arange(T))
+
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.norm, self.head = whole.layers[1], whole.norm, whole.head
+
+        def forward(self, x):
+            return self.head(self.norm(self.layer(x, causal(T), torch.arange(T))))
+
+    net = Last() if stage else First()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        x, y = batch(step, replica)
+        opt.zero_grad()
+        if stage == 0:
+            hidden = net(x)
+            dist.send(hidden.detach(), 2 + replica)
+            gradient = torch.empty_like(hidden)
+            dist.recv(gradient, 2 + replica)
+            hidden.backward(gradient)
+        else:
+            hidden = torch.empty(4, T, D)
+            dist.recv(hidden, replica)
+            hidden.requires_grad_()
+            ce(net(hidden), y).backward()
+            dist.send(hidden.grad, replica)
+        for p in net.parameters():
+            dist.all_reduce(p.grad, group=pairs[stage])
+            p.grad /= 2
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def sound_fsdp():
+    """FSDP of PyTorch over 2 ranks. No fault in either twin."""
+    from torch.distributed.fsdp import fully_shard
+    rank, _ = setup()
+    torch.manual_seed(0)
+    net = Lm(layers=2)
+    for layer in net.layers:
+        fully_shard(layer, mesh=dist.device_mesh.init_device_mesh("cpu", (2,)))
+    fully_shard(net, mesh=dist.device_mesh.init_device_mesh("cpu", (2,)))
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt, rank)
+        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def sound_batchnorm():
+    """Data parallel with BatchNorm, dropout, label smoothing and uneven padding of images' labels. No fault in either twin."""
+    rank, _ = setup()
+    torch.manual_seed(0)
+    net = nn.parallel.DistributedDataParallel(nn.Sequential(
+        nn.Linear(D, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, V)))
+    opt = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+
+    def step_of(step, net, opt):
+        generator = torch.Generator().manual_seed(97 * step + rank)
+        x = torch.randn(16, D, generator=generator)
+        loss = F.cross_entropy(net(x), x.argmax(-1), label_smoothing=0.1)
+        opt.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+# Ranks, and a part of the first answer; "": both are sound.
+CASES = {
+    "lost_micro_batches": (1, "micro-batches-lost"), "never_zeroed": (1, "gradients-not-zeroed"), "tie_broken": (1, "tied-weights-part"),
+    "restored_behind_forward": (1, "layers.1."), "labels_not_shifted": (1, "label-shift"), "clip_norm_of_copies": (2, "clip-norm"),
+    "seeds_of_ranks": (2, "replicas-never-alike"), "divided_twice": (2, "gradient-multiple"), "result_lost_on_a_rank": (4, "all-reduce-wrong"),
+    "sound_pipeline": (4, ""), "sound_fsdp": (2, ""), "sound_batchnorm": (2, ""),
+}
+
+if __name__ == "__main__":
+    if CASES[CASE][0] == 1:
+        torch.manual_seed(0)
+    globals()[CASE]()
+    done(0)
