@@ -200,7 +200,7 @@ absl::Status ReadRanges(Store* store, const RunSteps& steps, const Rows& rows,
                         SummaryCells* cells) {
   const absl::Span<const ProcessRange> all = steps.ranges;
   for (size_t next = 0; next < all.size(); next += kRangesAtOnce) {
-    if (cancelled()) return absl::CancelledError("the caller has gone");
+    if (cancelled()) return absl::CancelledError("the caller has disconnected");
     const auto asked = all.subspan(next, kRangesAtOnce);
     std::vector<ProcessRange> portion(asked.begin(), asked.end());
     for (ProcessRange& range : portion)
@@ -280,7 +280,7 @@ absl::StatusOr<bool> QuerySummaries(
       heads.push_back({step.incarnation(), number, number});
       continue;
     }
-    if (cancelled()) return absl::CancelledError("the caller has gone");
+    if (cancelled()) return absl::CancelledError("the caller has disconnected");
     RP_ASSIGN_OR_RETURN(const StepSummary summary,
                         SummarizeRecords(store, request.run(), step));
     RP_RETURN_IF_ERROR(cells.Add(rows.Of(step.incarnation()), summary));

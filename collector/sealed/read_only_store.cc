@@ -201,9 +201,8 @@ class ReadOnlyStore : public Store {
 
  private:
   absl::Status Refused() const {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this is a reader of ", objects_->name(),
-                     ": it takes nothing and changes nothing"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this is a reader of ", objects_->name(), ": it is read-only"));
   }
 
   ArchiveReader* const reader_;

@@ -61,7 +61,7 @@ class Published:
                 there = os.stat(rank, dir_fd=below, follow_symlinks=False)
                 if not stat.S_ISDIR(there.st_mode) or place not in self._ours:
                     return (f"{self._root / step / rank} is there and was not made by an export (no manifest names it): "
-                            "move it away")
+                            "move it elsewhere")
                 moved = old / f"{step}-{rank}"
             # Before it is there: whoever goes on after we were killed may replace it.
             with self._locked_list() as file:
