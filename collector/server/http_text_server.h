@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers GET of one path over HTTP/1.1 with a text that is made anew each
-// time; for Prometheus. All connections are served side by side, each cut off
-// after two seconds, the oldest when there are too many, so that a slow or
-// hostile peer costs nothing but its own answer.
-// Ownership: one per server; what `text` asks outlives it.
+// Answers GET of one path over HTTP/1.1 with a text that is made for each
+// request; for Prometheus. All connections are served side by side, each cut
+// off after two seconds, the oldest when there are too many, so that a slow or
+// hostile peer costs nothing but its own answer. Ownership: one per server;
+// what `text` asks outlives it.
 #ifndef RANKPROBE_COLLECTOR_SERVER_HTTP_TEXT_SERVER_H_
 #define RANKPROBE_COLLECTOR_SERVER_HTTP_TEXT_SERVER_H_
 

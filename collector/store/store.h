@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The archive of all runs: a LevelDB index and append-only payload segments
-// under one data directory (docs/formats.md, "On disk").
+// under one data directory (docs/storage.md, "On disk").
 //
 // Ownership: one Store per data directory per machine; it holds the directory's
 // lock until destroyed. The Clock and FileSystem outlive it.
@@ -133,7 +133,7 @@ struct RollupColumnRow {
   std::string bytes;
 };
 
-// What a step is rolled up to (docs/formats.md, "Rollups"), and what the run
+// What a step is rolled up to (docs/storage.md, "Rollups"), and what the run
 // needs to read it that is not stored yet.
 struct RollupRows {
   v1::RollupHead head;
@@ -144,7 +144,7 @@ struct RollupRows {
 };
 
 // A row of summaries of one process: those of 64^level steps from tile * 64^level
-// on (docs/formats.md, "Summaries").
+// on (docs/storage.md, "Summaries").
 struct SummaryTile {
   uint32_t run = 0;
   int level = 1;
