@@ -43,7 +43,7 @@ void AddGlobals(CLI::App* app, Globals* globals) {
       ->type_name("URL");
   app->add_flag("--json", globals->json, "one line of JSON on standard output");
   app->add_option("--tls-ca", globals->files.tls_ca,
-                  "PEM certificates that vouch for the collector (else "
+                  "PEM certificates that verify the collector (else "
                   "RANKPROBE_TLS_CA): speak TLS")
       ->type_name("FILE");
   app->add_option("--tls-cert", globals->files.tls_cert,

@@ -64,9 +64,10 @@ void RegisterMergeResultCommand(CLI::App* app, Globals* globals,
 
 void RegisterAttachCommand(CLI::App* app, ParsedCommand* command);
 
-// What `rankprobe run ARGUMENTS` does: the process becomes the one that starts
-// the job. Comes back only if that failed.
-absl::Status Attach(const std::vector<std::string>& arguments);
+// `rankprobe run ARGUMENTS` and `rankprobe doctor ARGUMENTS`: the process becomes
+// the Python that does it. Returns only if that failed.
+absl::Status BecomePython(const std::string& verb,
+                          const std::vector<std::string>& arguments);
 
 // All of them, in an app that has none yet.
 void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command);

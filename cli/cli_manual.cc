@@ -26,7 +26,7 @@ Manual CliManual() {
       "With --json a command prints one line of JSON on standard output; its "
       "names are those of the .proto files.";
   manual.purposes = {
-      {"Attach a job", {"run"}},
+      {"Attach a job", {"run", "doctor"}},
       {"Switch recording", {"enable", "disable", "config", "explain"}},
       {"Watch",
        {"status", "top", "view", "watch", "events", "triggers", "flight"}},
@@ -40,6 +40,7 @@ Manual CliManual() {
   };
   manual.examples = {
       {"run", {"rankprobe run -- torchrun --nproc-per-node 2 train.py"}},
+      {"doctor", {"rankprobe doctor", "rankprobe doctor --config config.json"}},
       {"enable",
        {"rankprobe enable --for-steps 3",
         "rankprobe enable --run live --request slow-1 --for-steps 20",
@@ -163,7 +164,7 @@ Manual CliManual() {
          "",
          {},
          "record from the first step on what a long training is watched by"},
-        {{"--every"}, "STEPS", {}, "with --monitor: in each so many steps"},
+        {{"--every"}, "STEPS", {}, "with --monitor: interval in steps"},
         {{"--on-collector-missing"},
          "WHAT",
          {"fail", "spool", "ignore"},
@@ -173,6 +174,13 @@ Manual CliManual() {
          "",
          {},
          "the program makes msprobe's PrecisionDebugger itself"}}},
+      {"doctor",
+       {{{"--config"}, "FILE", {}, "config.json; else RANKPROBE_CONFIG"},
+        {{"--dump-path"},
+         "DIR",
+         {},
+         "directory of the dump; else that of config.json, else "
+         "./dump_path"}}},
       {"acc_check",
        {{{"-api_info", "--api_info_file"},
          "DUMP_JSON",
@@ -227,7 +235,8 @@ Manual CliManual() {
        "RANKPROBE_TLS_SERVER_NAME, RANKPROBE_TOKEN_FILE",
        "For the flags of these names."},
       {"RANKPROBE_PYTHON",
-       "The Python that runs acc_check and run (with torch), export --format "
+       "The Python that runs acc_check, run and doctor (with torch), export "
+       "--format "
        "(with pyarrow) and config_check -d; else python3."},
   };
   manual.see_also = {"rankprobed(8)", "README.md and docs/ of the project"};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the help and the man page of `rankprobe` say that its flags do not: what
+// Texts of the help and the man page of `rankprobe` beside its flags: what
 // people come for, with the commands that answer it, examples, exit codes,
 // environment. A new verb is listed here; cli_manual_test looks.
 #ifndef RANKPROBE_CLI_CLI_MANUAL_H_

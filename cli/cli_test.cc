@@ -36,10 +36,9 @@ TEST(NumbersTest, WhatIsNoNumberInItsRangeIsSaid) {
   const auto steps = IntegerWithin(1, kLargestStep);
   for (const char* good : {"1", "1000000000000000"}) EXPECT_EQ(steps(good), "");
   for (const char* bad : {"0", "-1", "99999999999999999999", "1.5", "", "0x10"})
-    EXPECT_EQ(
-        steps(bad),
-        absl::StrCat("\"", bad,
-                     "\" is not a whole number from 1 to 1000000000000000"));
+    EXPECT_EQ(steps(bad),
+              absl::StrCat("\"", bad,
+                           "\" is not an integer from 1 to 1000000000000000"));
 }
 
 TEST(RangesTest, ReadsListsAndRanges) {

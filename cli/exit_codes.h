@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `rankprobe` ends with; printed by --help.
+// Exit codes of `rankprobe`; printed by --help.
 #ifndef RANKPROBE_CLI_EXIT_CODES_H_
 #define RANKPROBE_CLI_EXIT_CODES_H_
 

@@ -92,8 +92,9 @@ int Main(int argc, char** argv) {
   // It would write raw text to stderr, parts of what a collector sent included;
   // what matters of it is in the status of the call.
   google::protobuf::SetLogHandler(nullptr);
-  if (argc > 1 && std::string(argv[1]) == "run") {
-    const absl::Status status = Attach({argv + 2, argv + argc});
+  if (const std::string verb = argc > 1 ? argv[1] : "";
+      verb == "run" || verb == "doctor") {
+    const absl::Status status = BecomePython(verb, {argv + 2, argv + argc});
     Print(stderr, "rankprobe: %s\n", std::string(status.message()));
     return kBadUsage;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What hooks share with the debugger.
-// Ownership: shared; hooks may outlive the debugger in the graph.
-// Thread-safe: recorder, adapter and the two lists each have a lock.
+// State shared by the hooks and the debugger. Ownership: shared; hooks may
+// outlive the debugger in the graph. Thread-safe: recorder, adapter and the two
+// lists each have a lock.
 #ifndef RANKPROBE_AGENT_LIBTORCH_HOOK_CONTEXT_H_
 #define RANKPROBE_AGENT_LIBTORCH_HOOK_CONTEXT_H_
 

@@ -62,14 +62,14 @@ void CheckKeys(const YAML::Node& node, const std::set<std::string>& known) {
 int64_t Number(const YAML::Node& node, absl::string_view what) {
   int64_t value = 0;
   if (!node.IsScalar() || !absl::SimpleAtoi(node.Scalar(), &value)) {
-    Refuse(node, absl::StrCat(what, ": expected a whole number"));
+    Refuse(node, absl::StrCat(what, ": expected an integer"));
   }
   return value;
 }
 
 std::vector<int64_t> Numbers(const YAML::Node& node, absl::string_view what) {
   if (!node.IsSequence() || node.size() == 0) {
-    Refuse(node, absl::StrCat(what, ": expected a list of whole numbers"));
+    Refuse(node, absl::StrCat(what, ": expected a list of integers"));
   }
   std::vector<int64_t> out;
   for (const YAML::Node& item : node) out.push_back(Number(item, what));

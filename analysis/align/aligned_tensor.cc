@@ -233,10 +233,10 @@ absl::StatusOr<AlignedTensor> Concat(absl::Span<const AlignedTensor> parts,
       shape[at] = out.shape[at];
     }
     if (shape != out.shape || part.dtype != out.dtype) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "cannot be put behind one another: ", TorchDtypeName(out.dtype),
-          ShapeText(out.shape), " and ", TorchDtypeName(part.dtype),
-          ShapeText(part.shape)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot be concatenated: ", TorchDtypeName(out.dtype),
+                       ShapeText(out.shape), " and ",
+                       TorchDtypeName(part.dtype), ShapeText(part.shape)));
     }
     bytes = bytes && part.bytes.has_value();
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rows of the tensors of each step are whose tokens: what requests.json
-// says of a serving step, or of a step without it the shape of its tokens, one
-// sequence a line of the batch, positions counted on from step to step.
-// Immutable after Read.
+// Assigns rows of the tensors of each step to tokens of requests: what
+// requests.json says of a serving step, or of a step without it the shape of
+// its tokens, one sequence a line of the batch, positions counted on from step
+// to step. Immutable after Read.
 #ifndef RANKPROBE_ANALYSIS_ALIGN_TOKEN_ROWS_H_
 #define RANKPROBE_ANALYSIS_ALIGN_TOKEN_ROWS_H_
 

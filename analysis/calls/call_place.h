@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where in the program a call of a dump is: the modules around it and its line
-// of code, for answers that people read.
+// Place of a call in the program: the modules around it and its line of code,
+// for answers that people read.
 #ifndef RANKPROBE_ANALYSIS_CALLS_CALL_PLACE_H_
 #define RANKPROBE_ANALYSIS_CALLS_CALL_PLACE_H_
 

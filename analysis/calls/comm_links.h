@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which communication call of one rank belongs to which of another: sends to
-// receives, members of a collective to each other. Filled rank by rank, then
-// asked once. Not thread-safe.
+// Links communication calls of one rank to those of another: sends to receives,
+// members of a collective to each other. Filled rank by rank, then asked once.
+// Not thread-safe.
 #ifndef RANKPROBE_ANALYSIS_CALLS_COMM_LINKS_H_
 #define RANKPROBE_ANALYSIS_CALLS_COMM_LINKS_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the name of a graph's node says: its kind, direction and twin. Pure
+// Parser of the name of a graph's node: its kind, direction and twin. Pure
 // functions.
 #ifndef RANKPROBE_ANALYSIS_CALLS_NODE_NAMES_H_
 #define RANKPROBE_ANALYSIS_CALLS_NODE_NAMES_H_

@@ -55,7 +55,7 @@ absl::Status ReadNodeRows(absl::Span<const std::unique_ptr<DumpReader>> dumps,
   const NodeSource& output = node.merged->output.value_or(own);
   RP_RETURN_IF_ERROR(ReadSource(dumps, input, node.id, &records->own, rows));
   // A wrapper of a pipeline has the inputs of one stage and the outputs of
-  // another (docs/analysis.md, "Parallel layouts").
+  // another (docs/layouts.md, "Parallel layouts").
   if (input.dump != output.dump || input.entry != output.entry) {
     const auto is_output = [](const DumpRow& row) {
       return row.state == RowState::kOutput;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How bad NaN, infinities and jumps of the norm in one call are. The rules:
+// Overflow level of one call: NaN, infinities and jumps of the norm. The rules:
 // docs/analysis.md, "Overflow levels". Pure functions.
 #ifndef RANKPROBE_ANALYSIS_CALLS_OVERFLOW_LEVELS_H_
 #define RANKPROBE_ANALYSIS_CALLS_OVERFLOW_LEVELS_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a run share a model: tensor, pipeline and data parallel
-// sizes, and the groups of ranks they make. docs/analysis.md, "Parallel
-// layouts". Pure functions.
+// Groups of ranks that share a model: tensor, pipeline and data parallel sizes,
+// and the groups of ranks they make. docs/layouts.md, "Parallel layouts". Pure
+// functions.
 #ifndef RANKPROBE_ANALYSIS_CALLS_PARALLEL_GROUPS_H_
 #define RANKPROBE_ANALYSIS_CALLS_PARALLEL_GROUPS_H_
 

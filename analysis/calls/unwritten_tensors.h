@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tensors of a call in a dump need not hold anything, by the name of the
-// call (common/records/unwritten.h) and by what its operator's schema said when
-// it was recorded (tensor_notes.json). What stands in them is what lay there
-// before: neither a NaN nor a difference in it says anything. Plain values.
+// Tensors of a call in a dump that may be uninitialised, by the name of the
+// call (common/records/unwritten.h) and by its operator's schema when it was
+// recorded (tensor_notes.json). What stands in them is what lay there before:
+// neither a NaN nor a difference in it says anything. Plain values.
 #ifndef RANKPROBE_ANALYSIS_CALLS_UNWRITTEN_TENSORS_H_
 #define RANKPROBE_ANALYSIS_CALLS_UNWRITTEN_TENSORS_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which entry of the reference dump a target entry is compared with, and which
-// of its rows. Immutable after Make; the readers outlive it.
+// Matches entries of the target with entries of the reference dump, and their
+// rows. Immutable after Make; the readers outlive it.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_ENTRY_MATCH_H_
 #define RANKPROBE_ANALYSIS_COMPARE_ENTRY_MATCH_H_
 

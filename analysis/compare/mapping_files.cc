@@ -32,7 +32,7 @@ absl::StatusOr<MatchOptions> ReadMappings(FileSystem* file_system,
   // -cm, -am and -fm go together: each is about another part of a name.
   if (given > 1 && (files.layers.has_value() || IsGiven(files.data))) {
     return absl::InvalidArgumentError(
-        "-lm and -dm say by themselves what belongs together: give no other "
+        "-lm and -dm define the pairs: give no other "
         "mapping and no -fm");
   }
   MatchOptions options;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the mapping flags name, read: the options of a comparison. Used by the
-// command line and by Python. Pure functions.
+// Readers of the files that mapping flags name: the options of a comparison.
+// Used by the command line and by Python. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_MAPPING_FILES_H_
 #define RANKPROBE_ANALYSIS_COMPARE_MAPPING_FILES_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far the elements of two tensors are apart: numbers, or the reason why
+// Distance metrics of the elements of two tensors: numbers, or the reason why
 // there is none. FormatMetric() makes the text that tables, graphs and logs
 // show. The rules are in docs/analysis.md, "Metrics". Pure functions.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_METRICS_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all workbooks that are written here share: how one is opened, which texts
-// fit into a cell, how the library's faults are told. Plain functions.
+// Shared parts of all workbooks that are written here: how one is opened, which
+// texts fit into a cell, how the library's faults are told. Plain functions.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_WORKBOOK_H_
 #define RANKPROBE_ANALYSIS_COMPARE_WORKBOOK_H_
 

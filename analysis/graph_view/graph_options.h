@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `graph_visualize` is asked for and what it answers. Plain values.
+// Options and result of `graph_visualize`. Plain values.
 #ifndef RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_OPTIONS_H_
 #define RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_OPTIONS_H_
 

@@ -142,7 +142,7 @@ class Visualizer {
  private:
   absl::Status GoOn() const {
     return options_.cancelled && options_.cancelled()
-               ? absl::CancelledError("nobody waits for the graph any more")
+               ? absl::CancelledError("the caller has cancelled the graph")
                : absl::OkStatus();
   }
   absl::Status CheckOptions() const {

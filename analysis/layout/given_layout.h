@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a layout file says of the tensors of one run's ranks. Counts which of its
-// rules were of use; not thread-safe.
+// A layout file's statements about the tensors of one run's ranks. Counts which
+// of its rules were of use; not thread-safe.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_GIVEN_LAYOUT_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_GIVEN_LAYOUT_H_
 

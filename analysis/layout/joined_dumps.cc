@@ -23,7 +23,7 @@ absl::StatusOr<Steps> StepsOf(FileSystem* file_system,
   RP_ASSIGN_OR_RETURN(const DumpLayout layout, FindDumps(file_system, path));
   if (layout.debug) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": debug.json has no calls to put together"));
+        absl::StrCat(path, ": debug.json has no calls to assemble"));
   }
   Steps out;
   for (const DumpPlace& place : layout.places) {
@@ -128,7 +128,7 @@ absl::StatusOr<LayoutReport> JoinDumps(FileSystem* file_system,
       return absl::InvalidArgumentError(
           absl::StrCat(options.file->path,
                        ": both runs have one rank, whose tensors are "
-                       "whole"));
+                       "complete"));
     }
     for (const Side& side : sides) {
       if (side.given == nullptr) continue;

@@ -256,7 +256,7 @@ class StepJoiner {
         continue;
       }
       return absl::StrCat("its parts make ", SizesText(plan.shape),
-                          ", the whole is ", SizesText(note->global_shape));
+                          ", the full size is ", SizesText(note->global_shape));
     }
     return "";
   }
@@ -362,7 +362,7 @@ class StepJoiner {
     const bool mixed = own_.inside() && !parts[0].mesh.has_value();
     if (payloads_ && mixed && !alone_) {
       why =
-          "inside of experts tokens lie in an order of each run's own: "
+          "inside experts the order of tokens is each run's own: "
           "compared by statistics alone";
     } else if (payloads_ && data_name != nullptr && data_name->is_string()) {
       // Readers name a row by its file.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan makes of the parts: statistics by exact rules, bytes by
+// Executes a layout plan over the parts: statistics by exact rules, bytes by
 // concatenation and sums. Pure functions; bytes come from the caller.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_LAYOUT_EXECUTE_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_LAYOUT_EXECUTE_H_

@@ -50,8 +50,8 @@ int64_t Size(const YAML::Node& node, absl::string_view what) {
   int64_t value = 0;
   if (!node.IsScalar() || !absl::SimpleAtoi(node.Scalar(), &value) ||
       value < 1 || value > kMostRanks) {
-    Refuse(node, absl::StrCat(what, ": expected a whole number from 1 to ",
-                              kMostRanks));
+    Refuse(node,
+           absl::StrCat(what, ": expected an integer from 1 to ", kMostRanks));
   }
   return value;
 }

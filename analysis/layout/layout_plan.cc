@@ -303,7 +303,7 @@ class Planner {
     if (whole_ == nullptr && !SameValues(pieces)) {
       return Refused(
           "no placement is recorded, its ranks differ, and the other run has "
-          "nothing to tell copies from parts by");
+          "nothing that distinguishes copies from parts");
     }
     return OfOneShape(std::move(pieces), How::kCopies);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the tensors that several ranks recorded at one place of one call are put
-// together to the tensor that a run on one rank would have there. A plan is made
-// of shapes, placements and statistics alone; nothing is read. Pure functions.
+// Plan that assembles the tensors that several ranks recorded at one place of
+// one call into the tensor of a run on one rank. A plan is made of shapes,
+// placements and statistics alone; nothing is read. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_LAYOUT_PLAN_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_LAYOUT_PLAN_H_
 

@@ -293,7 +293,7 @@ TEST(LayoutPlanTest, PlainTensorsOfOneModelAreToldByTheOtherRunsShape) {
   EXPECT_THAT(Joined(heads, OneModel(2), &other),
               HasSubstr("does not add up to the other run's [1, 3]"));
   EXPECT_THAT(Joined(heads, OneModel(2)),
-              HasSubstr("nothing to tell copies from parts by"));
+              HasSubstr("nothing that distinguishes copies from parts"));
   const TensorPart same = Tensor(0, {1, 2}, {1, 2}).part;
   EXPECT_EQ(Joined(heads, OneModel(2), &same), "[1, 2] 3 4");
 }

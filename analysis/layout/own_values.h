@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks that share experts have of their own inside of them: numbers of
-// experts and of tokens, where tokens lie, and what is made of these. A layout may
-// hand its experts other arguments than a run on one rank does (weights of 1, which
-// it multiplies by later), so such a value has no partner there. Which values these
-// are is followed from call to call. One object a step; used on one thread.
+// Values that belong to one rank of several that share experts: numbers of
+// experts and of tokens, where tokens lie, and what is made of these. A layout
+// may hand its experts other arguments than a run on one rank does (weights of
+// 1, which it multiplies by later), so such a value has no partner there. Which
+// values these are is followed from call to call. One object a step; used on
+// one thread.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_OWN_VALUES_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_OWN_VALUES_H_
 

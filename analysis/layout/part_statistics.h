@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The statistics of a whole tensor out of those of its parts, which may be of
-// different sizes; what the parts do not say stays unset. Pure functions.
+// Statistics of a tensor from those of its parts, which may be of different
+// sizes; what the parts do not say stays unset. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_PART_STATISTICS_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_PART_STATISTICS_H_
 

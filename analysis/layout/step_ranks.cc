@@ -210,7 +210,8 @@ absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,
       return absl::InvalidArgumentError(absl::StrCat(
           dump->path(), ": holds ",
           dump->mode() == DumpMode::kMd5 ? "checksums" : "no values",
-          ", of which no whole tensor is put together; record task statistics "
+          ", from which no complete tensor can be assembled; record task "
+          "statistics "
           "or tensor"));
     }
     if (!out.dumps_.empty() && dump->mode() != out.dumps_[0]->mode()) {

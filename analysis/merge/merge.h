@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Merges the graphs of a run's ranks into one graph for each data parallel
 // replica, so that runs of different parallel layouts can be laid side by
-// side. docs/analysis.md, "Parallel layouts".
+// side. docs/layouts.md, "Parallel layouts".
 #ifndef RANKPROBE_ANALYSIS_MERGE_MERGE_H_
 #define RANKPROBE_ANALYSIS_MERGE_MERGE_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pipeline stages into one tree: docs/analysis.md, "Parallel layouts".
+// Pipeline stages into one tree: docs/layouts.md, "Parallel layouts".
 #ifndef RANKPROBE_ANALYSIS_MERGE_MERGE_STAGES_H_
 #define RANKPROBE_ANALYSIS_MERGE_MERGE_STAGES_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which values of a call differ between ranks that should have the same.
+// Finds values of a call that differ between ranks that should have the same.
 #ifndef RANKPROBE_ANALYSIS_MERGE_MERGE_TENSORS_H_
 #define RANKPROBE_ANALYSIS_MERGE_MERGE_TENSORS_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cells of a column are, as msprobe's reader (pandas) takes them: a
-// column of numbers alone is one of numbers, also where they stand as text; one
-// of True and False is one of truths; in any other each cell is what it is. A
+// Values of a column's cells as msprobe's reader (pandas) infers them: a column
+// of numbers alone is one of numbers, also where they stand as text; one of
+// True and False is one of truths; in any other each cell is what it is. A
 // merged table must say the same. Not thread-safe.
 #ifndef RANKPROBE_ANALYSIS_MERGE_RESULT_COLUMN_VALUES_H_
 #define RANKPROBE_ANALYSIS_MERGE_RESULT_COLUMN_VALUES_H_

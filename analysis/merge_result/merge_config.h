@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `merge_result` is told to merge: a YAML file `api: [..]`,
-// `compare_index: [..]`, and which rows an API means. Pure functions, and an
-// immutable object.
+// Configuration of `merge_result`: a YAML file `api: [..]`, `compare_index:
+// [..]`, and which rows an API means. Pure functions, and an immutable object.
 #ifndef RANKPROBE_ANALYSIS_MERGE_RESULT_MERGE_CONFIG_H_
 #define RANKPROBE_ANALYSIS_MERGE_RESULT_MERGE_CONFIG_H_
 

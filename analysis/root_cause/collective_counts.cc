@@ -31,7 +31,7 @@ std::vector<std::string> CollectivesOfOneSide(int64_t rank,
         "rank ", rank, " calls ", operation, " ", count.first, " times, and ",
         count.second,
         " times in the reference: calls pair by their number, so those behind "
-        "the one that is missing are laid beside others"));
+        "the missing one are compared with other calls"));
   }
   return notes;
 }

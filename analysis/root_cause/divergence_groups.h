@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the first differences of each rank and step are answers of their own.
-// A pure function.
+// Groups the first differences of ranks and steps into separate answers. A pure
+// function.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_DIVERGENCE_GROUPS_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_DIVERGENCE_GROUPS_H_
 

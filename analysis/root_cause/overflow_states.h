@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which calls of a rank made or were given NaN and infinities that nobody meant
+// Finds calls of a rank that made or received unintended NaN and infinities
 // (common/records/non_finite.h). Pure functions of a dump.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_OVERFLOW_STATES_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_OVERFLOW_STATES_H_

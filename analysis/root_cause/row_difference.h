@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far two values of a dump are apart, and how far rounding alone may take
-// them (docs/analysis.md, "Tolerances"). Pure functions.
+// Difference of two values of a dump, and the difference that rounding alone
+// allows (docs/analysis.md, "Tolerances"). Pure functions.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_ROW_DIFFERENCE_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_ROW_DIFFERENCE_H_
 

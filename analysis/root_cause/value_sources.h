@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which values a rank's recorded calls have seen so far, by their statistics: an
-// input that is none of them was made by a call that is not recorded. A view or a
-// transposed tensor has the statistics of what it shows. One dump at a time.
+// Values that a rank's recorded calls have seen so far, by their statistics: an
+// input that is none of them was made by a call that is not recorded. A view or
+// a transposed tensor has the statistics of what it shows. One dump at a time.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_VALUE_SOURCES_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_VALUE_SOURCES_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a row of a dump holds, on one line. Pure functions.
+// A row of a dump as one line of text. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_VALUES_TEXT_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_VALUES_TEXT_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a run said of themselves, wherever it was read from; inside
-// of this room. Plain values.
+// Run cards of the ranks of a run, from any source; inside of this room. Plain
+// values.
 #ifndef RANKPROBE_ANALYSIS_RUN_CARD_CARDS_H_
 #define RANKPROBE_ANALYSIS_RUN_CARD_CARDS_H_
 

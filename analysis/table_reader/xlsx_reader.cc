@@ -147,7 +147,7 @@ absl::Status ReadXlsx(const RandomAccessFile& file, uint64_t file_size,
   for (size_t i = 0; i < sheets.ids.size(); ++i) {
     const auto part = relations.parts.find(sheets.ids[i]);
     if (part == relations.parts.end()) {
-      return absl::InvalidArgumentError("has a sheet that lies nowhere");
+      return absl::InvalidArgumentError("has a sheet without a file");
     }
     absl::Status from_row;
     SheetParser parser(

@@ -27,8 +27,8 @@ void AddAlignFlags(CLI::App* verb, AlignFlags* flags) {
 void PrintAligned(std::FILE* out, const analysis::AlignReport& report) {
   if (report.steps.empty()) return;
   Print(out,
-        "Request %s: tokens %d to %d, %d steps, %d rows laid beside the "
-        "reference; %d rows of no rule\n",
+        "Request %s: tokens %d to %d, %d steps, %d rows aligned with the "
+        "reference; %d rows without a rule\n",
         report.request, report.steps.front().begin, report.steps.back().end - 1,
         report.steps.size(), report.rows, report.without_rule);
   if (report.left_out == 0) return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two dumps laid beside one another by rules (--rules), in a temporary
-// directory that goes with the object. Not thread-safe.
+// Two dumps aligned by rules (--rules), in a temporary directory that is
+// removed with the object. Not thread-safe.
 #ifndef RANKPROBE_CLI_CLIENT_ALIGNED_DUMPS_H_
 #define RANKPROBE_CLI_CLIENT_ALIGNED_DUMPS_H_
 

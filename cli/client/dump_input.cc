@@ -96,7 +96,7 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
     }
     done_came = done_came || event.has_done();
     written = wanted.cancelled && wanted.cancelled()
-                  ? absl::CancelledError("nobody waits for it any more")
+                  ? absl::CancelledError("the caller has cancelled it")
                   : files->OnEvent(event);
   }
   // Finish would wait for a stream that nobody reads any more. It says then

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two runs of different layouts as dumps of one rank each (--layout), in a
-// temporary directory that goes with the object. Not thread-safe.
+// temporary directory that is removed with the object. Not thread-safe.
 #ifndef RANKPROBE_CLI_CLIENT_JOINED_RUNS_H_
 #define RANKPROBE_CLI_CLIENT_JOINED_RUNS_H_
 

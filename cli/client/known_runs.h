@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runs that there are, for whoever names one that is not. Stateless.
+// List of the existing runs, for the error about a run that does not exist.
+// Stateless.
 #ifndef RANKPROBE_CLI_CLIENT_KNOWN_RUNS_H_
 #define RANKPROBE_CLI_CLIENT_KNOWN_RUNS_H_
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The findings of a run in the archive, as `scan` and `diagnose` tell them: asks
-// for the norms of its values, and for what decides whether a finding is one
-// (largest values, means, groups of ranks). Blocking calls to the collector.
+// The findings of a run in the archive, as `scan` and `diagnose` print them:
+// asks for the norms of its values, and for what decides whether a finding is
+// one (largest values, means, groups of ranks). Blocking calls to the
+// collector.
 #ifndef RANKPROBE_CLI_CLIENT_RUN_SCAN_H_
 #define RANKPROBE_CLI_CLIENT_RUN_SCAN_H_
 

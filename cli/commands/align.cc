@@ -69,7 +69,8 @@ void RegisterAlignCommand(CLI::App* app, Globals* globals,
                           ParsedCommand* command) {
   CLI::App* const verb = app->add_subcommand(
       "align",
-      "lay a dump beside a reference of another program (vLLM, transformers)");
+      "align a dump with a reference of another program (vLLM, "
+      "transformers)");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<AlignVerbFlags>();
   AddTarget(verb, &flags->target, "the dump in question")->required();

@@ -178,12 +178,14 @@ void RegisterArchiveCommands(CLI::App* app, Globals* globals,
   });
 
   CLI::App* const remove =
-      app->add_subcommand("delete", "delete a run, or steps of it, for good");
+      app->add_subcommand("delete", "delete a run, or steps of it");
   AddGlobals(remove, globals);
   auto run = std::make_shared<std::string>();
   auto steps = std::make_shared<std::string>();
   remove->add_option("--run", *run, "the run")->required();
-  remove->add_option("--steps", *steps, "like 0,4-6; the whole run if left out")
+  remove
+      ->add_option("--steps", *steps,
+                   "like 0,4-6; all steps of the run if left out")
       ->check(WhyNoRanges);
   remove->callback([command, run, steps] {
     command->run = [run, steps](const Globals& g, int*) {
@@ -193,8 +195,8 @@ void RegisterArchiveCommands(CLI::App* app, Globals* globals,
 
   CLI::App* const reindex = app->add_subcommand(
       "reindex",
-      "have the steps of a run rolled up that are not, so that query, scan "
-      "and tables are fast");
+      "roll up the steps of a run that are not yet, which makes query, "
+      "scan and tables fast");
   AddGlobals(reindex, globals);
   auto reindexed = std::make_shared<std::string>();
   reindex->add_option("--run", *reindexed, "the run")->required();
@@ -205,7 +207,7 @@ void RegisterArchiveCommands(CLI::App* app, Globals* globals,
   });
 
   CLI::App* const backup = app->add_subcommand(
-      "backup", "a consistent copy of the archive, while it is in use");
+      "backup", "make a consistent copy of the archive, while it is in use");
   AddGlobals(backup, globals);
   auto directory = std::make_shared<std::string>();
   auto copy = std::make_shared<bool>(false);

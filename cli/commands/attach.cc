@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// run: a training job with the agent in it. Python does it (rankprobe.run), so
-// the program becomes that one and keeps its process, terminal and signals.
+// run and doctor: a training job with the agent in it, and checks of the
+// environment. Python does both, so the program becomes that one and keeps its
+// process, terminal and signals.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -15,11 +16,12 @@
 
 namespace rankprobe {
 
-absl::Status Attach(const std::vector<std::string>& arguments) {
+absl::Status BecomePython(const std::string& verb,
+                          const std::vector<std::string>& arguments) {
   const char* const chosen = std::getenv("RANKPROBE_PYTHON");
   std::vector<std::string> words = {
       chosen == nullptr || *chosen == '\0' ? "python3" : chosen, "-m",
-      "rankprobe.run"};
+      absl::StrCat("rankprobe.", verb)};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   pointers.reserve(words.size() + 1);
@@ -27,8 +29,8 @@ absl::Status Attach(const std::vector<std::string>& arguments) {
   pointers.push_back(nullptr);
   ::execvp(pointers[0], pointers.data());
   return absl::InvalidArgumentError(
-      absl::StrCat(words[0], ": ", std::strerror(errno),
-                   " (run needs Python with the rankprobe package; "
+      absl::StrCat(words[0], ": ", std::strerror(errno), " (", verb,
+                   " needs Python with the rankprobe package; "
                    "RANKPROBE_PYTHON names it)"));
 }
 
@@ -40,14 +42,29 @@ void RegisterAttachCommand(CLI::App* app, ParsedCommand* command) {
       "on.\nOptions before --: --collector HOST:PORT, --run NAME, --config "
       "FILE, --on,\n--monitor, --every STEPS, --on-collector-missing "
       "fail|spool|ignore, --as-msprobe.");
-  // Here for the help. main() calls Attach itself: CLI11 would take the "--"
-  // and part of what stands around it.
+  // Here for the help. main() calls BecomePython itself: CLI11 would take the
+  // "--" and part of what stands around it.
   run->prefix_command();
   run->callback([command] {
     command->run = [](const Globals&, int*) {
       return absl::InvalidArgumentError(
           "run comes first; its options stand behind it: rankprobe run "
           "--collector HOST:PORT -- COMMAND");
+    };
+  });
+  CLI::App* const doctor = app->add_subcommand(
+      "doctor",
+      "check this environment, and say what would be recorded\n"
+      "Package, PyTorch, device, config.json, dump_path, collector, ports, "
+      "shared memory,\nlimits and variables; of each fault the way out. Exit "
+      "code 1: there is a fault.\nOptions: --collector HOST:PORT, --config "
+      "FILE, --dump-path DIR, --json.");
+  doctor->prefix_command();
+  doctor->callback([command] {
+    command->run = [](const Globals&, int*) {
+      return absl::InvalidArgumentError(
+          "doctor comes first; its options follow it: rankprobe doctor "
+          "--collector HOST:PORT");
     };
   });
 }

@@ -295,7 +295,7 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
 void RegisterCompareCommand(CLI::App* app, Globals* globals,
                             ParsedCommand* command) {
   CLI::App* const verb = app->add_subcommand(
-      "compare", "a table of two dumps, value by value (csv or xlsx)");
+      "compare", "write a table of two dumps, value by value (csv or xlsx)");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<CompareFlags>();
   AddTarget(verb, &flags->target,

@@ -104,8 +104,9 @@ void RegisterConfigCheckCommand(CLI::App* app, Globals* globals,
                                 ParsedCommand* command) {
   CLI::App* const check = app->add_subcommand(
       "config_check",
-      "whether two dumps are of the same experiment: weights, batches, random "
-      "states, settings, versions");
+
+      "say whether two dumps are of the same experiment: weights, "
+      "batches, random states, settings, versions");
   AddGlobals(check, globals);
   auto flags = std::make_shared<ConfigCheckFlags>();
   AddTarget(check, &flags->target,

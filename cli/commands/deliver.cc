@@ -71,8 +71,8 @@ void RegisterDeliverCommand(CLI::App* app, Globals* globals,
                             ParsedCommand* command) {
   CLI::App* const deliver = app->add_subcommand(
       "deliver",
-      "send the collector what processes that were killed had kept in a spool "
-      "directory");
+      "send the collector the records that killed processes left in a "
+      "spool directory");
   AddGlobals(deliver, globals);
   auto directory = std::make_shared<std::string>();
   deliver

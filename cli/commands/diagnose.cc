@@ -309,9 +309,9 @@ class Diagnosis {
       if (static_cast<size_t>(report_.findings_size()) > before) break;
     }
     if (static_cast<size_t>(report_.findings_size()) == before) {
-      Healthy(absl::StrCat("no call of ", steps.size(),
-                           steps.size() == 1 ? " step" : " steps",
-                           " makes a NaN or an infinity that goes on"));
+      Healthy(absl::StrCat(
+          "no call of ", steps.size(), steps.size() == 1 ? " step" : " steps",
+          " makes a NaN or an infinity that later calls receive"));
     }
     return layout.Ranks().size() > 1 ? LookAtReplicas(path) : absl::OkStatus();
   }
@@ -351,10 +351,10 @@ class Diagnosis {
     if (d.is_argument) return "an argument that the code gives";
     if (d.from_outside) return "it came in from outside";
     if (d.inputs_infinite > 0) {
-      return absl::StrCat(
-          "its inputs match, but for ", d.inputs_infinite,
-          d.inputs_infinite == 1 ? " that holds" : " that hold",
-          " an infinity (a mask), which statistics do not tell from another");
+      return absl::StrCat("its inputs match, but for ", d.inputs_infinite,
+                          d.inputs_infinite == 1 ? " that holds" : " that hold",
+                          " an infinity (a mask), which statistics do not "
+                          "distinguish from another");
     }
     return "its inputs match";
   }
@@ -434,17 +434,18 @@ void RegisterDiagnoseCommand(CLI::App* app, Globals* globals,
                              ParsedCommand* command) {
   CLI::App* const verb = app->add_subcommand(
       "diagnose",
-      "one ranked answer: what went wrong first, where, how sure, and what was "
-      "not recorded");
+
+      "give one ranked answer: what went wrong first, where, how sure, "
+      "and what was not recorded");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<DiagnoseFlags>();
   AddInput(verb, "input", &flags->input,
            "run:NAME, run:NAME@STEP, or a step or dump directory")
       ->required();
   verb->add_option("--reference,reference", flags->reference,
-                   "a run or dump that is sound, to lay beside it");
+                   "a sound run or dump to compare with");
   verb->add_option("--limit", flags->limit,
-                   "at most so many findings; 0: all; default 5")
+                   "maximum number of findings; 0: all; default 5")
       ->check(CLI::NonNegativeNumber);
   AddForce(verb, &flags->force);
   verb->callback([command, flags] {

@@ -41,12 +41,12 @@ absl::Status ExportTable(const Globals& globals, const ExportFlags& flags,
       flags.resume || !flags.request.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--format ", flags.format,
-                     " goes to -o; --request, --server-dir, --tar, --link "
+                     " writes to -o; --request, --server-dir, --tar, --link "
                      "and --resume are of msprobe"));
   }
   if (!flags.payloads.empty() && flags.format != kBoardFormat) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--payloads goes with --format ", kBoardFormat));
+        absl::StrCat("--payloads requires --format ", kBoardFormat));
   }
   ValueExport wanted;
   wanted.format = flags.format;
@@ -82,14 +82,15 @@ void SayWhatElse(const v1::ExportDone& done) {
   if (done.whole_batch_steps() > 0) {
     Print(stderr,
           "in %d of %d steps with request %s the statistics are those of the "
-          "whole batch: record its rows (rankprobe enable --request), or "
+          "complete batch: record its rows (rankprobe enable --request), or "
           "tensors\n",
           done.whole_batch_steps(), done.request_steps(),
           VisibleText(done.request()));
   }
   if (done.whole_batch_tensors() > 0) {
     Print(stderr,
-          "%d tensors are those of the whole batch: their bytes are not in the "
+          "%d tensors are those of the complete batch: their bytes are not in "
+          "the "
           "archive\n",
           done.whole_batch_tensors());
   }
@@ -103,7 +104,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
       !flags.payloads.empty()) {
     return absl::InvalidArgumentError(
         "--match, --of and --payloads are of another --format; a dump is "
-        "whole");
+        "complete");
   }
   if (int{flags.output.empty()} + int{flags.server_directory.empty()} +
           int{flags.tar.empty()} !=
@@ -192,7 +193,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
                            (written.ok() && (absl::IsUnavailable(status) ||
                                              reader.WasDamaged())))) {
     files->Keep();
-    Print(stderr, "what came so far is kept: --resume continues\n");
+    Print(stderr, "what was received is kept: --resume continues\n");
   }
   RP_RETURN_IF_ERROR(written);
   RP_RETURN_IF_ERROR(status);

@@ -28,7 +28,7 @@ class ValueOutput {
     if (wanted.format == kColumnsFormat) {
       if (wanted.output != "-")
         return absl::InvalidArgumentError(
-            "--format columns goes to standard output: -o -");
+            "--format columns writes to standard output: -o -");
       if (::isatty(STDOUT_FILENO) != 0)
         return absl::InvalidArgumentError("columns do not go to a terminal");
       return ValueOutput(nullptr);
@@ -146,7 +146,7 @@ absl::Status ExportValues(const Globals& globals, const ValueExport& wanted,
         end->rank_steps());
   if (holes > 0) {
     Print(out,
-          "%d rank-steps are not whole, %d were deleted: rankprobe ledger\n",
+          "%d rank-steps are incomplete, %d were deleted: rankprobe ledger\n",
           end->incomplete_rank_steps(), end->deleted_rank_steps());
   }
   return absl::OkStatus();

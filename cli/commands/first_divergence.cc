@@ -275,10 +275,9 @@ void PrintCaptured(const Captured& captured) {
   if (captured.report.has_value()) {
     PrintDivergence(*captured.report);
   } else {
-    Print(
-        stdout,
-        "The reference side is no run in progress, so there is nothing to lay "
-        "beside it.\n");
+    Print(stdout,
+          "The reference side is no run in progress, so there is nothing to "
+          "compare with.\n");
   }
 }
 
@@ -344,7 +343,8 @@ void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
                                     ParsedCommand* command) {
   CLI::App* const divergence = app->add_subcommand(
       "first-divergence",
-      "the first calls whose outputs differ while their inputs match");
+
+      "find the first calls whose outputs differ while their inputs match");
   AddGlobals(divergence, globals);
   auto flags = std::make_shared<DivergenceFlags>();
   AddTarget(divergence, &flags->target, "the dump in question")->required();

@@ -138,7 +138,7 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
         "--layout is for two runs: give --golden_path (-gp)");
   }
   // msprobe falls back to a database where there is nothing merged
-  // (docs/analysis.md, "Parallel layouts").
+  // (docs/layouts.md, "Parallel layouts").
   options.merged_as_dump = flags.file_type == "json";
   if (options.merged_as_dump &&
       (!options.target_layout.has_value() || !flags.reference.empty())) {
@@ -239,7 +239,8 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
 void RegisterGraphCommand(CLI::App* app, Globals* globals,
                           ParsedCommand* command) {
   CLI::App* const verb = app->add_subcommand(
-      "graph_visualize", "the graph database of one dump, or of two compared");
+      "graph_visualize",
+      "write the graph database of one dump, or of two compared");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<GraphFlags>();
   AddTarget(verb, &flags->target,

@@ -63,7 +63,7 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
     }
     const std::string rank = LedgerRank(ledger);
     table.Add(
-        // Frames that were refused have step -1 (docs/formats.md, "Wire").
+        // Frames that were refused have step -1 (docs/wire.md, "Wire").
         {ledger.step() < 0 ? "-" : absl::StrCat(ledger.step()), rank,
          StateText(ledger.state()), absl::StrCat(ledger.stored_records()),
          CountText(ledger.has_expected_records(), ledger.expected_records()),
@@ -100,7 +100,7 @@ void RegisterLedgerCommand(CLI::App* app, Globals* globals,
                            ParsedCommand* command) {
   CLI::App* const verb = app->add_subcommand(
       "ledger",
-      "what became of every record and payload: stored, left out or lost");
+      "account for every record and payload: stored, left out or lost");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<LedgerFlags>();
   verb->add_option("--run", flags->run, "the run")->required();

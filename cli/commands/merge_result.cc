@@ -83,8 +83,8 @@ void RegisterMergeResultCommand(CLI::App* app, Globals* globals,
                                 ParsedCommand* command) {
   CLI::App* const verb = app->add_subcommand(
       "merge_result",
-      "compare tables of many ranks as one workbook: a sheet an index, a "
-      "column a rank");
+      "merge the compare tables of many ranks into one workbook: a sheet "
+      "for each index, a column for each rank");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<MergeFlags>();
   verb->add_option("-i,--input_dir,tables", flags->input,

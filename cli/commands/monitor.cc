@@ -368,7 +368,8 @@ void AddRun(CLI::App* verb, Flags* run) {
 
 void AddTriggers(CLI::App* app, Globals* globals, ParsedCommand* command) {
   CLI::App* const triggers = app->add_subcommand(
-      "triggers", "flight recorder, triggers and budgets of a run");
+      "triggers",
+      "read or replace flight recorder, triggers and budgets of a run");
   triggers->require_subcommand(1);
   CLI::App* const set = triggers->add_subcommand("set", "replace them");
   CLI::App* const get = triggers->add_subcommand("get", "print them");
@@ -401,7 +402,7 @@ void AddTriggers(CLI::App* app, Globals* globals, ParsedCommand* command) {
 void RegisterMonitorCommands(CLI::App* app, Globals* globals,
                              ParsedCommand* command) {
   CLI::App* const explain = app->add_subcommand(
-      "explain", "why calls are, will be or would be recorded or not");
+      "explain", "say why calls are, will be or would be recorded or not");
   AddGlobals(explain, globals);
   auto question = std::make_shared<ExplainFlags>();
   AddRun(explain, &question->run);
@@ -424,12 +425,12 @@ void RegisterMonitorCommands(CLI::App* app, Globals* globals,
   });
 
   CLI::App* const events = app->add_subcommand(
-      "events", "what happened: triggers, budgets, comings and goings");
+      "events", "list past events: triggers, budgets, connections, errors");
   AddGlobals(events, globals);
   auto run = std::make_shared<std::string>();
   auto limit = std::make_shared<uint32_t>(100);
   events->add_option("--run", *run, "only this run");
-  events->add_option("--limit", *limit, "the newest so many (100)")
+  events->add_option("--limit", *limit, "number of newest events (100)")
       ->check(IntegerWithin(1, 10000));
   events->callback([command, run, limit] {
     command->run = [run, limit](const Globals& g, int*) {
@@ -438,17 +439,17 @@ void RegisterMonitorCommands(CLI::App* app, Globals* globals,
   });
 
   auto flags = std::make_shared<WatchFlags>();
-  CLI::App* const watch =
-      app->add_subcommand("watch", "events as they come; --json for programs");
-  CLI::App* const top =
-      app->add_subcommand("top", "ranks, steps, rates, lag and events, live");
+  CLI::App* const watch = app->add_subcommand(
+      "watch", "print events as they arrive; --json for programs");
+  CLI::App* const top = app->add_subcommand(
+      "top", "show ranks, steps, rates, lag and events, live");
   for (CLI::App* const verb : {watch, top}) {
     AddGlobals(verb, globals);
     verb->add_option("--run", flags->run, "only this run");
     verb->add_option("--interval", flags->interval_seconds, "seconds (1)")
         ->check(NumberWithin(0.1, 3600.0));
     verb->add_option("--rounds", flags->rounds,
-                     "end after so many; 0: when interrupted")
+                     "number of rounds; 0: until interrupted")
         ->check(IntegerWithin(0, std::numeric_limits<int>::max()));
   }
   watch->callback([command, flags] {
@@ -467,7 +468,7 @@ void RegisterMonitorCommands(CLI::App* app, Globals* globals,
   AddTriggers(app, globals, command);
 
   CLI::App* const flight = app->add_subcommand(
-      "flight", "put into the archive what flight recorders hold");
+      "flight", "write the contents of the flight recorders to the archive");
   AddGlobals(flight, globals);
   auto flight_run = std::make_shared<std::string>();
   auto ranks = std::make_shared<std::string>();

@@ -92,8 +92,7 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
   Print(stdout, "No overflow was found in what was recorded.\n");
   if (findings.ended.empty()) return absl::OkStatus();
   Print(stdout,
-        "Made and taken out again within the step, no fault if that is "
-        "meant:\n");
+        "Made and removed again within the step, no fault if intended:\n");
   for (const analysis::OverflowOrigin& origin : findings.ended)
     PrintOrigin(origin);
   return absl::OkStatus();
@@ -105,7 +104,7 @@ void RegisterOverflowCheckCommand(CLI::App* app, Globals* globals,
                                   ParsedCommand* command) {
   CLI::App* const overflow = app->add_subcommand(
       "overflow_check",
-      "where the first NaN or infinity came from, over ranks");
+      "find the call that made the first NaN or infinity, over all ranks");
   AddGlobals(overflow, globals);
   auto overflow_flags = std::make_shared<OverflowFlags>();
   AddInput(overflow, "step", &overflow_flags->input,

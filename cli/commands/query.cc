@@ -220,16 +220,16 @@ void RegisterQueryCommand(CLI::App* app, Globals* globals,
                           ParsedCommand* command) {
   CLI::App* const verb = app->add_subcommand(
       "query",
-      "one statistic over the steps of a run: by tensor, call, module "
-      "or rank");
+
+      "print one statistic over the steps of a run: by tensor, call, "
+      "module or rank");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<QueryFlags>();
   verb->add_option("--run", flags->run, "the run")->required();
   verb->add_option("match", flags->match,
                    "names: a part of them, or a pattern with * and ?; all if "
                    "left out");
-  verb->add_option("--rows", flags->rows,
-                   "what a row stands for; default value")
+  verb->add_option("--rows", flags->rows, "what a row is; default value")
       ->transform(CLI::CheckedTransformer(
           std::vector<std::pair<std::string, v1::GridRows>>{
               {"value", v1::GRID_ROWS_VALUE},
@@ -242,7 +242,7 @@ void RegisterQueryCommand(CLI::App* app, Globals* globals,
       "an extra one that was recorded");
   CLI::Option* const reduce =
       verb->add_option("--reduce", flags->reduce,
-                       "which of several numbers stands in a cell; default max")
+                       "how several numbers of a cell are reduced; default max")
           ->transform(CLI::CheckedTransformer(
               std::vector<std::pair<std::string, v1::GridReducer>>{
                   {"max", v1::GRID_REDUCER_MAX},
@@ -266,7 +266,7 @@ void RegisterQueryCommand(CLI::App* app, Globals* globals,
           ->check(WhyNoRanges);
   verb->add_option(
       "--limit", flags->limit,
-      "at most so many rows; 0: all; default 50 in a table, all in csv "
+      "maximum number of rows; 0: all; default 50 in a table, all in csv "
       "and JSON");
   CLI::Option* const heat =
       verb->add_flag("--heat", flags->heat,

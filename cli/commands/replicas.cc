@@ -90,7 +90,9 @@ absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
 void RegisterReplicasCommand(CLI::App* app, Globals* globals,
                              ParsedCommand* command) {
   CLI::App* const replicas = app->add_subcommand(
-      "replicas", "what should be equal across the ranks of a dump and is not");
+      "replicas",
+      "find values that should be equal across the ranks of a dump and "
+      "are not");
   AddGlobals(replicas, globals);
   auto replica_flags = std::make_shared<ReplicaFlags>();
   AddInput(replicas, "dump", &replica_flags->dump, "a step or dump directory")

@@ -98,8 +98,8 @@ void PrintDisk(const v1::DiskState& disk) {
   Print(stdout, "the disk of %s is %d %% full: %s", whose, disk.used_percent(),
         std::string(taken));
   if (disk.refused_payloads() > 0) {
-    Print(stdout, "; %d tensors (%s) came and were refused",
-          disk.refused_payloads(), HumanBytes(disk.refused_payload_bytes()));
+    Print(stdout, "; %d tensors (%s) were refused", disk.refused_payloads(),
+          HumanBytes(disk.refused_payload_bytes()));
   }
   Print(stdout, "\n");
 }
@@ -119,7 +119,7 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
     PrintJson(ToJson(response));
     return absl::OkStatus();
   }
-  Table table({"RUN", "RANK", "HOST", "PID", "STATE", "STEP", "EPOCH", "DUMP",
+  Table table({"RUN", "RANK", "HOST", "PID", "STATE", "STEP", "PLAN", "DUMP",
                "BYTES", "PENDING", "LAG", "LOST", "SILENT"});
   for (const v1::AgentInfo& agent : response.agents()) {
     table.Add({agent.identity().run(), RankText(agent.identity()),
@@ -198,7 +198,8 @@ absl::Status Steps(const Globals& globals, const std::string& run) {
 
 void RegisterRunCommands(CLI::App* app, Globals* globals,
                          ParsedCommand* command) {
-  CLI::App* const runs = app->add_subcommand("runs", "the runs in the archive");
+  CLI::App* const runs =
+      app->add_subcommand("runs", "list the runs in the archive");
   AddGlobals(runs, globals);
   runs->callback([command] {
     command->run = [](const Globals& g, int* exit_code) {
@@ -207,7 +208,7 @@ void RegisterRunCommands(CLI::App* app, Globals* globals,
   });
 
   CLI::App* const status = app->add_subcommand(
-      "status", "the ranks: who, where, which step, dumping or not");
+      "status", "list the ranks: host, step, recording or not, lag");
   AddGlobals(status, globals);
   auto run = std::make_shared<std::string>();
   auto steps = std::make_shared<bool>(false);

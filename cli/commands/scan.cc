@@ -98,7 +98,7 @@ void PrintFindings(const ScanFlags& flags, const analysis::ScanInput& input,
   if (input.steps.size() < 2 * analysis::ScanOptions().least) {
     Print(stdout,
           "few steps: a course is known from %d on, task monitor records it "
-          "over a whole training\n",
+          "throughout a training\n",
           analysis::ScanOptions().least + 1);
   }
   if (found.empty()) return;
@@ -155,8 +155,8 @@ void RegisterScanCommand(CLI::App* app, Globals* globals,
                          ParsedCommand* command) {
   CLI::App* const verb = app->add_subcommand(
       "scan",
-      "where a run first went wrong: what is not finite, moves far off its "
-      "course, vanishes, or parts between ranks");
+      "find where a run first went wrong: values that are not finite, "
+      "move far off their course, vanish, or differ between ranks");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<ScanFlags>();
   verb->add_option("--run", flags->run, "the run")->required();
@@ -176,8 +176,9 @@ void RegisterScanCommand(CLI::App* app, Globals* globals,
   verb->add_option("--factor", flags->factor,
                    "a move is at least this much; default 4")
       ->check(CLI::Range(1.0, 1e30));
-  verb->add_option("--limit", flags->limit,
-                   "at most so many findings in the table; 0: all; default 20");
+  verb->add_option(
+      "--limit", flags->limit,
+      "maximum number of findings in the table; 0: all; default 20");
   verb->callback([command, flags] {
     command->run = [flags](const Globals& g, int* code) {
       return Scan(g, *flags, code);

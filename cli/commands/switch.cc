@@ -275,13 +275,13 @@ void AddSwitchFlags(CLI::App* verb, SwitchFlags* flags) {
 void RegisterSwitchCommands(CLI::App* app, Globals* globals,
                             ParsedCommand* command) {
   CLI::App* const enable = app->add_subcommand(
-      "enable", "dumping on, on the same step on all chosen ranks");
+      "enable", "switch recording on, on the same step of all chosen ranks");
   AddGlobals(enable, globals);
   auto on = std::make_shared<SwitchFlags>();
   AddSwitchFlags(enable, on.get());
   enable
       ->add_option("--for-steps", on->for_steps,
-                   "off again after so many steps")
+                   "number of steps; then off again")
       ->check(IntegerWithin(1, kLargestStep));
   enable->add_option("--config", on->config, "config.json to use from now on");
   CLI::Option* const one =
@@ -302,7 +302,8 @@ void RegisterSwitchCommands(CLI::App* app, Globals* globals,
     };
   });
 
-  CLI::App* const disable = app->add_subcommand("disable", "dumping off");
+  CLI::App* const disable =
+      app->add_subcommand("disable", "switch recording off");
   AddGlobals(disable, globals);
   auto off = std::make_shared<SwitchFlags>();
   AddSwitchFlags(disable, off.get());
@@ -312,7 +313,8 @@ void RegisterSwitchCommands(CLI::App* app, Globals* globals,
     };
   });
 
-  CLI::App* const config = app->add_subcommand("config", "a run's config.json");
+  CLI::App* const config =
+      app->add_subcommand("config", "read or replace a run's config.json");
   config->require_subcommand(1);
   CLI::App* const get = config->add_subcommand("get", "print it");
   AddGlobals(get, globals);

@@ -216,8 +216,8 @@ void RegisterViewCommand(CLI::App* app, Globals* globals,
                          ParsedCommand* command) {
   CLI::App* const verb = app->add_subcommand(
       "view",
-      "the archive, and graphs and dumps on disk, in a browser: runs, ranks, "
-      "steps, values, switches (for many at once: rankprobed --web-listen)");
+      "serve the archive, graphs and dumps to a browser: runs, ranks, "
+      "steps, values, switches (for a team: rankprobed --web-listen)");
   AddGlobals(verb, globals);
   auto flags = std::make_shared<ViewFlags>();
   verb->add_option("--port", flags->port,

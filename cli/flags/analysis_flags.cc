@@ -106,7 +106,7 @@ CLI::Option* AddLayerMapping(CLI::App* verb, std::string* file) {
 void AddApiMapping(CLI::App* verb, std::string* file) {
   verb->add_option("--api_mapping", *file,
                    "-am: yaml of API names, target: reference; \"mindspore\": "
-                   "the table that comes along");
+                   "the built-in table");
 }
 
 absl::StatusOr<analysis::MatchOptions> ReadMappingFiles(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the analysis verbs share: msprobe's flag spellings, output places,
-// progress. Used by main and the verbs, on one thread.
+// Flags shared by the analysis commands: msprobe's flag spellings, output
+// places, progress. Used by main and the verbs, on one thread.
 #ifndef RANKPROBE_CLI_FLAGS_ANALYSIS_FLAGS_H_
 #define RANKPROBE_CLI_FLAGS_ANALYSIS_FLAGS_H_
 

@@ -30,8 +30,8 @@ std::function<std::string(const std::string&)> IntegerWithin(int64_t min,
     if (digits && absl::SimpleAtoi(text, &value) && value >= min &&
         value <= max)
       return "";
-    return absl::StrCat("\"", text, "\" is not a whole number from ", min,
-                        " to ", max);
+    return absl::StrCat("\"", text, "\" is not an integer from ", min, " to ",
+                        max);
   };
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `diagnose` prints for people.
+// Text of `diagnose` for people.
 #ifndef RANKPROBE_CLI_OUTPUT_DIAGNOSIS_TEXT_H_
 #define RANKPROBE_CLI_OUTPUT_DIAGNOSIS_TEXT_H_
 

@@ -35,7 +35,7 @@ bool IsSafeRelativePath(absl::string_view path) {
 absl::Status CheckWhole(bool done_came) {
   if (done_came) return absl::OkStatus();
   return absl::DataLossError(
-      "the collector's answer ended before the export was whole");
+      "the collector's answer ended before the export was complete");
 }
 
 absl::StatusOr<std::unique_ptr<ExportFiles>> ExportFiles::Open(

@@ -36,7 +36,7 @@ bool IsWhole(const v1::GridHead& head) {
 std::string NotWholeText(const v1::GridHead& head) {
   if (IsWhole(head)) return "";
   return absl::StrCat("of ", head.rank_steps(), " rank-steps ",
-                      head.incomplete_rank_steps(), " are not whole, ",
+                      head.incomplete_rank_steps(), " are incomplete, ",
                       head.deleted_rank_steps(),
                       " more were deleted: rankprobe ledger\n");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What run cards say, for the terminal. Functions without state.
+// Text of run cards for the terminal. Functions without state.
 #ifndef RANKPROBE_CLI_OUTPUT_RUN_CARD_TEXT_H_
 #define RANKPROBE_CLI_OUTPUT_RUN_CARD_TEXT_H_
 

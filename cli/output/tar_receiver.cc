@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<TarFiles>> TarFiles::Open(
           absl::StrCat(name, ": ", std::strerror(error),
                        error == EEXIST  ? " (of an export that was killed? "
                                           "remove it)"
-                       : error == ENXIO ? " (nobody reads it: start the "
+                       : error == ENXIO ? " (it has no reader: start the "
                                           "reader first, or use --tar - |)"
                                         : "");
       if (utf8 != nullptr) ::freelocale(utf8);
@@ -187,7 +187,7 @@ absl::Status TarFiles::OnEvent(const v1::ExportEvent& event) {
     case v1::ExportEvent::kFileAbort:
       return absl::DataLossError(absl::StrCat(
           "the archive cannot give all bytes of ", file_,
-          "; an export with -o goes on without that file and lists it"));
+          "; an export with -o continues without that file and lists it"));
     case v1::ExportEvent::kFileLink:
       RP_RETURN_IF_ERROR(EndFile());
       return Header(event.file_link().path(), S_IFREG, 0,

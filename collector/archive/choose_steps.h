@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which process speaks for a rank's step, where several recorded it. Pure.
+// Chooses the process that represents a rank's step where several recorded it.
+// Pure.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_CHOOSE_STEPS_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_CHOOSE_STEPS_H_
 

@@ -62,7 +62,7 @@ TEST_P(GoldenExport, IsByteExact) {
 }
 
 // No xor dump: msprobe writes 0-dim tensors of that mode as plain numbers, we
-// as checksums (docs/formats.md, "Intended differences").
+// as checksums (docs/pytorch.md, "What differs from msprobe, and why").
 INSTANTIATE_TEST_SUITE_P(
     Dumps, GoldenExport,
     ::testing::Values(Golden{"cnn_stat_mix", "proc27098"},

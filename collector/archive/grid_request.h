@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a question about statistics says, checked: shared by QueryGrid,
+// Validated form of a question about statistics: shared by QueryGrid,
 // QuerySeries and ListModules. Free functions. Failure: INVALID_ARGUMENT.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_GRID_REQUEST_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_GRID_REQUEST_H_

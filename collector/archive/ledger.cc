@@ -69,7 +69,7 @@ void Close(const v1::StepInfo& info, uint64_t lost_payloads,
     AddGap("NOT_RECEIVED", expected_records - records,
            expected_payloads - payloads,
            expected_records > records
-               ? "the rank counted them and they never came"
+               ? "the rank counted them, and they were never received"
                : "of records that were lost",
            ledger);
   }
@@ -200,14 +200,14 @@ std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row) {
     AddGap("NOT_HEARD_OF", 0, 0,
            absl::StrCat("it was dumping when ",
                         row.dumping_in() == kCutOffLife
-                            ? "its connection ended, said no goodbye"
+                            ? "its connection ended without a goodbye"
                             : "the collector ended",
                         ", and has not come back: ",
                         row.committed_sequence() > 0
                             ? absl::StrCat("its newest records here are of "
                                            "step ",
                                            row.last_step())
-                            : "nothing of it is here",
+                            : "none of its records is here",
                         ", what it recorded after that is not known"),
            &ledger);
   }

@@ -212,8 +212,8 @@ TEST(AccountFramesTest, AConnectionThatEndedWithoutAGoodbye) {
   EXPECT_EQ(ledger->state(), v1::StepLedger::STATE_GAPS);
   EXPECT_EQ(
       GapText(ledger->gaps(0)),
-      "lost NOT_HEARD_OF: (it was dumping when its connection ended, said "
-      "no goodbye, and has not come back: its newest records here are of "
+      "lost NOT_HEARD_OF: (it was dumping when its connection ended without "
+      "a goodbye, and has not come back: its newest records here are of "
       "step 12, what it recorded after that is not known)");
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which file of an export holds which tensor, so that equal tensors become names
+// Table of the files of an export by tensor, so that equal tensors become names
 // of one file. Owned by one export; thread-safe.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_LINK_TABLE_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_LINK_TABLE_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a run differ in one statistic, over its steps; and the names
-// of what it has recorded.
-// Threads: may run in several threads at once over one Store.
-// Failure: as QueryGrid.
+// Spread of one statistic over the ranks of a run, by step; and the names of
+// what it has recorded. Threads: may run in several threads at once over one
+// Store. Failure: as QueryGrid.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SERIES_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SERIES_H_
 

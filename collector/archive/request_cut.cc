@@ -207,7 +207,7 @@ absl::StatusOr<std::string> ChooseRequest(const std::vector<std::string>& ids,
   }
   return absl::InvalidArgumentError(
       absl::StrCat("\"", text, "\" is ", fit.size(),
-                   " requests, give one of them whole: ", Named(fit)));
+                   " requests, give one of them in full: ", Named(fit)));
 }
 
 absl::StatusOr<std::string> KeepStepsOfRequest(

@@ -28,7 +28,7 @@ TEST(ChooseRequestTest, SeveralAndNoneAreNamed) {
   const auto several = ChooseRequest({"cmpl-a-0", "b", "cmpl-a-1"}, "a");
   EXPECT_TRUE(absl::IsInvalidArgument(several.status()));
   EXPECT_THAT(std::string(several.status().message()),
-              HasSubstr("\"a\" is 2 requests, give one of them whole: "
+              HasSubstr("\"a\" is 2 requests, give one of them in full: "
                         "cmpl-a-0, cmpl-a-1"));
   std::vector<std::string> ids;
   for (int i = 0; i < 12; ++i) ids.push_back("r" + std::to_string(i));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rolls up the steps of the archive: the statistics of a step's values, in the
 // order and by the names in which the records have them, as columns that a
-// question over many steps can read (docs/formats.md, "Rollups").
+// question over many steps can read (docs/storage.md, "Rollups").
 // Ownership: one per Store, which outlives it. Threads: one at a time; ingest
 // and reading go on. Failure: what cannot be rolled up is set aside, and
 // questions about it are answered from the records.

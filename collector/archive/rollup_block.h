@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A block of a rollup: the statistics of up to 64 neighbouring values of one
-// process' step, by columns (docs/formats.md, "Rollups"). What is read back is
+// process' step, by columns (docs/storage.md, "Rollups"). What is read back is
 // what was put in, bit by bit but for the bits of a NaN; what is missing stays
 // missing. Plain values, one thread at a time.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_BLOCK_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rank-steps of a run a question is about, without a look at each of them:
-// from its processes, its heads and what is not rolled up.
-// Failure: NOT_FOUND for a run that is not there; else the store's errors.
+// The rank-steps of a run that a question is about, found without reading each
+// of them: from its processes, its heads and what is not rolled up. Failure:
+// NOT_FOUND for a run that is not there; else the store's errors.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_RUN_STEPS_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_RUN_STEPS_H_
 

@@ -140,7 +140,7 @@ absl::StatusOr<WalkReport> WalkStatistics(const QuerySources& sources,
   WalkReport report;
   report.deleted_rank_steps = chosen.deleted;
   for (size_t next = 0, read = 0; next < chosen.steps.size(); ++next) {
-    if (cancelled()) return absl::CancelledError("the caller has gone");
+    if (cancelled()) return absl::CancelledError("the caller has disconnected");
     if (next == read) {
       const absl::Span<const v1::StepInfo> portion =
           absl::MakeConstSpan(chosen.steps).subspan(next, rollups.portion());

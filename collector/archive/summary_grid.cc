@@ -200,7 +200,7 @@ absl::Status ReadRanges(const QuerySources& sources, const RunSteps& steps,
                         SummaryCells* cells) {
   const absl::Span<const ProcessRange> all = steps.ranges;
   for (size_t next = 0; next < all.size(); next += kRangesAtOnce) {
-    if (cancelled()) return absl::CancelledError("the caller has gone");
+    if (cancelled()) return absl::CancelledError("the caller has disconnected");
     const auto asked = all.subspan(next, kRangesAtOnce);
     std::vector<ProcessRange> portion(asked.begin(), asked.end());
     for (ProcessRange& range : portion)
@@ -282,7 +282,7 @@ absl::StatusOr<bool> QuerySummaries(
       heads.push_back({step.incarnation(), number, number});
       continue;
     }
-    if (cancelled()) return absl::CancelledError("the caller has gone");
+    if (cancelled()) return absl::CancelledError("the caller has disconnected");
     const absl::StatusOr<StepView> view =
         LoadStep(sources.records, KeyOf(request.run(), step));
     if (IsDamage(view.status())) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The questions over ranks and steps that summaries answer: what QueryGrid says
-// of them, without the values of each step (docs/formats.md, "Summaries").
+// of them, without the values of each step (docs/storage.md, "Summaries").
 // Threads: may run in several threads at once over one Store.
 // Failure: as QueryGrid.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_SUMMARY_GRID_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and makes the rows of summaries of a run (docs/formats.md, "Summaries").
+// Reads and makes the rows of summaries of a run (docs/storage.md, "Summaries").
 // Threads: reading in several at once, making in one; ingest goes on.
 // Failure: the store's errors, DATA_LOSS for rows that cannot be read. A row
 // that is not there is no error: what is below it is read.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who did what to a run: one JSON object a line.
+// Audit log of changes to runs: one JSON object a line.
 //
 // What operators did is never dropped. What agents cause is bounded: after
 // Options::max_agent_bytes of it the file is moved to `path`.1, and the one that

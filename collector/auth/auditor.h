@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who asked for what, and what came of it: one line in the audit log for the
+// Records each audited call and its outcome: one line in the audit log for the
 // attempt, written before anything is done, and one for the outcome; both are
 // synced before End returns, which is before the answer. The outcome is in the
 // daemon's log, too.

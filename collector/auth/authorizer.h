@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may call what. One rule for all services: the role that a method needs is
-// the option `access` of its descriptor (proto/rankprobe/v1/access.proto); a
-// method without one, or of nobody's, needs an operator.
+// Decides which caller may call which method. One rule for all services: the
+// role that a method needs is the option `access` of its descriptor
+// (proto/rankprobe/v1/access.proto); a method without one, or of nobody's,
+// needs an operator.
 //
 // Ownership: one per server; the TokenTable is its own. Thread-safe: immutable.
 // Failure: UNAUTHENTICATED (no or a wrong token), PERMISSION_DENIED (role).

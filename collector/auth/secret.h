@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is kept of a secret; same_bytes.h compares it. Pure functions.
+// Stored form of a secret; same_bytes.h compares it. Pure functions.
 #ifndef RANKPROBE_COLLECTOR_AUTH_SECRET_H_
 #define RANKPROBE_COLLECTOR_AUTH_SECRET_H_
 

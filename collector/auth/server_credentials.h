@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the server's port is secured: TLS, client certificates, tokens. The check
+// Credentials of the server's port: TLS, client certificates, tokens. The check
 // runs in gRPC before any service sees the call, so no method can forget it.
 //
 // Ownership: the credentials hold the Authorizer; the Logger outlives the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which sessions are of one rank or one process of a run, and how many a principal
-// holds: what every Hello asks, of many thousand ranks.
+// Index of sessions by rank and process of a run, and by principal: what every
+// Hello asks, of many thousand ranks.
 //
 // Ownership: a control plane's, kept beside its sessions. Not thread-safe: guarded
 // by its lock. Never fails; what is not there is not removed.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What agents may cause in the audit log: so many lines at once for each
+// Budget of audit lines that agents may cause: so many lines at once for each
 // principal, and so many a second after that. On an open port everybody is one
 // principal. Not thread-safe: guarded by the ControlPlane's lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_AUDIT_BUDGET_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is connected, what each run records, and the switches in progress.
+// Registry of connected ranks, plans of each run, and switches in progress.
 //
 // Ownership: one per collector; the registry, the archive and the clock outlive it.
 // Threads: thread-safe behind one mutex, under which nothing is compiled and

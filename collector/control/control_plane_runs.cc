@@ -92,7 +92,7 @@ void ControlPlane::TellFault(const std::string& run, const std::string& fault) {
   told.set_run(run);
   told.set_step(-1);
   told.set_detail(VisibleText(fault.substr(0, kMaxToldFaultBytes)));
-  told.set_outcome("the run goes on without");
+  told.set_outcome("the run continues without");
   EmitEvent(std::move(told));
 }
 

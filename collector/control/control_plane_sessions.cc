@@ -370,7 +370,8 @@ absl::Status ControlPlane::TakeOver(const OpenedIncarnation& opened,
     if (!opened.proved && agent.connected &&
         agent.identity.incarnation() == identity.incarnation()) {
       return absl::AlreadyExistsError(
-          "this process is connected, and without a secret nobody can prove "
+          "this process is connected, and without a secret no process can "
+          "prove "
           "to be it; try again when that connection has ended");
     }
   }

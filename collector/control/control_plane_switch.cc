@@ -38,7 +38,7 @@ v1::Event SwitchEvent(const std::string& run, const std::vector<int64_t>& ranks,
   told.set_detail(absl::StrCat(
       what, ", said ",
       spec.source_detail().empty() ? "an operator" : spec.source_detail()));
-  told.set_outcome(absl::StrCat("agreed on as epoch ", spec.epoch()));
+  told.set_outcome(absl::StrCat("in force as plan ", spec.epoch()));
   return told;
 }
 
@@ -48,7 +48,7 @@ ControlPlane::SwitchDone SayingRequest(const Plan& config,
   if (config.request_id.empty()) return done;
   return [text = absl::StrCat("; of request \"", VisibleText(config.request_id),
                               "\" only (a job that names no requests is "
-                              "recorded whole)"),
+                              "recorded completely)"),
           done = std::move(done)](absl::StatusOr<v1::SwitchResult> result) {
     if (result.ok()) absl::StrAppend(result->mutable_summary(), text);
     done(std::move(result));

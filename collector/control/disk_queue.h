@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Work that waits for the disk, one task after another in the order of Add, so
-// that nobody waits for a disk while holding a lock that others need.
+// that no thread waits for a disk while holding a lock that others need.
 //
 // What strangers can cause is added with TryAdd, which refuses beyond the bounds;
 // what ends something that was begun, with Add.

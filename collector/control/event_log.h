@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happened to runs: the newest events in memory, all in a file that is
+// Log of events of runs: the newest events in memory, all in a file that is
 // turned over once. Each line of the file is one framed Event: length, CRC32C,
-// bytes (docs/formats.md, "Events and audit").
+// bytes (docs/storage.md, "Events and audit").
 //
 // Whoever tells much loses its own: each run has a ring for each kind of event,
 // the largest ring gives way when there are too many, and a ring that is told

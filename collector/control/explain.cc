@@ -39,10 +39,10 @@ class Explainer {
 
   v1::RankExplanation Explain() {
     Stage("connected", facts_.connected,
-          facts_.connected
-              ? absl::StrCat("in step ", facts_.step)
-              : absl::StrCat("the process went away ", facts_.silent_ms / 1000,
-                             " s ago in step ", facts_.step));
+          facts_.connected ? absl::StrCat("in step ", facts_.step)
+                           : absl::StrCat("the process disconnected ",
+                                          facts_.silent_ms / 1000,
+                                          " s ago in step ", facts_.step));
     if (plan_ == nullptr) {
       Stage("plan", false,
             "the run has no plan; what the process' own config says holds");
@@ -147,7 +147,7 @@ class Explainer {
           "request", true,
           absl::StrCat("of steps with request \"", VisibleText(plan.request_id),
                        "\" its rows, no other steps; a step that names no "
-                       "requests is recorded whole"));
+                       "requests is recorded completely"));
     }
     if (!plan.RecordsValues())
       Stage("task", false, "task structure records no values");
@@ -268,7 +268,7 @@ std::string VerdictReason(const Plan& plan, Verdict verdict,
                           std::string(RiskLevelName(plan.risk_level)));
     case Verdict::kDataMode:
       return IsBackwardEntry(entry) ? "data_mode has no backward in it"
-                                    : "data_mode leaves nothing of it";
+                                    : "data_mode excludes all of it";
   }
   return "";
 }

@@ -314,7 +314,7 @@ absl::StatusOr<v1::FoundCollector> LeafRegistry::Find(
     if (IsThere(leaf, now)) return answer(place->second.leaf);
     if (MayReturn(leaf, now)) {
       return absl::AbortedError(absl::StrCat(
-          "the leaf of this rank, ", leaf.address, ", has gone a moment ago; ",
+          "the leaf of this rank, ", leaf.address, ", has just disconnected; ",
           "it is given ", absl::FormatDuration(kGrace), " to come back"));
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a root knows: which leaves there are, which ranks they have, and which leaf
-// a rank is to come to.
+// A root's registry of leaves: which leaves there are, which ranks they have,
+// and which leaf a rank is to come to.
 //
 // A rank stays with the leaf that it was placed in or that reports it. Another
 // gets the first leaf of its own order of all leaves (rendezvous hashing over the

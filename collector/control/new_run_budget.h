@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many runs a principal may begin by saying Hello. A run's row, its first
+// Budget of runs that a principal may begin by Hello. A run's row, its first
 // plan and the secrets of its incarnations are on disk before the Welcome,
 // because a collector that is killed must know them again; so somebody who only
 // says Hello writes too, and this bounds how much: so many runs at once, and a
-// new one every ten seconds. The text of plans that agents bring counts as well.
+// new one every ten seconds. The text of plans that agents bring counts as
+// well.
 //
 // Not thread-safe: guarded by the ControlPlane's lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_NEW_RUN_BUDGET_H_

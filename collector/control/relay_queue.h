@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a leaf say, on its way to the root; and who they are, so that
+// Queue of messages from a leaf's ranks to the root; and who they are, so that
 // a root that was started again, or is another one, is told from the beginning.
 //
 // Ownership: one per leaf. Threads: thread-safe; Push waits for nobody. Failure: a

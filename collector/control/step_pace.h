@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast a rank goes: steps over the time they took, lately. One step that
-// took microseconds says nothing of the next. Times are monotonic.
+// Pace of a rank: steps over the time they took, lately. One step that took
+// microseconds says nothing of the next. Times are monotonic.
 //
 // Not thread-safe: guarded by the ControlPlane's lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_STEP_PACE_H_

@@ -118,8 +118,9 @@ TEST_F(SwitchBeliefTest, WhatGoesRoundASilentOrARefusingRankIsSaid) {
   clock_.Advance(absl::Seconds(11));
   control_->Tick();
   ASSERT_TRUE(result_.has_value() && result_->ok());
-  EXPECT_THAT((*result_)->ranks(0).reason(),
-              HasSubstr("no answer from rank 1; --ranks with the others"));
+  EXPECT_THAT(
+      (*result_)->ranks(0).reason(),
+      HasSubstr("no answer from rank 1; select the others with --ranks"));
   ranks_[1].inbox.clear();
   Enable();
   v1::AgentEvent event;
@@ -129,7 +130,7 @@ TEST_F(SwitchBeliefTest, WhatGoesRoundASilentOrARefusingRankIsSaid) {
   control_->OnEvent(ranks_[1].session, event);
   ASSERT_TRUE(result_.has_value() && result_->ok());
   EXPECT_THAT((*result_)->ranks(0).reason(),
-              HasSubstr("rank 1 refused; --ranks with the others"));
+              HasSubstr("rank 1 refused; select the others with --ranks"));
   EXPECT_EQ((*result_)->ranks(1).reason(), "no memory");
 }
 

@@ -84,8 +84,8 @@ void SwitchOperation::SayCalledOff(const std::string& why) {
         rank.state != v1::RankSwitch::STATE_UNSPECIFIED)
       continue;
     SetState(&rank, v1::RankSwitch::STATE_REFUSED);
-    rank.reason = absl::StrCat("called off: ", why,
-                               "; --ranks with the others goes round that");
+    rank.reason =
+        absl::StrCat("called off: ", why, "; select the others with --ranks");
   }
 }
 

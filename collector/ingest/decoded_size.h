@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a received frame takes in memory: its bytes and what each message and
-// string in it costs besides. An estimate that is never far below the truth;
-// far cheaper than protobuf's own SpaceUsedLong, which goes by reflection.
+// Decoded size of a received frame: its bytes and what each message and string
+// in it costs besides. An estimate that is never far below the truth; far
+// cheaper than protobuf's own SpaceUsedLong, which goes by reflection.
 // Stateless.
 #ifndef RANKPROBE_COLLECTOR_INGEST_DECODED_SIZE_H_
 #define RANKPROBE_COLLECTOR_INGEST_DECODED_SIZE_H_

@@ -105,7 +105,7 @@ DiskPressure::Change DiskPressure::LastChange() const {
       change.outcome = absl::StrCat(
           "payloads are taken again; in ",
           absl::FormatDuration(absl::Floor(lasted_, absl::Seconds(1))), " ",
-          refused_ - refused_before_, " came and were refused");
+          refused_ - refused_before_, " were refused");
   }
   return change;
 }

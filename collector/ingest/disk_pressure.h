@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How full the disk of the archive is, and what may still be put on it: all, no
+// Fill level of the archive's disk, and what may still be written: all, no
 // payloads that have not begun, or records alone.
 //
 // Full is where writing stops altogether (min_free_bytes), so that on a small disk

@@ -102,7 +102,7 @@ TEST_F(DiskPressureTest, SaysOnceWhatItIsAndWhatCameOfIt) {
   Fill(100);
   EXPECT_TRUE(pressure.Look());
   EXPECT_EQ(pressure.LastChange().outcome,
-            "payloads are taken again; in 11m30s 2 came and were refused");
+            "payloads are taken again; in 11m30s 2 were refused");
   EXPECT_EQ(pressure.State().refused_payloads(), 3u);
   EXPECT_EQ(pressure.State().refused_payload_bytes(), 305u);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which payloads of one process were not taken for want of room, for as long as
-// records may come that refer to them, and by which frames, for an agent that did
-// not hear of it. The newest are kept, which bounds the memory.
+// Payloads of one process that were refused for want of room, as long as
+// records may refer to them, with their frames, for an agent that was not
+// informed. The newest are kept, which bounds the memory.
 //
 // Threads: thread-safe, no waits.
 #ifndef RANKPROBE_COLLECTOR_INGEST_NO_ROOM_PAYLOADS_H_

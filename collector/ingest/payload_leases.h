@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which upload sends a payload that several ranks of a run offer at the same
-// time: the first one; the others wait until it is there, or the first is gone
-// or has sent nothing of it for a while.
+// Assigns a payload that several ranks of a run offer at the same time to one
+// upload: the first one; the others wait until it is there, or the first is
+// gone or has sent nothing of it for a while.
 //
 // Ownership: the CommitQueue's. Not thread-safe: guarded by its lock.
 // Failure: a claim that is not fulfilled in time is handed on; an upload that

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whose payloads are shared: where tokens tell principals apart, a payload is
-// stored under SHA-256 of the principal and its digest, cut to 16 bytes. XXH3
-// does not resist somebody who looks for a second text of one digest; this way
-// he finds one among his own payloads only. Without a principal the digest
-// stays as it is. Pure functions.
+// Scope in which payloads are shared: where tokens tell principals apart, a
+// payload is stored under SHA-256 of the principal and its digest, cut to 16
+// bytes. XXH3 does not resist somebody who looks for a second text of one
+// digest; this way he finds one among his own payloads only. Without a
+// principal the digest stays as it is. Pure functions.
 #ifndef RANKPROBE_COLLECTOR_INGEST_PAYLOAD_SCOPE_H_
 #define RANKPROBE_COLLECTOR_INGEST_PAYLOAD_SCOPE_H_
 

@@ -109,8 +109,8 @@ absl::StatusOr<std::vector<v1::ReferenceChunk>> ReadReference(
     if (!found.empty()) {
       return absl::NotFoundError(
           absl::StrCat(Where(request),
-                       ": there are several, which one is meant cannot be "
-                       "told"));
+                       ": there are several, and it is unknown which one is "
+                       "meant"));
     }
     found = std::move(chunks);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is kept of a frame that will never be taken: its number, why, and what
-// it held as far as that can be read. Pure functions.
+// Stored account of a refused frame: its number, why, and what it held as far
+// as that can be read. Pure functions.
 #ifndef RANKPROBE_COLLECTOR_INGEST_REFUSAL_H_
 #define RANKPROBE_COLLECTOR_INGEST_REFUSAL_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects by key that are written whole and never changed: the seam to an S3
-// bucket or to a directory that several machines share (docs/scale.md).
+// Immutable objects by key: the seam to an S3 bucket or to a directory that
+// several machines share (docs/scale.md).
 //
 // An object is visible whole or not at all, and stays when a call that put it
 // has returned. Nothing is asked of a store beyond what this interface says:

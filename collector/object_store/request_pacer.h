@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many requests go to a store at once, and how long to wait before one is
-// tried again. A store that says it has too much to do gets half as many; with
-// each answer the number grows again (additive increase, multiplicative
-// decrease). Waits are spread over all of their length (full jitter), so that
-// many collectors do not come back together.
-// Ownership: one per store; the clock outlives it. Thread-safe.
+// Limits concurrent requests to a store and delays retries. A store that says
+// it has too much to do gets half as many; with each answer the number grows
+// again (additive increase, multiplicative decrease). Waits are spread over all
+// of their length (full jitter), so that many collectors do not come back
+// together. Ownership: one per store; the clock outlives it. Thread-safe.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_REQUEST_PACER_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_REQUEST_PACER_H_
 

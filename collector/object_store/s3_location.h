@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a bucket is: an s3:// URL, and what the environment says beside it.
+// Location of a bucket: an s3:// URL, and what the environment says beside it.
 // Pure functions.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_S3_LOCATION_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_S3_LOCATION_H_

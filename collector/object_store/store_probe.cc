@@ -49,10 +49,11 @@ absl::Status Race(ObjectStore* store, const std::string& key, int racers,
     }
   }
   if (winners > 1) {
-    return Unfit(*store, absl::StrCat(winners, " of ", racers,
-                                      " that created one object at once were "
-                                      "told they had: it does not keep "
-                                      "If-None-Match"));
+    return Unfit(*store,
+                 absl::StrCat(winners, " of ", racers,
+                              " that created one object at once were "
+                              "answered that they had: it does not keep "
+                              "If-None-Match"));
   }
   RP_ASSIGN_OR_RETURN(const std::string there,
                       GetObject(store, key, 2 * bytes + 64));

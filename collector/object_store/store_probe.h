@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a store keeps what the archive rests on: of several that create one
-// object at once, one succeeds, and what it put is there. Some stores ignore the
-// condition, and some look first and write afterwards.
-// Threads: makes its own. Failure: FAILED_PRECONDITION names the store and what it
-// did; else the store's own error.
+// Tests that a store keeps the guarantees that the archive needs: of several
+// that create one object at once, one succeeds, and what it put is there. Some
+// stores ignore the condition, and some look first and write afterwards.
+// Threads: makes its own. Failure: FAILED_PRECONDITION names the store and what
+// it did; else the store's own error.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_STORE_PROBE_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_STORE_PROBE_H_
 

@@ -48,7 +48,7 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
   void OnMessage(v1::AgentEvent* untrusted) override {
     if (IsDamaged(*untrusted)) {
       return FinishOnce(absl::DataLossError(
-          "what the rank said was damaged on the way: it does not match its "
+          "a message of the rank was damaged in transit: it does not match its "
           "checksum"));
     }
     if (session_.empty()) {
@@ -358,7 +358,7 @@ class ReferenceStream : public grpc::ServerWriteReactor<v1::ReferenceChunk> {
     StartWrite(&chunks_[next_++]);
   }
   void OnWriteDone(bool ok) override {
-    if (!ok) return End(absl::CancelledError("the agent has gone"));
+    if (!ok) return End(absl::CancelledError("the agent has disconnected"));
     Next();
   }
   void OnDone() override { delete this; }

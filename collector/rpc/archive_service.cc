@@ -337,7 +337,7 @@ grpc::ServerUnaryReactor* ArchiveService::Delete(
   const Auditor::Entry audit = auditor_->Describe(
       *context, "Delete", request->run(),
       request->steps_size() == 0
-          ? "the whole run"
+          ? "the complete run"
           : absl::StrCat("steps ", absl::StrJoin(request->steps(), ",")));
   return RunUnary(
       context, pool_, [this, request, response, audit]() -> absl::Status {

@@ -88,9 +88,8 @@ class LeafQuestions::Stream final
   void OnReadDone(bool ok) override {
     if (!ok) {
       if (pending_ != nullptr) {
-        pending_->End(absl::UnavailableError(
-            absl::StrCat("leaf ", pending_->address,
-                         " went away in the midst of an answer")));
+        pending_->End(absl::UnavailableError(absl::StrCat(
+            "leaf ", pending_->address, " disconnected during an answer")));
       }
       return FinishOnce(absl::OkStatus());
     }
@@ -107,7 +106,7 @@ class LeafQuestions::Stream final
       auto pending = questions_->Take(incoming_.id(), who_);
       if (pending == nullptr || !pending->Begin(this)) {
         return FinishOnce(
-            absl::NotFoundError("nobody waits for this answer any more"));
+            absl::NotFoundError("the question of this answer has ended"));
       }
       pending_ = std::move(pending);
     }
@@ -131,7 +130,7 @@ class LeafQuestions::Stream final
       pending_->Drop();
       // What had an end has one already.
       pending_->End(absl::UnavailableError(absl::StrCat(
-          "leaf ", pending_->address, " went away in the midst of an answer")));
+          "leaf ", pending_->address, " disconnected during an answer")));
     }
     delete this;
   }
@@ -179,7 +178,7 @@ void LeafQuestions::Pending::GiveUp() {
   absl::MutexLock lock(&mutex_);
   given_up_ = true;
   if (stream_ != nullptr)
-    stream_->FinishOnce(absl::CancelledError("nobody waits for it any more"));
+    stream_->FinishOnce(absl::CancelledError("the question has ended"));
 }
 
 bool LeafQuestions::Pending::Begin(Stream* stream) {
@@ -259,11 +258,11 @@ std::string LeafQuestions::AwayText(const Known& leaf,
                                     MonotonicTime now) const {
   const absl::Duration silent = absl::FromChrono(now - leaf.heard);
   if (leaf.link == 0) {
-    return absl::StrCat("leaf ", leaf.address, " went away ", InSeconds(silent),
-                        " ago");
+    return absl::StrCat("leaf ", leaf.address, " disconnected ",
+                        InSeconds(silent), " ago");
   }
   if (silent < options_.silence) return "";
-  return absl::StrCat("leaf ", leaf.address, " has said nothing for ",
+  return absl::StrCat("leaf ", leaf.address, " has been silent for ",
                       InSeconds(silent));
 }
 
@@ -400,7 +399,7 @@ void LeafQuestions::Gone(uint64_t link) {
         continue;
       }
       it->second->End(absl::UnavailableError(absl::StrCat(
-          "leaf ", leaf.address, " went away before it answered")));
+          "leaf ", leaf.address, " disconnected before it answered")));
       it = pending_.erase(it);
     }
   }

@@ -64,7 +64,7 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
     registry_->Disconnected(link_, MonotonicNow());
     questions_->Gone(link_);
     for (const auto& [leafs, session] : sessions_)
-      control_->Disconnected(session, "its leaf has gone");
+      control_->Disconnected(session, "its leaf has disconnected");
     logger_->Info("leaf_gone", {{"leaf", leaf_}});
   }
 

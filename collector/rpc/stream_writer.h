@@ -53,7 +53,8 @@ class StreamWriter : public grpc::ServerWriteReactor<Response> {
         return bytes_ == 0 || bytes_ + bytes <= kMostWaitingBytes;
       });
       if (IsOver())
-        return absl::CancelledError("the reader has gone, or does not read");
+        return absl::CancelledError(
+            "the reader has disconnected, or does not read");
       bytes_ += bytes;
       waiting_.push_back({std::move(response), bytes});
       WriteNext();
@@ -168,7 +169,7 @@ grpc::ServerWriteReactor<Response>* RunStream(
   auto handle = stream->handle();
   if (!pool->Run([handle, work = std::move(work)] {
         if (!handle->cancelled()) return handle->Finish(work(handle.get()));
-        handle->Finish(absl::CancelledError("the caller has gone"));
+        handle->Finish(absl::CancelledError("the caller has disconnected"));
       })) {
     handle->Finish(
         absl::ResourceExhaustedError("too many calls are waiting; try again"));

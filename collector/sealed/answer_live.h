@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a leaf answers to a root that asks for what is not stored yet.
-// Thread-safe; reads the archive alone.
+// A leaf's answer to its root about data that is not stored yet. Thread-safe;
+// reads the archive alone.
 #ifndef RANKPROBE_COLLECTOR_SEALED_ANSWER_LIVE_H_
 #define RANKPROBE_COLLECTOR_SEALED_ANSWER_LIVE_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leaves that can be asked for what they have not stored yet, as whoever asks sees
-// them (collector/rpc/leaf_questions.h asks them over their links).
+// Leaves that can be asked for what they have not stored yet, as the caller
+// sees them (collector/rpc/leaf_questions.h asks them over their links).
 // Threads: thread-safe; an Answer is one thread's.
 #ifndef RANKPROBE_COLLECTOR_SEALED_LIVE_LEAVES_H_
 #define RANKPROBE_COLLECTOR_SEALED_LIVE_LEAVES_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where each log of a run ends: the number and the digest of its newest entry, in
-// the key of an object beside the names of the runs,
+// Heads of a run's logs: the number and the digest of its newest entry, in the
+// key of an object beside the names of the runs,
 //   v1/heads/RUN/LOG-NUMBER-DIGEST
 // so that one listing tells a log that ends from one that was cut. It is put behind
 // the entry, and the one before it goes then: a log may be further than its head,

@@ -447,7 +447,7 @@ absl::Status PutEntry(ObjectStore* store, const std::string& run,
   RP_ASSIGN_OR_RETURN(const std::string there,
                       GetObject(store, key, kMaxEntryBytes));
   if (there == bytes) return PutHead(store, run, shard, head);
-  return absl::AbortedError(absl::StrCat("somebody else has put ", key));
+  return absl::AbortedError(absl::StrCat("another process has put ", key));
 }
 
 absl::StatusOr<uint64_t> AppendEntry(ObjectStore* store, const std::string& run,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was done to a run's sealed sets after they were stored: deleted steps,
-// merged sets, packs that nothing needs (docs/formats.md, "Sealed archive"). All
-// of it is said in one log of the run, the log of maintenance, so that whoever
-// deletes and whoever cleans come one after another.
+// Log of maintenance of a run's sealed sets: deleted steps, merged sets, packs
+// that nothing needs (docs/storage.md, "Sealed archive"). All of it is said in
+// one log of the run, the log of maintenance, so that whoever deletes and
+// whoever cleans come one after another.
 //
 // Threads: Maintenance is a plain value; the functions may be called anywhere.
 // Failure: DATA_LOSS, FAILED_PRECONDITION (a newer format), else the store's.

@@ -142,7 +142,7 @@ absl::Status ReadSealedRecords(
           if (!in.ReadVarint32(&bytes) ||
               bytes > raw.size() - static_cast<size_t>(in.CurrentPosition()))
             return absl::DataLossError(
-                absl::StrCat(key, ": a record's length goes beyond its frame"));
+                absl::StrCat(key, ": a record's length exceeds its frame"));
           const absl::string_view text =
               raw.substr(static_cast<size_t>(in.CurrentPosition()), bytes);
           if (const absl::Status status = DecodeRecord(text, &record);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The logs of runs, for whoever reads them again and again: entries never change,
-// so each is read once, and after that it is only looked for what is new.
+// Cached logs of runs for repeated readers: entries never change, so each is
+// read once, and after that it is only looked for what is new.
 //
 // Ownership: the store outlives it. Not thread-safe. Memory: what the entries of
 // the runs are that were read last, up to a bound; what is above it is read again.

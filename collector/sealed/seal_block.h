@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a process' account makes a difference to readers. Pure function.
+// Fields of a process' account that matter to readers, for change detection.
+// Pure function.
 #ifndef RANKPROBE_COLLECTOR_SEALED_SEAL_BLOCK_H_
 #define RANKPROBE_COLLECTOR_SEALED_SEAL_BLOCK_H_
 

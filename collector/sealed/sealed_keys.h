@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where what lies in the store (docs/formats.md, "Sealed archive"), and the bytes
-// of an entry of the log. Names of users are no part of a key. Pure functions.
+// Keys of objects in the store (docs/storage.md, "Sealed archive"), and the
+// bytes of an entry of the log. Names of users are no part of a key. Pure
+// functions.
 #ifndef RANKPROBE_COLLECTOR_SEALED_SEALED_KEYS_H_
 #define RANKPROBE_COLLECTOR_SEALED_SEALED_KEYS_H_
 

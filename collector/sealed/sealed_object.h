@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame of every sealed object (docs/formats.md, "Sealed archive"):
+// The frame of every sealed object (docs/storage.md, "Sealed archive"):
 //
 //   magic 8 | frames, one behind the other | index | trailer 28
 //   trailer: index bytes u64 | object bytes u64 | index crc32c u32 | magic 8

@@ -147,7 +147,7 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
     if (known.unread_packs.empty()) {
       const auto removed = known.removed_places.find(id);
       if (removed != known.removed_places.end()) return removed->second;
-      return absl::NotFoundError("the payload is not whole in the archive");
+      return absl::NotFoundError("the payload is incomplete in the archive");
     }
     unread = known.unread_packs;
     run_key = known.key;
@@ -192,7 +192,7 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
   const auto removed = known.removed_places.find(id);
   if (removed != known.removed_places.end()) return removed->second;
   RP_RETURN_IF_ERROR(status);
-  return absl::NotFoundError("the payload is not whole in the archive");
+  return absl::NotFoundError("the payload is incomplete in the archive");
 }
 
 bool SealedReader::HasPayload(const std::string& run, absl::string_view digest,

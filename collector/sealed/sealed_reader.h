@@ -5,7 +5,7 @@
 //
 // Lists look for entries that are new; what they named stays known, for objects
 // never change. A run that somebody deletes or cleans is read anew. Of a step that several sets have records of, the set that was
-// sealed first has a record of an order (docs/formats.md, "Sealed archive"). Where
+// sealed first has a record of an order (docs/storage.md, "Sealed archive"). Where
 // they are of several collectors, to which a rank came one after another, the
 // step's records are read to count them, once for each set.
 // Memory: some 330 bytes a step of a process, 420 bytes a payload of a run whose

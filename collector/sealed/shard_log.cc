@@ -259,8 +259,8 @@ absl::StatusOr<v1::SealedLogEntry> ShardLog::StoreNext() {
       RP_RETURN_IF_ERROR(GiveWay(there));
       RP_RETURN_IF_ERROR(fenced_);
       swept_ = true;
-      return absl::AbortedError(absl::StrCat("somebody cleans ", store_->name(),
-                                             ": the set is made anew"));
+      return absl::AbortedError(absl::StrCat(
+          "a janitor cleans ", store_->name(), ": the set is made again"));
     }
     const std::string digest = sealed::EntryDigest(bytes);
     RP_RETURN_IF_ERROR(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes large sealed objects of many small ones: of neighbouring sets of one
 // collector's log one set, in the run's log of maintenance, that stands in their
-// place (docs/formats.md, "Merge"). Records and payloads are the same bytes, steps
+// place (docs/storage.md, "Merge"). Records and payloads are the same bytes, steps
 // that are deleted are left out. The objects of before are collected by the same
 // entry, so that a StoreCleaner removes them a grace period later.
 //

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What several collectors say of one process, or of one step of it, put together:
-// a rank whose collector went comes to another, and some of its frames may be with
-// both. Pure functions.
+// Merges what several collectors hold of one process, or of one step of it: a
+// rank whose collector went comes to another, and some of its frames may be
+// with both. Pure functions.
 #ifndef RANKPROBE_COLLECTOR_SEALED_UNITE_H_
 #define RANKPROBE_COLLECTOR_SEALED_UNITE_H_
 

@@ -236,7 +236,7 @@ absl::Status UnitedReader::ReadPayload(
       stored_->ReadPayload(run, digest, length_bytes, callback);
   if (!absl::IsNotFound(stored)) return stored;
   if (!absl::IsNotFound(status)) return status;
-  return absl::NotFoundError("the payload is not whole in the archive");
+  return absl::NotFoundError("the payload is incomplete in the archive");
 }
 
 // What a leaf alone has was held against its digest when the leaf took it.

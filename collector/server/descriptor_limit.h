@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many files and sockets this process may have open.
+// This process' limit of open files and sockets.
 #ifndef RANKPROBE_COLLECTOR_SERVER_DESCRIPTOR_LIMIT_H_
 #define RANKPROBE_COLLECTOR_SERVER_DESCRIPTOR_LIMIT_H_
 

@@ -64,7 +64,7 @@ std::string JobWatch::Over() {
   const int64_t now = clock_->MonotonicNanos();
   if (alone_since_ns_ < 0) alone_since_ns_ = now;
   if (now - alone_since_ns_ < kPatienceNs) return "";
-  return "its job has ended, and nobody keeps it";
+  return "its job has ended, and no process uses it";
 }
 
 }  // namespace rankprobe

@@ -99,7 +99,7 @@ void LeafAnswers::Work(const v1::LiveQuestion& question, Queue* queue) {
     const bool written = stream->Write(part);
     NoteWriting(false, queue);
     return written ? absl::OkStatus()
-                   : absl::CancelledError("nobody waits for it");
+                   : absl::CancelledError("the question has ended");
   };
   const absl::Status status =
       AnswerLive(store_, options_.is_stored, question, write);

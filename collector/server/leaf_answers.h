@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a leaf does with its root's questions for what it has not stored yet: each is
-// answered by a worker, on a stream that the leaf opens, over a connection of its
-// own, so that no switch waits behind bytes.
-// Ownership: one per leaf; store and Logger outlive it. Threads: Answer from any,
-// and it waits for nothing. Failure: a root that has gone, or does not wait any
-// more, ends the answer; lists do not wait behind payloads that somebody reads
-// slowly. The root is told which questions wait for others, as long as those get on:
-// a leaf whose disk hangs says nothing, and is taken to be away.
+// A leaf's handler of its root's questions about data that is not stored yet:
+// each is answered by a worker, on a stream that the leaf opens, over a
+// connection of its own, so that no switch waits behind bytes. Ownership: one
+// per leaf; store and Logger outlive it. Threads: Answer from any, and it waits
+// for nothing. Failure: a root that has gone, or does not wait any more, ends
+// the answer; lists do not wait behind payloads that somebody reads slowly. The
+// root is told which questions wait for others, as long as those get on: a leaf
+// whose disk hangs says nothing, and is taken to be away.
 #ifndef RANKPROBE_COLLECTOR_SERVER_LEAF_ANSWERS_H_
 #define RANKPROBE_COLLECTOR_SERVER_LEAF_ANSWERS_H_
 

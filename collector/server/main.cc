@@ -74,7 +74,7 @@ int FailToOpen(const std::string& data_dir, const absl::Status& status) {
                          "run `rankprobed --rebuild-index --data-dir ",
                          data_dir,
                          "` (copy the directory first), which makes the index "
-                         "anew from the segments and from the records that "
+                         "again from the segments and from the records that "
                          "can still be read")
           : message);
 }
@@ -123,7 +123,7 @@ int Rebuild(const StoreOptions& options, FileSystem* file_system,
                   " runs, ", report->records, " records, ", report->payloads,
                   " payloads (", report->payloads_found,
                   " found again in the segments), ", report->payloads_not_whole,
-                  " not whole, ", report->damaged_places, " damaged places")
+                  " incomplete, ", report->damaged_places, " damaged places")
                   .c_str());
   for (const std::string& place : report->damaged)
     std::printf("damaged: %s\n", place.c_str());
@@ -271,7 +271,7 @@ int Main(int argc, char** argv) {
     logger.Log(Logger::Severity::kWarning, "index_went_back",
                {{"lost_syncs", absl::StrCat(recovery.lost_syncs)},
                 {"what_to_do",
-                 "records that were stored are gone; restore a backup if they "
+                 "stored records are missing; restore a backup if they "
                  "matter; `rankprobe verify` says what is here"}});
   }
   // Of its own archive it has nothing to delete.

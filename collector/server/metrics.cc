@@ -161,7 +161,7 @@ std::string MetricsText(const MetricsInput& input) {
                "Bytes of frames that survive a crash of the collector.",
                ingest.committed_bytes.load());
   text.Counter("duplicate_frames_total",
-               "Frames that came again after a reconnect.",
+               "Frames that were received again after a reconnect.",
                ingest.duplicate_frames.load());
   text.Counter("refused_frames_total",
                "Frames that were refused for what they were.",
@@ -218,7 +218,7 @@ std::string MetricsText(const MetricsInput& input) {
                : input.disk->level() == v1::DiskState::LEVEL_HIGH ? 1
                                                                   : 0);
     text.Counter("disk_refused_payloads_total",
-                 "Payloads that came and were not taken for want of room.",
+                 "Payloads that were refused for want of room.",
                  input.disk->refused_payloads());
     text.Counter("disk_refused_payload_bytes_total", "Bytes of these payloads.",
                  input.disk->refused_payload_bytes());

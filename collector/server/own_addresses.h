@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The addresses under which this process is reached, as far as it can tell without
-// asking a name server: those of its interfaces, its name, loopback. Reads the
+// The addresses under which this process is reached, as far as they are known
+// without a name server: those of its interfaces, its name, loopback. Reads the
 // system's tables; thread-safe.
 #ifndef RANKPROBE_COLLECTOR_SERVER_OWN_ADDRESSES_H_
 #define RANKPROBE_COLLECTOR_SERVER_OWN_ADDRESSES_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How this process uses the heap, and how much of it.
+// This process' heap settings and usage.
 #ifndef RANKPROBE_COLLECTOR_SERVER_PROCESS_MEMORY_H_
 #define RANKPROBE_COLLECTOR_SERVER_PROCESS_MEMORY_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libprotobuf has to say, as lines of the Logger: it would write raw text,
+// Messages of libprotobuf as lines of the Logger: it would write raw text,
 // parts of a foreign message included, to stderr.
 #ifndef RANKPROBE_COLLECTOR_SERVER_PROTOBUF_LOG_H_
 #define RANKPROBE_COLLECTOR_SERVER_PROTOBUF_LOG_H_

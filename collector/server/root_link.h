@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread of a leaf that tells its root that it is there, which ranks it has and
-// what they say, and brings them what the root says, and its questions.
+// A leaf's thread that reports the leaf, its ranks and their messages to its
+// root, and delivers the root's directives and questions.
 //
 // Ownership: one per server; the Logger outlives it. Threads: Start and Stop from
 // one thread. Failure: a root that is away or refuses is tried again, and that is

@@ -221,7 +221,7 @@ TEST_F(RootLinkTest, WhatRanksAndRootSayComesThrough) {
   EXPECT_TRUE(Await([&] { return StepOf(0) == -2; }));
   link.Stop();
   EXPECT_TRUE(Await([&] { return StepOf(1) == -2 && StepOf(2) == -2; }))
-      << "its leaf has gone";
+      << "its leaf has disconnected";
   EndRoot();
 }
 
@@ -481,10 +481,11 @@ TEST_F(LiveQuestionTest, ALeafThatGoesIsNamedAtOnceAndRemembered) {
   v1::LiveAnswer part;
   absl::Status status = answer->Next(&part).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  EXPECT_THAT(status.message(), ::testing::HasSubstr("went away"));
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("disconnected"));
   ASSERT_TRUE(Await([&] { return !questions_->Leaves()[0].away.empty(); }));
   status = questions_->Ask(kLeaf, Steps())->Next(&part).status();
-  EXPECT_THAT(status.message(), ::testing::HasSubstr("127.0.0.1:4 went away"));
+  EXPECT_THAT(status.message(),
+              ::testing::HasSubstr("127.0.0.1:4 disconnected"));
   EndRoot();
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collector as a whole: store, control plane, ingest and the gRPC server
-// over them, in the order they must start and stop.
-// Threads: Start and Shutdown from one thread.
+// The complete collector: store, control plane, ingest and the gRPC server over
+// them, in the order they must start and stop. Threads: Start and Shutdown from
+// one thread.
 #ifndef RANKPROBE_COLLECTOR_SERVER_SERVER_H_
 #define RANKPROBE_COLLECTOR_SERVER_SERVER_H_
 

@@ -450,8 +450,8 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   app.add_option("--role", config.role,
                  "all: an archive of its own (the default); leaf: that, and "
                  "what has ended is stored in --object-store; reader: serves "
-                 "what leaves have stored; root: that, and tells ranks which "
-                 "leaf is theirs; janitor: as a reader, and deletes and cleans "
+                 "what leaves have stored; root: that, and directs ranks to "
+                 "their leaf; janitor: as a reader, and deletes and cleans "
                  "in --object-store by --retention-hours, --retention-bytes "
                  "and --grace-seconds")
       ->type_name("ROLE");
@@ -472,10 +472,10 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
                "run is 64 steps further");
   app.add_option("--job-dir", config.job_dir,
                  "directory of a job (dump_path/.rankprobe/collector-*): start "
-                 "only where it is, and end when nobody uses it any more")
+                 "only where it is, and end when no process uses it")
       ->type_name("DIR");
   app.add_flag("--rebuild-index", config.rebuild_index,
-               "make the index of --data-dir anew from its segments and from "
+               "make the index of --data-dir again from its segments and from "
                "what can still be read of it, say what was found, and end");
   for (const TextKey& key : kTexts) {
     app.add_option(absl::StrCat("--", key.name), config.*key.field, key.help)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rankprobed is told: flags and a JSON file with the same keys.
+// Daemon configuration: flags and a JSON file with the same keys.
 #ifndef RANKPROBE_COLLECTOR_SERVER_SERVER_CONFIG_H_
 #define RANKPROBE_COLLECTOR_SERVER_SERVER_CONFIG_H_
 

@@ -12,7 +12,7 @@ Manual ServerManual() {
       "and exports what was recorded.\n"
       "One process holds an archive; one serves many jobs.\n"
       "\n"
-      "It listens on loopback, without secrets, unless it is told otherwise. "
+      "It listens on loopback, without secrets, unless configured otherwise. "
       "Beyond loopback it wants TLS and tokens or client certificates, or "
       "--insecure.\n"
       "\n"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the help and the man page of `rankprobed` say that its flags do not.
+// Texts of the help and the man page of `rankprobed` beside its flags.
 #ifndef RANKPROBE_COLLECTOR_SERVER_SERVER_MANUAL_H_
 #define RANKPROBE_COLLECTOR_SERVER_SERVER_MANUAL_H_
 

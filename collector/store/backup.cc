@@ -95,7 +95,7 @@ absl::StatusOr<v1::BackupReport> BackupArchive(
     FileSystem* target, const std::string& directory, bool copy) {
   if (target->Exists(directory)) {
     return absl::AlreadyExistsError(
-        absl::StrCat(directory, " exists; a backup goes into a new directory"));
+        absl::StrCat(directory, " exists; a backup needs a new directory"));
   }
   const std::string temporary = directory + ".tmp";
   const auto claim = [&] {

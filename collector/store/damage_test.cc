@@ -295,7 +295,7 @@ TEST_F(DamageTest, AnIndexThatWentBackIsNoticed) {
   for (int i = 0; i < 2; ++i) {
     const v1::VerifyReport report = Verify(store->get());
     ASSERT_EQ(report.fault_count(), 1u) << report.DebugString();
-    EXPECT_THAT(report.faults(0), HasSubstr("gone back"));
+    EXPECT_THAT(report.faults(0), HasSubstr("lost synced writes"));
     store->reset();
     store = Open();
     EXPECT_EQ((*store)->recovery().lost_syncs, 0u) << "said once at start";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deletion and the return of space, while ingest goes on.
+// Deletion and the return of space beside ingest.
 //
 // A deletion is written down first (table d), so that one cut short by a crash
 // is finished at the next open. Payloads go when no step refers to them any

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers of 4 or 8 bytes one behind another, lowest byte first, and a shorter
-// way to say the same (docs/formats.md, "Packed numbers"): the highest byte of a
+// way to say the same (docs/storage.md, "Packed numbers"): the highest byte of a
 // floating point number is its sign and most of its exponent, of which those of
 // one column have few. Plain values, one thread at a time.
 #ifndef RANKPROBE_COLLECTOR_STORE_NUMBER_COLUMN_H_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payloads as the segments tell of them, without an index: every chunk says by its
+// Payloads found from the segments, without an index: every chunk says by its
 // header which payload it is a piece of. The pieces of one are put together and
-// checked against its digest, or against the names that the principals of its run
-// give to such bytes.
+// checked against its digest, or against the names that the principals of its
+// run give to such bytes.
 //
 // Ownership: of the rebuild; what it is given outlives it. Not thread-safe. Reads
 // only. Failure: the first error of the disk; damage is no error.

@@ -174,7 +174,7 @@ TEST_F(PayloadStoreTest, GarbageAtTheEndIsCutOff) {
   EXPECT_EQ(out, "hello");
 }
 
-// docs/formats.md, "On disk": the worked example.
+// docs/storage.md, "On disk": the worked example.
 TEST(KeysTest, RecordKeyIsAsDocumented) {
   EXPECT_EQ(absl::BytesToHexString(keys::Record(1, 17, 0x0123456789abcdef, 5)),
             "63"

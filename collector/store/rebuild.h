@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes the index of an archive anew when it is damaged or gone:
-// `rankprobed --rebuild-index`.
+// Rebuilds the index of an archive that is damaged or missing: `rankprobed
+// --rebuild-index`.
 //
 // What LevelDB can still read of it is kept. Payloads are found again by the
 // headers in front of their chunks, put together and checked against their

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is looked at before an archive is opened: whether there is one, and what
-// its index says of its segments.
-// Threads: pure functions over a FileSystem and an Index.
+// Checks before an archive is opened: whether there is one, and what its index
+// says of its segments. Threads: pure functions over a FileSystem and an Index.
 #ifndef RANKPROBE_COLLECTOR_STORE_RECOVERY_H_
 #define RANKPROBE_COLLECTOR_STORE_RECOVERY_H_
 

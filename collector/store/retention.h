@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is kept and for how long: steps that are too old go, then the oldest
-// ones until the payloads fit, then the space comes back.
-// Threads: one pass at a time. Failure: the store's first error; the next pass
-// goes on.
+// Retention limits: steps that are too old go, then the oldest ones until the
+// payloads fit, then the space comes back. Threads: one pass at a time.
+// Failure: the store's first error; the next pass goes on.
 #ifndef RANKPROBE_COLLECTOR_STORE_RETENTION_H_
 #define RANKPROBE_COLLECTOR_STORE_RETENTION_H_
 

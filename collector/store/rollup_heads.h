@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Heads of rollups, wherever they are: in table h, or in a row of summaries that
-// stands for them (docs/formats.md, "Summaries"). Inside the store only; free
+// stands for them (docs/storage.md, "Summaries"). Inside the store only; free
 // functions over an index that outlives the call. Whoever writes sees to it that
 // nobody else does meanwhile (StoreImpl's rollup_mutex_). Failure: the index's
 // errors, DATA_LOSS for rows that cannot be read.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Per-step statistics that are derived from records (docs/formats.md, "Rollups"
+// Per-step statistics that are derived from records (docs/storage.md, "Rollups"
 // and "Summaries"): a rollup of each process' step, and tiles that summarise
 // rollups. Queries over many steps read them instead of the records.
 // Ownership: the archive's. Threads: all methods are thread-safe. Failure: a
@@ -37,7 +37,7 @@ struct RollupColumnRow {
   std::string bytes;
 };
 
-// What a step is rolled up to (docs/formats.md, "Rollups"), and what the run
+// What a step is rolled up to (docs/storage.md, "Rollups"), and what the run
 // needs to read it that is not stored yet.
 struct RollupRows {
   v1::RollupHead head;
@@ -48,7 +48,7 @@ struct RollupRows {
 };
 
 // A row of summaries of one process: those of 64^level steps from tile * 64^level
-// on (docs/formats.md, "Summaries").
+// on (docs/storage.md, "Summaries").
 struct SummaryTile {
   uint32_t run = 0;
   int level = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one record adds to the counts of its step. Pure functions; the commit
-// path and the upgrade of older archives share them.
+// Contribution of one record to the counts of its step. Pure functions; the
+// commit path and the upgrade of older archives share them.
 #ifndef RANKPROBE_COLLECTOR_STORE_STEP_COUNTS_H_
 #define RANKPROBE_COLLECTOR_STORE_STEP_COUNTS_H_
 

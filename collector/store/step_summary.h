@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one or several steps of a process come to, and rows of 64 of these, some
-// of which hold all that the heads of their steps say (docs/formats.md,
-// "Summaries"). True values: nothing is clipped or rounded, a NaN among the
-// numbers is the result. Plain values, one thread at a time.
+// Summaries of one or several steps of a process, and rows of 64 of them, some
+// of which hold all heads of their steps (docs/storage.md, "Summaries"). True
+// values: nothing is clipped or rounded, a NaN among the numbers is the result.
+// Plain values, one thread at a time.
 #ifndef RANKPROBE_COLLECTOR_STORE_STEP_SUMMARY_H_
 #define RANKPROBE_COLLECTOR_STORE_STEP_SUMMARY_H_
 

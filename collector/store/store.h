@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The archive of all runs: a LevelDB index and append-only payload segments
-// under one data directory (docs/formats.md, "On disk").
+// under one data directory (docs/storage.md, "On disk").
 //
 // Ownership: one Store per data directory per machine; it holds the directory's
 // lock until destroyed. The Clock and FileSystem outlive it.

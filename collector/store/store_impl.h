@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the Store is made. Its methods are in store_commit.cc (what agents send),
-// store_read.cc (queries), store_upkeep.cc (maintenance), store_recovery.cc
-// (what an end without goodbye left behind), store_rollup.cc, store.cc (opening). Only these
-// files include this.
+// Implementation of the Store. Its methods are in store_commit.cc (what agents
+// send), store_read.cc (queries), store_upkeep.cc (maintenance),
+// store_recovery.cc (what an end without goodbye left behind), store_rollup.cc,
+// store.cc (opening). Only these files include this.
 #ifndef RANKPROBE_COLLECTOR_STORE_STORE_IMPL_H_
 #define RANKPROBE_COLLECTOR_STORE_STORE_IMPL_H_
 

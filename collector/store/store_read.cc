@@ -322,7 +322,7 @@ absl::Status StoreImpl::ReadPayload(
     id = row->id();
     RP_ASSIGN_OR_RETURN(const bool whole, IsWhole(id, digest, length_bytes));
     if (!whole)
-      return absl::NotFoundError("the payload is not whole in the archive");
+      return absl::NotFoundError("the payload is incomplete in the archive");
   }
   uint64_t at = 0;
   std::string data;

@@ -45,9 +45,9 @@ absl::StatusOr<bool> IsFresh(const std::string& data_dir,
     found = "a trace of an index";
   if (found.empty()) return true;
   return absl::DataLossError(
-      absl::StrCat("index/CURRENT is gone, but ", found,
+      absl::StrCat("index/CURRENT is missing, but ", found,
                    found.back() == 's' ? " are" : " is",
-                   " there: a new index would know nothing of what is stored"));
+                   " there: a new index would lose what is stored"));
 }
 
 namespace {
@@ -77,9 +77,8 @@ absl::Status NoteRebuildEnded(const std::string& data_dir,
 absl::Status CheckRebuildEnded(const std::string& data_dir,
                                FileSystem* file_system) {
   if (!file_system->Exists(RebuildingPath(data_dir))) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat("the index was being made anew, and that came to no end (",
-                   RebuildingPath(data_dir), ")"));
+  return absl::DataLossError(absl::StrCat(
+      "rebuilding the index was interrupted (", RebuildingPath(data_dir), ")"));
 }
 
 absl::StatusOr<PayloadStore::Known> KnownSegments(Index* index,
@@ -202,8 +201,9 @@ absl::Status StoreImpl::CompareSyncCount() {
   if (count <= sync_count_) return absl::OkStatus();
   recovery_.lost_syncs = count - sync_count_;
   const std::string note = absl::StrCat(
-      "the index has gone back: it stands at sync ", sync_count_, ", sync ",
-      count, " had been reached; what was stored between the two is lost");
+      "the index has lost synced writes: it is at sync ", sync_count_,
+      ", sync ", count,
+      " had been reached; what was stored between the two is lost");
   sync_count_ = count;
   std::unique_ptr<IndexBatch> batch = index_->NewBatch();
   batch->Put(keys::LostSyncs(count), note);

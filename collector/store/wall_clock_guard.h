@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the wall clock may be believed when things are to be deleted for
-// their age.
+// Decides if the wall clock can be trusted when data is to be deleted for its
+// age.
 //
 // It is, as long as it moves with the monotonic clock. After a jump of more
 // than a minute nothing is old until the clock has gone back to where it was,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells whether this process is a child of the one that made the guard, without
-// a system call: hooks ask before everything else. Thread-safe. Knows forks
-// that libc makes (fork, Python's os.fork), which is where threads get lost.
+// Detects a child of the process that made the guard, without a system call:
+// hooks ask before everything else. Thread-safe. Knows forks that libc makes
+// (fork, Python's os.fork), which is where threads get lost.
 #ifndef RANKPROBE_COMMON_BASE_FORK_GUARD_H_
 #define RANKPROBE_COMMON_BASE_FORK_GUARD_H_
 

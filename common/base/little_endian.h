@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole numbers as bytes, lowest first, whatever the processor's order. Pure.
+// Integers as bytes, lowest first, whatever the processor's order. Pure.
 #ifndef RANKPROBE_COMMON_BASE_LITTLE_ENDIAN_H_
 #define RANKPROBE_COMMON_BASE_LITTLE_ENDIAN_H_
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How secrets, and digests of secrets, are compared: == ends at the first byte
-// that differs, and how long it took tells a stranger how far he got. Pure.
+// Constant-time comparison of secrets and their digests: == ends at the first
+// byte that differs, and how long it took tells a stranger how far he got.
+// Pure.
 #ifndef RANKPROBE_COMMON_BASE_SAME_BYTES_H_
 #define RANKPROBE_COMMON_BASE_SAME_BYTES_H_
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where monotonic time, timed waits and service threads come from, when they do
-// not come from the operating system.
+// Replaceable source of monotonic time, timed waits and service threads.
 //
 // monotonic_time.h, monotonic_event.h and service_thread.h ask for it in every
 // call, and nothing is in its place outside of tests: a simulation that runs

@@ -35,7 +35,7 @@ constexpr ConfigField kFields[] = {
     {"task", kTop, kWord, R"("statistics")", R"("tensor")",
      "What is kept of each tensor: its `statistics` (Max, Min, Mean, Norm), "
      "all of its bytes (`tensor`), or names alone (`structure`). `monitor` "
-     "watches a whole training ([monitor](monitor.md)). The section of this "
+     "watches a long training ([monitor](monitor.md)). The section of this "
      "name is read; those of other tasks may stand in the file.",
      kTasks},
     {"level", kTop, kWord, R"("L1")", R"("mix")",
@@ -67,7 +67,7 @@ constexpr ConfigField kFields[] = {
      "With a collector elsewhere: fetch each step into `dump_path` when it has "
      "ended. Without one that is always so."},
     {"precision", kTop, kWord, R"("low")", R"("high")",
-     "`high`: Mean and Norm are computed in float32, of whole numbers too.",
+     "`high`: Mean and Norm are computed in float32, of integers too.",
      kPrecisions},
     {"risk_level", kTop, kWord, R"("FOCUS")", R"("ALL")",
      "Which API calls: `ALL`; `CORE`, the computing ones such as linear and "
@@ -111,13 +111,13 @@ constexpr ConfigField kFields[] = {
      "of names of modules and parameters."},
     {"data_mode", kStatisticsSection | kTensorSection | kStructureSection,
      kWords, R"(["all"])", R"(["forward", "output"])",
-     "Which sides of a call; `all` stands alone.", kDataModes},
+     "Which sides of a call; `all` is used alone.", kDataModes},
     {"summary_mode", kAllTasks, kWord, R"("statistics")", R"("md5")",
-     "What stands for a tensor: `statistics`; `md5`, statistics and a CRC32 "
+     "What is kept of a tensor: `statistics`; `md5`, statistics and a CRC32 "
      "of the bytes as msprobe has it; `xor`, a checksum alone.",
      kSummaryModes},
     {"tensor_list", kStatisticsSection, kTexts, "[]", R"(["relu"])",
-     "Calls whose tensors are kept whole although the task is statistics: "
+     "Calls whose tensors are kept completely although the task is statistics: "
      "parts of names."},
     {"extra_statistics", kAllTasks, kWords, "[]", R"(["counts", "std"])",
      "Beside Max, Min, Mean and Norm: `counts` of NaNs, infinities and zeros, "
@@ -149,7 +149,8 @@ constexpr ConfigField kFields[] = {
      kInteger,
      "1",
      "5",
-     "With `bench_path`: recording ends after so many differences; -1: never. "
+     "With `bench_path`: the number of differences after which recording ends; "
+     "-1: never. "
      "0 is refused.",
      {},
      -1,
@@ -159,7 +160,7 @@ constexpr ConfigField kFields[] = {
      kInteger,
      "50",
      "10",
-     "Each so many steps, from the first of `step` on.",
+     "Interval in steps, from the first of `step` on.",
      {},
      1,
      1'000'000},
@@ -200,7 +201,7 @@ constexpr ConfigField kFields[] = {
      kInteger,
      "",
      "32",
-     "Only of tensors that have so many rows in this dimension; left out: of "
+     "Only of tensors with this number of rows in this dimension; left out: of "
      "all.",
      {},
      0,

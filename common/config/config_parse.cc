@@ -283,7 +283,7 @@ class Parser {
     const std::string field = reader->FieldName(name);
     Warn(field, absl::StrCat(field,
                              ": name-regex is for static graphs of MindSpore "
-                             "and selects nothing of PyTorch"));
+                             "and selects no call of PyTorch"));
   }
 
   void ChooseLevelOfMonitor() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is made of the table of config.json's fields (config_fields.h): the JSON
-// schema that editors check a file by, and the tables of docs/config.md. Pure
-// functions.
+// Documents made from the table of config.json's fields (config_fields.h): the
+// JSON schema that editors check a file by, and the tables of docs/config.md.
+// Pure functions.
 #ifndef RANKPROBE_COMMON_CONFIG_CONFIG_SCHEMA_H_
 #define RANKPROBE_COMMON_CONFIG_CONFIG_SCHEMA_H_
 

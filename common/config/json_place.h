@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where in the text of a JSON document something stands. Pure functions.
+// Line and column of a value in the text of a JSON document. Pure functions.
 #ifndef RANKPROBE_COMMON_CONFIG_JSON_PLACE_H_
 #define RANKPROBE_COMMON_CONFIG_JSON_PLACE_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the section "monitor" of config.json has beside what every task's has:
+// Fields of the section "monitor" of config.json beside those of every task:
 // which steps and which values (docs/monitor.md). A free function of the
 // parser's thread; faults go where the parser's go.
 #ifndef RANKPROBE_COMMON_CONFIG_MONITOR_SECTION_H_

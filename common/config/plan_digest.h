@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which plan it is: by it an agent says what it applied, and the collector sees
-// that it is what was agreed on. Thread-safe: a pure function.
+// Digest that identifies a plan: by it an agent says what it applied, and the
+// collector sees that it is what was agreed on. Thread-safe: a pure function.
 #ifndef RANKPROBE_COMMON_CONFIG_PLAN_DIGEST_H_
 #define RANKPROBE_COMMON_CONFIG_PLAN_DIGEST_H_
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which calls a Plan keeps. The same class runs in the agent (to save work)
-// and in the collector (because it decides). Not thread-safe: one instance per
-// (session, thread of execution order), or guarded by its owner's lock.
+// Filter of the calls that a Plan keeps. The same class runs in the agent (to
+// save work) and in the collector (because it decides). Not thread-safe: one
+// instance per (session, thread of execution order), or guarded by its owner's
+// lock.
 //
 // Order of tests: scope/list if set, else risk level (APIs only). A call's
 // verdict is fixed at its begin and holds for all its phases, so entries are

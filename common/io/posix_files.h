@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the file systems over POSIX share: files made of descriptors, and the
-// statuses of errno.
+// Shared parts of the file systems over POSIX: files made of descriptors, and
+// the statuses of errno.
 #ifndef RANKPROBE_COMMON_IO_POSIX_FILES_H_
 #define RANKPROBE_COMMON_IO_POSIX_FILES_H_
 

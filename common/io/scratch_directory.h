@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory of this process alone that goes with the object, with what lies
-// in it. Not thread-safe.
+// A private directory that is removed with the object, with its contents. Not
+// thread-safe.
 #ifndef RANKPROBE_COMMON_IO_SCRATCH_DIRECTORY_H_
 #define RANKPROBE_COMMON_IO_SCRATCH_DIRECTORY_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a value that a limit cuts is written. Pure functions.
+// Representation of a value that a limit cuts. Pure functions.
 #ifndef RANKPROBE_COMMON_RECORDS_CUT_VALUE_H_
 #define RANKPROBE_COMMON_RECORDS_CUT_VALUE_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which values of a call are compared with a reference (tensor.bench_path): agent
-// and collector must agree.
+// Values of a call that are compared with a reference (tensor.bench_path):
+// agent and collector must agree.
 #ifndef RANKPROBE_COMMON_RECORDS_REFERENCE_TENSOR_H_
 #define RANKPROBE_COMMON_RECORDS_REFERENCE_TENSOR_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a server names the requests of its clients. Pure functions.
+// A server's names for its clients' requests. Pure functions.
 #ifndef RANKPROBE_COMMON_RECORDS_REQUEST_NAMES_H_
 #define RANKPROBE_COMMON_RECORDS_REQUEST_NAMES_H_
 

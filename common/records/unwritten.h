@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tensors of a call need not hold anything: memory that the call is about
-// to overwrite, or that it has allocated and not written. What stands there is
+// Tensors of a call that may be uninitialised: memory that the call is about to
+// overwrite, or that it has allocated and not written. What stands there is
 // what was there before, a NaN for all one knows, and no fault of the program.
 // Pure functions.
 #ifndef RANKPROBE_COMMON_RECORDS_UNWRITTEN_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a client proves the collector and itself: PEM texts and a bearer token,
-// read from files once. No gRPC here; common/rpc/grpc_channel.h makes channels of
-// it. A value; copies are independent.
+// Verifies the collector and authenticates a client: PEM texts and a bearer
+// token, read from files once. No gRPC here; common/rpc/grpc_channel.h makes
+// channels of it. A value; copies are independent.
 #ifndef RANKPROBE_COMMON_RPC_CHANNEL_SECURITY_H_
 #define RANKPROBE_COMMON_RPC_CHANNEL_SECURITY_H_
 

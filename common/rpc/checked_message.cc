@@ -141,7 +141,7 @@ grpc::Status ParseChecked(grpc::ByteBuffer* bytes,
   bytes->Clear();
   return parsed ? grpc::Status::OK
                 : grpc::Status(grpc::StatusCode::INTERNAL,
-                               "the bytes are no such message");
+                               "the bytes are not a message of this type");
 }
 
 }  // namespace rankprobe

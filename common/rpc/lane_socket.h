@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a process proves that it is on the collector's host, and hands it the
-// memory that its payloads lie in: over a Unix socket in the abstract namespace,
-// whose name the collector gives in its Welcome. Such a socket leaves nothing
-// behind when its process is killed, and is not seen from another network
-// namespace.
+// Socket on which a process proves that it is on the collector's host and
+// passes the memory of its payloads: over a Unix socket in the abstract
+// namespace, whose name the collector gives in its Welcome. Such a socket
+// leaves nothing behind when its process is killed, and is not seen from
+// another network namespace.
 //
 //   agent -> collector  one packet: the session's id, with one descriptor
 //   collector -> agent  one packet: "taken", or why not; then the end

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The table of attacks in docs/security.md, from the ids in the tests' names, docstrings and parameters.
+"""The table of attacks in tests/attack/README.md, from the ids in the tests' names, docstrings and parameters.
 
     tests/attack/table.py           prints it
-    tests/attack/table.py --write   puts it into docs/security.md
+    tests/attack/table.py --write   puts it into tests/attack/README.md
 """
 
 import ast
@@ -12,7 +12,7 @@ import re
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-DOC = HERE.parents[1] / "docs" / "security.md"
+DOC = HERE / "README.md"
 BEGIN, END = "<!-- attacks: begin -->", "<!-- attacks: end -->"
 ID = re.compile(r"(?<![A-Za-z0-9])[A-Z]\d{2}[a-z]?(?![0-9A-Za-z])")
 

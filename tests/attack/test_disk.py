@@ -161,7 +161,7 @@ def test_K09_a_truncated_index_log_is_told(start_daemon):
     daemon.start()
     assert "index_went_back" in daemon.log()
     verify = daemon.cli("verify")
-    assert verify.returncode == 1 and "gone back" in verify.stdout + verify.stderr
+    assert verify.returncode == 1 and "has lost synced writes" in verify.stdout + verify.stderr
 
 
 def test_I08_a_wrong_first_chunk_spoils_nobody_elses_payload(daemon, tmp_path):

@@ -57,7 +57,7 @@ def names(directory: pathlib.Path) -> list[str]:
 def test_an_export_without_its_end_is_an_error(liar, tmp_path, flag):
     for liar.events in ([], [DIRECTORY, FILE]):
         result = cli(liar, "export", "--run", "x", flag, tmp_path / "out")
-        assert result.returncode == 5 and "ended before the export was whole" in result.stderr, result
+        assert result.returncode == 5 and "ended before the export was complete" in result.stderr, result
         assert names(tmp_path) == [] and "dump.json is at" not in result.stdout
     liar.events = [DIRECTORY, FILE, DONE]
     assert cli(liar, "export", "--run", "x", flag, tmp_path / "out").returncode == 0
@@ -67,7 +67,7 @@ def test_an_export_without_its_end_is_an_error(liar, tmp_path, flag):
 def test_a_dump_of_a_run_without_its_end_is_an_error(liar):
     liar.events = [DIRECTORY, FILE]
     result = cli(liar, "overflow_check", "-i", "run:x")
-    assert result.returncode == 5 and "ended before the export was whole" in result.stderr, result
+    assert result.returncode == 5 and "ended before the export was complete" in result.stderr, result
 
 
 def test_runs_that_come_again_and_again_end(liar):
@@ -92,7 +92,7 @@ def test_a_fifo_that_nobody_reads_is_refused_at_once(liar, tmp_path):
     liar.events = [DIRECTORY, FILE, DONE]
     os.mkfifo(tmp_path / "fifo")
     result = cli(liar, "export", "--run", "x", "--tar", tmp_path / "fifo")
-    assert result.returncode == 5 and "nobody reads it" in result.stderr, result
+    assert result.returncode == 5 and "it has no reader" in result.stderr, result
     reader = subprocess.Popen(["tar", "-t", "-f", tmp_path / "fifo"], stdout=subprocess.PIPE, text=True)
     # Once it has opened it.
     harness.wait_for(lambda: cli(liar, "export", "--run", "x", "--tar", tmp_path / "fifo").returncode == 0, harness.SOON, "a reader")

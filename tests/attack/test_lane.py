@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that mean no good on the same-host lane: what they hand over, what they say lies where, and what they do to it
-meanwhile (L01-L09 of docs/security.md, "The attacks")."""
+meanwhile (L01-L09 of tests/attack/README.md, "Attacks")."""
 
 import fcntl
 import os

@@ -104,5 +104,5 @@ def test_a_leaf_that_dies_in_the_midst_of_an_answer_is_named(start_fleet, tokens
     reply, call = viewer.ListRuns.with_call(archive.ListRunsRequest(), timeout=harness.SOON)
     assert not reply.runs
     away = dict(call.trailing_metadata())["rankprobe-away-bin"]
-    assert f"leaf {address} went away".encode() in away
+    assert f"leaf {address} disconnected".encode() in away
     assert root.alive

@@ -146,7 +146,7 @@ def test_a_killed_leaf_is_named_until_it_is_back(fleet):
     part = fleet.export("part")
     gaps = json.loads(part["manifest.json"])["gaps"]
     assert [gap["reason"] for gap in gaps] == ["LEAF_AWAY"], gaps
-    assert f"leaf {address} went away" in gaps[0]["detail"]
+    assert f"leaf {address} disconnected" in gaps[0]["detail"]
     assert set(part) < set(whole)
     killed.start()
     wait_for(lambda: not fleet.away(), 60, "the ledger without a gap")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames whose content no collector will ever take: each is answered by its number, what stands around it is kept
-(P19-P24, D01 and M06 of docs/security.md, "The attacks")."""
+(P19-P24, D01 and M06 of tests/attack/README.md, "Attacks")."""
 
 import json
 import pathlib

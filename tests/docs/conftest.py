@@ -32,5 +32,5 @@ def tracked() -> list[pathlib.Path]:
 
 
 def documents() -> list[pathlib.Path]:
-    return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "agent/python/README.md",
-                   ROOT / "tests/golden/README.md"])
+    return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "agent/python/README.md", ROOT / "tests/features.md",
+                   ROOT / "tests/attack/README.md", ROOT / "tests/view/README.md", ROOT / "tests/workloads/README.md", ROOT / "tests/golden/README.md"])

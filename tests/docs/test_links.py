@@ -77,7 +77,7 @@ def test_every_document_is_reached_from_the_readme() -> None:
         seen.add(path)
         for target in re.findall(r"\]\(([^)#\s]+\.md)", path.read_text()):
             todo.append((path.parent / target).resolve())
-    missing = {p for p in ROOT.glob("docs/*.md")} - seen
+    missing = {p for p in ROOT.glob("docs/**/*.md")} - seen
     assert not missing
 
 

@@ -1,16 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One idea a bullet: no paragraph or bullet of 90 words."""
+"""Plain words: documents, help, messages and the first sentence of each header use standard terms, one idea a bullet."""
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import re
+import subprocess
+from typing import Iterator
 
 import pytest
 
-from conftest import ROOT, documents
+from conftest import BUILD, ROOT, documents
 
 _LIMIT = 90
+# What is not said, and what is said in its place.
+WORDS = {
+    r"told|tells?": "reported, prints", r"nobody|somebody|whoever|whomever|whom": "name the process, user or role",
+    r"whole": "complete, all of", r"away": "unreachable, removed", r"gone|goes|going on": "closed, missing, continues",
+    r"anew|afresh": "again", r"astray": "deviating", r"hand(?:s|ed)? on": "pass", r"(?:laid|lays?|lie[sd]?) beside": "compared with",
+    r"nothing of": "none of", r"he|his|him": "it", r"in vain": "without success", r"affair|forerunner|thereof|whereof|hither": "the term of the field",
+    r"not built|measured again|not measured since|the day before": "git history, or docs/adr", r"at commit|code of [0-9a-f]{7}": "the version",
+}
+BANNED = re.compile(r"(?<![\w/-])(" + "|".join(WORDS) + r")(?![\w/])", re.IGNORECASE)
+# Headless fragments: a sentence begins with a noun or a verb.
+RIDDLE = re.compile(r"(?:What|Which|Who|Whom|Whose|Whether|How|Where|Of|Behind|To|That)\b[^?]*(?:[.:;]|$)")
+DATE = re.compile(r"\b\d{1,2} (?:January|February|March|April|May|June|July|August|September|October|November|December) \d{4}\b")
+
+
+def prose(text: str) -> str:
+    """Markdown without code, links' targets and comments."""
+    text = re.sub(r"^ *```.*?^ *```|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`]*`|\]\([^)]*\)|\"[^\"]*\"", " ", text)
+
+
+def faults(text: str) -> list[str]:
+    return [f"{m[0]}: {' '.join(text[max(0, m.start() - 40):m.end() + 30].split())}" for m in BANNED.finditer(text)]
+
+
+def headers() -> Iterator[tuple[str, str]]:
+    """The first sentence of each header of the product."""
+    for name in subprocess.run(["git", "ls-files", "*.h"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split():
+        if name.startswith("tests/") or "/testing/" in name:
+            continue
+        lines = [line[3:] for line in re.match(r"(?://.*\n)*", (ROOT / name).read_text())[0].splitlines() if "SPDX" not in line]
+        yield name, re.split(r"(?<=[.:;])\s", " ".join(lines))[0]
+
+
+def literals() -> Iterator[tuple[str, str]]:
+    """Texts of four words and more in the sources of the product: messages of programs."""
+    for name in subprocess.run(["git", "ls-files", "*.cc", "*.h", "*.py"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split():
+        path = pathlib.Path(name)
+        if path.parts[0] in ("tests", "examples", "packaging") or "testing" in path.parts or path.stem.endswith("_test"):
+            continue
+        text = re.sub(r"(?m)(?:^|(?<=[ ;]))(?://|#(?!include)).*$" if path.suffix != ".py" else r'(?m)^\s*#.*$|"""(?s:.*?)"""', "", (ROOT / path).read_text())
+        for found in re.findall(r'(?:f?"(?:[^"\\\n]|\\.)*"\s*)+', text):
+            said = re.sub(r"\{[^{}]*\}", " ", "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', found)))
+            if len(said.split()) >= 4:
+                yield name, said
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda p: str(p.relative_to(ROOT)))
@@ -20,3 +67,49 @@ def test_no_bullet_is_a_page(path: pathlib.Path) -> None:
     long = [f"{len(item.split())} words: {' '.join(item.split())[:80]}.." for item in items
             if len(item.split()) >= _LIMIT and not item.startswith("|")]
     assert not long
+
+
+@pytest.mark.parametrize("path", [p for p in documents() if p.name != "CHANGELOG.md" and "tests" not in p.parts[len(ROOT.parts):]],
+                         ids=lambda p: str(p.relative_to(ROOT)))
+def test_documents_use_plain_words(path: pathlib.Path) -> None:
+    text = prose(path.read_text())
+    assert not faults(text) + [f"a date: {m}" for m in DATE.findall(text)]
+    assert len(path.read_text().splitlines()) <= 300
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 600
+
+
+def test_headers_say_what_a_thing_is() -> None:
+    wrong = [f"{name}: {said}" for name, said in headers() if RIDDLE.match(said) or faults(said)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_messages_use_plain_words() -> None:
+    wrong = [f"{name}: {fault}" for name, said in literals() for fault in faults(said)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_page_uses_plain_words() -> None:
+    texts = re.findall(r'^  "((?:[^"\\]|\\.)*)":', (ROOT / "web/app/chinese.ts").read_text(), re.MULTILINE)
+    assert len(texts) > 150 and [fault for text in texts for fault in faults(text)] == []
+
+
+@functools.lru_cache(maxsize=None)
+def _help(program: str) -> str:
+    return subprocess.run([BUILD / "bin" / program, "--dump-help=man"], capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.mark.parametrize("program", ["rankprobe", "rankprobed"])
+def test_help_uses_plain_words(program: str) -> None:
+    assert not faults(_help(program).replace("\\-", "-"))
+
+
+@pytest.mark.parametrize("text", ["the leaf is away", "Nobody reads it", "it is told", "it has gone", "made anew"])
+def test_a_riddle_is_found(text: str) -> None:
+    assert len(faults(text)) == 1
+
+
+def test_a_fragment_is_found() -> None:
+    assert RIDDLE.match("What a leaf does with it:") and RIDDLE.match("Of a run.") and not RIDDLE.match("Where did a run first go wrong? Looks")

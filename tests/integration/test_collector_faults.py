@@ -145,7 +145,7 @@ def test_a_collector_that_goes_while_ranks_record_is_told_of(tmp_path, start_job
                 harness.wait_for(lambda: rank.log.read_text().count(what) == times, 60, f"{what!r} of rank {rank.rank}")
 
         collector.kill()
-        said(f"the collector at {collector.address} has gone", 1)
+        said(f"the collector at {collector.address} is unreachable", 1)
         job.wait_steps(20)  # training goes on, and a line of each step it is not
         collector.start()
         said("is back, what waited is sent", 1)
@@ -153,11 +153,11 @@ def test_a_collector_that_goes_while_ranks_record_is_told_of(tmp_path, start_job
         ledger = collector.cli("ledger", "--run", "gone", check=False)
         assert "NOT_HEARD_OF" not in ledger.stdout, ledger.stdout
         collector.kill()
-        said(f"the collector at {collector.address} has gone", 2)
+        said(f"the collector at {collector.address} is unreachable", 2)
         said("is back", 1)
         assert idle.finish() == [0] and job.finish(seconds=120) == [0, 0]
         said("are lost, the process ends before the collector has them", 1)
-        assert "has gone" not in idle.ranks[0].log.read_text()
+        assert "is unreachable" not in idle.ranks[0].log.read_text()
         for _ in range(2):
             collector.start()
             for words in (("ledger",), ("ledger", "--counts"), ("status",)):

@@ -147,7 +147,7 @@ def test_a_job_with_a_viewers_token_trains_on_and_says_why(start, certs, start_j
     harness.wait_for(lambda: "Session needs agent" in collector.log_text(), 30, "the refusal in the log")
     assert job.finish() == [0]
     said = job.ranks[0].log.read_text()
-    assert said.count("rankprobe: nothing of rank 0 is recorded, training goes on") == 1, said
+    assert said.count("rankprobe: nothing of rank 0 is recorded, training continues") == 1, said
     assert "Session needs agent" in said
 
 

@@ -81,7 +81,7 @@ def test_a_collector_killed_while_it_records(tmp_path: pathlib.Path, training, c
     collector.kill()
     assert len(job.steps()) < first + 30, "killed too late"
     job.wait_steps(5)
-    wait_for(lambda: "has gone" in job.errors.read_text(), 60, "the line that says so")
+    wait_for(lambda: "is unreachable" in job.errors.read_text(), 60, "the line that says so")
     collector.start()
     wait_for(lambda: "is back, what waited is sent" in job.errors.read_text(), 60, "the line that says so")
     wait_for(lambda: len(job.recorded()) == 30, 120, "thirty steps")
@@ -189,7 +189,7 @@ def refused(tmp_path: pathlib.Path, *, mode: str = "PYNATIVE_MODE", **fields: ob
     ({"statistics": {"summary_mode": ["max", "hash"]}}, "static"),
     ({"statistics": {"summary_mode": "xor"}}, "xor is for PyTorch"),
     ({"task": "tensor", "tensor": {"file_format": "pt"}}, "npy, bin"),
-    ({"task": "monitor", "monitor": {"values": ["communication"]}}, "communication alone records nothing of MindSpore"),
+    ({"task": "monitor", "monitor": {"values": ["communication"]}}, "communication alone records no call of MindSpore"),
     ({"task": "monitor", "monitor": {"every": 0}}, "monitor.every: 0"),
 ], ids=["A5", "A6", "A11", "A20", "A22", "A24-list", "A24-xor", "A25", "monitor-communication", "monitor-every"])
 def test_fields_that_are_refused(tmp_path: pathlib.Path, fields: dict, reason: str) -> None:

@@ -97,7 +97,7 @@ def test_a_rank_that_never_came_back_is_not_whole(half_way, collector, tmp_path)
     assert re.search(LOST, said), said
     code, text, gaps = accounts(collector, tmp_path)
     assert code == 1 and "nothing lost" not in text, text
-    assert "its connection ended, said no goodbye" in text and re.search("newest records here are of step [01],", text), text
+    assert "its connection ended without a goodbye" in text and re.search("newest records here are of step [01],", text), text
     assert [(gap["step"], gap["reason"]) for gap in gaps] == [(-1, "NOT_HEARD_OF")], gaps
 
 

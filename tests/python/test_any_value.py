@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever a call is given, the other calls of the step are recorded and nothing is lost without a word
-(D01 of docs/security.md, "The attacks")."""
+(D01 of tests/attack/README.md, "Attacks")."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_folds_one_after_the_other(tmp_path: pathlib.Path) -> None:
             assert gone() is None
         """)
     assert len(steps) == 6 and "a step ends with Adam.step()" in said
-    assert said.count("the optimizer before is gone") == 2
+    assert said.count("the previous optimizer no longer exists") == 2
     for i, step in enumerate(steps):
         assert len(_forwards(step)) == 2 and step["Functional.linear.0.forward"]["output"][0]["shape"] == [2, 4 + i // 2]
 

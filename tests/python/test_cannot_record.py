@@ -49,7 +49,7 @@ def train(dump_path: pathlib.Path, policy: str = "", **environment: str) -> subp
 def assert_trains_with_one_line(result: subprocess.CompletedProcess, word: str) -> None:
     assert result.returncode == 0 and result.stdout == "trained\n", result.stderr
     assert "Traceback" not in result.stderr
-    said = [line for line in result.stderr.splitlines() if "nothing is recorded, and the training goes on" in line]
+    said = [line for line in result.stderr.splitlines() if "nothing is recorded, and the training continues" in line]
     assert len(said) == 1 and word in said[0], result.stderr
 
 

@@ -105,7 +105,7 @@ def test_a_wrapper_subclass_runs_as_plain_python(dump, capfd) -> None:
     model.last = nn.ReLU()
     debugger = _train(dump, model, torch.compile(model, backend="aot_eager"), passes)
     said = _lines(capfd, _FELL_BACK)
-    assert len(said) == 1 and "a TwoTensor goes through a module" in said[0], said
+    assert len(said) == 1 and "a TwoTensor passes through a module" in said[0], said
     assert list(dump.data(0)) == ["Module.last.ReLU.forward.0"] == list(dump.data(1))
     assert debugger._capture.faults == 0
 

@@ -104,7 +104,7 @@ def test_a_module_that_comes_later_is_recorded_from_then_on(dump, own, monkeypat
 
 
 @pytest.mark.parametrize("text, why", [
-    ("- add\n", "line 1: a name stands below no module path"), ("rpown:\n  add\n", "line 2: 'add' is no entry"),
+    ("- add\n", "line 1: a name without a module path above it"), ("rpown:\n  add\n", "line 2: 'add' is no entry"),
     ("rpown:\n  - a.b\n", "line 2: 'a.b' is no name"), ("rp own:\n  - a\n", "line 1: 'rp own:' is no entry"),
     ("9a: b\n", "line 1: '9a' is no module path"), ("a: b\na: c\n", "line 2: a is there twice"), ("a: {b: c}\n", "line 1: ")])
 def test_a_bad_custom_wrap_ops_is_refused_with_its_line(dump, own, text: str, why: str) -> None:
@@ -120,7 +120,7 @@ def test_a_custom_wrap_ops_that_is_not_there_is_refused(dump, monkeypatch) -> No
         dump.debugger()
 
 
-@pytest.mark.parametrize("content, error", [("__main__:\n  - mine\n", ""), ("- mine\n", "line 1: a name stands below no module path")])
+@pytest.mark.parametrize("content, error", [("__main__:\n  - mine\n", ""), ("- mine\n", "line 1: a name without a module path above it")])
 def test_as_msprobe_the_file_inside_the_installed_msprobe_counts(tmp_path: pathlib.Path, content: str, error: str) -> None:
     package = tmp_path / "site" / "msprobe" / "pytorch" / "dump" / "api_dump"
     package.mkdir(parents=True)

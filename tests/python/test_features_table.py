@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/features.md: every feature has a row, a state with its reason, and tests or pages that are there."""
+"""tests/features.md: every feature has a row, a state with its reason, and tests or pages that are there."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ WANTED = [f"{section}{i}" for section, count in (("A", 34), ("B", 21), ("C", 10)
 STATE = re.compile(r"works|(decision|partly|not here): \S.{9,}")
 PYTHON = re.compile(r"`(\w+\.py)::(\w+)(?:\[([\w-]+))?`")
 CPP = re.compile(r"`([A-Z]\w+)\.([A-Z]\w+)`")
-PAGE = re.compile(r"\[\w+\]\((\w+\.md)#([\w-]+)\)")
+PAGE = re.compile(r"\[[\w ]+\]\(([\w./-]*)#([\w-]+)\)")
 
 
 def rows() -> dict[str, tuple[str, str]]:
     """Number to state and what shows it."""
     found: dict[str, tuple[str, str]] = {}
-    for line in (DOCS / "features.md").read_text().splitlines():
+    for line in (ROOT / "tests/features.md").read_text().splitlines():
         match = ROW.match(line)
         if match:
             assert match[1] not in found, f"{match[1]} twice"
@@ -50,7 +50,10 @@ def cpp_tests() -> set[tuple[str, str]]:
 
 
 def anchors(page: str) -> set[str]:
-    titles = re.findall(r"^#+ (.*)$", (DOCS / page).read_text(), re.MULTILINE)
+    path = ROOT / "tests" / (page or "features.md")
+    if not path.is_file():
+        return set()
+    titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
@@ -94,7 +97,7 @@ def test_what_a_row_says_is_there(number: str) -> None:
 @pytest.mark.parametrize("number,state,shown", [
     ("B5", "works", "`test_debugger.py::test_no_such_test`"), ("B5", "works", "`test_no_such_file.py::test_x`"),
     ("A2", "works", "`test_feature_rows.py::test_bad_values_are_refused[a2-nothing`"),
-    ("B5", "works", "`StoreTest.NoSuchTest`"), ("B5", "works", "[pytorch](pytorch.md#no-such-title)"),
+    ("B5", "works", "`StoreTest.NoSuchTest`"), ("B5", "works", "[pytorch](../docs/pytorch.md#no-such-title)"),
     ("B5", "works", ""), ("B5", "works", "somebody looked"), ("B5", "decision", "`StoreTest.PlansSurviveAReopen`"),
     ("B10", "works", "`StoreTest.PlansSurviveAReopen`"), ("A8", "works", "`StoreTest.PlansSurviveAReopen`"),
 ])

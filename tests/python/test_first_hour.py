@@ -195,7 +195,7 @@ def test_a_dump_path_that_cannot_be_made_is_said_in_one_line(tmp_path: pathlib.P
     (tmp_path / "c.json").write_text(json.dumps({"dump_path": str(tmp_path / "file" / "dump")}))
     done = attach(tmp_path, "--on", "--config", "c.json")
     assert done.returncode == 0 and "AttributeError" not in done.stderr and "not attached" not in done.stderr, done.stderr
-    assert done.stderr.count("nothing is recorded, and the training goes on") == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.count("nothing is recorded, and the training continues") == 1 and done.stderr.count("\n") == 1, done.stderr
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["made", "there before"])

@@ -151,7 +151,7 @@ def test_parts_that_do_not_make_the_whole_are_refused(record: Record, tmp_path: 
     path.write_text(json.dumps(notes))
     said = cli("first-divergence", tmp_path / "step0", reference, "--layout", "auto", code=1)
     whole = notes[row]["global_shape"]
-    assert f"its parts make {[whole[0] - 1, *whole[1:]]}, the whole is {whole}" in said, said
+    assert f"its parts make {[whole[0] - 1, *whole[1:]]}, the full size is {whole}" in said, said
     path.write_text("{")
     assert f"{path}: " in cli("first-divergence", tmp_path / "step0", reference, "--layout", "auto", code=2)
 

@@ -143,7 +143,7 @@ def test_steps_that_are_not_whole_are_named(recorded) -> None:
     recorded.cli("delete", "--run", "time", "--steps", "3")
     result = recorded.cli("query", "--run", "time", "--rows", "rank", check=False)
     assert result.returncode == 1
-    assert "0 are not whole, 2 more were deleted" in result.stdout
+    assert "0 are incomplete, 2 more were deleted" in result.stdout
 
 
 def test_how_ranks_differ(recorded) -> None:

@@ -193,7 +193,7 @@ def test_cut_out_of_all_it_is_as_if_recorded_alone(dump, collector, monkeypatch,
         debugger.close()
         out[run] = tmp_path / run
         said = collector.cli("export", "--run", run, "--request", "b", "-o", str(out[run])).stderr
-        assert "whole batch" not in said
+        assert "complete batch" not in said
     steps = [sorted(path.name for path in out[run].glob("step*")) for run in out]
     assert steps == [["step0", "step2", "step3"]] * 2
     for step in steps[0]:
@@ -224,7 +224,7 @@ def test_statistics_of_a_batch_cannot_be_cut_which_is_said(dump, collector, monk
 
     done = export("--request", "b")
     assert done.returncode == 0
-    assert "in 1 of 2 steps with request b the statistics are those of the whole batch" in done.stderr
+    assert "in 1 of 2 steps with request b the statistics are those of the complete batch" in done.stderr
     steps = [next((tmp_path / "out" / name).iterdir()) for name in ("step0", "step2")]
     assert [json.loads((step / "requests.json").read_text())[0]["recorded"] for step in steps] == [None, "b"]
     assert [_shape(step) for step in steps] == [[8, 2], [2, 2]] and not (tmp_path / "out" / "step1").exists()
@@ -249,7 +249,7 @@ def test_a_running_program_is_switched_on_for_one_request(dump, collector, monke
     assert refused.returncode == 2 and "--all-requests" in refused.stderr
     refused = enable("--request", "x" * 257)
     assert refused.returncode == 2 and "256 bytes" in refused.stderr
-    assert 'of request "b" only (a job that names no requests is recorded whole)' in enable("--request", "b").stdout
+    assert 'of request "b" only (a job that names no requests is recorded completely)' in enable("--request", "b").stdout
     assert "no other steps" in collector.cli("explain", "--run", "live").stdout
 
     def recorded() -> dict:

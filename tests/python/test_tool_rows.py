@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows C to F of the feature table that no other test holds, each under its number: the command line and its dumps.
 
-As test_feature_rows.py for rows A and B. docs/features.md has the whole table.
+As test_feature_rows.py for rows A and B. tests/features.md has the whole table.
 """
 
 from __future__ import annotations

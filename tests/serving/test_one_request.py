@@ -70,7 +70,7 @@ def test_one_of_two_requests_that_are_served_at_once(models, serve, tmp_path) ->
         assert none.returncode == 4 and f"no request is \"fast\"; there are {long}, {short}" in none.stderr
         one = tmp_path / "one"
         done = collector.cli("export", "--run", "live", "--request", "slow-1-1", "-o", one)
-        assert "whole batch" not in done.stderr
+        assert "complete batch" not in done.stderr
         assert read(one / "manifest.json")["request"] == short
         together = 0
         for step in _steps(one):
@@ -105,7 +105,7 @@ def test_one_of_two_requests_that_are_served_at_once(models, serve, tmp_path) ->
         _rest()
         said = collector.cli("enable", "--run", "live", "--config", statistics, "--request", f"{ODD}-0",
                              "--for-steps", 40).stdout
-        assert "of request \"odd id, 100% " in said and said.endswith("(a job that names no requests is recorded whole)\n")
+        assert "of request \"odd id, 100% " in said and said.endswith("(a job that names no requests is recorded completely)\n")
         before = int(_steps(soon)[-1].name[4:])
         ask(ODD)
         odd = tmp_path / "odd"

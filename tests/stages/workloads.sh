@@ -2,7 +2,7 @@
 # Public programs watched by rankprobe, beside the real msprobe (tests/workloads), and runs of public models on several ranks
 # against one (test_sharded.py). Not in the default set, which runs five of the programs in stage interop. Packages from PyPI,
 # in build/venv-workloads; results in build/workloads/results.json, and
-#   build/venv-workloads/bin/python tests/workloads/table.py build/workloads/results.json > docs/workloads.md
+#   build/venv-workloads/bin/python tests/workloads/table.py build/workloads/results.json > tests/workloads/README.md
 stage_test() {
   source "$RANKPROBE_ROOT/tests/lib/venv.sh"
   # No torchvision, and so no timm: its package on PyPI is for CUDA.

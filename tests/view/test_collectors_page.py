@@ -186,7 +186,7 @@ def test_without_tokens_the_page_of_a_collector_on_loopback_is_open(browser, col
         card = page.locator(".card.bad")
         card.get_by_text(f"Step {BAD_STEP}, rank {BAD_RANK}").wait_for()
         card.locator(".call-name", has_text=BAD_CALL).wait_for()
-        card.get_by_text("Everything it was given is finite: the fault is its own.").wait_for()
+        card.get_by_text("All its inputs are finite: this call made the first bad value.").wait_for()
         card.get_by_text(f"rankprobe overflow_check -i run:{training}@{BAD_STEP}").wait_for()
         # A look costs no place in the list of jobs.
         page.get_by_role("link", name="Jobs").click()

@@ -180,7 +180,7 @@ def test_e5_search(page, files) -> None:
     page.get_by_role("button", name="Previous").click()
     details(page, seen[-1])
     say(page, "Search", "no such call")
-    page.get_by_role("status").filter(has_text="nothing of this name or kind").wait_for()
+    page.get_by_role("status").filter(has_text="no node of this name or kind").wait_for()
     assert page.get_by_role("button", name="Next").is_disabled()
 
 

@@ -38,7 +38,7 @@ def test_from_the_page_to_the_first_bad_call_in_full_in_two_clicks(page, trainin
     name = card.locator(".call-name").inner_text()
     name = name.split()[0]  # behind it stands the module
     assert BAD_CALL.fullmatch(name), name
-    assert "the fault is its own" in card.inner_text()
+    assert "this call made the first bad value" in card.inner_text()
     assert f"{training}.py" in card.locator(".stack").inner_text()
     card.get_by_role("button", name="Record this call in full").click()  # 2
     said = card.get_by_role("status").filter(has_text="then as before")
@@ -282,7 +282,7 @@ def test_names_are_text(page, collector, tmp_path) -> None:
 def test_steps_far_apart_are_all_looked_at(page, collector, tmp_path) -> None:
     _record(collector, tmp_path, "far", 3, 70_000, 900_000_000)
     page.get_by_role("link", name="far").click()
-    page.get_by_text("All 3 rank-steps are whole").wait_for()
+    page.get_by_text("All 3 rank-steps are complete").wait_for()
     page.get_by_text("No NaN and no infinity in 3 steps").wait_for()
     _tab(page, "Step")
     page.locator("tbody tr", has_text="Torch.relu.0.forward").first.wait_for()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of docs/workloads.md out of what runner.py found: python table.py OUT/results.json > docs/workloads.md"""
+"""The table of tests/workloads/README.md out of what runner.py found: python table.py OUT/results.json > tests/workloads/README.md"""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def differences(row: dict[str, Any]) -> list[str]:
     if row["faults"]["msprobe"]:
         return [f"msprobe ends with an error: {row['faults']['msprobe'][0][:120]}"]
     out = []
-    for key, text in (("only_rankprobe", "entries only in rankprobe"), ("only_msprobe", "entries only in msprobe")):
+    for key, text in (("only_rankprobe", "only in rankprobe"), ("only_msprobe", "only in msprobe")):
         if row[key]:
-            out.append(f"{len(row[key])} {text}, {row[key][0]} first")
+            out.append(f"{len(row[key])} {text} ({row[key][0].rpartition('/')[2]} first)")
     if row["values_apart"]:
-        out.append(f"{len(row['values_apart'])} entries with other values, {row['values_apart'][0]} first")
+        out.append(f"{len(row['values_apart'])} with other values ({row['values_apart'][0].rpartition('/')[2]} first)")
     if not row["same_steps"]:
         out.append("other steps or ranks")
     return out
@@ -33,16 +33,16 @@ def page(rows: list[dict[str, Any]], versions: str) -> str:
     ran = [row for row in rows if "skipped" not in row]
     lines = [
         "# Workloads", "",
-        "Public programs with random weights, ten steps each, run four ways: with nobody watching; dumped by rankprobe (statistics, level mix, "
-        "the first four steps); dumped by msprobe, alike; and attached by `rankprobe run` without a change, recording steps 1 and 2 only, under a trigger for NaN.", "",
-        "*Same bits*: losses, parameters, optimizer state and random state after the last step are those of the run that nobody watched.", "",
-        "*Every way*: the same bits also attached and off, at levels L0, L1 and mix in all ten steps, and at level mix with task tensor and with md5, "
-        "recording steps 3 to 5 only. It is asked of what is sharded and of one program of each family.", "",
-        "Made by `./tests/run.sh --stage workloads`, which fails if a program is changed by being watched, if a trigger fires, if attaching "
-        "records anything but those two steps, or if a dump differs from msprobe's in a way that is not listed below.", "",
-        "*As msprobe's*: the same entries, and the same values in all of them but the backward entries of calls. Those are counted beside it: they "
-        "differ where a call hands on its argument (`x.to(dtype)` that changes nothing) at the border of a module. msprobe puts a node of its own "
-        "there, and so changes the last bits of the training; rankprobe puts none, and the entry is of the node that made the tensor.", "",
+        "Public programs with random weights, ten steps each, run four ways: unrecorded; dumped by rankprobe (statistics, level "
+        "mix, the first four steps); dumped by msprobe; and attached by `rankprobe run`, recording steps 1 and 2 under a trigger "
+        "for NaN.", "",
+        "*Same bits*: losses, parameters, optimizer state and random state after the last step equal those of the unrecorded run.", "",
+        "*Every way*: the same also attached and off, at levels L0, L1 and mix in all steps, and at mix with task tensor and md5 "
+        "in steps 3 to 5; for sharded programs and one of each family.", "",
+        "*As msprobe's*: the same entries and values except backward entries of calls, which are counted beside it: they differ "
+        "where a call returns its argument (`x.to(dtype)`) at the border of a module, because msprobe adds a node there.", "",
+        "Made by `./tests/run.sh --stage workloads`, which fails if a program changes, a trigger fires, attaching records other "
+        "steps, or a dump differs from msprobe's in a way that is not listed below.", "",
         f"Conditions: {versions}.", "",
         "| program | ranks | entries | as msprobe's | gradients of calls apart | same bits: rankprobe, attached | every way | msprobe | attached records |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]

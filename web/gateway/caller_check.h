@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who asks a server that many may ask, each with a token of his own, and what
-// they may: the collector's rules, for the collector's page.
+// Authenticates and authorizes callers of a shared page, each by a token: the
+// collector's rules, for the collector's page.
 #ifndef RANKPROBE_WEB_GATEWAY_CALLER_CHECK_H_
 #define RANKPROBE_WEB_GATEWAY_CALLER_CHECK_H_
 

@@ -64,7 +64,7 @@ absl::Status AppendRow(const v1::GridRow& row, std::string* out) {
   if (cells != columns || row.packed().size() % sizeof(float) != 0 ||
       static_cast<size_t>(row.non_finite_size()) != columns ||
       static_cast<size_t>(row.ranks_size()) != columns) {
-    return absl::InternalError("a row of the grid is not whole");
+    return absl::InternalError("a row of the grid is incomplete");
   }
   uint32_t flags = wide ? kWide : 0;
   if (IsOne(row.counts())) flags |= kOneCount;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many threads do what costs processor time at once, in a process that has
-// more important things to do. Thread-safe.
+// Limits the threads that use processor time at once in a process that has more
+// important work. Thread-safe.
 #ifndef RANKPROBE_WEB_GATEWAY_TURNSTILE_H_
 #define RANKPROBE_WEB_GATEWAY_TURNSTILE_H_
 

@@ -39,7 +39,7 @@ absl::StatusOr<GraphBuilder::Built> GraphBuilder::Build(
   const std::string key = KeyOf(request);
   // Whoever waits for the same one takes it then.
   const absl::MutexLock building(&building_);
-  if (*gone) return absl::CancelledError("the client has gone");
+  if (*gone) return absl::CancelledError("the client has disconnected");
   {
     const absl::MutexLock lock(&mutex_);
     for (auto it = entries_.begin(); it != entries_.end(); ++it) {

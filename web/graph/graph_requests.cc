@@ -31,7 +31,7 @@ absl::Status TakeText(const JsonMember& member, std::string* out) {
 absl::Status TakeNumber(const JsonMember& member, int64_t* out) {
   if (member.value.kind != JsonValue::Kind::kInt ||
       !absl::SimpleAtoi(member.value.text, out)) {
-    return Bad(member.key, "no whole number");
+    return Bad(member.key, "not an integer");
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a page asks of graphs, as JSON from outside. Parsed strictly: an unknown
-// field, a number that is none and a text that is too long are refused in one
-// line. Pure functions, plain values.
+// A page's requests about graphs, as untrusted JSON. Parsed strictly: an
+// unknown field, a number that is none and a text that is too long are refused
+// in one line. Pure functions, plain values.
 #ifndef RANKPROBE_WEB_GRAPH_GRAPH_REQUESTS_H_
 #define RANKPROBE_WEB_GRAPH_GRAPH_REQUESTS_H_
 

@@ -15,7 +15,7 @@
 namespace rankprobe {
 namespace {
 
-// True as soon as the client has gone, while it lives.
+// True as soon as the client has disconnected, while it lives.
 class GoneFlag {
  public:
   explicit GoneFlag(HttpReply* reply) : reply_(reply) {
@@ -89,7 +89,7 @@ void GraphService::Answer(absl::string_view method, absl::string_view body,
   absl::StatusOr<std::string> answer;
   const auto make = [&] {
     if (*gone.get()) {
-      answer = absl::CancelledError("the client has gone");
+      answer = absl::CancelledError("the client has disconnected");
       return;
     }
     answer = AnswerOf(method, *request, gone.get());

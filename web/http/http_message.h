@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a handler of the HTTP server gets and how it answers.
+// Requests and answers of a handler of the HTTP server.
 #ifndef RANKPROBE_WEB_HTTP_HTTP_MESSAGE_H_
 #define RANKPROBE_WEB_HTTP_HTTP_MESSAGE_H_
 

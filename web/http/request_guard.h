@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may ask a server: the page that it served itself, and programs that know
-// a token. Pages of other sites in the same browser reach
+// Accepts or refuses requests to a server: the page that it served itself, and
+// programs that know a token. Pages of other sites in the same browser reach
 // the port too, by their own name for 127.0.0.1 (DNS rebinding) or by plain
 // requests across sites; they are told apart here, before a body is read. Pure.
 #ifndef RANKPROBE_WEB_HTTP_REQUEST_GUARD_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which commands of `rankprobe` a page may have done, and with which options:
-// all that say what is asked, none that says where to write, whom to ask or as
-// whom. Pure.
+// Commands of `rankprobe`, with options, that a page may run: all that say what
+// is asked, none that says where to write, whom to ask or as whom. Pure.
 #ifndef RANKPROBE_WEB_JOBS_JOB_COMMANDS_H_
 #define RANKPROBE_WEB_JOBS_JOB_COMMANDS_H_
 

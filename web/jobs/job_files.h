@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies in the directory of a job, and what of it people are shown. Functions
+// Files of a job's directory, and those of them that people may see. Functions
 // without state.
 #ifndef RANKPROBE_WEB_JOBS_JOB_FILES_H_
 #define RANKPROBE_WEB_JOBS_JOB_FILES_H_

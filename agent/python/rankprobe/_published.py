@@ -81,7 +81,7 @@ class Published:
                 there = os.stat(rank, dir_fd=below, follow_symlinks=False)
                 if not stat.S_ISDIR(there.st_mode) or place not in self._runs:
                     return (f"{self._root / step / rank} is there and was not made by an export (no manifest names it): "
-                            "move it away")
+                            "move it elsewhere")
                 if self._is_of_another_job(place):
                     aside = self._set_aside(opened, above, below, place)
                 else:

@@ -254,7 +254,7 @@ def finish(directory: pathlib.Path, target: Optional[str]) -> int:
         say(f"{directory} was exported and could not be removed: {fault}")
     print(f"rankprobe: dump.json is at {target or job.root}/step*/ (run {job.run})")
     if lost:
-        print(f"rankprobe: {lost} processes ended with records that never came: manifest.json there lists them")
+        print(f"rankprobe: {lost} processes ended with records that were never received: manifest.json there lists them")
     return int(lost > 0)
 
 

@@ -90,7 +90,7 @@ def put_together(target: Path, reference: Path, directory: Path, *, split_batch:
     verbs), so that runs of different layouts compare: writes `directory`/target and `directory`/reference, dumps of one rank for every function here.
 
     Returns what the verbs print: what became of each side's tensors, and what was refused. `split_batch`: ranks of
-    different data hold parts of one batch (docs/analysis.md, "Runs of different layouts").
+    different data hold parts of one batch (docs/layouts.md, "Runs of different layouts").
     """
     return _analysis.put_together(os.fspath(target), os.fspath(reference), os.fspath(directory), split_batch,
                                   os.fspath(layout), force)

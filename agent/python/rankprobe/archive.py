@@ -116,7 +116,7 @@ def _stream(run: str, collector: str | None, data_dir: str | os.PathLike[str] | 
             message = said.read().decode(errors="replace").strip().removeprefix("rankprobe: ") or str(cut)
             raise _ERRORS.get(code, OSError)(message) from None
         if code == 1:
-            warnings.warn(f"{run}: {stream.end['incomplete_rank_steps']} rank-steps are not whole and "
+            warnings.warn(f"{run}: {stream.end['incomplete_rank_steps']} rank-steps are incomplete and "
                           f"{stream.end['deleted_rank_steps']} were deleted; rankprobe ledger says which", stacklevel=4)
 
 

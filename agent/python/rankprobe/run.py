@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--on", action="store_true", help="record from the first step on")
     parser.add_argument("--monitor", action="store_true", help="record from the first step on what a long training is watched "
                         "by (task monitor): activations, gradients, parameters, optimizer, loss")
-    parser.add_argument("--every", type=int, metavar="STEPS", help=f"with --monitor: in each so many steps; default {_EVERY}")
+    parser.add_argument("--every", type=int, metavar="STEPS", help=f"with --monitor: interval in steps; default {_EVERY}")
     parser.add_argument("--as-msprobe", action="store_true", help="the program makes msprobe's PrecisionDebugger itself: "
                         "its `import msprobe` gives rankprobe's, installed or not; nothing else is attached")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARGUMENT..]")
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.monitor and arguments.config:
         parser.error("--monitor is a config of its own: with --config, say task monitor in the file")
     if arguments.every is not None and (not arguments.monitor or not 1 <= arguments.every <= 1_000_000):
-        parser.error("--every is a number of steps, 1 to 1000000, and goes with --monitor")
+        parser.error("--every is a number of steps, 1 to 1000000, and requires --monitor")
     config = arguments.config or os.environ.get("RANKPROBE_CONFIG", "")
     if config and not arguments.as_msprobe and not arguments.monitor:
         try:  # before the job: in its ranks a fault is a line in a log, and nothing is recorded

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is handed to the session: records on their arena, and bytes of payloads
+// Buffers handed to the session: records on their arena, and bytes of payloads
 // that are counted in its budget. Used by one thread at a time.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_BUFFERS_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_BUFFERS_H_

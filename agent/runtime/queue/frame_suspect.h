@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which frame ends an upload. A stream that ends does not say which of the frames
-// on their way was the cause, so these are sent again one at a time, and one that
-// is alone each time is given up. Not thread-safe.
+// Finds the frame that ends an upload. A stream that ends does not say which of
+// the frames on their way was the cause, so these are sent again one at a time,
+// and one that is alone each time is given up. Not thread-safe.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_SUSPECT_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_SUSPECT_H_
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for payload bytes that goes round: a training step needs blocks of the
-// same sizes as the one before, and fresh memory costs more in page faults than
-// the copy into it. Large blocks lie in memory that a collector on this host can
-// be given to read; where there is none, or no room in it, in the heap.
+// Recycling pool of memory for payload bytes: a training step needs blocks of
+// the same sizes as the one before, and fresh memory costs more in page faults
+// than the copy into it. Large blocks lie in memory that a collector on this
+// host can be given to read; where there is none, or no room in it, in the
+// heap.
 //
 // Ownership: shared by the queue and every block; blocks may outlive the queue
 // (the transport holds them until they are written).

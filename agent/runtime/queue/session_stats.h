@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session tells of itself. A plain value.
+// A session's counters. A plain value.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_SESSION_STATS_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_SESSION_STATS_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user should be told once: filters that leave nothing to record. The
+// Notices that a user gets once: filters that leave nothing to record. The
 // lines of the Python package (agent/python/rankprobe/_frontend/notices.py).
 //
 // Ownership: one per debugger. Not thread-safe: the training's thread. Never

@@ -38,7 +38,7 @@ absl::StatusOr<std::string> RankDirectory(FileSystem* file_system,
       return absl::NotFoundError(absl::StrCat(
           step_directory,
           " has several proc directories: which one this process compares "
-          "with cannot be told without a rank"));
+          "with is not known without a rank"));
     }
     found = name;
   }

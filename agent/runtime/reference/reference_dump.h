@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the reference of config.json (tensor.bench_path) held in one step: shape and
-// md5 of every tensor that stands by itself among the positional inputs or the
+// The reference of config.json (tensor.bench_path) of one step: shape and md5
+// of every tensor that stands by itself among the positional inputs or the
 // outputs of a forward. Answers whether a call of this process differs from it.
 //
 // Ownership: the ReferenceComparer's. Not thread-safe.

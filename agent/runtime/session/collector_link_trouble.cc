@@ -107,7 +107,7 @@ void CollectorLink::TellOnce() {
                                    "that ends first")
                     : absl::StrCat("nothing", rank, " is recorded");
   const std::string line =
-      absl::StrCat("rankprobe: ", what, ", training goes on: ", why, "\n");
+      absl::StrCat("rankprobe: ", what, ", training continues: ", why, "\n");
   std::fputs(line.c_str(), stderr);
 }
 
@@ -122,12 +122,12 @@ void CollectorLink::TellGone() {
   lost_when_gone_ = stats.lost_records + stats.lost_payloads;
   const std::string rank = OfRank();
   const std::string line = absl::StrCat(
-      "rankprobe: the collector at ", options_.collector, " has gone",
+      "rankprobe: the collector at ", options_.collector, " is unreachable",
       last_error_.empty() ? "" : " (", last_error_,
       last_error_.empty() ? "" : ")", "; what is recorded", rank,
       HasSpool() ? absl::StrCat(" is kept in ", options_.spool_directory)
                  : " waits in this process, and is lost if that ends first",
-      "; training goes on\n");
+      "; training continues\n");
   std::fputs(line.c_str(), stderr);
 }
 
@@ -174,8 +174,8 @@ void CollectorLink::TellStuck(absl::Duration waited) {
   const std::string line = absl::StrCat(
       "rankprobe: a step", rank, " waited ", absl::FormatDuration(waited),
       " for the collector at ", options_.collector,
-      ", which took nothing (does it hang, is its disk full?); the next steps "
-      "do not, until it goes on\n");
+      ", which accepts nothing (does it hang, is its disk full?); later steps "
+      "do not wait until it continues\n");
   std::fputs(line.c_str(), stderr);
 }
 
@@ -197,7 +197,7 @@ absl::Duration CollectorLink::AfterDamage() {
 bool CollectorLink::IsSilent(absl::Duration waited) {
   if (waited <= ack_patience_) return false;
   NoteError(absl::DeadlineExceededError(
-      absl::StrCat("the collector says nothing of what it was sent ",
+      absl::StrCat("the collector acknowledges none of the frames sent ",
                    absl::FormatDuration(waited), " ago")));
   {
     absl::MutexLock lock(&mutex_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the session's callers hand to its worker: events for the collector, the
-// newest progress, and the wish to stop. Also what wakes the worker.
+// Queue between the session's callers and its worker: events for the collector,
+// the newest progress, and the wish to stop. Also what wakes the worker.
 //
 // Ownership: of the Session; outlives everything that wakes the worker.
 // Thread-safe. Emit drops what does not fit: an agent that cannot reach its

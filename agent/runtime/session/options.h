@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where an agent takes its settings from: explicit values beat the environment.
+// Sources of an agent's settings: explicit values beat the environment.
 //   RANKPROBE_COLLECTOR  host:port
 //   RANKPROBE_RUN        name of the run; else TORCHELASTIC_RUN_ID, else
 //                        host-pid-time

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which plan is in force at which step: the agent's half of step-aligned
-// switching. A prepared plan waits for its commit, an agreed one for its step; a
-// plan whose step comes before its commit is not applied, unless the collector
-// brings it again (Adopt). What is prepared or called off meanwhile does nothing
-// to what is agreed.
+// The plan in force at each step: the agent's half of step-aligned switching. A
+// prepared plan waits for its commit, an agreed one for its step; a plan whose
+// step comes before its commit is not applied, unless the collector brings it
+// again (Adopt). What is prepared or called off meanwhile does nothing to what
+// is agreed.
 //
 // Who decides, when the process' own config file is edited too: the newest. Of
 // a process with a private collector the file counts at once (Edit), until a

@@ -358,7 +358,7 @@ TEST_F(CourseWatchTest, ManyNamesAreToldOnce) {
   Set(R"({"name": "sharp", "move": {"window": 1000}})");
   for (int i = 0; i < 5000; ++i) Step(1, absl::StrCat("Module.", i));
   ASSERT_THAT(errors_, SizeIs(1));
-  EXPECT_THAT(errors_[0], HasSubstr("no room for more values"));
+  EXPECT_THAT(errors_[0], HasSubstr("no memory for more values"));
 }
 
 }  // namespace

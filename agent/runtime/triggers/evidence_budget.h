@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What recording has cost and how much evidence may still be taken: 0 all,
-// 1 statistics instead of tensors, 2 checksums only. A step's level never goes
-// down before the step ends; a process' or run's never at all.
-// Not thread-safe: guarded by the TriggerWatcher's lock.
+// Budget of bytes and time that recording may still use: 0 all, 1 statistics
+// instead of tensors, 2 checksums only. A step's level never goes down before
+// the step ends; a process' or run's never at all. Not thread-safe: guarded by
+// the TriggerWatcher's lock.
 #ifndef RANKPROBE_AGENT_RUNTIME_TRIGGERS_EVIDENCE_BUDGET_H_
 #define RANKPROBE_AGENT_RUNTIME_TRIGGERS_EVIDENCE_BUDGET_H_
 

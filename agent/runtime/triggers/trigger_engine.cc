@@ -288,8 +288,8 @@ std::optional<std::string> TriggerEngine::TakeNotice() {
     return std::nullopt;
   notice_given_ = true;
   left_out_before_ = course_memory_.left_out();
-  return "trigger rules `move` and `vanished` have no room for more values: "
-         "those that came last are not looked at (entry_contains, a smaller "
+  return "trigger rules `move` and `vanished` have no memory for more values: "
+         "the latest ones are not watched (set entry_contains, a smaller "
          "window)";
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an agent does while nobody looks: flight recorder, triggers, budgets,
-// and the names of the last calls for Explain. Sits between the Recorder, which
-// feeds it, and the Session, which configures it and sends what it has to say.
+// Evaluates trigger rules while recording is off: flight recorder, triggers,
+// budgets, and the names of the last calls for Explain. Sits between the
+// Recorder, which feeds it, and the Session, which configures it and sends what
+// it has to say.
 //
 // Ownership: the Session's; the Recorder borrows it from its Session.
 // Threads: thread-safe behind one mutex. `emit` is called with it held and must

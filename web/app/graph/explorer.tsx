@@ -240,7 +240,7 @@ export function Explorer(props: Props) {
         {badIn !== undefined && <button onClick={() => toFirstBad(chosenSide, chosenNode)}>{t("First bad call in it")}</button>}
         {listed && (
           <span role="status">
-            {found.length === 0 ? t("nothing of this name or kind") : t("{0} found", count(found.length))}{" "}
+            {found.length === 0 ? t("no node of this name or kind") : t("{0} found", count(found.length))}{" "}
             <button onClick={() => step(-1)} disabled={found.length === 0}>{t("Previous")}</button>{" "}
             <button onClick={() => step(1)} disabled={found.length === 0}>{t("Next")}</button>
           </span>

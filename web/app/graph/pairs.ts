@@ -107,5 +107,5 @@ export function whyAlone(graph: GraphData, side: number, node: number): Reason {
   }
   const lone = within.filter((one) => other.partners![one] < 0 && isLeaf(other, one) === isLeaf(own, node)).slice(0, MOST_CANDIDATES);
   if (lone.length > 0) return { text: "No node of the other side has this name. These have no partner in the same place:", values: [], candidates: lone };
-  return { text: "The other side has nothing of this kind there.", values: [], candidates: [] };
+  return { text: "The other side has no node of this kind there.", values: [], candidates: [] };
 }

@@ -206,7 +206,7 @@ export function DivergencePage({ run }: { run: string }) {
             <>
               <h2>{t("Recorded again in full: {0}", report.captured.target)}</h2>
               {report.captured.report ? <Findings run={run} other={other} target={sideOf(report.captured.target)} beside={sideOf("")} report={report.captured.report} />
-                : <p class="note">{t("The other side is no run in progress, so there is nothing to lay beside it.")}</p>}
+                : <p class="note">{t("The other side is no run in progress, so there is nothing to compare with.")}</p>}
             </>
           )}
           {report && report.origins.length > 0 && <Again run={run} other={other} alive={alive} />}

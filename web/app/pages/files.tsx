@@ -35,7 +35,7 @@ export function Files() {
           {found.truncated && <p class="note">{t("There is more: six levels and 200,000 names are looked at.")}</p>}
           {found.databases.length + found.dumps.length === 0 ? (
             <Empty>
-              <p>{t("No graph database and no dump lies there. Make one:")}</p>
+              <p>{t("There is no graph database and no dump. Make one:")}</p>
               <Command text="rankprobe graph_visualize -tp DUMP -gp REFERENCE -o ." />
             </Empty>
           ) : (

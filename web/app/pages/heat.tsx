@@ -55,7 +55,7 @@ export function Heat({ run }: { run: string }) {
         <Select label={t("A row is a")} value={rows} onChange={(value) => setQuery({ rows: value })}
           of={[["module", t("module")], ["rank", t("rank")], ["call", t("call")], ["value", t("tensor")]]} />
         <Select label={t("Statistic")} value={stat} onChange={(value) => setQuery({ stat: value })} of={STATISTICS.map((name) => [name, name])} />
-        <Select label={t("Of several")} value={reduce} onChange={(value) => setQuery({ reduce: value })}
+        <Select label={t("Reduce by")} value={reduce} onChange={(value) => setQuery({ reduce: value })}
           of={[["max", t("the largest")], ["min", t("the smallest")], ["mean", t("the mean")]]} />
         <Select label={t("Of")} value={of} onChange={(value) => setQuery({ of: value })}
           of={[["outputs", t("outputs and gradients")], ["inputs", t("inputs and parameters")], ["all", t("all")]]} />
@@ -73,7 +73,7 @@ export function Heat({ run }: { run: string }) {
               {t("{0} rows, {1} steps", count(value.head.rows), count(value.head.steps))}
               {!from && !to && value.first[0] > 0 && `, ${t("the last {0}; “From step” 0 shows all", count(USUAL_STEPS))}`}
               {int(value.head.stepsPerColumn) > 1 && `, ${t("{0} steps a column", count(value.head.stepsPerColumn))}`}
-              {int(value.head.incompleteRankSteps) > 0 && `, ${t("{0} rank-steps are not whole", count(value.head.incompleteRankSteps))}`}
+              {int(value.head.incompleteRankSteps) > 0 && `, ${t("{0} rank-steps are incomplete", count(value.head.incompleteRankSteps))}`}
             </p>
             <Move grid={value} />
             <Heatmap grid={value} whole={rows === "rank"} label={t("{0} of each {1} and step", stat, t(rows))} onOpen={(row, column) => {

@@ -131,7 +131,7 @@ function NewJob({ done }: { done: () => void }) {
         })}
         <button class="primary" type="button" onClick={() => void begin()} disabled={missing}>{t("Start")}</button>
       </div>
-      <p class="note">{t("What it makes stays with this server; save it from here.")}</p>
+      <p class="note">{t("The results stay on this server; save them from here.")}</p>
       {possible.length < COMMANDS.length && (
         <>
           <p class="note">{t("Exports and scans are for a terminal, or for `rankprobe view`:")}</p>
@@ -197,7 +197,7 @@ export function Jobs() {
       {whyNoJobs() === "" ? <NewJob done={loaded.reload} /> : <Empty><p>{whyNoJobs()}</p><Command text={`rankprobe view --collector ${server.value!.collector}`} /></Empty>}
       <Show of={loaded}>
         {({ jobs, mostRunning, mostKept }) => jobs.length === 0 ? whyNoJobs() === "" && (
-          <Empty><p>{t("No job yet. Comparisons that are begun on the page of a run stand here, too.")}</p><Command text={`rankprobe compare -tp run:${quoted("A")} -gp run:${quoted("B")}`} /></Empty>
+          <Empty><p>{t("No job yet. Comparisons started on the page of a run are listed here too.")}</p><Command text={`rankprobe compare -tp run:${quoted("A")} -gp run:${quoted("B")}`} /></Empty>
         ) : (
           <>
             <p class="note">{t("{0} at a time; the last {1} are kept until the server ends.", mostRunning, mostKept)}</p>

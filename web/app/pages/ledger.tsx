@@ -9,7 +9,7 @@ import { Table, type Column } from "../parts/table";
 import { route, setQuery } from "../route";
 import { t } from "../text";
 
-const STATES: Record<string, string> = { STATE_WHOLE: "whole", STATE_GAPS: "gaps", STATE_OPEN: "not finished", STATE_DELETED: "deleted" };
+const STATES: Record<string, string> = { STATE_WHOLE: "complete", STATE_GAPS: "gaps", STATE_OPEN: "not finished", STATE_DELETED: "deleted" };
 // Rank-steps that are taken at most; the command below has all.
 const MOST = 200_000;
 
@@ -41,12 +41,12 @@ export function Ledger({ run }: { run: string }) {
         return (
           <>
             <p class={missing.length > 0 ? "failure" : "good-line"}>
-              {missing.length === 0 ? t("All {0} rank-steps are whole.", count(steps.length)) : t("{0} of {1} rank-steps are not whole.", count(missing.length), count(steps.length))}
+              {missing.length === 0 ? t("All {0} rank-steps are complete.", count(steps.length)) : t("{0} of {1} rank-steps are incomplete.", count(missing.length), count(steps.length))}
             </p>
             {steps.length === MOST && <p class="note">{t("The first {0} only.", count(MOST))}</p>}
             <div class="form">
-              <Select label={t("Show")} value={state} onChange={(value) => setQuery({ state: value })} of={[["", t("all")], ["missing", t("what is not whole")],
-                ["STATE_WHOLE", t("whole")], ["STATE_DELETED", t("deleted")]]} />
+              <Select label={t("Show")} value={state} onChange={(value) => setQuery({ state: value })} of={[["", t("all")], ["missing", t("incomplete steps")],
+                ["STATE_WHOLE", t("complete")], ["STATE_DELETED", t("deleted")]]} />
             </div>
             <Table rows={rows} columns={columns} file="ledger.csv" label={t("Ledger")} rowKey={(one) => `${one.step} ${one.rank} ${one.pid}`}
               rowClass={(one) => (one.state === "STATE_GAPS" ? "bad" : one.state === "STATE_OPEN" ? "open" : "")} />

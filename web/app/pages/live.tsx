@@ -20,8 +20,8 @@ function Agents({ agents }: { agents: AgentInfo[] }) {
     { name: t("Process"), text: (agent) => processName(agent.identity.rank, agent.identity.pid) },
     { name: t("Host"), text: (agent) => agent.identity.host },
     { name: t("Pid"), text: (agent) => int(agent.identity.pid), numeric: true },
-    { name: t("State"), text: (agent) => (agent.connected ? (agent.dumping ? "dumping" : "connected") : "gone"),
-      show: (agent) => <span class={`badge ${agent.connected ? "live" : "bad"}`}>{!agent.connected ? t("gone") : agent.dumping ? t("dumping") : t("connected")}</span> },
+    { name: t("State"), text: (agent) => (agent.connected ? (agent.dumping ? "dumping" : "connected") : "disconnected"),
+      show: (agent) => <span class={`badge ${agent.connected ? "live" : "bad"}`}>{!agent.connected ? t("disconnected") : agent.dumping ? t("dumping") : t("connected")}</span> },
     { name: t("Step"), text: (agent) => int(agent.step), numeric: true },
     { name: t("Lag"), text: (agent) => int(agent.lagSteps), numeric: true },
     { name: t("Step time"), text: (agent) => int(agent.stepNs), numeric: true, show: (agent) => duration(agent.stepNs) },
@@ -112,7 +112,7 @@ function Switch({ run, config, agents, changed }: { run: string; config: GetConf
       <div class="form">
         <TextField label={t("Ranks (all if empty)")} value={ranks} placeholder="0,2-3" onChange={setRanks} />
         <TextField label={t("At step (soonest if empty)")} value={atStep} onChange={setAtStep} />
-        <TextField label={t("For steps (0: until told otherwise)")} value={forSteps} onChange={setForSteps} />
+        <TextField label={t("For steps (0: until switched off)")} value={forSteps} onChange={setForSteps} />
         <button class="primary" disabled={held} onClick={() => send(true)}>{t("Switch on")}</button>
         <button disabled={held} onClick={() => send(false)}>{t("Switch off")}</button>
         <button disabled={held} onClick={() => run1(async () => { await call("ControlService/ShipFlight", { run }); })}>{t("Keep the flight recorder's steps")}</button>

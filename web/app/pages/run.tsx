@@ -89,7 +89,7 @@ function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: num
         {t("Step {0}, {1}: NaN or infinite values.", bad.step, ranksText(bad.ranks, all))}{" "}
         <a href={href("step", run, { step: bad.step, rank: bad.rank >= 0 ? bad.rank : undefined, call: found?.entry.entry })}>{t("Show the step")}</a>
       </p>
-      {bad.unsaid !== undefined ? <><Failure error={bad.unsaid} /><p>{t("Which call made them, this command says:")}</p></>
+      {bad.unsaid !== undefined ? <><Failure error={bad.unsaid} /><p>{t("This command finds the call that made them:")}</p></>
         : found === undefined ? <p>{t("No call of that step made them: they came in with its arguments or its parameters.")}</p> : (
         <>
           <p class="call-name">{found.entry.entry}{found.module !== "" && <span class="note"> {found.module}</span>}</p>
@@ -98,8 +98,8 @@ function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: num
             {tensor && ` ${dtypeName(tensor)} ${shapeText(tensor)}`}
             {values && `: Max ${number(values.max ?? NaN)}, Min ${number(values.min ?? NaN)}, Norm ${number(values.norm ?? NaN)}`}
             {". "}
-            {found.cleanInputs ? t("Everything it was given is finite: the fault is its own.")
-              : found.made ? t("The infinities it was given were meant, such as a mask: the fault is its own.") : t("Something it was given is bad already.")}
+            {found.cleanInputs ? t("All its inputs are finite: this call made the first bad value.")
+              : found.made ? t("The infinities in its inputs are intended, such as a mask: this call made the first bad value.") : t("One of its inputs is already bad.")}
           </p>
           {bad.others.length > 0 && <p class="note">{t("As early, on other ranks:")} {bad.others.slice(0, 8).map((one) => `rank ${one.rank} ${one.call}`).join(", ")}</p>}
           {found.entry.stack && found.entry.stack.length > 0 && (
@@ -171,10 +171,10 @@ export function Run({ run }: { run: string }) {
             return (
               <>
                 <div class="cards">
-                  <Card title={t("Is it whole?")} kind={missing > 0 ? "warn" : "good"}>
+                  <Card title={t("Data completeness")} kind={missing > 0 ? "warn" : "good"}>
                     <p>
-                      {missing === 0 ? t("All {0} rank-steps are whole.", count(head.rankSteps))
-                        : t("{0} of {1} rank-steps are not whole.", count(head.incompleteRankSteps), count(head.rankSteps))}
+                      {missing === 0 ? t("All {0} rank-steps are complete.", count(head.rankSteps))
+                        : t("{0} of {1} rank-steps are incomplete.", count(head.incompleteRankSteps), count(head.rankSteps))}
                       {int(head.deletedRankSteps) > 0 && ` ${t("{0} were deleted.", count(head.deletedRankSteps))}`}{" "}
                       <a href={href("ledger", run, { state: missing > 0 ? "missing" : undefined })}>{t("Ledger")}</a>
                     </p>
@@ -182,7 +182,7 @@ export function Run({ run }: { run: string }) {
                   <Show of={bad}>
                     {(found) => found?.bad ? <FirstBadCard run={run} bad={found.bad} all={ranks} live={info.value!.agents.some((agent) => agent.connected)} /> : found && (
                       <Card title={t("First bad call")} kind={statistics ? "good" : "warn"}>
-                        <p>{!statistics ? t("No statistics are recorded, so nothing is known of NaN (task structure, or checksums).") : t("No NaN and no infinity in {0} steps, masks left aside. What moved far off its course, vanished or parts between ranks:", count(head.steps))}</p>
+                        <p>{!statistics ? t("No statistics are recorded, so nothing is known of NaN (task structure, or checksums).") : t("No NaN and no infinity in {0} steps, except masks. Values that moved far off their course, vanished or differ between ranks:", count(head.steps))}</p>
                         <Command text={`rankprobe scan --run ${quoted(run)}`} />
                       </Card>
                     )}

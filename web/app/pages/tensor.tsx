@@ -142,7 +142,7 @@ function SliceMap({ look, first, step, onZoom }: { look: TensorLook; first: [num
   };
   return (
     <div class="heatmap">
-      <p class="readout" aria-live="polite">{at === undefined ? t("Point at a cell, or use the arrow keys; Enter or a click goes nearer.") : `${where(...at)}: ${number(cells[at[0] * columns + at[1]])}`}</p>
+      <p class="readout" aria-live="polite">{at === undefined ? t("Point at a cell, or use the arrow keys; Enter or a click zooms in.") : `${where(...at)}: ${number(cells[at[0] * columns + at[1]])}`}</p>
       <div class="heatmap-frame slice-frame">
         <canvas ref={canvas} width={columns * px} height={rows * px} tabIndex={0} role="img" aria-label={t("Slice as a heat map")}
           onMouseMove={(event) => setAt(point(event))} onClick={(event) => { const hit = point(event); if (hit) onZoom(...hit); }}
@@ -158,7 +158,7 @@ function SliceMap({ look, first, step, onZoom }: { look: TensorLook; first: [num
       <p class="legend">
         <span class="legend-bar" aria-hidden="true" /> {[...new Set([scale.low, scale.high])].map((end) => number(scale.log ? 10 ** end : end)).join(" … ")}
         {scale.log ? ` (${t("logarithmic")})` : ""}; <span class="bad-key" aria-hidden="true" /> {t("NaN or infinite")}
-        {(step[0] > 1 || step[1] > 1) && `; ${t("a cell is {0} x {1} numbers and shows the one that stands out most", step[0], step[1])}`}
+        {(step[0] > 1 || step[1] > 1) && `; ${t("a cell shows the most extreme of {0} x {1} numbers", step[0], step[1])}`}
       </p>
     </div>
   );

@@ -34,7 +34,7 @@ export function JobProgress({ job }: { job: JobInfo }) {
 // While it is at work, and when it failed; its result is the page's.
 export function JobState({ job, error, gone }: { job?: JobInfo; error?: ApiError; gone?: () => void }) {
   if (error !== undefined && error.code === "NOT_FOUND") {
-    return <p class="note">{t("This result is gone: the server keeps the last ones, until it ends.")} {gone && <button onClick={gone}>{t("Do it again")}</button>}</p>;
+    return <p class="note">{t("This result no longer exists: the server keeps the last ones until it ends.")} {gone && <button onClick={gone}>{t("Do it again")}</button>}</p>;
   }
   if (error !== undefined) return <Failure error={error} />;
   if (job === undefined) return <p class="waiting" aria-busy="true">{t("Loading …")}</p>;

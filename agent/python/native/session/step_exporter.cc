@@ -275,7 +275,7 @@ absl::StatusOr<std::string> StepExporter::Request(
   }
   if (steps.size() > 1 && done.steps() < steps.size()) {
     return absl::NotFoundError(absl::StrCat(
-        "collector ", options_.collector, " has nothing of ",
+        "collector ", options_.collector, " has no data of ",
         steps.size() - done.steps(), " of ", steps.size(), " steps"));
   }
   return std::move(*done.mutable_manifest_json());

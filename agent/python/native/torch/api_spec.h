@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is special about one API, and what of that goes into its records. Plain
-// values.
+// Special properties of one API, and how they enter its records. Plain values.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_API_SPEC_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_API_SPEC_H_
 

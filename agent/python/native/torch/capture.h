@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the Python front end records: API calls (ApiObject), modules, gradients
+// Recorder of the Python front end: API calls (ApiObject), modules, gradients
 // and saved values become calls of the Recorder.
 //
 // Ownership: shared by PrecisionDebugger and every ApiObject; owns a share of

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which nodes of PyTorch's autograd graph a module's forward has made, and where
-// their gradients go: found by walking the graph that is there. Nothing is added.
+// Index of the autograd nodes that a module's forward has made, and of the
+// targets of their gradients: found by walking the graph that is there. Nothing
+// is added.
 //
 // Ownership: shared by the module calls that are open on one thread, and gone
 // with the outermost: it holds the nodes that it has seen. Each node is looked

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the hooks of one module and of its parameters call, as C callables: a
-// call by vectorcall with no conversion of arguments.
+// Native hooks of one module and of its parameters, as C callables: a call by
+// vectorcall with no conversion of arguments.
 //
 // Ownership: held by hooks; each owns a share of the ModuleForwards. Threads:
 // the GIL is held. Failure: the two of a module raise, and the hook around them

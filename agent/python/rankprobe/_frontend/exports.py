@@ -60,7 +60,7 @@ class Exports:
             self._steps.stuck()
             # The disk is not this line of the script's affair: no warning, which shows one and may be off.
             say("rankprobe: the private collector does not take what is recorded: "
-                  f"{self.embedded.why_stuck()}; it waits in this process, and the training goes on")
+                  f"{self.embedded.why_stuck()}; it waits in this process, and the training continues")
 
     def begin(self, step: int) -> None:
         """Exports `step` in the background, after the one before it."""
@@ -78,7 +78,7 @@ class Exports:
                 self.embedded.unfinished = True
                 fault += ("; what the collector has by then is brought there when the last process of the job has ended"
                           if self.embedded.directory.is_dir() else
-                          f"; {self.embedded.directory}, where a private collector keeps all it has until the end of the job, is gone")
+                          f"; {self.embedded.directory}, where a private collector keeps its data until the end of the job, is missing")
             self._warn(fault)
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ def report_fault(capture: Any, where: str, error: BaseException) -> None:
     except Exception as fault:  # noqa: BLE001
         if _native.raise_later_if_programs(fault):
             return
-        say(f"rankprobe: a fault could not be told: {type(fault).__name__}")
+        say(f"rankprobe: a fault could not be reported: {type(fault).__name__}")
 
 
 def warn(text: str) -> None:

@@ -35,7 +35,7 @@ def _numbers(what: str, given: Any, least: int) -> dict[str, int]:
         except TypeError:
             number = least - 1
         if not least <= number < 1 << 32:
-            raise ValueError(f"{what} has no whole number >= {least} for {name!r}: {value!r}")
+            raise ValueError(f"{what} has no integer >= {least} for {name!r}: {value!r}")
         # What no UTF-8 can be made of is not on the wire.
         out[name.encode("utf-8", "replace").decode("utf-8")] = number
     return out

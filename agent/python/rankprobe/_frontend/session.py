@@ -198,7 +198,7 @@ class RankSession:
         if self.embedded is not None:
             self.embedded.forget()
         say("rankprobe: the program has closed descriptors that it did not open (os.closerange, a daemon's start), those of "
-            "rankprobe with them: nothing is recorded from here on, and the training goes on")
+            "rankprobe with them: nothing is recorded from here on, and the training continues")
 
     def close(self) -> None:
         self._watched.close()

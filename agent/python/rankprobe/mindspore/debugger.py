@@ -39,7 +39,7 @@ def _check_plan(plan: dict[str, Any]) -> None:
     monitor = plan.get("monitor", {})
     if monitor.get("communication") and not plan["records_modules"] and not any(
             monitor[word] for word in ("weight_gradients", "parameters", "optimizer", "updates", "training")):
-        raise InvalidParameterError("monitor.values: communication alone records nothing of MindSpore, whose collectives have no kernel "
+        raise InvalidParameterError("monitor.values: communication alone records no call of MindSpore, whose collectives have no kernel "
                                     "on a CPU to try it with; task statistics at level L1 has them as Distributed")
     if plan["summary_mode"] == "xor":
         raise InvalidParameterError("summary_mode: xor is for PyTorch; md5 has a checksum of each tensor in MindSpore too")
@@ -97,7 +97,7 @@ class PrecisionDebugger:
             except CannotRecordError as error:
                 if missing == "fail":
                     raise CollectorMissingError(str(error)) from None
-                say(f"rankprobe: {error}; nothing is recorded, and the training goes on")
+                say(f"rankprobe: {error}; nothing is recorded, and the training continues")
                 self._inert = self._closed = True
                 PrecisionDebugger._instance = self
                 return

@@ -166,7 +166,7 @@ class _Attachment:
                 self._tell(f"; a step ends with {type(optimizer).__name__}.step()")
                 self._begin()
             elif self._optimizer() is None or not self._alive():
-                self._adopt(optimizer, models, "the optimizer before is gone")
+                self._adopt(optimizer, models, "the previous optimizer no longer exists")
             else:
                 self._add(models)
 
@@ -332,7 +332,7 @@ class _Attachment:
                 if not models:
                     return
                 self._adopt(optimizer, models, "the optimizer before has not stepped for a while" if ends is not None
-                            else "the optimizer before is gone")
+                            else "the previous optimizer no longer exists")
             self._others = 0
             PrecisionDebugger._instance._optimizer_stepped(optimizer)
             PrecisionDebugger.report_replica(self._alive())

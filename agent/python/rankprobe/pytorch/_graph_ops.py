@@ -66,7 +66,7 @@ class _Values:
     def _coded(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             if hasattr(type(value), "__tensor_flatten__"):
-                raise TypeError(f"a {type(value).__name__} goes through a module")
+                raise TypeError(f"a {type(value).__name__} passes through a module")
             self.tensors.append(value)
             return {"tensor": len(self.tensors) - 1, "grad": value.requires_grad}
         if isinstance(value, torch.SymInt):

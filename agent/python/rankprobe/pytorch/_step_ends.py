@@ -46,7 +46,7 @@ class StepEnds:
     def _tell(self, error: Exception) -> None:
         if not self._told:
             self._told = True
-            warn(f"the end of a step was not recorded, and the training goes on: {error!r}")
+            warn(f"the end of a step was not recorded, and the training continues: {error!r}")
 
     def remove(self) -> bool:
         """False: it stays, a scheduler has wrapped it in its turn; or it is gone already."""

@@ -121,7 +121,7 @@ def read_config(path: str, fr: Optional[str] = None) -> dict[str, Any]:
     if given.get("async_write"):
         unknown.append("async_write")
     for name in unknown:
-        instead = _WITHOUT_EFFECT.get(name.rpartition(".")[2], "msprobe's second monitor has no such field")
+        instead = _WITHOUT_EFFECT.get(name.rpartition(".")[2], "msprobe's TrainerMonitorV2 has no such field")
         warn(f"TrainerMonitorV2: {name} has no effect here; {instead}")
     start, every = given.get("start_step", 0), given.get("step_interval", 1)
     last = min(given.get("stop_step", _LAST_STEP + 1) - 1, start + (given.get("collect_times", 10**9) - 1) * every, _LAST_STEP)

@@ -50,7 +50,7 @@ def parse(text: str) -> dict[str, list[str]]:
             listed = value[1:-1].split(",") if value.startswith("[") and value.endswith("]") else [value] if value else []
             names = found[path] = []
         elif names is None:
-            raise fault(number, "a name stands below no module path")
+            raise fault(number, "a name without a module path above it")
         else:
             listed = [match["item"]]
         for name in (text.strip().strip("'\"") for text in listed):
@@ -87,7 +87,7 @@ def wanted() -> dict[str, list[str]]:
     try:
         return read(str(file))
     except ValueError as error:
-        warn(f"{error}; nothing of it is recorded")
+        warn(f"{error}; none of its functions is recorded")
         return {}
 
 

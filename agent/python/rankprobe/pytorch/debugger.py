@@ -97,7 +97,7 @@ class PrecisionDebugger:
             except CannotRecordError as error:
                 if missing == "fail":
                     raise CollectorMissingError(str(error)) from None
-                say(f"rankprobe: {error}; nothing is recorded, and the training goes on")
+                say(f"rankprobe: {error}; nothing is recorded, and the training continues")
                 self._inert = self._closed = True
                 PrecisionDebugger._instance = self
                 return

@@ -16,7 +16,7 @@ class Steps:
     states, or where neither follows, with the forward. Warm-up and other forwards
     that serve no request are no steps. Used by the one thread that runs `runner`.
 
-    A fault of ours ends recording with one line to `say`; the server goes on.
+    A fault of ours ends recording with one line to `say`; the server continues.
     """
 
     def __init__(self, runner: Any, model: Any, debugger: Any, say: Callable[[str], None]) -> None:
@@ -96,7 +96,7 @@ class Steps:
             if _native.raise_later_if_programs(error):
                 return
             self._broken = True
-            self._say(f"recording ended: {error!r}; the server goes on")
+            self._say(f"recording ended: {error!r}; the server continues")
             try:
                 self._debugger.close()
             except Exception as closing:  # noqa: BLE001
