@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks hold copies of one parameter, and which hold shards of it, by the
-// numbers alone: a program that shards its weights by hand says nothing about
-// it. Pure functions.
+// Groups of ranks that hold copies of one parameter, told from ranks that hold
+// shards of it by the numbers alone: a program that shards its weights by hand
+// declares nothing. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_REPLICA_GROUPS_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_REPLICA_GROUPS_H_
 

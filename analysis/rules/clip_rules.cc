@@ -117,7 +117,7 @@ class ClipNorm : public RankRule {
   }
   absl::string_view cost() const override { return "that of clip-uneven"; }
   absl::string_view twin() const override {
-    return "clipping by the norm of the whole model, which makes that norm "
+    return "clipping by the norm of the complete model, which makes that norm "
            "the same in each step; no clipping, which makes no norm the same";
   }
   bool IsOfRanks() const override { return true; }

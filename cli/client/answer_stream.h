@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a collector answers in many messages. Where the first of them, or the
-// request, was damaged on the way the call is made once more; later damage ends it,
-// since what has been read may have been used.
+// Reader of a collector's answer in many messages. The call is repeated once if the
+// first message or the request was damaged on the way; later damage ends the call,
+// since messages that were read may have been used.
 #ifndef RANKPROBE_CLI_CLIENT_ANSWER_STREAM_H_
 #define RANKPROBE_CLI_CLIENT_ANSWER_STREAM_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a query over steps reads: the records of an archive, and the statistics
+// Sources of a query over steps: the records of an archive, and the statistics
 // that were derived from them where the archive keeps any.
 // Ownership: both outlive the query. Threads: as the interfaces.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SOURCES_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Serves /metrics in Prometheus' text format, made anew for each request.
+// HTTP server of /metrics in Prometheus' text format, made for each request.
 // Ownership: the caller's; what `text` asks outlives the server.
 // Threads: `text` is called in several at once and may wait. Failure: as
 // HttpServer::Start.

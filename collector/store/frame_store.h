@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where frames of ranks are appended: what ingest needs of an archive.
+// Append interface of an archive, for the frames of ranks (used by ingest).
 // Ownership: the archive's. Threads: all methods are thread-safe; commits are
 // serialised inside, a Sync does not hold them up. The caller batches frames of
 // many sessions into one Commit (group commit). Failure: after a failed write

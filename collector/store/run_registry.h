@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is kept of runs and of their processes beside the records: who they are,
-// whether they are dumping, and the plans that are in force. What the control
-// plane needs of an archive.
+// Registry of runs and of their processes: identities, whether they are dumping,
+// and the plans that are in force. The control plane's interface to an archive.
 // Ownership: the archive's. Threads: all methods are thread-safe and may wait for
 // the disk. Failure: a status; a failed write is final as in FrameStore.
 #ifndef RANKPROBE_COLLECTOR_STORE_RUN_REGISTRY_H_

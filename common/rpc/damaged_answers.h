@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client does about answers that were damaged on the way: nothing of one is
-// believed, and its call ends with DATA_LOSS. Requests and answers are checked as
+// Client side of the checksums of answers: a damaged answer is not used, and its
+// call ends with DATA_LOSS. Requests and answers are checked as
 // they are read (checked_message.h); a channel needs WatchForDamage beside that,
 // since gRPC takes an answer that cannot be read for the end of a stream.
 //
