@@ -24,8 +24,8 @@ std::string Parameter(const std::string& norm,
   return absl::StrCat(
       R"("Module.m.M.forward.0":{"input_args":[],"input_kwargs":{},)",
       R"("output":[],"parameters":{"w":{"type":"torch.Tensor",)",
-      R"("dtype":"torch.float32","shape":[32,32],"Max":)", norm,
-      R"(,"Min":-)", norm, R"(,"Mean":)", mean, R"(,"Norm":)", norm,
+      R"("dtype":"torch.float32","shape":[32,32],"Max":)", norm, R"(,"Min":-)",
+      norm, R"(,"Mean":)", mean, R"(,"Norm":)", norm,
       R"(,"requires_grad":false}}})");
 }
 

@@ -102,6 +102,8 @@ class TokensWeighUnequally : public RankRule {
         const auto own = CallsAt(*rank, i);
         // Of several in a rank, micro batches are judged for themselves.
         if (ranks.size() > 1 && own.size() != 1) continue;
+        // Several losses of one backward are no micro batches.
+        if (own.size() != TrainingAt(*rank, "loss", i).size()) continue;
         calls.insert(calls.end(), own.begin(), own.end());
       }
       if (calls.size() < 2) continue;
@@ -277,6 +279,8 @@ class LabelShift : public RankRule {
       RankFinding finding;
       finding.step = first;
       finding.name = "Training.0.debug.target_is_input";
+      // A model that is no language model may have them so on purpose.
+      finding.exact = same < steps;
       finding.what =
           same == steps
               ? "the targets of the cross entropy are the tokens that went in, "

@@ -364,6 +364,7 @@ TEST_F(OneRankTest, AMeanOfTheMeansOfMicroBatches) {
       for (size_t k = 0; k < 4; ++k) {
         const double tokens = 48.0 - 12.0 * static_cast<double>(k);
         Training(0, absl::StrCat("loss_tokens.", k), i, tokens);
+        Training(0, absl::StrCat("loss.", k), i, 1);
         Training(0, absl::StrCat("token_weight.", k), i,
                  by_all ? 1.0 / 120 : 0.25 / tokens);
       }
@@ -375,6 +376,11 @@ TEST_F(OneRankTest, AMeanOfTheMeansOfMicroBatches) {
   const auto found = Find("tokens-weigh-unequally");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_THAT(found[0].what, HasSubstr("48"));
+  // One backward of four losses.
+  for (size_t k = 0; k < 4; ++k)
+    input_.ranks[0].values.erase(absl::StrCat("Training.0.debug.loss.", k));
+  for (size_t i = 0; i < kRankSteps; ++i) Training(0, "loss", i, 4);
+  EXPECT_THAT(Find(""), IsEmpty());
 }
 
 TEST_F(RankRulesTest, ASumOverRanksThatIsNotDivided) {

@@ -98,8 +98,8 @@ def diagnose(setup: Setup, expected: str, *arguments: str) -> Answer:
         return Answer("-", False, False)
     first = findings[0]
     rank = f" rank {first['rank']}" if first.get("rank") is not None else ""
-    place = first.get("code_line") or first["name"]
-    text = f"step {first.get('step', 0)}{rank} `{re.sub(r'.*/', '', place)}` ({first['by']})"
+    place = re.sub(r"^\S*/", "", first.get("code_line") or first["name"])  # without directories
+    text = f"step {first.get('step', 0)}{rank} `{place}` ({first['by']})"
     return Answer(text, first["sure"] == "exact", bool(expected) and expected in json.dumps(first))
 
 
