@@ -33,6 +33,7 @@ bool IsLongNumber(double value) {
 
 std::vector<std::vector<int64_t>> RanksOf(const std::vector<HeldTensor>& row) {
   std::vector<std::vector<int64_t>> out;
+  out.reserve(row.size());
   for (const HeldTensor& held : row) out.push_back(held.ranks);
   std::sort(out.begin(), out.end());
   return out;

@@ -37,6 +37,7 @@ std::vector<Factor> FactorsAt(const std::vector<OwnGradient>& gradients,
 // The factor of at least half of them.
 std::optional<double> FactorOfMost(const std::vector<Factor>& factors) {
   std::vector<double> values;
+  values.reserve(factors.size());
   for (const Factor& factor : factors) values.push_back(factor.value);
   const double median = MedianOf(values);
   const auto same =

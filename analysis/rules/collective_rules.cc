@@ -155,6 +155,7 @@ class AllReduceWrong : public RankRule {
         ++unfit;
         if (!no_sum.has_value()) {
           std::vector<std::string> means;
+          means.reserve(open[0].size());
           for (const Member& member : open[0])
             means.push_back(absl::StrCat(member.in->mean));
           no_sum = RankFinding{

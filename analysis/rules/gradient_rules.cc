@@ -282,6 +282,7 @@ class GradientNotMean : public RankRule {
   static std::optional<RankFinding> LookAt(const RankInput& input,
                                            const std::vector<size_t>& group) {
     std::vector<std::vector<OwnGradient>> own;
+    own.reserve(group.size());
     for (const size_t r : group) own.push_back(OwnGradientsOf(input.ranks[r]));
     for (const auto& of_rank : own) {
       if (of_rank.size() != own[0].size()) return std::nullopt;
@@ -289,9 +290,9 @@ class GradientNotMean : public RankRule {
     const size_t parameters = own[0].size();
     std::vector<double> most(parameters, 0);
     std::vector<size_t> seen(parameters, 0);
-    std::vector<std::vector<Sum>> sums;
     for (size_t i = 0; i < input.steps.size(); ++i) {
-      std::vector<Sum>& at = sums.emplace_back();
+      std::vector<Sum> at;
+      at.reserve(parameters);
       for (size_t p = 0; p < parameters; ++p)
         at.push_back(SumAt(input, group, own, p, i));
       const std::optional<double> factor = FactorOf(at);
@@ -386,6 +387,7 @@ class GradientNotMean : public RankRule {
     std::vector<std::vector<double>> shares(group.size());
     for (size_t i = first; i < input.steps.size() && i < first + 20; ++i) {
       std::vector<Sum> at;
+      at.reserve(own[0].size());
       for (size_t q = 0; q < own[0].size(); ++q)
         at.push_back(SumAt(input, group, own, q, i));
       const std::optional<double> factor = FactorOf(at);
@@ -402,6 +404,7 @@ class GradientNotMean : public RankRule {
       if (shares[g].size() < 3) continue;
       const double middle = MedianOf(shares[g]);
       std::vector<double> apart;
+      apart.reserve(shares[g].size());
       for (const double share : shares[g])
         apart.push_back(std::fabs(share - middle));
       if (MedianOf(apart) > 0.02 * std::fabs(middle)) continue;

@@ -84,6 +84,7 @@ class TokensWeighUnequally : public RankRule {
       if (found.has_value()) return {*found};
     }
     std::vector<const RankValues*> ranks;
+    ranks.reserve(input.ranks.size());
     for (const RankValues& rank : input.ranks) ranks.push_back(&rank);
     const auto found = LookAt(input, ranks, "ranks");
     if (!found.has_value()) return {};

@@ -388,6 +388,7 @@ absl::Status ReadStatistic(const Globals& globals, const RunScanRequest& asked,
                                      head.first_steps().end());
     const std::vector<double> numbers(row.cells().begin(), row.cells().end());
     std::vector<bool> is_there;
+    is_there.reserve(static_cast<size_t>(row.counts_size()));
     for (const auto count : row.counts()) is_there.push_back(count > 0);
     take(row.name(), steps, numbers, is_there);
   });
