@@ -19,6 +19,7 @@
 #include "absl/strings/str_replace.h"
 #include "cli/app.h"
 #include "cli/cli_manual.h"
+#include "cli/client/away_notes.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
 #include "cli/output/output.h"
@@ -162,7 +163,7 @@ int Main(int argc, char** argv) {
       return kBadUsage;
     }
     reader = *std::move(opened);
-    globals.local_reader = reader->channel();
+    globals.local_reader = reader->channel(AwayNotes());
   }
   int exit_code = kOk;
   const absl::Status status = command.run(globals, &exit_code);

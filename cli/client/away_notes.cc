@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/client/away_notes.h"
 
+#include <atomic>
 #include <cstdio>
 #include <map>
 #include <set>
@@ -12,7 +13,10 @@
 namespace rankprobe {
 namespace {
 
+std::atomic<bool> said_any{false};
+
 void SayOnce(const std::string& why) {
+  said_any = true;
   static absl::Mutex* const mutex = new absl::Mutex;
   static std::set<std::string>* const said = new std::set<std::string>;
   absl::MutexLock lock(mutex);
@@ -50,6 +54,8 @@ class Factory final
 bool SayAway(const grpc::ClientContext& context) {
   return SayEach(context.GetServerTrailingMetadata());
 }
+
+bool SaidAway() { return said_any; }
 
 Interceptors AwayNotes() {
   Interceptors notes;

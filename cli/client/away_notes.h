@@ -16,6 +16,9 @@ Interceptors AwayNotes();
 // The same of a call that has ended, on whatever channel. False: all answered.
 bool SayAway(const grpc::ClientContext& context);
 
+// Something was said: not all that was asked for was seen.
+bool SaidAway();
+
 }  // namespace rankprobe
 
 #endif  // RANKPROBE_CLI_CLIENT_AWAY_NOTES_H_

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/app.h"
+#include "cli/client/away_notes.h"
 #include "cli/client/run_scan.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/ranges.h"
@@ -125,7 +126,7 @@ absl::Status Scan(const Globals& globals, const ScanFlags& flags,
   const v1::GridHead& head = scan.head;
   const analysis::ScanInput& input = scan.input;
   const std::vector<analysis::ScanFinding>& found = scan.findings;
-  if (!found.empty()) *exit_code = kPartial;
+  if (!found.empty() || SaidAway()) *exit_code = kPartial;
   if (!globals.json) {
     PrintFindings(flags, input, head, found);
     return absl::OkStatus();

@@ -54,10 +54,11 @@ class LocalReaderImpl : public LocalReader {
       return absl::UnavailableError("gRPC cannot start a server");
     return absl::OkStatus();
   }
-  std::shared_ptr<grpc::Channel> channel() override {
+  std::shared_ptr<grpc::Channel> channel(Interceptors interceptors) override {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
-    return server_->InProcessChannel(arguments);
+    return server_->experimental().InProcessChannelWithInterceptors(
+        arguments, std::move(interceptors));
   }
 
  private:

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/io/file_system.h"
+#include "common/rpc/grpc_channel.h"
 
 namespace rankprobe {
 
@@ -23,7 +24,7 @@ class LocalReader {
   // `url`: s3://.., or the absolute path of a directory.
   static absl::StatusOr<std::unique_ptr<LocalReader>> Open(
       const std::string& url, FileSystem* file_system, const Clock* clock);
-  virtual std::shared_ptr<grpc::Channel> channel() = 0;
+  virtual std::shared_ptr<grpc::Channel> channel(Interceptors interceptors) = 0;
 };
 
 }  // namespace rankprobe
