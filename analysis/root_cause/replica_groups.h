@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of ranks that hold copies of one parameter, told from ranks that hold
+// Groups of ranks that hold copies of one parameter, separated from ranks that hold
 // shards of it by the numbers alone: a program that shards its weights by hand
 // declares nothing. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_REPLICA_GROUPS_H_

@@ -74,9 +74,7 @@ void SayWhatElse(const v1::ExportDone& done) {
           done.conflicts());
   }
   for (const std::string& place : done.moved_to()) {
-    Print(stderr,
-          "what was there of another run, in place of which this one has its "
-          "own, is in %s/%s\n",
+    Print(stderr, "files of another run were moved to %s/%s\n",
           VisibleText(done.directory()), VisibleText(place));
   }
   if (done.whole_batch_steps() > 0) {
