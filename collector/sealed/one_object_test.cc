@@ -21,7 +21,6 @@
 #include "collector/archive/read_values.h"
 #include "collector/sealed/log_heads.h"
 #include "collector/sealed/maintenance_log.h"
-#include "collector/sealed/read_only_store.h"
 #include "collector/sealed/sealed_keys.h"
 #include "collector/sealed/sealed_reader.h"
 #include "collector/sealed/store_verify.h"
@@ -111,7 +110,7 @@ class OneObject : public SealerTest {
   };
   Asked Ask(const std::string& run) {
     SealedReader reader(&objects_);
-    const auto store = NewReadOnlyStore(&reader, &objects_, nullptr);
+    const QuerySources sources(&reader, nullptr);
     const auto never = [] { return false; };
     Asked asked;
     v1::QuerySeriesRequest request;
@@ -120,7 +119,7 @@ class OneObject : public SealerTest {
     std::vector<std::string> of_ranks, of_series, of_values;
     v1::GridHead head;
     asked.status = QueryGrid(
-        store.get(), grid, never,
+        sources, grid, never,
         [&](const v1::GridReply& reply) {
           if (reply.has_head()) head = reply.head();
           for (int i = 0; i < reply.row().cells_size(); ++i) {
@@ -132,16 +131,16 @@ class OneObject : public SealerTest {
         &asked.unreadable);
     asked.incomplete = head.incomplete_rank_steps();
     asked.status.Update(QuerySeries(
-        store.get(), request, never,
+        sources, request, never,
         [](const v1::SeriesReply&) { return absl::OkStatus(); }, &of_series));
     v1::ReadValuesRequest values;
     values.set_run(run);
     asked.status.Update(ReadValues(
-        store.get(), values, never,
+        sources, values, never,
         [](const v1::ValuesReply&) { return absl::OkStatus(); }, &of_values));
     grid.set_rows(v1::GRID_ROWS_RANK);
     asked.status.Update(QueryGrid(
-        store.get(), grid, never,
+        sources, grid, never,
         [](const v1::GridReply&) { return absl::OkStatus(); }, &of_ranks));
     EXPECT_EQ(of_series, asked.unreadable);
     EXPECT_EQ(of_values, asked.unreadable);
