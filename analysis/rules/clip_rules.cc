@@ -21,7 +21,7 @@ struct Factor {
 // By which each gradient was multiplied between backward and optimizer on this
 // rank. Of what was reduced in between the factors are of all kinds.
 std::vector<Factor> FactorsAt(const std::vector<OwnGradient>& gradients,
-                              const RankValues& rank, size_t step) {
+                              const RankSeries& rank, size_t step) {
   std::vector<Factor> out;
   for (const OwnGradient& own : gradients) {
     const auto* const taken = rank.Of("Parameter", own.parameter, "grad");
@@ -64,13 +64,13 @@ class ClipUneven : public RankRule {
   }
   bool CanJudge(const RankInput& input) const override {
     return std::any_of(
-        input.ranks.begin(), input.ranks.end(), [](const RankValues& rank) {
+        input.ranks.begin(), input.ranks.end(), [](const RankSeries& rank) {
           return !OwnGradientsOf(rank).empty() && !ParametersOf(rank).empty();
         });
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     std::optional<RankFinding> found;
-    for (const RankValues& rank : input.ranks) {
+    for (const RankSeries& rank : input.ranks) {
       const std::vector<OwnGradient> gradients = OwnGradientsOf(rank);
       std::optional<RankFinding> first;
       size_t steps = 0;
@@ -126,7 +126,7 @@ class ClipNorm : public RankRule {
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     // One rank of each group of replicas holds the whole model together.
-    std::vector<const RankValues*> whole;
+    std::vector<const RankSeries*> whole;
     for (const auto& group : ReplicasOf(input))
       whole.push_back(&input.ranks[group[0]]);
     if (whole.size() < 2) return {};
@@ -181,7 +181,7 @@ class ClipNorm : public RankRule {
     double each = 0;  // on each rank
     std::vector<double> own;
   };
-  static Squares SquaresAt(const std::vector<const RankValues*>& ranks,
+  static Squares SquaresAt(const std::vector<const RankSeries*>& ranks,
                            size_t step) {
     Squares out;
     out.own.resize(ranks.size(), 0);
@@ -200,7 +200,7 @@ class ClipNorm : public RankRule {
   }
   // Whether an earlier rank holds the same in every step: shards of a norm begin
   // as one number, and part.
-  static bool IsCopy(const std::vector<const RankValues*>& ranks, size_t r,
+  static bool IsCopy(const std::vector<const RankSeries*>& ranks, size_t r,
                      const std::string& parameter) {
     const auto* const own = ranks[r]->Of("Parameter", parameter, "param");
     for (size_t i = 0; i < r; ++i) {

@@ -91,7 +91,7 @@ class AllReduceWrong : public RankRule {
   // Of the results, of one rank at least.
   static std::vector<std::string> NamesOf(const RankInput& input) {
     std::vector<std::string> names;
-    for (const RankValues& rank : input.ranks) {
+    for (const RankSeries& rank : input.ranks) {
       for (const auto& [name, cells] : rank.values) {
         if (absl::StartsWith(name, "Distributed.all_reduce.") &&
             absl::EndsWith(name, ".forward.output.0") &&
@@ -107,7 +107,7 @@ class AllReduceWrong : public RankRule {
     const std::string given =
         absl::StrReplaceAll(name, {{".output.", ".input."}});
     Members members;
-    for (const RankValues& rank : input.ranks) {
+    for (const RankSeries& rank : input.ranks) {
       const auto* const in = rank.Find(given);
       const auto* const out = rank.Find(name);
       if (in != nullptr && out != nullptr && IsFinite((*in)[step]) &&

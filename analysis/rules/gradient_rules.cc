@@ -19,7 +19,7 @@ std::string GradientName(const std::string& parameter) {
 
 bool CanSeeGradients(const RankInput& input) {
   return std::any_of(
-      input.ranks.begin(), input.ranks.end(), [](const RankValues& rank) {
+      input.ranks.begin(), input.ranks.end(), [](const RankSeries& rank) {
         return !OwnGradientsOf(rank).empty() && !ParametersOf(rank).empty();
       });
 }
@@ -48,7 +48,7 @@ class MicroBatchesLost : public RankRule {
     return CanSeeGradients(input);
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
-    for (const RankValues& rank : input.ranks) {
+    for (const RankSeries& rank : input.ranks) {
       const auto found = LookAt(input, rank);
       if (found.has_value()) return {*found};
     }
@@ -57,7 +57,7 @@ class MicroBatchesLost : public RankRule {
 
  private:
   static std::optional<RankFinding> LookAt(const RankInput& input,
-                                           const RankValues& rank) {
+                                           const RankSeries& rank) {
     std::vector<double> growth, behind;
     std::optional<RankFinding> first;
     size_t most = 0, steps = 0;
@@ -131,7 +131,7 @@ class GradientRounded : public RankRule {
     return CanSeeGradients(input);
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
-    for (const RankValues& rank : input.ranks) {
+    for (const RankSeries& rank : input.ranks) {
       size_t looked = 0, rounded = 0, most = 1;
       std::optional<RankFinding> first;
       for (const OwnGradient& own : OwnGradientsOf(rank)) {
@@ -188,7 +188,7 @@ class GradientsNotZeroed : public RankRule {
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     if (input.steps.size() < kLeast) return {};
-    for (const RankValues& rank : input.ranks) {
+    for (const RankSeries& rank : input.ranks) {
       const std::vector<OwnGradient> gradients = OwnGradientsOf(rank);
       std::vector<double> apart, sizes;
       size_t grew = 0;
@@ -344,7 +344,7 @@ class GradientNotMean : public RankRule {
     Sum sum;
     const auto ranks = static_cast<double>(group.size());
     for (size_t g = 0; g < group.size(); ++g) {
-      const RankValues& rank = input.ranks[group[g]];
+      const RankSeries& rank = input.ranks[group[g]];
       const OwnGradient& gradient = own[g][p];
       const auto* const taken =
           rank.Of("Parameter", gradient.parameter, "grad");

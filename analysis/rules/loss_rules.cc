@@ -19,7 +19,7 @@ constexpr char kCostOfLossRules[] =
     "targets with the tokens";
 
 // Values of `name` in Training at a step: one, or a list.
-std::vector<double> TrainingAt(const RankValues& rank, absl::string_view name,
+std::vector<double> TrainingAt(const RankSeries& rank, absl::string_view name,
                                size_t step) {
   std::vector<double> out;
   const std::string whole = absl::StrCat("Training.0.debug.", name);
@@ -36,7 +36,7 @@ std::vector<double> TrainingAt(const RankValues& rank, absl::string_view name,
 
 bool Knows(const RankInput& input, absl::string_view name) {
   return std::any_of(input.ranks.begin(), input.ranks.end(),
-                     [&](const RankValues& rank) {
+                     [&](const RankSeries& rank) {
                        for (size_t i = 0; i < input.steps.size(); ++i) {
                          if (!TrainingAt(rank, name, i).empty()) return true;
                        }
@@ -54,7 +54,7 @@ struct LossCall {
   double weight = 0;
 };
 
-std::vector<LossCall> CallsAt(const RankValues& rank, size_t step) {
+std::vector<LossCall> CallsAt(const RankSeries& rank, size_t step) {
   const std::vector<double> tokens = TrainingAt(rank, "loss_tokens", step);
   const std::vector<double> weights = TrainingAt(rank, "token_weight", step);
   std::vector<LossCall> calls;
@@ -79,13 +79,13 @@ class TokensWeighUnequally : public RankRule {
     return Knows(input, "token_weight");
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
-    for (const RankValues& rank : input.ranks) {
+    for (const RankSeries& rank : input.ranks) {
       const auto found = LookAt(input, {&rank}, "micro batches");
       if (found.has_value()) return {*found};
     }
-    std::vector<const RankValues*> ranks;
+    std::vector<const RankSeries*> ranks;
     ranks.reserve(input.ranks.size());
-    for (const RankValues& rank : input.ranks) ranks.push_back(&rank);
+    for (const RankSeries& rank : input.ranks) ranks.push_back(&rank);
     const auto found = LookAt(input, ranks, "ranks");
     if (!found.has_value()) return {};
     return {*found};
@@ -93,13 +93,13 @@ class TokensWeighUnequally : public RankRule {
 
  private:
   static std::optional<RankFinding> LookAt(
-      const RankInput& input, const std::vector<const RankValues*>& ranks,
+      const RankInput& input, const std::vector<const RankSeries*>& ranks,
       absl::string_view of) {
     size_t steps = 0, equal = 0;
     std::optional<RankFinding> first;
     for (size_t i = 0; i < input.steps.size(); ++i) {
       std::vector<LossCall> calls;
-      for (const RankValues* const rank : ranks) {
+      for (const RankSeries* const rank : ranks) {
         const auto own = CallsAt(*rank, i);
         // Of several in a rank, micro batches are judged for themselves.
         if (ranks.size() > 1 && own.size() != 1) continue;
@@ -204,7 +204,7 @@ class GradientMultiple : public RankRule {
     std::map<std::string, size_t> count;
     std::map<std::string, double> size;
     for (const size_t r : group) {
-      const RankValues& rank = input.ranks[r];
+      const RankSeries& rank = input.ranks[r];
       for (const OwnGradient& own : OwnGradientsOf(rank)) {
         const auto* const taken = rank.Of("Parameter", own.parameter, "grad");
         const RankCell* last = nullptr;
@@ -264,7 +264,7 @@ class LabelShift : public RankRule {
     return Knows(input, "target_is_input");
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
-    for (const RankValues& rank : input.ranks) {
+    for (const RankSeries& rank : input.ranks) {
       size_t steps = 0, same = 0, after_next = 0;
       int64_t first = 0;
       for (size_t i = 0; i < input.steps.size(); ++i) {
@@ -308,7 +308,7 @@ class WorseThanGuessing : public RankRule {
     return Knows(input, "guessing_loss");
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
-    for (const RankValues& rank : input.ranks) {
+    for (const RankSeries& rank : input.ranks) {
       std::vector<double> over;
       for (size_t i = 0; i < input.steps.size(); ++i) {
         const auto guess = TrainingAt(rank, "guessing_loss", i);

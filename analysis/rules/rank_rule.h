@@ -26,7 +26,7 @@ struct RankCell {
 };
 
 // What one rank recorded. Every series has a cell a step.
-struct RankValues {
+struct RankSeries {
   int64_t rank = 0;
   std::map<std::string, std::vector<RankCell>, std::less<>> values;
 
@@ -40,7 +40,7 @@ struct RankValues {
 
 struct RankInput {
   std::vector<int64_t> steps;
-  std::vector<RankValues> ranks;
+  std::vector<RankSeries> ranks;
 };
 
 struct RankFinding {
@@ -84,10 +84,10 @@ struct OwnGradient {
   // than once in one backward are among them.
   std::vector<const std::vector<RankCell>*> micro;
 };
-std::vector<OwnGradient> OwnGradientsOf(const RankValues& rank);
+std::vector<OwnGradient> OwnGradientsOf(const RankSeries& rank);
 
 // Names of parameters that the optimizer of a rank was seen to hold.
-std::vector<std::string> ParametersOf(const RankValues& rank);
+std::vector<std::string> ParametersOf(const RankSeries& rank);
 
 // Ranks, as indices of input.ranks, that hold the same parameters in the first
 // step that has them: replicas of each other. Each rank is in one.

@@ -42,7 +42,7 @@ class RankRulesTest : public ::testing::Test {
     for (size_t i = 0; i < kRankSteps; ++i)
       input_.steps.push_back(static_cast<int64_t>(i));
     for (size_t r = 0; r < ranks; ++r) {
-      RankValues& rank = input_.ranks.emplace_back();
+      RankSeries& rank = input_.ranks.emplace_back();
       rank.rank = static_cast<int64_t>(r);
       for (size_t layer = 0; layer < kLayers; ++layer) {
         for (size_t i = 0; i < kRankSteps; ++i) {
@@ -66,12 +66,12 @@ class RankRulesTest : public ::testing::Test {
     for (size_t layer = 0; layer < kLayers; ++layer) {
       for (size_t i = 0; i < kRankSteps; ++i) {
         double mean = 0, norm = 0;
-        for (const RankValues& rank : input_.ranks) {
+        for (const RankSeries& rank : input_.ranks) {
           mean += rank.values.at(Own(layer))[i].mean /
                   static_cast<double>(input_.ranks.size());
           norm = std::max(norm, rank.values.at(Own(layer))[i].norm);
         }
-        for (RankValues& rank : input_.ranks) {
+        for (RankSeries& rank : input_.ranks) {
           std::vector<RankCell>& cells =
               rank.values[OfParameter(Weight(layer), "grad")];
           cells.resize(kRankSteps);

@@ -12,18 +12,18 @@
 
 namespace rankprobe::analysis {
 
-const std::vector<RankCell>* RankValues::Find(absl::string_view name) const {
+const std::vector<RankCell>* RankSeries::Find(absl::string_view name) const {
   const auto it = values.find(name);
   return it == values.end() ? nullptr : &it->second;
 }
 
-const std::vector<RankCell>* RankValues::Of(absl::string_view prefix,
+const std::vector<RankCell>* RankSeries::Of(absl::string_view prefix,
                                             absl::string_view parameter,
                                             absl::string_view what) const {
   return Find(absl::StrCat(prefix, ".", parameter, ".0.debug.", what));
 }
 
-std::vector<OwnGradient> OwnGradientsOf(const RankValues& rank) {
+std::vector<OwnGradient> OwnGradientsOf(const RankSeries& rank) {
   std::map<std::string, std::map<int64_t, const std::vector<RankCell>*>> found;
   for (const auto& [name, cells] : rank.values) {
     // "Module.{path}.{Class}.parameters_grad.{n}.{parameter}"
@@ -52,7 +52,7 @@ std::vector<OwnGradient> OwnGradientsOf(const RankValues& rank) {
   return out;
 }
 
-std::vector<std::string> ParametersOf(const RankValues& rank) {
+std::vector<std::string> ParametersOf(const RankSeries& rank) {
   std::vector<std::string> out;
   for (const auto& [name, cells] : rank.values) {
     std::string parameter = ParameterOf(name, "Parameter", "param");
@@ -63,7 +63,7 @@ std::vector<std::string> ParametersOf(const RankValues& rank) {
 
 std::vector<std::vector<size_t>> ReplicasOf(const RankInput& input) {
   std::vector<std::vector<size_t>> groups;
-  const auto are_replicas = [&](const RankValues& a, const RankValues& b) {
+  const auto are_replicas = [&](const RankSeries& a, const RankSeries& b) {
     const std::vector<std::string> parameters = ParametersOf(a);
     if (parameters.empty() || parameters != ParametersOf(b)) return false;
     for (const std::string& parameter : parameters) {

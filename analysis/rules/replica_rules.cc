@@ -130,12 +130,12 @@ class ReplicasNeverAlike : public RankRule {
     return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
-    const RankValues& first = input.ranks[0];
+    const RankSeries& first = input.ranks[0];
     for (size_t r = 1; r < input.ranks.size(); ++r) {
       std::vector<std::string> unlike;
       int64_t step = 0;
       for (const std::string& parameter : ParametersOf(first)) {
-        const RankValues& other = input.ranks[r];
+        const RankSeries& other = input.ranks[r];
         const auto* const a = first.Of("Parameter", parameter, "param");
         const auto* const b = other.Of("Parameter", parameter, "param");
         const auto* const ga = first.Of("Parameter", parameter, "grad");
@@ -219,7 +219,7 @@ class GradientsNotReduced : public RankRule {
                                              const std::string& parameter,
                                              size_t step) {
     std::vector<std::pair<const RankCell*, const RankCell*>> held;
-    for (const RankValues& rank : input.ranks) {
+    for (const RankSeries& rank : input.ranks) {
       const auto* const param = rank.Of("Parameter", parameter, "param");
       const auto* const grad = rank.Of("Parameter", parameter, "grad");
       if (param == nullptr && grad == nullptr) continue;
@@ -254,7 +254,7 @@ class ForwardParameter : public RankRule {
     return !input.ranks.empty() && !ParametersOf(input.ranks[0]).empty();
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
-    for (const RankValues& rank : input.ranks) {
+    for (const RankSeries& rank : input.ranks) {
       size_t same = 0;
       std::vector<std::pair<size_t, std::string>> changed;
       for (const auto& [name, cells] : rank.values) {
@@ -318,7 +318,7 @@ class TiedWeightsPart : public RankRule {
     return !input.ranks.empty() && !ParametersOf(input.ranks[0]).empty();
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
-    for (const RankValues& rank : input.ranks) {
+    for (const RankSeries& rank : input.ranks) {
       const std::vector<std::string> parameters = ParametersOf(rank);
       for (const std::string& embedding : parameters) {
         if (!IsOfEmbedding(rank, embedding)) continue;
@@ -342,7 +342,7 @@ class TiedWeightsPart : public RankRule {
   }
 
  private:
-  static bool IsOfEmbedding(const RankValues& rank,
+  static bool IsOfEmbedding(const RankSeries& rank,
                             absl::string_view parameter) {
     absl::string_view path = parameter;
     return absl::ConsumeSuffix(&path, ".weight") &&

@@ -45,7 +45,7 @@ absl::StatusOr<analysis::RankInput> ReadRankInput(const Globals& globals,
     if (ranks.size() > 1) of_rank.ranks = {rank};
     of_rank.from_step = input.steps.front();
     of_rank.to_step = input.steps.back();
-    analysis::RankValues values;
+    analysis::RankSeries values;
     values.rank = rank;
     const auto read = [&](const char* statistic, double RankCell::*number) {
       return ReadStatistic(

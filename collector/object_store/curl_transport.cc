@@ -23,7 +23,7 @@ constexpr long kBufferBytes = 512 << 10;  // NOLINT: a varargs long
 
 // One transfer as libcurl's callbacks see it.
 struct Transfer {
-  const HttpRequest* request = nullptr;
+  const HttpCall* request = nullptr;
   size_t sent = 0;
   HttpResponse response;
   size_t header_bytes = 0;
@@ -89,7 +89,7 @@ class CurlTransport : public HttpTransport {
     for (CURL* const handle : idle_) curl_.easy_cleanup(handle);
   }
 
-  absl::StatusOr<HttpResponse> Do(const HttpRequest& request) override {
+  absl::StatusOr<HttpResponse> Do(const HttpCall& request) override {
     CURL* const handle = Take();
     if (handle == nullptr)
       return absl::ResourceExhaustedError("no memory for a connection");
@@ -143,7 +143,7 @@ class CurlTransport : public HttpTransport {
 
   // The list of headers is to be freed after the transfer.
   curl_slist* Prepare(CURL* handle, Transfer* transfer) {
-    const HttpRequest& request = *transfer->request;
+    const HttpCall& request = *transfer->request;
     curl_slist* headers = nullptr;
     const auto add = [&](const std::string& line) {
       curl_slist* const longer = curl_.slist_append(headers, line.c_str());
@@ -187,7 +187,7 @@ class CurlTransport : public HttpTransport {
   }
 
   void SetBody(CURL* handle, Transfer* transfer) {
-    const HttpRequest& request = *transfer->request;
+    const HttpCall& request = *transfer->request;
     if (request.method == "PUT") {
       Set(handle, CURLOPT_UPLOAD, 1L);
       Set(handle, CURLOPT_INFILESIZE_LARGE,

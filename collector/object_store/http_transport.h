@@ -20,7 +20,7 @@
 
 namespace rankprobe {
 
-struct HttpRequest {
+struct HttpCall {
   std::string method;
   std::string url;
   std::vector<std::pair<std::string, std::string>> headers;
@@ -41,7 +41,7 @@ struct HttpResponse {
 class HttpTransport {
  public:
   virtual ~HttpTransport() = default;
-  virtual absl::StatusOr<HttpResponse> Do(const HttpRequest& request) = 0;
+  virtual absl::StatusOr<HttpResponse> Do(const HttpCall& request) = 0;
 };
 
 }  // namespace rankprobe

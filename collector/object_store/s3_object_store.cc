@@ -63,7 +63,7 @@ absl::StatusOr<HttpResponse> S3ObjectStore::Attempt(
   if (!credentials.session_token.empty())
     to_sign.headers.emplace_back("x-amz-security-token",
                                  credentials.session_token);
-  HttpRequest request;
+  HttpCall request;
   request.headers = to_sign.headers;
   to_sign.headers.emplace_back("host", location.Host());
   request.headers.emplace_back(

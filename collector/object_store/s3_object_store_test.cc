@@ -286,7 +286,7 @@ TEST_F(S3Client, BelievesNoListThatItDidNotAskFor) {
 // Notes for how long it may take what it is asked, and refuses it.
 class TimedTransport : public HttpTransport {
  public:
-  absl::StatusOr<HttpResponse> Do(const HttpRequest& request) override {
+  absl::StatusOr<HttpResponse> Do(const HttpCall& request) override {
     timeouts.push_back(request.timeout);
     return absl::UnavailableError("no");
   }

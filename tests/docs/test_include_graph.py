@@ -50,6 +50,15 @@ def test_allowed(name: str, line: str) -> None:
     assert include_graph.faults_of(name, f"{line}\n", ROOMS) == []
 
 
+def test_a_type_of_one_name_in_two_headers_is_found() -> None:
+    one = "namespace rankprobe {\n\nstruct Request {\n  int a = 0;\n};\n\n}  // namespace rankprobe\n"
+    other = one.replace("namespace rankprobe {", "namespace rankprobe::analysis {")
+    (fault,) = include_graph.defined_twice({"common/io/a.h": one, "cli/b.h": one})
+    assert fault.startswith("common/io/a.h: rankprobe::Request is a type of cli/b.h too")
+    assert include_graph.defined_twice({"common/io/a.h": one, "cli/b.h": other}) == []
+    assert include_graph.defined_twice({"agent/libtorch/a.h": one, "agent/python/native/b.h": one}) == []
+
+
 def test_the_tree_is_clean() -> None:
     done = subprocess.run([sys.executable, ROOT / "tests/lib/include_graph.py"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the arrows between rooms: who may include whom, as docs/design.md says under "The folders"; and
-that no product code waits with a timeout on the wall clock (common/base/monotonic_time.h).
+"""Holds the arrows between rooms: who may include whom, as docs/design.md says under "The folders";
+that no product code waits with a timeout on the wall clock (common/base/monotonic_time.h); and that no two
+headers define a type of one name, because a program that links both would mix the two up without an error.
 
-    include_graph.py           every include that the table does not allow, every cycle and every such wait; exit status
-                               1 if there is one
+    include_graph.py           every include that the table does not allow, every cycle, such wait and such pair of
+                               types; exit status 1 if there is one
     include_graph.py --lines   lines of product and test code a room
 """
 
@@ -19,6 +20,9 @@ INCLUDE = re.compile(r'^\s*#\s*include "([a-z0-9_/]+)/[a-z0-9_.]+"', re.MULTILIN
 # What Abseil 20220623 turns into a point of wall time, and libstdc++ where glibc is older than 2.30.
 WALL_WAIT = re.compile(r"\b(?:Await|Wait|WaitForNotification|(?:Reader|Writer)?LockWhen)With(?:Timeout|Deadline)\b"
                        r"|\bstd::(?:condition_variable|(?:recursive_|shared_)?timed_mutex)|[.>]wait_(?:for|until)\b")
+TYPE = re.compile(r"^(?:namespace ([\w:]+) \{|(?:struct|class) ([A-Z]\w*) (?:final )?[:{])", re.MULTILINE)
+# A front end that no program links with another one.
+LIBTORCH = "agent/libtorch/"
 ROW = re.compile(r"^\| `([a-z_/]+)` \|[^|]*\|([^|]*)\|$", re.MULTILINE)
 
 
@@ -77,6 +81,27 @@ def faults_of(name: str, text: str, rooms: dict[str, set[str]]) -> list[str]:
     return faults
 
 
+def types_of(text: str) -> list[str]:
+    """Types that a header defines in a namespace, with it."""
+    space, found = "", []
+    for match in TYPE.finditer(text):
+        space = match[1] or space
+        if match[2]:
+            found.append(f"{space}::{match[2]}")
+    return found
+
+
+def defined_twice(headers: dict[str, str]) -> list[str]:
+    """`headers`: name to text."""
+    where: dict[str, list[str]] = {}
+    for name, text in sorted(headers.items()):
+        for kind in types_of(text):
+            where.setdefault(kind, []).append(name)
+    return [f"{names[1]}: {kind} is a type of {names[0]} too: a program that links both mixes them up"
+            for kind, names in where.items()
+            if len(names) > 1 and len({name.startswith(LIBTORCH) for name in names}) == 1]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lines", action="store_true")
@@ -86,14 +111,18 @@ def main() -> int:
                            text=True).stdout.split()
     faults: list[str] = []
     lines: dict[str, list[int]] = {}
+    headers: dict[str, str] = {}
     for name in files:
         if name.split("/")[0] in ("tests", "examples", "cmake"):
             continue
         text = (ROOT / name).read_text()
         faults += faults_of(name, text, rooms)
+        if name.endswith(".h") and not is_test(name):
+            headers[name] = text
         room = room_of(name.rpartition("/")[0], rooms)
         if room is not None:
             lines.setdefault(room, [0, 0])[is_test(name)] += text.count("\n")
+    faults += defined_twice(headers)
     if arguments.lines:
         for room, (product, test) in sorted(lines.items()):
             print(f"{room:28} {product:6} {test:6}")
