@@ -4,6 +4,7 @@
 
 import json
 import random
+import re
 
 import harness
 import wire
@@ -73,6 +74,11 @@ def test_a_flip_between_a_command_and_its_collector_is_named_or_made_good(daemon
     assert rank.committed(4)
     verbs = [("runs", "--json"), ("status", "--run=run", "--steps", "--json"), ("ledger", "--run=run", "--json"),
              ("query", "--run=run", "--json")]
+
+    def said(done) -> str:
+        # How many steps have rollups already is the only number that moves meanwhile.
+        return re.sub(r'"rolled_up_rank_steps":\d+', "", done.stdout)
+
     right = {verb: daemon.cli(*verb) for verb in verbs}
     flips = named = 0
     for seed in range(24):
@@ -82,7 +88,7 @@ def test_a_flip_between_a_command_and_its_collector_is_named_or_made_good(daemon
         bad.end()
         flips += sum(bad.flips)
         if done.returncode == right[verb].returncode:
-            assert done.stdout == right[verb].stdout, (seed, verb)
+            assert said(done) == said(right[verb]), (seed, verb)
         else:
             named += "damaged on the way" in done.stderr
             assert done.returncode in (3, 5) and done.stderr.startswith("rankprobe: "), (seed, verb, done)
