@@ -57,7 +57,8 @@ def run(scenario: scenarios.Scenario, tool: str, out: pathlib.Path) -> int:
         if pid == 0:
             _child(scenario, tool, directory, rank)
         children.append(pid)
-    return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children)
+    # A signal is a negative number, and a failure like any other.
+    return max(abs(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) for pid in children)
 
 
 def main() -> int:
