@@ -55,9 +55,6 @@ class ClipUneven : public RankRule {
  public:
   absl::string_view name() const override { return "clip-uneven"; }
   absl::string_view needs() const override { return "weight_gradients"; }
-  absl::string_view cost() const override {
-    return "the values of each rank, one question to the archive a statistic";
-  }
   absl::string_view twin() const override {
     return "gradients that are reduced between backward and optimizer; a "
            "clipping that does nothing in that step";

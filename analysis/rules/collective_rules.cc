@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The result of an all_reduce on each rank, against what the ranks gave.
+// Compares the result of an all_reduce on each rank with the inputs of the ranks.
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -40,7 +41,7 @@ bool IsSumOf(const RankCell& out, const Members& members) {
          std::fabs(out.mean - sum / count) <= kRounding * size;
 }
 
-// By equal results.
+// Groups of members with equal results.
 std::vector<Members> ByResult(const Members& members) {
   std::vector<Members> out;
   for (const Member& member : members) {
@@ -56,15 +57,12 @@ std::vector<Members> ByResult(const Members& members) {
   return out;
 }
 
-// A rank that has another result than those whose sum its own part is in, and a
-// result that is nobody's sum.
+// Finds a rank whose input is part of the other ranks' result while its own result
+// differs, and a result that is the sum of no group of ranks.
 class AllReduceWrong : public RankRule {
  public:
   absl::string_view name() const override { return "all-reduce-wrong"; }
   absl::string_view needs() const override { return "communication"; }
-  absl::string_view cost() const override {
-    return "the values of each rank, one question to the archive a statistic";
-  }
   absl::string_view twin() const override {
     return "other operations than sum and mean, 16 bits, calls whose number "
            "belongs to another group on another rank: no sum fits in their "
@@ -76,27 +74,21 @@ class AllReduceWrong : public RankRule {
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     std::optional<RankFinding> found;
-    for (const std::string& name : NamesOf(input)) {
-      const auto one = LookAt(input, name);
-      if (!one.has_value()) continue;
-      const size_t others = found.has_value() ? found->others + 1 : 0;
-      if (!found.has_value() || one->step < found->step) found = one;
-      found->others = others;
-    }
+    for (const std::string& name : NamesOf(input))
+      KeepEarliest(LookAt(input, name), &found);
     if (!found.has_value()) return {};
     return {*found};
   }
 
  private:
-  // Of the results, of one rank at least.
-  static std::vector<std::string> NamesOf(const RankInput& input) {
-    std::vector<std::string> names;
+  // Results of all_reduce that at least one rank recorded.
+  static std::set<std::string> NamesOf(const RankInput& input) {
+    std::set<std::string> names;
     for (const RankSeries& rank : input.ranks) {
       for (const auto& [name, cells] : rank.values) {
         if (absl::StartsWith(name, "Distributed.all_reduce.") &&
-            absl::EndsWith(name, ".forward.output.0") &&
-            std::find(names.begin(), names.end(), name) == names.end())
-          names.push_back(name);
+            absl::EndsWith(name, ".forward.output.0"))
+          names.insert(name);
       }
     }
     return names;
@@ -141,16 +133,16 @@ class AllReduceWrong : public RankRule {
               input.steps[i],
               wrong->first,
               name,
-              absl::StrCat("what rank ", wrong->first,
-                           " gave is in the sum that the others have, and its "
-                           "own result is another one (",
+              absl::StrCat("the input of rank ", wrong->first,
+                           " is part of the sum that the other ranks received, "
+                           "and its own result differs (",
                            wrong->second, ")"),
               true,
               0};
         }
         continue;
       }
-      // Those that have the same result, which is not theirs together.
+      // All have the same result, and it is not the sum of their inputs.
       if (open.size() == 1 && open[0].size() > 1) {
         ++unfit;
         if (!no_sum.has_value()) {
@@ -163,7 +155,7 @@ class AllReduceWrong : public RankRule {
               -1,
               name,
               absl::StrCat("the result, mean ", open[0][0].out->mean,
-                           ", is not the sum of what the ranks gave, means ",
+                           ", is not the sum of the ranks' inputs, means ",
                            absl::StrJoin(means, ", "),
                            ", as it is in the other steps"),
               true,

@@ -36,9 +36,6 @@ class MicroBatchesLost : public RankRule {
  public:
   absl::string_view name() const override { return "micro-batches-lost"; }
   absl::string_view needs() const override { return "weight_gradients"; }
-  absl::string_view cost() const override {
-    return "the values of each rank, one question to the archive a statistic";
-  }
   absl::string_view twin() const override {
     return "accumulation in the gradient, which grows with each micro batch; "
            "accumulation in a tensor of the program's, which is their sum; of "

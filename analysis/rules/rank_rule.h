@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules over the values of each rank: what is recorded of one rank must fit to
 // what another recorded, or to what the same rank recorded elsewhere in the step
-// (docs/analysis.md, "Rules"). They need no reference. Pure functions of plain
+// (docs/rules.md). They need no reference. Pure functions of plain
 // values.
 #ifndef RANKPROBE_ANALYSIS_RULES_RANK_RULE_H_
 #define RANKPROBE_ANALYSIS_RULES_RANK_RULE_H_
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,7 @@ struct RankFinding {
   int64_t rank = -1;
   std::string name;
   std::string what;  // a sentence
-  // Numbers that must fit and do not; else what is only not as it is usually.
+  // True: numbers that must agree and do not. False: only unusual.
   bool exact = true;
   size_t others = 0;
 };
@@ -60,8 +61,11 @@ class RankRule {
   virtual absl::string_view name() const = 0;
   // Words of monitor.values.
   virtual absl::string_view needs() const = 0;
-  virtual absl::string_view cost() const = 0;
-  // What is sound and must not be found.
+  virtual absl::string_view cost() const {
+    return "the values of each rank: one query of the archive for each "
+           "statistic";
+  }
+  // Sound programs that look alike and must not be found.
   virtual absl::string_view twin() const = 0;
   virtual bool IsOfRanks() const { return false; }
   // Whether what it needs was recorded.
@@ -92,6 +96,11 @@ std::vector<std::string> ParametersOf(const RankSeries& rank);
 // Ranks, as indices of input.ranks, that hold the same parameters in the first
 // step that has them: replicas of each other. Each rank is in one.
 std::vector<std::vector<size_t>> ReplicasOf(const RankInput& input);
+
+// Keeps the earliest of the findings of several values in `found`, and counts the
+// others there.
+void KeepEarliest(std::optional<RankFinding> one,
+                  std::optional<RankFinding>* found);
 
 // Whether the four statistics are the same number each.
 bool AreEqual(const RankCell& a, const RankCell& b);

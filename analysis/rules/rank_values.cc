@@ -23,6 +23,15 @@ const std::vector<RankCell>* RankSeries::Of(absl::string_view prefix,
   return Find(absl::StrCat(prefix, ".", parameter, ".0.debug.", what));
 }
 
+void KeepEarliest(std::optional<RankFinding> one,
+                  std::optional<RankFinding>* found) {
+  if (!one.has_value()) return;
+  const size_t others = found->has_value() ? (*found)->others + 1 : 0;
+  if (!found->has_value() || one->step < (*found)->step)
+    *found = std::move(one);
+  (*found)->others = others;
+}
+
 std::vector<OwnGradient> OwnGradientsOf(const RankSeries& rank) {
   std::map<std::string, std::map<int64_t, const std::vector<RankCell>*>> found;
   for (const auto& [name, cells] : rank.values) {

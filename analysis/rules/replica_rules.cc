@@ -13,9 +13,6 @@
 namespace rankprobe::analysis {
 namespace {
 
-constexpr char kCost[] =
-    "the values of each rank, one question to the archive a statistic";
-
 // The one of more than two that is not what the others are; -1: none is.
 int64_t Stranger(const std::vector<std::pair<int64_t, const RankCell*>>& held) {
   if (held.size() < 3) return -1;
@@ -45,7 +42,6 @@ class ReplicaParts : public RankRule {
   absl::string_view needs() const override {
     return "parameters, weight_gradients";
   }
-  absl::string_view cost() const override { return kCost; }
   absl::string_view twin() const override {
     return "running statistics of normalisations, which each rank has of its "
            "own batches, and buffers that are not part of the model's state: "
@@ -62,11 +58,7 @@ class ReplicaParts : public RankRule {
       for (const auto& [name, cells] : input.ranks[group[0]].values) {
         if (!absl::StartsWith(name, prefix_) || !absl::EndsWith(name, suffix_))
           continue;
-        const auto one = LookAt(input, group, name);
-        if (!one.has_value()) continue;
-        const size_t others = found.has_value() ? found->others + 1 : 0;
-        if (!found.has_value() || one->step < found->step) found = one;
-        found->others = others;
+        KeepEarliest(LookAt(input, group, name), &found);
       }
     }
     if (!found.has_value()) return {};
@@ -121,7 +113,6 @@ class ReplicasNeverAlike : public RankRule {
   absl::string_view needs() const override {
     return "parameters, weight_gradients";
   }
-  absl::string_view cost() const override { return kCost; }
   absl::string_view twin() const override {
     return "shards, whose gradients differ as well";
   }
@@ -174,7 +165,6 @@ class GradientsNotReduced : public RankRule {
   absl::string_view needs() const override {
     return "parameters, weight_gradients";
   }
-  absl::string_view cost() const override { return kCost; }
   absl::string_view twin() const override {
     return "shards, whose parameters differ too, but for those that begin as "
            "one number; ranks that train alone on purpose between two "
@@ -245,7 +235,6 @@ class ForwardParameter : public RankRule {
  public:
   absl::string_view name() const override { return "weight-after-forward"; }
   absl::string_view needs() const override { return "activations, parameters"; }
-  absl::string_view cost() const override { return kCost; }
   absl::string_view twin() const override {
     return "a program that changes its weights between forward and optimizer "
            "in every step; weights that are gathered for the forward";
@@ -309,7 +298,6 @@ class TiedWeightsPart : public RankRule {
  public:
   absl::string_view name() const override { return "tied-weights-part"; }
   absl::string_view needs() const override { return "activations, parameters"; }
-  absl::string_view cost() const override { return kCost; }
   absl::string_view twin() const override {
     return "layers that are copies of each other when they are made: only an "
            "Embedding and another class of module are looked at";

@@ -2,7 +2,7 @@
 // Rules that a sound training keeps, whatever its model: each says what it wants
 // recorded, what that costs, and what a sound program does that looks like its
 // fault. They look at values over steps, as `scan` does, and need no reference
-// (docs/analysis.md, "Rules"). Pure functions of plain values.
+// (docs/rules.md). Pure functions of plain values.
 #ifndef RANKPROBE_ANALYSIS_RULES_RULE_H_
 #define RANKPROBE_ANALYSIS_RULES_RULE_H_
 

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "cli/client/answer_stream.h"
 #include "cli/client/client.h"
 #include "common/rpc/damaged_answers.h"
 

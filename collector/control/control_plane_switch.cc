@@ -68,13 +68,14 @@ void ControlPlane::TakeBack(const std::string& run_name,
     const auto spec_of = [&none](const auto& plan) {
       return plan == nullptr ? none : plan->spec;
     };
-    if (ranks.empty())
-      return PlanTable::RunPlan(run_name, spec_of(run->plans.ForAll()));
     PlanTable::Rows rows;
+    if (ranks.empty()) {
+      PlanTable::AddPlan(run_name, std::nullopt, spec_of(run->plans.ForAll()),
+                         &rows);
+    }
     for (const int64_t rank : ranks) {
-      rows.push_back(
-          PlanTable::RankPlan(run_name, rank, spec_of(run->plans.ForRank(rank)))
-              .front());
+      PlanTable::AddPlan(run_name, rank, spec_of(run->plans.ForRank(rank)),
+                         &rows);
     }
     return rows;
   });

@@ -29,12 +29,12 @@ std::string TriggersKey(const std::string& run) {
 
 struct PlanTable::AwaitedSave {
   std::function<void()> when_saved;
-  // It survives this process, or has failed.
+  // The rows survive this process, or saving them has failed.
   MonotonicEvent written;
-  // Nothing more is heard of it.
+  // The queue is done with the rows.
   MonotonicEvent settled;
   std::atomic<bool> ending{false};
-  // `status` says how.
+  // Set after `status`.
   MonotonicEvent over;
   absl::Status status;
 
@@ -77,6 +77,11 @@ absl::StatusOr<std::optional<std::string>> PlanTable::Triggers(
   return row->config_json();
 }
 
+void PlanTable::AddPlan(const std::string& run, std::optional<int64_t> rank,
+                        const v1::PlanSpec& spec, Rows* rows) {
+  rows->emplace_back(rank.has_value() ? RankKey(run, *rank) : run, spec);
+}
+
 PlanTable::Rows PlanTable::NewPlan(const std::string& run,
                                    const v1::PlanSpec& spec,
                                    const std::vector<int64_t>& ranks) {
@@ -84,19 +89,9 @@ PlanTable::Rows PlanTable::NewPlan(const std::string& run,
   Rows rows;
   rows.emplace_back(EpochKey(run), v1::PlanSpec())
       .second.set_epoch(spec.epoch());
-  if (ranks.empty()) rows.emplace_back(run, spec);
-  for (const int64_t rank : ranks) rows.emplace_back(RankKey(run, rank), spec);
+  if (ranks.empty()) AddPlan(run, std::nullopt, spec, &rows);
+  for (const int64_t rank : ranks) AddPlan(run, rank, spec, &rows);
   return rows;
-}
-
-PlanTable::Rows PlanTable::RunPlan(const std::string& run,
-                                   const v1::PlanSpec& spec) {
-  return {{run, spec}};
-}
-
-PlanTable::Rows PlanTable::RankPlan(const std::string& run, int64_t rank,
-                                    const v1::PlanSpec& spec) {
-  return {{RankKey(run, rank), spec}};
 }
 
 PlanTable::Rows PlanTable::TriggerRows(const std::string& run,
@@ -127,7 +122,7 @@ void PlanTable::Save(Rows rows, Saved saved) {
 
 void PlanTable::SaveLater(std::function<Rows()> rows) {
   queue_->Add([this, rows = std::move(rows)] {
-    // The archive says itself that it has failed.
+    // A failed write is reported by the archive itself.
     if (SaveRows(rows()).ok()) registry_->SyncPlans().IgnoreError();
   });
 }

@@ -52,12 +52,12 @@ class PlanTable {
   // The run's triggers as JSON.
   absl::StatusOr<std::optional<std::string>> Triggers(const std::string& run);
 
-  // A plan of the run, or of `ranks` of it, with its epoch as the highest.
+  // Adds the row of the run's plan, or of one rank's.
+  static void AddPlan(const std::string& run, std::optional<int64_t> rank,
+                      const v1::PlanSpec& spec, Rows* rows);
+  // A new plan of the run, or of `ranks` of it, with its epoch as the highest.
   static Rows NewPlan(const std::string& run, const v1::PlanSpec& spec,
                       const std::vector<int64_t>& ranks);
-  static Rows RunPlan(const std::string& run, const v1::PlanSpec& spec);
-  static Rows RankPlan(const std::string& run, int64_t rank,
-                       const v1::PlanSpec& spec);
   static Rows TriggerRows(const std::string& run, const std::string& json);
 
   // Saves the rows behind everything that was to be saved before.

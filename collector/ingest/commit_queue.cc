@@ -321,8 +321,8 @@ std::vector<bool> CommitQueue::FindStored(const std::vector<Taken>& taken) {
   for (size_t i = 0; i < taken.size(); ++i) {
     if (!taken[i].pending.frame->has_chunk()) continue;
     const v1::PayloadChunk& chunk = taken[i].pending.frame->chunk();
-    // Nobody asks whether the last chunk made its payload whole if nobody waits
-    // for one.
+    // The last chunk completes its payload, which matters only to an upload that
+    // waits for one.
     if (IsLast(chunk) && !leased) continue;
     stored[i] = store_->KeepPayload(taken[i].upload->identity.run(),
                                     chunk.digest(), chunk.length_bytes());

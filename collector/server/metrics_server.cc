@@ -11,7 +11,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(
   HttpServerOptions options;
   options.address = host;
   options.port = port;
-  options.for_everybody = true;
+  options.unauthenticated = true;
   options.strangers_make_way = true;
   options.max_header_bytes = 8 << 10;
   options.max_body_bytes = 0;

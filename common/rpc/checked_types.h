@@ -14,7 +14,7 @@
 #include "rankprobe/v1/control.pb.h"
 #include "rankprobe/v1/leaf.pb.h"
 
-// Of streams that go on, with a field of their own.
+// Messages of long streams, which declare a field for the checksum.
 #define RANKPROBE_CHECKED_STREAMS(X) \
   X(AgentEvent)                      \
   X(Directive)                       \

@@ -20,12 +20,12 @@ class Watch final : public grpc::experimental::Interceptor {
 
   void Intercept(
       grpc::experimental::InterceptorBatchMethods* methods) override {
-    // The message was read by this very thread, just now.
+    // gRPC deserializes the message on this thread, before this hook.
     if (methods->QueryInterceptionHookPoint(
             InterceptionHookPoints::POST_RECV_MESSAGE) &&
         TakeDamageOfThread()) {
       damaged_ = true;
-      // Nothing more is read, and without this gRPC would tell no end.
+      // Without the cancellation gRPC would not end the call.
       context_->TryCancel();
     }
     if (damaged_ && methods->QueryInterceptionHookPoint(

@@ -72,7 +72,7 @@ def test_a_restart_overwrites_nothing(dump, start_collector, monkeypatch, capsys
             PrecisionDebugger.step()
         debugger.wait_exported()
         said = capsys.readouterr().err
-        assert f"moves to {dump.path}/earlier" in said if attempt else "earlier" not in said, said
+        assert f"moved to {dump.path}/earlier" in said if attempt else "earlier" not in said, said
         debugger.close()
         harness.wait_for(lambda: not list(dump.path.glob(".rankprobe/*")), 60, "the end of the collector")
 

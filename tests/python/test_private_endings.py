@@ -494,8 +494,8 @@ def test_everything_is_killed(tmp_path: pathlib.Path, environment, by_command: b
         done = _run("for _ in steps(1): pass", dump, {**environment, "RANKPROBE_RUN": "next"})
         assert done.stderr.splitlines() == [
             f"rankprobe: run endings was killed with its collector; what it left is exported to {dump} first",
-            f"rankprobe: dump.json is at {dump}/step*/ (run next); what is there of run endings moves to {dump}/earlier "
-            "where this one records it as well"]
+            f"rankprobe: dump.json is at {dump}/step*/ (run next); steps of run endings that this run records too are moved to "
+            f"{dump}/earlier"]
     _ended(dump)
     places = [(tree.parent.name, tree.name == f"proc{job.pid}") for tree in sorted(dump.glob("step*/*"))]
     assert {(f"step{step}", True) for step in range(1, 4)} <= set(places)

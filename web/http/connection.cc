@@ -163,7 +163,7 @@ void Connection::OnHead(Error error) {
   for (const auto& field : message) {
     head.fields.emplace_back(View(field.name_string()), View(field.value()));
   }
-  if (!room_.options.for_everybody) {
+  if (!room_.options.unauthenticated) {
     if (const auto refusal = WhyRefused(head, room_.rules)) {
       Refuse(*refusal);
       return;

@@ -95,18 +95,18 @@ absl::Status Server::Listen() {
   Error error;
   const asio::ip::address address =
       asio::ip::make_address(options.address, error);
-  if (error && options.for_everybody) {
+  if (error && options.unauthenticated) {
     return absl::InvalidArgumentError(absl::StrCat(
         "cannot listen on ", options.address, ": not an IP address"));
   }
-  if (error || (!options.tls.has_value() && !options.for_everybody &&
+  if (error || (!options.tls.has_value() && !options.unauthenticated &&
                 !address.is_loopback())) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.address,
                      " is no address of this machine alone, like "
                      "127.0.0.1"));
   }
-  if (!options.for_everybody && options.token.empty() && !options.check_token)
+  if (!options.unauthenticated && options.token.empty() && !options.check_token)
     return absl::InvalidArgumentError("a server needs a token");
   if (options.tls.has_value()) {
     RP_ASSIGN_OR_RETURN(tls_, MakeTlsContext(*options.tls));

@@ -33,10 +33,10 @@ struct HttpServerOptions {
   std::string token;
   // See GuardRules. Runs in the threads that move bytes: it must not block.
   std::function<absl::Status(absl::string_view token)> check_token;
-  // What is served is no secret and changes nothing, like metrics: any address is
-  // taken without TLS, and every request is answered, whoever asks and by
-  // whichever name. Without a token.
-  bool for_everybody = false;
+  // Serves without a token, also on other addresses than loopback without TLS, and
+  // whatever the Host of a request. For public data that requests cannot change,
+  // such as metrics.
+  bool unauthenticated = false;
   std::optional<TlsIdentity> tls;
   // Further names that a browser may call this server by, without a port; those
   // in the certificate are known.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of recording in a step: how long it waits for whom.
+// Recorder::Stop, which ends the recording of a step, and its bounded waits.
 #include <algorithm>
 
 #include "absl/time/time.h"
@@ -8,9 +8,9 @@
 namespace rankprobe {
 namespace {
 
-// Of Stop() with a collector that was stuck and moves again.
+// Longest wait of Stop() for a collector that was stuck and commits again.
 constexpr absl::Duration kPatienceWithStuck = absl::Seconds(1);
-// Between two looks at a collector that is waited for.
+// Bounds of one wait, after which the collector's progress is looked at again.
 constexpr absl::Duration kShortestWait = absl::Milliseconds(1);
 constexpr absl::Duration kLongestLook = absl::Milliseconds(250);
 
@@ -26,7 +26,7 @@ bool Recorder::Stop(const std::function<absl::Duration()>& at_most) {
     Submit();
     if (flight_) return true;
     if (stuck_at_.has_value()) {
-      // Its disk may be full. It is waited for when it takes something again.
+      // Its disk may be full. Later steps wait only when it commits again.
       patience = session_->GetStats().committed_sequence == *stuck_at_
                      ? absl::ZeroDuration()
                      : std::min(patience, kPatienceWithStuck);
@@ -37,7 +37,7 @@ bool Recorder::Stop(const std::function<absl::Duration()>& at_most) {
       at_most ? std::min(options_.stop_deadline, at_most())
               : options_.stop_deadline;
   patience = std::min(patience, longest);
-  // A barrier, as long as there is somebody to wait for.
+  // Wait for COMMITTED while the collector answers.
   const int64_t begun_ns = clock_->MonotonicNanos();
   const auto waited = [&] {
     return absl::Nanoseconds(clock_->MonotonicNanos() - begun_ns);
@@ -57,7 +57,7 @@ bool Recorder::Stop(const std::function<absl::Duration()>& at_most) {
     }
     stats = session_->GetStats();
   }
-  // What nobody takes is kept for the next process, where there is a spool.
+  // With a spool, what was not committed is kept for the next process.
   session_->FlushToSpool(longest).IgnoreError();
   if (!stats.connected) return false;
   bool newly;
@@ -66,7 +66,7 @@ bool Recorder::Stop(const std::function<absl::Duration()>& at_most) {
     newly = !stuck_at_.has_value();
     stuck_at_ = stats.committed_sequence;
   }
-  // Of a silence its connection tells, when that is given up.
+  // A silent collector is reported when its connection is given up.
   if (newly && waited() > kPatienceWithStuck) session_->TellStuck(patience);
   return false;
 }

@@ -129,12 +129,12 @@ def tell_place(run: str, root: str, exports: Optional[Exports], rank: Optional[i
 
 
 def _making_way(root: pathlib.Path, run: str) -> str:
-    """What becomes of what is there already."""
+    """Says that earlier steps of the directory are kept, and where."""
     there = sorted(set(named_places(root).values()))
     if not there:
         return ""
     whose = "an earlier attempt" if there == [run] else f"run {there[0]}" if len(there) == 1 else f"{len(there)} earlier runs"
-    return f"; what is there of {whose} moves to {root / EARLIER} where this one records it as well"
+    return f"; steps of {whose} that this run records too are moved to {root / EARLIER}"
 
 
 def _here() -> str:
