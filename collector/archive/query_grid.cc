@@ -108,11 +108,15 @@ absl::Status QueryGrid(const QuerySources& sources,
   RP_ASSIGN_OR_RETURN(const Stat stat, ParseStatistic(request.statistic()));
   if (const std::optional<SummaryStat> summary = SummaryFor(request, stat);
       summary.has_value()) {
-    RP_ASSIGN_OR_RETURN(
-        const bool answered,
+    const absl::StatusOr<bool> answered =
         QuerySummaries(sources, request, *summary, CellsOf(request), cancelled,
-                       write, unreadable));
-    if (answered) return absl::OkStatus();
+                       write, unreadable);
+    // Nothing is written before all is read, so the records can answer where
+    // the summaries are damaged.
+    if (!IsDamage(answered.status())) {
+      RP_RETURN_IF_ERROR(answered.status());
+      if (*answered) return absl::OkStatus();
+    }
   }
   // Whether all of a tensor is finite, both extremes say together.
   std::vector<Stat> stats = {stat};

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "collector/archive/ledger.h"
 #include "collector/archive/rollup.h"
 #include "common/base/status_macros.h"
 
@@ -22,11 +23,18 @@ int64_t UnZigZag(uint64_t value) {
 
 }  // namespace
 
-absl::Status RollupReader::Open(const std::string& run,
-                                absl::FunctionRef<std::optional<std::string>(
-                                    bool given, const v1::RollupName& name)>
-                                    wanted) {
+absl::Status RollupReader::Open(const std::string& run, WantedName wanted) {
   if (series_ == nullptr) return absl::OkStatus();
+  absl::Status status = ReadNames(run, wanted);
+  if (!IsDamage(status)) return status;
+  any_ = false;
+  places_.clear();
+  blocks_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status RollupReader::ReadNames(const std::string& run,
+                                     WantedName wanted) {
   RP_ASSIGN_OR_RETURN(run_, series_->RunNumber(run));
   std::map<uint32_t, std::vector<uint32_t>> ids;
   RP_RETURN_IF_ERROR(series_->ForEachRollupName(
@@ -56,6 +64,13 @@ size_t RollupReader::portion() const {
 absl::Status RollupReader::Read(absl::Span<const v1::StepInfo> steps) {
   rows_.clear();
   if (!any_) return absl::OkStatus();
+  absl::Status status = ReadRows(steps);
+  if (!IsDamage(status)) return status;
+  rows_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status RollupReader::ReadRows(absl::Span<const v1::StepInfo> steps) {
   rows_.reserve(steps.size());
   for (const v1::StepInfo& step : steps) {
     Row& row = rows_.emplace_back();
@@ -182,8 +197,10 @@ absl::StatusOr<bool> RollupReader::ForEachValue(
     return false;
   const Row& row = rows_[number];
   const size_t begin = number * places_.size() * stats_.size();
-  RP_ASSIGN_OR_RETURN(const Layout* const layout, LayoutOf(row.layout));
-  for (const Place* const place : *layout) {
+  const absl::StatusOr<const Layout*> layout = LayoutOf(row.layout);
+  if (IsDamage(layout.status())) return false;
+  RP_RETURN_IF_ERROR(layout.status());
+  for (const Place* const place : **layout) {
     for (size_t stat = 0; stat < stats_.size(); ++stat) {
       const size_t at = begin + place->number * stats_.size() + stat;
       numbers_[stat].reset();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics of chosen values of a run, step by step, out of its rollups.
 // Ownership: one per question; the store outlives it. Threads: one.
-// Failure: the store's errors, DATA_LOSS for rows that cannot be read. A step
-// without a rollup that holds is no error: its records have to be read.
+// Failure: the store's errors. A rollup that is damaged, or does not hold, counts
+// as none: the step's records have to be read, and say the same.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_READER_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_READER_H_
 
@@ -34,11 +34,10 @@ class RollupReader {
     // What `wanted` said.
     std::string value;
   };
-  // `wanted`: for each value of the run, what it is called; none: not asked for.
-  absl::Status Open(const std::string& run,
-                    absl::FunctionRef<std::optional<std::string>(
-                        bool given, const v1::RollupName& name)>
-                        wanted);
+  // For each value of the run, what it is called; none: not asked for.
+  using WantedName = absl::FunctionRef<std::optional<std::string>(
+      bool given, const v1::RollupName& name)>;
+  absl::Status Open(const std::string& run, WantedName wanted);
   // Steps of one Read at most.
   size_t portion() const;
   // Reads what there is of these steps; ascending, as ChooseSteps has them.
@@ -66,6 +65,9 @@ class RollupReader {
     uint32_t layout = 0;
     bool has_head = false;
   };
+  // DATA_LOSS: they are damaged, and what was read of them is of no use.
+  absl::Status ReadNames(const std::string& run, WantedName wanted);
+  absl::Status ReadRows(absl::Span<const v1::StepInfo> steps);
   // The row's place; rows_.size(): there is none. Quick where rows are looked
   // for in their order.
   size_t FindRow(uint64_t incarnation, int64_t step);

@@ -49,28 +49,20 @@ struct RankSteps {
   size_t deleted = 0;
 };
 
-absl::StatusOr<RankSteps> FindRankSteps(const QuerySources& sources,
-                                        const ValueSelection& selection) {
-  RankSteps out;
+// What the derived statistics name, nullopt: the archive has none for this.
+absl::StatusOr<std::optional<RankSteps>> FindRolledUpSteps(
+    const QuerySources& sources, const ValueSelection& selection) {
   const absl::Span<const IntInterval> wanted = selection.steps.intervals();
-  std::optional<RunSteps> found;
-  if (selection.steps.all() || wanted.size() == 1) {
-    RP_ASSIGN_OR_RETURN(
-        found, FindRunSteps(sources, selection.run,
-                            wanted.empty() ? 0 : wanted.front().first,
-                            wanted.empty() ? std::numeric_limits<int64_t>::max()
-                                           : wanted.front().last,
-                            selection.ranks));
-  }
-  if (!found.has_value()) {
-    RP_ASSIGN_OR_RETURN(
-        const std::vector<v1::StepInfo> all,
-        sources.records->ListSteps(selection.run, selection.steps));
-    ChosenSteps chosen = ChooseSteps(all, selection.ranks);
-    out.steps = std::move(chosen.steps);
-    out.deleted = chosen.deleted.size();
-    return out;
-  }
+  if (!selection.steps.all() && wanted.size() != 1) return std::nullopt;
+  RP_ASSIGN_OR_RETURN(
+      std::optional<RunSteps> found,
+      FindRunSteps(sources, selection.run,
+                   wanted.empty() ? 0 : wanted.front().first,
+                   wanted.empty() ? std::numeric_limits<int64_t>::max()
+                                  : wanted.front().last,
+                   selection.ranks));
+  if (!found.has_value()) return std::nullopt;
+  RankSteps out;
   out.deleted = found->deleted;
   out.steps = std::move(found->singles);
   RP_RETURN_IF_ERROR(sources.series->ForEachHeadIn(
@@ -94,6 +86,25 @@ absl::StatusOr<RankSteps> FindRankSteps(const QuerySources& sources,
   // Those of one process are.
   if (!std::is_sorted(out.steps.begin(), out.steps.end(), before))
     std::sort(out.steps.begin(), out.steps.end(), before);
+  return out;
+}
+
+absl::StatusOr<RankSteps> FindRankSteps(const QuerySources& sources,
+                                        const ValueSelection& selection) {
+  absl::StatusOr<std::optional<RankSteps>> rolled_up =
+      FindRolledUpSteps(sources, selection);
+  // Damage of what was derived takes nothing away: the records are listed.
+  if (!IsDamage(rolled_up.status())) {
+    RP_RETURN_IF_ERROR(rolled_up.status());
+    if (rolled_up->has_value()) return **std::move(rolled_up);
+  }
+  RP_ASSIGN_OR_RETURN(
+      const std::vector<v1::StepInfo> all,
+      sources.records->ListSteps(selection.run, selection.steps));
+  ChosenSteps chosen = ChooseSteps(all, selection.ranks);
+  RankSteps out;
+  out.steps = std::move(chosen.steps);
+  out.deleted = chosen.deleted.size();
   return out;
 }
 

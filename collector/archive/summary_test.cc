@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "collector/archive/packed_row.h"
 #include "collector/archive/testing/summary_fixture.h"
 
@@ -147,7 +148,7 @@ TEST_F(SummaryTest, ALateRecordIsSeenAtOnce) {
 }
 
 // A row that passes for one, and says that its steps are elsewhere.
-TEST_F(SummaryTest, ARowOfOtherStepsIsDamage) {
+TEST_F(SummaryTest, WhereARowIsOfOtherStepsTheRecordsAnswer) {
   Frames frames(MakeIdentity("run", 0, 1));
   for (int64_t step = 0; step < 200; ++step) AddStep(&frames, step, 1);
   Commit(frames);
@@ -156,7 +157,8 @@ TEST_F(SummaryTest, ARowOfOtherStepsIsDamage) {
   request.set_run("run");
   request.set_rows(v1::GRID_ROWS_RANK);
   request.set_max_cells(4);
-  EXPECT_GT(Ask(request, false).head.steps_per_column(), 63u);
+  const Answer sound = Ask(request, false);
+  EXPECT_GT(sound.head.steps_per_column(), 63u);
   const uint32_t run = *store_->RunNumber("run");
   for (const int64_t elsewhere : {int64_t{1000000}, int64_t{1} << 40}) {
     ASSERT_TRUE(store_
@@ -167,10 +169,45 @@ TEST_F(SummaryTest, ARowOfOtherStepsIsDamage) {
                                   return writer.Encode(0);
                                 })
                     .ok());
-    EXPECT_TRUE(absl::IsDataLoss(QueryGrid(
-        store_.get(), request, [] { return false; },
-        [](const v1::GridReply&) { return absl::OkStatus(); })));
+    const Answer now = Ask(request);
+    EXPECT_EQ(now.text, sound.text);
+    EXPECT_FALSE(now.head.from_summaries());
   }
+}
+
+// Rows of one table after the other, which no reader can parse.
+TEST_F(SummaryTest, DamageOfWhatIsDerivedTakesNothingFromAnAnswer) {
+  Frames frames(MakeIdentity("run", 0, 1));
+  for (int64_t step = 0; step < 200; ++step) AddStep(&frames, step, 1.5);
+  Commit(frames);
+  MakeSummaries();
+  v1::QueryGridRequest ranks, values;
+  ranks.set_max_cells(40);
+  values.set_match("*");
+  values.set_statistic("Max");
+  const std::string of_ranks = Ask(ranks).text, of_values = Ask(values).text;
+  const uint32_t run = *store_->RunNumber("run");
+  EXPECT_EQ(Ask(values).head.rolled_up_rank_steps(), 200u);
+  for (const std::string& table :
+       {keys::SummaryLevel(run, 2), keys::SummaryLevel(run, 1),
+        keys::TableOfRun('a', run), keys::TableOfRun('o', run),
+        keys::TableOfRun('n', run)}) {
+    size_t damaged = 0;
+    EditIndex([&](Index* index, IndexBatch* batch) {
+      ASSERT_TRUE(index
+                      ->Scan(table,
+                             [&](absl::string_view key, absl::string_view) {
+                               batch->Put(key, "\xff");
+                               ++damaged;
+                               return absl::OkStatus();
+                             })
+                      .ok());
+    });
+    EXPECT_GT(damaged, 0u) << absl::CEscape(table);
+    EXPECT_EQ(Ask(ranks).text, of_ranks) << absl::CEscape(table);
+    EXPECT_EQ(Ask(values).text, of_values) << absl::CEscape(table);
+  }
+  EXPECT_EQ(Ask(values).head.rolled_up_rank_steps(), 0u);
 }
 
 TEST_F(SummaryTest, AStepThatNeverEndsIsRolledUpWhenItRests) {

@@ -264,7 +264,8 @@ absl::StatusOr<SummaryTileView> SummaryTileView::Parse(absl::string_view bytes,
 }
 
 bool SummaryTileView::HasHeads(absl::string_view bytes) {
-  return !bytes.empty() && bytes[0] == kTileWithHeadsVersion;
+  return bytes.empty() ||
+         (bytes[0] != kFirstTileVersion && bytes[0] != kTileVersion);
 }
 
 double SummaryTileView::At(size_t field, size_t index) const {
