@@ -84,6 +84,14 @@ def test_ranks_and_steps_that_never_come_are_said_once_by_rank_0(tmp_path: pathl
     assert other.returncode == 0 and "nothing is recorded" not in other.stderr, other.stderr
 
 
+def test_a_flight_recorder_does_not_hide_a_rank_that_never_comes(start_collector, tmp_path: pathlib.Path):
+    (tmp_path / "rules.json").write_text('{"flight": {"steps": 2}, "rules": [{"name": "nan", "non_finite": {}}]}')
+    (tmp_path / "c.json").write_text('{"dump_path": "d", "rank": [5]}')
+    collector = start_collector("--triggers", str(tmp_path / "rules.json"))
+    done = attach(tmp_path, "--on", "--config", "c.json", RANK="0", WORLD_SIZE="2", RANKPROBE_COLLECTOR=collector.address)
+    assert done.returncode == 0 and done.stderr.count("asks for rank [5] and this job has ranks 0 to 1: nothing is") == 1, done.stderr
+
+
 def test_a_first_step_behind_the_last_one_wanted_is_said(tmp_path: pathlib.Path):
     from rankprobe._frontend.steps import StepState
 

@@ -32,7 +32,7 @@ class Notices:
             warn(text)
 
     def started(self, plan: dict[str, Any], rank: Optional[int], request_missing: bool) -> None:
-        """A start() that does not record, under `plan` as this rank, None: unknown."""
+        """A start() under `plan` as this rank, None: unknown. A flight recorder may record also what the plan does not want."""
         if request_missing:
             self._once(plan, "request", f"request_id {plan['request_id']!r} is not among the requests of a step: "
                        "such steps are not recorded")

@@ -262,8 +262,8 @@ class PrecisionDebugger:
             return self._take_off()
         plan = self._switch.plan
         recording = self._session.recording
+        self._notices.started(plan, rank, not recording and self._session.native.request_missing)
         if not recording:
-            self._notices.started(plan, rank, self._session.native.request_missing)
             if not self._steps.has_records:
                 self._take_off()
         if plan["records_saved"] or not recording:
