@@ -79,6 +79,7 @@ void AddGradientRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddClipRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddCollectiveRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddMessageRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules);
 
 // What backward left in a parameter's gradient on one rank, of each micro batch.

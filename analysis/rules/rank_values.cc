@@ -119,6 +119,7 @@ double MedianOf(std::vector<double> values) {
 std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   std::vector<std::unique_ptr<RankRule>> rules;
   AddCollectiveRules(&rules);
+  AddMessageRules(&rules);
   AddReplicaRules(&rules);
   AddGradientRules(&rules);
   AddClipRules(&rules);

@@ -176,6 +176,39 @@ def result_lost_on_a_rank():
     train(net, opt, step_of, 16)
 
 
+def elements_zeroed():
+    """1 % of what rank 1 sends is 0 when rank 2 receives it, in one step."""
+    rank, world = setup()
+    torch.manual_seed(0)
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    whole = dist.ProcessGroup.allgather
+    at = 0
+
+    def zeroed(self, outputs, inputs, *args, **kwargs):
+        work = whole(self, outputs, inputs, *args, **kwargs)
+        work.wait()
+        if at == 9:
+            taken = outputs[0][1].view(-1)
+            taken[:max(1, taken.numel() // 100)] = 0
+        return work
+
+    if BUG and rank == 2:
+        dist.ProcessGroup.allgather = zeroed
+
+    def step_of(step, net, opt):
+        nonlocal at
+        at = step
+        plain(step, net, opt, rank)
+        for p in net.parameters():
+            parts = [torch.empty_like(p.grad) for _ in range(world)]
+            dist.all_gather(parts, p.grad)
+            p.grad = sum(parts) / world
+        opt.step()
+
+    train(net, opt, step_of, 16)
+
+
 def sound_pipeline():
     """Two stages by hand, send and recv; each its own optimizer and data-parallel pair. No fault in either twin."""
     rank, world = setup()
@@ -270,6 +303,7 @@ CASES = {
     "lost_micro_batches": (1, "micro-batches-lost"), "never_zeroed": (1, "gradients-not-zeroed"), "tie_broken": (1, "tied-weights-part"),
     "restored_behind_forward": (1, "layers.1."), "labels_not_shifted": (1, "label-shift"), "clip_norm_of_copies": (2, "clip-norm"),
     "seeds_of_ranks": (2, "replicas-never-alike"), "divided_twice": (2, "gradient-multiple"), "result_lost_on_a_rank": (4, "all-reduce-wrong"),
+    "elements_zeroed": (4, "message-changed"),
     "sound_pipeline": (4, ""), "sound_fsdp": (2, ""), "sound_batchnorm": (2, ""),
 }
 

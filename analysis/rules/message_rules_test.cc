@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "analysis/rules/rank_rule.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr size_t kMessageSteps = 16;
+constexpr size_t kMessageRanks = 4;
+constexpr size_t kElements = 200;
+
+class MessageRulesTest : public ::testing::Test {
+ protected:
+  MessageRulesTest() {
+    AddMessageRules(&rules_);
+    for (size_t i = 0; i < kMessageSteps; ++i)
+      input_.steps.push_back(static_cast<int64_t>(i));
+    input_.ranks.resize(kMessageRanks);
+    for (size_t r = 0; r < kMessageRanks; ++r)
+      input_.ranks[r].rank = static_cast<int64_t>(r);
+  }
+  // Statistics of a tensor that only this rank has in this step, with the first
+  // elements zeroed.
+  static RankCell CellOf(size_t rank, size_t step, size_t seed,
+                         size_t zeroed = 0) {
+    RankCell cell{true, 0, 0, -9, 9};
+    uint64_t state = 1 + rank + 4 * (step + 16 * seed);
+    for (size_t i = 0; i < kElements; ++i) {
+      // Constants of Knuth's generator.
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      const double x =
+          i < zeroed ? 0 : static_cast<double>(state >> 40) / (1 << 23) - 1;
+      cell.norm += x * x;
+      cell.mean += x / kElements;
+      cell.largest = std::max(cell.largest, x);
+      cell.smallest = std::min(cell.smallest, x);
+    }
+    cell.norm = std::sqrt(cell.norm);
+    return cell;
+  }
+  RankCell& At(size_t rank, const std::string& name, size_t step) {
+    std::vector<RankCell>& cells = input_.ranks[rank].values[name];
+    cells.resize(kMessageSteps);
+    return cells[step];
+  }
+  std::vector<RankFinding> Find() const {
+    return rules_[0]->CanJudge(input_) ? rules_[0]->Look(input_)
+                                       : std::vector<RankFinding>();
+  }
+
+  std::vector<std::unique_ptr<RankRule>> rules_;
+  RankInput input_;
+};
+
+std::string ResultOf(size_t sender) {
+  return absl::StrCat("Distributed.all_gather.0.forward.output.0.", sender);
+}
+
+TEST_F(MessageRulesTest, OnePercentOfAMessageIsZeroed) {
+  for (size_t seed = 0; seed < 40; ++seed) {
+    for (size_t i = 0; i < kMessageSteps; ++i) {
+      for (size_t s = 0; s < kMessageRanks; ++s) {
+        const RankCell sent = CellOf(s, i, seed);
+        At(s, "Distributed.all_gather.0.forward.input.1", i) = sent;
+        for (size_t r = 0; r < kMessageRanks; ++r) At(r, ResultOf(s), i) = sent;
+      }
+    }
+    if (const auto none = Find(); !none.empty()) FAIL() << none[0].what;
+    for (size_t trial = 0; trial < 25; ++trial) {
+      const size_t step = 5 + (seed + trial) % 11;
+      const size_t s = trial % 4, r = trial / 4 % 4;
+      const RankCell sent = At(0, ResultOf(s), step);
+      const RankCell changed = CellOf(s, step, seed, kElements / 100);
+      // Where both are one rank, its buffer was written before it was sent.
+      const auto set = [&](const RankCell& cell) {
+        for (size_t k = 0; k < kMessageRanks; ++k) {
+          if (r == s || k == r) At(k, ResultOf(s), step) = cell;
+        }
+      };
+      set(changed);
+      const auto found = Find();
+      ASSERT_THAT(found, SizeIs(1)) << seed << " " << trial;
+      EXPECT_EQ(found[0].step, static_cast<int64_t>(step));
+      EXPECT_EQ(found[0].rank, static_cast<int64_t>(r));
+      EXPECT_THAT(found[0].what, HasSubstr(absl::StrCat("from rank ", s)));
+      set(sent);
+    }
+  }
+}
+
+TEST_F(MessageRulesTest, GroupsThatCallUnequallyOften) {
+  // Ranks 0 and 1, and ranks 2 and 3, broadcast among themselves; in every third
+  // step the first two do so once more before.
+  for (size_t i = 0; i < kMessageSteps; ++i) {
+    for (size_t r = 0; r < kMessageRanks; ++r) {
+      const size_t last = r < 2 && i % 3 == 0 ? 1 : 0;
+      for (size_t n = 0; n <= last; ++n) {
+        const std::string call =
+            absl::StrCat("Distributed.broadcast.", n, ".forward.");
+        At(r, call + "input.0", i) = CellOf(r, i, n);
+        At(r, call + "output.0", i) = CellOf(r / 2 * 2, i, n);
+      }
+    }
+  }
+  EXPECT_THAT(Find(), IsEmpty());
+  // From step 9 on rank 3 has what was sent a step before.
+  for (size_t i = 9; i < kMessageSteps; ++i) {
+    At(3, "Distributed.broadcast.0.forward.output.0", i) = CellOf(2, i - 1, 0);
+  }
+  const auto found = Find();
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 9);
+  EXPECT_EQ(found[0].rank, 3);
+  EXPECT_THAT(found[0].what, HasSubstr("from rank 2"));
+}
+
+// Gathered into one tensor, the result is no rank's argument; a NaN is the
+// question of overflow_check.
+TEST_F(MessageRulesTest, WhatCannotBeJudgedIsNot) {
+  for (size_t i = 0; i < kMessageSteps; ++i) {
+    for (size_t r = 0; r < kMessageRanks; ++r) {
+      const std::string call = "Distributed.all_gather.0.forward.";
+      At(r, call + "input.1", i) = CellOf(r, i, 0);
+      At(r, call + "output.0", i) = CellOf(7, i, 1);
+      const std::string other = "Distributed.broadcast.0.forward.";
+      At(r, other + "input.0", i) = CellOf(0, i, 2);
+      At(r, other + "output.0", i) = CellOf(0, i, 2);
+    }
+  }
+  At(1, "Distributed.broadcast.0.forward.output.0", 9).norm = std::nan("");
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace rankprobe::analysis
