@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/dtype.h"
+#include "common/tensor/float8.h"
 #include "dump_format/npy_reader.h"
 #include "dump_format/pickle_tensor.h"
 
@@ -175,28 +176,6 @@ float BfloatToFloat(uint16_t bits) {
   return absl::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// FN: no infinities, one NaN pattern a sign. FNUZ: 0x80 is the only NaN.
-double Float8(uint8_t bits, int exponent_bits, int bias, bool fn, bool fnuz) {
-  const int mantissa_bits = 7 - exponent_bits;
-  const int exponent = (bits & 0x7F) >> mantissa_bits;
-  const int mantissa = bits & ((1 << mantissa_bits) - 1);
-  const int top = (1 << exponent_bits) - 1;
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  if (fnuz && bits == 0x80) return nan;
-  double value = 0;
-  if (fn && (bits & 0x7F) == 0x7F) return nan;
-  if (!fn && !fnuz && exponent == top) {
-    if (mantissa != 0) return nan;
-    value = std::numeric_limits<double>::infinity();
-  } else if (exponent == 0) {
-    value = std::ldexp(mantissa, 1 - bias - mantissa_bits);
-  } else {
-    value = std::ldexp((1 << mantissa_bits) + mantissa,
-                       exponent - bias - mantissa_bits);
-  }
-  return (bits & 0x80) != 0 ? -value : value;
-}
-
 template <typename T, typename Out>
 void Widen(const char* bytes, absl::Span<Out> out) {
   for (size_t i = 0; i < out.size(); ++i) {
@@ -227,13 +206,11 @@ void WidenWith(const char* bytes, Convert convert, absl::Span<Out> out) {
 
 template <typename Out>
 bool Decode(v1::DType dtype, const char* bytes, absl::Span<Out> out) {
-  const auto float8 = [&](int exponent_bits, int bias, bool fn, bool fnuz) {
+  if (const auto* const values = Float8Values(dtype); values != nullptr) {
     WidenWith<uint8_t>(
-        bytes,
-        [&](uint8_t b) { return Float8(b, exponent_bits, bias, fn, fnuz); },
-        out);
+        bytes, [values](uint8_t bits) { return (*values)[bits]; }, out);
     return true;
-  };
+  }
   switch (dtype) {
     case v1::DTYPE_FLOAT32:
       Widen<float>(bytes, out);
@@ -277,23 +254,6 @@ bool Decode(v1::DType dtype, const char* bytes, absl::Span<Out> out) {
       return true;
     case v1::DTYPE_COMPLEX128:
       WidenComplex<double>(bytes, out);
-      return true;
-    case v1::DTYPE_FLOAT8_E5M2:
-      return float8(5, 15, false, false);
-    case v1::DTYPE_FLOAT8_E4M3FN:
-      return float8(4, 7, true, false);
-    case v1::DTYPE_FLOAT8_E5M2FNUZ:
-      return float8(5, 16, false, true);
-    case v1::DTYPE_FLOAT8_E4M3FNUZ:
-      return float8(4, 8, false, true);
-    case v1::DTYPE_FLOAT8_E8M0FNU:
-      WidenWith<uint8_t>(
-          bytes,
-          [](uint8_t b) {
-            return b == 255 ? std::numeric_limits<double>::quiet_NaN()
-                            : std::ldexp(1.0, b - 127);
-          },
-          out);
       return true;
     default:
       return false;

@@ -58,6 +58,11 @@ Family FamilyOf(v1::DType dtype) {
     case v1::DTYPE_FLOAT64:
     case v1::DTYPE_FLOAT16:
     case v1::DTYPE_BFLOAT16:
+    case v1::DTYPE_FLOAT8_E5M2:
+    case v1::DTYPE_FLOAT8_E4M3FN:
+    case v1::DTYPE_FLOAT8_E5M2FNUZ:
+    case v1::DTYPE_FLOAT8_E4M3FNUZ:
+    case v1::DTYPE_FLOAT8_E8M0FNU:
       return Family::kFloat;
     case v1::DTYPE_UINT8:
     case v1::DTYPE_INT8:

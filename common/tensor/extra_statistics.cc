@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "common/tensor/dtype.h"
+#include "common/tensor/float8.h"
 #include "common/tensor/statistics_rules.h"
 
 namespace rankprobe {
@@ -54,7 +55,8 @@ v1::DType ResultType(v1::DType dtype, Precision precision) {
     case v1::DTYPE_COMPLEX64:
       return v1::DTYPE_FLOAT32;
     default:
-      return v1::DTYPE_FLOAT64;
+      return Float8Values(dtype) != nullptr ? v1::DTYPE_FLOAT32
+                                            : v1::DTYPE_FLOAT64;
   }
 }
 
@@ -69,6 +71,7 @@ ExtraAccumulator::ExtraAccumulator(v1::DType dtype, ExtraSet wanted)
       wanted_(wanted),
       kernels_(kernels::BestKernels()),
       number_(NumberOf(dtype)),
+      float8_(Float8Values(dtype)),
       number_bytes_(ElementSize(dtype) / (IsComplex(dtype) ? 2 : 1)),
       complex_(IsComplex(dtype)),
       counts_wanted_(wanted.Has(v1::STATISTIC_ID_NAN_COUNT)),
@@ -78,7 +81,13 @@ void ExtraAccumulator::Block(const char* data, size_t count) {
   const size_t parts = complex_ ? 2 : 1;
   while (count > 0) {
     const size_t now = std::min(count, kernels::kPiece);
-    kernels_.widen(number_, data, now * parts, wide_.data());
+    if (float8_ != nullptr) {
+      std::transform(data, data + now, wide_.data(), [this](char bits) {
+        return (*float8_)[static_cast<uint8_t>(bits)];
+      });
+    } else {
+      kernels_.widen(number_, data, now * parts, wide_.data());
+    }
     kernels::Piece piece{wide_.data(), nullptr, now};
     if (complex_) {
       double* const re = parts_.data();

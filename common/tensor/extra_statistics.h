@@ -34,6 +34,7 @@ class ExtraAccumulator {
   const kernels::Table& kernels_;
   // Of an element's parts.
   const kernels::Number number_;
+  const std::array<float, 256>* const float8_;  // null: another type
   const size_t number_bytes_;
   const bool complex_;
   const bool counts_wanted_;

@@ -119,7 +119,7 @@ TEST(ExtraStatisticsTest, NullWhereThereIsNothingToReduce) {
   const ExtraSet counts = Asked({"counts"});
   EXPECT_THAT(ExtraOf<float>(v1::DTYPE_FLOAT32, {}, counts), IsEmpty());
   // A dtype without statistics, and a tensor without memory.
-  EXPECT_THAT(ExtraOf<uint8_t>(v1::DTYPE_FLOAT8_E5M2, {0, 1}, counts),
+  EXPECT_THAT(ExtraOf<uint16_t>(v1::DTYPE_COMPLEX32, {0, 1}, counts),
               IsEmpty());
   const int64_t two = 2, one = 1;
   EXPECT_THAT(Extra({nullptr, v1::DTYPE_FLOAT32, {&two, 1}, {&one, 1}}, counts),

@@ -31,6 +31,12 @@ double RoundToFormat(double v, int digits, double max_finite, double quantum) {
 double RoundTo(v1::DType dtype, double v) {
   switch (dtype) {
     case v1::DTYPE_FLOAT32:
+    case v1::DTYPE_FLOAT8_E5M2:
+    case v1::DTYPE_FLOAT8_E4M3FN:
+    case v1::DTYPE_FLOAT8_E5M2FNUZ:
+    case v1::DTYPE_FLOAT8_E4M3FNUZ:
+    case v1::DTYPE_FLOAT8_E8M0FNU:
+      // PyTorch does not calculate in 8 bits.
       return static_cast<float>(v);
     case v1::DTYPE_FLOAT16:
       return RoundToFormat(static_cast<float>(v), 11, 65504.0, 0x1p-24);

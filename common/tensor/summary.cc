@@ -2,6 +2,7 @@
 #include "common/tensor/summary.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <complex>
 #include <cstring>
@@ -12,6 +13,7 @@
 
 #include "common/tensor/dtype.h"
 #include "common/tensor/extra_statistics.h"
+#include "common/tensor/float8.h"
 #include "common/tensor/kernels/crc32.h"
 #include "common/tensor/kernels/kernels.h"
 #include "common/tensor/resolved_tensor.h"
@@ -57,6 +59,8 @@ float HalfBitsToFloat(uint16_t bits) {
 }
 
 double FloatElement(v1::DType dtype, const char* p) {
+  if (const auto* const values = Float8Values(dtype); values != nullptr)
+    return (*values)[static_cast<uint8_t>(*p)];
   switch (dtype) {
     case v1::DTYPE_FLOAT32:
       return LoadAs<float>(p);
@@ -153,6 +157,7 @@ class Accumulator {
         dtype_(tensor.view.dtype),
         size_(tensor.element_bytes),
         family_(request.statistics ? tensor.family : Family::kNone),
+        float8_(Float8Values(dtype_)),
         f32_crc32_(family_ == Family::kFloat && dtype_ == v1::DTYPE_FLOAT32 &&
                    request.checksum == ChecksumMode::kCrc32),
         out_(static_cast<char*>(request.copy_to)),
@@ -281,6 +286,7 @@ class Accumulator {
   }
 
   void AddFloats(const char* data, size_t count) {
+    if (float8_ != nullptr) return AddFloat8(*float8_, data, count, &floats_);
     switch (dtype_) {
       case v1::DTYPE_FLOAT32:
         kernels_.f32(data, count, &floats_);
@@ -301,6 +307,7 @@ class Accumulator {
   const v1::DType dtype_;
   const size_t size_;
   const Family family_;
+  const std::array<float, 256>* const float8_;  // null: another type
   const bool f32_crc32_;
   char* out_;
   const bool past_caches_;
@@ -335,8 +342,11 @@ bool IsPositiveZero(v1::DType dtype, const char* p) {
       return LoadAs<uint32_t>(p) == 0;
     case v1::DTYPE_FLOAT64:
       return LoadAs<uint64_t>(p) == 0;
-    default:
+    case v1::DTYPE_FLOAT16:
+    case v1::DTYPE_BFLOAT16:
       return LoadAs<uint16_t>(p) == 0;
+    default:
+      return *p == 0;
   }
 }
 

@@ -125,6 +125,8 @@ def _values(device: str) -> dict:
         "bool": x > 1, "none_true": x > 99, "complex": torch.complex(x, -x), "scalar": x[2, 3],
         "scalar_int": torch.tensor(-7, device=device), "scalar_bool": torch.tensor(True, device=device),
         "empty": x[:0], "zero": torch.zeros(3, device=device), "relu": F.relu(x - 10),
+        # Older PyTorch lacks them.
+        **{name: (x * 7).t().to(getattr(torch, name)) for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name)},
     }
 
 

@@ -75,7 +75,6 @@ def _modes_back(modes: list[Any]) -> None:
 
 # Placement kinds of types.proto.
 _SHARD, _REPLICATE, _PARTIAL, _STRIDED_SHARD = 1, 2, 3, 4
-_NO_STATISTICS = ("float8", "float4", "bits", "int1", "int2", "int3", "int4", "int5", "int6", "int7")
 
 
 def _distributed() -> Any:

@@ -42,12 +42,11 @@ _WORDS = 4
 
 _SMALL_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _INTS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
-_NO_NUMBERS = ("float8", "float4")
 
 
 @functools.lru_cache(maxsize=None)
-def _numberless(dtype: torch.dtype) -> bool:
-    return any(part in str(dtype) for part in _NO_NUMBERS)
+def _is_named(dtype: torch.dtype, part: str) -> bool:
+    return part in str(dtype)  # older PyTorch lacks some of these types
 
 
 def memory_of(tensor: torch.Tensor) -> dict[str, Any]:
@@ -217,7 +216,7 @@ class DeviceReader:
         """
         if tensor.numel() == 0:
             return memory_of(torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"))
-        if needs == NUMBERS and _numberless(tensor.dtype):
+        if needs == NUMBERS and _is_named(tensor.dtype, "float4"):  # two numbers in each element
             return {}
         try:
             return self._read(tensor, origin, needs, generation)
@@ -234,7 +233,9 @@ class DeviceReader:
             return {}
         if needs == NOW or backend is None:
             return memory_of(tensor.cpu())
-        if needs == NUMBERS and tensor.dtype not in (*_SMALL_FLOATS, torch.float64, *_INTS):
+        # Devices have no reductions in 8 bits; a cast changes no number.
+        is_float8 = needs == NUMBERS and _is_named(tensor.dtype, "float8")
+        if needs == NUMBERS and tensor.dtype not in (*_SMALL_FLOATS, torch.float64, *_INTS) and not is_float8:
             needs = BYTES
         key = None
         if generation >= 0 and not tensor.is_inference():
@@ -246,6 +247,8 @@ class DeviceReader:
                     alive = known[0]()
                     if alive is not None and alive.data_ptr() == key[0]:
                         return known[2]
+            if is_float8:
+                tensor = tensor.to(torch.float32)
             slot = self._reduced(tensor) if needs == NUMBERS else None
             if slot is not None:
                 fields: dict[str, Any] = {"slot": slot, "full": self.statistics.full}
