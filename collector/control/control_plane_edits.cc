@@ -33,7 +33,7 @@ bool AnyMissed(const v1::SwitchResult& result) {
   return std::any_of(result.ranks().begin(), result.ranks().end(),
                      [](const v1::RankSwitch& rank) {
                        return rank.state() == v1::RankSwitch::STATE_REFUSED &&
-                              !SwitchOperation::IsLeftOut(rank);
+                              !SwitchRanks::IsLeftOut(rank);
                      });
 }
 
@@ -226,7 +226,7 @@ int64_t ControlPlane::FurthestStep(const std::string& run) const {
     if (agent.connected && agent.identity.run() == run)
       steps.push_back(agent.step);
   }
-  return SwitchOperation::FurthestBelievable(std::move(steps));
+  return SwitchRanks::FurthestBelievable(std::move(steps));
 }
 
 }  // namespace rankprobe

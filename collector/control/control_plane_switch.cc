@@ -211,10 +211,10 @@ SwitchOperation::Actions ControlPlane::ActionsFor(
     mutex_.AssertHeld();
     const auto it = agents_.find(session);
     // Replaced by a later session of its process.
-    if (it == agents_.end()) return SwitchOperation::Progress();
+    if (it == agents_.end()) return SwitchProgress();
     const Agent& agent = it->second;
     const absl::Time now = MonotonicNow();
-    return SwitchOperation::Progress{
+    return SwitchProgress{
         agent.step, agent.pace.StepNanos(now),
         agent.connected && now - agent.last_moved >= agent.pace.IdleAfter()};
   };
@@ -272,8 +272,7 @@ void ControlPlane::Switch(const std::string& run_name, v1::PlanSpec spec,
     sessions.push_back(session);
     steps.push_back(agent.step);
   }
-  const int64_t furthest =
-      SwitchOperation::FurthestBelievable(std::move(steps));
+  const int64_t furthest = SwitchRanks::FurthestBelievable(std::move(steps));
   if (!ranks.empty() && sessions.empty()) {
     return done(absl::NotFoundError("none of the chosen ranks is connected"));
   }

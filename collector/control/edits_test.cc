@@ -338,7 +338,7 @@ TEST_F(EditsTest, AStepThatNobodyCanReachDoesNotHoldUpTheOthers) {
 }
 
 TEST(FurthestBelievable, IsThatOfTheRanksThatBelongTogether) {
-  const auto furthest = SwitchOperation::FurthestBelievable;
+  const auto furthest = SwitchRanks::FurthestBelievable;
   EXPECT_EQ(furthest({}), -1);
   EXPECT_EQ(furthest({-1, -1}), -1);
   EXPECT_EQ(furthest({-1, 5000000}), 5000000) << "set_init_step";

@@ -17,13 +17,23 @@ constexpr absl::Duration kMaxTimeout = absl::Minutes(10);
 constexpr absl::Duration kSyncWait = absl::Seconds(1);
 // For idle ranks to get the commit, or to say that it came too late.
 constexpr absl::Duration kIdleWait = absl::Milliseconds(500);
-// In a summary; the result has them all.
-constexpr size_t kMaxNamed = 8;
-
-std::string NameOf(const v1::Identity& identity) {
-  return identity.has_rank() ? absl::StrCat("rank ", identity.rank())
-                             : absl::StrCat("proc", identity.pid());
-}
+// Time that prepare and commit may take in the first attempt, and more of it
+// for each rank; doubled in each further attempt.
+constexpr double kRoundTripNs = 1e8;
+constexpr double kRoundTripNsPerRank = 2e5;
+constexpr uint32_t kOvertakingAttempts = 2;
+// Who is idle at the first attempt and has passed the step is not.
+constexpr uint32_t kIdleAttempts = 1;
+constexpr int64_t kMinMargin = 2;
+constexpr int64_t kMaxMargin = 100000;
+// From one attempt to the next, if how fast the ranks are was seen for less than
+// kSeenLong only.
+constexpr int64_t kMaxGrowth = 8;
+constexpr absl::Duration kSeenLong = absl::Milliseconds(100);
+// A step is too far ahead when it takes so much longer to get there than it
+// was to take, and longer than anybody waits without asking himself why.
+constexpr double kFarAhead = 4;
+constexpr double kFarAheadNs = 2e9;
 
 absl::Duration TimeoutOf(const v1::SwitchOptions& options) {
   if (options.timeout_ms() == 0) return kDefaultTimeout;
@@ -38,38 +48,13 @@ SwitchOperation::SwitchOperation(Request request,
     : request_(std::move(request)),
       actions_(std::move(actions)),
       done_(std::move(done)),
-      began_(actions_.now()),
-      deadline_(began_ + TimeoutOf(request_.options)) {
-  for (const std::string& session : sessions) {
-    const auto [it, is_new] = ranks_.try_emplace(session);
-    if (!is_new) continue;
-    it->second.identity = actions_.whose(session);
-    it->second.was = actions_.look(session);
-    ++in_state_[static_cast<size_t>(it->second.state)];
-  }
-}
-
-void SwitchOperation::SetState(Rank* rank, v1::RankSwitch::State state) {
-  --in_state_[static_cast<size_t>(rank->state)];
-  ++in_state_[static_cast<size_t>(state)];
-  rank->state = state;
-}
-
-void SwitchOperation::SetLate(const std::string& session, Rank* rank,
-                              std::string reason) {
-  rank->late = std::move(reason);
-  late_.insert(session);
-}
-
-void SwitchOperation::ClearLate(const std::string& session, Rank* rank) {
-  rank->late.reset();
-  late_.erase(session);
-}
+      deadline_(actions_.now() + TimeoutOf(request_.options)),
+      ranks_(sessions, actions_.whose, actions_.look, actions_.now) {}
 
 void SwitchOperation::Start() { Prepare(); }
 
 void SwitchOperation::GoOnWithout(Rank* rank, int64_t step) {
-  LeaveOut(rank, step, FurthestBelievable(StepsOfAllBut(rank)));
+  ranks_.LeaveOut(rank, step, ranks_.FurthestOfOthers(*rank));
   if (request_.options.has_at_step()) return SaveIfAllPrepared();
   // The step was chosen by what it had said before.
   saving_ = false;
@@ -78,20 +63,9 @@ void SwitchOperation::GoOnWithout(Rank* rank, int64_t step) {
   Prepare();
 }
 
-void SwitchOperation::SayCalledOff(const std::string& why) {
-  for (auto& [session, rank] : ranks_) {
-    if (rank.state != v1::RankSwitch::STATE_PREPARED &&
-        rank.state != v1::RankSwitch::STATE_UNSPECIFIED)
-      continue;
-    SetState(&rank, v1::RankSwitch::STATE_REFUSED);
-    rank.reason =
-        absl::StrCat("called off: ", why, "; select the others with --ranks");
-  }
-}
-
 void SwitchOperation::Prepare() {
   ++attempts_;
-  LeaveOutliersOut();
+  ranks_.LeaveOutliersOut();
   v1::PlanSpec spec = request_.spec;
   spec.set_epoch(actions_.next_epoch());
   spec.set_effective_at_step(ChooseStep());
@@ -103,9 +77,9 @@ void SwitchOperation::Prepare() {
   first_step_.reset();
   spec.set_from_first_step(spec.enabled() && spec.for_steps() > 0 &&
                            !request_.options.has_at_step() &&
-                           FurthestStep() < 0);
+                           ranks_.FurthestStep() < 0);
   // Before the first step nothing has gone by.
-  prepared_at_step_ = std::max<int64_t>(FurthestStep(), 0);
+  prepared_at_step_ = std::max<int64_t>(ranks_.FurthestStep(), 0);
   prepared_at_ = actions_.now();
   saving_ = false;
   absl::StatusOr<std::shared_ptr<const CompiledPlan>> compiled =
@@ -114,9 +88,9 @@ void SwitchOperation::Prepare() {
   plan_ = *std::move(compiled);
   v1::Directive directive;
   *directive.mutable_prepare()->mutable_plan() = spec;
-  for (auto& [session, rank] : ranks_) {
+  for (auto& [session, rank] : ranks_.all()) {
     if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
-    SetState(&rank, v1::RankSwitch::STATE_UNSPECIFIED);
+    ranks_.SetState(&rank, v1::RankSwitch::STATE_UNSPECIFIED);
     rank.reason.clear();
     actions_.send(session, directive);
   }
@@ -125,17 +99,17 @@ void SwitchOperation::Prepare() {
 
 bool SwitchOperation::OnPrepared(const std::string& session,
                                  const v1::PlanPrepared& prepared) {
-  const auto it = ranks_.find(session);
-  if (finished_ || it == ranks_.end() || it->second.left_out ||
+  Rank* const found = ranks_.Find(session);
+  if (finished_ || found == nullptr || found->left_out ||
       prepared.epoch() != plan_->spec.epoch())
     return false;
-  Rank& rank = it->second;
+  Rank& rank = *found;
   if (committed_) {
     // The commit reached this rank too late; the others go on.
     if (!prepared.accepted()) {
-      SetState(&rank, v1::RankSwitch::STATE_REFUSED);
+      ranks_.SetState(&rank, v1::RankSwitch::STATE_REFUSED);
       rank.reason = prepared.reason();
-      SetLate(session, &rank, prepared.reason());
+      ranks_.SetLate(session, prepared.reason());
       if (CommitCameTooLate()) {
         committed_ = false;
         Prepare();
@@ -146,7 +120,7 @@ bool SwitchOperation::OnPrepared(const std::string& session,
     return true;
   }
   if (prepared.accepted()) {
-    SetState(&rank, v1::RankSwitch::STATE_PREPARED);
+    ranks_.SetState(&rank, v1::RankSwitch::STATE_PREPARED);
     SaveIfAllPrepared();
     return true;
   }
@@ -159,41 +133,43 @@ bool SwitchOperation::OnPrepared(const std::string& session,
   // Nobody passes so many that the others do not, each further off.
   const bool too_often = attempts_ >= kMaxAttempts &&
                          !request_.options.has_at_step() &&
-                         FurthestBelievable(StepsOfAllBut(&rank)) >= 0;
-  if (passed && (too_often || !Believes(rank, prepared.current_step()))) {
+                         ranks_.FurthestOfOthers(rank) >= 0;
+  if (passed &&
+      (too_often || !ranks_.Believes(rank, prepared.current_step()))) {
     GoOnWithout(&rank, prepared.current_step());
     return true;
   }
-  SetState(&rank, v1::RankSwitch::STATE_REFUSED);
+  ranks_.SetState(&rank, v1::RankSwitch::STATE_REFUSED);
   rank.reason = prepared.reason();
   Abort();
   if (passed && !request_.options.has_at_step() && attempts_ < kMaxAttempts) {
-    SetState(&rank, v1::RankSwitch::STATE_UNSPECIFIED);
+    ranks_.SetState(&rank, v1::RankSwitch::STATE_UNSPECIFIED);
     Prepare();
   } else if (passed && request_.options.has_at_step()) {
     Finish(absl::FailedPreconditionError(absl::StrCat(
         "step ", request_.options.at_step(), " has passed: a rank is in step ",
         prepared.current_step())));
   } else {
-    SayCalledOff(absl::StrCat(NameOf(rank.identity), " refused"));
+    ranks_.CallOff(
+        absl::StrCat(SwitchRanks::NameOf(rank.identity), " refused"));
     Finish(Result());
   }
   return true;
 }
 
 void SwitchOperation::SaveIfAllPrepared() {
-  if (saving_ || AnyIs(v1::RankSwitch::STATE_UNSPECIFIED)) return;
+  if (saving_ || ranks_.AnyIs(v1::RankSwitch::STATE_UNSPECIFIED)) return;
   bool any = false;
-  for (const auto& [session, rank] : ranks_) {
+  for (const auto& [session, rank] : ranks_.all()) {
     if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
     if (rank.state != v1::RankSwitch::STATE_PREPARED) return;
     any = true;
   }
-  if (!any && !ranks_.empty()) return Finish(Result());
+  if (!any && !ranks_.all().empty()) return Finish(Result());
   // The commit takes about as long as the prepare took. If some ranks would be
   // past the step by then, others not, a later step is agreed on instead; an
   // earlier one if they have become slow.
-  const int64_t now = FurthestStep();
+  const int64_t now = ranks_.FurthestStep();
   prepare_steps_ = now - prepared_at_step_;
   if (!request_.options.has_at_step() && attempts_ < kMaxAttempts &&
       (plan_->spec.effective_at_step() - now <= prepare_steps_ ||
@@ -236,10 +212,10 @@ void SwitchOperation::OnSaved(uint64_t epoch, const absl::Status& status,
 void SwitchOperation::Decide() {
   saving_ = false;
   slowest_ = std::max(slowest_, actions_.now() - prepared_at_);
-  if (!AnyIs(v1::RankSwitch::STATE_PREPARED) && !ranks_.empty())
+  if (!ranks_.AnyIs(v1::RankSwitch::STATE_PREPARED) && !ranks_.all().empty())
     return Finish(Result());
   // The disk may have taken longer than the ranks.
-  const int64_t now = FurthestStep();
+  const int64_t now = ranks_.FurthestStep();
   const int64_t step = plan_->spec.effective_at_step();
   if (request_.options.has_at_step() && now >= step) {
     Abort();
@@ -259,10 +235,10 @@ void SwitchOperation::Decide() {
   committed_at_ = actions_.now();
   v1::Directive directive;
   directive.mutable_commit()->set_epoch(plan_->spec.epoch());
-  for (auto& [session, rank] : ranks_) {
+  for (auto& [session, rank] : ranks_.all()) {
     if (rank.state != v1::RankSwitch::STATE_PREPARED) continue;
     // Of an earlier attempt.
-    ClearLate(session, &rank);
+    ranks_.ClearLate(session);
     actions_.send(session, directive);
   }
   FinishIfAllSettled();
@@ -270,30 +246,30 @@ void SwitchOperation::Decide() {
 
 void SwitchOperation::OnApplied(const std::string& session,
                                 const v1::PlanApplied& applied) {
-  const auto it = ranks_.find(session);
+  Rank* const found = ranks_.Find(session);
   if (agreed_ != nullptr && applied.epoch() == agreed_->spec.epoch())
     GoBackToAgreed();
-  if (finished_ || it == ranks_.end() || it->second.left_out || !committed_ ||
+  if (finished_ || found == nullptr || found->left_out || !committed_ ||
       applied.epoch() != plan_->spec.epoch())
     return;
-  Rank& rank = it->second;
-  SetState(&rank, v1::RankSwitch::STATE_APPLIED);
+  Rank& rank = *found;
+  ranks_.SetState(&rank, v1::RankSwitch::STATE_APPLIED);
   rank.applied_step = applied.step();
   if (plan_->spec.from_first_step() && !first_step_.has_value())
     first_step_ = applied.step();
   if (rank.late.has_value()) {
     rank.reason =
         absl::StrCat(*rank.late, "; it follows from step ", applied.step());
-    ClearLate(session, &rank);
+    ranks_.ClearLate(session);
   }
   FinishIfAllSettled();
 }
 
 void SwitchOperation::OnLost(const std::string& session) {
-  const auto it = ranks_.find(session);
-  if (finished_ || it == ranks_.end()) return;
-  SetState(&it->second, v1::RankSwitch::STATE_LOST);
-  it->second.reason = "the connection was lost";
+  Rank* const rank = ranks_.Find(session);
+  if (finished_ || rank == nullptr) return;
+  ranks_.SetState(rank, v1::RankSwitch::STATE_LOST);
+  rank->reason = "the connection was lost";
   if (committed_) {
     FinishIfAllSettled();
   } else {
@@ -303,11 +279,11 @@ void SwitchOperation::OnLost(const std::string& session) {
 
 // For everybody, so that nothing has changed and a later step may do.
 bool SwitchOperation::CommitCameTooLate() const {
-  if (AnyIs(v1::RankSwitch::STATE_PREPARED) ||
-      AnyIs(v1::RankSwitch::STATE_APPLIED))
+  if (ranks_.AnyIs(v1::RankSwitch::STATE_PREPARED) ||
+      ranks_.AnyIs(v1::RankSwitch::STATE_APPLIED))
     return false;
   bool any = false;
-  for (const auto& [session, rank] : ranks_) {
+  for (const auto& [session, rank] : ranks_.all()) {
     if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
     if (rank.state != v1::RankSwitch::STATE_REFUSED) return false;
     any = true;
@@ -316,20 +292,21 @@ bool SwitchOperation::CommitCameTooLate() const {
 }
 
 void SwitchOperation::FinishIfAllSettled() {
-  const bool waits = AnyIs(v1::RankSwitch::STATE_PREPARED);
+  const bool waits = ranks_.AnyIs(v1::RankSwitch::STATE_PREPARED);
   // As long as nobody has switched it may be late for all.
-  if (AnyIs(v1::RankSwitch::STATE_APPLIED) || !waits) ConvergeLateRanks();
-  const bool converges =
-      std::any_of(late_.begin(), late_.end(), [this](const auto& session) {
-        return ranks_.at(session).state == v1::RankSwitch::STATE_REFUSED;
+  if (ranks_.AnyIs(v1::RankSwitch::STATE_APPLIED) || !waits)
+    ConvergeLateRanks();
+  const bool converges = std::any_of(
+      ranks_.late().begin(), ranks_.late().end(), [this](const auto& session) {
+        return ranks_.all().at(session).state == v1::RankSwitch::STATE_REFUSED;
       });
   if ((waits || converges) && !request_.options.no_wait()) return;
   Finish(Result());
 }
 
 void SwitchOperation::ConvergeLateRanks() {
-  for (const std::string& session : late_) {
-    Rank& rank = ranks_.at(session);
+  for (const std::string& session : ranks_.late()) {
+    Rank& rank = ranks_.all().at(session);
     if (rank.converging || rank.state == v1::RankSwitch::STATE_LOST) continue;
     rank.converging = true;
     actions_.converge(session, *rank.late);
@@ -339,7 +316,7 @@ void SwitchOperation::ConvergeLateRanks() {
 void SwitchOperation::Abort() {
   v1::Directive directive;
   directive.mutable_abort()->set_epoch(plan_->spec.epoch());
-  for (const auto& [session, rank] : ranks_) {
+  for (const auto& [session, rank] : ranks_.all()) {
     if (rank.state != v1::RankSwitch::STATE_LOST)
       actions_.send(session, directive);
   }
@@ -360,9 +337,9 @@ void SwitchOperation::GoBackToAgreed() {
   saving_ = for_idle_ = false;
   plan_ = std::exchange(agreed_, nullptr);
   committed_ = true;
-  for (auto& [session, rank] : ranks_) {
+  for (auto& [session, rank] : ranks_.all()) {
     if (rank.state != v1::RankSwitch::STATE_LOST && !rank.left_out)
-      SetState(&rank, v1::RankSwitch::STATE_PREPARED);
+      ranks_.SetState(&rank, v1::RankSwitch::STATE_PREPARED);
   }
 }
 
@@ -393,15 +370,10 @@ void SwitchOperation::Tick(absl::Time now) {
         "answers may come back with this plan: see `rankprobe config get`")));
   }
   if (!committed_) Abort();
-  std::vector<std::string> silent;
-  for (auto& [session, rank] : ranks_) {
-    if (rank.state != v1::RankSwitch::STATE_UNSPECIFIED) continue;
-    SetState(&rank, v1::RankSwitch::STATE_SILENT);
-    rank.reason = "no answer";
-    if (silent.size() < kMaxNamed) silent.push_back(NameOf(rank.identity));
-  }
+  const std::vector<std::string> silent = ranks_.SetSilent();
   if (!committed_) {
-    SayCalledOff(absl::StrCat("no answer from ", absl::StrJoin(silent, ", ")));
+    ranks_.CallOff(
+        absl::StrCat("no answer from ", absl::StrJoin(silent, ", ")));
   }
   Finish(Result());
 }
@@ -412,51 +384,27 @@ v1::SwitchResult SwitchOperation::Result() const {
   result.set_epoch(plan_->spec.epoch());
   result.set_effective_at_step(step);
   result.set_attempts(earlier_attempts_ + attempts_);
-  size_t applied = 0, prepared = 0;
-  std::vector<std::string> late;
-  for (const auto& [session, rank] : ranks_) {
-    v1::RankSwitch& out = *result.add_ranks();
-    if (rank.identity.has_rank()) out.set_rank(rank.identity.rank());
-    out.set_pid(rank.identity.pid());
-    out.set_host(rank.identity.host());
-    out.set_state(rank.state);
-    out.set_applied_step(rank.applied_step);
-    out.set_reason(rank.reason);
-    if (rank.state == v1::RankSwitch::STATE_APPLIED &&
-        rank.applied_step == step)
-      ++applied;
-    if (rank.state == v1::RankSwitch::STATE_PREPARED) ++prepared;
-    const std::string who = NameOf(rank.identity);
-    if (rank.converging && rank.state == v1::RankSwitch::STATE_APPLIED) {
-      late.push_back(absl::StrCat(who, " at step ", rank.applied_step));
-    } else if (rank.late.has_value()) {
-      late.push_back(absl::StrCat(who, " at its next step"));
-    }
-  }
-  std::sort(result.mutable_ranks()->begin(), result.mutable_ranks()->end(),
-            [](const v1::RankSwitch& a, const v1::RankSwitch& b) {
-              return std::make_pair(a.rank(), a.pid()) <
-                     std::make_pair(b.rank(), b.pid());
-            });
-  if (ranks_.empty()) {
+  auto [applied, prepared, late] = ranks_.Report(step, &result);
+  if (ranks_.all().empty()) {
     result.set_summary("no rank is connected; ranks that join get the plan");
   } else if (WaitsForIdleRanks() && !request_.options.no_wait()) {
     result.set_waits(true);
     result.set_summary(absl::StrCat(
-        prepared, "/", ranks_.size(), " ranks will switch at ",
+        prepared, "/", ranks_.all().size(), " ranks will switch at ",
         plan_->spec.from_first_step()
             ? "their first step: waits for it (ranks are idle)"
             : absl::StrCat("step ", step,
                            ": waits for the next step (ranks are idle)")));
   } else if (request_.options.no_wait()) {
-    result.set_summary(absl::StrCat(applied + prepared, "/", ranks_.size(),
+    result.set_summary(absl::StrCat(applied + prepared, "/",
+                                    ranks_.all().size(),
                                     " ranks will switch at step ", step));
   } else {
-    result.set_summary(
-        absl::StrCat(applied, "/", ranks_.size(), " ranks at step ", step));
+    result.set_summary(absl::StrCat(applied, "/", ranks_.all().size(),
+                                    " ranks at step ", step));
   }
   if (!late.empty()) {
-    const size_t others = late.size() - std::min(late.size(), kMaxNamed);
+    const size_t others = late.size() - std::min(late.size(), kMaxNamedRanks);
     late.resize(late.size() - others);
     absl::StrAppend(
         result.mutable_summary(), "; the commit came too late for ",
@@ -473,6 +421,78 @@ void SwitchOperation::Finish(absl::StatusOr<v1::SwitchResult> result) {
   // What is still being saved is taken back when that is over.
   if (stored_ && !committed_ && !saving_) actions_.take_back();
   done_(std::move(result));
+}
+
+bool SwitchOperation::Believes(const std::string& session, int64_t step) {
+  const Rank* const rank = ranks_.Find(session);
+  return finished_ || rank == nullptr ||
+         (!rank->left_out && ranks_.Believes(*rank, step));
+}
+
+bool SwitchOperation::WaitsForIdleRanks() const {
+  return committed_ && for_idle_ && ranks_.NoneHasApplied() &&
+         ranks_.AreAllIdle();
+}
+
+bool SwitchOperation::RestBeforeIt() const {
+  // What looks at every rank comes last: this is asked with each tick.
+  return committed_ && !rested_ && !for_idle_ &&
+         !request_.options.has_at_step() && ranks_.AreAllIdle() &&
+         ranks_.NoneHasApplied() &&
+         plan_->spec.effective_at_step() > ranks_.FurthestStep() + 1;
+}
+
+int64_t SwitchOperation::ChooseStep() {
+  if (request_.options.has_at_step()) return request_.options.at_step();
+  const int64_t furthest = ranks_.FurthestStep();
+  // Ranks that have not begun count from 0, or have passed it when they begin.
+  for_idle_ = attempts_ <= kIdleAttempts && ranks_.AreAllIdle();
+  if (for_idle_) {
+    margin_ = 1;
+    return furthest + 1;
+  }
+  const int64_t step_ns = StepNanos(furthest);
+  const bool seen_long =
+      attempts_ == 1 || actions_.now() - prepared_at_ >= kSeenLong;
+  const int64_t most =
+      seen_long ? kMaxMargin : std::min(kMaxMargin, kMaxGrowth * margin_);
+  const double steps =
+      step_ns == 0 ? 0 : WaitNanos() / static_cast<double>(step_ns);
+  margin_ = std::clamp(
+      static_cast<int64_t>(std::min(steps, static_cast<double>(kMaxMargin))) +
+          1,
+      kMinMargin, most);
+  if (request_.not_after.has_value() && attempts_ <= kOvertakingAttempts &&
+      *request_.not_after > furthest)
+    return std::min(furthest + margin_, *request_.not_after);
+  return furthest + margin_;
+}
+
+int64_t SwitchOperation::StepNanos(int64_t furthest) const {
+  const int64_t fastest = ranks_.StepNanos();
+  // What they have done since the prepare tells more.
+  const int64_t steps = furthest - prepared_at_step_;
+  const absl::Duration took = actions_.now() - prepared_at_;
+  if (plan_ == nullptr || steps <= 0 || took <= absl::ZeroDuration())
+    return fastest;
+  const int64_t seen =
+      std::max<int64_t>(absl::ToInt64Nanoseconds(took / steps), 1);
+  return fastest == 0 ? seen : std::min(fastest, seen);
+}
+
+double SwitchOperation::WaitNanos() const {
+  return std::max(
+      (kRoundTripNs +
+       kRoundTripNsPerRank * static_cast<double>(ranks_.all().size())) *
+          static_cast<double>(1u << (attempts_ - 1)),
+      2 * absl::ToDoubleNanoseconds(slowest_));
+}
+
+bool SwitchOperation::IsFarAhead(int64_t now) const {
+  const int64_t steps = plan_->spec.effective_at_step() - now;
+  return steps > kMinMargin &&
+         static_cast<double>(steps) * static_cast<double>(StepNanos(now)) >
+             std::max(kFarAhead * WaitNanos(), kFarAheadNs);
 }
 
 }  // namespace rankprobe

@@ -26,20 +26,17 @@
 #ifndef RANKPROBE_COLLECTOR_CONTROL_SWITCH_OPERATION_H_
 #define RANKPROBE_COLLECTOR_CONTROL_SWITCH_OPERATION_H_
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collector/control/run_plans.h"
+#include "collector/control/switch_ranks.h"
 #include "rankprobe/v1/agent.pb.h"
 #include "rankprobe/v1/control.pb.h"
 
@@ -53,14 +50,6 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   // Told twice: when the plan survives this process, and when it survives the
   // machine. Once if the first fails.
   using Saved = std::function<void(const absl::Status& status, bool synced)>;
-  struct Progress {
-    int64_t step = -1;
-    // What a step takes lately; 0: nothing is known.
-    int64_t step_ns = 0;
-    // It begins no step, and nobody knows when it will: a server without
-    // requests.
-    bool idle = false;
-  };
   struct Request {
     v1::PlanSpec spec;  // without epoch and effective_at_step
     v1::SwitchOptions options;
@@ -81,7 +70,7 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
     std::function<uint64_t()> next_epoch;
     std::function<v1::Identity(const std::string& session)> whose;
     // The current step and step time of a session.
-    std::function<Progress(const std::string& session)> look;
+    SwitchRanks::Look look;
     // Saves the plan later, never in the call.
     std::function<void(const v1::PlanSpec& spec, Saved saved)> save;
     // All ranks have accepted and it is saved: make it the run's plan. The
@@ -105,7 +94,7 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   // Whether the rank can have come to `step` since the switch began: by the time
   // at its own pace, or because others are there, too. One that says more is
   // not waited for.
-  bool Believes(const std::string& session, int64_t step) const;
+  bool Believes(const std::string& session, int64_t step);
   // False: it is no answer to this switch.
   bool OnPrepared(const std::string& session, const v1::PlanPrepared& prepared);
   void OnApplied(const std::string& session, const v1::PlanApplied& applied);
@@ -120,45 +109,14 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   v1::PlanSpec::Source source() const { return request_.spec.source(); }
   bool enables() const { return request_.spec.enabled(); }
 
-  // The furthest of the ranks' steps, without those far beyond most ranks',
-  // which nobody can wait for. -1: none has begun.
-  static int64_t FurthestBelievable(std::vector<int64_t> steps);
-  // The rank was left out of the switch for such a step.
-  static bool IsLeftOut(const v1::RankSwitch& rank);
-
  private:
   static constexpr uint32_t kMaxAttempts = 8;
 
-  struct Rank {
-    v1::Identity identity;
-    // As the switch began.
-    Progress was;
-    v1::RankSwitch::State state = v1::RankSwitch::STATE_UNSPECIFIED;
-    int64_t applied_step = 0;
-    std::string reason;
-    // Its step is not to be believed: the others go on without it.
-    bool left_out = false;
-    // Why it has refused the commit of what is agreed on.
-    std::optional<std::string> late;
-    // The plan was brought to it for its next step.
-    bool converging = false;
-  };
+  using Rank = SwitchRanks::Rank;
 
-  // The only way in which it changes: what is asked with each answer of
-  // thousands is counted.
-  void SetState(Rank* rank, v1::RankSwitch::State state);
-  bool AnyIs(v1::RankSwitch::State state) const {
-    return in_state_[static_cast<size_t>(state)] > 0;
-  }
-  void SetLate(const std::string& session, Rank* rank, std::string reason);
-  void ClearLate(const std::string& session, Rank* rank);
   void Prepare();
-  void LeaveOutliersOut();
-  void LeaveOut(Rank* rank, int64_t step, int64_t others);
   // It says that it has passed the step and is not believed.
   void GoOnWithout(Rank* rank, int64_t step);
-  // Of those that did nothing wrong.
-  void SayCalledOff(const std::string& why);
   void SaveIfAllPrepared();
   void OnSaved(uint64_t epoch, const absl::Status& status, bool synced);
   void Decide();
@@ -170,23 +128,12 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   void PrepareForRest();
   // No: somebody goes on. What was agreed on stays.
   void GoBackToAgreed();
-  // Also of those that are not believed.
-  std::vector<int64_t> StepsOfAllBut(const Rank* but) const;
-  // Of the ranks that are believed.
-  int64_t FurthestStep() const;
-  bool Believes(const Rank& rank, int64_t step) const;
-  // At its own pace since the switch began.
-  bool CanHaveCome(const Rank& rank, int64_t from, int64_t step) const;
-  // The others are about there, too, the furthest of them in `others`.
-  bool IsAmong(const Rank& rank, int64_t step, int64_t others) const;
   // Of the fastest rank, the furthest being in step `furthest`; 0: nothing is
   // known.
   int64_t StepNanos(int64_t furthest) const;
   // What prepare and commit may take in this attempt.
   double WaitNanos() const;
   int64_t ChooseStep();
-  bool AreAllIdle() const;
-  bool NoneHasApplied() const;
   // The step was chosen for idle ranks, none has switched, and they still are
   // idle: nothing will happen before somebody gives them work.
   bool WaitsForIdleRanks() const;
@@ -200,12 +147,8 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   const Request request_;
   const Actions actions_;
   const Done done_;
-  const absl::Time began_;
   const absl::Time deadline_;
-  std::map<std::string, Rank> ranks_;
-  std::array<size_t, v1::RankSwitch::State_ARRAYSIZE> in_state_{};
-  // Those whose Rank::late is set.
-  std::set<std::string> late_;
+  SwitchRanks ranks_;
   std::shared_ptr<const CompiledPlan> plan_;
   uint32_t attempts_ = 0;
   // With ranks that were left out then.

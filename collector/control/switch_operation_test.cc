@@ -26,7 +26,7 @@ class SwitchOperationTest : public ::testing::Test {
     actions.next_epoch = [this] { return ++epoch_; };
     actions.whose = [](const std::string&) { return v1::Identity(); };
     actions.look = [this](const std::string&) {
-      return SwitchOperation::Progress{step_, told_step_ns_, idle_};
+      return SwitchProgress{step_, told_step_ns_, idle_};
     };
     actions.save = [this](const v1::PlanSpec&,
                           const SwitchOperation::Saved& saved) {

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks of one switch: their states, and which of the steps that they report are
+// believed.
+//
+// A rank far beyond the others, which nobody can wait for, is left out and keeps
+// its plan.
+//
+// Owner: SwitchOperation. Not thread-safe.
+#ifndef RANKPROBE_COLLECTOR_CONTROL_SWITCH_RANKS_H_
+#define RANKPROBE_COLLECTOR_CONTROL_SWITCH_RANKS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "rankprobe/v1/agent.pb.h"
+#include "rankprobe/v1/control.pb.h"
+
+namespace rankprobe {
+
+struct SwitchProgress {
+  int64_t step = -1;
+  // What a step takes lately; 0: nothing is known.
+  int64_t step_ns = 0;
+  // It begins no step, and nobody knows when it will: a server without requests.
+  bool idle = false;
+};
+
+// In a summary; the result has them all.
+inline constexpr size_t kMaxNamedRanks = 8;
+
+class SwitchRanks {
+ public:
+  using State = v1::RankSwitch::State;
+  // The current step and step time of a session.
+  using Look = std::function<SwitchProgress(const std::string& session)>;
+  struct Rank {
+    v1::Identity identity;
+    // As the switch began.
+    SwitchProgress was;
+    State state = v1::RankSwitch::STATE_UNSPECIFIED;
+    int64_t applied_step = 0;
+    std::string reason;
+    // Its step is not to be believed: the others go on without it.
+    bool left_out = false;
+    // Why it has refused the commit of what is agreed on.
+    std::optional<std::string> late;
+    // The plan was brought to it for its next step.
+    bool converging = false;
+  };
+
+  SwitchRanks(const std::vector<std::string>& sessions,
+              const std::function<v1::Identity(const std::string&)>& whose,
+              Look look, std::function<absl::Time()> now);
+
+  // By session. Their states change by SetState, and `late` by SetLate.
+  std::map<std::string, Rank>& all() { return ranks_; }
+  const std::map<std::string, Rank>& all() const { return ranks_; }
+  // Null: it is not of this switch.
+  Rank* Find(const std::string& session);
+
+  // What is asked with each answer of thousands is counted.
+  void SetState(Rank* rank, State state);
+  bool AnyIs(State state) const {
+    return in_state_[static_cast<size_t>(state)] > 0;
+  }
+  void SetLate(const std::string& session, std::string reason);
+  void ClearLate(const std::string& session);
+  const std::set<std::string>& late() const { return late_; }
+  // Those that did nothing wrong and have not switched are refused.
+  void CallOff(const std::string& why);
+
+  // Those that have not answered; the names of the first ones.
+  std::vector<std::string> SetSilent();
+
+  // `others`: the furthest step of the others, for the reason.
+  void LeaveOut(Rank* rank, int64_t step, int64_t others);
+  void LeaveOutliersOut();
+  // Whether the rank can have come to `step` since the switch began: by the time
+  // at its own pace, or because others are there, too.
+  bool Believes(const Rank& rank, int64_t step) const;
+  // Of the ranks that are believed; -1: none has begun.
+  int64_t FurthestStep() const;
+  // Of all but `rank`.
+  int64_t FurthestOfOthers(const Rank& rank) const;
+  // Of the fastest rank; 0: nothing is known.
+  int64_t StepNanos() const;
+  bool AreAllIdle() const;
+  bool NoneHasApplied() const;
+
+  struct Counts {
+    size_t applied = 0;  // in that step
+    size_t prepared = 0;
+    std::vector<std::string> late;
+  };
+  // All ranks, sorted, to the result of a switch at `step`.
+  Counts Report(int64_t step, v1::SwitchResult* result) const;
+
+  // The furthest of the steps, without those far beyond most. -1: none has begun.
+  static int64_t FurthestBelievable(std::vector<int64_t> steps);
+  // The rank was left out of the switch for such a step.
+  static bool IsLeftOut(const v1::RankSwitch& rank);
+  // "rank 3", or the process where it has no rank.
+  static std::string NameOf(const v1::Identity& identity);
+
+ private:
+  // Connected, and not left out.
+  static bool TakesPart(const Rank& rank);
+  std::vector<int64_t> StepsOfAllBut(const Rank* but) const;
+  // At its own pace since the switch began.
+  bool CanHaveCome(const Rank& rank, int64_t from, int64_t step) const;
+  // The others are about there, too, the furthest of them in `others`.
+  bool IsAmong(const Rank& rank, int64_t step, int64_t others) const;
+
+  const Look look_;
+  const std::function<absl::Time()> now_;
+  const absl::Time began_;
+  std::map<std::string, Rank> ranks_;
+  std::array<size_t, v1::RankSwitch::State_ARRAYSIZE> in_state_{};
+  // Those whose Rank::late is set.
+  std::set<std::string> late_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_CONTROL_SWITCH_RANKS_H_
