@@ -364,15 +364,15 @@ DAEMONS = [
 
 SWITCHED = [
     Mutant("decided-before-all-are-prepared", "switch", "a plan is decided when all ranks can follow it", SWITCH,
-           """  if (saving_ || AnyIs(v1::RankSwitch::STATE_UNSPECIFIED)) return;
+           """  if (saving_ || ranks_.AnyIs(v1::RankSwitch::STATE_UNSPECIFIED)) return;
   bool any = false;
-  for (const auto& [session, rank] : ranks_) {
+  for (const auto& [session, rank] : ranks_.all()) {
     if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
     if (rank.state != v1::RankSwitch::STATE_PREPARED) return;
 """,
            """  if (saving_) return;
   bool any = false;
-  for (const auto& [session, rank] : ranks_) {
+  for (const auto& [session, rank] : ranks_.all()) {
     if (rank.state == v1::RankSwitch::STATE_LOST || rank.left_out) continue;
 """, switch_test("test_killed_while_ranks_prepare")),
     Mutant("a-lost-rank-holds-the-others", "switch", "who is lost while ranks prepare holds nobody up", SWITCH,
