@@ -25,7 +25,7 @@
 #include "cli/output/output.h"
 #include "collector/rpc/local_reader.h"
 #include "common/base/clock.h"
-#include "common/base/host_port.h"
+#include "common/base/collector_address.h"
 #include "common/base/version.h"
 #include "common/io/file_system.h"
 #include "common/manual/unknown_flag.h"
@@ -137,10 +137,10 @@ int Main(int argc, char** argv) {
     if (const auto unknown = UnknownWord(app)) return NotKnown(*unknown);
     return NotKnown(WhatIsWrong(app, error));
   }
-  if (const auto address = ParseHostPort(globals.collector, /*min_port=*/1);
+  if (const absl::Status address = CheckCollectorAddress(globals.collector);
       !address.ok()) {
     Print(stderr, "rankprobe: --collector: %s\n",
-          std::string(address.status().message()).c_str());
+          std::string(address.message()).c_str());
     return kBadUsage;
   }
   FillFromEnvironment([](const char* name) { return std::getenv(name); },

@@ -6,6 +6,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "cli/client/known_runs.h"
+#include "common/base/collector_address.h"
 
 namespace rankprobe {
 namespace {
@@ -26,6 +27,22 @@ std::string WhyNobodyAnswers(const grpc::Status& status,
                         "nothing listens there; `rankprobed --data-dir DIR` "
                         "starts one, ",
                         kAnother);
+  }
+  if (IsUnixAddress(address)) {
+    if (absl::StrContains(text, "No such file or directory")) {
+      return absl::StrCat(nobody,
+                          "there is no such socket; that of a private "
+                          "collector ends with its job");
+    }
+    if (absl::StrContains(text, "Permission denied") ||
+        absl::StrContains(text, "Broken pipe") ||
+        absl::StrContains(text, "ocket closed") ||
+        absl::StrContains(text, "onnection reset")) {
+      return absl::StrCat(nobody,
+                          "a Unix socket is for the user of its collector, and "
+                          "root (",
+                          text, ")");
+    }
   }
   if (absl::StrContains(text, "DNS resolution failed") ||
       absl::StrContains(text, "Domain name not found")) {

@@ -106,12 +106,12 @@ absl::StatusOr<ServerSecurity> MakeServerSecurity(
   security.authorizer = std::make_shared<Authorizer>(
       std::move(tokens), !files.tls_client_ca.empty());
   if (files.tls_cert.empty()) {
-    // Local credentials are plain text on the wire, and for loopback only; the
-    // insecure ones cannot carry a check.
-    security.credentials =
-        security.authorizer->open()
-            ? grpc::InsecureServerCredentials()
-            : grpc::experimental::LocalServerCredentials(LOCAL_TCP);
+    // Local credentials are plain text on the wire, and for this machine only;
+    // the insecure ones cannot carry a check.
+    security.credentials = security.authorizer->open()
+                               ? grpc::InsecureServerCredentials()
+                               : grpc::experimental::LocalServerCredentials(
+                                     files.unix_socket ? UDS : LOCAL_TCP);
   } else {
     // Mutual TLS alone: no certificate, no connection. With tokens a client may
     // do without one.

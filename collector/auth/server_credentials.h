@@ -27,6 +27,8 @@ struct ServerSecurityFiles {
   // with a token file, may.
   std::string tls_client_ca;
   std::string token_file;
+  // Of a Unix socket, in place of a port.
+  bool unix_socket = false;
 };
 
 struct ServerSecurity {

@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/tcp.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -18,27 +17,24 @@
 #include <iterator>
 #include <optional>
 #include <utility>
+#include <vector>
 
-#include "absl/cleanup/cleanup.h"
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "collector/server/process_memory.h"
 #include "collector/server/receive_bound.h"
 #include "common/base/clock.h"
-#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr int kBacklog = 1024;
 // How often unproven connections are looked at, and memory.
 constexpr int kWatchMs = 20;
 constexpr int kIdleWatchMs = 50;
 constexpr int64_t kMemoryLookNs = 50000000;
 constexpr int64_t kTrimNs = 2000000000;
-// Unacknowledged data of a peer that has vanished.
-constexpr unsigned kUserTimeoutMs = 10000;
 // While memory is short.
 constexpr size_t kTightUnproven = 16;
 constexpr uint64_t kTightUnprovenBytes = 64 << 10;
@@ -94,111 +90,26 @@ uint64_t ReceivedBytes(int fd) {
 
 int64_t NowNs() { return SystemClock().MonotonicNanos(); }
 
-absl::StatusOr<int> ListenOn(const addrinfo& info, int port) {
-  sockaddr_storage address{};
-  std::memcpy(&address, info.ai_addr, info.ai_addrlen);
-  if (info.ai_family == AF_INET) {
-    reinterpret_cast<sockaddr_in*>(&address)->sin_port =
-        htons(static_cast<uint16_t>(port));
-  } else {
-    reinterpret_cast<sockaddr_in6*>(&address)->sin6_port =
-        htons(static_cast<uint16_t>(port));
-  }
-  int fd = ::socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
-                    IPPROTO_TCP);
-  const int on = 1, off = 0;
-  if (fd >= 0) PrepareReceiveBounds(fd);
-  if (fd >= 0 && info.ai_family == AF_INET6)
-    ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-  if (fd < 0 ||
-      ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      ::bind(fd, reinterpret_cast<const sockaddr*>(&address),
-             info.ai_addrlen) != 0 ||
-      ::listen(fd, kBacklog) != 0) {
-    const absl::Status status = absl::ErrnoToStatus(errno, "listen");
-    Close(&fd);
-    return status;
-  }
-  // Accepted sockets inherit it.
-  ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs,
-               sizeof(kUserTimeoutMs));
-  return fd;
-}
-
-int PortOf(int fd) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.ss_family == AF_INET
-                   ? reinterpret_cast<sockaddr_in*>(&address)->sin_port
-                   : reinterpret_cast<sockaddr_in6*>(&address)->sin6_port);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ConnectionGate>> ConnectionGate::Listen(
     Options options, const Logger* logger) {
-  RP_ASSIGN_OR_RETURN(const HostPort where, ParseHostPort(options.listen, 0));
-  std::string host = where.host;
-  if (!host.empty() && host.front() == '[')
-    host = host.substr(1, host.size() - 2);
-  // Every address, of both families where the machine has both.
-  if (host == "0.0.0.0") host = "::";
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int failed = ::getaddrinfo(host.c_str(), "0", &hints, &found);
-  const absl::Cleanup free_found = [&found] {
-    if (found != nullptr) ::freeaddrinfo(found);
-  };
-  if (failed != 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot listen on ", options.listen, ": ", ::gai_strerror(failed)));
-  }
-  std::vector<int> listeners;
-  int port = where.port;
-  absl::Status why = absl::UnavailableError("it has no address");
-  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
-    absl::StatusOr<int> fd = ListenOn(*info, port);
-    if (!fd.ok() && host == "::") {
-      // No IPv6 here.
-      sockaddr_in any{};
-      any.sin_family = AF_INET;
-      addrinfo v4{};
-      v4.ai_family = AF_INET;
-      v4.ai_addr = reinterpret_cast<sockaddr*>(&any);
-      v4.ai_addrlen = sizeof(any);
-      fd = ListenOn(v4, port);
-    }
-    if (!fd.ok()) {
-      why = fd.status();
-      continue;
-    }
-    listeners.push_back(*fd);
-    if (port == 0) port = PortOf(*fd);
-  }
-  if (listeners.empty()) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot listen on ", options.listen,
-        ": taken by another process, or no address of this machine (",
-        why.message(), ")"));
-  }
+  RP_ASSIGN_OR_RETURN(std::unique_ptr<ListeningSockets> sockets,
+                      ListeningSockets::Open(options.listen));
   const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
   const int wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   std::unique_ptr<ConnectionGate> gate(new ConnectionGate(
-      std::move(options), std::move(listeners), port, epoll, wake, logger));
+      std::move(options), std::move(sockets), epoll, wake, logger));
   if (epoll < 0 || wake < 0)
     return absl::UnavailableError("no descriptors are left to listen with");
   return gate;
 }
 
-ConnectionGate::ConnectionGate(Options options, std::vector<int> listeners,
-                               int port, int epoll, int wake,
-                               const Logger* logger)
+ConnectionGate::ConnectionGate(Options options,
+                               std::unique_ptr<ListeningSockets> sockets,
+                               int epoll, int wake, const Logger* logger)
     : options_(std::move(options)),
-      listeners_(std::move(listeners)),
-      port_(port),
+      sockets_(std::move(sockets)),
       epoll_(epoll),
       wake_(wake),
       log_(logger),
@@ -206,7 +117,6 @@ ConnectionGate::ConnectionGate(Options options, std::vector<int> listeners,
 
 ConnectionGate::~ConnectionGate() {
   Stop();
-  for (int fd : listeners_) Close(&fd);
   absl::MutexLock lock(&mutex_);
   for (Connections* const list : {&unproven_, &proven_}) {
     for (Connection& connection : *list) Close(&connection.fd);
@@ -216,17 +126,13 @@ ConnectionGate::~ConnectionGate() {
 
 void ConnectionGate::Start(Hand hand) {
   hand_ = std::move(hand);
-  for (const int fd : {wake_, listeners_.front()}) {
+  std::vector<int> watched = sockets_->fds();
+  watched.push_back(wake_);
+  for (const int fd : watched) {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.fd = fd;
     ::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
-  }
-  for (size_t i = 1; i < listeners_.size(); ++i) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = listeners_[i];
-    ::epoll_ctl(epoll_, EPOLL_CTL_ADD, listeners_[i], &event);
   }
   thread_ = std::thread([this] { Run(); });
 }
@@ -279,8 +185,7 @@ void ConnectionGate::Run() {
     for (int i = 0; i < count; ++i) {
       const int fd = events[static_cast<size_t>(i)].data.fd;
       if (fd == wake_) continue;
-      if (std::find(listeners_.begin(), listeners_.end(), fd) !=
-          listeners_.end()) {
+      if (absl::c_linear_search(sockets_->fds(), fd)) {
         starved = !AcceptFrom(fd) || starved;
       } else if ((events[static_cast<size_t>(i)].events &
                   (EPOLLHUP | EPOLLERR)) != 0) {
@@ -327,7 +232,41 @@ bool ConnectionGate::AcceptFrom(int listener) {
   return true;
 }
 
+void ConnectionGate::TakeLocal(int fd) {
+  const std::optional<uid_t> stranger = ForeignUser(fd);
+  int copy = stranger.has_value() ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  bool refuse = copy < 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    const bool full = proven_.size() >= options_.max_connections;
+    if (stranger.has_value() || full) {
+      ++refused_;
+      LogCut(full ? Reason::kTooMany : Reason::kAnotherUser,
+             stranger.has_value() ? absl::StrCat("unix:user ", *stranger)
+                                  : "unix:");
+      refuse = true;
+    } else if (!refuse) {
+      Connection& connection = proven_.emplace_back();
+      connection.fd = copy;
+      connection.peer = "unix:";
+      connection.accepted_ns = NowNs();
+      connection.proven = true;
+      by_fd_[copy] = std::prev(proven_.end());
+      epoll_event event{};
+      event.data.fd = copy;
+      ::epoll_ctl(epoll_, EPOLL_CTL_ADD, copy, &event);
+    }
+  }
+  if (refuse) {
+    Close(&copy);
+    ::close(fd);
+    return;
+  }
+  hand_(fd);
+}
+
 void ConnectionGate::Take(int fd) {
+  if (sockets_->is_unix()) return TakeLocal(fd);
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
   int copy = -1;
@@ -491,6 +430,7 @@ void ConnectionGate::LogCut(Reason reason, const std::string& peer) {
       "the process holds too much memory (--memory-bytes)",
       "no descriptors are left (ulimit -n)",
       "too many connections",
+      "another user's, and this Unix socket is for one user and root",
   };
   log_.Log(Logger::Severity::kWarning, "connection_cut",
            {{"peer", peer},

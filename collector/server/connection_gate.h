@@ -5,6 +5,11 @@
 // for how long and with how many bytes; how many descriptors connections take;
 // and, when the process holds more memory than it should, who is cut off.
 //
+// Who comes by a Unix socket is this process' user or root, or is refused: such a
+// peer counts as proven, as it could end the process as well. gRPC names all of
+// them alike and the kernel counts none of their bytes, so that the bound on all
+// connections alone is held to them.
+//
 // A connection is cut by shutting its socket down, which gRPC takes for a peer
 // that has gone. The agents of a job come back and resume.
 //
@@ -22,7 +27,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -30,6 +34,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "collector/server/listening_sockets.h"
 #include "collector/server/receive_bound.h"
 #include "common/base/logger.h"
 
@@ -38,7 +43,7 @@ namespace rankprobe {
 class ConnectionGate {
  public:
   struct Options {
-    // HOST:PORT; port 0 takes a free one.
+    // HOST:PORT (port 0 takes a free one) or a Unix socket.
     std::string listen;
     // Connections without a call that was let through: the oldest makes way.
     size_t max_unproven = 512;
@@ -71,7 +76,10 @@ class ConnectionGate {
   ConnectionGate(const ConnectionGate&) = delete;
   ConnectionGate& operator=(const ConnectionGate&) = delete;
 
-  int port() const { return port_; }
+  // 0: of a Unix socket.
+  int port() const { return sockets_->port(); }
+  // `listen`, with the port that was taken.
+  const std::string& address() const { return sockets_->address(); }
 
   // Begins to accept.
   void Start(Hand hand);
@@ -109,15 +117,18 @@ class ConnectionGate {
     kMemory,
     kDescriptors,
     kTooMany,
+    kAnotherUser,
   };
 
-  ConnectionGate(Options options, std::vector<int> listeners, int port,
+  ConnectionGate(Options options, std::unique_ptr<ListeningSockets> sockets,
                  int epoll, int wake, const Logger* logger);
 
   void Run();
   // False when there are no descriptors.
   bool AcceptFrom(int listener) ABSL_LOCKS_EXCLUDED(mutex_);
   void Take(int fd) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of a Unix socket.
+  void TakeLocal(int fd) ABSL_LOCKS_EXCLUDED(mutex_);
   void Gone(int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Cut(Connection* connection, Reason reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -132,8 +143,7 @@ class ConnectionGate {
   void LogCut(Reason reason, const std::string& peer);
 
   const Options options_;
-  const std::vector<int> listeners_;
-  const int port_;
+  const std::unique_ptr<ListeningSockets> sockets_;
   const int epoll_;
   const int wake_;
   LogLimiter log_;

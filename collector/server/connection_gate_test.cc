@@ -5,10 +5,15 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <csignal>
+#include <cstddef>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -60,7 +65,7 @@ class Client {
   std::string name_;
 };
 
-class ConnectionGateTest : public testing::Test {
+class ConnectionGateTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_EQ(::pipe(log_), 0);
@@ -236,6 +241,66 @@ TEST_F(ConnectionGateTest, WhenMemoryIsShortTheLoudAreSlowedBeforeAnyIsCut) {
   for (int i = 0; i < 3000 && gate_->stats().slowed > 0; ++i)
     EXPECT_FALSE(quiet.Ended(10));
   EXPECT_EQ(gate_->stats().slowed, 0u);
+}
+
+// What it reads of a Unix socket, connected as `user`; it ends when that does.
+class LocalClient {
+ public:
+  LocalClient(const std::string& name, uid_t user) : pid_(::fork()) {
+    if (pid_ != 0) return;
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, name.data(), name.size());
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) +
+                                               1 + name.size());
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+    if ((user != ::getuid() && ::setuid(user) != 0) ||
+        ::connect(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0)
+      ::_exit(1);
+    char byte = 0;
+    ::_exit(::read(fd, &byte, 1) == 0 ? 7 : 2);
+  }
+  // 7: it was closed without a byte.
+  int Wait() const {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    return WEXITSTATUS(status);
+  }
+  void Kill() const {
+    ::kill(pid_, SIGKILL);
+    Wait();
+  }
+
+ private:
+  const pid_t pid_;
+};
+
+TEST_F(ConnectionGateTest, OfAUnixSocketOwnProcessesAreTakenAndOthersClosed) {
+  const std::string name = absl::StrCat("rankprobe-gate-test-", ::getpid());
+  options_.listen = absl::StrCat("unix-abstract:", name);
+  options_.max_unproven = 1;
+  Start();
+  EXPECT_EQ(gate_->port(), 0);
+  EXPECT_EQ(gate_->address(), options_.listen);
+  const LocalClient one(name, ::getuid()), two(name, ::getuid());
+  WaitForConnections(2);
+  EXPECT_EQ(gate_->stats().connections, 2u);
+  EXPECT_EQ(gate_->stats().unproven, 0u);
+  // As gRPC names each of them.
+  gate_->Prove("unix:");
+  one.Kill();
+  for (int i = 0; i < 3000 && gate_->stats().connections > 1; ++i)
+    ::poll(nullptr, 0, 10);
+  EXPECT_EQ(gate_->stats().connections, 1u);
+  two.Kill();
+  if (::getuid() != 0) GTEST_SKIP() << "only root can be another user";
+  EXPECT_EQ(LocalClient(name, 65534).Wait(), 7);
+  EXPECT_EQ(gate_->stats().refused, 1u);
+  std::array<char, 1 << 12> text;
+  const ssize_t n = ::read(log_[0], text.data(), text.size());
+  ASSERT_GT(n, 0);
+  const std::string log(text.data(), static_cast<size_t>(n));
+  EXPECT_TRUE(absl::StrContains(log, "unix:user 65534")) << log;
 }
 
 TEST_F(ConnectionGateTest, WhatCannotBeListenedOnIsNamed) {

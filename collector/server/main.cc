@@ -287,14 +287,16 @@ int Main(int argc, char** argv) {
                           absl::IsFailedPrecondition(server.status());
     return Fail(bad_file ? 2 : 5, std::string(server.status().message()));
   }
-  const std::string host = config.listen.substr(0, config.listen.rfind(':'));
-  std::printf("rankprobed listening on %s:%d\n", host.c_str(),
-              (*server)->port());
+  const std::string address = (*server)->address();
+  std::printf("rankprobed listening on %s\n", VisibleText(address).c_str());
   if (const std::string page = (*server)->page_address(); !page.empty())
     std::printf("rankprobed serves its page on %s\n", page.c_str());
   std::fflush(stdout);
-  if (!config.port_file.empty())
-    std::ofstream(config.port_file) << (*server)->port() << "\n";
+  if (!config.port_file.empty()) {
+    const int port = (*server)->port();
+    std::ofstream(config.port_file)
+        << (port == 0 ? address : absl::StrCat(port)) << "\n";
+  }
 
   CleanOptions clean;
   if (config.retention_hours > 0)

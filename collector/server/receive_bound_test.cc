@@ -21,7 +21,7 @@ constexpr uint32_t kBound = 100000;
 constexpr size_t kSegment = 64 << 10;
 
 // Both ends of a connection over loopback; the parameter is the family.
-class ReceiveBoundTest : public testing::TestWithParam<int> {
+class ReceiveBoundTest : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     listener_ = ::socket(GetParam(), SOCK_STREAM, 0);
@@ -119,7 +119,7 @@ TEST_P(ReceiveBoundTest, AConnectionWithoutItsSynHasNone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ReceiveBoundTest,
-                         testing::Values(AF_INET, AF_INET6));
+                         ::testing::Values(AF_INET, AF_INET6));
 
 }  // namespace
 }  // namespace rankprobe

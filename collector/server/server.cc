@@ -44,6 +44,7 @@
 #include "collector/server/root_link.h"
 #include "collector/server/uploader.h"
 #include "collector/server/web_page.h"
+#include "common/base/collector_address.h"
 #include "common/base/monotonic_event.h"
 #include "common/base/monotonic_time.h"
 #include "common/base/status_macros.h"
@@ -162,11 +163,7 @@ class ServerImpl final : public Server {
     }
     RP_ASSIGN_OR_RETURN(options.security, ReadChannelSecurity(files));
     options.leaf = sealer_->shard();
-    options.address =
-        config_.advertise.empty()
-            ? absl::StrCat(config_.listen.substr(0, config_.listen.rfind(':')),
-                           ":", port())
-            : config_.advertise;
+    options.address = config_.advertise.empty() ? address() : config_.advertise;
     options.max_ranks = static_cast<uint32_t>(
         std::min<uint64_t>(config_.max_sessions, UINT32_MAX));
     options.agents = [this] { return ListAgents(""); };
@@ -328,8 +325,7 @@ class ServerImpl final : public Server {
     if (page_ != nullptr) {
       WebPage::Services services;
       services.channel = server_->InProcessChannel(WebPage::Arguments());
-      services.collector = absl::StrCat(
-          config_.listen.substr(0, config_.listen.rfind(':')), ":", port());
+      services.collector = address();
       services.auditor = auditor_.get();
       services.fetch = [this](const JobDump& dump, uint64_t max_bytes,
                               const std::function<bool()>& cancelled) {
@@ -346,6 +342,7 @@ class ServerImpl final : public Server {
   }
 
   int port() const override { return gate_->port(); }
+  const std::string& address() const override { return gate_->address(); }
   std::string page_address() const override {
     return page_ == nullptr ? "" : page_->address();
   }
@@ -799,7 +796,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   RP_ASSIGN_OR_RETURN(
       parts.security,
       MakeServerSecurity({config.tls_cert, config.tls_key, config.tls_client_ca,
-                          config.token_file},
+                          config.token_file, IsUnixAddress(config.listen)},
                          logger));
   EventLog::Options events;
   events.own_thread = true;

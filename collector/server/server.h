@@ -51,7 +51,10 @@ class Server {
       FileSystem* file_system, const Clock* clock, const Logger* logger,
       ObjectStore* objects = nullptr, LeafQuestions* questions = nullptr);
 
+  // 0: it listens on a Unix socket.
   virtual int port() const = 0;
+  // Where it listens, with the port that was taken.
+  virtual const std::string& address() const = 0;
   // Of the page for browsers; empty: there is none.
   virtual std::string page_address() const = 0;
 

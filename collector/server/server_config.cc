@@ -14,6 +14,7 @@
 #include "collector/object_store/open_object_store.h"
 #include "collector/server/server_manual.h"
 #include "collector/server/web_page.h"
+#include "common/base/collector_address.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -355,16 +356,31 @@ void CheckDisk(const ServerConfig& config, ConfigFaults* faults) {
   }
 }
 
+void CheckListen(const ServerConfig& config, ConfigFaults* faults) {
+  if (IsUnixAddress(config.listen)) {
+    if (const auto address = ParseUnixAddress(config.listen); !address.ok())
+      faults->AddText(absl::StrCat("listen: ", address.status().message()));
+    if (config.role == "root" || !config.root.empty()) {
+      faults->Add("listen", config.listen,
+                  "HOST:PORT for a root and its leaves, which ranks of other "
+                  "machines come to");
+    }
+    return;
+  }
+  const absl::StatusOr<HostPort> listen = ParseHostPort(config.listen, 0);
+  if (!listen.ok()) {
+    faults->Add("listen", config.listen,
+                "HOST:PORT with a port 0..65535, or unix:PATH");
+  } else if (!IsLoopbackHost(listen->host)) {
+    CheckPublic(config, faults);
+  }
+}
+
 void Check(const ServerConfig& config, ConfigFaults* faults) {
   CheckDisk(config, faults);
   CheckRole(config, faults);
   CheckWeb(config, faults);
-  const absl::StatusOr<HostPort> listen = ParseHostPort(config.listen, 0);
-  if (!listen.ok()) {
-    faults->Add("listen", config.listen, "HOST:PORT with a port 0..65535");
-  } else if (!IsLoopbackHost(listen->host)) {
-    CheckPublic(config, faults);
-  }
+  CheckListen(config, faults);
   if (config.tls_cert.empty() != config.tls_key.empty())
     faults->Add("tls-cert", "without its partner", "given with tls-key");
   if (!config.tls_client_ca.empty() && config.tls_cert.empty())
@@ -407,8 +423,10 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   UseHelp(manual, &app);
   app.set_version_flag("--version", absl::StrCat("rankprobed ", Version()),
                        "the version");
-  app.add_option("--listen", config.listen,
-                 "where to listen; port 0 takes a free one")
+  app.add_option(
+         "--listen", config.listen,
+         "where to listen; port 0 takes a free one. unix:PATH is a Unix "
+         "socket, for programs of this user and root on this machine")
       ->type_name("HOST:PORT");
   app.add_option("--data-dir", config.data_dir, "directory of the archive")
       ->type_name("DIR");
@@ -416,7 +434,8 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
                  "directory below which server-side exports may go")
       ->type_name("DIR");
   app.add_option("--port-file", config.port_file,
-                 "file that has the port while it serves")
+                 "file that has the port while it serves, or the address of a "
+                 "Unix socket")
       ->type_name("FILE");
   app.add_option("--log-level", config.log_level,
                  "debug, info, warning or error")

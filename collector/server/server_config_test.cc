@@ -96,6 +96,27 @@ TEST_F(ServerConfigTest, EveryFaultIsNamed) {
     EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(word));
 }
 
+TEST_F(ServerConfigTest, AUnixSocketNeedsNoSecretsAndIsOfOneMachine) {
+  const auto parsed = Parse({"--data-dir", "/d", "--listen", "unix:/run/s"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->config.listen, "unix:/run/s");
+  EXPECT_THAT(std::string(Parse({"--data-dir", "/d", "--listen",
+                                 "unix:/" + std::string(107, 'x')})
+                              .status()
+                              .message()),
+              HasSubstr("listen: address \"unix:/xxx"));
+  for (const std::vector<std::string>& role :
+       {std::vector<std::string>{"--role", "root"},
+        std::vector<std::string>{"--role", "leaf", "--root", "node7:1",
+                                 "--advertise", "node8:1"}}) {
+    std::vector<std::string> flags = {
+        "--data-dir", "/d", "--listen", "unix:/run/s", "--object-store", "/o"};
+    flags.insert(flags.end(), role.begin(), role.end());
+    EXPECT_THAT(std::string(Parse(flags).status().message()),
+                HasSubstr("HOST:PORT for a root and its leaves"));
+  }
+}
+
 TEST_F(ServerConfigTest, AMistypedFlagIsNamedAlone) {
   EXPECT_EQ(Parse({"--lisen", "127.0.0.1:0"}).status().message(),
             "there is no flag --lisen; did you mean --listen? (see --help)");

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/collector_address.h"
 #include "common/rpc/channel_security.h"
 #include "common/rpc/damaged_answers.h"
 #include "common/text/visible_text.h"
@@ -31,16 +32,18 @@ inline constexpr char kAwayKey[] = "rankprobe-away-bin";
 using Interceptors = std::vector<
     std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>;
 
+// `address`: as common/base/collector_address.h has it.
 inline std::shared_ptr<grpc::Channel> MakeChannel(
     const std::string& address, const ChannelSecurity& security,
     grpc::ChannelArguments arguments, Interceptors interceptors = {}) {
+  const std::string target = GrpcTarget(address);
   interceptors.push_back(WatchForDamage());
   // The collector is named on purpose: proxies of the environment are not
   // meant.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   if (security.ca_pem.empty()) {
     return grpc::experimental::CreateCustomChannelWithInterceptors(
-        address, grpc::InsecureChannelCredentials(), arguments,
+        target, grpc::InsecureChannelCredentials(), arguments,
         std::move(interceptors));
   }
   if (!security.server_name.empty())
@@ -50,7 +53,7 @@ inline std::shared_ptr<grpc::Channel> MakeChannel(
   options.pem_cert_chain = security.cert_pem;
   options.pem_private_key = security.key_pem;
   return grpc::experimental::CreateCustomChannelWithInterceptors(
-      address, grpc::SslCredentials(options), arguments,
+      target, grpc::SslCredentials(options), arguments,
       std::move(interceptors));
 }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -11,12 +12,16 @@ import time
 from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:
-    from rankprobe._job_directory import MIN_FREE_BYTES, Failed, JobDirectory, read
+    from rankprobe import _unix_socket
+    from rankprobe._job_directory import MIN_FREE_BYTES, Failed, JobDirectory, open_own, read
 else:  # beside this file, without the package
-    from _job_directory import MIN_FREE_BYTES, Failed, JobDirectory, read
+    import _unix_socket
+    from _job_directory import MIN_FREE_BYTES, Failed, JobDirectory, open_own, read
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
+# The directory by its inode, as the collector sees it: one that is late finds this one or none.
+_HERE = f"unix:{_unix_socket.NAME}"
 
 
 class Collector:
@@ -40,12 +45,12 @@ class Collector:
         """Its address. Failed if it does not come up. One that is on its way out, as a supervisor that was killed had
         told it to, is waited for and followed by another one."""
         started = False
-        while not (port := self._port()):
+        while not (listens := self._listens()):
             if started:
                 raise Failed(f"the collector did not start:\n{read('collector.log')[-2000:]}")
             self._start(same_address)
             started = True
-        address = f"127.0.0.1:{int(port)}"
+        address = f"unix:{self._job.path}/{_unix_socket.NAME}" if listens == _HERE else listens
         if read("address") != address:
             fresh = pathlib.Path("address.new")
             fresh.write_text(address, encoding="utf-8")
@@ -53,20 +58,20 @@ class Collector:
         return address
 
     def serves(self) -> bool:
-        """It is there and was not told to end: its port file goes first then."""
-        return self.alive() and read("port").endswith("\n")
+        """It is there and was not told to end: that file goes first then."""
+        return self.alive() and read("listens").endswith("\n")
 
-    def _port(self) -> str:
-        """When it listens; "" when there is none, any more."""
+    def _listens(self) -> str:
+        """Where, when it does; "" when there is none, any more."""
         if not self.alive() and not self._find():
             return ""
         deadline = time.monotonic() + _START_SECONDS
-        while not (port := read("port")).endswith("\n"):
+        while not (listens := read("listens")).endswith("\n"):
             if not self.alive() or time.monotonic() > deadline:
                 self.stop(signal.SIGKILL)
                 return ""
             time.sleep(0.002)
-        return port
+        return listens.rstrip("\n")
 
     @property
     def pid(self) -> int:
@@ -94,13 +99,26 @@ class Collector:
 
     def _start(self, same_address: bool) -> None:
         before = read("address") if same_address else ""
-        pathlib.Path("port").unlink(missing_ok=True)
-        # The directory by its inode: in time or too late, it finds this one or none.
+        # A directory has one address, an abstract name is one of many.
+        listen = before if before.startswith("unix-abstract:") else self._place()
+        pathlib.Path("listens").unlink(missing_ok=True)
         self._child = subprocess.Popen(
-            [self._job.rankprobed, "--listen", before or "127.0.0.1:0", "--job-dir", ".", "--data-dir", "data",
-             "--port-file", "port", "--min-free-bytes", str(MIN_FREE_BYTES), "--export-root", str(self._job.root)],
+            [self._job.rankprobed, "--listen", listen, "--job-dir", ".", "--data-dir", "data",
+             "--port-file", "listens", "--min-free-bytes", str(MIN_FREE_BYTES), "--export-root", str(self._job.root)],
             stdin=subprocess.DEVNULL)
         self._pid = self._child.pid
+
+    def _place(self) -> str:
+        """In the directory; else in one of its own in the temporary directory; else by a name without a file."""
+        if _unix_socket.takes_sockets(self._job.path):
+            return _HERE
+        spare = self._job.spare_directory
+        with contextlib.suppress(OSError, Failed):
+            spare.mkdir(mode=0o700, exist_ok=True)
+            os.close(open_own(spare))  # who comes first can make it
+            if _unix_socket.takes_sockets(spare):
+                return f"unix:{spare}/{_unix_socket.NAME}"
+        return _unix_socket.abstract_address()
 
     def _find(self) -> bool:
         """That of a supervisor that was killed."""

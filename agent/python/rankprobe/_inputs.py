@@ -30,6 +30,11 @@ def shell_word(text: str) -> str:
     return "$'" + "".join(plain) + "'"
 
 
+def collector_flag(address: str) -> str:
+    """--collector with this address, for a command that a person pastes: of a Unix socket it is a path."""
+    return f"--collector {shell_word(address)}"
+
+
 def run_flag(run: str) -> str:
     """--run with this name, for a command that a person pastes."""
     return f"--run{'=' if run.startswith('-') else ' '}{shell_word(run)}"

@@ -8,8 +8,11 @@
                      way the user ends
     supervisor.lock  held by the supervisor
     standby.lock     held by the process that waits to follow the supervisor
-    address          where the collector listens, also after it was killed and
-                     started again
+    socket           what the collector listens on; where no socket can be made
+                     there, or its name is too long, it is in spare_directory
+    listens          there while the collector serves: where, as it was told
+    address          the same for others, also after it was killed and started
+                     again
     unfinished/*     one for each user that has not said that all it recorded
                      is in dump_path; its name says what was lost with the user
                      (lost_name)
@@ -163,6 +166,11 @@ class JobDirectory:
         self._root_lock = pathlib.Path(job["lock"])
         self._made_root: bool = job.get("made", False)
 
+    @property
+    def spare_directory(self) -> pathlib.Path:
+        """Where the socket is that cannot be in `path`."""
+        return pathlib.Path(tempfile.gettempdir()) / f"rankprobe-{os.getuid()}-{self._key[0]:x}-{self._key[1]:x}"
+
     def is_there(self) -> bool:
         """Its name is still its own."""
         return self._is_this(self.path)
@@ -216,6 +224,7 @@ class JobDirectory:
             deadline = time.monotonic() + _REMOVE_SECONDS
             while gone.exists() and time.monotonic() < deadline:
                 shutil.rmtree(gone, ignore_errors=True)
+        shutil.rmtree(self.spare_directory, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.rmdir(self.path.parent)
             if self._made_root:  # of a job that recorded nothing; refused where anything lies

@@ -25,6 +25,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any, Iterable, Iterator
 
+from ._unix_socket import NAME, abstract_address, takes_sockets
 from .embedded import find_binary
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ _ERRORS = {2: ValueError, 3: ConnectionError, 4: LookupError}
 def read(run: str, *, collector: str | None = None, data_dir: str | os.PathLike[str] | None = None,
          steps: int | Iterable[int] | None = None, ranks: int | Iterable[int] | None = None, match: str = "",
          of: str = "all") -> pyarrow.Table:
-    """The table of `run`. Of the collector at `collector` (host:port; else RANKPROBE_COLLECTOR, else 127.0.0.1:7411), or
-    of the archive in `data_dir`, which no other collector may have open.
+    """The table of `run`. Of the collector at `collector` (host:port or unix:PATH; else RANKPROBE_COLLECTOR, else
+    127.0.0.1:7411), or of the archive in `data_dir`, which no other collector may have open.
 
     `match` is a part of names (call and position), or a pattern with * and ?; `of` is "outputs", "inputs" or "all".
     ValueError: what cannot be asked. LookupError: no such run. ConnectionError: no collector. OSError: it refuses. Where
@@ -126,18 +127,19 @@ def _collector_of(data_dir: pathlib.Path) -> Iterator[str]:
     if not data_dir.is_dir():
         raise ValueError(f"{data_dir}: no such directory")
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as log:
-        port = pathlib.Path(scratch, "port")
-        process = subprocess.Popen([find_binary("rankprobed"), "--listen", "127.0.0.1:0", "--data-dir", str(data_dir),
-                                    "--port-file", str(port)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        listens, place = pathlib.Path(scratch, "listens"), pathlib.Path(scratch)
+        address = f"unix:{place / NAME}" if takes_sockets(place) else abstract_address()
+        process = subprocess.Popen([find_binary("rankprobed"), "--listen", address, "--data-dir", str(data_dir),
+                                    "--port-file", str(listens)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             deadline = time.monotonic() + _START_SECONDS
-            while not (port.exists() and port.read_text().endswith("\n")):
+            while not (listens.exists() and listens.read_text().endswith("\n")):
                 if process.poll() is not None or time.monotonic() > deadline:
                     log.seek(0)
                     lines = log.read().decode(errors="replace").strip().splitlines() or ["it did not start"]
                     raise OSError(f"{data_dir}: {lines[-1]}")
                 time.sleep(0.005)
-            yield f"127.0.0.1:{int(port.read_text())}"
+            yield address
         finally:
             process.terminate()
             process.wait()

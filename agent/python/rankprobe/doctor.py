@@ -166,12 +166,13 @@ def dump_path(question: Question) -> Iterator[Finding]:
 
 
 def network(question: Question) -> Iterator[Finding]:
-    """The loopback interface, on which a private collector listens, and the default port of others."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+    """What a shared collector on this machine would listen on; a private one has a Unix socket and needs no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
         try:
-            listener.bind(("127.0.0.1", 0))
+            probe.connect(("127.0.0.1", 7411))
         except OSError as error:
-            yield Finding("network", FAULT, f"no socket can listen on 127.0.0.1: {error.strerror}", "ip link set lo up")
+            yield Finding("network", NOTE, f"127.0.0.1 cannot be reached: {error.strerror}; a private collector does not need it, "
+                          "`rankprobe view` and rankprobed's default address do")
             return
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -181,7 +182,7 @@ def network(question: Question) -> Iterator[Finding]:
             if error.errno == errno.EADDRINUSE:
                 yield Finding("network", NOTE, "port 7411, the default of rankprobed, is in use on this machine")
                 return
-    yield Finding("network", OK, "a collector can listen on 127.0.0.1, port 7411 is free")
+    yield Finding("network", OK, "port 7411, the default of rankprobed, is free; a private collector needs no port")
 
 
 def collector(question: Question) -> Iterator[Finding]:
@@ -289,7 +290,7 @@ def report(found: Sequence[Finding]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="rankprobe doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--collector", default="", help="host:port; default RANKPROBE_COLLECTOR")
+    parser.add_argument("--collector", default="", help="host:port or unix:PATH; default RANKPROBE_COLLECTOR")
     parser.add_argument("--config", default=os.environ.get("RANKPROBE_CONFIG", ""), help="config.json; default RANKPROBE_CONFIG")
     parser.add_argument("--dump-path", default="", help="directory of the dump; default that of config.json, else ./dump_path")
     parser.add_argument("--json", action="store_true", help="one line of JSON on standard output")

@@ -94,16 +94,6 @@ def root_lock(root: pathlib.Path) -> contextlib.AbstractContextManager[None]:
     return _locked(_root_lock_path(root))
 
 
-def _check_loopback() -> None:
-    """RuntimeError where nothing of this machine can be reached at 127.0.0.1: said at once, not after a wait for an answer."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
-        try:
-            probe.connect(("127.0.0.1", 9))
-        except OSError as error:
-            raise RuntimeError(f"127.0.0.1, where it would listen, cannot be reached: {error.strerror}; set the loopback interface "
-                               "up (ip link set lo up)") from None
-
-
 def _warn(text: str, level: int) -> None:
     """Of a program for which warnings are errors: to stderr."""
     try:
@@ -115,7 +105,7 @@ def _warn(text: str, level: int) -> None:
 class EmbeddedCollector:
     """This process' use of the collector of a dump_path.
 
-    `address` is where it listens (loopback only), also after it was killed and
+    `address` is where it listens, a Unix socket, also after it was killed and
     started again; `run` the name of the run; `manifests` the file for those of
     this process' exports. `unfinished`: something is not in dump_path, and is
     to be brought there when the last user has ended; unless it is set, leave()
@@ -134,7 +124,6 @@ class EmbeddedCollector:
         self._commits = True
         self._told_of_left = False
         self._programs = {name: os.path.abspath(find_binary(name)) for name in ("rankprobed", "rankprobe")}
-        _check_loopback()
         begun = time.monotonic()
         told = False
         while not self._join(run):

@@ -81,7 +81,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     parser = _Parser(prog="rankprobe run", description=__doc__,
                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--collector", help="host:port; default RANKPROBE_COLLECTOR, else a private collector")
+    parser.add_argument("--collector", help="host:port or unix:PATH; default RANKPROBE_COLLECTOR, else a private collector")
     parser.add_argument("--run", help="name of the run; default RANKPROBE_RUN, else torchrun's")
     parser.add_argument("--config", help="config.json; default statistics of level mix into ./dump_path")
     parser.add_argument("--on-collector-missing", choices=("fail", "spool", "ignore"),

@@ -17,8 +17,8 @@
 #include "agent/runtime/session/plan_switcher.h"
 #include "agent/runtime/session/protobuf_log.h"
 #include "agent/runtime/triggers/trigger_watcher.h"
+#include "common/base/collector_address.h"
 #include "common/base/fork_guard.h"
-#include "common/base/host_port.h"
 #include "common/base/random_bytes.h"
 #include "common/base/status_macros.h"
 
@@ -228,7 +228,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(SessionOptions options,
   DropProtobufLinesAboutUs();
   if (options.collector.empty())
     return absl::InvalidArgumentError("no collector address (host:port)");
-  RP_RETURN_IF_ERROR(ParseHostPort(options.collector, /*min_port=*/1).status());
+  RP_RETURN_IF_ERROR(CheckCollectorAddress(options.collector));
   if (options.identity.run().empty()) options.identity.set_run("default");
   if (options.identity.run().size() > 255)
     return absl::InvalidArgumentError("a run's name has at most 255 bytes");

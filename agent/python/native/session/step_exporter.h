@@ -38,7 +38,7 @@ namespace rankprobe {
 class StepExporter {
  public:
   struct Options {
-    std::string collector;  // host:port, loopback
+    std::string collector;  // its address, on this machine
     std::string run;
     std::string root;       // where the trees appear
     std::string directory;  // of the collector: export.lock, staging

@@ -87,7 +87,7 @@ class RankSession:
         if not self._given:
             try:
                 self.embedded = EmbeddedCollector(self._dump_path, self.run)
-            except (OSError, RuntimeError) as error:  # no disk, no program, no loopback: in no case the training's end
+            except (OSError, RuntimeError) as error:  # no disk, no program: in no case the training's end
                 raise CannotRecordError(f"no private collector for {self._dump_path}: {_line(error)}") from None
             self.run = self.embedded.run
         self._rank = environment_rank(framework)
@@ -121,7 +121,7 @@ class RankSession:
 
     @property
     def address(self) -> str:
-        """host:port of the collector."""
+        """Of the collector, as `rankprobe --collector` takes it."""
         return self._given if self.embedded is None else self.embedded.address
 
     @property
