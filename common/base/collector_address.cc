@@ -32,12 +32,13 @@ absl::StatusOr<UnixAddress> ParseUnixAddress(absl::string_view text) {
   const bool is_abstract = absl::ConsumePrefix(&path, kAbstract);
   const bool is_one = is_abstract || absl::ConsumePrefix(&path, kFile);
   if (!is_one || path.empty() || path.size() > kMaxPathBytes ||
-      std::any_of(path.begin(), path.end(),
-                  [](unsigned char c) { return absl::ascii_iscntrl(c); })) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("address \"", text,
-                     "\" is not unix:PATH (or unix-abstract:NAME) with 1 to ",
-                     kMaxPathBytes, " bytes and no control characters"));
+      std::any_of(path.begin(), path.end(), [](unsigned char c) {
+        return absl::ascii_iscntrl(c) || c == ',';
+      })) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "address \"", text,
+        "\" is not unix:PATH (or unix-abstract:NAME) with 1 to ", kMaxPathBytes,
+        " bytes, no commas and no control characters"));
   }
   return UnixAddress{std::string(path), is_abstract};
 }

@@ -26,7 +26,8 @@ struct UnixAddress {
 bool IsUnixAddress(absl::string_view address);
 
 // INVALID_ARGUMENT naming the text that is none: without a path, with one of
-// more bytes than the kernel takes, or with control characters.
+// more bytes than the kernel takes, with control characters, or with a comma,
+// at which gRPC splits lists of addresses.
 absl::StatusOr<UnixAddress> ParseUnixAddress(absl::string_view text);
 
 // INVALID_ARGUMENT naming an address that nobody can connect to.

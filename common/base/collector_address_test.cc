@@ -27,7 +27,7 @@ TEST(CollectorAddressTest, NamesWhatIsNone) {
   for (const std::string& bad :
        {std::string("unix:"), std::string("unix-abstract:"),
         "unix:/" + std::string(107, 'x'), std::string("unix:/a\nb"),
-        std::string("node7:1")}) {
+        std::string("unix:/a,b"), std::string("node7:1")}) {
     const auto parsed = ParseUnixAddress(bad);
     ASSERT_TRUE(absl::IsInvalidArgument(parsed.status())) << bad;
     EXPECT_THAT(std::string(parsed.status().message()),

@@ -38,7 +38,7 @@ def planted(tmp_path):
         (place / name).mkdir(parents=True)
     (place / "unfinished" / "1-1").touch()
     (place / "users.lock").touch()
-    (place / "address").write_text("127.0.0.1:9")
+    (place / "address").write_text("unix:/nowhere/socket")
     (place / "job.json").write_text(json.dumps({"run": "r", "root": str(dump), "rankprobed": str(program),
                                                 "rankprobe": str(program), "lock": str(tmp_path / "lock")}))
     for path in [dump / ".rankprobe", *(dump / ".rankprobe").rglob("*")]:

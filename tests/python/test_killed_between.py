@@ -68,7 +68,7 @@ class Job:
             (self.directory / name).mkdir(parents=True)
         (self.directory / "recorded").touch()
         job = types.SimpleNamespace(run="r", root=self.root, rankprobe=str(program))
-        collector = types.SimpleNamespace(ensure=lambda same_address=True: "127.0.0.1:1", serves=lambda: True)
+        collector = types.SimpleNamespace(ensure=lambda same_address=True: "unix:1", serves=lambda: True)
         self.ending = _ending.Ending(job, collector)
 
     def asked(self) -> list[str]:
@@ -143,16 +143,16 @@ def test_what_made_way_for_a_tree_that_did_not_come_is_put_back(job: Job, old: s
     assert not (job.directory / old).exists()
 
 
-# A collector that has its port file as `rankprobed` does, and whose end takes until it may.
+# A collector that has its file as `rankprobed` does, and whose end takes until it may.
 LATE_COLLECTOR = """#!{python} -ISs
 import pathlib, signal, sys, time
-port = pathlib.Path(sys.argv[sys.argv.index("--port-file") + 1])
+listens = pathlib.Path(sys.argv[sys.argv.index("--port-file") + 1])
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 names = sorted(pathlib.Path().glob("served-*"))
-port.write_text(f"{{len(names) + 1}}\\n")
+listens.write_text(f"unix:{{len(names) + 1}}\\n")
 pathlib.Path(f"served-{{len(names) + 1}}").touch()
 signal.sigwait([signal.SIGTERM])
-port.unlink()
+listens.unlink()
 while not pathlib.Path("may-end").exists():
     time.sleep(0.002)
 """
@@ -165,15 +165,16 @@ def test_a_collector_on_its_way_out_is_followed_by_another(job: Job, tmp_path: p
     program = tmp_path / "rankprobed"
     program.write_text(LATE_COLLECTOR.format(python=sys.executable))
     program.chmod(0o755)
-    directory = types.SimpleNamespace(run="r", root=job.root, rankprobe="rankprobe", rankprobed=str(program),
+    directory = types.SimpleNamespace(run="r", root=job.root, path=job.directory, spare_directory=tmp_path / "spare",
+                                      rankprobe="rankprobe", rankprobed=str(program),
                                       processes=lambda _: iter(()), is_process=lambda pid, _: pathlib.Path(f"/proc/{pid}").exists())
     before = _collector_process.Collector(directory)
-    assert before.ensure() == "127.0.0.1:1"
+    assert before.ensure() == "unix:1"
     pid = before.pid
 
     def end() -> None:
         os.kill(pid, signal.SIGTERM)
-        harness.wait_for(lambda: not pathlib.Path("port").exists(), 60, "the end of its port file")
+        harness.wait_for(lambda: not pathlib.Path("listens").exists(), 60, "the end of its file")
 
     if told == "before":
         end()
@@ -184,13 +185,13 @@ def test_a_collector_on_its_way_out_is_followed_by_another(job: Job, tmp_path: p
 
     def run(words: list[str], **_: object) -> subprocess.CompletedProcess:
         asked.append(words[words.index("--collector") + 1])
-        if asked[-1] != "127.0.0.1:1":
+        if asked[-1] != "unix:1":
             return subprocess.CompletedProcess(words, 0, "{}", "")
         end()
         return subprocess.CompletedProcess(words, 3, "", "nothing listens there")
 
     def read(path: str) -> str:
-        if path == "port" and not pathlib.Path("port").exists() and before.alive():
+        if path == "listens" and not pathlib.Path("listens").exists() and before.alive():
             pathlib.Path("may-end").touch()
             before._child.wait()
         return _job_directory.read(path)
@@ -200,7 +201,7 @@ def test_a_collector_on_its_way_out_is_followed_by_another(job: Job, tmp_path: p
     ending = _ending.Ending(directory, collector)
     try:
         assert ending._call("runs") == "{}"
-        assert asked == (["127.0.0.1:2"] if told == "before" else ["127.0.0.1:1", "127.0.0.1:2"])
+        assert asked == (["unix:2"] if told == "before" else ["unix:1", "unix:2"])
     finally:
         collector.stop(signal.SIGKILL)
         before.stop(signal.SIGKILL)

@@ -187,7 +187,7 @@ def test_what_a_collector_killed_too_late_made_is_in_nobodys_way(tmp_path: pathl
     dump = tmp_path / "dump"
     late = dump / ".rankprobe" / f"collector-{socket.gethostname()}"
     (late / "data" / "index").mkdir(parents=True)
-    (late / "port").write_text("1")
+    (late / "listens").write_text("unix:socket")
     done = _run("for _ in steps(1): pass", dump, environment)
     assert done.returncode == 0, done.stderr
     assert len(_calls(dump)) == 1
@@ -453,7 +453,7 @@ with open({str(ballast)!r}, "wb", buffering=0) as file:
         assert "2 more steps, the last of them step 2, were not exported" in done.stderr, done.stderr
         assert "tried again" not in done.stderr and "21 records and 0 payloads" in done.stderr, done.stderr
         if to_the_last_byte:
-            # Where a collector that ends gives its port file's block back, the note has room in dump_path.
+            # Where a collector that ends gives its file's block back, the note has room in dump_path.
             def notes() -> list[pathlib.Path]:
                 return [path for place in (dump, scratch) for path in place.glob("rankprobe-left-*.txt")]
             (note,) = harness.wait_for(notes, 90, "the note")

@@ -29,7 +29,7 @@ ALONE_SECONDS = 60
 
 
 def spawn(*words: object, cwd: pathlib.Path) -> subprocess.Popen:
-    return subprocess.Popen([harness.BIN / "rankprobed", "--listen", "127.0.0.1:0", *map(str, words)], cwd=cwd, text=True,
+    return subprocess.Popen([harness.BIN / "rankprobed", "--listen", "unix:socket", *map(str, words)], cwd=cwd, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
@@ -71,10 +71,10 @@ def left_by_a_killed_job(dump: pathlib.Path, environment: dict[str, str]) -> tup
 @pytest.mark.parametrize("relative", [True, False])
 def test_a_collector_started_after_its_directory_went(tmp_path: pathlib.Path, relative: bool) -> None:
     gone = tmp_path / "gone"
-    words = ("--job-dir", ".", "--data-dir", "data", "--port-file", "port") if relative else (
-        "--job-dir", gone, "--data-dir", gone / "data", "--port-file", gone / "port")
+    words = ("--job-dir", ".", "--data-dir", "data", "--port-file", "listens") if relative else (
+        "--job-dir", gone, "--data-dir", gone / "data", "--port-file", gone / "listens")
     process = subprocess.Popen(["sh", "-c", 'mkdir gone; cd gone; rmdir ../gone; exec "$0" "$@"', harness.BIN / "rankprobed",
-                                "--listen", "127.0.0.1:0", *map(str, words)], cwd=tmp_path, text=True,
+                                "--listen", "unix:socket", *map(str, words)], cwd=tmp_path, text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     code, output = ends(process)
     assert code == 4 and "no job is in" in output and len(output.splitlines()) == 1, output
@@ -98,7 +98,7 @@ def test_a_collector_whose_users_are_dead_ends_by_itself(tmp_path: pathlib.Path,
     (words,) = [words for words in served.values() if "--job-dir" in words]
     code, output = ends(spawn(*[word for word in words[3:] if word], cwd=archive))
     assert code == 0 and "its job has ended" in output, output
-    assert not (archive / "port").exists(), "whoever reads it would ask a collector that no longer answers"
+    assert not (archive / "listens").exists(), "whoever reads it would ask a collector that no longer answers"
     done = _run("for _ in steps(0): pass", dump, {**environment, "RANKPROBE_RUN": "next"})
     assert done.returncode == 0, done.stderr
     _ended(dump)
@@ -137,8 +137,8 @@ def test_its_directory_is_removed_while_it_runs(tmp_path: pathlib.Path) -> None:
         (job / name).touch()
     with open(job / "supervisor.lock") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        process = spawn("--job-dir", ".", "--data-dir", "data", "--port-file", "port", cwd=job)
-        harness.wait_for(lambda: (job / "port").exists(), 30, "the collector")
+        process = spawn("--job-dir", ".", "--data-dir", "data", "--port-file", "listens", cwd=job)
+        harness.wait_for(lambda: (job / "listens").exists(), 30, "the collector")
         job.rename(tmp_path / "gone")
         shutil.rmtree(tmp_path / "gone")
         code, output = ends(process)
