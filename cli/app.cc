@@ -34,8 +34,8 @@ void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
 
 void AddGlobals(CLI::App* app, Globals* globals) {
   app->add_option("--collector", globals->collector,
-                  "the collector (else RANKPROBE_COLLECTOR, else "
-                  "127.0.0.1:7411)")
+                  "the collector, or unix:PATH of its Unix socket (else "
+                  "RANKPROBE_COLLECTOR, else 127.0.0.1:7411)")
       ->type_name("HOST:PORT");
   app->add_option("--object-store", globals->object_store,
                   "read what collectors have stored there, without asking one: "

@@ -230,7 +230,8 @@ Manual CliManual() {
       {"5", "refused"},
   };
   manual.environment = {
-      {"RANKPROBE_COLLECTOR", "HOST:PORT of the collector, for --collector."},
+      {"RANKPROBE_COLLECTOR",
+       "HOST:PORT or unix:PATH of the collector, for --collector."},
       {"RANKPROBE_TLS_CA, RANKPROBE_TLS_CERT, RANKPROBE_TLS_KEY, "
        "RANKPROBE_TLS_SERVER_NAME, RANKPROBE_TOKEN_FILE",
        "For the flags of these names."},
