@@ -130,6 +130,14 @@ int Rebuild(const StoreOptions& options, FileSystem* file_system,
   return 0;
 }
 
+// The port of a Unix socket is its address.
+void WritePortFile(const std::string& path, const Server& server) {
+  if (path.empty()) return;
+  std::ofstream(path) << (server.port() == 0 ? server.address()
+                                             : absl::StrCat(server.port()))
+                      << "\n";
+}
+
 // Why the process is to end.
 std::string AwaitEnd(const sigset_t& signals, JobWatch* job) {
   const timespec look{1, 0};
@@ -292,11 +300,7 @@ int Main(int argc, char** argv) {
   if (const std::string page = (*server)->page_address(); !page.empty())
     std::printf("rankprobed serves its page on %s\n", page.c_str());
   std::fflush(stdout);
-  if (!config.port_file.empty()) {
-    const int port = (*server)->port();
-    std::ofstream(config.port_file)
-        << (port == 0 ? address : absl::StrCat(port)) << "\n";
-  }
+  WritePortFile(config.port_file, **server);
 
   CleanOptions clean;
   if (config.retention_hours > 0)
