@@ -97,7 +97,7 @@ def batch(seed: int = 1, size: int = 6) -> torch.Tensor:
 def plant(model: Model) -> list[str]:
     """Three faults in three layers; the modules that have them."""
     model.layers[5].attention.scale = WIDTH**-0.5 / 2
-    model.layers[11].ln2.eps = 0.3
+    model.layers[11].ln2.eps = 3.0
     model.layers[20].mlp.gate.wrong = True
     return ["Module.layers.5.attention.Attention", "Module.layers.11.ln2.LayerNorm", "Module.layers.20.mlp.gate.Gate"]
 

@@ -11,11 +11,12 @@ from typing import Any, Callable, Iterable, NamedTuple, Optional
 import torch
 
 from rankprobe.pytorch import _isolation_numbers as numbers
-from rankprobe.pytorch._isolation_reference import Call, Reference, Unreadable, is_tensor
-from rankprobe.pytorch._isolation_report import ERROR, NOT_JUDGED, PASS, Row
+from rankprobe._isolation_reference import Call, Reference, Unreadable, is_tensor
+from rankprobe._isolation_report import ERROR, NOT_JUDGED, PASS, Row
 
 # Of float16: gradients that are smaller than its numbers are scaled to this size and back.
 _HALF_SIZE = 0.125
+_USUAL = 4
 
 
 class Gradient(NamedTuple):
@@ -99,6 +100,23 @@ def _variables(edges: Iterable[Any]) -> dict[int, torch.Tensor]:
     return found
 
 
+def _operations(edges: Iterable[Any]) -> int:
+    """The largest number of nodes in a row behind edges of the graph."""
+    length: dict[Any, int] = {}
+    left = [edge.node for edge in edges if edge.node is not None]
+    roots = list(left)
+    while left:
+        node = left[-1]
+        following = [other for other, _ in node.next_functions if other is not None]
+        missing = [other for other in following if other not in length]
+        if node not in length and missing:
+            left.extend(missing)
+            continue
+        left.pop()
+        length[node] = 1 + max((length[other] for other in following), default=0)
+    return max((length[root] for root in roots), default=0)
+
+
 class Frame:
     """A call that is under way. call None: of a model itself, which dumps do not have."""
 
@@ -126,6 +144,7 @@ class Frame:
         rounding = numbers.epsilon_of([own, recorded, *self._operands()])
         tolerance = self._tolerance(own, rounding)
         if found.error > tolerance and self._fixed is None and own.requires_grad:
+            tolerance *= self._in_a_row([_edge(own)])
             tolerance = self._measured(found, tolerance, self._forward_noise(own, rounding))
         self._found["forward"].append(_Found(found.error, tolerance, where, ""))
         return found.error <= tolerance
@@ -164,10 +183,11 @@ class Frame:
         rounding = numbers.epsilon_of([*(grad for _, grad, _ in self._ends), *wanted])
         scale = self._scale()
         grads = self._grads(edges, [(recorded * scale).to(grad) for _, grad, recorded in self._ends], wanted)
+        more = self._in_a_row(edges)
         noise = self._noise_once(edges, wanted, grads, rounding, scale)
         for index, leaf in enumerate(leaves):
             own = grads[index]
-            self._compare_gradient(leaf, None if own is None else own.detach().cpu().double() / scale, rounding,
+            self._compare_gradient(leaf, None if own is None else own.detach().cpu().double() / scale, rounding, more,
                                    lambda index=index: noise()[index])  # type: ignore[misc]
         rows = max((value.numel() // max(1, value.shape[-1]) if value.dim() else 1 for value in self._operands()), default=1)
         behind = [recorded for _, _, recorded in self._ends]
@@ -179,7 +199,7 @@ class Frame:
             known.last = value
             known.total = value if known.total is None else known.total + value
             known.summed = math.hypot(known.summed, *(float(b.double().norm()) for b in behind))
-            known.rows, known.rounding = max(known.rows, rows), max(known.rounding, rounding)
+            known.rows, known.rounding = max(known.rows, rows), max(known.rounding, rounding * more)
             known.noise = math.hypot(known.noise, noise()[index]) if rounding > numbers.epsilon(torch.float32) else known.noise
             known.operands = [value.numel() for value in self._operands()]
             known.users.append(self.name)
@@ -207,14 +227,14 @@ class Frame:
                 for _, grad, recorded in self._ends:
                     moved = torch.rand(recorded.shape, generator=self._generator, dtype=torch.float64) * 2 - 1
                     behind.append((recorded.double() * scale * (1 + rounding * moved)).to(grad))
-                for other, grad in zip(self._grads(edges, behind, wanted), grads):
-                    apart = 0.0 if other is None or grad is None else float((other.double() - grad.double()).norm()) / scale
+                for other, first in zip(self._grads(edges, behind, wanted), grads):
+                    apart = 0.0 if other is None or first is None else float((other.double() - first.double()).norm()) / scale
                     measured.append(apart if math.isfinite(apart) else 0.0)
             return measured
 
         return noise
 
-    def _compare_gradient(self, leaf: Leaf, own: Optional[torch.Tensor], rounding: float, noise: Callable[[], float]) -> None:
+    def _compare_gradient(self, leaf: Leaf, own: Optional[torch.Tensor], rounding: float, more: float, noise: Callable[[], float]) -> None:
         recorded = leaf.gradient.value
         if recorded is None:
             if own is not None and bool((own != 0).any()):
@@ -227,13 +247,13 @@ class Frame:
         found = numbers.difference(own, recorded)
         tolerance = self._tolerance(own, rounding)
         if found.error > tolerance and self._fixed is None:
-            tolerance = self._measured(found, tolerance, noise())
+            tolerance = self._measured(found, tolerance * more, noise())
         self._found["backward"].append(_Found(found.error, tolerance, leaf.where, ""))
 
     # --- tolerances
 
     def _operands(self) -> list[torch.Tensor]:
-        return [leaf.tensor for leaf in self.leaves] + self.others + self._own
+        return self._inputs() + self._own
 
     def _tolerance(self, own: torch.Tensor, rounding: float) -> float:
         if self._fixed is not None:
@@ -243,6 +263,16 @@ class Frame:
         sizes = sorted((value.numel() for value in self._operands()), reverse=True)
         # What own code between children multiplies with what is not known: the measured effect of rounding has it.
         return numbers.auto_tolerance(rounding, own.numel(), sizes[:1] if self.has_children else sizes)
+
+    def _in_a_row(self, edges: list[Any]) -> float:
+        """The usual tolerance is that of some _USUAL operations one behind another; roundings of more add up by their root."""
+        count = _operations(edges)
+        if isinstance(self.module, torch.nn.RNNBase):  # one node for all steps of a sequence
+            count += 2 * self.module.num_layers * max((max(value.shape[:-1], default=1) for value in self._inputs()), default=1)
+        return math.sqrt(max(1.0, count / _USUAL))
+
+    def _inputs(self) -> list[torch.Tensor]:
+        return [leaf.tensor for leaf in self.leaves] + self.others
 
     @staticmethod
     def _measured(found: numbers.Difference, tolerance: float, noise: float) -> float:
@@ -272,7 +302,7 @@ class Frame:
             name = f"{self.name}.{direction}.{self.number}"
             if direction == "backward" and self.call is not None and self.call.backward is None:
                 continue
-            if self.call is None and not found:
+            if not found and self._nothing_asked(direction):
                 continue
             reason = self.reason or (self.backward_reason if direction == "backward" else "")
             if not reason and not found:
@@ -283,8 +313,16 @@ class Frame:
                 continue
             worst = max(found, key=lambda item: _beyond(item.error, item.tolerance))
             verdict = ERROR if worst.error > worst.tolerance else PASS
-            out.append(Row(name, self.name, direction, verdict, worst.error, worst.tolerance, worst.where, worst.reason, source))
+            why = worst.reason or ("in the model's own code, outside of its modules" if self.call is None and verdict == ERROR else "")
+            out.append(Row(name, self.name, direction, verdict, worst.error, worst.tolerance, worst.where, why, source))
         return out
+
+    def _nothing_asked(self, direction: str) -> bool:
+        """A model itself; a backward whose inputs took no gradient in the reference either."""
+        if self.call is None:
+            return True
+        backward = self.call.backward or {}
+        return direction == "backward" and not self.has_children and not any(is_tensor(one) for one in backward.get("output") or ())
 
 
 def _beyond(error: float, tolerance: float) -> float:

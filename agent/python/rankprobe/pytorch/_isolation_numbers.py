@@ -35,8 +35,8 @@ def epsilon_of(values: Iterable[torch.Tensor]) -> float:
     values = list(values)
     found = epsilon(*(value.dtype for value in values))
     for kind in {value.device.type for value in values}:
-        if torch.is_autocast_enabled() if kind == "cuda" else kind == "cpu" and torch.is_autocast_cpu_enabled():
-            found = max(found, epsilon(torch.get_autocast_gpu_dtype() if kind == "cuda" else torch.get_autocast_cpu_dtype()))
+        if kind != "meta" and torch.is_autocast_enabled(kind):
+            found = max(found, epsilon(torch.get_autocast_dtype(kind)))
         if kind == "cuda" and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
             found = max(found, _TF32)
     return found

@@ -9,7 +9,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 from rankprobe.pytorch import _isolation_numbers as numbers
-from rankprobe.pytorch._isolation_reference import Reference, Unreadable, is_tensor
+from rankprobe._isolation_reference import Reference, Unreadable, is_tensor
 
 
 class SavedState:
@@ -35,7 +35,8 @@ class SavedState:
         value = numbers.put_into(recorded, parameter.dtype, parameter.device)
         if torch.equal(value, parameter.detach()):
             return 0.0
-        apart = numbers.difference(parameter, value).error
+        found = numbers.difference(parameter, value)
+        apart = found.absolute / (found.size or float(parameter.detach().double().norm()) or 1.0)
         self._exchanged.append((parameter, parameter.data))
         parameter.data = value
         return apart
@@ -73,21 +74,21 @@ def give_parameters(state: SavedState, reference: Reference, modules: Sequence[t
         own = {key: p for key, p in module._parameters.items() if p is not None}
         if not calls or not own:
             continue
-        recorded = next((calls[number].forward["parameters"] for number in sorted(calls) if calls[number].forward.get("parameters")), {})
+        recorded: dict[str, Any] = next((calls[number].forward["parameters"] for number in sorted(calls) if calls[number].forward.get("parameters")), {})
         for key, parameter in own.items():
-            record = recorded.get(key)
+            record: Any = recorded.get(key)
             record = record[0] if isinstance(record, list) and len(record) == 1 else record
             if id(parameter) in done:
                 continue
             if not is_tensor(record):
-                without[name] = f"its parameter {key} was not recorded"
+                without.setdefault(name, f"its parameter {key} was not recorded")
             elif type(parameter.data) is not torch.Tensor or list(parameter.shape) != record["shape"]:
-                without[name] = f"its parameter {key} has shape {list(parameter.shape)}, the reference's {record['shape']}"
+                without.setdefault(name, f"its parameter {key} has shape {list(parameter.shape)}, the reference's {record['shape']}")
             else:
                 try:
                     apart = state.exchange(parameter, reference.load(record))
                 except Unreadable as reason:
-                    without[name] = f"its parameter {key} was not recorded: {reason}"
+                    without.setdefault(name, f"its parameter {key} was not recorded: {reason}")
                     continue
                 done.add(id(parameter))
                 if apart:

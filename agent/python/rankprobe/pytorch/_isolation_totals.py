@@ -10,8 +10,8 @@ import torch
 
 from rankprobe.pytorch import _isolation_numbers as numbers
 from rankprobe.pytorch._isolation_frame import Parameter
-from rankprobe.pytorch._isolation_reference import Reference, Unreadable, is_tensor
-from rankprobe.pytorch._isolation_report import ERROR, NOT_JUDGED, PASS, Row
+from rankprobe._isolation_reference import Reference, Unreadable, is_tensor
+from rankprobe._isolation_report import ERROR, NOT_JUDGED, PASS, Row
 
 
 def _judged(known: Parameter, recorded: torch.Tensor, fixed: Optional[float], own: torch.Tensor) -> tuple[float, float]:

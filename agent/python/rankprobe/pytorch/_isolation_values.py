@@ -33,9 +33,7 @@ def with_tensors(value: Any, path: str, instead: Mapping[str, torch.Tensor], dep
     if isinstance(value, (list, tuple)):
         items = [with_tensors(item, f"{path}.{index}", instead, depth + 1) for index, item in enumerate(value)]
         if isinstance(value, list):
-            made = copy.copy(value)
-            made[:] = items
-            return made
+            return items
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
         made = copy.copy(value)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 from typing import Any, Callable, Mapping, Optional
@@ -25,15 +26,16 @@ import torch
 from rankprobe.pytorch import _hidden_hooks
 from rankprobe.pytorch import _isolation_numbers as numbers
 from rankprobe.pytorch._isolation_frame import UNKNOWN, Frame, Gradient, Leaf, Parameter, gradient_of
-from rankprobe.pytorch._isolation_reference import (Call, IsolationError, Reference, Unreadable, differentiable, find_rank,
+from rankprobe._isolation_reference import (Call, IsolationError, Reference, Unreadable, differentiable, find_rank,
                                                     gradients_by_path, is_tensor, leaves)
-from rankprobe.pytorch._isolation_report import NOT_JUDGED, Report, Row, source_of
+from rankprobe._isolation_report import NOT_JUDGED, Report, Row, source_of
 from rankprobe.pytorch._isolation_state import SavedState, eager, give_parameters
 from rankprobe.pytorch._isolation_totals import parameter_rows
 from rankprobe.pytorch._isolation_values import Arguments, as_outputs, tensors, with_tensors
 from rankprobe.pytorch._modules import named_targets
 
-_ROOT = "the model's own code"
+# Autograd that begins at an edge of the graph.
+_OLDEST = (2, 5)
 
 
 def _same_kind(own: torch.Tensor, record: dict[str, Any]) -> bool:
@@ -64,7 +66,7 @@ class Isolation:
 
     def __init__(self, model: Any, reference: str | os.PathLike[str], *, step: Optional[int] = None, rank: Optional[int] = None,
                  tolerance: Optional[float] = None, layer_mapping: Any = None, cell_mapping: Any = None, force: bool = False) -> None:
-        if not hasattr(torch.autograd.graph, "get_gradient_edge") or not hasattr(torch.nn.Module(), "_forward_hooks_always_called"):
+        if tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2]) < _OLDEST:
             raise IsolationError(f"isolate needs PyTorch 2.5 or later; this is {torch.__version__}")
         models = list(model) if isinstance(model, (list, tuple)) else [model]
         if not models or not all(isinstance(one, torch.nn.Module) for one in models):
@@ -76,6 +78,10 @@ class Isolation:
         found = list(named_targets(model))
         names = [(path, type(module).__name__) for path, module in found]
         paths = reference_paths(names, layer_mapping, cell_mapping, force)
+        if not any(known in self._reference.calls for known in paths):
+            # A wrapper around all of one side (DistributedDataParallel).
+            paths = next((other for other in ([f"module.{known}" for known in paths], [known.removeprefix("module.") for known in paths])
+                          if any(known in self._reference.calls for known in other)), paths)
         # (name, path in the reference, module)
         self._targets = [(f"Module.{path}.{cls}", known, module) for (path, cls), known, (_, module) in zip(names, paths, found)]
         if not any(known in self._reference.calls for _, known, _ in self._targets):
@@ -83,7 +89,7 @@ class Isolation:
                                  f"{', '.join(list(self._reference.calls)[:3])}; the model {', '.join(path for path, _ in names[:3])}): "
                                  "a layer or cell mapping says which is which")
         self._fixed = tolerance
-        self._report = Report(self._reference.directory)
+        self.report = Report(self._reference.directory)
         self._stack: list[Optional[Frame]] = []
         # What is undone behind a module: gradient mode, hooks on saved tensors.
         self._modes: list[contextlib.ExitStack] = []
@@ -109,7 +115,7 @@ class Isolation:
                 self._open.enter_context(model.no_sync())
         torch.clear_autocast_cache()
         notes, self._without = give_parameters(self._state, self._reference, self._targets)
-        self._report.notes.extend(notes)
+        self.report.notes.extend(notes)
         self._parameters = {id(p): Parameter() for model in self._models for p in model.parameters()}
         _hidden_hooks.hold()
         self._open.callback(_hidden_hooks.release)
@@ -118,13 +124,24 @@ class Isolation:
         for name, path, module in self._targets:
             self._hook(module, name, path)
         self._random = self._state.random()
-        return self._report
+        return self.report
 
     def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
         self._open.close()
         if kind is not None and not issubclass(kind, SystemExit):
-            self._report.notes.append(f"the step ended with {kind.__name__}: {' '.join(str(value).split())[:200]}")
+            self.report.notes.append(f"the step ended with {kind.__name__}: {' '.join(str(value).split())[:200]}")
         self._finish()
+
+    @property
+    def reference(self) -> str:
+        """The directory that is read."""
+        return self._reference.directory
+
+    def begin_within(self, model: torch.nn.Module) -> None:
+        """Enters from a hook that stands before the forward of one of the models: its own hooks see the next call only."""
+        self.__enter__()
+        index = next(i for i, one in enumerate(self._models) if one is model)
+        self._before(model, "Module" if len(self._models) == 1 else f"Module.{index}", None, Arguments(model), (), {})
 
     def complete(self) -> bool:
         """Whether every recorded call of the model's modules has been seen."""
@@ -283,7 +300,7 @@ class Isolation:
                 changed = self._judge(frame, output, modes)
             except Exception as fault:  # noqa: BLE001 - of one module; the others are judged
                 frame.reason = frame.reason or f"{type(fault).__name__}: {' '.join(str(fault).split())[:160]}"
-            self._report.rows.extend(frame.rows(source_of(frame.module)))
+            self.report.rows.extend(frame.rows(source_of(frame.module)))
         modes.close()
         if frame is not None and frame.call is None:
             self.on_forward_end()
@@ -373,10 +390,10 @@ class Isolation:
     # --- the answer
 
     def _finish(self) -> None:
-        rows = self._report.rows
+        rows = self.report.rows
         sources = {name: source_of(module) for name, _, module in self._targets}
         rows.extend(parameter_rows(self._reference, self._targets, self._parameters, self._fixed, self._without, sources, list(rows),
-                                   self._report.notes))
+                                   self.report.notes))
         for (name, direction), reason in self._skipped.items():
             rows.append(Row(f"{name}.{direction}", name, direction.partition(".")[0], NOT_JUDGED, reason=reason,
                             source=sources.get(name, "")))
@@ -389,7 +406,7 @@ class Isolation:
             if seen < there:
                 reason = f"called {seen} times, {there} times in the reference" if seen else "this program did not call it in the step"
                 rows.append(Row(f"{name}.forward.{seen}", name, "forward", NOT_JUDGED, reason=reason, source=sources[name]))
-        self._report.finished = True
+        self.report.finished = True
 
 
 __all__ = ["Isolation", "IsolationError", "Report"]

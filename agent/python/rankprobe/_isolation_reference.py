@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Any, Iterator, NamedTuple, Optional
-
-import torch
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Optional
 
 from rankprobe._inputs import Refused, open_input, show
+if TYPE_CHECKING:  # the command reads a reference without PyTorch
+    import torch
 
 _NAME = re.compile(r"^Module\.(.+)\.([^.]+)\.(forward|backward|parameters_grad)(?:\.(\d+))?$")
 _PLACE = re.compile(r"^(?:rank|proc)\d+$")
@@ -173,6 +173,8 @@ class Reference:
 
     def load(self, record: dict[str, Any]) -> torch.Tensor:
         """The recorded tensor, on the CPU. Unreadable: it is not there, or is not what the record says."""
+        import torch
+
         name = record.get("data_name")
         if not isinstance(name, str) or "/" in name or not name.endswith(".pt"):
             raise Unreadable("its values were not saved")

@@ -12,8 +12,6 @@ import math
 import os
 from typing import Any
 
-import torch
-
 PASS, ERROR, NOT_JUDGED = "pass", "error", "not judged"
 _SHOWN = 3
 NOTICE = ("in this step modules were given recorded values instead of the program's: its loss, gradients and outputs are not those of "
@@ -36,13 +34,14 @@ class Row:
     source: str = ""
 
 
-def source_of(module: torch.nn.Module) -> str:
+def source_of(module: Any) -> str:
     """file:line of its class; empty where there is no source."""
-    return _source(type(module))
+    cls: Any = type(module)
+    return _source(cls)
 
 
 @functools.cache
-def _source(cls: type) -> str:
+def _source(cls: Any) -> str:
     try:
         file, (_, line) = inspect.getsourcefile(cls), inspect.getsourcelines(cls)
         return f"{os.path.relpath(file) if file and file.startswith(os.getcwd() + os.sep) else file}:{line}"
@@ -82,7 +81,8 @@ class Report:
     @classmethod
     def from_json(cls, text: str) -> Report:
         data = json.loads(text)
-        rows = [Row(**{key: math.nan if value is None else value for key, value in row.items()}) for row in data["rows"]]
+        rows = [Row(**{key: math.nan if value is None else value for key, value in row.items()})  # type: ignore[arg-type]
+                for row in data["rows"]]
         for row in rows:
             if row.verdict == ERROR and math.isnan(row.error):
                 row.error = math.inf
@@ -95,7 +95,7 @@ class Report:
         if not judged:
             head = "no module could be judged"
         elif failing:
-            head = f"{len(failing)} {'module differs' if len(failing) == 1 else 'modules differ'} on its own"
+            head = "1 module differs" if len(failing) == 1 else f"{len(failing)} modules differ"
         else:
             head = "no module differs"
         lines = [f"{head}: {counts[PASS]} pass, {counts[ERROR]} error, {counts[NOT_JUDGED]} not judged "
