@@ -340,6 +340,33 @@ def test_a_gradient_that_is_lost_is_an_error(reference) -> None:
     assert row.direction == "backward" and "requires no gradient" in row.reason
 
 
+class _Kept(NN.Module):
+    """Its loss is in an attribute, as that of routers is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.out, self.aux = NN.Linear(4, 3), NN.Linear(4, 4), 0.0
+
+    def forward(self, x: Any) -> Any:
+        weights = self.gate(x).softmax(-1)
+        self.aux = weights.square().sum()
+        return self.out(x) * weights[..., :1]
+
+
+def test_what_a_module_keeps_for_itself_is_no_fault(tmp_path: pathlib.Path) -> None:
+    def model() -> Any:
+        torch.manual_seed(4)
+        return NN.Sequential(NN.Linear(4, 4), _Kept(), NN.Linear(4, 2))
+
+    def step(m: Any) -> None:
+        (m(torch.linspace(-1, 1, 20).view(5, 4)).square().sum() + m[1].aux).backward()
+
+    directory = record(tmp_path / "kept", model(), step)
+    report = isolated(model(), directory, step)
+    assert report.exit_code == 0 and reasons(report) == {
+        "Module.1._Kept.backward.0": "it keeps a value for itself, and the gradient that comes in there was not recorded"}, str(report)
+
+
 def test_a_forward_that_raises_ends_the_step_alone(reference) -> None:
     model = make()
     model.layers[9].mlp.forward = lambda x: 1 / 0

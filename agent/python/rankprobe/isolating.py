@@ -36,7 +36,7 @@ def _parser() -> Parser:
     parser.add_argument("-lm", "--layer_mapping", metavar="FILE", help="layers of other names, as of compare")
     parser.add_argument("-cm", "--cell_mapping", metavar="FILE", help="modules of other names, as of compare")
     parser.add_argument("--force", action="store_true", help="read what the permission rule refuses, with a warning")
-    parser.add_argument("--json", action="store_true", help="one line of JSON on standard output; the program's goes to standard error")
+    parser.add_argument("--json", action="store_true", help="one line of JSON on standard output; the program's output is on standard error")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARGUMENT..]")
     return parser
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import weakref
 from typing import Any, Callable, Iterable, NamedTuple, Optional
 
 import torch
@@ -70,6 +71,10 @@ class Parameter:
     users: list[str] = dataclasses.field(default_factory=list)
     # Why it cannot be judged.
     reason: str = ""
+
+
+class _Token:
+    """Can be referred to weakly."""
 
 
 class _Found(NamedTuple):
@@ -294,6 +299,16 @@ class Frame:
         return rounding * math.sqrt(squares) if math.isfinite(squares) else 0.0
 
     # --- the answer
+
+    def watched(self) -> list[Any]:
+        """Weak references to what lives as long as something holds the graph of own code."""
+        out = []
+        for leaf in self.leaves:
+            if leaf.tensor.requires_grad:
+                token = _Token()
+                leaf.tensor.register_hook(lambda _, token=token: None)
+                out.append(weakref.ref(token))
+        return out
 
     def rows(self, source: str) -> list[Row]:
         out = []

@@ -15,6 +15,7 @@ are those of before, and no hook is left.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import sys
@@ -28,7 +29,7 @@ from rankprobe.pytorch import _isolation_numbers as numbers
 from rankprobe.pytorch._isolation_frame import UNKNOWN, Frame, Gradient, Leaf, Parameter, gradient_of
 from rankprobe._isolation_reference import (Call, IsolationError, Reference, Unreadable, differentiable, find_rank,
                                                     gradients_by_path, is_tensor, leaves)
-from rankprobe._isolation_report import NOT_JUDGED, Report, Row, source_of
+from rankprobe._isolation_report import ERROR, NOT_JUDGED, Report, Row, source_of
 from rankprobe.pytorch._isolation_state import SavedState, eager, give_parameters
 from rankprobe.pytorch._isolation_totals import parameter_rows
 from rankprobe.pytorch._isolation_values import Arguments, as_outputs, tensors, with_tensors
@@ -101,12 +102,23 @@ class Isolation:
         self._random: tuple[torch.Tensor, ...] = ()
         self._without: dict[str, str] = {}
         self._skipped: dict[tuple[str, str], str] = {}
-        self._batch_differs = ""
+        # Rows of a backward that differs, and what lives as long as the graph of that call.
+        self._kept: list[tuple[Row, list[Any]]] = []
         # Called when the forward of a model has ended.
         self.on_forward_end: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Report:
+        if self._thread:
+            raise IsolationError("this isolation has had its step; make another")
         self._thread = threading.get_ident()
+        try:
+            self._enter()
+        except BaseException:
+            self._open.close()
+            raise
+        return self.report
+
+    def _enter(self) -> None:
         self._state = SavedState(self._models)
         self._open.callback(self._state.put_back)
         self._open.enter_context(eager(self._models))
@@ -124,7 +136,6 @@ class Isolation:
         for name, path, module in self._targets:
             self._hook(module, name, path)
         self._random = self._state.random()
-        return self.report
 
     def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
         self._open.close()
@@ -300,7 +311,10 @@ class Isolation:
                 changed = self._judge(frame, output, modes)
             except Exception as fault:  # noqa: BLE001 - of one module; the others are judged
                 frame.reason = frame.reason or f"{type(fault).__name__}: {' '.join(str(fault).split())[:160]}"
-            self.report.rows.extend(frame.rows(source_of(frame.module)))
+            rows = frame.rows(source_of(frame.module))
+            self.report.rows.extend(rows)
+            self._kept.extend((row, frame.watched()) for row in rows
+                              if row.direction == "backward" and row.verdict == ERROR and frame.call is not None)
         modes.close()
         if frame is not None and frame.call is None:
             self.on_forward_end()
@@ -391,6 +405,11 @@ class Isolation:
 
     def _finish(self) -> None:
         rows = self.report.rows
+        if self._kept:
+            gc.collect()
+        for row, watched in self._kept:
+            if any(one() is not None for one in watched):  # such as a loss for the balance of experts
+                row.verdict, row.reason = NOT_JUDGED, "it keeps a value for itself, and the gradient that comes in there was not recorded"
         sources = {name: source_of(module) for name, _, module in self._targets}
         rows.extend(parameter_rows(self._reference, self._targets, self._parameters, self._fixed, self._without, sources, list(rows),
                                    self.report.notes))
