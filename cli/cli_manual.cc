@@ -219,7 +219,12 @@ Manual CliManual() {
          "",
          {},
          "read what the permission rule refuses, with a warning"},
-        {{"--seed"}, "N", {}, "of the values that are made up (0)"}}},
+        {{"--seed"}, "N", {}, "of the values that are made up (0)"},
+        {{"--repeat"},
+         "K",
+         {},
+         "run each call K times on its recorded inputs, and say whether the "
+         "recorded result was made once, comes always, or varies"}}},
       {"isolate",
        {{{"--reference"},
          "DIR",

@@ -66,7 +66,7 @@ def reasons(report: Any) -> dict[str, str]:
     return {row.name: row.reason for row in report.rows if row.verdict == "not judged"}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["float32", "bfloat16", "float16"])
 def test_three_faults_at_once_are_named_and_no_other_module(reference, dtype) -> None:
     model = make()
     planted = plant(model)
@@ -86,7 +86,7 @@ def test_three_faults_at_once_are_named_and_no_other_module(reference, dtype) ->
     assert data["failing"] == planted and len(data["rows"]) == len(report.rows)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_a_healthy_model_has_no_finding(reference, dtype) -> None:
     report = isolated(make().to(dtype), reference)
     assert report.exit_code == 0 and not report.failing and not reasons(report), str(report)
@@ -365,6 +365,22 @@ def test_what_a_module_keeps_for_itself_is_no_fault(tmp_path: pathlib.Path) -> N
     report = isolated(model(), directory, step)
     assert report.exit_code == 0 and reasons(report) == {
         "Module.1._Kept.backward.0": "it keeps a value for itself, and the gradient that comes in there was not recorded"}, str(report)
+
+
+def test_gradients_of_earlier_batches_are_no_fault(tmp_path: pathlib.Path) -> None:
+    def model() -> Any:
+        torch.manual_seed(6)
+        return NN.Sequential(*(NN.Linear(4, 4) for _ in range(5)))
+
+    def step(m: Any) -> None:
+        m(torch.linspace(-1, 1, 20).view(5, 4)).square().sum().backward()
+
+    there = model()
+    step(there)  # what the reference's step begins with
+    directory = record(tmp_path / "earlier", there, step)
+    report = isolated(model(), directory, step)
+    assert report.exit_code == 0 and len(reasons(report)) == 5 and "record its step from zero_grad() on" in str(report)
+    assert "of 5 modules differ and were not judged" in report.notes[-1]
 
 
 def test_a_forward_that_raises_ends_the_step_alone(reference) -> None:

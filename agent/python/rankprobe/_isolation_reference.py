@@ -84,7 +84,7 @@ def find_rank(path: str, step: Optional[int], rank: Optional[int]) -> str:
         return os.path.join(path, own)
     if len(ranks) == 1 and rank is None:
         return os.path.join(path, ranks[0])
-    raise IsolationError(f"{show(path)}: has no {own}: --rank R names another ({', '.join(ranks[:8])})")
+    raise IsolationError(f"{show(path)}: has no {own}; give one of its directories ({', '.join(ranks[:8])}), or --rank R")
 
 
 def _read(path: str, force: bool) -> dict[str, Any]:
