@@ -106,6 +106,15 @@ def test_autocast_is_judged_by_its_dtype(reference) -> None:
     assert isolated(model, reference, step).failing == planted
 
 
+def test_a_reference_may_be_the_coarser_side(tmp_path: pathlib.Path) -> None:
+    directory = record(tmp_path / "coarse", make().to(torch.bfloat16), train)
+    for other in (torch.float32, torch.bfloat16):
+        model = make().to(torch.bfloat16).to(other)
+        assert isolated(model, directory).exit_code == 0
+    planted = plant(model)
+    assert isolated(model.float(), directory).failing == planted
+
+
 def _hooks(model: Any) -> int:
     return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) + len(module._backward_hooks) for module in model.modules())
 

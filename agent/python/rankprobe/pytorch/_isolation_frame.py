@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import weakref
 from typing import Any, Callable, Iterable, NamedTuple, Optional
 
@@ -18,6 +19,9 @@ from rankprobe._isolation_report import ERROR, NOT_JUDGED, PASS, Row
 # Of float16: gradients that are smaller than its numbers are scaled to this size and back.
 _HALF_SIZE = 0.125
 _USUAL = 4
+# Nodes that move numbers and make none.
+_MOVES = re.compile(r"(torch::autograd::)?(AccumulateGrad|Clone|Copy|ToCopy|(Unsafe)?View|Reshape|Alias|T|Transpose|Permute|Expand|Unbind|"
+                    r"Select|Slice|Split|Squeeze|Unsqueeze|Cat|Stack|Index|Chunk|Narrow|AsStrided|Neg|Contiguous)(Backward|Alias|WithSizes|\d|$)")
 
 
 class Gradient(NamedTuple):
@@ -106,7 +110,7 @@ def _variables(edges: Iterable[Any]) -> dict[int, torch.Tensor]:
 
 
 def _operations(edges: Iterable[Any]) -> int:
-    """The largest number of nodes in a row behind edges of the graph."""
+    """The largest number of nodes that round, in a row behind edges of the graph."""
     length: dict[Any, int] = {}
     left = [edge.node for edge in edges if edge.node is not None]
     roots = list(left)
@@ -118,7 +122,7 @@ def _operations(edges: Iterable[Any]) -> int:
             left.extend(missing)
             continue
         left.pop()
-        length[node] = 1 + max((length[other] for other in following), default=0)
+        length[node] = (not _MOVES.match(node.name())) + max((length[other] for other in following), default=0)
     return max((length[root] for root in roots), default=0)
 
 
@@ -139,14 +143,20 @@ class Frame:
         self._ends: list[tuple[Any, torch.Tensor, torch.Tensor]] = []
         self._unknown: list[Any] = []
         self._found: dict[str, list[_Found]] = {"forward": [], "backward": []}
+        self._recorded_rounding = 0.0
         self._own = [p for p in module._parameters.values() if p is not None]
+
+    def saw(self, recorded: torch.Tensor) -> None:
+        """A value that the reference had here: how coarse its numbers were."""
+        self._recorded_rounding = max(self._recorded_rounding, numbers.epsilon(recorded.dtype))
 
     # --- where own code ends
 
     def compare(self, where: str, own: torch.Tensor, recorded: torch.Tensor) -> bool:
         """Of a value that own code made; whether it is the recorded one."""
         found = numbers.difference(own, recorded)
-        rounding = numbers.epsilon_of([own, recorded, *self._operands()])
+        self.saw(recorded)
+        rounding = self._rounding([own])
         tolerance = self._tolerance(own, rounding)
         if found.error > tolerance and self._fixed is None and own.requires_grad:
             tolerance *= self._in_a_row([_edge(own)])
@@ -161,6 +171,7 @@ class Frame:
         if not gradient.known:
             self._unknown.append(_edge(tensor))
         elif gradient.value is not None:
+            self.saw(gradient.value)
             self._ends.append((_edge(tensor), numbers.put_into(gradient.value, tensor.dtype, tensor.device), gradient.value))
 
     def wrong(self, direction: str, where: str, reason: str) -> None:
@@ -185,7 +196,7 @@ class Frame:
         wanted = [leaf.tensor for leaf in leaves] + users
         if not wanted:
             return
-        rounding = numbers.epsilon_of([*(grad for _, grad, _ in self._ends), *wanted])
+        rounding = self._rounding([grad for _, grad, _ in self._ends])
         scale = self._scale()
         grads = self._grads(edges, [(recorded * scale).to(grad) for _, grad, recorded in self._ends], wanted)
         more = self._in_a_row(edges)
@@ -256,6 +267,10 @@ class Frame:
         self._found["backward"].append(_Found(found.error, tolerance, leaf.where, ""))
 
     # --- tolerances
+
+    def _rounding(self, values: list[torch.Tensor]) -> float:
+        """Of this program and of the reference, each by its coarsest value."""
+        return math.hypot(numbers.epsilon_of([*values, *self._operands()]), self._recorded_rounding)
 
     def _operands(self) -> list[torch.Tensor]:
         return self._inputs() + self._own

@@ -14,7 +14,7 @@ _TF32 = 2.0**-11
 # One element may be this many times as far off, relative to the largest, as all of them, relative to their norm.
 _PEAK = 4.0
 # How many times the measured effect of rounding is allowed: rounding happens inside of the module as well.
-NOISE = 4.0
+NOISE = 3.0
 
 
 class Difference(NamedTuple):

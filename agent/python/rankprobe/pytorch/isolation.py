@@ -252,6 +252,7 @@ class Isolation:
                 except Unreadable as reason:
                     frame.reason = frame.reason or f"{where} was not recorded: {reason}"
                     continue
+                frame.saw(value)
                 if id(tensor) not in places and around is not None:
                     self._given(around, frame, where, tensor, value)
                 places.setdefault(id(tensor), []).append(where)
@@ -331,6 +332,8 @@ class Isolation:
         handed: list[Leaf] = []
         for place, tensor, value, gradient in self._recorded_outputs(frame, own):
             frame.compare(place, tensor, value)
+            if (around := self._around()) is not None:
+                around.saw(value)
             if gradient.known and gradient.value is not None and not tensor.requires_grad and not frame.backward_reason:
                 if any(leaf.tensor.requires_grad for leaf in frame.leaves):
                     frame.wrong("backward", place, "it requires no gradient, the reference's has one")
