@@ -34,7 +34,7 @@ Manual CliManual() {
       {"Find what is wrong",
        {"diagnose", "scan", "overflow_check", "first-divergence",
         "config_check", "compare", "merge_result", "graph_visualize",
-        "replicas", "align", "acc_check"}},
+        "replicas", "align", "acc_check", "isolate"}},
       {"Keep the archive",
        {"verify", "delete", "backup", "reindex", "deliver"}},
   };
@@ -92,6 +92,8 @@ Manual CliManual() {
        {"rankprobe align served reference --rules vllm-llama -o aligned"}},
       {"acc_check",
        {"rankprobe acc_check dump/step5/rank0/dump.json -o check"}},
+      {"isolate",
+       {"rankprobe isolate --reference good/step0 -- python train.py"}},
       {"verify", {"rankprobe verify --read-data --subset 10%"}},
       {"delete", {"rankprobe delete --run train --steps 0-99"}},
       {"deliver", {"rankprobe deliver /var/spool/rankprobe"}},
@@ -217,7 +219,38 @@ Manual CliManual() {
          "",
          {},
          "read what the permission rule refuses, with a warning"},
-        {{"--seed"}, "N", {}, "of the values that are made up (0)"}}},
+        {{"--seed"}, "N", {}, "of the values that are made up (0)"},
+        {{"--repeat"},
+         "K",
+         {},
+         "run each call K times on its recorded inputs, and say whether the "
+         "recorded result was made once, comes always, or varies"}}},
+      {"isolate",
+       {{{"--reference"},
+         "DIR",
+         {},
+         "a dump of task tensor, level L0 or mix; one of its steps, or ranks"},
+        {{"--step"},
+         "N",
+         {},
+         "step of the program, and of a reference with several"},
+        {{"--rank"},
+         "R",
+         {},
+         "rank of the reference; else that of the process"},
+        {{"--tolerance"}, "auto|NUMBER", {}, "relative (auto)"},
+        {{"-lm", "--layer_mapping"},
+         "FILE",
+         {},
+         "layers of other names, as of compare"},
+        {{"-cm", "--cell_mapping"},
+         "FILE",
+         {},
+         "modules of other names, as of compare"},
+        {{"--force"},
+         "",
+         {},
+         "read what the permission rule refuses, with a warning"}}},
   };
   manual.exit_codes = {
       {"0", "done"},
@@ -236,7 +269,8 @@ Manual CliManual() {
        "RANKPROBE_TLS_SERVER_NAME, RANKPROBE_TOKEN_FILE",
        "For the flags of these names."},
       {"RANKPROBE_PYTHON",
-       "The Python that runs acc_check, run and doctor (with torch), export "
+       "The Python that runs acc_check, run, isolate and doctor (with torch), "
+       "export "
        "--format "
        "(with pyarrow) and config_check -d; else python3."},
   };

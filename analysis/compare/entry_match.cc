@@ -20,7 +20,6 @@
 #include "dump_format/input_files.h"
 
 namespace rankprobe::analysis {
-namespace {
 
 std::string MapCell(absl::string_view name, const NameMap& cells) {
   std::string out(name);
@@ -50,6 +49,8 @@ std::string MapCell(absl::string_view name, const NameMap& cells) {
   }
   return out;
 }
+
+namespace {
 
 // The name without what differs between versions of a model: an API's call
 // number, a module's class.

@@ -35,6 +35,10 @@ struct MatchOptions {
 absl::StatusOr<NameMap> ReadNameMap(FileSystem* file_system,
                                     const std::string& path);
 
+// An entry name with its module renamed: the line of the complete module, else
+// all lines that are a part of it, in order.
+std::string MapCell(absl::string_view name, const NameMap& cells);
+
 class EntryMatch {
  public:
   static EntryMatch Make(const DumpReader& target, const DumpReader& reference,

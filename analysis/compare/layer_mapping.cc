@@ -207,6 +207,11 @@ absl::StatusOr<LayerRules> ReadLayerRules(FileSystem* file_system,
   return rules;
 }
 
+std::string MapLayerPath(const LayerRules& rules, const Classes& classes,
+                         const std::string& path) {
+  return absl::StrJoin(Renamed(rules, classes, absl::StrSplit(path, '.')), ".");
+}
+
 absl::flat_hash_map<std::string, std::string> MapLayers(
     const LayerRules& rules, const DumpReader& target,
     const DumpReader& reference) {

@@ -33,6 +33,13 @@ absl::StatusOr<std::optional<LayerRules>> LoadLayerMapping(
     FileSystem* file_system, const std::string& path,
     std::vector<std::string>* warnings);
 
+// The path of a module ("layers.0.attention") in the reference, by the rules of
+// the classes on the way; `classes`: of the target's modules by their paths.
+std::string MapLayerPath(
+    const LayerRules& rules,
+    const absl::flat_hash_map<std::string, std::string>& classes,
+    const std::string& path);
+
 // Entry names of the target to those of the reference side; an entry without a
 // partner maps to "N/A".
 absl::flat_hash_map<std::string, std::string> MapLayers(

@@ -13,6 +13,10 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "analysis/compare/entry_match.h"
+#include "analysis/compare/layer_mapping.h"
 #include "analysis/compare/mapping_files.h"
 #include "analysis/compare/run_compare.h"
 #include "analysis/graph_view/graph_visualize.h"
@@ -22,6 +26,7 @@
 #include "analysis/root_cause/replicas.h"
 #include "analysis/root_cause/report_messages.h"
 #include "common/base/status_macros.h"
+#include "common/records/entry_names.h"
 #include "dump_format/dump_layout.h"
 #include "dump_format/input_files.h"
 #include "google/protobuf/descriptor.h"
@@ -267,6 +272,36 @@ py::dict FirstDivergence(const std::string& target,
   return ToDict(ToMessage(OrThrow(std::move(found))));
 }
 
+// The paths that modules (path, class) have in a reference.
+std::vector<std::string> ModuleNames(
+    const std::vector<std::pair<std::string, std::string>>& modules,
+    const std::optional<std::string>& layers, const NameMapSource& cells,
+    bool force) {
+  Input input(force);
+  MappingFiles mappings;
+  mappings.layers = layers;
+  mappings.cells = cells;
+  const MatchOptions options =
+      OrThrow(ReadMappings(input.get(), mappings, input.warnings()));
+  input.Warn();
+  absl::flat_hash_map<std::string, std::string> classes;
+  for (const auto& [path, name] : modules) classes[path] = name;
+  std::vector<std::string> out;
+  out.reserve(modules.size());
+  for (const auto& [path, name] : modules) {
+    if (options.layers.has_value()) {
+      out.push_back(MapLayerPath(*options.layers, classes, path));
+      continue;
+    }
+    const std::string entry = MapCell(
+        absl::StrCat("Module.", path, ".", name, ".forward.0"), options.cells);
+    const std::string module(ModuleOfEntry(entry));
+    const size_t begin = module.find('.') + 1, end = module.rfind('.');
+    out.push_back(end > begin ? module.substr(begin, end - begin) : path);
+  }
+  return out;
+}
+
 std::vector<std::string> PutTogether(const std::string& target,
                                      const std::string& reference,
                                      const std::string& directory,
@@ -374,6 +409,9 @@ PYBIND11_MODULE(_analysis, module) {
   module.def("replicas", &Replicas, py::arg("dump"),
              py::arg("groups") = std::vector<std::vector<int64_t>>(),
              py::arg("gradients") = false, py::arg("force") = false);
+  module.def("module_names", &ModuleNames, py::arg("modules"),
+             py::arg("layers") = py::none(), py::arg("cells") = "",
+             py::arg("force") = false);
   module.def("overflow_check", &Overflow, py::arg("dump"),
              py::arg("force") = false);
   module.def("graph", &Graph, py::arg("path"), py::arg("target"),

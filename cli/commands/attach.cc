@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// run and doctor: a training job with the agent in it, and checks of the
-// environment. Python does both, so the program becomes that one and keeps its
+// run, isolate and doctor: a training job with the agent in it, one of its steps
+// on recorded inputs, and checks of the environment. Python does them, so the program becomes that one and keeps its
 // process, terminal and signals.
 #include <unistd.h>
 
@@ -21,7 +21,8 @@ absl::Status BecomePython(const std::string& verb,
   const char* const chosen = std::getenv("RANKPROBE_PYTHON");
   std::vector<std::string> words = {
       chosen == nullptr || *chosen == '\0' ? "python3" : chosen, "-m",
-      absl::StrCat("rankprobe.", verb)};
+      // rankprobe.isolate is a function.
+      absl::StrCat("rankprobe.", verb == "isolate" ? "isolating" : verb)};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   pointers.reserve(words.size() + 1);
@@ -50,6 +51,23 @@ void RegisterAttachCommand(CLI::App* app, ParsedCommand* command) {
       return absl::InvalidArgumentError(
           "run comes first; its options stand behind it: rankprobe run "
           "--collector HOST:PORT -- COMMAND");
+    };
+  });
+  CLI::App* const isolate = app->add_subcommand(
+      "isolate",
+      "judge each module of a program on the inputs of a reference, in one "
+      "step\n"
+      "Errors of several modules do not add up: each gets recorded inputs and "
+      "gradients, and\nits own outputs and gradients are compared. Options "
+      "before --: --reference DIR,\n--step N, --rank R, --tolerance, -lm FILE, "
+      "-cm FILE, --force, --json.\nrankprobe isolate --reference DIR -- "
+      "COMMAND");
+  isolate->prefix_command();
+  isolate->callback([command] {
+    command->run = [](const Globals&, int*) {
+      return absl::InvalidArgumentError(
+          "isolate comes first; its options stand behind it: rankprobe isolate "
+          "--reference DIR -- COMMAND");
     };
   });
   CLI::App* const doctor = app->add_subcommand(

@@ -98,6 +98,7 @@ ask align "$here/dumps/cnn_stat_mix/step0" "$here/dumps/cnn_stat_mix/step0" --ru
 export RANKPROBE_PYTHON=/bin/true
 ask acc_check -api_info "$here/dumps/cnn_stat_mix/step0/rank0/dump.json"
 ask run --run x -- true
+ask isolate --reference x -- true
 ask doctor
 ask config schema
 mkdir "$scratch/spool"

@@ -267,3 +267,50 @@ def test_acc_check_of_a_run(collector, tmp_path):
     done = acc_check("run:api")
     assert done.returncode == 2 and "several steps" in done.stderr and done.stderr.count("\n") == 1
     assert acc_check("run:none@0").returncode == 4
+
+
+def test_acc_check_says_whether_a_result_comes_again(tmp_path, monkeypatch, capsys):
+    torch = pytest.importorskip("torch")
+    from rankprobe import acc_check, acc_repeat
+
+    data = tmp_path / "dump_tensor_data"
+    data.mkdir(mode=0o755)
+    tmp_path.chmod(0o755)
+    torch.manual_seed(0)
+    x = torch.randn(4, 8)
+    flipped = torch.tanh(x)
+    flipped[1, 2] += 0.125
+    outputs = {"Torch.tanh.0": torch.tanh(x), "Torch.tanh.1": flipped, "Torch.sin.0": torch.cos(x), "Torch.exp.0": torch.exp(x),
+               "Torch.abs.0": torch.abs(x)}
+
+    def entry(name, value):
+        torch.save(value, data / f"{name}.pt")
+        (data / f"{name}.pt").chmod(0o644)
+        return {"type": "torch.Tensor", "dtype": str(value.dtype), "shape": list(value.shape), "requires_grad": False, "data_name": f"{name}.pt"}
+
+    calls = {f"{name}.forward": {"input_args": [entry(f"{name}.forward.input.0", x)], "input_kwargs": {},
+                                 "output": [entry(f"{name}.forward.output.0", value)]} for name, value in outputs.items()}
+    calls["Torch.cos.0.forward"] = {"input_args": [{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2], "Max": 1, "Min": 0}],
+                                    "output": calls["Torch.sin.0.forward"]["output"]}
+    info = tmp_path / "dump.json"
+    info.write_text(json.dumps({"task": "tensor", "data": calls}))
+    info.chmod(0o644)
+    drawn = iter(range(100))
+    # The code's own fault, and a device that gives another result each time.
+    monkeypatch.setattr(torch, "exp", lambda value: torch.Tensor.exp(value) + next(drawn) * 0.25)
+    monkeypatch.setattr(torch, "sin", lambda value: torch.Tensor.cos(value) if value.dtype == torch.float32 else torch.Tensor.sin(value))
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["acc_check", "-api_info", str(info), *words])
+        return acc_check.main(), capsys.readouterr()
+
+    code, said = run("--repeat", "3", "--json")
+    found = {one["call"]: one["verdict"] for one in json.loads(said.out)["calls"]}
+    assert code == 1 and found == {"Torch.tanh.0": "pass", "Torch.tanh.1": acc_repeat.ONCE, "Torch.sin.0": acc_repeat.ALWAYS,
+                                   "Torch.exp.0": acc_repeat.VARIES, "Torch.abs.0": "pass", "Torch.cos.0": "SKIP"}
+    code, said = run("--repeat", "3")
+    assert "once  Torch.tanh.1: 3 runs here agree and none gives the recorded result" in said.out
+    assert run("--repeat", "1")[0] == 2
+    info.write_text(json.dumps({"task": "statistics", "data": calls}))
+    code, said = run("--repeat", "3")
+    assert code == 2 and "needs the recorded inputs and outputs" in said.err

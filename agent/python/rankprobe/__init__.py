@@ -19,6 +19,27 @@ Tensors are NumPy arrays or torch CPU tensors of any PyTorch version: they are
 read by address, shape, strides and dtype.
 """
 
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
 from rankprobe._native import Session, __version__
 
-__all__ = ["Session", "__version__"]
+if TYPE_CHECKING:
+    from rankprobe.pytorch.isolation import Isolation
+
+
+def isolate(model: Any, reference: str | os.PathLike[str], **options: Any) -> Isolation:
+    """A context manager around one step of `model` (or a list of models) that judges each module on the inputs which
+    `reference`, a dump of task tensor, recorded for it; yields the report (docs/two-runs-differ.md).
+
+    options: step, rank (of a reference with several), tolerance (None: from dtype and length of sums), layer_mapping and
+    cell_mapping (as in rankprobe.analysis.compare), force. Bad input raises ValueError in one line.
+    """
+    from rankprobe.pytorch.isolation import Isolation
+
+    return Isolation(model, reference, **options)
+
+
+__all__ = ["Session", "__version__", "isolate"]

@@ -24,6 +24,10 @@ def replicas(dump: str, groups: Sequence[Sequence[int]] = ..., gradients: bool =
              force: bool = ...) -> dict[str, Any]:
     """The fields of rankprobe.v1.ReplicaReport by name."""
 
+def module_names(modules: Sequence[tuple[str, str]], layers: str | None = ..., cells: str | Sequence[tuple[str, str]] = ...,
+                 force: bool = ...) -> list[str]:
+    """The paths that modules (path, class) have in a reference. layers: a file of rules; cells: as in compare()."""
+
 def overflow_check(dump: str, force: bool = ...) -> dict[str, Any]:
     """The fields of rankprobe.v1.OverflowReport by name."""
 

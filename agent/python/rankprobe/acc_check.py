@@ -417,6 +417,7 @@ def run() -> int:
     parser.add_argument("--error_data_path", help="an existing directory for what -save_error_data saves")
     parser.add_argument("--force", action="store_true", help="read what the permission rule refuses, with a warning")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--repeat", type=int, metavar="K", help="run each K times and look for the recorded result (acc_repeat.py)")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if (args.compare is None) == (args.api_info_file is None):
@@ -434,6 +435,9 @@ def run() -> int:
     info = read_info(args.api_info_file, args.force)
     directory = os.path.dirname(os.path.abspath(args.api_info_file))
     data_dir = os.path.join(directory, "dump_tensor_data") if info.get("task") == "tensor" else None
+    if args.repeat is not None:
+        from rankprobe import acc_repeat  # which imports this file
+        return acc_repeat.run(info, data_dir, args.repeat, args.json, args.force)
     os.makedirs(args.out_path, exist_ok=True)
     done: set[str] = set()
     if args.result_csv_path:

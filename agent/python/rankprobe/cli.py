@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Console scripts: `rankprobe` and `rankprobed`, the programs of this package.
 
-`rankprobe run -- COMMAND` is rankprobe.run, `rankprobe doctor` rankprobe.doctor; all else is the native program.
+`rankprobe run -- COMMAND` is rankprobe.run, `rankprobe isolate` rankprobe.isolating, `rankprobe doctor` rankprobe.doctor; all else is the native program.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ def rankprobe() -> NoReturn:
         from rankprobe.run import main
 
         sys.exit(main(sys.argv[2:]))
+    if sys.argv[1:2] == ["isolate"]:
+        from rankprobe.isolating import main as isolate
+
+        sys.exit(isolate(sys.argv[2:]))
     if sys.argv[1:2] == ["doctor"]:
         from rankprobe.doctor import main as check
 

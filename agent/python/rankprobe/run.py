@@ -30,14 +30,20 @@ _EVERY = 50  # as common/config/monitor_section.cc
 _HOOK_DIRECTORY = pathlib.Path(__file__).resolve().parent / "attach"
 
 
-def environment(arguments: argparse.Namespace, base: dict[str, str]) -> dict[str, str]:
-    """The environment under which a child attaches itself."""
+def hooked_path(base: dict[str, str]) -> dict[str, str]:
+    """The environment of a child whose Python processes find our sitecustomize, and nothing of a run around this one."""
     out = dict(base)
     package = str(pathlib.Path(__file__).resolve().parent.parent)
     paths = [str(_HOOK_DIRECTORY), package] + [p for p in base.get("PYTHONPATH", "").split(os.pathsep) if p]
     out["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    for name in ("RANKPROBE_ATTACH", "RANKPROBE_AS_MSPROBE", "RANKPROBE_MONITOR"):  # of a run around this one
+    for name in ("RANKPROBE_ATTACH", "RANKPROBE_AS_MSPROBE", "RANKPROBE_ISOLATE", "RANKPROBE_MONITOR"):
         out.pop(name, None)
+    return out
+
+
+def environment(arguments: argparse.Namespace, base: dict[str, str]) -> dict[str, str]:
+    """The environment under which a child attaches itself."""
+    out = hooked_path(base)
     if arguments.monitor:  # a config of its own
         out.pop("RANKPROBE_CONFIG", None)
     if arguments.as_msprobe:
@@ -64,7 +70,7 @@ def check_config(path: str, where: str) -> None:
         print(f"rankprobe run: warning: {warning}", file=sys.stderr)
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line, as of every other command."""
         if message.endswith("expected one argument"):
@@ -79,7 +85,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = _Parser(prog="rankprobe run", description=__doc__,
+    parser = Parser(prog="rankprobe run", description=__doc__,
                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collector", help="host:port or unix:PATH; default RANKPROBE_COLLECTOR, else a private collector")
     parser.add_argument("--run", help="name of the run; default RANKPROBE_RUN, else torchrun's")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First thing in a process under `rankprobe run`: waits for PyTorch's import, MindSpore's, or vLLM's.
+"""First thing in a process under `rankprobe run` and `rankprobe isolate`: waits for PyTorch's import, MindSpore's, or vLLM's.
 
 Runs the sitecustomize that this one hides, then puts a finder in front that
 attaches once torch.optim, or what makes vLLM's workers, has been imported. A fault here is one line on
@@ -39,9 +39,14 @@ def _say(text: str) -> None:
 
 
 def _watch_optimizers(module: types.ModuleType) -> None:
+    settings = os.environ.get("RANKPROBE_ISOLATE")
+    if settings:
+        from rankprobe.pytorch import _isolate_hook
+
+        return _isolate_hook.install(module.Optimizer, settings)
     from rankprobe.pytorch import _attach_hook
 
-    _attach_hook.install(module.Optimizer)
+    return _attach_hook.install(module.Optimizer)
 
 
 def _watch_mindspore(module: types.ModuleType) -> None:
@@ -96,5 +101,5 @@ finally:
         import rankprobe_as_msprobe  # type: ignore[import-not-found]
 
         sys.meta_path.insert(0, rankprobe_as_msprobe.Finder())
-    if os.environ.get("RANKPROBE_ATTACH"):
+    if os.environ.get("RANKPROBE_ATTACH") or os.environ.get("RANKPROBE_ISOLATE"):
         sys.meta_path.insert(0, _Finder())
