@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -18,6 +19,9 @@ namespace {
 
 constexpr uint64_t kMaxSliceBytes = uint64_t{1} << 30;
 constexpr uint64_t kMaxKeptBytes = uint64_t{32} << 20;
+
+constexpr absl::string_view kMonitorPrefixes[] = {"Parameter.", "Update.",
+                                                  "Buffer.", "Training."};
 
 absl::string_view Parent(absl::string_view path) {
   while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
@@ -75,6 +79,7 @@ absl::Status DumpReader::Load(Options options) {
     RP_RETURN_IF_ERROR(
         InFile(absl::StrCat(directory_, "/construct.json"), LoadConstruct()));
   }
+  if (options.monitored && !debug_) RP_RETURN_IF_ERROR(LoadMonitored(options));
   if (options.notes) {
     RP_ASSIGN_OR_RETURN(notes_, TensorNotes::Read(file_system_, directory_));
   }
@@ -173,18 +178,47 @@ absl::Status DumpReader::IndexEntries(JsonStream* stream, DumpHead* head) {
   return absl::OkStatus();
 }
 
+absl::Status DumpReader::LoadMonitored(Options options) {
+  if (!file_system_->Exists(absl::StrCat(directory_, "/debug.json")))
+    return absl::OkStatus();
+  Options beside;
+  beside.debug = true;
+  beside.keep_text = options.keep_text;
+  RP_ASSIGN_OR_RETURN(beside_, Open(file_system_, directory_, beside));
+  for (size_t i = 0; i < beside_->size(); ++i) {
+    const absl::string_view name = beside_->name(i);
+    const bool is_monitored =
+        std::any_of(std::begin(kMonitorPrefixes), std::end(kMonitorPrefixes),
+                    [name](absl::string_view prefix) {
+                      return absl::StartsWith(name, prefix);
+                    });
+    if (is_monitored) monitored_.push_back(i);
+  }
+  return absl::OkStatus();
+}
+
 absl::string_view DumpReader::name(size_t index) const {
+  if (index >= entries_.size())
+    return beside_->name(monitored_[index - entries_.size()]);
   const Entry& entry = entries_[index];
   return absl::string_view(names_).substr(entry.name_begin, entry.name_length);
 }
 
 std::optional<size_t> DumpReader::Find(absl::string_view name) const {
   const auto it = by_name_.find(name);
-  if (it == by_name_.end()) return std::nullopt;
-  return it->second;
+  if (it != by_name_.end()) return it->second;
+  if (beside_ == nullptr) return std::nullopt;
+  const std::optional<size_t> beside = beside_->Find(name);
+  const auto place = std::lower_bound(monitored_.begin(), monitored_.end(),
+                                      beside.value_or(0));
+  if (!beside.has_value() || place == monitored_.end() || *place != *beside)
+    return std::nullopt;
+  return entries_.size() + static_cast<size_t>(place - monitored_.begin());
 }
 
 absl::Status DumpReader::Read(size_t index, JsonDocument* record) const {
+  if (index >= entries_.size())
+    return beside_->Read(monitored_[index - entries_.size()], record);
   const Entry& entry = entries_[index];
   const absl::Status status = ParseSlice(entry.begin, entry.end, record);
   if (status.ok()) return status;

@@ -44,6 +44,9 @@ class DumpReader {
     // the reader. For those who read every record.
     bool keep_text = false;
     bool notes = false;  // tensor_notes.json, where there is one
+    // Behind the entries of dump.json those that task monitor writes into the
+    // debug.json beside it: parameters, updates, buffers, loss.
+    bool monitored = false;
   };
   // `directory` holds the files. stack.json may be absent.
   static absl::StatusOr<std::unique_ptr<DumpReader>> Open(
@@ -65,7 +68,7 @@ class DumpReader {
   StatSet stats() const { return stats_; }
   bool debug() const { return debug_; }
 
-  size_t size() const { return entries_.size(); }
+  size_t size() const { return entries_.size() + monitored_.size(); }
   absl::string_view name(size_t index) const;
   std::optional<size_t> Find(absl::string_view name) const;
   absl::Status Read(size_t index, JsonDocument* record) const;
@@ -100,6 +103,7 @@ class DumpReader {
   absl::Status LoadStacks();
   absl::Status AddStack(absl::string_view key, const JsonValue& value);
   absl::Status LoadConstruct();
+  absl::Status LoadMonitored(Options options);
   absl::Status ResolveDataDir(const std::string& dump_data_dir);
   absl::Status InFile(const std::string& path,
                       const absl::Status& status) const;
@@ -132,6 +136,9 @@ class DumpReader {
   std::vector<ConstructEdge> construct_;
   int64_t micro_step_count_ = 0;
   TensorNotes notes_;
+  // The debug.json, and which of its entries are asked for.
+  std::unique_ptr<DumpReader> beside_;
+  std::vector<size_t> monitored_;
 };
 
 }  // namespace rankprobe

@@ -84,6 +84,36 @@ TEST_F(DumpReaderTest, IndexesAndReads) {
   EXPECT_EQ(PythonText(rows[0].stats[0]), "12345678901234567890123");
 }
 
+TEST_F(DumpReaderTest, WhatTaskMonitorWritesStandsBehindTheCalls) {
+  const std::string head =
+      R"("task": "statistics", "level": "L0", "dump_data_dir": null, "data": )";
+  dir_.Write("dump.json", "{" + head + R"({"Module.a.A.forward.0": {}}})");
+  dir_.Write("debug.json",
+             "{" + head +
+                 R"({"mine.0.debug": {}, "Parameter.w.0.debug": {"grad": 1},
+                     "Training.0.debug": {"lr": {"type": "int", "value": 2},
+                      "step_seconds": {"type": "int", "value": 3}}}})");
+  DumpReader::Options options;
+  auto reader = DumpReader::Open(file_system_.get(), dir_.path(), options);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ((*reader)->size(), 1u);
+  options.monitored = true;
+  reader = DumpReader::Open(file_system_.get(), dir_.path(), options);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  ASSERT_EQ((*reader)->size(), 3u);
+  EXPECT_EQ((*reader)->name(1), "Parameter.w.0.debug");
+  EXPECT_EQ((*reader)->Find("Training.0.debug"), 2u);
+  EXPECT_EQ((*reader)->Find("Module.a.A.forward.0"), 0u);
+  EXPECT_EQ((*reader)->Find("mine.0.debug"), std::nullopt);
+  JsonDocument record;
+  std::vector<DumpRow> rows;
+  ASSERT_TRUE((*reader)->Read(2, &record).ok());
+  ASSERT_TRUE(
+      ReadRows((*reader)->name(2), (*reader)->stats(), &record, &rows).ok());
+  ASSERT_EQ(rows.size(), 1u);  // not how long the step took
+  EXPECT_EQ(rows[0].name, "Training.0.debug.lr");
+}
+
 TEST_F(DumpReaderTest, TheHeadNamesExtraStatistics) {
   ASSERT_TRUE(Open(R"({"task":"statistics","data":{}})").ok());
   EXPECT_FALSE(reader_->stats().has_extra());

@@ -259,7 +259,15 @@ absl::Status ReadRowsInRecordOrder(absl::string_view entry, StatSet stats,
   const JsonValue& root = record->root();
   const std::string name(entry);
   if (LastSegment(entry) == "debug") {
-    return flattener.Add(root, name, RowState::kDebug, 0);
+    RP_RETURN_IF_ERROR(flattener.Add(root, name, RowState::kDebug, 0));
+    // Task monitor's: how long a step took differs each time.
+    rows->erase(std::remove_if(rows->begin(), rows->end(),
+                               [](const DumpRow& row) {
+                                 return absl::EndsWith(row.name,
+                                                       ".debug.step_seconds");
+                               }),
+                rows->end());
+    return absl::OkStatus();
   }
   if (IsParametersGradEntry(entry)) {
     return flattener.Add(root, name, RowState::kParametersGrad, 0);

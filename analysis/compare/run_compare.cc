@@ -16,6 +16,7 @@ absl::Status RunCompare(FileSystem* file_system, const DumpLayout& target,
   RP_ASSIGN_OR_RETURN(const auto pairs, PairDumps(target, reference, unpaired));
   DumpReader::Options open;
   open.debug = target.debug;
+  open.monitored = true;
   // Layers are paired by their place in the module tree.
   open.construct = options.layers.has_value();
   for (size_t i = 0; i < pairs.size(); ++i) {

@@ -148,6 +148,7 @@ class Finder {
     drift_ = forward_drift_ = 0;
     DumpReader::Options open;
     open.notes = true;
+    open.monitored = true;
     open.construct = match_.layers.has_value();
     if (open.construct) {
       RP_ASSIGN_OR_RETURN(outcome.target,
