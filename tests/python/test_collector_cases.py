@@ -165,7 +165,7 @@ def test_what_cannot_be_written(tmp_path: pathlib.Path, case: str) -> None:
     read_only = 'mount --bind "{0}" "{0}"; mount -o remount,bind,ro "{0}"'
     places = ("/mnt",) if case == "dump_path" else ("/tmp", "/var/tmp")
     commands = "\n".join([f'mount --bind "{tmp_path}/out" /mnt', *(read_only.format(place) for place in places), "cd /proc"])
-    done = train("/mnt/dump", *mounts_of_its_own(commands))
+    done = train("/mnt/dump", *mounts_of_its_own(commands), TMPDIR="/tmp")
     assert_one_line(done, "Read-only file system" if case == "dump_path" else "temporary directory")
     assert not list((tmp_path / "out").iterdir())
 
