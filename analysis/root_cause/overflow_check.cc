@@ -53,6 +53,12 @@ absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
                                                const std::string& path,
                                                const OverflowKinds& kinds) {
   RP_ASSIGN_OR_RETURN(const DumpLayout layout, FindDumps(file_system, path));
+  return CheckOverflow(file_system, layout, kinds);
+}
+
+absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
+                                               const DumpLayout& layout,
+                                               const OverflowKinds& kinds) {
   if (layout.kind == DumpLayout::Kind::kSteps && layout.Steps().size() > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat(layout.path, ": has several steps; name one, such as ",

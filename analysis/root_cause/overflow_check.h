@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "analysis/root_cause/overflow_states.h"
 #include "common/io/file_system.h"
+#include "dump_format/dump_layout.h"
 
 namespace rankprobe::analysis {
 
@@ -45,6 +46,10 @@ struct OverflowFindings {
 absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
                                                const std::string& path,
                                                const OverflowKinds& kinds = {});
+// Of these ranks of one step.
+absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
+                                               const DumpLayout& layout,
+                                               const OverflowKinds& kinds);
 
 // The text of msprobe's anomaly_analyze_{time}.json: {"rank_0": [..], ..}.
 std::string AnomalyJson(const std::vector<OverflowOrigin>& origins);

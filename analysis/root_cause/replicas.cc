@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "analysis/calls/call_place.h"
 #include "analysis/calls/comm_links.h"
 #include "analysis/compare/stat_diff.h"
 #include "analysis/layout/layout_plan.h"
@@ -87,8 +88,7 @@ class Checker {
   Checker(FileSystem* file_system, const ReplicaOptions& options)
       : file_system_(file_system), options_(options) {}
 
-  absl::StatusOr<ReplicaReport> Run(const std::string& path) {
-    RP_ASSIGN_OR_RETURN(DumpLayout layout, FindDumps(file_system_, path));
+  absl::StatusOr<ReplicaReport> Run(DumpLayout layout) {
     // A process beside the ranks holds nobody's replica.
     std::erase_if(layout.places,
                   [](const DumpPlace& place) { return place.process; });
@@ -111,7 +111,7 @@ class Checker {
 
  private:
   absl::Status CheckStep(absl::Span<const DumpPlace> places) {
-    step_ = places[0].step;
+    step_ = StepOf(places[0]);
     std::vector<int64_t> world;
     for (const DumpPlace& place : places) world.push_back(place.rank);
     CommLinks links(world);
@@ -318,7 +318,14 @@ const char* ReplicaKindName(ReplicaDifference::Kind kind) {
 absl::StatusOr<ReplicaReport> CheckReplicas(FileSystem* file_system,
                                             const std::string& dump,
                                             const ReplicaOptions& options) {
-  return Checker(file_system, options).Run(dump);
+  RP_ASSIGN_OR_RETURN(DumpLayout layout, FindDumps(file_system, dump));
+  return CheckReplicas(file_system, std::move(layout), options);
+}
+
+absl::StatusOr<ReplicaReport> CheckReplicas(FileSystem* file_system,
+                                            DumpLayout layout,
+                                            const ReplicaOptions& options) {
+  return Checker(file_system, options).Run(std::move(layout));
 }
 
 }  // namespace rankprobe::analysis

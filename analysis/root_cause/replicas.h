@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/io/file_system.h"
+#include "dump_format/dump_layout.h"
 
 namespace rankprobe::analysis {
 
@@ -47,6 +48,10 @@ struct ReplicaReport {
 
 absl::StatusOr<ReplicaReport> CheckReplicas(FileSystem* file_system,
                                             const std::string& dump,
+                                            const ReplicaOptions& options);
+// Of these ranks.
+absl::StatusOr<ReplicaReport> CheckReplicas(FileSystem* file_system,
+                                            DumpLayout layout,
                                             const ReplicaOptions& options);
 
 }  // namespace rankprobe::analysis

@@ -52,8 +52,11 @@ void PrintDiagnosis(const v1::DiagnoseReport& report, int limit) {
   for (const std::string& text : report.healthy())
     Print(stdout, "Sound: %s\n", text);
   for (const auto& unjudged : report.unjudged()) {
-    Print(stdout, "Not judged: %s\n  to record it: %s\n", unjudged.what(),
-          unjudged.record());
+    Print(stdout, "Not judged: %s\n", unjudged.what());
+    if (!unjudged.record().empty())
+      Print(stdout, "  to record it: %s\n", unjudged.record());
+    if (!unjudged.judge().empty())
+      Print(stdout, "  to judge it: %s\n", unjudged.judge());
   }
 }
 

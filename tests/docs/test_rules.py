@@ -16,5 +16,5 @@ def test_each_rule_is_described_and_has_its_place_among_the_findings():
     assert len(rules) > 15
     first_cells = [line.split("|")[1] for line in (ROOT / "docs" / "rules.md").read_text().splitlines() if line.startswith("| ")]
     described = {word for cell in first_cells for word in re.findall(r"[a-z]+(?:-[a-z]+)+", cell)}
-    ordered = set(re.findall(r'"rule: ([a-z-]+)"', (ROOT / "cli" / "commands" / "diagnose.cc").read_text()))
+    ordered = set(re.findall(r'"rule: ([a-z-]+)"', (ROOT / "cli" / "output" / "diagnosis_report.cc").read_text()))
     assert rules - described == set() and rules - ordered == set()

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/client/dump_diagnosis.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "analysis/calls/call_place.h"
+#include "analysis/root_cause/overflow_check.h"
+#include "analysis/root_cause/replicas.h"
+#include "cli/flags/ranges.h"
+#include "common/base/status_macros.h"
+#include "dump_format/json_value.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr uint64_t kMostManifestBytes = uint64_t{256} << 20;
+
+// "step3/rank0", by what a manifest says of its files and steps.
+std::set<std::string> PlacesOf(const JsonValue& manifest) {
+  std::set<std::string> places;
+  if (const JsonValue* const files = manifest.Find("files"); files != nullptr) {
+    for (const JsonValue& file : files->items()) {
+      const JsonValue* const path = file.Find("path");
+      if (path == nullptr || !path->is_string()) continue;
+      const std::vector<absl::string_view> parts =
+          absl::StrSplit(path->text, '/');
+      if (parts.size() > 2)
+        places.insert(absl::StrCat(parts[0], "/", parts[1]));
+    }
+  }
+  return places;
+}
+
+std::string RunOf(const JsonValue& manifest) {
+  const JsonValue* const run = manifest.Find("run");
+  return run != nullptr && run->is_string() ? std::string(run->text) : "";
+}
+
+// The run of each place that an earlier run left in `path`; of a dump_path
+// without a manifest none.
+absl::StatusOr<std::map<std::string, std::string>> ReadEarlierPlaces(
+    FileSystem* file_system, const std::string& directory) {
+  std::map<std::string, std::string> earlier;
+  const std::string path = directory + "/manifest.json";
+  if (!file_system->Exists(path)) return earlier;
+  RP_ASSIGN_OR_RETURN(const uint64_t size, file_system->FileSize(path));
+  if (size > kMostManifestBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": has ", size,
+                     " bytes, more than is read; name one step of the "
+                     "directory"));
+  }
+  RP_ASSIGN_OR_RETURN(const auto file, file_system->OpenForRead(path));
+  std::string text(size, '\0');
+  RP_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(text)));
+  JsonDocument document;
+  if (!document.Parse(std::move(text)).ok())
+    return absl::InvalidArgumentError(path + ": is no JSON");
+  const JsonValue* const runs = document.root().Find("earlier_runs");
+  if (runs == nullptr) return earlier;
+  const std::set<std::string> newest = PlacesOf(document.root());
+  for (const JsonValue& run : runs->items()) {
+    // What has a directory of its own made way for a later run.
+    if (run.Find("directory") != nullptr) continue;
+    for (const std::string& place : PlacesOf(run)) {
+      if (!newest.contains(place)) earlier.emplace(place, RunOf(run));
+    }
+  }
+  return earlier;
+}
+
+class DumpDiagnosis {
+ public:
+  DumpDiagnosis(FileSystem* file_system, const std::string& given,
+                DiagnosisReport* report)
+      : file_system_(file_system), given_(given), report_(report) {}
+
+  absl::Status Run(const std::string& path) {
+    RP_ASSIGN_OR_RETURN(DumpLayout layout, FindDumps(file_system_, path));
+    if (layout.kind == DumpLayout::Kind::kSteps)
+      RP_RETURN_IF_ERROR(LeaveOutEarlierRuns(&layout));
+    if (layout.places.empty()) return absl::OkStatus();
+    std::map<int64_t, DumpLayout> steps;
+    for (const DumpPlace& place : layout.places) {
+      DumpLayout& step = steps[analysis::StepOf(place)];
+      step.kind = layout.kind == DumpLayout::Kind::kSteps
+                      ? DumpLayout::Kind::kRanks
+                      : layout.kind;
+      step.debug = layout.debug;
+      step.path = layout.kind == DumpLayout::Kind::kSteps
+                      ? absl::StrCat(layout.path, "/step", place.step)
+                      : layout.path;
+      step.places.push_back(place);
+    }
+    RP_RETURN_IF_ERROR(LookAtOverflows(steps));
+    return LookAtReplicas(steps);
+  }
+
+ private:
+  absl::Status LeaveOutEarlierRuns(DumpLayout* layout) {
+    RP_ASSIGN_OR_RETURN(const auto earlier,
+                        ReadEarlierPlaces(file_system_, layout->path));
+    std::map<std::string, std::vector<int64_t>> steps_of_run;
+    std::erase_if(layout->places, [&](const DumpPlace& place) {
+      const auto it =
+          earlier.find(place.directory.substr(layout->path.size() + 1));
+      if (it == earlier.end()) return false;
+      std::vector<int64_t>& steps = steps_of_run[it->second];
+      if (steps.empty() || steps.back() != place.step)
+        steps.push_back(place.step);
+      return true;
+    });
+    for (const auto& [run, steps] : steps_of_run) {
+      report_->UnjudgedYet(
+          absl::StrCat("steps ", RangesText(steps), " of the earlier run ", run,
+                       ", which are in the same directory"),
+          absl::StrCat("rankprobe diagnose ", layout->path, "/step",
+                       steps.front(),
+                       steps.size() > 1 ? " (each step by itself)" : ""));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status LookAtOverflows(const std::map<int64_t, DumpLayout>& steps) {
+    const int before = report_->findings();
+    for (const auto& [step, ranks] : steps) {
+      RP_RETURN_IF_ERROR(DiagnoseOverflow(file_system_, ranks, step, report_));
+      if (report_->findings() > before) return absl::OkStatus();
+    }
+    report_->Healthy(absl::StrCat(
+        "no call of ", steps.size(), steps.size() == 1 ? " step" : " steps",
+        " makes a NaN or an infinity that later calls receive"));
+    return absl::OkStatus();
+  }
+
+  absl::Status LookAtReplicas(const std::map<int64_t, DumpLayout>& steps) {
+    analysis::ReplicaReport sum;
+    bool any = false;
+    for (const auto& [step, ranks] : steps) {
+      // A process beside the ranks holds nobody's replica.
+      if (std::count_if(ranks.places.begin(), ranks.places.end(),
+                        [](const DumpPlace& place) { return !place.process; }) <
+          2)
+        continue;
+      any = true;
+      RP_ASSIGN_OR_RETURN(const analysis::ReplicaReport replicas,
+                          analysis::CheckReplicas(file_system_, ranks, {}));
+      sum.rows_compared += replicas.rows_compared;
+      sum.transfers_compared += replicas.transfers_compared;
+      sum.collectives_compared += replicas.collectives_compared;
+      sum.rows_of_shards += replicas.rows_of_shards;
+      if (replicas.differences.empty()) continue;
+      AddDifference(replicas);
+      sum.differences = replicas.differences;
+      break;
+    }
+    if (sum.rows_of_shards > 0) {
+      report_->UnjudgedYet(
+          absl::StrCat(sum.rows_of_shards,
+                       " parameters that are shards by their numbers"),
+          absl::StrCat("rankprobe replicas ", given_,
+                       " --groups 0,1 (if ranks 0 and 1 hold the same)"));
+    }
+    if (any && sum.differences.empty()) {
+      report_->Healthy(absl::StrCat(
+          sum.rows_compared, " parameters are the same on the ranks, ",
+          sum.transfers_compared, " transfers and ", sum.collectives_compared,
+          " collectives agree"));
+    }
+    return absl::OkStatus();
+  }
+
+  void AddDifference(const analysis::ReplicaReport& replicas) {
+    const analysis::ReplicaDifference& d = replicas.differences.front();
+    DiagnosisReport::Finding* const finding = report_->Add(
+        "replicas", d.step, -1, d.row,
+        absl::StrCat(analysis::ReplicaKindName(d.kind),
+                     " that should be the same on these ranks is not (",
+                     replicas.differences.size(), " in this step)"),
+        true);
+    for (const auto& [ranks, content] : d.values) {
+      finding->add_numbers(
+          absl::StrCat("rank ", absl::StrJoin(ranks, ","), ": ", content));
+    }
+  }
+
+  FileSystem* const file_system_;
+  const std::string& given_;
+  DiagnosisReport* const report_;
+};
+
+}  // namespace
+
+absl::Status DiagnoseDump(FileSystem* file_system, const std::string& path,
+                          const std::string& given, DiagnosisReport* report) {
+  return DumpDiagnosis(file_system, given, report).Run(path);
+}
+
+absl::Status DiagnoseOverflow(FileSystem* file_system, const DumpLayout& ranks,
+                              int64_t step, DiagnosisReport* report) {
+  RP_ASSIGN_OR_RETURN(const analysis::OverflowFindings findings,
+                      analysis::CheckOverflow(file_system, ranks, {}));
+  for (const analysis::OverflowOrigin& origin : findings.found) {
+    DiagnosisReport::Finding* const finding = report->Add(
+        "overflow_check", step, origin.rank, origin.call,
+        origin.made.empty()
+            ? "was given a NaN or an infinity that no recorded call made"
+            : absl::StrCat("makes ", origin.made),
+        true);
+    finding->set_module(origin.module);
+    finding->set_code_line(origin.code_line);
+    for (const std::string& text : origin.inputs)
+      finding->add_numbers(absl::StrCat("in  ", text));
+    for (const std::string& text : origin.outputs)
+      finding->add_numbers(absl::StrCat("out ", text));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rankprobe

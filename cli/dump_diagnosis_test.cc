@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `diagnose` says of a dump, and of whose steps.
+#include "cli/client/dump_diagnosis.h"
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "analysis/testing/dump_text.h"
+#include "cli/flags/ranges.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using rankprobe::testing::Call;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+std::string FileOf(int64_t step) {
+  return absl::StrCat(R"({"path":"step)", step, R"(/rank0/dump.json"})");
+}
+
+class DumpDiagnosisTest : public ::testing::Test {
+ protected:
+  void Sound(int64_t step, int64_t rank = 0) const {
+    dir_.Write(absl::StrCat("d/step", step, "/rank", rank),
+               {Call("Torch.exp.0.forward", "1", "2")});
+  }
+  void Nan(int64_t step) const {
+    dir_.Write(absl::StrCat("d/step", step, "/rank0"),
+               {Call("Torch.log.0.forward", "-1", "NaN")});
+  }
+  // A weight of 1,024 elements.
+  void Weight(int64_t step, int64_t rank, const std::string& norm) const {
+    dir_.Write(
+        absl::StrCat("d/step", step, "/rank", rank),
+        {absl::StrCat(
+            R"("Module.m.M.forward.0":{"input_args":[],"input_kwargs":{},)",
+            R"("output":[],"parameters":{"w":{"type":"torch.Tensor",)",
+            R"("dtype":"torch.float32","shape":[32,32],"Max":)", norm,
+            R"(,"Min":-)", norm, R"(,"Mean":0.1,"Norm":)", norm,
+            R"(,"requires_grad":false}}})")});
+  }
+  v1::DiagnoseReport Diagnose(const std::string& name) const {
+    DiagnosisReport report;
+    const std::string path = absl::StrCat(dir_.path(), "/", name);
+    const absl::Status status = DiagnoseDump(files_.get(), path, path, &report);
+    EXPECT_TRUE(status.ok()) << status;
+    return report.Take();
+  }
+  const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  rankprobe::testing::DumpDir dir_;
+};
+
+TEST_F(DumpDiagnosisTest, EachStepIsLookedAtUntilTheFirstFinding) {
+  for (int64_t step = 0; step < 80; ++step) Sound(step);
+  v1::DiagnoseReport report = Diagnose("d");
+  EXPECT_THAT(report.findings(), IsEmpty());
+  ASSERT_THAT(report.healthy(), SizeIs(1));
+  EXPECT_THAT(report.healthy(0), HasSubstr("no call of 80 steps"));
+  Nan(40);
+  Nan(41);
+  report = Diagnose("d");
+  ASSERT_THAT(report.findings(), SizeIs(1));
+  EXPECT_EQ(report.findings(0).step(), 40);
+  EXPECT_EQ(report.findings(0).name(), "Torch.log.0.forward");
+  EXPECT_THAT(report.unjudged(), IsEmpty());
+}
+
+TEST_F(DumpDiagnosisTest, StepsOfAnEarlierRunAreLeftOutAndNamed) {
+  Sound(0);
+  Sound(1);
+  for (const int64_t step : {2, 3, 5}) Nan(step);
+  dir_.WriteFile(
+      "d/manifest.json",
+      absl::StrCat(R"({"run":"new","files":[)", FileOf(0), ",", FileOf(1),
+                   R"(],"earlier_runs":[{"run":"old","files":[)", FileOf(1),
+                   ",", FileOf(2), ",", FileOf(3), ",", FileOf(5),
+                   R"(]},{"run":"moved","directory":"earlier/moved","files":[)",
+                   FileOf(0), "]}]}"));
+  v1::DiagnoseReport report = Diagnose("d");
+  EXPECT_THAT(report.findings(), IsEmpty());
+  ASSERT_THAT(report.unjudged(), SizeIs(1));
+  EXPECT_THAT(report.unjudged(0).what(),
+              HasSubstr("steps 2-3,5 of the earlier run old"));
+  EXPECT_THAT(report.unjudged(0).judge(), HasSubstr("/d/step2 (each step"));
+  EXPECT_EQ(report.unjudged(0).record(), "");
+  // By its name it is judged.
+  report = Diagnose("d/step2");
+  ASSERT_THAT(report.findings(), SizeIs(1));
+  EXPECT_EQ(report.findings(0).step(), 2);
+}
+
+TEST_F(DumpDiagnosisTest, RanksOfAnEarlierRunAreNoReplicas) {
+  Weight(0, 0, "8.1");
+  Weight(0, 1, "8.10001");
+  EXPECT_THAT(Diagnose("d").findings(), SizeIs(1));
+  dir_.WriteFile("d/manifest.json",
+                 absl::StrCat(R"({"run":"new","files":[)", FileOf(0),
+                              R"(],"earlier_runs":[{"run":"old","files":[)",
+                              R"({"path":"step0/rank1/dump.json"}]}]})"));
+  EXPECT_THAT(Diagnose("d").findings(), IsEmpty());
+}
+
+TEST_F(DumpDiagnosisTest, AManifestThatCannotBeReadIsSaid) {
+  Sound(0);
+  dir_.WriteFile("d/manifest.json", "{");
+  DiagnosisReport report;
+  const absl::Status status =
+      DiagnoseDump(files_.get(), dir_.path() + "/d", "d", &report);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("/d/manifest.json: is no JSON"));
+}
+
+TEST_F(DumpDiagnosisTest, ANamedStepHasItsNumber) {
+  Weight(11, 0, "8.1");
+  Weight(11, 1, "8.10001");
+  const v1::DiagnoseReport report = Diagnose("d/step11");
+  ASSERT_THAT(report.findings(), SizeIs(1));
+  EXPECT_EQ(report.findings(0).by(), "replicas");
+  EXPECT_EQ(report.findings(0).step(), 11);
+}
+
+TEST(RangesTest, WritesListsAndRanges) {
+  EXPECT_EQ(RangesText({0, 4, 5, 6, 8}), "0,4-6,8");
+  EXPECT_EQ(RangesText({}), "");
+}
+
+}  // namespace
+}  // namespace rankprobe

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/output/diagnosis_report.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "analysis/calls/call_place.h"
+
+namespace rankprobe {
+namespace {
+
+// The smaller, the nearer to a cause at one step.
+int WeightOf(const DiagnosisReport::Finding& finding) {
+  constexpr absl::string_view kOrder[] = {"first-divergence",
+                                          "scan: changed",
+                                          "rule: weight-after-forward",
+                                          "rule: message-changed",
+                                          "rule: all-reduce-wrong",
+                                          "rule: label-shift",
+                                          "rule: tokens-weigh-unequally",
+                                          "rule: micro-batches-lost",
+                                          "rule: gradients-not-zeroed",
+                                          "rule: gradient-rounded",
+                                          "rule: clip-uneven",
+                                          "rule: clip-norm",
+                                          "rule: replicas-never-alike",
+                                          "rule: tied-weights-part",
+                                          "rule: gradients-not-reduced",
+                                          "rule: gradient-not-mean",
+                                          "rule: buffer-parts",
+                                          "scan: ranks part",
+                                          "scan: not alike",
+                                          "replicas",
+                                          "rule: reduced-gradient-parts",
+                                          "rule: update-zero",
+                                          "scan: no more there",
+                                          "overflow_check",
+                                          "scan: non-finite",
+                                          "scan: vanished",
+                                          "rule: gradient-multiple",
+                                          "rule: worse-than-guessing",
+                                          "scan: rank moves",
+                                          "scan: move"};
+  int weight = 0;
+  for (const absl::string_view by : kOrder) {
+    if (finding.by() == by) return weight;
+    ++weight;
+  }
+  return weight;
+}
+
+// "Module.fc.Linear.forward.0" of the name of a value in it.
+std::string CallOf(absl::string_view name) {
+  for (const absl::string_view part :
+       {".input", ".output", ".parameters", ".parameters_grad"}) {
+    const size_t at = name.rfind(part);
+    if (at != absl::string_view::npos && at > 0)
+      return std::string(name.substr(0, at));
+  }
+  return std::string(name);
+}
+
+}  // namespace
+
+DiagnosisReport::Finding* DiagnosisReport::Add(std::string by, int64_t step,
+                                               int64_t rank, std::string name,
+                                               std::string what, bool exact) {
+  Finding* const finding = report_.add_findings();
+  finding->set_by(std::move(by));
+  finding->set_step(step);
+  if (rank >= 0) finding->set_rank(rank);
+  finding->set_module(analysis::ModuleText(CallOf(name)));
+  finding->set_name(std::move(name));
+  finding->set_what(std::move(what));
+  finding->set_sure(exact ? "exact" : "likely");
+  return finding;
+}
+
+void DiagnosisReport::Healthy(std::string what) {
+  report_.add_healthy(std::move(what));
+}
+
+void DiagnosisReport::Unjudged(std::string what, std::string record) {
+  v1::DiagnoseReport::Unjudged* const unjudged = report_.add_unjudged();
+  unjudged->set_what(std::move(what));
+  unjudged->set_record(std::move(record));
+}
+
+void DiagnosisReport::UnjudgedYet(std::string what, std::string command) {
+  v1::DiagnoseReport::Unjudged* const unjudged = report_.add_unjudged();
+  unjudged->set_what(std::move(what));
+  unjudged->set_judge(std::move(command));
+}
+
+v1::DiagnoseReport DiagnosisReport::Take() {
+  std::stable_sort(
+      report_.mutable_findings()->begin(), report_.mutable_findings()->end(),
+      [](const Finding& a, const Finding& b) {
+        const auto key = [](const Finding& f) {
+          return std::make_tuple(f.sure() != "exact", f.step(), WeightOf(f));
+        };
+        return key(a) < key(b);
+      });
+  return std::move(report_);
+}
+
+}  // namespace rankprobe
