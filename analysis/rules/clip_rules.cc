@@ -59,6 +59,7 @@ class ClipUneven : public RankRule {
     return "gradients that are reduced between backward and optimizer; a "
            "clipping that does nothing in that step";
   }
+  size_t LeastSteps() const override { return 2; }
   bool CanJudge(const RankInput& input) const override {
     return std::any_of(
         input.ranks.begin(), input.ranks.end(), [](const RankSeries& rank) {
@@ -118,6 +119,7 @@ class ClipNorm : public RankRule {
            "the same in each step; no clipping, which makes no norm the same";
   }
   bool IsOfRanks() const override { return true; }
+  size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
     return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
   }

@@ -69,6 +69,7 @@ class AllReduceWrong : public RankRule {
            "other steps either";
   }
   bool IsOfRanks() const override { return true; }
+  size_t LeastSteps() const override { return 2; }
   bool CanJudge(const RankInput& input) const override {
     return input.ranks.size() > 1 && !NamesOf(input).empty();
   }

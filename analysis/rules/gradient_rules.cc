@@ -41,6 +41,7 @@ class MicroBatchesLost : public RankRule {
            "accumulation in a tensor of the program's, which is their sum; of "
            "two it is only worth a look, for some optimizers want the second";
   }
+  size_t LeastSteps() const override { return kLeastSteps; }
   bool CanJudge(const RankInput& input) const override {
     return CanSeeGradients(input);
   }
@@ -124,6 +125,7 @@ class GradientRounded : public RankRule {
            "micro batch it is only worth a look, for reductions are compressed "
            "on purpose";
   }
+  size_t LeastSteps() const override { return 1; }
   bool CanJudge(const RankInput& input) const override {
     return CanSeeGradients(input);
   }
@@ -180,6 +182,8 @@ class GradientsNotZeroed : public RankRule {
   absl::string_view twin() const override {
     return "one batch in every step, whose gradients are alike and do not grow";
   }
+  size_t LeastSteps() const override { return kLeast; }
+  bool NeedsEachStep() const override { return true; }
   bool CanJudge(const RankInput& input) const override {
     return CanSeeGradients(input);
   }
@@ -249,6 +253,7 @@ class GradientNotMean : public RankRule {
            "was off by in the steps before is allowed ten times";
   }
   bool IsOfRanks() const override { return true; }
+  size_t LeastSteps() const override { return kLeast + 1; }
   bool CanJudge(const RankInput& input) const override {
     return input.ranks.size() > 1 && CanSeeGradients(input);
   }

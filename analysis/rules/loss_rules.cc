@@ -75,6 +75,7 @@ class TokensWeighUnequally : public RankRule {
     return "losses divided by the number of all targets of the step; batches "
            "with as many targets each; two losses of one batch";
   }
+  size_t LeastSteps() const override { return 2; }
   bool CanJudge(const RankInput& input) const override {
     return Knows(input, "token_weight");
   }
@@ -149,6 +150,7 @@ class GradientMultiple : public RankRule {
   absl::string_view twin() const override {
     return "losses that are sums on purpose: worth a look, no fault";
   }
+  size_t LeastSteps() const override { return 3; }
   bool CanJudge(const RankInput& input) const override {
     return Knows(input, "token_weight") &&
            !ParametersOf(input.ranks[0]).empty();
@@ -260,6 +262,7 @@ class LabelShift : public RankRule {
     return "targets that are the next tokens; targets that are no tokens of "
            "the input";
   }
+  size_t LeastSteps() const override { return 1; }
   bool CanJudge(const RankInput& input) const override {
     return Knows(input, "target_is_input");
   }
@@ -304,6 +307,7 @@ class WorseThanGuessing : public RankRule {
     return "large logits of an untrained model, which pass within some steps: "
            "worth a look, no fault";
   }
+  size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
     return Knows(input, "guessing_loss");
   }
@@ -347,6 +351,83 @@ class WorseThanGuessing : public RankRule {
   static constexpr size_t kMany = 100;
 };
 
+// A parameter group that stops to learn while the others go on.
+class LearningRateZero : public RankRule {
+ public:
+  absl::string_view name() const override { return "learning-rate-zero"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override { return kCostOfLossRules; }
+  absl::string_view twin() const override {
+    return "a schedule that ends at 0 for all groups; a group that is frozen "
+           "from the first step on, or for a time: worth a look, no fault";
+  }
+  size_t LeastSteps() const override { return kLeast + 1; }
+  bool CanJudge(const RankInput& input) const override {
+    return Knows(input, "lr");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    std::optional<RankFinding> found;
+    for (const RankSeries& rank : input.ranks) {
+      for (size_t group = 0; Of(rank, group) != nullptr; ++group) {
+        std::optional<RankFinding> one = LookAt(input, rank, group);
+        // All ranks have the same schedule.
+        if (one.has_value() && found.has_value() && one->name == found->name)
+          continue;
+        KeepEarliest(std::move(one), &found);
+      }
+    }
+    if (!found.has_value()) return {};
+    return {*found};
+  }
+
+ private:
+  // Steps in which it is 0 and another is not.
+  static constexpr size_t kLeast = 3;
+
+  static const std::vector<RankCell>* Of(const RankSeries& rank, size_t group) {
+    return rank.Find(absl::StrCat("Training.0.debug.lr.", group));
+  }
+  static std::optional<RankFinding> LookAt(const RankInput& input,
+                                           const RankSeries& rank,
+                                           size_t group) {
+    const std::vector<RankCell>& own = *Of(rank, group);
+    // The step from which on it is 0, and what it was before.
+    std::optional<size_t> first;
+    double before = 0;
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (!IsFinite(own[i])) continue;
+      if (own[i].norm != 0) {
+        before = own[i].norm;
+        first.reset();
+      } else if (!first.has_value()) {
+        first = i;
+      }
+    }
+    if (!first.has_value() || before == 0) return std::nullopt;
+    size_t steps = 0;
+    std::string others;
+    for (size_t i = *first; i < own.size(); ++i) {
+      for (size_t other = 0; Of(rank, other) != nullptr; ++other) {
+        const RankCell& cell = (*Of(rank, other))[i];
+        if (!IsFinite(own[i]) || !IsFinite(cell) || cell.norm == 0) continue;
+        if (steps++ == 0)
+          others = absl::StrCat("group ", other, ": ", cell.norm);
+        break;
+      }
+    }
+    if (steps < kLeast) return std::nullopt;
+    RankFinding finding;
+    finding.step = input.steps[*first];
+    finding.name = absl::StrCat("Training.0.debug.lr.", group);
+    finding.exact = false;
+    finding.what = absl::StrCat("the learning rate of parameter group ", group,
+                                " is 0 from here on, and was ", before,
+                                ", while the optimizer goes on with others (",
+                                others, ")");
+    return finding;
+  }
+};
+
 }  // namespace
 
 void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules) {
@@ -354,6 +435,7 @@ void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<TokensWeighUnequally>());
   rules->push_back(std::make_unique<GradientMultiple>());
   rules->push_back(std::make_unique<WorseThanGuessing>());
+  rules->push_back(std::make_unique<LearningRateZero>());
 }
 
 }  // namespace rankprobe::analysis

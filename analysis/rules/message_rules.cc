@@ -114,6 +114,7 @@ class MessageChanged : public RankRule {
            "ranks that are not recorded";
   }
   bool IsOfRanks() const override { return true; }
+  size_t LeastSteps() const override { return kLeastFits + 1; }
   bool CanJudge(const RankInput& input) const override {
     return input.ranks.size() > 1 && !ResultsOf(input).empty();
   }

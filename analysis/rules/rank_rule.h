@@ -52,6 +52,9 @@ struct RankFinding {
   // True: numbers that must agree and do not. False: only unusual.
   bool exact = true;
   size_t others = 0;
+  // How far apart what must be equal is, relative; of values of one rule the
+  // largest of a step is named.
+  double deviation = 0;
 };
 
 class RankRule {
@@ -68,6 +71,10 @@ class RankRule {
   // Sound programs that look alike and must not be found.
   virtual absl::string_view twin() const = 0;
   virtual bool IsOfRanks() const { return false; }
+  // So many recorded steps it needs to find anything; and whether they must
+  // follow each other.
+  virtual size_t LeastSteps() const = 0;
+  virtual bool NeedsEachStep() const { return false; }
   // Whether what it needs was recorded.
   virtual bool CanJudge(const RankInput& input) const = 0;
   virtual std::vector<RankFinding> Look(const RankInput& input) const = 0;
@@ -98,11 +105,13 @@ std::vector<std::string> ParametersOf(const RankSeries& rank);
 // step that has them: replicas of each other. Each rank is in one.
 std::vector<std::vector<size_t>> ReplicasOf(const RankInput& input);
 
-// Keeps the earliest of the findings of several values in `found`, and counts the
-// others there.
+// Keeps the earliest of the findings of several values in `found`, of one step
+// that with the largest deviation, and counts the others there.
 void KeepEarliest(std::optional<RankFinding> one,
                   std::optional<RankFinding>* found);
 
+// The largest difference of a statistic, relative to the norm.
+double DeviationOf(const RankCell& a, const RankCell& b);
 // Whether the four statistics are the same number each.
 bool AreEqual(const RankCell& a, const RankCell& b);
 bool IsFinite(const RankCell& cell);

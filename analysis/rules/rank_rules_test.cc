@@ -270,6 +270,19 @@ TEST_F(FourRanksTest, ABufferAndAGradientThatPart) {
   EXPECT_EQ(found[0].rank, 3);
 }
 
+// The others differ by what the first one did to the weights before them.
+TEST_F(FourRanksTest, TheLargestOfTheDeviationsOfAStepIsNamed) {
+  for (size_t layer = 0; layer < kLayers; ++layer)
+    At(3, OfParameter(Weight(layer), "grad"), 9).norm *= 1 + 1e-10;
+  At(3, OfParameter(Weight(2), "grad"), 9).norm *= 1.006;
+  const auto found = Find("reduced-gradient-parts");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].name, "Parameter.l2.weight.0.debug.grad");
+  EXPECT_EQ(found[0].rank, 3);
+  EXPECT_EQ(found[0].others, kLayers - 1);
+  EXPECT_THAT(found[0].what, HasSubstr(" on rank 3"));
+}
+
 TEST_F(RankRulesTest, GradientsThatAreNotReduced) {
   const auto part = [&] {
     for (size_t layer = 0; layer < kLayers; ++layer) {
@@ -414,6 +427,34 @@ TEST_F(OneRankTest, LabelsThatAreShiftedTwice) {
   EXPECT_THAT(Find("label-shift"), SizeIs(1));
   shares(1, 0.05, 0.02);
   EXPECT_THAT(Find("label-shift"), SizeIs(1));
+}
+
+TEST_F(RankRulesTest, AParameterGroupThatStopsToLearn) {
+  const auto learn = [&](size_t group, size_t first_zero, size_t end) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      const bool is_zero = i >= first_zero && i < end;
+      for (size_t r = 0; r < 2; ++r)
+        Training(r, absl::StrCat("lr.", group), i, is_zero ? 0 : 0.1);
+    }
+  };
+  learn(0, kRankSteps, kRankSteps);
+  learn(1, 6, kRankSteps);
+  const auto found = Find("learning-rate-zero");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 6);
+  EXPECT_EQ(found[0].name, "Training.0.debug.lr.1");
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_EQ(found[0].others, 0);
+  EXPECT_THAT(found[0].what, HasSubstr("group 0: 0.1"));
+  // Frozen from the first step on, or for a time.
+  learn(1, 0, kRankSteps);
+  EXPECT_THAT(Find(""), IsEmpty());
+  learn(1, 4, 8);
+  EXPECT_THAT(Find(""), IsEmpty());
+  // A schedule that ends for all.
+  learn(0, kRankSteps - 1, kRankSteps);
+  learn(1, kRankSteps - 3, kRankSteps);
+  EXPECT_THAT(Find(""), IsEmpty());
 }
 
 TEST_F(OneRankTest, ALossThatIsWorseThanAGuess) {

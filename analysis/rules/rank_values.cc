@@ -27,7 +27,8 @@ void KeepEarliest(std::optional<RankFinding> one,
                   std::optional<RankFinding>* found) {
   if (!one.has_value()) return;
   const size_t others = found->has_value() ? (*found)->others + 1 : 0;
-  if (!found->has_value() || one->step < (*found)->step)
+  if (!found->has_value() || one->step < (*found)->step ||
+      (one->step == (*found)->step && one->deviation > (*found)->deviation))
     *found = std::move(one);
   (*found)->others = others;
 }
@@ -98,6 +99,15 @@ std::vector<std::vector<size_t>> ReplicasOf(const RankInput& input) {
     }
   }
   return groups;
+}
+
+double DeviationOf(const RankCell& a, const RankCell& b) {
+  const double size = std::max(std::fabs(a.norm), std::fabs(b.norm));
+  if (size == 0) return 0;
+  return std::max({std::fabs(a.norm - b.norm), std::fabs(a.mean - b.mean),
+                   std::fabs(a.largest - b.largest),
+                   std::fabs(a.smallest - b.smallest)}) /
+         size;
 }
 
 bool AreEqual(const RankCell& a, const RankCell& b) {

@@ -48,6 +48,7 @@ class ReplicaParts : public RankRule {
            "neither is recorded";
   }
   bool IsOfRanks() const override { return true; }
+  size_t LeastSteps() const override { return agreed_ + 1; }
   bool CanJudge(const RankInput& input) const override {
     return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
   }
@@ -90,11 +91,19 @@ class ReplicaParts : public RankRule {
       RankFinding finding;
       finding.step = input.steps[i];
       finding.rank = Stranger(held);
+      const auto other =
+          std::find_if(held.begin(), held.end(), [&](const auto& one) {
+            return !AreEqual(*one.second, *held[0].second);
+          });
       finding.name = name;
+      for (const auto& one : held) {
+        finding.deviation = std::max(finding.deviation,
+                                     DeviationOf(*held[0].second, *one.second));
+      }
       finding.what = absl::StrCat(
           what_, ": norms ", held[0].second->norm, " on rank ", held[0].first,
-          " and ", held[1].second->norm, " on rank ", held[1].first, ", means ",
-          held[0].second->mean, " and ", held[1].second->mean);
+          " and ", other->second->norm, " on rank ", other->first, ", means ",
+          held[0].second->mean, " and ", other->second->mean);
       return finding;
     }
     return std::nullopt;
@@ -117,6 +126,7 @@ class ReplicasNeverAlike : public RankRule {
     return "shards, whose gradients differ as well";
   }
   bool IsOfRanks() const override { return true; }
+  size_t LeastSteps() const override { return 1; }
   bool CanJudge(const RankInput& input) const override {
     return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
   }
@@ -171,6 +181,7 @@ class GradientsNotReduced : public RankRule {
            "averagings of weights (local SGD) are found";
   }
   bool IsOfRanks() const override { return true; }
+  size_t LeastSteps() const override { return 1; }
   bool CanJudge(const RankInput& input) const override {
     return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
   }
@@ -239,6 +250,7 @@ class ForwardParameter : public RankRule {
     return "a program that changes its weights between forward and optimizer "
            "in every step; weights that are gathered for the forward";
   }
+  size_t LeastSteps() const override { return 2; }
   bool CanJudge(const RankInput& input) const override {
     return !input.ranks.empty() && !ParametersOf(input.ranks[0]).empty();
   }
@@ -302,6 +314,7 @@ class TiedWeightsPart : public RankRule {
     return "layers that are copies of each other when they are made: only an "
            "Embedding and another class of module are looked at";
   }
+  size_t LeastSteps() const override { return 2; }
   bool CanJudge(const RankInput& input) const override {
     return !input.ranks.empty() && !ParametersOf(input.ranks[0]).empty();
   }

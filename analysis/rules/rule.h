@@ -43,6 +43,8 @@ class Rule {
   virtual absl::string_view twin() const = 0;
   // Says nothing of a program of one rank.
   virtual bool IsOfRanks() const { return false; }
+  // So many recorded steps it needs to find anything.
+  virtual size_t LeastSteps() const = 0;
   // Whether what it needs was recorded.
   virtual bool CanJudge(const RuleInput& input) const = 0;
   // At most one finding a step, with the number of values beside it.

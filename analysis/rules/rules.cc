@@ -69,6 +69,7 @@ class UpdateZero : public Rule {
            "first steps of a warm-up; a tied weight, which is updated by its "
            "other name";
   }
+  size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RuleInput& input) const override {
     return !OwnGradients(*input.norms).empty();
   }
@@ -99,7 +100,7 @@ class UpdateZero : public Rule {
         }
       }
       // A warm-up begins with nothing, and a scaler leaves steps out.
-      if (steps < 3 || zero < steps) {
+      if (steps < kLeast || zero < steps) {
         if (steps > 0) ++moved;
         continue;
       }
@@ -120,6 +121,8 @@ class UpdateZero : public Rule {
   }
 
  private:
+  static constexpr size_t kLeast = 3;  // steps
+
   // Whether the weight of this gradient is what the optimizer holds by another
   // name, in each step.
   static bool IsTied(const ScanInput& norms, const ScanSeries& gradient) {

@@ -343,12 +343,28 @@ class Scanner {
     }
   }
 
-  // Of each kind and step the first value; what lasts, only once.
+  // Of what one layer does to all behind it the difference is largest where it
+  // began. 0 of the other kinds, whose first value in the order of execution is
+  // named.
+  static double DeviationOf(const ScanFinding& finding) {
+    if (finding.kind != ScanKind::kRanksPart &&
+        finding.kind != ScanKind::kNotAlike &&
+        finding.kind != ScanKind::kChanged)
+      return 0;
+    const double size =
+        std::max(std::fabs(finding.now), std::fabs(finding.before));
+    return size == 0 ? 0 : std::fabs(finding.now - finding.before) / size;
+  }
+
+  // Of each kind and step the first value, or that which differs most; what
+  // lasts, only once.
   std::vector<ScanFinding> Collect() {
     std::stable_sort(found_.begin(), found_.end(),
                      [](const auto& a, const auto& b) {
-                       return std::tie(a.first, a.second.value) <
-                              std::tie(b.first, b.second.value);
+                       const double of_a = -DeviationOf(a.second);
+                       const double of_b = -DeviationOf(b.second);
+                       return std::tie(a.first, of_a, a.second.value) <
+                              std::tie(b.first, of_b, b.second.value);
                      });
     std::vector<ScanFinding> out;
     // Index in `out` and column of the last one of a kind.

@@ -201,6 +201,19 @@ TEST_F(ScanTest, OneThatIsNeverAlikeWhereItsLikeAre) {
   EXPECT_EQ(found.step, 0);
 }
 
+TEST_F(ScanTest, OfWhatPartsInOneStepTheLargestDifferenceIsNamed) {
+  ScanSeries first;
+  first.name = "Parameter.a.bias.0.debug.grad";
+  for (size_t step = 0; step < kSteps; ++step)
+    first.cells.push_back(Of(2, step < kFault ? 2 : 2 - 1e-10));
+  input_.values.insert(input_.values.begin(), first);
+  for (size_t step = kFault; step < kSteps; ++step)
+    At(6, step).smallest *= 0.994;
+  const ScanFinding found = One(ScanKind::kRanksPart);
+  EXPECT_EQ(found.name, "Parameter.b.bias.0.debug.grad");
+  EXPECT_EQ(found.others, 1);
+}
+
 TEST_F(ScanTest, AMaskIsNoFindingAndANanIs) {
   for (ScanCell& cell : input_.values[0].cells) {
     cell = {HUGE_VAL, HUGE_VAL, 4, 4, 3, 1};

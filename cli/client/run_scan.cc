@@ -346,6 +346,7 @@ absl::StatusOr<RunScan> ScanRun(const Globals& globals,
   }
   for (analysis::ScanFinding& finding : scan.findings) {
     if (finding.kind != analysis::ScanKind::kRanksPart &&
+        finding.kind != analysis::ScanKind::kNotAlike &&
         finding.kind != analysis::ScanKind::kChanged)
       continue;
     RunScanRequest of_finding = asked;

@@ -38,6 +38,7 @@ int WeightOf(const DiagnosisReport::Finding& finding) {
                                           "scan: no more there",
                                           "overflow_check",
                                           "scan: non-finite",
+                                          "rule: learning-rate-zero",
                                           "scan: vanished",
                                           "rule: gradient-multiple",
                                           "rule: worse-than-guessing",
