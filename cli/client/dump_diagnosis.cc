@@ -168,7 +168,9 @@ class DumpDiagnosis {
           absl::StrCat("rankprobe replicas ", given_,
                        " --groups 0,1 (if ranks 0 and 1 hold the same)"));
     }
-    if (any && sum.differences.empty()) {
+    if (any && sum.differences.empty() &&
+        sum.rows_compared + sum.transfers_compared + sum.collectives_compared >
+            0) {
       report_->Healthy(absl::StrCat(
           sum.rows_compared, " parameters are the same on the ranks, ",
           sum.transfers_compared, " transfers and ", sum.collectives_compared,

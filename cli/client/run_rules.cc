@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "analysis/rules/rule.h"
+#include "cli/client/run_scope.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
@@ -81,7 +82,12 @@ class Asked {
   // needs: words of monitor.values.
   void NotJudged(absl::string_view name, absl::string_view needs) {
     if (seen_.insert(std::string(name)).second) {
-      rules_.unjudged.push_back(absl::StrCat(name, " (", needs, ")"));
+      rules_.without_values.push_back(absl::StrCat(name, " (", needs, ")"));
+    }
+  }
+  void TooFewSteps(absl::string_view name, absl::string_view needs) {
+    if (seen_.insert(std::string(name)).second) {
+      rules_.without_steps.push_back(absl::StrCat(name, " (", needs, ")"));
     }
   }
   void Kept(absl::string_view name, const std::string& ranks) {
@@ -126,6 +132,12 @@ absl::Status AskGroups(const Globals& globals, const RunScanRequest& request,
         asked->NotJudged(rule->name(), rule->needs());
         continue;
       }
+      const std::string more =
+          StepsShort(rule->LeastSteps(), false, input.norms->steps);
+      if (!more.empty()) {
+        asked->TooFewSteps(rule->name(), more);
+        continue;
+      }
       const std::vector<analysis::RuleFinding> found = rule->Look(input);
       if (found.empty()) asked->Kept(rule->name(), ranks);
       for (const analysis::RuleFinding& f : found) {
@@ -151,6 +163,12 @@ absl::StatusOr<RunRules> AskRules(const Globals& globals,
     if (rule->IsOfRanks() && !HasRanks(scan.input)) continue;
     if (input.ranks.empty() || !rule->CanJudge(input)) {
       asked.NotJudged(rule->name(), rule->needs());
+      continue;
+    }
+    const std::string more =
+        StepsShort(rule->LeastSteps(), rule->NeedsEachStep(), input.steps);
+    if (!more.empty()) {
+      asked.TooFewSteps(rule->name(), more);
       continue;
     }
     std::vector<analysis::RankFinding> found = rule->Look(input);

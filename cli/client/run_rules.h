@@ -16,8 +16,9 @@ namespace rankprobe {
 struct RunRules {
   // With the name of the rule.
   std::vector<std::pair<std::string, analysis::RankFinding>> findings;
-  // Names of rules; those that were not recorded for, with what they need.
-  std::vector<std::string> kept, unjudged;
+  // Names of rules; those of which values or steps were not recorded, with what
+  // they need.
+  std::vector<std::string> kept, without_values, without_steps;
 };
 
 // scan: of the same request.

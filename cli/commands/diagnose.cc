@@ -19,10 +19,12 @@
 #include "cli/client/dump_input.h"
 #include "cli/client/run_rules.h"
 #include "cli/client/run_scan.h"
+#include "cli/client/run_scope.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
 #include "cli/output/diagnosis_report.h"
 #include "cli/output/diagnosis_text.h"
+#include "cli/output/ledger_text.h"
 #include "cli/output/output.h"
 #include "cli/output/run_card_text.h"
 #include "common/base/status_macros.h"
@@ -69,6 +71,7 @@ class Diagnosis {
     if (!flags_.reference.empty()) RP_RETURN_IF_ERROR(LookAtReference());
     return report_.Take();
   }
+  const std::string& ended() const { return ended_; }
 
  private:
   static bool IsExact(analysis::ScanKind kind) {
@@ -111,18 +114,39 @@ class Diagnosis {
                        "rankprobe scan --run ",
                        run));
     }
-    if (scan.findings.empty())
-      report_.Healthy(
-          absl::StrCat("nothing moves, vanishes, parts or changes in ", scope));
+    const ScanScope seen = ScopeOf(scan.input);
+    if (scan.findings.empty() && !seen.judged.empty()) {
+      report_.Healthy(absl::StrCat("nothing ", absl::StrJoin(seen.judged, ", "),
+                                   " in ", scope));
+    }
+    if (!seen.unjudged.empty()) {
+      report_.Unjudged(
+          absl::StrCat("whether anything ", absl::StrJoin(seen.unjudged, ", "),
+                       ": ", scan.head.steps(), " recorded"),
+          RecordOf(scan));
+    }
     if (!scan.groups.empty())
       report_.Healthy(
           absl::StrCat("replicas were compared within ", scan.groups.size(),
                        " groups of ranks, found from equal parameters"));
     JudgeScope(scan);
+    RP_ASSIGN_OR_RETURN(ended_, ReadEndedRanks(Client(globals_), run));
+    if (!ended_.empty()) {
+      report_.UnjudgedYet(
+          absl::StrCat("what was recorded last by processes that ended early, "
+                       "killed or without a close(): ",
+                       ended_),
+          absl::StrCat("rankprobe ledger --run ", run));
+    }
     RP_RETURN_IF_ERROR(LookAtRules(request, scan));
     if (non_finite.has_value())
       RP_RETURN_IF_ERROR(LookAtStep(run, *non_finite));
     return absl::OkStatus();
+  }
+
+  // Of a run that has each step already only a longer one has more.
+  static std::string RecordOf(const RunScan& scan) {
+    return IsMonitoredWhole(scan.input) ? "" : kMonitor;
   }
 
   void JudgeScope(const RunScan& scan) {
@@ -136,19 +160,12 @@ class Diagnosis {
       report_.Unjudged(
           "parameters, updates and replicas: no parameter is recorded",
           kMonitor);
-    } else if (!scan.input.each_step || !Consecutive(scan.input.steps)) {
+    } else if (!scan.input.each_step || !FollowEachOther(scan.input.steps)) {
       report_.Unjudged(
           "whether parameters change between steps: not every step is "
           "recorded",
           kMonitor);
     }
-  }
-
-  static bool Consecutive(const std::vector<int64_t>& steps) {
-    for (size_t i = 1; i < steps.size(); ++i) {
-      if (steps[i] != steps[i - 1] + 1) return false;
-    }
-    return true;
   }
 
   absl::Status LookAtRules(const RunScanRequest& request, const RunScan& scan) {
@@ -160,10 +177,23 @@ class Diagnosis {
     if (!rules.kept.empty())
       report_.Healthy(absl::StrCat("rules that are kept: ",
                                    absl::StrJoin(rules.kept, ", ")));
-    if (!rules.unjudged.empty()) {
-      report_.Unjudged(absl::StrCat("rules, and what they need: ",
-                                    absl::StrJoin(rules.unjudged, ", ")),
-                       kMonitor);
+    if (!rules.without_values.empty()) {
+      const std::string list = absl::StrJoin(rules.without_values, ", ");
+      if (IsMonitoredWhole(scan.input)) {
+        report_.Unjudged(
+            absl::StrCat("rules of values that this program does not have: ",
+                         list),
+            "");
+      } else {
+        report_.Unjudged(absl::StrCat("rules, and what they need: ", list),
+                         kMonitor);
+      }
+    }
+    if (!rules.without_steps.empty()) {
+      report_.Unjudged(absl::StrCat("rules, and the steps that they need: ",
+                                    absl::StrJoin(rules.without_steps, ", "),
+                                    "; ", scan.head.steps(), " recorded"),
+                       RecordOf(scan));
     }
     return absl::OkStatus();
   }
@@ -260,20 +290,22 @@ class Diagnosis {
   FileSystem* const file_system_;
   const DiagnoseFlags& flags_;
   DiagnosisReport report_;
+  // Of a run: its processes that ended without a goodbye.
+  std::string ended_;
 };
 
 absl::Status Diagnose(const Globals& globals, const DiagnoseFlags& flags,
                       int* exit_code) {
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
-  RP_ASSIGN_OR_RETURN(const v1::DiagnoseReport report,
-                      Diagnosis(globals, file_system.get(), flags).Run());
+  Diagnosis diagnosis(globals, file_system.get(), flags);
+  RP_ASSIGN_OR_RETURN(const v1::DiagnoseReport report, diagnosis.Run());
   // What is only far off the usual is told, and is no fault by itself.
   if (!report.findings().empty() && report.findings(0).sure() == "exact")
     *exit_code = kPartial;
   if (globals.json) {
     PrintJson(ToJson(report));
   } else {
-    PrintDiagnosis(report, flags.limit);
+    PrintDiagnosis(report, diagnosis.ended(), flags.limit);
   }
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "analysis/root_cause/report_messages.h"
@@ -65,9 +66,17 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
       const DumpInput input,
       DumpInput::Open(file_system.get(), globals, flags.input,
                       {.payloads = false, .rank_directory = false}));
+  RP_ASSIGN_OR_RETURN(const DumpLayout layout,
+                      FindDumps(file_system.get(), input.path()));
+  // The directory that a run was exported to is nobody's to name.
+  if (absl::StartsWith(flags.input, "run:") && layout.Steps().size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flags.input, ": has several steps; name one, such as ",
+        flags.input.substr(0, flags.input.rfind('@')), "@", layout.Steps()[0]));
+  }
   RP_ASSIGN_OR_RETURN(
       const analysis::OverflowFindings findings,
-      analysis::CheckOverflow(file_system.get(), input.path(), kinds));
+      analysis::CheckOverflow(file_system.get(), layout, kinds));
   std::string path;
   // Nothing found, nothing written: as msprobe.
   if (!findings.found.empty() && !flags.output.empty()) {

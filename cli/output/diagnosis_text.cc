@@ -32,12 +32,16 @@ void PrintFinding(const v1::DiagnoseReport::Finding& finding,
 
 }  // namespace
 
-void PrintDiagnosis(const v1::DiagnoseReport& report, int limit) {
+void PrintDiagnosis(const v1::DiagnoseReport& report, const std::string& ended,
+                    int limit) {
   const auto is_exact = [](const v1::DiagnoseReport::Finding& finding) {
     return finding.sure() == "exact";
   };
-  if (report.findings().empty() || !is_exact(report.findings(0)))
-    Print(stdout, "Nothing was found in what was recorded.\n");
+  if (!ended.empty()) Print(stdout, "Ended early: %s\n", ended);
+  if (report.findings().empty() || !is_exact(report.findings(0))) {
+    Print(stdout, "Nothing%s was found in what was recorded.\n",
+          ended.empty() ? "" : " else");
+  }
   for (int i = 0; i < report.findings_size(); ++i) {
     if (limit > 0 && i >= limit) {
       Print(stdout, "%d more findings: --limit 0\n",

@@ -10,8 +10,10 @@
 
 namespace rankprobe {
 
-// On stdout. limit: findings at most; 0: all.
-void PrintDiagnosis(const v1::DiagnoseReport& report, int limit);
+// On stdout. ended: processes that ended early, or empty. limit: findings at
+// most; 0: all.
+void PrintDiagnosis(const v1::DiagnoseReport& report, const std::string& ended,
+                    int limit);
 
 // "is not what the optimizer left in the step before: norm 1.5, and was 1.6".
 std::string ScanFindingText(const analysis::ScanFinding& finding);

@@ -79,11 +79,48 @@ std::string LedgerTotals::ToText() const {
   return text;
 }
 
+void EndedRanks::Add(const v1::StepLedger& ledger) {
+  Life& life = lives_[ledger.incarnation()];
+  life.name = LedgerRank(ledger);
+  if (ledger.has_rank()) life.name = absl::StrCat("rank ", life.name);
+  life.newest = std::max(life.newest, ledger.step());
+  for (const v1::LedgerGap& gap : ledger.gaps())
+    life.has_ended = life.has_ended || gap.reason() == "NOT_HEARD_OF";
+}
+
+std::string EndedRanks::ToText() const {
+  std::string text;
+  for (const auto& [incarnation, life] : lives_) {
+    if (!life.has_ended) continue;
+    absl::StrAppend(
+        &text, text.empty() ? "" : ", ", life.name,
+        life.newest < 0
+            ? " (no step here)"
+            : absl::StrCat(" (newest step here: ", life.newest, ")"));
+  }
+  return text;
+}
+
 std::string LedgerRank(const v1::StepLedger& ledger) {
   if (ledger.has_rank()) return absl::StrCat(ledger.rank());
   return ledger.step() < 0 && ledger.pid() == 0
              ? "-"
              : absl::StrCat("proc", ledger.pid());
+}
+
+absl::StatusOr<std::string> ReadEndedRanks(const Client& client,
+                                           const std::string& run) {
+  v1::GetLedgerRequest request;
+  request.set_run(run);
+  AnswerStream<v1::StepLedger> reader(
+      client, /*extra_seconds=*/3600, [&](grpc::ClientContext* context) {
+        return client.archive->GetLedger(context, request);
+      });
+  EndedRanks ended;
+  v1::StepLedger ledger;
+  while (reader.Read(&ledger)) ended.Add(ledger);
+  RP_RETURN_IF_ERROR(reader.Finish());
+  return ended.ToText();
 }
 
 absl::Status PrintLedgerSummary(const Client& client, const std::string& run) {

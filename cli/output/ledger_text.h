@@ -40,9 +40,30 @@ class LedgerTotals {
   std::map<std::string, Lost> lost_;
 };
 
+// Processes that ended without a goodbye, of what was added.
+class EndedRanks {
+ public:
+  void Add(const v1::StepLedger& ledger);
+  // "rank 1 (newest step here: 11), rank 2 (no step here)"; empty: none.
+  std::string ToText() const;
+
+ private:
+  struct Life {
+    std::string name;
+    int64_t newest = -1;
+    bool has_ended = false;
+  };
+  // By incarnation.
+  std::map<uint64_t, Life> lives_;
+};
+
 // "3", "proc4711" where the rank is not known, "-" for what is of no rank: a leaf
 // that was not asked may have any.
 std::string LedgerRank(const v1::StepLedger& ledger);
+
+// Those of a run, by its counts.
+absl::StatusOr<std::string> ReadEndedRanks(const Client& client,
+                                           const std::string& run);
 
 // Asks for the counts of a run and prints the totals; a run that has nothing in
 // the archive yet prints nothing.

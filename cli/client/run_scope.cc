@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/client/run_scope.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace rankprobe {
+
+bool FollowEachOther(const std::vector<int64_t>& steps) {
+  for (size_t i = 1; i < steps.size(); ++i) {
+    if (steps[i] != steps[i - 1] + 1) return false;
+  }
+  return true;
+}
+
+bool IsMonitoredWhole(const analysis::ScanInput& input) {
+  // One step of a run does not show the interval.
+  if (input.steps.size() < 2 || !input.each_step ||
+      !FollowEachOther(input.steps))
+    return false;
+  bool training = false, updates = false, activations = false;
+  for (const analysis::ScanSeries& series : input.values) {
+    training = training || absl::StartsWith(series.name, "Training.");
+    updates = updates || absl::StartsWith(series.name, "Update.");
+    activations = activations || (absl::StartsWith(series.name, "Module.") &&
+                                  absl::StrContains(series.name, ".forward."));
+  }
+  return training && updates && activations;
+}
+
+std::string StepsShort(size_t least, bool successive,
+                       const std::vector<int64_t>& steps) {
+  if (steps.size() >= least && (!successive || FollowEachOther(steps)))
+    return "";
+  return absl::StrCat(least, successive ? " successive" : " recorded",
+                      least == 1 ? " step" : " steps");
+}
+
+ScanScope ScopeOf(const analysis::ScanInput& input) {
+  const size_t least = analysis::ScanOptions().least;
+  const bool has_ranks = std::any_of(
+      input.values.begin(), input.values.end(), [](const auto& series) {
+        return std::any_of(series.cells.begin(), series.cells.end(),
+                           [](const auto& cell) { return cell.count > 1; });
+      });
+  ScanScope scope;
+  const auto judge = [&](const std::string& what, size_t steps,
+                         bool successive) {
+    const std::string needs = StepsShort(steps, successive, input.steps);
+    if (needs.empty()) {
+      scope.judged.push_back(what);
+    } else {
+      scope.unjudged.push_back(absl::StrCat(what, " (", needs, ")"));
+    }
+  };
+  // The number behind its course; as many numbers as zeros behind them.
+  judge("moves", least + 1, false);
+  judge("vanishes", 2 * least, false);
+  if (has_ranks) judge("parts", 2, false);
+  // Ten pairs of steps in which a parameter is what was left, and one in which
+  // it is not.
+  judge("changes", 12, true);
+  return scope;
+}
+
+}  // namespace rankprobe
