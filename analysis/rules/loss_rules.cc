@@ -422,8 +422,7 @@ class LearningRateZero : public RankRule {
     finding.exact = false;
     finding.what = absl::StrCat("the learning rate of parameter group ", group,
                                 " is 0 from here on, and was ", before,
-                                ", while the optimizer goes on with others (",
-                                others, ")");
+                                ", while that of others is not (", others, ")");
     return finding;
   }
 };

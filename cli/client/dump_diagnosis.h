@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `diagnose` says of a dump: the calls that make a NaN or an infinity, and
-// what differs between replicas.
+// The part of `diagnose` for dumps: calls that make a NaN or an infinity, and
+// differences between replicas.
 #ifndef RANKPROBE_CLI_CLIENT_DUMP_DIAGNOSIS_H_
 #define RANKPROBE_CLI_CLIENT_DUMP_DIAGNOSIS_H_
 

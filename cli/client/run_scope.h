@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the recorded steps of a run suffice for, so that `diagnose` calls nothing
-// sound that could not be seen. Pure functions of plain values.
+// The scope of a run: which analyses its recorded steps suffice for, so that
+// `diagnose` calls nothing sound that could not be seen. Pure functions of plain values.
 #ifndef RANKPROBE_CLI_CLIENT_RUN_SCOPE_H_
 #define RANKPROBE_CLI_CLIENT_RUN_SCOPE_H_
 
