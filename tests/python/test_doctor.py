@@ -47,7 +47,7 @@ def test_a_sound_environment(tmp_path, collector) -> None:
     assert done.returncode == 0 and done.stderr == "", done.stdout + done.stderr
     assert f"{config}: task statistics, level mix, ranks [0], steps [3, '5-7']" in done.stdout
     assert f"{collector.address} answers; 0 ranks are known" in done.stdout
-    assert done.stdout.splitlines()[-1] in ("no fault", "0 faults, 1 warnings", "0 faults, 2 warnings"), done.stdout
+    assert done.stdout.splitlines()[-1] in ("no fault", "0 faults, 1 warning", "0 faults, 2 warnings"), done.stdout
     assert not (tmp_path / "dump").exists(), "it writes nothing"
 
 
@@ -223,4 +223,4 @@ def test_a_check_that_breaks_is_a_fault_and_the_others_are_done(monkeypatch) -> 
     monkeypatch.setattr(doctor, "CHECKS", (broken, doctor.limits))
     one, other = doctor.findings(Question(clean()))
     assert one.state == FAULT and "ZeroDivisionError: x" in one.text and other.check == "limits"
-    assert doctor.report([one]).endswith("1 faults, 0 warnings")
+    assert doctor.report([one]).endswith("1 fault, 0 warnings")

@@ -163,13 +163,13 @@ def test_nobody_who_answers_is_said_with_what_to_do(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("words, said", [
-    (["overflowcheck", "d"], "there is no verb overflowcheck; did you mean overflow_check?"),
-    (["first_divergence", "a", "b"], "there is no verb first_divergence; did you mean first-divergence?"),
-    (["config", "gett"], "there is no verb config gett; did you mean get?"),
+    (["overflowcheck", "d"], "there is no command overflowcheck; did you mean overflow_check?"),
+    (["first_divergence", "a", "b"], "there is no command first_divergence; did you mean first-divergence?"),
+    (["config", "gett"], "there is no command config gett; did you mean get?"),
     (["first-divergence", "run:b"], "REFERENCE is required"),
     (["compare"], "TARGET is required"),
     (["query"], "--run is required"),
-    (["bogus"], "there is no verb bogus (see"),
+    (["bogus"], "there is no command bogus (see"),
     (["overflow_check", "--inptu_path", "x"], "there is no flag --inptu_path of overflow_check; did you mean --input_path?"),
     (["overflow_check", "--inptu_path=x"], "there is no flag --inptu_path of overflow_check; did you mean --input_path?"),
     (["enable", "--rnaks", "0"], "there is no flag --rnaks of enable; did you mean --ranks?"),

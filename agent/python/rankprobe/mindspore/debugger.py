@@ -87,7 +87,7 @@ class PrecisionDebugger:
             for note in self._switch.notes:
                 warn(note)
             self._pid = os.getpid()
-            self._closed = self._inert = False
+            self._closed = self._inert = self._started = False
             self._steps = StepState()
             self._notices = Notices(FRAMEWORK)
             missing = on_collector_missing or os.environ.get("RANKPROBE_ON_COLLECTOR_MISSING", "")
@@ -209,13 +209,15 @@ class PrecisionDebugger:
             if self._inert:
                 self._forget()
             return
-        if not self._session.native.forget_empty_step():
+        is_empty = self._session.native.forget_empty_step()
+        begun = self._steps.current + (self._steps.has_records and not is_empty)
+        if not is_empty:
             self._monitor.end_recording()
             if self._steps.any_dirty:
                 self._session.stop()
                 self._export(self._steps.current)
-        if self._switch.enabled and not self._steps.any_dirty:
-            self._notices.ended(self._switch.plan, self._steps.current)
+        if self._switch.enabled:
+            self._notices.ended(self._switch.plan, begun, self._started)
         self._session.finish_exports()
         self._closed = True
         self._take_off()
@@ -253,6 +255,7 @@ class PrecisionDebugger:
         _config.check_start(FRAMEWORK, model, token_range, rank_id, self._switch.checked_plan)
         if self._over():
             return
+        self._started = True
         # Also what is off here may be switched on by the collector.
         rank = self._session.start(rank_id)
         self._take_plan(model is not None)

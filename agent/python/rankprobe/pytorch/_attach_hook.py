@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import multiprocessing
 import os
 import sys
 import threading
@@ -269,13 +270,15 @@ class _Attachment:
     def _say_why_not(self) -> None:
         if self._watch is None or os.getpid() != self._pid or os.environ.get("RANK", "0") != "0":
             return
-        if "rankprobe.vllm" in sys.modules:  # its workers are other processes
+        # The workers of vLLM are other processes; one of a DataLoader makes no optimizer, and is no failure.
+        if "rankprobe.vllm" in sys.modules or multiprocessing.parent_process() is not None:
             return
         main = getattr(sys.modules.get("__main__"), "__spec__", None)
         # torchrun, and workers of the compiler.
         tool = (getattr(main, "name", None) or os.path.basename(sys.argv[0] or "")).startswith(("torch.", "torchrun"))
         if not tool:
-            say("not attached: no optimizer was made of a module's parameters, and no module with parameters was called")
+            say("not attached: no optimizer was made of a module's parameters, and no module with parameters was called; "
+                "use PrecisionDebugger in the program (docs/pytorch.md)")
 
     def _tell(self, how: str = "") -> None:
         """How to switch recording on; one rank says it."""
