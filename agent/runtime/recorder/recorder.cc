@@ -130,6 +130,11 @@ std::shared_ptr<const Plan> Recorder::plan() const {
   return plan_;
 }
 
+ActivePlan Recorder::asked() const {
+  absl::MutexLock lock(&mutex_);
+  return asked_;
+}
+
 absl::Status Recorder::SetInitStep(int64_t step) {
   if (!IsStep(step))
     return absl::InvalidArgumentError(absl::StrCat(
@@ -159,7 +164,8 @@ void Recorder::Start(std::optional<int64_t> rank,
     session_->SetRank(*rank, 0);
   }
   const int64_t step = init_step_ + loop_;
-  AdoptPlan(session_->BeginStep(step));
+  asked_ = session_->BeginStep(step);
+  AdoptPlan(asked_);
   if (watcher_ != nullptr) watcher_->BeginStep(step);
   reference_.NotePlan(*plan_, plan_epoch_);
   bool wanted = plan_enabled_ && !plan_->RecordsSaved() &&

@@ -216,8 +216,8 @@ class PrecisionDebugger:
             if self._steps.any_dirty:
                 self._session.stop()
                 self._export(self._steps.current)
-        if self._switch.enabled:
-            self._notices.ended(self._switch.plan, begun, self._started)
+        if self._switch.asks:
+            self._notices.ended(self._switch.asked, begun, self._started)
         self._session.finish_exports()
         self._closed = True
         self._take_off()
@@ -265,7 +265,8 @@ class PrecisionDebugger:
             return self._take_off()
         plan = self._switch.plan
         recording = self._session.recording
-        self._notices.started(plan, rank, not recording and self._session.native.request_missing)
+        if self._switch.asks:
+            self._notices.started(self._switch.asked, rank, not recording and self._session.native.request_missing)
         if not recording:
             if not self._steps.has_records:
                 self._take_off()
@@ -309,7 +310,7 @@ class PrecisionDebugger:
         if self._over():
             return
         if self._steps.running:
-            self._notices.stopped(self._switch.plan, self._capture, self._steps.current)
+            self._notices.stopped(self._switch.asked, self._capture, self._steps.current)
         self._steps.running = False
         self._session.stop()
         self._session.commit()
@@ -359,7 +360,7 @@ class PrecisionDebugger:
             return
         plan = self._switch.plan
         self._apply(plan)
-        path = self._session.fixed_path(plan)
+        path = self._session.fixed_path(self._switch.asked)
         if path is not None:
             warn(f"dump_path cannot change in a running job: trees go on to {path}")
         if plan["records_modules"] and not has_model:
@@ -370,7 +371,7 @@ class PrecisionDebugger:
 
     def _export(self, step: int) -> None:
         if self._steps.take_dirty(step):
-            self._session.export(step, self._switch.plan["dump_path"])
+            self._session.export(step, self._switch.asked["dump_path"])
 
     def _on_root_begin(self) -> None:
         if self._steps.running:
