@@ -316,7 +316,6 @@ class Recorder {
   Verdict AskFilter(v1::CallTrace::Kind kind, absl::string_view entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddTrace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void StartFlight() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Edges() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RecorderOptions options_;
