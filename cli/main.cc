@@ -44,7 +44,7 @@ std::optional<std::string> UnknownVerb(const CLI::App& app,
   if (verbs.empty()) return std::nullopt;
   for (const std::string& word : app.remaining()) {
     if (absl::StartsWith(word, "-")) continue;
-    return absl::StrCat("there is no verb ", path, word,
+    return absl::StrCat("there is no command ", path, word,
                         DidYouMean(word, verbs));
   }
   return std::nullopt;
@@ -69,7 +69,8 @@ std::optional<std::string> UnknownWord(const CLI::App& root) {
 // by the flag that it may be given with as well.
 std::string WhatIsWrong(const CLI::App& root, const CLI::ParseError& error) {
   std::string what =
-      absl::StrReplaceAll(std::string(error.what()), {{"\n", " "}});
+      absl::StrReplaceAll(std::string(error.what()),
+                          {{"\n", " "}, {"A subcommand is", "a command is"}});
   const CLI::App* app = &root;
   while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
   for (const CLI::Option* const option : app->get_options()) {

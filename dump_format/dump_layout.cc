@@ -121,7 +121,14 @@ absl::StatusOr<DumpLayout> FindDumps(FileSystem* file_system,
                                      const std::string& given) {
   std::string path = given;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
-  if (!file_system->Exists(path)) return Bad(path, "does not exist");
+  if (!file_system->Exists(path)) {
+    // A word alone may be meant as the name of a run.
+    return Bad(path, path.find_first_of("/:.") == std::string::npos
+                         ? absl::StrCat("does not exist; a run of a collector "
+                                        "is written run:",
+                                        path)
+                         : "does not exist");
+  }
   DumpLayout out;
   out.path = path;
   RP_ASSIGN_OR_RETURN(const bool is_directory, IsDirectory(file_system, path));

@@ -68,6 +68,11 @@ absl::Status Runs(const Globals& globals, int* exit_code) {
                                 absl::LocalTimeZone())});
   }
   Print(stdout, "%s", Lines{table.ToText()});
+  if (!response.runs().empty()) {
+    Print(stdout,
+          "STORED and OFFERED count payloads (values of tensors) only; "
+          "statistics are in RECORDS\n");
+  }
   return absl::OkStatus();
 }
 

@@ -41,7 +41,8 @@ absl::Status ControlPlane::CheckRankFree(const v1::Identity& identity,
         absl::FormatTime("%H:%M:%S UTC", agent.connected_at,
                          absl::UTCTimeZone()),
         ", and by ", Describe(identity),
-        "; a job of its own needs a name of its own, RANKPROBE_RUN"));
+        "; a job of its own needs a name of its own, by RANKPROBE_RUN or "
+        "`rankprobe run --run NAME`"));
   }
   return absl::OkStatus();
 }

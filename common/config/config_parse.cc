@@ -134,8 +134,10 @@ class Parser {
                                                 : top_.String("dump_path");
     const bool had_path =
         overrides_.dump_path.has_value() || top_.Has("dump_path");
-    if (!had_path || (path.has_value() && path->empty())) {
-      top_.Fault("dump_path", had_path ? "\"\"" : "absent",
+    if (!had_path) {
+      faults_.AddText("dump_path is missing: add \"dump_path\": \"./dump\"");
+    } else if (path.has_value() && path->empty()) {
+      top_.Fault("dump_path", "\"\"",
                  "a directory, from the file or the constructor");
     }
     plan_.dump_path = path.value_or("");

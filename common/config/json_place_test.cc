@@ -54,8 +54,7 @@ TEST(JsonPlaceTest, EachFaultOfAFileSaysWhere) {
             "c.json:4:29: unknown key steps; did you mean step?")
       << "with a task that is none the section of the default is read";
   EXPECT_EQ(FileError("{\"task\": \"tensor\"}"),
-            "c.json: dump_path: absent is not legal; expected a directory, "
-            "from the file or the constructor");
+            "c.json: dump_path is missing: add \"dump_path\": \"./dump\"");
   EXPECT_THAT(FileError("{\n \"task\": tensor}"),
               Eq("c.json:2:11: not valid JSON: Invalid value."));
   EXPECT_THAT(FileError("[]"), HasSubstr("c.json: not a JSON object"));

@@ -162,7 +162,7 @@ TEST(ConfigTest, AllFaultsInOneAnswer) {
       AllOf(HasSubstr("\"bogus\""), HasSubstr("statistics, tensor, structure"),
             HasSubstr("\"L9\""), HasSubstr("rank: -1"), HasSubstr("rank: true"),
             HasSubstr("rank: \"5-2\""), HasSubstr("precision: 3"),
-            HasSubstr("dump_path: absent")));
+            HasSubstr("dump_path is missing: add ")));
 }
 
 TEST(ConfigTest, AFileThatIsCutOffIsSaidToBe) {

@@ -142,6 +142,19 @@ def test_what_calls_no_model_is_told_why_not(tmp_path: pathlib.Path) -> None:
     assert done.stderr.count("not attached: no optimizer was made") == 1, done.stderr
 
 
+def test_a_process_of_multiprocessing_that_trains_nothing_is_no_failure(tmp_path: pathlib.Path) -> None:
+    done = _run_script(tmp_path, """import multiprocessing, torch
+def work():
+    print(torch.ones(2).sum().item(), flush=True)
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=work)
+    process.start()
+    process.join()
+""")
+    assert done.returncode == 0 and done.stdout == "2.0\n"
+    assert done.stderr.count("not attached: no optimizer was made") == 1, done.stderr
+
+
 LOOP = SCRIPT.replace("for _ in range(3):", "import os, time\nwhile not os.path.exists('stop'):\n    time.sleep(0.02)") \
     .replace("print(", "pass #")
 

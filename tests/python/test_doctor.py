@@ -47,7 +47,7 @@ def test_a_sound_environment(tmp_path, collector) -> None:
     assert done.returncode == 0 and done.stderr == "", done.stdout + done.stderr
     assert f"{config}: task statistics, level mix, ranks [0], steps [3, '5-7']" in done.stdout
     assert f"{collector.address} answers; 0 ranks are known" in done.stdout
-    assert done.stdout.splitlines()[-1] in ("no fault", "0 faults, 1 warnings", "0 faults, 2 warnings"), done.stdout
+    assert done.stdout.splitlines()[-1] in ("no fault", "0 faults, 1 warning", "0 faults, 2 warnings"), done.stdout
     assert not (tmp_path / "dump").exists(), "it writes nothing"
 
 
@@ -223,4 +223,14 @@ def test_a_check_that_breaks_is_a_fault_and_the_others_are_done(monkeypatch) -> 
     monkeypatch.setattr(doctor, "CHECKS", (broken, doctor.limits))
     one, other = doctor.findings(Question(clean()))
     assert one.state == FAULT and "ZeroDivisionError: x" in one.text and other.check == "limits"
-    assert doctor.report([one]).endswith("1 faults, 0 warnings")
+    assert doctor.report([one]).endswith("1 fault, 0 warnings")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting wants root")
+def test_a_read_only_file_system_is_named_to_root_as_well(tmp_path) -> None:
+    words = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o ro none "$1" && shift && exec "$@"', "sh", str(tmp_path)]
+    if subprocess.run([*words, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no mount namespace can be made here")
+    done = subprocess.run([*words, str(harness.BIN / "rankprobe"), "doctor", "--dump-path", str(tmp_path / "dump")], capture_output=True, text=True,
+                          timeout=120, env=clean(RANKPROBE_PYTHON=sys.executable, PYTHONPATH=os.environ["PYTHONPATH"]))
+    assert f"{tmp_path} is on a read-only file system" in done.stdout and "chmod" not in done.stdout, done.stdout

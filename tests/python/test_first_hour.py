@@ -84,12 +84,42 @@ def test_ranks_and_steps_that_never_come_are_said_once_by_rank_0(tmp_path: pathl
     assert other.returncode == 0 and "nothing is recorded" not in other.stderr, other.stderr
 
 
-def test_a_flight_recorder_does_not_hide_a_rank_that_never_comes(start_collector, tmp_path: pathlib.Path):
+@pytest.mark.parametrize("asked, said", [
+    ({"rank": [5]}, "asks for rank [5] and this job has ranks 0 to 1: nothing is"),
+    ({"step": [500]}, "asks for step [500] and the training ended before it: nothing is"),
+], ids=["rank", "step"])
+def test_a_flight_recorder_does_not_hide_what_never_comes(start_collector, tmp_path: pathlib.Path, asked: dict, said: str):
     (tmp_path / "rules.json").write_text('{"flight": {"steps": 2}, "rules": [{"name": "nan", "non_finite": {}}]}')
-    (tmp_path / "c.json").write_text('{"dump_path": "d", "rank": [5]}')
+    (tmp_path / "c.json").write_text(json.dumps({"dump_path": "d", **asked}))
     collector = start_collector("--triggers", str(tmp_path / "rules.json"))
-    done = attach(tmp_path, "--on", "--config", "c.json", RANK="0", WORLD_SIZE="2", RANKPROBE_COLLECTOR=collector.address)
-    assert done.returncode == 0 and done.stderr.count("asks for rank [5] and this job has ranks 0 to 1: nothing is") == 1, done.stderr
+    # It begins once the collector has answered: the flight recorder's plan is in force from the first step.
+    done = attach(tmp_path, "--on", "--config", "c.json", RANK="0", WORLD_SIZE="2", RANKPROBE_COLLECTOR=collector.address,
+                  RANKPROBE_ON_COLLECTOR_MISSING="fail")
+    assert done.returncode == 0 and done.stderr.count(f"rankprobe: config.json {said}") == 1, done.stderr
+    assert "notices.py" not in done.stderr and "RuntimeWarning" not in done.stderr and "./flight" not in done.stderr, done.stderr
+
+
+def test_a_debugger_of_the_program_under_run_is_told_that_it_has_no_effect(tmp_path: pathlib.Path):
+    (tmp_path / "own.json").write_text('{"dump_path": "own", "step": [0]}')
+    (tmp_path / "own.py").write_text(TRAIN.replace("for _ in range(3):", """from rankprobe.pytorch import PrecisionDebugger
+debugger = PrecisionDebugger(config_path="own.json")
+for _ in range(3):
+    debugger.start(net)""") + "    debugger.stop()\n    debugger.step()\nprint('mine')\n")
+    done = subprocess.run([sys.executable, "-m", "rankprobe.run", "--on", "--", sys.executable, "own.py"], cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": PACKAGE}, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0 and done.stdout == "mine\n", done.stderr
+    assert done.stderr.count("the program's own PrecisionDebugger has no effect") == 1 and "--as-msprobe" in done.stderr, done.stderr
+    assert sorted(p.name for p in (tmp_path / "dump_path").glob("step*")) == ["step0", "step1", "step2"]
+
+
+def test_a_debugger_that_is_never_started_is_said(dump):
+    with pytest.warns(RuntimeWarning, match=r"start\(\) was never called: nothing is recorded"):
+        dump.debugger().close()
+
+
+def test_a_name_that_is_no_path_may_be_a_run():
+    assert "does not exist; a run of a collector is written run:nosuchthing" in cli("diagnose", "nosuchthing").stderr
+    assert "a command is required" in cli().stderr
 
 
 def test_a_first_step_behind_the_last_one_wanted_is_said(tmp_path: pathlib.Path):
@@ -163,13 +193,13 @@ def test_nobody_who_answers_is_said_with_what_to_do(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("words, said", [
-    (["overflowcheck", "d"], "there is no verb overflowcheck; did you mean overflow_check?"),
-    (["first_divergence", "a", "b"], "there is no verb first_divergence; did you mean first-divergence?"),
-    (["config", "gett"], "there is no verb config gett; did you mean get?"),
+    (["overflowcheck", "d"], "there is no command overflowcheck; did you mean overflow_check?"),
+    (["first_divergence", "a", "b"], "there is no command first_divergence; did you mean first-divergence?"),
+    (["config", "gett"], "there is no command config gett; did you mean get?"),
     (["first-divergence", "run:b"], "REFERENCE is required"),
     (["compare"], "TARGET is required"),
     (["query"], "--run is required"),
-    (["bogus"], "there is no verb bogus (see"),
+    (["bogus"], "there is no command bogus (see"),
     (["overflow_check", "--inptu_path", "x"], "there is no flag --inptu_path of overflow_check; did you mean --input_path?"),
     (["overflow_check", "--inptu_path=x"], "there is no flag --inptu_path of overflow_check; did you mean --input_path?"),
     (["enable", "--rnaks", "0"], "there is no flag --rnaks of enable; did you mean --ranks?"),
@@ -204,6 +234,7 @@ def test_a_dump_path_that_cannot_be_made_is_said_in_one_line(tmp_path: pathlib.P
     done = attach(tmp_path, "--on", "--config", "c.json")
     assert done.returncode == 0 and "AttributeError" not in done.stderr and "not attached" not in done.stderr, done.stderr
     assert done.stderr.count("nothing is recorded, and the training continues") == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert "cannot be written: Not a directory" in done.stderr and "`rankprobe doctor --dump-path " in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["made", "there before"])
@@ -324,6 +355,7 @@ def test_two_jobs_of_one_name_are_not_merged_without_a_word(collector, tmp_path:
     error = two_starts([collector, collector], tmp_path, "x", at_once, **environment)
     if environment and at_once:
         assert "rank 0 of run x is claimed by process " in error and ", connected since " in error, error
+        assert "records go to run" not in error and "RANKPROBE_RUN or `rankprobe run --run NAME`" in error, error
         return
     lines = [line for line in error.splitlines() if "run x is recorded by another" in line or "run x has records of an earlier" in line]
     assert len(lines) == 1 and ("another process" in lines[0]) == at_once and "process " in lines[0] and "RANKPROBE_RUN" in lines[0], error

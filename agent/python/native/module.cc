@@ -248,6 +248,17 @@ class PySession {
     }
     return plan_dict_;
   }
+  // None: nothing is asked for.
+  py::object AskedPlanDict() {
+    const ActivePlan asked = Get().asked();
+    if (asked.plan == nullptr || !asked.enabled) return py::none();
+    if (asked.plan == plan_of_dict_) return plan_dict_;
+    if (asked.plan != asked_of_dict_) {
+      asked_dict_ = PlanDict(*asked.plan);
+      asked_of_dict_ = asked.plan;
+    }
+    return asked_dict_;
+  }
   void SetRank(int64_t rank, int64_t world_size) {
     Get().session()->SetRank(rank, world_size);
   }
@@ -418,6 +429,8 @@ class PySession {
   std::vector<RecordedCall> modules_;
   std::shared_ptr<const Plan> plan_of_dict_;
   py::dict plan_dict_;
+  std::shared_ptr<const Plan> asked_of_dict_;
+  py::dict asked_dict_;
 };
 
 }  // namespace
@@ -528,6 +541,7 @@ PYBIND11_MODULE(_native, m) {
       .def("set_rank", &PySession::SetRank, py::arg("rank"),
            py::arg("world_size"))
       .def("plan", &PySession::ActivePlanDict)
+      .def("asked_plan", &PySession::AskedPlanDict)
       .def_property_readonly("recording", &PySession::recording)
       .def_property_readonly("enabled", &PySession::enabled)
       .def_property_readonly("request_missing", &PySession::request_missing)

@@ -109,6 +109,9 @@ class Session:
     def plan(self) -> dict[str, Any]:
         """The plan in force; the same dict as long as it is the same plan."""
 
+    def asked_plan(self) -> dict[str, Any] | None:
+        """What the last start() was asked for, where plan() may be the flight recorder's. None: recording is off."""
+
 class StepExporter:
     """Trees of finished steps, written by a private collector beside the training."""
 

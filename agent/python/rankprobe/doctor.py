@@ -154,6 +154,10 @@ def dump_path(question: Question) -> Iterator[Finding]:
     if not there.is_dir():
         yield Finding("dump_path", FAULT, f"{path}: {there} is not a directory", "choose another dump_path")
         return
+    if os.statvfs(there).f_flag & os.ST_RDONLY:  # where permissions help nobody, not even root
+        yield Finding("dump_path", FAULT, f"{path}: {there} is on a read-only file system (EROFS)",
+                      "choose a dump_path on another file system, or mount this one writable (mount -o remount,rw)")
+        return
     if not os.access(there, os.W_OK | os.X_OK):
         yield Finding("dump_path", FAULT, f"{path}: no permission to write in {there}", f"chmod u+wx {there}, or choose another dump_path")
         return
@@ -284,7 +288,8 @@ def report(found: Sequence[Finding]) -> str:
         if one.remedy:
             lines.append(f"{'':<24}-> {one.remedy}")
     faults, warned = (sum(one.state == state for one in found) for state in (FAULT, WARNING))
-    lines.append(f"{faults} faults, {warned} warnings" if faults or warned else "no fault")
+    counted = (f"{count} {word}{'' if count == 1 else 's'}" for count, word in ((faults, "fault"), (warned, "warning")))
+    lines.append(", ".join(counted) if faults or warned else "no fault")
     return "\n".join(lines)
 
 

@@ -130,6 +130,11 @@ std::shared_ptr<const Plan> Recorder::plan() const {
   return plan_;
 }
 
+ActivePlan Recorder::asked() const {
+  absl::MutexLock lock(&mutex_);
+  return asked_;
+}
+
 absl::Status Recorder::SetInitStep(int64_t step) {
   if (!IsStep(step))
     return absl::InvalidArgumentError(absl::StrCat(
@@ -150,6 +155,10 @@ void Recorder::AdoptPlan(const ActivePlan& active) {
   filter_ = std::make_unique<CallFilter>(plan_.get());
 }
 
+static bool RecordsSaved(const ActivePlan& asked) {
+  return asked.enabled && asked.plan != nullptr && asked.plan->RecordsSaved();
+}
+
 void Recorder::Start(std::optional<int64_t> rank,
                      const v1::StepRequests* requests) {
   if (Forked() || session_ == nullptr) return;
@@ -159,7 +168,8 @@ void Recorder::Start(std::optional<int64_t> rank,
     session_->SetRank(*rank, 0);
   }
   const int64_t step = init_step_ + loop_;
-  AdoptPlan(session_->BeginStep(step));
+  asked_ = session_->BeginStep(step);
+  AdoptPlan(asked_);
   if (watcher_ != nullptr) watcher_->BeginStep(step);
   reference_.NotePlan(*plan_, plan_epoch_);
   bool wanted = plan_enabled_ && !plan_->RecordsSaved() &&
@@ -176,9 +186,13 @@ void Recorder::Start(std::optional<int64_t> rank,
   if (request != nullptr)
     tensors_.SetRows(
         SliceSpec{0, requests->rows(), request->begin(), request->end()});
-  if (!wanted && watcher_ != nullptr &&
-      !(plan_enabled_ && plan_->RecordsSaved())) {
-    StartFlight();
+  if (!wanted && watcher_ != nullptr && !RecordsSaved(asked_)) {
+    // Dumping is off: the step is recorded all the same, into the agent's memory.
+    const std::shared_ptr<const Plan> plan = watcher_->FlightPlan();
+    if (plan != nullptr && (!step_begun_ || flight_)) {
+      flight_ = true;
+      AdoptPlan({plan, /*epoch=*/0, /*enabled=*/true});
+    }
     wanted = flight_;
   }
   if (wanted) {
@@ -188,14 +202,6 @@ void Recorder::Start(std::optional<int64_t> rank,
   }
   if (wanted && !flight_) BeginReference(step);
   recording_.store(wanted, std::memory_order_relaxed);
-}
-
-// Dumping is off: the step is recorded all the same, into the agent's memory.
-void Recorder::StartFlight() {
-  const std::shared_ptr<const Plan> plan = watcher_->FlightPlan();
-  if (plan == nullptr || (step_begun_ && !flight_)) return;
-  flight_ = true;
-  AdoptPlan({plan, /*epoch=*/0, /*enabled=*/true});
 }
 
 void Recorder::BeginReference(int64_t step) {

@@ -155,6 +155,9 @@ class Recorder {
   bool request_missing() const;
   // Names the plan under which hooks may be left out altogether.
   std::shared_ptr<const Plan> plan() const;
+  // What the last Start was asked for: plan() is the flight recorder's where that
+  // wants no such step. Without a plan before the first Start.
+  ActivePlan asked() const;
   std::optional<int64_t> rank() const;
   // Of the step so far: forwards that began, and those that passed the filters.
   struct Forwards {
@@ -313,7 +316,6 @@ class Recorder {
   Verdict AskFilter(v1::CallTrace::Kind kind, absl::string_view entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddTrace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void StartFlight() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Edges() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RecorderOptions options_;
@@ -333,6 +335,7 @@ class Recorder {
   // The plan of which a reference that could not be had was told.
   std::optional<uint64_t> reference_fault_epoch_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Plan> plan_ ABSL_GUARDED_BY(mutex_);
+  ActivePlan asked_ ABSL_GUARDED_BY(mutex_);
   uint64_t plan_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   bool plan_enabled_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<CallFilter> filter_ ABSL_GUARDED_BY(mutex_);

@@ -162,7 +162,8 @@ void CollectorLink::TellOther(bool ends) {
                          "process' records"
                        : "; the records of both are kept, each in a directory "
                          "proc{pid}",
-      ". For a run of its own set RANKPROBE_RUN\n");
+      ". For a run of its own give it another name, by RANKPROBE_RUN or "
+      "`rankprobe run --run NAME`\n");
   std::fputs(line.c_str(), stderr);
   told_other_ = true;
   other_.reset();

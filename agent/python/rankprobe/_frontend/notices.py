@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, Optional
 
 from rankprobe._frontend.framework import Framework
@@ -47,10 +48,17 @@ class Notices:
             self._once(plan, "rank", f"config.json asks for rank {_text(ranks)} and this job has ranks 0 to {world - 1}: "
                        "nothing is recorded")
 
-    def ended(self, plan: dict[str, Any], steps: int) -> None:
-        """The program ends after so many steps under `plan`: one rank says where none of them was wanted."""
+    def ended(self, plan: dict[str, Any], steps: int, started: bool) -> None:
+        """The program ends after so many steps, the one that has not ended included where it has records: one rank says
+        where none of them was wanted. A flight recorder may have recorded them all the same."""
+        if os.environ.get("RANK", "0") != "0":
+            return
         wanted = plan["steps"]
-        if wanted and wanted[0][0] >= steps and os.environ.get("RANK", "0") == "0":
+        # Who only saves does not call start(), and a program that failed on the way has said so.
+        if not started and not plan["records_saved"]:
+            if not hasattr(sys, "last_type"):
+                self._once(plan, "start", "PrecisionDebugger was made and its start() was never called: nothing is recorded")
+        elif wanted and wanted[0][0] >= steps:
             self._once(plan, "step", f"config.json asks for step {_text(wanted)} and the training ended before it: "
                        "nothing is recorded")
 

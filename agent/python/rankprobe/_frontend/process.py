@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
+import types
 import warnings
 from typing import Any, Optional
 
@@ -16,6 +18,7 @@ from rankprobe._say import say
 
 # A name or path in it may be as long as somebody likes.
 _MAX_WARNING = 4000
+_shown: set[str] = set()
 
 
 def report_fault(capture: Any, where: str, error: BaseException) -> None:
@@ -36,9 +39,33 @@ def report_fault(capture: Any, where: str, error: BaseException) -> None:
         say(f"rankprobe: a fault could not be reported: {type(fault).__name__}")
 
 
+def _action(text: str, module: str) -> str:
+    """What the program's filters say of a RuntimeWarning that a module gives, as warnings.warn asks them."""
+    for action, message, category, where, line in warnings.filters:
+        if (line == 0 and issubclass(RuntimeWarning, category) and (message is None or message.match(text))
+                and (where is None or where.match(module))):
+            return action
+    return "default"
+
+
+def _is_shown_by_python() -> bool:
+    """Whether nobody (pytest.warns, logging.captureWarnings, the program) takes warnings in Python's place."""
+    show = getattr(warnings, "_showwarnmsg_impl", None)
+    return (warnings.showwarning is getattr(warnings, "_showwarning_orig", None)
+            and warnings.formatwarning is getattr(warnings, "_formatwarning_orig", None) and isinstance(show, types.FunctionType))
+
+
 def warn(text: str) -> None:
-    """To the caller of the function that calls this; of a program for which warnings are errors, to stderr."""
+    """A RuntimeWarning, for the program's filters and for who takes warnings; where Python itself would print it, with a line of
+    our own source that says nothing to anybody, a line on stderr. So it is of a program for which warnings are errors."""
     text = f"rankprobe: {text}" if len(text) <= _MAX_WARNING else f"rankprobe: {text[:_MAX_WARNING]} .."
+    if _is_shown_by_python():
+        action = _action(text, sys._getframe(2).f_globals.get("__name__", ""))
+        # As Python, which shows a text once for each place that it comes from.
+        if action in ("always", "all", "error") or (action != "ignore" and text not in _shown):
+            _shown.add(text)
+            say(text)
+        return
     try:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     except RuntimeWarning:

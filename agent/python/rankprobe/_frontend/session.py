@@ -13,6 +13,7 @@ from rankprobe._frontend.exports import Exports, tell_place
 from rankprobe._frontend.framework import Framework
 from rankprobe._frontend.process import environment_rank, run_name, warn
 from rankprobe._frontend.requests import Requests
+from rankprobe._inputs import shell_word, show
 from rankprobe._say import say
 from rankprobe.embedded import EmbeddedCollector
 
@@ -38,6 +39,17 @@ def _checked_run(run: str) -> str:
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[-500:]
+
+
+def _why_no_collector(dump_path: str, error: Exception) -> str:
+    """The fault, with the command that looks for its cause; of a dump_path that takes no files it is told from all others."""
+    command = f"`rankprobe doctor --dump-path {shell_word(dump_path)}` says what helps"
+    place = os.path.abspath(error.filename) if isinstance(error, OSError) and isinstance(error.filename, str) else ""
+    ours = os.path.abspath(dump_path)
+    if place and os.path.commonpath((place, ours)) in (place, ours):
+        assert isinstance(error, OSError)
+        return show(f"dump_path {dump_path} cannot be written: {error.strerror} ({place}); {command}")
+    return show(f"no private collector for {dump_path}: {_line(error)}; {command}")
 
 
 @contextlib.contextmanager
@@ -88,11 +100,12 @@ class RankSession:
             try:
                 self.embedded = EmbeddedCollector(self._dump_path, self.run)
             except (OSError, RuntimeError) as error:  # no disk, no program: in no case the training's end
-                raise CannotRecordError(f"no private collector for {self._dump_path}: {_line(error)}") from None
+                raise CannotRecordError(_why_no_collector(self._dump_path, error)) from None
             self.run = self.embedded.run
         self._rank = environment_rank(framework)
         self._rank_sent: Optional[int] = None
-        self._place_told = False
+        # The dump_path to speak of, "" while there is none; whether it was spoken of.
+        self._place, self._place_told = "", False
         self._kept = False
         try:
             with _telling_of_the_collector():
@@ -171,11 +184,25 @@ class RankSession:
     def export(self, step: int, dump_path: str) -> None:
         """Has the tree of `step` written, beside the training of the next one.
         dump_path: of the plan in force."""
-        if not self._place_told:
-            self._place_told = True
-            tell_place(self.run, dump_path, self._exports, self._rank)
+        self._place = dump_path
+        self._tell_place(last=False)
         if self._exports is not None:
             self._exports.begin(step)
+
+    def _tell_place(self, last: bool) -> None:
+        """Once. A collector elsewhere may refuse this rank: with one it is said when it has answered, or at the end."""
+        if self._place_told or not self._place:
+            return
+        if self._exports is None:
+            try:
+                self.native.wait_connected(0.0)
+            except TimeoutError:
+                if not last:
+                    return
+            except RuntimeError:  # the session has said why it records nothing
+                return
+        self._place_told = True
+        tell_place(self.run, self._place, self._exports, self._rank)
 
     def wait_exported(self) -> None:
         """Until the last tree that was begun is written."""
@@ -184,6 +211,7 @@ class RankSession:
 
     def finish_exports(self) -> None:
         """Waits for the trees; before close()."""
+        self._tell_place(last=True)
         if self._exports is not None:
             self._exports.close()
 

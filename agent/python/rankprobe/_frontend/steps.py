@@ -9,6 +9,7 @@ from typing import Any, Optional, Sequence
 from rankprobe._frontend.config import is_int
 from rankprobe._frontend.errors import InvalidParameterError
 from rankprobe._frontend.process import warn
+from rankprobe._say import say
 
 # The collector takes steps up to 2**53, which JSON's numbers hold exactly; this leaves room to train.
 _MAX_FIRST = 2**52
@@ -102,5 +103,6 @@ class StepState:
                     warn(f"config.json asks for no step after {last} and this process begins with step {self._first}: "
                          "nothing is recorded")
                 return True
-            print("\n".join(["*" * 48, "*" + "rankprobe ends successfully.".center(46) + "*", "*" * 48]), flush=True)
+            if os.environ.get("RANK", "0") == "0":
+                say("rankprobe: recording of the chosen steps is done; the training continues")
         return True

@@ -26,6 +26,8 @@ class Switch:
         self._file = file
         self.plan, self.notes = _config.parse(file.text, file.path)
         self.enabled: bool = self.plan.get("dump_enable", True)
+        # What is asked for, though the flight recorder's plan may be in force; the last one while recording is off.
+        self.asked, self.asks = self.plan, self.enabled
         # The plan is still the one that the constructor was given.
         self._own = True
         # The file is a switch: looked at in each step.
@@ -53,6 +55,8 @@ class Switch:
     def take(self, session: RankSession) -> bool:
         """After session.start(): what is in force from now on. Whether it is another plan."""
         self.enabled = session.native.enabled
+        asked = session.native.asked_plan()
+        self.asks, self.asked = asked is not None, asked or self.asked
         if not self.enabled:
             return False
         plan = session.native.plan()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import multiprocessing
 import os
 import sys
 from typing import Any, Callable, Optional
@@ -83,8 +84,10 @@ class _Attachment:
             f"rankprobe enable|disable {collector_flag(session.address)} {run_flag(session.run)}")
 
     def _say_why_not(self) -> None:
-        if self._optimizer is None and os.getpid() == self._pid and PrecisionDebugger.instance is None:
-            say("not attached: no optimizer was made of a cell's parameters")
+        if (self._optimizer is None and os.getpid() == self._pid and PrecisionDebugger.instance is None
+                and multiprocessing.parent_process() is None):
+            say("not attached: no optimizer was made of a cell's parameters; use PrecisionDebugger in the program "
+                "(docs/mindspore.md)")
 
     def _begin(self) -> None:
         PrecisionDebugger.start(self._networks[0] if len(self._networks) == 1 else self._networks)

@@ -87,7 +87,7 @@ class PrecisionDebugger:
             for note in self._switch.notes:
                 warn(note)
             self._pid = os.getpid()
-            self._closed = self._inert = False
+            self._closed = self._inert = self._started = False
             self._steps = StepState()
             self._notices = Notices(FRAMEWORK)
             missing = on_collector_missing or os.environ.get("RANKPROBE_ON_COLLECTOR_MISSING", "")
@@ -209,13 +209,15 @@ class PrecisionDebugger:
             if self._inert:
                 self._forget()
             return
-        if not self._session.native.forget_empty_step():
+        is_empty = self._session.native.forget_empty_step()
+        begun = self._steps.current + (self._steps.has_records and not is_empty)
+        if not is_empty:
             self._monitor.end_recording()
             if self._steps.any_dirty:
                 self._session.stop()
                 self._export(self._steps.current)
-        if self._switch.enabled and not self._steps.any_dirty:
-            self._notices.ended(self._switch.plan, self._steps.current)
+        if self._switch.asks:
+            self._notices.ended(self._switch.asked, begun, self._started)
         self._session.finish_exports()
         self._closed = True
         self._take_off()
@@ -253,6 +255,7 @@ class PrecisionDebugger:
         _config.check_start(FRAMEWORK, model, token_range, rank_id, self._switch.checked_plan)
         if self._over():
             return
+        self._started = True
         # Also what is off here may be switched on by the collector.
         rank = self._session.start(rank_id)
         self._take_plan(model is not None)
@@ -262,7 +265,8 @@ class PrecisionDebugger:
             return self._take_off()
         plan = self._switch.plan
         recording = self._session.recording
-        self._notices.started(plan, rank, not recording and self._session.native.request_missing)
+        if self._switch.asks:
+            self._notices.started(self._switch.asked, rank, not recording and self._session.native.request_missing)
         if not recording:
             if not self._steps.has_records:
                 self._take_off()
@@ -306,7 +310,7 @@ class PrecisionDebugger:
         if self._over():
             return
         if self._steps.running:
-            self._notices.stopped(self._switch.plan, self._capture, self._steps.current)
+            self._notices.stopped(self._switch.asked, self._capture, self._steps.current)
         self._steps.running = False
         self._session.stop()
         self._session.commit()
@@ -356,7 +360,7 @@ class PrecisionDebugger:
             return
         plan = self._switch.plan
         self._apply(plan)
-        path = self._session.fixed_path(plan)
+        path = self._session.fixed_path(self._switch.asked)
         if path is not None:
             warn(f"dump_path cannot change in a running job: trees go on to {path}")
         if plan["records_modules"] and not has_model:
@@ -367,7 +371,7 @@ class PrecisionDebugger:
 
     def _export(self, step: int) -> None:
         if self._steps.take_dirty(step):
-            self._session.export(step, self._switch.plan["dump_path"])
+            self._session.export(step, self._switch.asked["dump_path"])
 
     def _on_root_begin(self) -> None:
         if self._steps.running:

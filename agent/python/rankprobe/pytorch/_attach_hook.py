@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import multiprocessing
 import os
 import sys
 import threading
@@ -102,8 +103,7 @@ class _Forwards:
 
     def _end(self) -> None:
         self._count = 0
-        PrecisionDebugger.stop()
-        PrecisionDebugger.step()
+        _step()
 
 
 class _Rounds:
@@ -240,7 +240,7 @@ class _Attachment:
         self._watch_no_more()
         path = config_file(os.environ.get("RANKPROBE_ATTACH", "idle"))
         try:
-            PrecisionDebugger(config_path=path)
+            PrecisionDebugger(config_path=path)._attached = True
         except CollectorMissingError as error:
             if os.environ.get("RANKPROBE_ON_COLLECTOR_MISSING") == "fail":
                 raise SystemExit(f"rankprobe: not attached: {error}") from error
@@ -258,8 +258,7 @@ class _Attachment:
         if debugger is None or isinstance(self._forwards, _Forwards) or os.getpid() != self._pid or hasattr(sys, "last_type"):
             return
         if not debugger._over() and not debugger._session.native.step_is_empty:
-            PrecisionDebugger.stop()
-            PrecisionDebugger.step()
+            _step()
 
     def _watch_no_more(self) -> None:
         if self._watch is not None:
@@ -269,13 +268,15 @@ class _Attachment:
     def _say_why_not(self) -> None:
         if self._watch is None or os.getpid() != self._pid or os.environ.get("RANK", "0") != "0":
             return
-        if "rankprobe.vllm" in sys.modules:  # its workers are other processes
+        # The workers of vLLM are other processes; one of a DataLoader makes no optimizer, and is no failure.
+        if "rankprobe.vllm" in sys.modules or multiprocessing.parent_process() is not None:
             return
         main = getattr(sys.modules.get("__main__"), "__spec__", None)
         # torchrun, and workers of the compiler.
         tool = (getattr(main, "name", None) or os.path.basename(sys.argv[0] or "")).startswith(("torch.", "torchrun"))
         if not tool:
-            say("not attached: no optimizer was made of a module's parameters, and no module with parameters was called")
+            say("not attached: no optimizer was made of a module's parameters, and no module with parameters was called; "
+                "use PrecisionDebugger in the program (docs/pytorch.md)")
 
     def _tell(self, how: str = "") -> None:
         """How to switch recording on; one rank says it."""
@@ -289,11 +290,10 @@ class _Attachment:
 
     def _begin(self) -> None:
         models = self._alive()
-        PrecisionDebugger.start(model=models[0] if len(models) == 1 else models)
+        PrecisionDebugger._get("start")._start(models[0] if len(models) == 1 else models, None, None)
 
     def _end_step(self) -> None:
-        PrecisionDebugger.stop()
-        PrecisionDebugger.step()
+        _step()
         self._begin()
 
     def _watch_scalers(self) -> None:
@@ -337,6 +337,12 @@ class _Attachment:
             PrecisionDebugger._instance._optimizer_stepped(optimizer)
             PrecisionDebugger.report_replica(self._alive())
             self._end_step()
+
+
+def _step() -> None:
+    debugger = PrecisionDebugger._get("step")
+    debugger._stop()
+    debugger._step()
 
 
 def _say_once_a_job(text: str) -> None:

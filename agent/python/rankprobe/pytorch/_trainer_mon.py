@@ -25,6 +25,7 @@ from typing import Any, Optional
 from rankprobe import monitor_csv
 from rankprobe._communication_csv import Communication
 from rankprobe._frontend.files import read_object
+from rankprobe._say import say
 from rankprobe.pytorch._errors import InvalidParameterError
 from rankprobe.pytorch._process import environment_rank, warn
 from rankprobe.pytorch._step_ends import StepEnds
@@ -197,7 +198,7 @@ class TrainerMon:
             elif not used:
                 used = monitor_csv.used_functions(calls, stacks)
         if used:
-            print("> Used communication ops and corresponding stack\n" + json.dumps(used), flush=True)
+            say("> Used communication ops and corresponding stack\n" + json.dumps(used))
 
 
 __all__ = ["TrainerMon", "plan_of", "read_config"]

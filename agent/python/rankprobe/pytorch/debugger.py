@@ -50,7 +50,7 @@ class PrecisionDebugger:
     RANKPROBE_ON_COLLECTOR_MISSING, else "ignore".
 
     The first instance of a process counts; another construction returns to it
-    without a change. Its methods can be called on the class. Where records go:
+    without a change, and where that is `rankprobe run`'s, start, stop and step have no effect. Its methods can be called on the class. Where records go:
     RANKPROBE_COLLECTOR (host:port), else a private collector whose trees appear
     in dump_path at the end of each step.
 
@@ -74,6 +74,7 @@ class PrecisionDebugger:
                  on_collector_missing: Optional[str] = None) -> None:
         with self._lock:
             if PrecisionDebugger._instance is not None:
+                PrecisionDebugger._instance._tell_of_attached()
                 return
             _config.check_arguments(config_path, task, dump_path, level, step, auto_export, on_collector_missing)
             try:
@@ -87,7 +88,9 @@ class PrecisionDebugger:
             for note in self._switch.notes:
                 warn(note)
             self._pid = os.getpid()
-            self._closed = self._inert = False
+            self._closed = self._inert = self._started = False
+            # `rankprobe run` begins and ends its steps, not the program.
+            self._attached = self._told_of_attached = False
             self._steps = StepState()
             self._notices = Notices(FRAMEWORK)
             missing = on_collector_missing or os.environ.get("RANKPROBE_ON_COLLECTOR_MISSING", "")
@@ -144,19 +147,25 @@ class PrecisionDebugger:
         Raises InterfaceUsageError before construction, InvalidParameterError
         for a bad argument.
         """
-        cls._get("start")._start(model, token_range, rank_id, scheduled_tokens, first_positions)
+        self = cls._get("start")
+        if not self._attached:
+            self._start(model, token_range, rank_id, scheduled_tokens, first_positions)
 
     @classmethod
     def stop(cls) -> None:
         """Recording off. What was recorded is safe with the collector after it.
 
         Gradients of recorded forwards are still taken until step()."""
-        cls._get("stop")._stop()
+        self = cls._get("stop")
+        if not self._attached:
+            self._stop()
 
     @classmethod
     def step(cls) -> None:
         """The step is over: its tree is complete; the step counter is one more."""
-        cls._get("step")._step()
+        self = cls._get("step")
+        if not self._attached:
+            self._step()
 
     @classmethod
     def set_init_step(cls, step: int) -> None:
@@ -242,15 +251,17 @@ class PrecisionDebugger:
             return
         self._instruments.end_recording()
         # What is attached begins a step where the last one ends, also behind the last one.
-        if not self._session.native.forget_empty_step():
+        is_empty = self._session.native.forget_empty_step()
+        begun = self._steps.current + (self._steps.has_records and not is_empty)
+        if not is_empty:
             self._run_card.end_recording()
             self._monitor.end_recording()
             if self._steps.any_dirty:
                 self._session.stop()
                 self._export(self._steps.current)
         self._monitor.end_step()
-        if self._switch.enabled and not self._steps.any_dirty:
-            self._notices.ended(self._switch.plan, self._steps.current)
+        if self._switch.asks:
+            self._notices.ended(self._switch.asked, begun, self._started)
         self._session.finish_exports()
         self._closed = True
         self._namespaces.remove()
@@ -267,6 +278,13 @@ class PrecisionDebugger:
         if instance is None:
             raise InterfaceUsageError(f"PrecisionDebugger instance is not created: construct it before {what}()")
         return instance
+
+    def _tell_of_attached(self) -> None:
+        """The program makes a debugger of its own, which is this one: what it was to record is said nowhere else."""
+        if self._attached and not self._told_of_attached and os.environ.get("RANK", "0") == "0":
+            self._told_of_attached = True
+            say("rankprobe: `rankprobe run` records this process, and the program's own PrecisionDebugger has no effect; for that "
+                "one start the program with `rankprobe run --as-msprobe`, or without `rankprobe run`")
 
     def _forget(self) -> None:
         with PrecisionDebugger._lock:
@@ -297,6 +315,7 @@ class PrecisionDebugger:
             return
         # Also what is off here may be switched on by the collector.
         requests = self._requests(scheduled_tokens, first_positions)
+        self._started = True
         rank = self._session.start(rank_id, requests)
         self._take_plan(model is not None)
         if not self._switch.enabled:
@@ -305,14 +324,15 @@ class PrecisionDebugger:
             return self._instruments.set_aside()
         plan = self._switch.plan
         recording = self._session.recording
-        self._notices.started(plan, rank, not recording and self._session.native.request_missing)
+        if self._switch.asks:
+            self._notices.started(self._switch.asked, rank, not recording and self._session.native.request_missing)
         if not recording:
             if not self._steps.has_records:
                 self._instruments.set_aside()
         if plan["records_saved"] or not recording:
             return
         if requests is None and scheduled_tokens is None:
-            self._notices.no_requests(plan)
+            self._notices.no_requests(self._switch.asked)
         self._instruments.put_back(plan)
         if model is not None:
             self._instruments.watch(model, plan, token_range is not None)
@@ -330,7 +350,7 @@ class PrecisionDebugger:
         try:
             return read_requests(scheduled_tokens, first_positions)
         except ValueError as error:
-            self._notices.bad_requests(self._switch.plan, str(error))
+            self._notices.bad_requests(self._switch.asked, str(error))
             return None
 
     def _stop(self) -> None:
@@ -339,7 +359,7 @@ class PrecisionDebugger:
         self._instruments.end_recording()
         self._run_card.end_recording()
         if self._steps.running:
-            self._notices.stopped(self._switch.plan, self._capture, self._steps.current)
+            self._notices.stopped(self._switch.asked, self._capture, self._steps.current)
         self._steps.running = False
         self._session.stop()
         self._session.commit()
@@ -403,7 +423,7 @@ class PrecisionDebugger:
             return
         plan = self._switch.plan
         self._instruments.apply(plan)
-        path = self._session.fixed_path(plan)
+        path = self._session.fixed_path(self._switch.asked)
         if path is not None:
             warn(f"dump_path cannot change in a running job: trees go on to {path}")
         if plan["records_modules"] and not has_model:
@@ -414,7 +434,7 @@ class PrecisionDebugger:
 
     def _export(self, step: int) -> None:
         if self._steps.take_dirty(step):
-            self._session.export(step, self._switch.plan["dump_path"])
+            self._session.export(step, self._switch.asked["dump_path"])
 
     def _on_root_begin(self) -> None:
         if not self._steps.running:

@@ -84,6 +84,8 @@ def _attach(worker: Any, vllm_config: Any, wanted: Settings) -> None:
         debugger = PrecisionDebugger(config_path=path)
     if debugger._inert:  # it has said why nothing is recorded
         return
+    # A server that nobody asks begins no step, and that is no fault.
+    debugger._started = True
     model = worker.get_model()
     Steps(worker.model_runner, model, debugger, say).install()
     if worker.rank == 0:
