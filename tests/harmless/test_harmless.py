@@ -50,6 +50,11 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return {name: [answer for answer in told if answer["program"] == name] for name in names}
 
 
+def test_the_table_names_each_program_and_its_report() -> None:
+    rows = [line for line in (HERE / "README.md").read_text().splitlines() if line.startswith("| ")][2:]
+    assert rows == [f"| {name} | {report} |" for name, (report, _) in PROGRAMS.items()]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_debugger_changes_nothing(name: str, answers: dict[str, list[dict]]) -> None:
     plain, *watched = answers[name]
