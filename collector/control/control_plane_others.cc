@@ -18,6 +18,12 @@ bool IsSameJob(const v1::Identity& a, const v1::Identity& b) {
   return !a.job().empty() && a.job() == b.job();
 }
 
+// A process that ends its session and begins another: the collector may not have
+// seen the end yet. Refusals name pid and host, but not the job.
+bool IsSameProcess(const v1::Identity& a, const v1::Identity& b) {
+  return IsSameJob(a, b) && a.pid() == b.pid() && a.host() == b.host();
+}
+
 }  // namespace
 
 std::string ControlPlane::Describe(const v1::Identity& identity) {
@@ -32,7 +38,8 @@ absl::Status ControlPlane::CheckRankFree(const v1::Identity& identity,
     const Agent& agent = agents_.at(session);
     if (session == self || !agent.connected || !agent.identity.has_rank() ||
         agent.identity.rank() != identity.rank() ||
-        agent.identity.incarnation() == identity.incarnation()) {
+        agent.identity.incarnation() == identity.incarnation() ||
+        IsSameProcess(agent.identity, identity)) {
       continue;
     }
     return absl::AlreadyExistsError(absl::StrCat(

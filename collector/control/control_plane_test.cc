@@ -292,6 +292,18 @@ TEST_F(ControlPlaneTest, TwoOperatorsAtOnce) {
   EXPECT_EQ(result_->status().code(), absl::StatusCode::kAborted);
 }
 
+TEST_F(ControlPlaneTest, AProcessMayBeginItsNextSessionBeforeTheEndOfTheLast) {
+  const auto admit = [&](uint64_t incarnation, const std::string& job) {
+    v1::Hello hello = HelloOf("run", 3, incarnation);
+    hello.mutable_identity()->set_job(job);
+    return control_->Admit(hello, [](const v1::Directive&) {}).status();
+  };
+  EXPECT_TRUE(admit(1, "job").ok());
+  EXPECT_TRUE(admit(2, "job").ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(admit(3, "another")));
+  EXPECT_TRUE(absl::IsAlreadyExists(admit(4, "")));
+}
+
 TEST_F(ControlPlaneTest, TwoProcessesCannotBeOneRank) {
   FakeRank rank, other;
   Join(3, &rank);

@@ -49,6 +49,7 @@ class ServerTest : public ::testing::Test {
     options.collector = address();
     options.identity.set_run("run");
     options.identity.set_rank(rank);
+    options.identity.set_job("job");
     options.queue_budget_bytes = budget;
     options.policy = policy;
     options.block_deadline = block_deadline_;

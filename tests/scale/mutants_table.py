@@ -327,10 +327,10 @@ TWO_LEAVES = [
     Mutant("two-processes-are-one-rank", "two-leaves", "a second process of a rank is refused while the first is there",
            "collector/control/control_plane_others.cc",
            """        agent.identity.rank() != identity.rank() ||
-        agent.identity.incarnation() == identity.incarnation()) {
+        agent.identity.incarnation() == identity.incarnation() ||
 """,
            """        agent.identity.rank() != identity.rank() ||
-        agent.identity.incarnation() != 0) {
+        agent.identity.incarnation() != 0 ||
 """, control_test("ControlPlaneTest.TwoProcessesCannotBeOneRank")),
     Mutant("the-second-is-not-told", "two-leaves", "a second process of a rank is told to go, by whichever leaf it came", ROOT_SERVICE,
            """      send(goodbye);
