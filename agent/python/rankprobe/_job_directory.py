@@ -249,6 +249,9 @@ class JobDirectory:
 
     def leave(self, reason: str) -> None:
         """The archive stays, under a name that the next user does not take."""
+        if not self.is_there():  # what has its name now is another job's
+            say(f"not all of run {self.run} is in {self.root}: {reason}; {self.path} was removed")
+            return
         place = self.path.with_name(f"left-{time.time_ns():x}")
         try:
             self.path.rename(place)
