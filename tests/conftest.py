@@ -111,5 +111,5 @@ def pytest_runtest_teardown(item: pytest.Item):  # type: ignore[no-untyped-def]
     yield
     if _directory in item.stash and not item.stash.get(_failed, False):
         shutil.rmtree(item.stash[_directory], ignore_errors=True)
-        # It stays as a name: pytest would give it to the next test, whose files a process of this one could take for its own.
+        # The empty directory stays, or pytest would give its name to the next test while processes of this one still end.
         item.stash[_directory].mkdir(exist_ok=True)

@@ -21,6 +21,7 @@
 #include "analysis/root_cause/value_sources.h"
 #include "analysis/root_cause/values_text.h"
 #include "common/base/status_macros.h"
+#include "dump_format/read_manifest.h"
 #include "dump_format/statistics.h"
 
 namespace rankprobe::analysis {
@@ -105,16 +106,13 @@ class Finder {
   // Exports say what was lost on the way.
   absl::Status ReadGaps(const DumpLayout& layout) {
     const std::string path = layout.path + "/manifest.json";
-    if (!file_system_->Exists(path)) return absl::OkStatus();
-    RP_ASSIGN_OR_RETURN(const auto file, file_system_->OpenForRead(path));
-    RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(path));
-    if (size > (uint64_t{256} << 20)) return absl::OkStatus();
-    std::string text(size, '\0');
-    RP_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(text)));
     JsonDocument document;
-    if (!document.Parse(std::move(text)).ok()) {
-      return absl::InvalidArgumentError(path + ": is no JSON");
-    }
+    const absl::StatusOr<bool> is_there =
+        ReadManifest(file_system_, layout.path, &document);
+    // One that is too large is left out: its gaps are no reason to compare nothing.
+    if (absl::IsResourceExhausted(is_there.status())) return absl::OkStatus();
+    RP_RETURN_IF_ERROR(is_there.status());
+    if (!*is_there) return absl::OkStatus();
     CountGaps(path, document.root());
     // Some of what is there may be of runs before the last one.
     if (const JsonValue* const earlier = document.root().Find("earlier_runs");

@@ -351,7 +351,8 @@ class WorseThanGuessing : public RankRule {
   static constexpr size_t kMany = 100;
 };
 
-// A parameter group that stops to learn while the others go on.
+// Finds a parameter group whose learning rate becomes 0 while that of others does
+// not.
 class LearningRateZero : public RankRule {
  public:
   absl::string_view name() const override { return "learning-rate-zero"; }

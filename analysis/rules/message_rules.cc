@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares what a rank received with what the ranks sent: all_gather, broadcast,
-// scatter, gather and all_to_all hand on tensors as they are.
+// scatter, gather and all_to_all pass tensors unchanged.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -19,17 +19,18 @@
 namespace rankprobe::analysis {
 namespace {
 
-// Of the sums behind Norm and Mean, whose order may differ where a tensor lies
-// elsewhere in memory; relative to the largest elements.
+// Relative difference of Norm and Mean of equal tensors: the order of a sum may
+// depend on the alignment of the tensor in memory.
 constexpr double kOrderOfSum = 1e-6;
 // Steps in which a message must have arrived as it was sent.
 constexpr size_t kLeastFits = 5;
-// Senders of one message that are kept apart: ranks may send equal tensors.
-constexpr size_t kMaxAlike = 8;
+// Ranks that are kept as possible senders of one tensor, since ranks may send
+// equal tensors.
+constexpr size_t kMaxSenders = 8;
 
-// Functions whose results are their arguments on one rank or another. An output
-// that no argument equals in any step, as of a tensor that is gathered into one,
-// is not judged.
+// Functions each of whose results is an argument on some rank. An output that
+// equals no argument in any step, such as a tensor that several were gathered
+// into, is not judged.
 constexpr absl::string_view kFunctions[] = {"all_gather", "broadcast",
                                             "scatter", "gather", "all_to_all"};
 
@@ -65,32 +66,31 @@ bool AreClose(const RankCell& a, const RankCell& b) {
          std::fabs(a.mean - b.mean) <= kOrderOfSum * size;
 }
 
-// A tensor that one rank gave to calls of a function, whatever their number: where
-// ranks call it unequally often, equal numbers are not of one call.
-struct Sent {
-  int64_t rank = 0;
-  absl::string_view place;
-  const RankCell* cell = nullptr;
-};
-
-// What was sent in one step, by its extremes.
+// The tensors that ranks passed to a function in one step, whatever the number of
+// the call: where ranks call the function unequally often, equal numbers do not
+// belong to one call.
 class SentOfStep {
  public:
-  void Add(const Sent& sent) {
-    std::vector<Sent>& alike = sent_[{sent.cell->largest, sent.cell->smallest}];
-    if (alike.size() < kMaxAlike) alike.push_back(sent);
+  void Add(int64_t rank, const RankCell& cell) {
+    std::vector<Sent>& alike = sent_[{cell.largest, cell.smallest}];
+    if (alike.size() < kMaxSenders) alike.push_back({rank, &cell});
   }
-  std::vector<Sent> Like(const RankCell& cell) const {
-    std::vector<Sent> out;
+  // Empty: no rank sent such a tensor.
+  std::set<int64_t> SendersOf(const RankCell& cell) const {
+    std::set<int64_t> ranks;
     const auto it = sent_.find({cell.largest, cell.smallest});
-    if (it == sent_.end()) return out;
+    if (it == sent_.end()) return ranks;
     for (const Sent& sent : it->second) {
-      if (AreClose(*sent.cell, cell)) out.push_back(sent);
+      if (AreClose(*sent.cell, cell)) ranks.insert(sent.rank);
     }
-    return out;
+    return ranks;
   }
 
  private:
+  struct Sent {
+    int64_t rank = 0;
+    const RankCell* cell = nullptr;
+  };
   std::map<std::pair<double, double>, std::vector<Sent>> sent_;
 };
 
@@ -100,7 +100,8 @@ struct Received {
   std::string name;
   CallValue value;
   const std::vector<RankCell>* cells = nullptr;
-  std::vector<size_t> strange;  // steps in which nobody sent it
+  std::vector<size_t> strange;  // indices of steps in which no rank sent it
+  // Empty: it is not known which rank.
   std::optional<int64_t> sender;
 };
 
@@ -110,8 +111,7 @@ class MessageChanged : public RankRule {
   absl::string_view needs() const override { return "communication"; }
   absl::string_view twin() const override {
     return "results that are no rank's argument in most steps, messages "
-           "between "
-           "ranks that are not recorded";
+           "between ranks that are not recorded";
   }
   bool IsOfRanks() const override { return true; }
   size_t LeastSteps() const override { return kLeastFits + 1; }
@@ -158,58 +158,49 @@ class MessageChanged : public RankRule {
         std::vector<SentOfStep>& steps = out[value->function];
         steps.resize(input.steps.size());
         for (size_t i = 0; i < input.steps.size(); ++i) {
-          if (IsFinite(cells[i]))
-            steps[i].Add({rank.rank, value->place, &cells[i]});
+          if (IsFinite(cells[i])) steps[i].Add(rank.rank, cells[i]);
         }
       }
     }
     return out;
   }
 
-  // Whether a result that ranks sent in most steps is none of theirs in others.
+  // Fills `strange` and `sender`. True: ranks sent the result in most steps, or in
+  // all steps before one, and not in others.
   static bool LookAt(const RankInput& input, const SentBySteps& sent,
                      Received* result) {
     const auto of_function = sent.find(result->value.function);
     if (of_function == sent.end()) return false;
     std::map<int64_t, size_t> senders;
-    size_t fits = 0, first_strange = input.steps.size(), fits_before = 0;
+    size_t fits = 0, fits_before = 0;
     for (size_t i = 0; i < input.steps.size(); ++i) {
       const RankCell& cell = (*result->cells)[i];
-      // Where a NaN came from is overflow_check's question.
+      // overflow_check finds the origin of a NaN.
       if (!IsFinite(cell)) continue;
-      const std::vector<Sent> alike = of_function->second[i].Like(cell);
-      if (alike.empty()) {
-        if (result->strange.empty()) {
-          first_strange = i;
-          fits_before = fits;
-        }
+      const std::set<int64_t> ranks = of_function->second[i].SendersOf(cell);
+      if (ranks.empty()) {
+        if (result->strange.empty()) fits_before = fits;
         result->strange.push_back(i);
         continue;
       }
       ++fits;
-      std::set<int64_t> ranks;
-      for (const Sent& one : alike) ranks.insert(one.rank);
       for (const int64_t rank : ranks) ++senders[rank];
     }
     if (fits == 0) return false;
-    const auto most = std::max_element(
-        senders.begin(), senders.end(),
-        [](const auto& a, const auto& b) { return a.second < b.second; });
-    // The one rank whose argument it was in every step in which it was one.
-    if (most->second == fits &&
-        std::count_if(senders.begin(), senders.end(),
-                      [&](const auto& one) { return one.second == fits; }) == 1)
-      result->sender = most->first;
-    // Either now and then, or from one step on.
-    return !result->strange.empty() && first_strange < input.steps.size() &&
-           fits >= kLeastFits &&
+    // The sender is the only rank that sent it in each of these steps.
+    const auto sent_each = [&](const auto& one) { return one.second == fits; };
+    if (std::count_if(senders.begin(), senders.end(), sent_each) == 1) {
+      result->sender =
+          std::find_if(senders.begin(), senders.end(), sent_each)->first;
+    }
+    return !result->strange.empty() && fits >= kLeastFits &&
            (result->strange.size() * 10 <= fits || fits_before == fits);
   }
 
-  // Who else received the same message rightly in the first of these steps.
-  static std::optional<RankFinding> Describe(const RankInput& input,
-                                             const std::vector<Received>& all,
-                                             const Received& result) {
+  // Compares with what the other ranks received from the same sender in that step.
+  static RankFinding Describe(const RankInput& input,
+                              const std::vector<Received>& all,
+                              const Received& result) {
     const size_t step = result.strange.front();
     size_t right = 0, wrong = 0;
     for (const Received& other : all) {
@@ -244,11 +235,9 @@ class MessageChanged : public RankRule {
           "rank ", result.rank, " received from rank ", *result.sender,
           " a tensor (", value, ") that differs from what was sent",
           right > 0 ? absl::StrCat("; ", right,
-                                   " other ranks received it as it "
-                                   "was sent")
+                                   " of the other ranks received what was sent")
                     : "");
     }
-    found.exact = true;
     return found;
   }
 };

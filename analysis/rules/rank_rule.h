@@ -52,8 +52,8 @@ struct RankFinding {
   // True: numbers that must agree and do not. False: only unusual.
   bool exact = true;
   size_t others = 0;
-  // How far apart what must be equal is, relative; of values of one rule the
-  // largest of a step is named.
+  // Relative difference of the values that must be equal. Of the findings of a
+  // rule in one step the one with the largest is reported.
   double deviation = 0;
 };
 
@@ -71,8 +71,8 @@ class RankRule {
   // Sound programs that look alike and must not be found.
   virtual absl::string_view twin() const = 0;
   virtual bool IsOfRanks() const { return false; }
-  // So many recorded steps it needs to find anything; and whether they must
-  // follow each other.
+  // The number of recorded steps that it needs to find anything, and whether they
+  // must be successive.
   virtual size_t LeastSteps() const = 0;
   virtual bool NeedsEachStep() const { return false; }
   // Whether what it needs was recorded.

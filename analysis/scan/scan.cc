@@ -343,8 +343,8 @@ class Scanner {
     }
   }
 
-  // Of what one layer does to all behind it the difference is largest where it
-  // began. 0 of the other kinds, whose first value in the order of execution is
+  // A fault of one layer changes all layers behind it, and most the layer itself.
+  // 0 for the other kinds, of which the first value in the order of execution is
   // named.
   static double DeviationOf(const ScanFinding& finding) {
     if (finding.kind != ScanKind::kRanksPart &&
@@ -353,11 +353,13 @@ class Scanner {
       return 0;
     const double size =
         std::max(std::fabs(finding.now), std::fabs(finding.before));
-    return size == 0 ? 0 : std::fabs(finding.now - finding.before) / size;
+    if (size == 0) return 0;
+    const double deviation = std::fabs(finding.now - finding.before) / size;
+    return std::isfinite(deviation) ? deviation : HUGE_VAL;
   }
 
-  // Of each kind and step the first value, or that which differs most; what
-  // lasts, only once.
+  // Keeps for each kind and step the first value, or the one that differs most,
+  // and a finding that lasts once.
   std::vector<ScanFinding> Collect() {
     std::stable_sort(found_.begin(), found_.end(),
                      [](const auto& a, const auto& b) {

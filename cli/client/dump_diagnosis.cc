@@ -15,14 +15,12 @@
 #include "analysis/root_cause/replicas.h"
 #include "cli/flags/ranges.h"
 #include "common/base/status_macros.h"
-#include "dump_format/json_value.h"
+#include "dump_format/read_manifest.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr uint64_t kMostManifestBytes = uint64_t{256} << 20;
-
-// "step3/rank0", by what a manifest says of its files and steps.
+// The places ("step3/rank0") of the files that a manifest lists.
 std::set<std::string> PlacesOf(const JsonValue& manifest) {
   std::set<std::string> places;
   if (const JsonValue* const files = manifest.Find("files"); files != nullptr) {
@@ -43,31 +41,20 @@ std::string RunOf(const JsonValue& manifest) {
   return run != nullptr && run->is_string() ? std::string(run->text) : "";
 }
 
-// The run of each place that an earlier run left in `path`; of a dump_path
-// without a manifest none.
+// The run that wrote each place which only an earlier run wrote. Empty without a
+// manifest.
 absl::StatusOr<std::map<std::string, std::string>> ReadEarlierPlaces(
     FileSystem* file_system, const std::string& directory) {
   std::map<std::string, std::string> earlier;
-  const std::string path = directory + "/manifest.json";
-  if (!file_system->Exists(path)) return earlier;
-  RP_ASSIGN_OR_RETURN(const uint64_t size, file_system->FileSize(path));
-  if (size > kMostManifestBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": has ", size,
-                     " bytes, more than is read; name one step of the "
-                     "directory"));
-  }
-  RP_ASSIGN_OR_RETURN(const auto file, file_system->OpenForRead(path));
-  std::string text(size, '\0');
-  RP_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(text)));
   JsonDocument document;
-  if (!document.Parse(std::move(text)).ok())
-    return absl::InvalidArgumentError(path + ": is no JSON");
+  RP_ASSIGN_OR_RETURN(const bool is_there,
+                      ReadManifest(file_system, directory, &document));
+  if (!is_there) return earlier;
   const JsonValue* const runs = document.root().Find("earlier_runs");
   if (runs == nullptr) return earlier;
   const std::set<std::string> newest = PlacesOf(document.root());
   for (const JsonValue& run : runs->items()) {
-    // What has a directory of its own made way for a later run.
+    // The files of such a run were moved to a directory of their own.
     if (run.Find("directory") != nullptr) continue;
     for (const std::string& place : PlacesOf(run)) {
       if (!newest.contains(place)) earlier.emplace(place, RunOf(run));
@@ -144,7 +131,7 @@ class DumpDiagnosis {
     analysis::ReplicaReport sum;
     bool any = false;
     for (const auto& [step, ranks] : steps) {
-      // A process beside the ranks holds nobody's replica.
+      // A process without a rank holds no replica.
       if (std::count_if(ranks.places.begin(), ranks.places.end(),
                         [](const DumpPlace& place) { return !place.process; }) <
           2)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scope of a run: which analyses its recorded steps suffice for, so that
-// `diagnose` calls nothing sound that could not be seen. Pure functions of plain values.
+// The scope of a run: the analyses for which enough of its steps were recorded.
+// `diagnose` lists the others as not judged. Pure functions of plain values.
 #ifndef RANKPROBE_CLI_CLIENT_RUN_SCOPE_H_
 #define RANKPROBE_CLI_CLIENT_RUN_SCOPE_H_
 
@@ -16,8 +16,8 @@ namespace rankprobe {
 // Whether no step between the first and the last is missing.
 bool FollowEachOther(const std::vector<int64_t>& steps);
 
-// Whether the task monitor recorded each step with all its values: what is not
-// there the program does not have.
+// Whether task monitor recorded each step with all values, so that the program has
+// none of the values that are missing.
 bool IsMonitoredWhole(const analysis::ScanInput& input);
 
 // "6 recorded steps" where `steps` are fewer than that, "10 successive steps"

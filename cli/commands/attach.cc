@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // run, isolate and doctor: a training job with the agent in it, one of its steps
-// on recorded inputs, and checks of the environment. Python does them, so the program becomes that one and keeps its
-// process, terminal and signals.
+// on recorded inputs, and checks of the environment. They are written in Python,
+// so this process executes it and keeps its process id, terminal and signals.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

@@ -68,7 +68,7 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
                       {.payloads = false, .rank_directory = false}));
   RP_ASSIGN_OR_RETURN(const DumpLayout layout,
                       FindDumps(file_system.get(), input.path()));
-  // The directory that a run was exported to is nobody's to name.
+  // The user cannot name the temporary directory that the run was exported to.
   if (absl::StartsWith(flags.input, "run:") && layout.Steps().size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         flags.input, ": has several steps; name one, such as ",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics of chosen values of a run, step by step, out of its rollups.
 // Ownership: one per question; the store outlives it. Threads: one.
-// Failure: the store's errors. A rollup that is damaged, or does not hold, counts
-// as none: the step's records have to be read, and say the same.
+// Failure: the store's errors. A damaged or outdated rollup is treated as missing;
+// the caller then reads the step's records, which give the same numbers.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_READER_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_READER_H_
 
@@ -65,7 +65,7 @@ class RollupReader {
     uint32_t layout = 0;
     bool has_head = false;
   };
-  // DATA_LOSS: they are damaged, and what was read of them is of no use.
+  // DATA_LOSS: the rows are damaged, and nothing that was read of them is valid.
   absl::Status ReadNames(const std::string& run, WantedName wanted);
   absl::Status ReadRows(absl::Span<const v1::StepInfo> steps);
   // The row's place; rows_.size(): there is none. Quick where rows are looked

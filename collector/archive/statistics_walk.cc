@@ -49,7 +49,8 @@ struct RankSteps {
   size_t deleted = 0;
 };
 
-// What the derived statistics name, nullopt: the archive has none for this.
+// The steps that the derived statistics list; nullopt: there are none for this
+// selection.
 absl::StatusOr<std::optional<RankSteps>> FindRolledUpSteps(
     const QuerySources& sources, const ValueSelection& selection) {
   const absl::Span<const IntInterval> wanted = selection.steps.intervals();
@@ -93,7 +94,7 @@ absl::StatusOr<RankSteps> FindRankSteps(const QuerySources& sources,
                                         const ValueSelection& selection) {
   absl::StatusOr<std::optional<RankSteps>> rolled_up =
       FindRolledUpSteps(sources, selection);
-  // Damage of what was derived takes nothing away: the records are listed.
+  // The records are complete where derived statistics are damaged.
   if (!IsDamage(rolled_up.status())) {
     RP_RETURN_IF_ERROR(rolled_up.status());
     if (rolled_up->has_value()) return **std::move(rolled_up);

@@ -18,8 +18,9 @@ bool IsSameJob(const v1::Identity& a, const v1::Identity& b) {
   return !a.job().empty() && a.job() == b.job();
 }
 
-// A process that ends its session and begins another: the collector may not have
-// seen the end yet. Refusals name pid and host, but not the job.
+// True for a process that has ended its session and begins another before the
+// collector has seen the end. The job is compared because a refusal reveals pid
+// and host to the peer, but not the job.
 bool IsSameProcess(const v1::Identity& a, const v1::Identity& b) {
   return IsSameJob(a, b) && a.pid() == b.pid() && a.host() == b.host();
 }

@@ -29,11 +29,11 @@ struct SwitchProgress {
   int64_t step = -1;
   // What a step takes lately; 0: nothing is known.
   int64_t step_ns = 0;
-  // It begins no step, and nobody knows when it will: a server without requests.
+  // It begins no step and will not until it has work: a server without requests.
   bool idle = false;
 };
 
-// In a summary; the result has them all.
+// Ranks that a summary names; the result lists all of them.
 inline constexpr size_t kMaxNamedRanks = 8;
 
 class SwitchRanks {
@@ -48,7 +48,7 @@ class SwitchRanks {
     State state = v1::RankSwitch::STATE_UNSPECIFIED;
     int64_t applied_step = 0;
     std::string reason;
-    // Its step is not to be believed: the others go on without it.
+    // Its step is not believed, and the others switch without it.
     bool left_out = false;
     // Why it has refused the commit of what is agreed on.
     std::optional<std::string> late;
@@ -60,13 +60,15 @@ class SwitchRanks {
               const std::function<v1::Identity(const std::string&)>& whose,
               Look look, std::function<absl::Time()> now);
 
-  // By session. Their states change by SetState, and `late` by SetLate.
+  // By session. Change a state with SetState and `late` with SetLate and
+  // ClearLate, which keep the counts.
   std::map<std::string, Rank>& all() { return ranks_; }
   const std::map<std::string, Rank>& all() const { return ranks_; }
   // Null: it is not of this switch.
   Rank* Find(const std::string& session);
 
-  // What is asked with each answer of thousands is counted.
+  // Keeps a count for each state, so that AnyIs does not look at thousands of
+  // ranks with each answer.
   void SetState(Rank* rank, State state);
   bool AnyIs(State state) const {
     return in_state_[static_cast<size_t>(state)] > 0;
@@ -74,10 +76,11 @@ class SwitchRanks {
   void SetLate(const std::string& session, std::string reason);
   void ClearLate(const std::string& session);
   const std::set<std::string>& late() const { return late_; }
-  // Those that did nothing wrong and have not switched are refused.
+  // Refuses the ranks that have not switched, for a reason that is not theirs.
   void CallOff(const std::string& why);
 
-  // Those that have not answered; the names of the first ones.
+  // Marks the ranks that have not answered, and returns the names of the first
+  // kMaxNamedRanks.
   std::vector<std::string> SetSilent();
 
   // `others`: the furthest step of the others, for the reason.

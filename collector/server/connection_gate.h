@@ -5,10 +5,9 @@
 // for how long and with how many bytes; how many descriptors connections take;
 // and, when the process holds more memory than it should, who is cut off.
 //
-// Who comes by a Unix socket is this process' user or root, or is refused: such a
-// peer counts as proven, as it could end the process as well. gRPC names all of
-// them alike and the kernel counts none of their bytes, so that the bound on all
-// connections alone is held to them.
+// On a Unix socket only this process' user and root are admitted, and count as
+// proven. gRPC gives all such peers one name and the kernel counts none of their
+// bytes, so only the limit on the number of connections applies to them.
 //
 // A connection is cut by shutting its socket down, which gRPC takes for a peer
 // that has gone. The agents of a job come back and resume.

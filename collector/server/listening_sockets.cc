@@ -19,6 +19,7 @@
 #include "collector/server/receive_bound.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/base/unix_socket.h"
 
 namespace rankprobe {
 namespace {
@@ -71,30 +72,20 @@ int PortOf(int fd) {
                    : reinterpret_cast<sockaddr_in6*>(&address)->sin6_port);
 }
 
-// An abstract name begins with a zero byte.
-socklen_t AddressOf(const UnixAddress& where, sockaddr_un* address) {
-  *address = {};
-  address->sun_family = AF_UNIX;
-  const size_t skipped = where.is_abstract ? 1 : 0;
-  std::memcpy(address->sun_path + skipped, where.path.data(),
-              where.path.size());
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + skipped +
-                                where.path.size() +
-                                (where.is_abstract ? 0 : 1));
-}
-
 int OpenUnixSocket() {
   return ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
-// Removes a socket that nobody listens to. False: somebody does, or it is none.
+// Removes the socket that a killed process left behind. False: a process listens
+// on it, or the file is not a socket.
 bool RemoveLeft(const UnixAddress& where) {
   struct stat found {};
   if (where.is_abstract || ::lstat(where.path.c_str(), &found) != 0 ||
       !S_ISSOCK(found.st_mode))
     return false;
   sockaddr_un address;
-  const socklen_t length = AddressOf(where, &address);
+  const socklen_t length =
+      UnixSocketAddress(where.path, where.is_abstract, &address);
   int probe = OpenUnixSocket();
   const bool refused =
       probe >= 0 &&
@@ -121,7 +112,8 @@ absl::StatusOr<std::unique_ptr<ListeningSockets>> ListeningSockets::Open(
 }
 
 ListeningSockets::~ListeningSockets() {
-  // Before it is closed: nobody shall find a file that refuses him.
+  // The file is removed before the socket is closed, so that no client finds a
+  // file that refuses connections.
   struct stat found {};
   if (!file_.empty() && ::lstat(file_.c_str(), &found) == 0 &&
       found.st_dev == file_device_ && found.st_ino == file_inode_)
@@ -137,7 +129,8 @@ absl::Status ListeningSockets::OpenUnix(const UnixAddress& where) {
   // The mode of the file that bind makes, less the umask.
   ::fchmod(fd, S_IRUSR | S_IWUSR);
   sockaddr_un address;
-  const socklen_t length = AddressOf(where, &address);
+  const socklen_t length =
+      UnixSocketAddress(where.path, where.is_abstract, &address);
   const auto bind = [&] {
     return ::bind(fd, reinterpret_cast<const sockaddr*>(&address), length) == 0;
   };
@@ -210,13 +203,9 @@ absl::Status ListeningSockets::OpenHostPort(const std::string& listen) {
 }
 
 std::optional<uid_t> ForeignUser(int connected) {
-  ucred peer{};
-  socklen_t length = sizeof(peer);
-  if (::getsockopt(connected, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
-      length != sizeof(peer))
-    return static_cast<uid_t>(-1);
-  if (peer.uid == ::geteuid() || peer.uid == 0) return std::nullopt;
-  return peer.uid;
+  const std::optional<uid_t> peer = PeerUser(connected);
+  if (peer == ::geteuid() || peer == uid_t{0}) return std::nullopt;
+  return peer.value_or(static_cast<uid_t>(-1));
 }
 
 }  // namespace rankprobe

@@ -2,9 +2,9 @@
 // The sockets that a collector listens with: those of a HOST:PORT (one for each
 // address of the host), or one Unix socket (common/base/collector_address.h).
 //
-// A Unix socket's file can be used by its owner and root alone. One that a
-// process left that was killed is replaced; one that somebody listens to is not,
-// and what is no socket is not touched. Its own file is removed at the end.
+// The file of a Unix socket has mode 0600. A socket that a killed process left
+// behind is replaced. A socket on which a process listens, and a file that is
+// not a socket, are left alone. The destructor removes the file.
 //
 // Ownership: of the descriptors and the file. Threads: one. Failure: UNAVAILABLE
 // where the address is taken or cannot be listened on.

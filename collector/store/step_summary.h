@@ -92,8 +92,8 @@ class SummaryTileView {
   // DATA_LOSS where the bytes are no such row.
   static absl::StatusOr<SummaryTileView> Parse(absl::string_view bytes,
                                                int level, uint64_t tile);
-  // Whether a row may stand for heads: true also for bytes that Parse refuses,
-  // so that damage is noticed and no step is left out for it.
+  // Whether a row may hold heads. True also for bytes that Parse refuses, so that
+  // a reader reports the damage instead of omitting the steps.
   static bool HasHeads(absl::string_view bytes);
   uint64_t present() const { return present_; }
   // It stands for the heads of its steps.

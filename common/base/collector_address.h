@@ -16,21 +16,20 @@ namespace rankprobe {
 struct UnixAddress {
   // Its bytes as they are. A relative path is seen from the working directory.
   std::string path;
-  // `path` is a name, and no file: whoever is in this network namespace can
-  // connect, and can take the name when nobody listens there.
+  // `path` is an abstract name, not a file: each process of this network
+  // namespace can connect, and can listen on it while no other process does.
   bool is_abstract = false;
 };
 
-// Whether it has the form of one; what is a HOST:PORT for a host of the name
-// "unix" is one to gRPC as well.
+// Whether `address` begins as that of a Unix socket. So does HOST:PORT for a host
+// named "unix", which gRPC takes for a Unix socket as well.
 bool IsUnixAddress(absl::string_view address);
 
-// INVALID_ARGUMENT naming the text that is none: without a path, with one of
-// more bytes than the kernel takes, with control characters, or with a comma,
-// at which gRPC splits lists of addresses.
+// INVALID_ARGUMENT with the text: the path is missing, longer than the kernel
+// allows, or has control characters or a comma, at which gRPC splits addresses.
 absl::StatusOr<UnixAddress> ParseUnixAddress(absl::string_view text);
 
-// INVALID_ARGUMENT naming an address that nobody can connect to.
+// INVALID_ARGUMENT with an address that is not valid.
 absl::Status CheckCollectorAddress(absl::string_view address);
 
 // As gRPC takes it: a URI for a Unix socket, others as they are.

@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/random_bytes.h"
+#include "common/base/unix_socket.h"
 
 namespace rankprobe {
 namespace {
@@ -45,15 +46,6 @@ class Descriptor {
 
 absl::Status Failed(const char* call) {
   return absl::UnavailableError(absl::StrCat(call, ": ", std::strerror(errno)));
-}
-
-// Its first byte is zero: it is no file.
-socklen_t AddressOf(absl::string_view name, sockaddr_un* address) {
-  *address = {};
-  address->sun_family = AF_UNIX;
-  std::memcpy(address->sun_path + 1, name.data(), name.size());
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
-                                name.size());
 }
 
 int OpenSocket(int flags) {
@@ -94,7 +86,8 @@ absl::StatusOr<int> ListenLane(absl::string_view name) {
   Descriptor socket(OpenSocket(SOCK_NONBLOCK));
   if (socket.get() < 0) return Failed("socket");
   sockaddr_un address;
-  const socklen_t length = AddressOf(name, &address);
+  const socklen_t length =
+      UnixSocketAddress(name, /*is_abstract=*/true, &address);
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address),
              length) != 0)
     return Failed("bind");
@@ -102,12 +95,7 @@ absl::StatusOr<int> ListenLane(absl::string_view name) {
   return socket.Release();
 }
 
-bool IsOwnUser(int socket) {
-  ucred peer{};
-  socklen_t length = sizeof(peer);
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-         length == sizeof(peer) && peer.uid == ::geteuid();
-}
+bool IsOwnUser(int socket) { return PeerUser(socket) == ::geteuid(); }
 
 absl::Status HandOver(absl::string_view untrusted_name,
                       absl::string_view session, int fd,
@@ -119,7 +107,8 @@ absl::Status HandOver(absl::string_view untrusted_name,
   if (socket.get() < 0 || !SetTimeout(socket.get(), timeout))
     return Failed("socket");
   sockaddr_un address;
-  const socklen_t length = AddressOf(untrusted_name, &address);
+  const socklen_t length =
+      UnixSocketAddress(untrusted_name, /*is_abstract=*/true, &address);
   if (Retried([&] {
         return ::connect(socket.get(),
                          reinterpret_cast<const sockaddr*>(&address), length);

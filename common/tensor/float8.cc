@@ -87,7 +87,7 @@ const Values* Float8Values(v1::DType dtype) {
 
 void AddFloat8(const Values& values, const char* data, size_t count,
                kernels::FloatStats* stats) {
-  // Neighbours are often equal: several counters do not wait for each other.
+  // Equal neighbours would wait for one counter.
   constexpr size_t kCounters = 4;
   uint32_t counters[kCounters][256] = {};
   constexpr size_t kMostAtOnce = size_t{1} << 31;

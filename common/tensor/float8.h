@@ -12,11 +12,11 @@
 
 namespace rankprobe {
 
-// Of each pattern of bits; null for a type that is none of float8.
+// The value of each pattern of bits; null for other types.
 const std::array<float, 256>* Float8Values(v1::DType dtype);
 
-// Adds `count` elements to `stats`, exactly as long as a double is exact: each
-// pattern is counted, then taken as often at once.
+// Adds `count` elements to `stats`. Counts each pattern of bits and multiplies its
+// value, so that the sums are exact as far as doubles are.
 void AddFloat8(const std::array<float, 256>& values, const char* data,
                size_t count, kernels::FloatStats* stats);
 

@@ -20,7 +20,7 @@ else:  # beside this file, without the package
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
-# The directory by its inode, as the collector sees it: one that is late finds this one or none.
+# Relative to the working directory, so that a collector that starts late uses this directory or none.
 _HERE = f"unix:{_unix_socket.NAME}"
 
 
@@ -62,7 +62,7 @@ class Collector:
         return self.alive() and read("listens").endswith("\n")
 
     def _listens(self) -> str:
-        """Where, when it does; "" when there is none, any more."""
+        """The address on which it listens, once it does; "" when there is no collector."""
         if not self.alive() and not self._find():
             return ""
         deadline = time.monotonic() + _START_SECONDS
@@ -99,7 +99,7 @@ class Collector:
 
     def _start(self, same_address: bool) -> None:
         before = read("address") if same_address else ""
-        # A directory has one address, an abstract name is one of many.
+        # An abstract name is random, so the next collector has to be given the same.
         listen = before if before.startswith("unix-abstract:") else self._place()
         pathlib.Path("listens").unlink(missing_ok=True)
         self._child = subprocess.Popen(
@@ -109,13 +109,13 @@ class Collector:
         self._pid = self._child.pid
 
     def _place(self) -> str:
-        """In the directory; else in one of its own in the temporary directory; else by a name without a file."""
+        """The address: a socket in the job's directory, else one in a directory of the temporary directory, else an abstract name."""
         if _unix_socket.takes_sockets(self._job.path):
             return _HERE
         spare = self._job.spare_directory
         with contextlib.suppress(OSError, Failed):
             spare.mkdir(mode=0o700, exist_ok=True)
-            os.close(open_own(spare))  # who comes first can make it
+            os.close(open_own(spare))  # another user may have created it before
             if _unix_socket.takes_sockets(spare):
                 return f"unix:{spare}/{_unix_socket.NAME}"
         return _unix_socket.abstract_address()

@@ -5,6 +5,7 @@ texts that cannot steer a terminal.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import stat
@@ -77,3 +78,18 @@ def open_input(path: str | os.PathLike[str], force: bool, mode: str = "r") -> An
     if descriptor is None:
         raise Refused(f"{path}: is no regular file")
     return open(descriptor, mode) if "b" in mode else open(descriptor, mode, encoding="utf-8", newline="")
+
+
+def read_dump(path: str | os.PathLike[str], force: bool) -> dict[str, Any]:
+    """A dump.json, of which `data` is an object. Refused: it is none, or the permission rule says so."""
+    try:
+        with open_input(path, force) as file:
+            text = file.read()
+        if not text.strip():
+            raise Refused(f"{path}: is empty")
+        info = json.loads(text)
+        if not isinstance(info, dict) or not isinstance(info.get("data"), dict):
+            raise ValueError("data is no object")
+        return info
+    except (OSError, ValueError, RecursionError) as fault:
+        raise Refused(f"{path}: is no dump.json that can be read ({' '.join(str(fault).split())})") from None

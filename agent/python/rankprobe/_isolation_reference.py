@@ -8,7 +8,8 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Optional
 
-from rankprobe._inputs import Refused, open_input, show
+from rankprobe._inputs import Refused, open_input, read_dump, show
+
 if TYPE_CHECKING:  # the command reads a reference without PyTorch
     import torch
 
@@ -89,20 +90,9 @@ def find_rank(path: str, step: Optional[int], rank: Optional[int]) -> str:
 
 def _read(path: str, force: bool) -> dict[str, Any]:
     try:
-        with open_input(path, force) as file:
-            text = file.read()
-        if not text.strip():
-            raise IsolationError(f"{show(path)}: is empty")
-        info = json.loads(text)
-        if not isinstance(info, dict) or not isinstance(info.get("data"), dict):
-            raise ValueError("data is no object")
-        return info
-    except IsolationError:
-        raise
+        return read_dump(path, force)
     except Refused as reason:
         raise IsolationError(show(reason)) from None
-    except (OSError, ValueError, RecursionError) as fault:
-        raise IsolationError(f"{show(path)}: is no dump.json that can be read ({' '.join(str(fault).split())})") from None
 
 
 def _given(call: Call) -> str:

@@ -249,7 +249,7 @@ class JobDirectory:
 
     def leave(self, reason: str) -> None:
         """The archive stays, under a name that the next user does not take."""
-        if not self.is_there():  # what has its name now is another job's
+        if not self.is_there():  # a new job may have created another one at this path
             say(f"not all of run {self.run} is in {self.root}: {reason}; {self.path} was removed")
             return
         place = self.path.with_name(f"left-{time.time_ns():x}")

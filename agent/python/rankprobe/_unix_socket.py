@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a collector listens that is for processes of this user on this machine: on a Unix socket, so that no interface,
-port, firewall or proxy is needed.
+"""Places of the Unix socket on which a private collector listens, so that it needs no network interface, port, firewall rule or
+proxy setting.
 
-Needs the standard library alone and no other file of the package (_job_directory.py).
+Imports the standard library only, because _collector_process.py uses it without the package.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import pathlib
 import socket
 
 NAME = "socket"
-_TRY = "tested"  # of the same length
+_TRY = "tested"  # as long as NAME, since the length of a path is limited
 
 
 def takes_sockets(directory: pathlib.Path) -> bool:
-    """Whether a socket in it can be made and reached by its name. Not on every file system, nor by a name of more than
-    107 bytes, nor by one that an address cannot have."""
+    """Whether a socket in `directory` can be created and connected to by its path. Some file systems have no sockets, a path has at
+    most 107 bytes, and gRPC's addresses exclude some characters."""
     path = str(directory / _TRY)
     with contextlib.suppress(OSError):
-        os.unlink(path)  # of a process that was killed
+        os.unlink(path)  # a killed process may have left it
     try:
         path.encode()
         with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
@@ -31,11 +31,12 @@ def takes_sockets(directory: pathlib.Path) -> bool:
                 client.connect(path)
             finally:
                 os.unlink(path)
-    except (OSError, ValueError):  # UnicodeEncodeError is one, and a path with a zero
+    except (OSError, ValueError):  # a ValueError: UnicodeEncodeError, and a path with a null byte
         return False
-    return path.isprintable() and "," not in path  # gRPC takes that for two addresses
+    return path.isprintable() and "," not in path  # gRPC splits addresses at commas
 
 
 def abstract_address() -> str:
-    """A name that is nobody's, and no file. The collector asks the kernel who comes; the permissions of a directory are better."""
+    """A random name in the abstract namespace. It has no file permissions, so the collector checks the user of each peer; a socket
+    in a directory is preferred."""
     return f"unix-abstract:rankprobe-{os.urandom(16).hex()}"

@@ -28,7 +28,7 @@ from typing import Any, Callable, Iterator
 import torch
 
 from rankprobe import acc_compare, acc_standards
-from rankprobe._inputs import Refused, open_input, show
+from rankprobe._inputs import Refused, open_input, read_dump, show
 
 RESULT_COLUMNS = ["API Name", "Forward Test Success", "Backward Test Success", "Message"]
 DETAIL_COLUMNS = ["API Name", "Dtype", "Reference Dtype", "Shape", "Standard", "Cosine", "Max Abs Err", "Max Rel Err",
@@ -333,17 +333,6 @@ def convert_same(value: Any) -> Any:
     return value
 
 
-def read_info(path: str, force: bool = False) -> dict[str, Any]:
-    try:
-        with open_input(path, force) as file:
-            info: dict[str, Any] = json.load(file)
-        if not isinstance(info["data"], dict):
-            raise ValueError("data is no object")
-        return info
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
-        raise Refused(f"{path}: is no dump.json ({' '.join(str(fault).split())})") from None
-
-
 @functools.cache
 def api_list() -> dict[str, frozenset[str]]:
     """Prefix -> the functions that are recorded under it: linalg's as linalg.NAME."""
@@ -432,7 +421,7 @@ def run() -> int:
     black = checked_list("black_list", config.get("black_list", []))
     error_dir = error_directory(config.get("error_data_path"), args.out_path)
     torch.set_num_threads(1)  # small tensors: a pool costs more than it gives
-    info = read_info(args.api_info_file, args.force)
+    info = read_dump(args.api_info_file, args.force)
     directory = os.path.dirname(os.path.abspath(args.api_info_file))
     data_dir = os.path.join(directory, "dump_tensor_data") if info.get("task") == "tensor" else None
     if args.repeat is not None:

@@ -49,8 +49,10 @@ class PrecisionDebugger:
     keeps what is recorded in RANKPROBE_SPOOL, "ignore" records nothing; None:
     RANKPROBE_ON_COLLECTOR_MISSING, else "ignore".
 
-    The first instance of a process counts; another construction returns to it
-    without a change, and where that is `rankprobe run`'s, start, stop and step have no effect. Its methods can be called on the class. Where records go:
+    A process has one instance: constructing another one returns the first
+    unchanged. Under `rankprobe run` that is the one of the command, and start,
+    stop and step of the program have no effect. Methods can be called on the
+    class. Where records go:
     RANKPROBE_COLLECTOR (host:port), else a private collector whose trees appear
     in dump_path at the end of each step.
 
@@ -89,7 +91,7 @@ class PrecisionDebugger:
                 warn(note)
             self._pid = os.getpid()
             self._closed = self._inert = self._started = False
-            # `rankprobe run` begins and ends its steps, not the program.
+            # Set by `rankprobe run`, which begins and ends the steps in place of the program.
             self._attached = self._told_of_attached = False
             self._steps = StepState()
             self._notices = Notices(FRAMEWORK)
@@ -280,7 +282,7 @@ class PrecisionDebugger:
         return instance
 
     def _tell_of_attached(self) -> None:
-        """The program makes a debugger of its own, which is this one: what it was to record is said nowhere else."""
+        """Reports once that the program's own debugger has no effect under `rankprobe run`."""
         if self._attached and not self._told_of_attached and os.environ.get("RANK", "0") == "0":
             self._told_of_attached = True
             say("rankprobe: `rankprobe run` records this process, and the program's own PrecisionDebugger has no effect; for that "

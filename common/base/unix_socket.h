@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Addresses of Unix sockets as the kernel takes them, and the user of a peer.
+// Pure functions, but for the question to the kernel.
+#ifndef RANKPROBE_COMMON_BASE_UNIX_SOCKET_H_
+#define RANKPROBE_COMMON_BASE_UNIX_SOCKET_H_
+
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/un.h>
+
+#include <optional>
+
+#include "absl/strings/string_view.h"
+
+namespace rankprobe {
+
+// Fills `address` and returns its length. `path` has at most 107 bytes; an
+// abstract name has no file and is preceded by a zero byte.
+socklen_t UnixSocketAddress(absl::string_view path, bool is_abstract,
+                            sockaddr_un* address);
+
+// The user of the process at the other side of a connected Unix socket; nullopt:
+// the kernel does not say.
+std::optional<uid_t> PeerUser(int socket);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COMMON_BASE_UNIX_SOCKET_H_

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reader of the manifest.json of an export: its runs, files and gaps.
+// A function without state.
+#ifndef RANKPROBE_DUMP_FORMAT_READ_MANIFEST_H_
+#define RANKPROBE_DUMP_FORMAT_READ_MANIFEST_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/io/file_system.h"
+#include "dump_format/json_value.h"
+
+namespace rankprobe {
+
+// Parses manifest.json of `directory` into `document`. False: there is none.
+// INVALID_ARGUMENT: it is no JSON. RESOURCE_EXHAUSTED: it has more than 256 MiB.
+absl::StatusOr<bool> ReadManifest(FileSystem* file_system,
+                                  const std::string& directory,
+                                  JsonDocument* document);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_DUMP_FORMAT_READ_MANIFEST_H_
