@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -83,3 +84,22 @@ def test_a_link_in_its_place_is_not_followed(tmp_path):
     done = train(tmp_path)
     assert done.returncode == 0 and "is a link or no directory" in done.stderr and "nothing is recorded" in done.stderr, done
     assert victim.is_dir() and not any(victim.iterdir())
+
+
+def test_a_directory_that_a_new_job_made_is_not_set_aside(tmp_path, monkeypatch, capfd):
+    from rankprobe._job_directory import JobDirectory
+
+    place = tmp_path / ".rankprobe" / "collector-host"
+    about = json.dumps({"run": "old", "root": str(tmp_path), "rankprobed": "rankprobed", "rankprobe": "rankprobe", "lock": str(tmp_path / "lock")})
+    monkeypatch.chdir(tmp_path)  # and back: a JobDirectory is the working directory
+    for whose in ("own", "new"):
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True, mode=0o700)
+        (place / "job.json").write_text(about)
+        if whose == "own":
+            job = JobDirectory(place)
+    job.leave("a reason")
+    assert (place / "job.json").exists() and [entry.name for entry in place.parent.iterdir()] == ["collector-host"]
+    assert f"a reason; {place} was removed" in capfd.readouterr().err
+    JobDirectory(place).leave("a reason")
+    assert not place.exists() and next(place.parent.glob("left-*"))
