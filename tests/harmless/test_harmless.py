@@ -44,7 +44,8 @@ def _answers(words: list[str], directory: pathlib.Path, address: str, seconds: f
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
             collector: harness.Collector) -> dict[str, list[dict]]:
     """Of all programs whose tests are run, off and in all modes: torch is imported once for them."""
-    names = list(dict.fromkeys(item.callspec.params["name"] for item in request.session.items if item.fspath == request.node.fspath))
+    names = list(dict.fromkeys(item.callspec.params["name"] for item in request.session.items
+                               if item.fspath == request.node.fspath and "answers" in item.fixturenames))
     told = _answers([sys.executable, str(HERE / "runner.py"), ",".join(names), "off", *MODES],
                     tmp_path_factory.mktemp("programs"), collector.address, 3600)
     return {name: [answer for answer in told if answer["program"] == name] for name in names}
