@@ -18,32 +18,6 @@ constexpr char kCostOfLossRules[] =
     "two numbers a loss call in the step; in three steps a comparison of the "
     "targets with the tokens";
 
-// Values of `name` in Training at a step: one, or a list.
-std::vector<double> TrainingAt(const RankSeries& rank, absl::string_view name,
-                               size_t step) {
-  std::vector<double> out;
-  const std::string whole = absl::StrCat("Training.0.debug.", name);
-  const auto* const one = rank.Find(whole);
-  if (one != nullptr && IsFinite((*one)[step]))
-    out.push_back((*one)[step].mean);
-  for (size_t i = 0; one == nullptr; ++i) {
-    const auto* const next = rank.Find(absl::StrCat(whole, ".", i));
-    if (next == nullptr) break;
-    if (IsFinite((*next)[step])) out.push_back((*next)[step].mean);
-  }
-  return out;
-}
-
-bool Knows(const RankInput& input, absl::string_view name) {
-  return std::any_of(input.ranks.begin(), input.ranks.end(),
-                     [&](const RankSeries& rank) {
-                       for (size_t i = 0; i < input.steps.size(); ++i) {
-                         if (!TrainingAt(rank, name, i).empty()) return true;
-                       }
-                       return false;
-                     });
-}
-
 bool AreAlike(double a, double b) {
   return std::fabs(a - b) <= 1e-4 * std::max(std::fabs(a), std::fabs(b));
 }
@@ -77,7 +51,7 @@ class TokensWeighUnequally : public RankRule {
   }
   size_t LeastSteps() const override { return 2; }
   bool CanJudge(const RankInput& input) const override {
-    return Knows(input, "token_weight");
+    return KnowsTraining(input, "token_weight");
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
@@ -152,7 +126,7 @@ class GradientMultiple : public RankRule {
   }
   size_t LeastSteps() const override { return 3; }
   bool CanJudge(const RankInput& input) const override {
-    return Knows(input, "token_weight") &&
+    return KnowsTraining(input, "token_weight") &&
            !ParametersOf(input.ranks[0]).empty();
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
@@ -264,7 +238,7 @@ class LabelShift : public RankRule {
   }
   size_t LeastSteps() const override { return 1; }
   bool CanJudge(const RankInput& input) const override {
-    return Knows(input, "target_is_input");
+    return KnowsTraining(input, "target_is_input");
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
@@ -309,7 +283,7 @@ class WorseThanGuessing : public RankRule {
   }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
-    return Knows(input, "guessing_loss");
+    return KnowsTraining(input, "guessing_loss");
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
@@ -364,7 +338,7 @@ class LearningRateZero : public RankRule {
   }
   size_t LeastSteps() const override { return kLeast + 1; }
   bool CanJudge(const RankInput& input) const override {
-    return Knows(input, "lr");
+    return KnowsTraining(input, "lr");
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     std::optional<RankFinding> found;
@@ -428,6 +402,110 @@ class LearningRateZero : public RankRule {
   }
 };
 
+// Finds batches that come again in the next step, or in the next micro batch.
+class BatchRepeated : public RankRule {
+ public:
+  absl::string_view name() const override { return "batch-repeated"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override {
+    return "a checksum of the targets of each loss call";
+  }
+  absl::string_view twin() const override {
+    return "one batch in all steps or in many of them on purpose: worth a "
+           "look, no fault";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool NeedsEachStep() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "target_checksum");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    std::optional<RankFinding> found;
+    for (const RankSeries& rank : input.ranks) {
+      std::vector<std::vector<double>> batches;
+      batches.reserve(input.steps.size());
+      for (size_t i = 0; i < input.steps.size(); ++i)
+        batches.push_back(BatchesAt(rank, i));
+      for (std::optional<RankFinding> one :
+           {InSteps(input, batches), InMicroBatches(input, batches)}) {
+        if (!one.has_value()) continue;
+        if (input.ranks.size() > 1) one->rank = rank.rank;
+        KeepEarliest(std::move(one), &found);
+      }
+    }
+    if (!found.has_value()) return {};
+    found->others = 0;
+    return {*found};
+  }
+
+ private:
+  static constexpr size_t kLeast = 8;
+
+  // Checksums of the loss calls of a step; empty where few targets may be the
+  // same by chance.
+  static std::vector<double> BatchesAt(const RankSeries& rank, size_t step) {
+    const std::vector<double> tokens = TrainingAt(rank, "loss_tokens", step);
+    const std::vector<double> guess = TrainingAt(rank, "guessing_loss", step);
+    // Natural logarithms: as much as 64 bits.
+    constexpr double kLeastInformation = 44;
+    if (guess.empty() || tokens.empty()) return {};
+    for (const double count : tokens) {
+      if (count * guess[0] < kLeastInformation) return {};
+    }
+    // A loss with a backward each; several losses of one backward have one batch.
+    if (tokens.size() != TrainingAt(rank, "loss", step).size()) return {};
+    return TrainingAt(rank, "target_checksum", step);
+  }
+  static RankFinding Finding(const RankInput& input, size_t step) {
+    RankFinding finding;
+    finding.step = input.steps[step];
+    finding.name = "Training.0.debug.target_checksum";
+    finding.exact = false;
+    return finding;
+  }
+  static std::optional<RankFinding> InSteps(
+      const RankInput& input, const std::vector<std::vector<double>>& batches) {
+    size_t pairs = 0, same = 0;
+    std::optional<size_t> first;
+    for (size_t i = 1; i < batches.size(); ++i) {
+      if (batches[i - 1].empty() || batches[i].empty()) continue;
+      ++pairs;
+      if (batches[i - 1] != batches[i]) continue;
+      ++same;
+      if (!first.has_value()) first = i;
+    }
+    if (pairs + 1 < kLeast || same == 0 || same * 4 >= pairs)
+      return std::nullopt;
+    RankFinding finding = Finding(input, *first);
+    finding.what = absl::StrCat(
+        "the targets of this step are those of the step before, in ", same,
+        " of ", pairs, " pairs of steps: a batch is repeated");
+    return finding;
+  }
+  static std::optional<RankFinding> InMicroBatches(
+      const RankInput& input, const std::vector<std::vector<double>>& batches) {
+    size_t steps = 0;
+    std::optional<size_t> first;
+    for (size_t i = 0; i < batches.size(); ++i) {
+      const std::vector<double>& calls = batches[i];
+      if (calls.size() < 2) continue;
+      if (std::count(calls.begin(), calls.end(), calls[0]) !=
+          static_cast<int64_t>(calls.size()))
+        return std::nullopt;
+      // One batch for the whole training is on purpose.
+      if (first.has_value() && calls == batches[*first]) return std::nullopt;
+      ++steps;
+      if (!first.has_value()) first = i;
+    }
+    if (steps < kLeast) return std::nullopt;
+    RankFinding finding = Finding(input, *first);
+    finding.what = absl::StrCat(
+        "all micro batches of a step have the same targets, in each of ", steps,
+        " steps");
+    return finding;
+  }
+};
+
 }  // namespace
 
 void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules) {
@@ -436,6 +514,7 @@ void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<GradientMultiple>());
   rules->push_back(std::make_unique<WorseThanGuessing>());
   rules->push_back(std::make_unique<LearningRateZero>());
+  rules->push_back(std::make_unique<BatchRepeated>());
 }
 
 }  // namespace rankprobe::analysis

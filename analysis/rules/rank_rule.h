@@ -88,6 +88,7 @@ void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddCollectiveRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddMessageRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddAttentionRules(std::vector<std::unique_ptr<RankRule>>* rules);
 
 // What backward left in a parameter's gradient on one rank, of each micro batch.
 struct OwnGradient {
@@ -100,6 +101,12 @@ std::vector<OwnGradient> OwnGradientsOf(const RankSeries& rank);
 
 // Names of parameters that the optimizer of a rank was seen to hold.
 std::vector<std::string> ParametersOf(const RankSeries& rank);
+
+// The finite values of `name` in Training at a step (an index): one, or a list.
+std::vector<double> TrainingAt(const RankSeries& rank, absl::string_view name,
+                               size_t step);
+// Whether a rank recorded it in any step.
+bool KnowsTraining(const RankInput& input, absl::string_view name);
 
 // Ranks, as indices of input.ranks, that hold the same parameters in the first
 // step that has them: replicas of each other. Each rank is in one.

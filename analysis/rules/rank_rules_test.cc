@@ -429,6 +429,113 @@ TEST_F(OneRankTest, LabelsThatAreShiftedTwice) {
   EXPECT_THAT(Find("label-shift"), SizeIs(1));
 }
 
+TEST_F(OneRankTest, AttentionThatSeesWhatItPredicts) {
+  const auto see = [&](double one_ahead, double later, double next_tokens) {
+    for (size_t i = 0; i < 3; ++i) {
+      Training(0, "attention_sees.0", i, one_ahead);
+      Training(0, "attention_sees.1", i, later);
+      Training(0, "attention_sees.2", i, 4);
+      Training(0, "target_is_input.0", i, 0.02);
+      Training(0, "target_is_input.1", i, next_tokens);
+      Training(0, "target_is_input.2", i, 0.03);
+    }
+  };
+  see(0, 0, 1);
+  EXPECT_THAT(Find(""), IsEmpty());
+  // An encoder, and one beside a decoder.
+  see(0, 1, 0.02);
+  EXPECT_THAT(Find(""), IsEmpty());
+  see(0, 0.5, 1);
+  EXPECT_THAT(Find(""), IsEmpty());
+  see(0, 1, 1);
+  auto found = Find("attention-sees-future");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("all 4 attention calls"));
+  see(0.25, 0, 0.02);
+  found = Find("attention-sees-future");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_THAT(found[0].what, HasSubstr("in 1 of 4 attention calls"));
+}
+
+TEST_F(OneRankTest, BatchesThatComeAgain) {
+  const auto feed = [&](const std::function<size_t(size_t, size_t)>& batch,
+                        size_t tokens = 48) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      Training(0, "guessing_loss", i, 3.9);
+      for (size_t k = 0; k < 2; ++k) {
+        const auto name = [&](absl::string_view what) {
+          return absl::StrCat(what, ".", k);
+        };
+        Training(0, name("loss"), i, 1 + 0.1 * static_cast<double>(i));
+        Training(0, name("loss_tokens"), i, static_cast<double>(tokens));
+        Training(0, name("token_weight"), i, 0.1);
+        Training(0, name("target_checksum"), i,
+                 static_cast<double>(1000 + 7 * batch(i, k)));
+      }
+    }
+  };
+  feed([](size_t i, size_t k) { return 2 * i + k; });
+  EXPECT_THAT(Find(""), IsEmpty());
+  const auto sixth = [](size_t i, size_t k) {
+    return 2 * (i == 6 ? 5 : i) + k;
+  };
+  feed(sixth);
+  auto found = Find("batch-repeated");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 6);
+  EXPECT_FALSE(found[0].exact);
+  // So few targets may be the same by chance.
+  feed(sixth, 4);
+  EXPECT_THAT(Find(""), IsEmpty());
+  // On purpose: one batch for all steps, each batch twice.
+  feed([](size_t, size_t) { return 0; });
+  EXPECT_THAT(Find(""), IsEmpty());
+  feed([](size_t i, size_t k) { return 2 * (i / 2) + k; });
+  EXPECT_THAT(Find(""), IsEmpty());
+  feed([](size_t i, size_t) { return i; });
+  found = Find("batch-repeated");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_THAT(found[0].what, HasSubstr("micro batches"));
+}
+
+TEST_F(OneRankTest, PositionsThatAreOneAfterRounding) {
+  Training(0, "merged_positions.0", 1, 0);
+  Training(0, "merged_positions.1", 1, 400);
+  EXPECT_THAT(Find(""), IsEmpty());
+  Training(0, "merged_positions.0", 2, 72);
+  Training(0, "merged_positions.1", 2, 400);
+  const auto found = Find("positions-merge");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 2);
+  EXPECT_THAT(found[0].what, HasSubstr("72 of 400 positions"));
+}
+
+TEST_F(FourRanksTest, RanksThatTrainOnOneBatch) {
+  const auto lose = [&](double of_rank) {
+    for (size_t r = 0; r < 4; ++r) {
+      for (size_t i = 0; i < kRankSteps; ++i)
+        Training(r, "loss", i,
+                 3 - 0.1 * static_cast<double>(i) +
+                     of_rank * static_cast<double>(r));
+    }
+  };
+  lose(0);
+  EXPECT_THAT(Find(""), IsEmpty());
+  for (size_t layer = 0; layer < kLayers; ++layer) {
+    for (size_t r = 1; r < 4; ++r)
+      input_.ranks[r].values[Own(layer)] = input_.ranks[0].values[Own(layer)];
+  }
+  Reduce([](size_t, size_t) { return 1.0; });
+  const auto found = Find("same-batch-on-ranks");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("ranks 0, 1, 2, 3 have"));
+  // Gradients that were recorded after their reduction.
+  lose(0.01);
+  EXPECT_THAT(Find(""), IsEmpty());
+}
+
 TEST_F(RankRulesTest, AParameterGroupThatStopsToLearn) {
   const auto learn = [&](size_t group, size_t first_zero, size_t end) {
     for (size_t i = 0; i < kRankSteps; ++i) {

@@ -23,6 +23,31 @@ const std::vector<RankCell>* RankSeries::Of(absl::string_view prefix,
   return Find(absl::StrCat(prefix, ".", parameter, ".0.debug.", what));
 }
 
+std::vector<double> TrainingAt(const RankSeries& rank, absl::string_view name,
+                               size_t step) {
+  std::vector<double> out;
+  const std::string whole = absl::StrCat("Training.0.debug.", name);
+  const auto* const one = rank.Find(whole);
+  if (one != nullptr && IsFinite((*one)[step]))
+    out.push_back((*one)[step].mean);
+  for (size_t i = 0; one == nullptr; ++i) {
+    const auto* const next = rank.Find(absl::StrCat(whole, ".", i));
+    if (next == nullptr) break;
+    if (IsFinite((*next)[step])) out.push_back((*next)[step].mean);
+  }
+  return out;
+}
+
+bool KnowsTraining(const RankInput& input, absl::string_view name) {
+  return std::any_of(input.ranks.begin(), input.ranks.end(),
+                     [&](const RankSeries& rank) {
+                       for (size_t i = 0; i < input.steps.size(); ++i) {
+                         if (!TrainingAt(rank, name, i).empty()) return true;
+                       }
+                       return false;
+                     });
+}
+
 void KeepEarliest(std::optional<RankFinding> one,
                   std::optional<RankFinding>* found) {
   if (!one.has_value()) return;
@@ -134,6 +159,7 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   AddGradientRules(&rules);
   AddClipRules(&rules);
   AddLossRules(&rules);
+  AddAttentionRules(&rules);
   return rules;
 }
 

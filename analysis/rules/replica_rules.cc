@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "analysis/rules/rank_rule.h"
 
@@ -133,7 +134,10 @@ class ReplicasNeverAlike : public RankRule {
   std::vector<RankFinding> Look(const RankInput& input) const override {
     const RankSeries& first = input.ranks[0];
     for (size_t r = 1; r < input.ranks.size(); ++r) {
-      std::vector<std::string> unlike;
+      // The parameter that differs most stands for all.
+      std::string most;
+      double deviation = 0;
+      size_t unlike = 0;
       int64_t step = 0;
       for (const std::string& parameter : ParametersOf(first)) {
         const RankSeries& other = input.ranks[r];
@@ -150,14 +154,18 @@ class ReplicasNeverAlike : public RankRule {
         if (i == input.steps.size() || (*ga)[i].norm == 0 ||
             AreEqual((*a)[i], (*b)[i]) || !AreEqual((*ga)[i], (*gb)[i]))
           continue;
-        if (unlike.empty()) step = input.steps[i];
-        unlike.push_back(parameter);
+        if (unlike++ == 0) step = input.steps[i];
+        const double differs = DeviationOf((*a)[i], (*b)[i]);
+        if (differs <= deviation) continue;
+        deviation = differs;
+        most = parameter;
       }
-      if (unlike.size() < 3) continue;
+      if (unlike < 3 || most.empty()) continue;
       RankFinding finding;
       finding.step = step;
-      finding.name = absl::StrCat("Parameter.", unlike[0], ".0.debug.param");
-      finding.others = unlike.size() - 1;
+      finding.name = absl::StrCat("Parameter.", most, ".0.debug.param");
+      finding.others = unlike - 1;
+      finding.deviation = deviation;
       finding.what = absl::StrCat(
           "ranks ", first.rank, " and ", input.ranks[r].rank,
           " take the same gradient for weights that differ from the first "
@@ -186,11 +194,13 @@ class GradientsNotReduced : public RankRule {
     return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
-    size_t looked = 0;
-    std::vector<std::string> unlike;
+    size_t looked = 0, unlike = 0;
+    // The parameter whose gradients differ most stands for all.
+    std::string most;
+    double deviation = 0;
     std::optional<size_t> step;
     for (const std::string& parameter : ParametersOf(input.ranks[0])) {
-      std::optional<bool> differ;
+      std::optional<double> differ;
       for (size_t i = step.value_or(0); i < input.steps.size(); ++i) {
         differ = GradientsDiffer(input, parameter, i);
         if (differ.has_value()) step = i;
@@ -198,27 +208,33 @@ class GradientsNotReduced : public RankRule {
       }
       if (!differ.has_value()) continue;
       ++looked;
-      if (*differ) unlike.push_back(parameter);
+      if (*differ == 0) continue;
+      ++unlike;
+      if (*differ > deviation) {
+        deviation = *differ;
+        most = parameter;
+      }
     }
-    if (looked < 3 || unlike.size() * 4 < looked * 3) return {};
+    if (looked < 3 || unlike * 4 < looked * 3) return {};
     RankFinding finding;
     finding.step = input.steps[*step];
-    finding.name = absl::StrCat("Parameter.", unlike[0], ".0.debug.grad");
-    finding.others = unlike.size() - 1;
+    finding.name = absl::StrCat("Parameter.", most, ".0.debug.grad");
+    finding.others = unlike - 1;
+    finding.deviation = deviation;
     finding.what = absl::StrCat(
         "the parameters are the same on the ranks, and the gradients that the "
         "optimizer takes are not, of ",
-        unlike.size(), " of ", looked,
+        unlike, " of ", looked,
         " parameters: they are not reduced over the ranks, or are computed of "
         "activations that a collective should have made equal");
     return {finding};
   }
 
  private:
-  // Of a parameter that is the same on the ranks that have it.
-  static std::optional<bool> GradientsDiffer(const RankInput& input,
-                                             const std::string& parameter,
-                                             size_t step) {
+  // How much, of a parameter that is the same on the ranks that have it.
+  static std::optional<double> GradientsDiffer(const RankInput& input,
+                                               const std::string& parameter,
+                                               size_t step) {
     std::vector<std::pair<const RankCell*, const RankCell*>> held;
     for (const RankSeries& rank : input.ranks) {
       const auto* const param = rank.Of("Parameter", parameter, "param");
@@ -232,12 +248,100 @@ class GradientsNotReduced : public RankRule {
     if (held.size() < 2 || held[0].second->norm == 0 ||
         held[0].first->largest == held[0].first->smallest)
       return std::nullopt;
-    bool differ = false;
+    double differ = 0;
     for (const auto& [param, grad] : held) {
       if (!AreEqual(*param, *held[0].first)) return std::nullopt;
-      differ = differ || !AreEqual(*grad, *held[0].second);
+      differ = std::max(differ, DeviationOf(*grad, *held[0].second));
     }
     return differ;
+  }
+};
+
+// Replicas that compute the same gradient before it is reduced.
+class SameBatchOnRanks : public RankRule {
+ public:
+  absl::string_view name() const override { return "same-batch-on-ranks"; }
+  absl::string_view needs() const override {
+    return "parameters, weight_gradients, training";
+  }
+  absl::string_view twin() const override {
+    return "shards, whose parameters differ; gradients that are recorded after "
+           "their reduction, with losses that differ; one batch on all ranks "
+           "on purpose: worth a look, no fault";
+  }
+  bool IsOfRanks() const override { return true; }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return input.ranks.size() > 1 && KnowsTraining(input, "loss") &&
+           !OwnGradientsOf(input.ranks[0]).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const std::vector<size_t>& group : ReplicasOf(input)) {
+      if (group.size() < 2) continue;
+      std::optional<size_t> first;
+      size_t steps = 0;
+      bool same = true;
+      for (size_t i = 0; same && i < input.steps.size(); ++i) {
+        const std::optional<bool> is_same = IsSame(input, group, i);
+        if (!is_same.has_value()) continue;
+        same = *is_same;
+        if (!first.has_value()) first = i;
+        ++steps;
+      }
+      if (!same || steps < kLeast) continue;
+      RankFinding finding;
+      finding.step = input.steps[*first];
+      finding.name = "Training.0.debug.loss";
+      finding.exact = false;
+      std::vector<int64_t> ranks;
+      ranks.reserve(group.size());
+      for (const size_t r : group) ranks.push_back(input.ranks[r].rank);
+      finding.what = absl::StrCat(
+          "ranks ", absl::StrJoin(ranks, ", "),
+          " have the same loss and the same gradients before the reduction in "
+          "each of ",
+          steps,
+          " steps: they train on the same batch. A DistributedSampler is "
+          "missing, or all ranks draw their data with one seed");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 3;
+
+  // Null where a rank has no loss or no gradient in the step.
+  static std::optional<bool> IsSame(const RankInput& input,
+                                    const std::vector<size_t>& group,
+                                    size_t step) {
+    const RankSeries& first = input.ranks[group[0]];
+    const std::vector<double> losses = TrainingAt(first, "loss", step);
+    if (losses.empty()) return std::nullopt;
+    for (const size_t r : group) {
+      if (TrainingAt(input.ranks[r], "loss", step) != losses) return false;
+    }
+    size_t looked = 0;
+    const std::vector<OwnGradient> own = OwnGradientsOf(first);
+    for (size_t k = 1; k < group.size(); ++k) {
+      const std::vector<OwnGradient> other =
+          OwnGradientsOf(input.ranks[group[k]]);
+      if (other.size() != own.size()) return std::nullopt;
+      for (size_t p = 0; p < own.size(); ++p) {
+        if (own[p].parameter != other[p].parameter ||
+            own[p].micro.size() != other[p].micro.size())
+          return std::nullopt;
+        for (size_t m = 0; m < own[p].micro.size(); ++m) {
+          const RankCell& a = (*own[p].micro[m])[step];
+          const RankCell& b = (*other[p].micro[m])[step];
+          if (!IsFinite(a) || !IsFinite(b)) continue;
+          if (!AreEqual(a, b)) return false;
+          if (a.norm != 0) ++looked;
+        }
+      }
+    }
+    if (looked < 3) return std::nullopt;
+    return true;
   }
 };
 
@@ -376,6 +480,7 @@ void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules) {
       "reduced-gradient-parts", "Parameter.", ".grad", 3,
       "the reduced gradient was the same on the replicas and is not any more"));
   rules->push_back(std::make_unique<GradientsNotReduced>());
+  rules->push_back(std::make_unique<SameBatchOnRanks>());
   rules->push_back(std::make_unique<ReplicasNeverAlike>());
   rules->push_back(std::make_unique<ForwardParameter>());
   rules->push_back(std::make_unique<TiedWeightsPart>());

@@ -67,6 +67,18 @@ def test_hooks_of_the_program_that_pack_tensors_are_not_called():
     assert targets.take() == {}
 
 
+def test_the_checksum_is_of_targets_and_their_order():
+    def checksum(target: torch.Tensor) -> float:
+        return _taken(F.cross_entropy(logits * 1, target), LossTargets())["target_checksum"].item()
+
+    logits, target = _logits_and_target()
+    swapped = target.clone()
+    swapped[[2, 3]] = target[[3, 2]] if target[2] != target[3] else (target[[3, 2]] + 1) % 8
+    assert checksum(target) == checksum(target.clone())
+    assert len({checksum(target), checksum(swapped), checksum(target.flip(0)), checksum((target + 1).clamp(0, 7))}) == 4
+    assert 0 <= checksum(target) < 1 << 24
+
+
 @pytest.mark.parametrize("shift", [0, 1, 2])
 def test_targets_that_are_tokens_of_the_input(shift):
     torch.manual_seed(0)

@@ -209,6 +209,117 @@ def elements_zeroed():
     train(net, opt, step_of, 16)
 
 
+class SdpaAttention(Attention):
+    """PyTorch's own attention; the mask is its flag."""
+
+    def forward(self, x, mask, pos):
+        b, t, d = x.shape
+        q, k, v = (m(x).view(b, t, self.h, -1).transpose(1, 2) for m in (self.q, self.k, self.v))
+        out = F.scaled_dot_product_attention(rope(q, pos), rope(k, pos), v, is_causal=self.is_causal)
+        return self.o(out.transpose(1, 2).reshape(b, t, d))
+
+
+def mask_missing():
+    """is_causal is not passed on."""
+    SdpaAttention.is_causal = not BUG
+    net = Lm(attn=SdpaAttention)
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def one_batch_on_all_ranks():
+    """No DistributedSampler: each rank has the same batch."""
+    rank, _ = setup()
+    torch.manual_seed(0)
+    net = Lm()
+    ddp = nn.parallel.DistributedDataParallel(net)
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        x, y = batch(step, 0 if BUG else rank)
+        loss = ce(ddp(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def batch_repeated():
+    """The loader gives its batch once more after each eighth step."""
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step - 1 if BUG and step % 8 == 7 else step, net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def sound_directions():
+    """Attention in both directions: a masked language model (BUG=0), an encoder beside a decoder of the same length (BUG=1)."""
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.decoder, self.cross = Lm(), Lm(), Attention()
+
+        def forward(self, x, y):
+            pos = torch.arange(T)
+            seen = self.encoder.embed(x)
+            for layer in self.encoder.layers:
+                seen = layer(seen, torch.zeros(T, T), pos)
+            if not BUG:
+                return self.encoder.head(self.encoder.norm(seen))
+            hidden = self.decoder.embed(y)
+            for layer in self.decoder.layers:
+                hidden = layer(hidden, causal(T), pos)
+                hidden = hidden + self.cross(hidden + seen, torch.zeros(T, T), pos)
+            return self.decoder.head(self.decoder.norm(hidden))
+
+    net = Both()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        x, y = batch(step)
+        other, after = batch(1000 + step)
+        masked = torch.rand(x.shape, generator=torch.Generator().manual_seed(step)) < 0.3
+        target = after if BUG else torch.where(masked, x, -100)
+        loss = ce(net(x if BUG else torch.where(masked, V - 1, x), other), target)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def sound_padding():
+    """Sequences that are padded on the left, whose empty rows attend to everything (BUG=0), and long ones with a rotary embedding in
+    bfloat16 of positions that are exact (BUG=1)."""
+    net = Lm(layers=2)
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        t = 400 if BUG else T
+        x, y = batch(step, n=1 if BUG else 4, t=t)
+        mask = causal(t)
+        if not BUG:
+            empty = 2 * torch.arange(4)[:, None] > torch.arange(t)
+            mask = (mask + torch.where(empty[:, None, None], -math.inf, 0.0)).masked_fill(empty[:, None, :, None], 0.0)
+            y = y.masked_fill(empty, -100)
+        loss = ce(net(x, mask, torch.arange(t).clamp(max=390)), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+
+    train(net, opt, step_of, 8)
+
+
 def sound_pipeline():
     """Two stages by hand, send and recv; each its own optimizer and data-parallel pair. No fault in either twin."""
     rank, world = setup()
@@ -303,7 +414,8 @@ CASES = {
     "lost_micro_batches": (1, "micro-batches-lost"), "never_zeroed": (1, "gradients-not-zeroed"), "tie_broken": (1, "tied-weights-part"),
     "restored_behind_forward": (1, "layers.1."), "labels_not_shifted": (1, "label-shift"), "clip_norm_of_copies": (2, "clip-norm"),
     "seeds_of_ranks": (2, "replicas-never-alike"), "divided_twice": (2, "gradient-multiple"), "result_lost_on_a_rank": (4, "all-reduce-wrong"),
-    "elements_zeroed": (4, "message-changed"),
+    "elements_zeroed": (4, "message-changed"), "mask_missing": (1, "attention-sees-future"),
+    "one_batch_on_all_ranks": (2, "same-batch-on-ranks"), "batch_repeated": (1, "batch-repeated"), "sound_directions": (1, ""), "sound_padding": (1, ""),
     "sound_pipeline": (4, ""), "sound_fsdp": (2, ""), "sound_batchnorm": (2, ""),
 }
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a cross entropy compares with, read out of the graph of the loss before its backward.
 
-For each loss call: how many targets count, what one of them weighs in the loss that goes backward, and the loss of who guesses
-(the logarithm of the number of classes). In the first steps also whether the targets are the tokens that went in, and by how
-many places they are shifted. Nothing of the program is called; tensors stay on their device and are not waited for.
+For each loss call: how many targets count, what one of them weighs in the loss that goes backward, and the loss of a guess
+(the logarithm of the number of classes). In the first steps also whether the targets are the tokens that went in, by how
+many places they are shifted, and what the attention sees (_attention_graph.py). Nothing of the program is called; tensors stay
+on their device and are not waited for.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from typing import Any, Iterator
 
 import torch
 
+from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, saved
+
 _LOSSES = ("NllLossBackward0", "NllLoss2DBackward0")
 _EMBEDDINGS = ("EmbeddingBackward0",)
-# Nodes between a loss and what it is made of; calls of a step; nodes of a model; steps in which targets are laid beside inputs.
-_NEAR, _MOST_CALLS, _MOST_NODES, _SHIFT_STEPS = 64, 64, 20000, 3
+# Nodes between a loss and what it is made of; calls of a step; nodes of a model; steps in which the whole graph is read.
+_NEAR, _MOST_CALLS, _MOST_NODES, _GRAPH_STEPS = 64, 64, 20000, 3
 _MEAN, _SUM = 1, 2
 SHIFTS = (0, 1, 2)
+_PRIME = 16777213
 
 
 def _nodes(root: Any, most: int) -> Iterator[Any]:
@@ -34,12 +38,10 @@ def _nodes(root: Any, most: int) -> Iterator[Any]:
                 line.append(after)
 
 
-def _saved(node: Any, name: str) -> Any:
-    """A tensor that a node keeps; None: it is, or may be, packed by hooks of the program, which are not called for us."""
-    raw = getattr(node, f"_raw_saved_{name}", None)
-    if raw is None or getattr(raw, "unpack_hook", raw) is not None:
-        return None
-    return getattr(node, f"_saved_{name}", None)
+def _checksum(target: torch.Tensor) -> torch.Tensor:
+    """Of its numbers and their order; float64, below 2^24, which float32 holds, too."""
+    places = torch.arange(1, target.numel() + 1, device=target.device)
+    return ((target.reshape(-1) + 7) * (places * 48271 % _PRIME) % _PRIME).sum().remainder(_PRIME).double()
 
 
 class LossTargets:
@@ -47,8 +49,8 @@ class LossTargets:
 
     def __init__(self) -> None:
         self._calls: list[dict[str, Any]] = []
-        self._shift_steps = 0
-        self._matches: list[Any] = []
+        self._graph_steps = 0
+        self._graph: dict[str, Any] | None = None
 
     def note(self, loss: torch.Tensor) -> None:
         if loss.grad_fn is None or not hasattr(loss.grad_fn, "register_prehook"):
@@ -64,15 +66,15 @@ class LossTargets:
         calls = [call for call in self._calls if self._weigh(call)]
         self._calls = []
         values: dict[str, Any] = {}
-        for key, name in (("tokens", "loss_tokens"), ("weight", "token_weight")):
+        for key, name in (("tokens", "loss_tokens"), ("weight", "token_weight"), ("checksum", "target_checksum")):
             if calls:
                 values[name] = calls[0][key] if len(calls) == 1 else [call[key] for call in calls]
         if calls:
             values["guessing_loss"] = torch.tensor(calls[0]["guessing"], dtype=torch.float64)
-        if self._matches:
-            values["target_is_input"] = self._matches
-            self._shift_steps += 1
-            self._matches = []
+        if self._graph is not None:
+            values.update(self._graph)
+            self._graph_steps += 1
+            self._graph = None
         return values
 
     @staticmethod
@@ -93,30 +95,34 @@ class LossTargets:
         return "weight" in call
 
     def _note_call(self, root: Any, node: Any) -> None:
-        target, logits = _saved(node, "target"), _saved(node, "self")
+        target, logits = saved(node, "target"), saved(node, "self")
         if target is None or logits is None or logits.dim() < 2:
             return
         ignored = node._saved_ignore_index
         ignored -= 1 << 64 if ignored >= 1 << 63 else 0
         counts = target != ignored
         call: dict[str, Any] = {"tokens": counts.sum().float(), "counts": counts, "guessing": math.log(max(logits.shape[1], 1)),
-                                "reduction": node._saved_reduction}
+                                "reduction": node._saved_reduction, "checksum": _checksum(target)}
 
         def weigh(gradients: Any) -> None:
             call.setdefault("gradient", gradients[0])
 
         node.register_prehook(weigh)
         self._calls.append(call)
-        if self._shift_steps < _SHIFT_STEPS and not self._matches:
-            self._matches = self._match(root, target, counts)
+        if self._graph_steps < _GRAPH_STEPS and self._graph is None:
+            nodes = list(_nodes(root, _MOST_NODES))
+            read = {"target_is_input": self._match(nodes, target, counts), "attention_sees": attention_sees(nodes),
+                    "merged_positions": merged_positions(nodes)}
+            self._graph = {name: values for name, values in read.items() if values}
 
-    def _match(self, root: Any, target: torch.Tensor, counts: torch.Tensor) -> list[Any]:
+    @staticmethod
+    def _match(nodes: list[Any], target: torch.Tensor, counts: torch.Tensor) -> list[Any]:
         """For each of SHIFTS which share of the targets is the input so many places on; of several inputs the most alike."""
         found: list[list[Any]] = []
-        for node in _nodes(root, _MOST_NODES):
+        for node in nodes:
             if node.name() not in _EMBEDDINGS:
                 continue
-            tokens = _saved(node, "indices")
+            tokens = saved(node, "indices")
             if tokens is None or tokens.dim() != 2 or tokens.device != target.device:
                 continue
             rows, length = tokens.shape

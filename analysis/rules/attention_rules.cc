@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the attention of a language model sees, by what the monitor reads out of
+// the graph of the first losses.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "analysis/rules/rank_rule.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+constexpr char kCostOfAttentionRules[] =
+    "in three steps a reading of the graph, and of each attention call at most "
+    "128 places of 8 sequences";
+
+// A token that must be predicted is seen by the attention.
+class AttentionSeesFuture : public RankRule {
+ public:
+  absl::string_view name() const override { return "attention-sees-future"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override { return kCostOfAttentionRules; }
+  absl::string_view twin() const override {
+    return "attention in both directions where the targets are not the next "
+           "tokens: encoders, masked language models";
+  }
+  size_t LeastSteps() const override { return 1; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "attention_sees");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      std::optional<RankFinding> found = LookAt(input, rank);
+      if (found.has_value()) return {*std::move(found)};
+    }
+    return {};
+  }
+
+ private:
+  static std::optional<RankFinding> LookAt(const RankInput& input,
+                                           const RankSeries& rank) {
+    std::optional<int64_t> first;
+    double one_ahead = 1, calls = 0;
+    bool all_later = true;
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const std::vector<double> sees = TrainingAt(rank, "attention_sees", i);
+      if (sees.size() != 3) continue;
+      if (!first.has_value()) first = input.steps[i];
+      one_ahead = std::min(one_ahead, sees[0]);
+      calls = sees[2];
+      const std::vector<double> shares = TrainingAt(rank, "target_is_input", i);
+      all_later = all_later && sees[1] == 1 && shares.size() == 3 &&
+                  shares[1] > kNextTokens;
+    }
+    if (!first.has_value() || (one_ahead == 0 && !all_later))
+      return std::nullopt;
+    RankFinding finding;
+    finding.step = *first;
+    finding.name = "Training.0.debug.attention_sees";
+    finding.what =
+        one_ahead > 0
+            ? absl::StrCat("in ", std::round(one_ahead * calls), " of ", calls,
+                           " attention calls each token sees the next one and "
+                           "none after it: the causal mask is shifted by one")
+            : absl::StrCat("all ", calls,
+                           " attention calls see later tokens, and the targets "
+                           "are the next tokens: the causal mask is missing");
+    return finding;
+  }
+
+  // Share of targets that are the next token of the input.
+  static constexpr double kNextTokens = 0.9;
+};
+
+// Neighbouring positions are one after rounding.
+class PositionsMerge : public RankRule {
+ public:
+  absl::string_view name() const override { return "positions-merge"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override { return kCostOfAttentionRules; }
+  absl::string_view twin() const override {
+    return "positions of padding, which are equal up to the end or from the "
+           "beginning; rotations by row and column of an image";
+  }
+  size_t LeastSteps() const override { return 1; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "merged_positions");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<double> merged =
+            TrainingAt(rank, "merged_positions", i);
+        if (merged.size() != 2 || merged[0] == 0) continue;
+        RankFinding finding;
+        finding.step = input.steps[i];
+        finding.name = "Training.0.debug.merged_positions";
+        finding.what = absl::StrCat(
+            merged[0], " of ", merged[1],
+            " positions have the rotary embedding of the position before, none "
+            "of the first 256 among them: positions are rounded to 16 bits");
+        return {finding};
+      }
+    }
+    return {};
+  }
+};
+
+}  // namespace
+
+void AddAttentionRules(std::vector<std::unique_ptr<RankRule>>* rules) {
+  rules->push_back(std::make_unique<AttentionSeesFuture>());
+  rules->push_back(std::make_unique<PositionsMerge>());
+}
+
+}  // namespace rankprobe::analysis

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What task monitor reads of a language model's attention out of the graph of its loss: without a collector."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rankprobe.pytorch._attention_graph import attention_sees, merged_positions
+from rankprobe.pytorch._loss_targets import LossTargets, _nodes
+
+pytestmark = pytest.mark.skipif(not hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook"), reason="PyTorch below 2 has no hooks of nodes")
+ROWS, HEADS, PLACES, WIDTH = 2, 3, 6, 8
+
+
+def _nodes_of(output: torch.Tensor) -> list:
+    return list(_nodes(output.sum().grad_fn, 1000))
+
+
+def _heads(places: int = PLACES, rows: int = ROWS) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(rows, HEADS, places, WIDTH, requires_grad=True) for _ in range(3)]
+
+
+def _by_hand(mask: torch.Tensor, rows: int = ROWS) -> list[float]:
+    query, key, value = _heads(mask.shape[-1], rows)
+    return [one.item() for one in attention_sees(_nodes_of(torch.softmax(query @ key.transpose(-1, -2) + mask, -1) @ value))]
+
+
+def _causal(shift: int, fill: float = -math.inf) -> torch.Tensor:
+    return torch.full((PLACES, PLACES), fill).triu(shift)
+
+
+@pytest.mark.parametrize("fill", [-math.inf, -1e4, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("shift, sees", [(1, [0, 0, 1]), (2, [1, 0, 1]), (3, [0, 1, 1])])
+def test_a_mask_by_hand(shift, sees, fill):
+    assert _by_hand(_causal(shift, fill)) == sees
+
+
+def test_a_window_to_both_sides_is_no_shifted_mask():
+    window = torch.where((torch.arange(PLACES)[:, None] - torch.arange(PLACES)).abs() <= 1, 0.0, -math.inf)
+    assert _by_hand(window) == [0, 0, 1]
+
+
+@pytest.mark.parametrize("empty", ["everything", "nothing"])
+def test_rows_of_padding_do_not_stand_for_the_batch(empty):
+    """An empty row attends to everything, or is NaN; the second sequence has none."""
+    mask = _causal(1)[None, None].repeat(ROWS, 1, 1, 1)
+    mask[0, 0, :3] = 0.0 if empty == "everything" else -math.inf
+    assert _by_hand(mask) == [0, 0, 1]
+
+
+@pytest.mark.parametrize("arguments, sees", [
+    ({"is_causal": True}, [0, 0, 1]), ({}, [0, 1, 1]), ({"attn_mask": _causal(1)}, [0, 0, 1]), ({"attn_mask": _causal(2)}, [1, 0, 1]),
+    ({"attn_mask": torch.ones(PLACES, PLACES, dtype=torch.bool).tril()}, [0, 0, 1]),
+    ({"attn_mask": torch.ones(PLACES, PLACES, dtype=torch.bool).tril(1)}, [1, 0, 1])])
+def test_pytorchs_own_attention(arguments, sees):
+    output = F.scaled_dot_product_attention(*_heads(), **arguments)
+    assert [one.item() for one in attention_sees(_nodes_of(output))] == sees
+
+
+def test_layers_are_counted_and_other_softmaxes_are_not():
+    query, key, value = _heads()
+    output = value
+    for shift in (1, 1, 2, 1):
+        output = torch.softmax(query @ key.transpose(-1, -2) + _causal(shift), -1) @ output
+    router = torch.softmax(torch.randn(PLACES, PLACES, requires_grad=True), -1)
+    cross = torch.softmax(query @ key[:, :, :4].transpose(-1, -2), -1)
+    over_queries = torch.softmax(query @ key.transpose(-1, -2), -2)
+    total = output.sum() + router.sum() + cross.sum() + over_queries.sum()
+    assert [one.item() for one in attention_sees(_nodes(total.grad_fn, 1000))] == [0.25, 0, 4]
+    assert attention_sees(_nodes(router.sum().grad_fn, 1000)) == []
+
+
+def _rotated(angle: torch.Tensor, kind: str) -> torch.Tensor:
+    value = torch.randn(1, 1, angle.shape[0], 2 * angle.shape[1], requires_grad=True)
+    if kind == "complex":
+        return torch.view_as_real(torch.view_as_complex(value.unflatten(-1, (-1, 2))) * torch.polar(torch.ones_like(angle), angle))
+    if kind == "halves":
+        cosine, sine = (torch.cat((one, one), -1)[None, None] for one in (angle.cos(), angle.sin()))
+        first, second = value.chunk(2, -1)
+        return value * cosine + torch.cat((-second, first), -1) * sine
+    first, second = value[..., 0::2], value[..., 1::2]
+    return torch.stack((first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos()), -1)
+
+
+def _angle(positions: torch.Tensor) -> torch.Tensor:
+    return positions[:, None].float() / 10000 ** (torch.arange(0, 8, 2) / 8)
+
+
+@pytest.mark.parametrize("kind", ["complex", "halves", "pairs"])
+def test_positions_that_are_one_after_rounding(kind):
+    exact = torch.arange(400)
+    rounded = exact.to(torch.bfloat16)
+    merged = (rounded[1:] == rounded[:-1]).sum().item()
+    assert merged > 50
+    assert [one.item() for one in merged_positions(_nodes_of(_rotated(_angle(rounded), kind)))] == [merged, 400]
+    assert [one.item() for one in merged_positions(_nodes_of(_rotated(_angle(exact), kind)))] == [0, 400]
+
+
+@pytest.mark.parametrize("positions", [torch.arange(400).clamp(max=300), (torch.arange(400) - 90).clamp(min=0), torch.arange(400) // 20,
+                                       torch.arange(400) % 200], ids=["right padding", "left padding", "rows of an image", "packed"])
+def test_positions_that_are_equal_for_another_reason(positions):
+    assert merged_positions(_nodes_of(_rotated(_angle(positions), "pairs")))[0].item() == 0
+
+
+def test_cosines_in_16_bits_of_exact_positions_are_sound():
+    angle = _angle(torch.arange(400))
+    value = torch.randn(1, 400, 4, dtype=torch.bfloat16, requires_grad=True)
+    output = value * angle.cos().bfloat16() + value * angle.sin().bfloat16()
+    assert merged_positions(_nodes_of(output))[0].item() == 0
+
+
+def test_products_that_are_no_rotation_say_nothing():
+    value = torch.randn(400, 8, requires_grad=True)
+    constant = value * torch.ones(400, 8) + value * torch.zeros(400, 8)
+    assert merged_positions(_nodes_of(constant))[0].item() == 0
+    assert merged_positions(_nodes_of(F.dropout(value, 0.5))) == []
+    assert merged_positions(_nodes_of(value * 2)) == []
+
+
+def test_tensors_that_the_program_packs_or_has_changed_are_left_alone():
+    query, key, value = _heads()
+    unpacked = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: (unpacked.append(1), tensor)[1]):
+        output = torch.softmax(query @ key.transpose(-1, -2), -1) @ value
+    assert attention_sees(_nodes_of(output)) == [] and not unpacked
+    weights = torch.softmax(query @ key.transpose(-1, -2), -1)
+    nodes = _nodes_of(weights)
+    with torch.no_grad():
+        weights.zero_()
+    assert attention_sees(nodes) == []
+
+
+def test_they_are_read_in_three_steps_and_gradients_stay():
+    def step(targets: "LossTargets | None") -> "tuple[torch.Tensor, dict]":
+        torch.manual_seed(1)
+        embedding = torch.nn.Embedding(20, WIDTH)
+        hidden = embedding(torch.randint(0, 20, (ROWS, PLACES)))
+        hidden = torch.softmax(hidden @ hidden.transpose(-1, -2) + _causal(1), -1) @ hidden
+        loss = F.cross_entropy(hidden.reshape(-1, WIDTH), torch.randint(0, WIDTH, (ROWS * PLACES,)))
+        if targets is not None:
+            targets.note(loss)
+        loss.backward()
+        return embedding.weight.grad, targets.take() if targets is not None else {}
+
+    targets = LossTargets()
+    taken = [step(targets) for _ in range(5)]
+    assert ["attention_sees" in values for _, values in taken] == [True] * 3 + [False] * 2
+    assert [one.item() for one in taken[0][1]["attention_sees"]] == [0, 0, 1]
+    assert all(torch.equal(gradient, step(None)[0]) for gradient, _ in taken)
