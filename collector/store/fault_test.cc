@@ -40,10 +40,10 @@ Frames MakeFrames() {
 
 class StoreFaultTest : public ::testing::Test {
  protected:
-  absl::StatusOr<std::unique_ptr<Store>> Open() {
+  absl::StatusOr<std::unique_ptr<Store>> Open(uint64_t min_free_bytes = 0) {
     StoreOptions options;
     options.data_dir = "/d";
-    options.min_free_bytes = 0;
+    options.min_free_bytes = min_free_bytes;
     options.segment_bytes = 10000;
     options.leveldb_write_buffer_bytes = 64 << 10;
     options.leveldb_cache_bytes = 1 << 20;
@@ -261,6 +261,36 @@ TEST_F(StoreFaultTest, AFullDiskIsWaitedOut) {
   ASSERT_TRUE(store.ok()) << store.status();
   ExpectHas(store->get(), all.size(), false);
   ExpectSound(store->get());
+}
+
+// The reserve of a small disk is smaller than what is written between two
+// readings of the free space of a large one.
+TEST_F(StoreFaultTest, TheReserveIsLeftFreeAndARunCanBeDeletedThere) {
+  constexpr uint64_t kMiB = 1 << 20;
+  fs_.SetCapacity(12 * kMiB);
+  auto store = Open(/*min_free_bytes=*/4 * kMiB);
+  ASSERT_TRUE(store.ok()) << store.status();
+  Frames frames(MakeIdentity("large", 0, 1));
+  for (int64_t step = 0; step < 12; ++step) {
+    frames.AddStep(step, std::string(kMiB, static_cast<char>('a' + step)),
+                   kMiB / 4);
+  }
+  const std::vector<FrameToStore> all = frames.All();
+  size_t committed = 0;
+  absl::Status status;
+  while (status.ok() && committed < all.size()) {
+    status = (*store)->Commit({all[committed]});
+    if (status.ok()) ++committed;
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_GE(committed, 20u);
+  EXPECT_GE(*fs_.FreeBytes("/d"), 7 * kMiB / 2);
+  clock_.Advance(absl::Hours(1));
+  const auto deleted = (*store)->Delete({"large", {}, {}});
+  ASSERT_TRUE(deleted.ok()) << deleted.status();
+  EXPECT_GE(*fs_.FreeBytes("/d"), 9 * kMiB);
+  ASSERT_TRUE((*store)->OpenIncarnation(frames_.identity()).ok());
+  EXPECT_TRUE((*store)->Commit({frames_.All()[0]}).ok());
 }
 
 // Found by tests/sim, seed 239: all ranks had gone while the disk was full. Each

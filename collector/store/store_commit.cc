@@ -50,17 +50,22 @@ void NoteAbsent(uint64_t first, uint64_t last, v1::IncarnationRow* row) {
 }  // namespace
 
 absl::Status StoreImpl::CheckSpace(uint64_t bytes) {
-  bytes_since_space_check_ += bytes;
-  if (bytes_since_space_check_ < kFreeSpaceCheckBytes) return absl::OkStatus();
+  if (bytes <= space_allowance_) {
+    space_allowance_ -= bytes;
+    return absl::OkStatus();
+  }
+  space_allowance_ = 0;
   RP_ASSIGN_OR_RETURN(const uint64_t free,
                       file_system_->FreeBytes(options_.data_dir));
   if (free < options_.min_free_bytes + bytes) {
-    bytes_since_space_check_ = kFreeSpaceCheckBytes;  // look again next time
     return absl::ResourceExhaustedError(absl::StrCat(
         options_.data_dir, " has ", free, " free bytes; writing stops below ",
         options_.min_free_bytes));
   }
-  bytes_since_space_check_ = 0;
+  // Half of what is left, because the index writes as well, and other programs
+  // may: min_free_bytes is needed to delete runs.
+  space_allowance_ = std::min(kFreeSpaceCheckBytes,
+                              (free - options_.min_free_bytes - bytes) / 2);
   return absl::OkStatus();
 }
 
@@ -350,7 +355,7 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
         payloads_->Append(work.chunks);
     if (!rows.ok()) {
       Undo(&work);
-      bytes_since_space_check_ = kFreeSpaceCheckBytes;
+      space_allowance_ = 0;
       if (!absl::IsResourceExhausted(rows.status())) sticky_ = rows.status();
       return rows.status();
     }
@@ -386,7 +391,7 @@ absl::Status StoreImpl::Commit(absl::Span<const FrameToStore> frames) {
     // Where there was no room nothing was written, and the index begins anew
     // once there is.
     if (absl::IsResourceExhausted(status)) {
-      bytes_since_space_check_ = kFreeSpaceCheckBytes;
+      space_allowance_ = 0;
     } else {
       sticky_ = status;
     }

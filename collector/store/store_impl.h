@@ -31,7 +31,7 @@
 
 namespace rankprobe {
 
-// How much may be written between two looks at the free space.
+// How much may be written at most before the free space is read again.
 inline constexpr uint64_t kFreeSpaceCheckBytes = 16 << 20;
 
 using RunIncarnation = std::pair<uint32_t, uint64_t>;
@@ -354,8 +354,8 @@ class StoreImpl : public Store, private StoreHooks {
 
   absl::Mutex mutex_;
   absl::Status sticky_ ABSL_GUARDED_BY(mutex_);
-  uint64_t bytes_since_space_check_ ABSL_GUARDED_BY(mutex_) =
-      kFreeSpaceCheckBytes;
+  // What may be written before the free space is read again.
+  uint64_t space_allowance_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t last_run_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, v1::RunRow> runs_ ABSL_GUARDED_BY(mutex_);
   std::map<RunIncarnation, v1::IncarnationRow> incarnations_
