@@ -58,7 +58,8 @@ test_tmp=$RANKPROBE_SCRATCH
 if [ "$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)" -ge 8000000 ] 2>/dev/null; then
   test_tmp=$(mktemp -d /dev/shm/rp.XXXX)
 fi
-trap 'rm -rf "$RANKPROBE_SCRATCH" "$test_tmp"' EXIT
+tidy=
+trap '[ -z "$tidy" ] || kill "$tidy" 2>/dev/null; rm -rf "$RANKPROBE_SCRATCH" "$test_tmp"' EXIT
 export RANKPROBE_TEST_TMP=$test_tmp
 
 targets=() sanitized=() needs_venv=''
@@ -96,6 +97,19 @@ build_sanitized() {
 # the tests' environment is there.
 static_checks() { count_command "static checks: $*" "$RANKPROBE_ROOT/tests/lib/gates.sh" "$@"; }
 
+# clang-tidy computes while tests wait: the scheduler gives it a processor only where
+# no test wants one. What it has not begun after these seconds it leaves out.
+tidy_seconds=${RANKPROBE_TIDY_SECONDS:-1500}
+begin_tidy() {
+  chrt --idle 0 python3 "$RANKPROBE_ROOT/tests/lib/tidy.py" --seconds "$tidy_seconds" >"$RANKPROBE_SCRATCH/tidy.log" 2>&1 &
+  tidy=$!
+}
+end_tidy() {
+  wait "$tidy" || count_failure clang-tidy
+  tidy=
+  cat "$RANKPROBE_SCRATCH/tidy.log"
+}
+
 # One of the shards of the tests that the default leaves out: each commit has another.
 run_shard() {
   local number stage
@@ -115,12 +129,13 @@ phase "Packages" prepare
 if [ ${#targets[@]} -gt 0 ] || [ -n "$needs_venv" ]; then phase "Release build" build_release; fi
 if [ ${#sanitized[@]} -gt 0 ]; then phase "Sanitizer build" build_sanitized; fi
 [ -z "$ci" ] || phase "mypy" static_checks mypy
-[ -z "$ci" ] || phase "clang-tidy" count_command clang-tidy python3 "$RANKPROBE_ROOT/tests/lib/tidy.py" --seconds 300
+[ -z "$ci" ] || begin_tidy
 for stage in "${stages[@]}"; do
   load_stage "$stage"
   phase "Stage $stage" stage_test
 done
 if [ -n "$ci" ]; then
+  phase "clang-tidy, the rest" end_tidy
   if [ $SECONDS -lt $shard_begins_until ]; then
     phase "A shard of the rest" run_shard
   else
