@@ -169,8 +169,12 @@ def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict[st
     """Any layout; `read` gives the fields of strided memory."""
     requires_grad = bool(tensor.requires_grad)
     with torch.no_grad():
-        if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
-            return _described(tensor)
+        if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized or tensor.dtype is _FLOAT4:
+            try:
+                statistics = _statistics_of_values(tensor)
+            except RuntimeError:  # this PyTorch has no such operator for the dtype
+                statistics = None
+            return {**_described(tensor), **({} if statistics is None else {"stats": statistics})}
         plain = tensor.detach()
         if plain.is_complex() and plain.is_conj():
             plain = plain.resolve_conj()
@@ -179,6 +183,38 @@ def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict[st
         if type(tensor) is not torch.Tensor and plain.numel() > 0 and plain.data_ptr() == 0:  # what it holds only its class knows
             return _described(tensor)
         return {**_described(plain, **read(plain)), "requires_grad": requires_grad}
+
+
+# Two values a byte; the numbers of the lower and upper half of each.
+_FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
+_FLOAT4_VALUES = [sign * value for sign in (1.0, -1.0) for value in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)]
+
+
+def _statistics_of_values(tensor: torch.Tensor) -> Optional[tuple[Any, ...]]:
+    """Max, Min, Mean and Norm of a sparse, quantized or float4 tensor in host memory, as of the dense tensor of its values.
+
+    None: it has no values, is no real floating-point tensor, or is on a device, where this would wait.
+    """
+    if tensor.device.type != "cpu" or tensor.numel() == 0:
+        return None
+    if tensor.dtype is _FLOAT4:
+        packed = tensor.view(torch.uint8)
+        values = torch.tensor(_FLOAT4_VALUES)[torch.stack((packed & 15, packed >> 4)).long()]
+    elif tensor.is_quantized:
+        values = tensor.dequantize()
+    elif not tensor.is_floating_point():
+        return None
+    else:
+        # Entries of one place that are not added up yet are so in a copy.
+        values = (tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor).values()
+    values = values.detach().float() if values.dtype != torch.float64 else values.detach()
+    zeros = 0 if tensor.dtype is _FLOAT4 else tensor.numel() - values.numel()
+    if values.numel() == 0:
+        return (0.0, 0.0, 0.0, 0.0)
+    most, least = values.max().item(), values.min().item()
+    if zeros and most == most:  # a NaN stays one
+        most, least = max(most, 0.0), min(least, 0.0)
+    return (most, least, values.sum().item() / (values.numel() + zeros), values.norm().item())
 
 
 def _describe_ndarray(array: Any) -> dict[str, Any]:
