@@ -9,12 +9,14 @@
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
 #include "common/config/plan.h"
+#include "common/config/request_config.h"
 #include "common/rpc/channel_security.h"
 
 namespace rankprobe {
 
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
   RP_ASSIGN_OR_RETURN(std::string text, ReadSmallFile(path));
+  text = ConfigForRunningJob(text);
   // Bad configs are told at once, with every fault; the collector checks again.
   const auto parsed = ParseConfigFile(path, text, UnknownKeys::kWarn);
   RP_RETURN_IF_ERROR(parsed.status());

@@ -45,7 +45,8 @@ constexpr ConfigField kFields[] = {
      kLevels},
     {"dump_path", kTop, kText, "", R"("./dump")",
      "The directory of the dump; it is made. Needed, here or as an argument of "
-     "the constructor. With a collector elsewhere nothing is written there "
+     "the constructor, but not for a job that runs. With a collector elsewhere "
+     "nothing is written there "
      "unless `auto_export` is true."},
     {"rank", kTop, kRanges, "[]", R"([0, "4-6"])",
      "Ranks to record; `[]`: all. A process without a rank is recorded only "

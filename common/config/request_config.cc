@@ -55,4 +55,15 @@ absl::StatusOr<std::string> ConfigForRequest(absl::string_view json,
   return out;
 }
 
+std::string ConfigForRunningJob(absl::string_view json) {
+  rapidjson::Document document;
+  if (!ParseConfigDocument(json, &document).ok() || !document.IsObject() ||
+      document.HasMember("dump_path"))
+    return std::string(json);
+  std::string out(json);
+  out.insert(out.rfind('}'), absl::StrCat(document.ObjectEmpty() ? "" : ", ",
+                                          R"("dump_path": "./dump")"));
+  return out;
+}
+
 }  // namespace rankprobe

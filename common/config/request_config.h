@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A config.json that asks for one request of a server. Pure functions.
+// A config.json for a job that runs: for one request of a server, and without a
+// dump_path. Pure functions.
 #ifndef RANKPROBE_COMMON_CONFIG_REQUEST_CONFIG_H_
 #define RANKPROBE_COMMON_CONFIG_REQUEST_CONFIG_H_
 
@@ -15,6 +16,11 @@ namespace rankprobe {
 // level of which no rows are cut.
 absl::StatusOr<std::string> ConfigForRequest(absl::string_view json,
                                              absl::string_view request_id);
+
+// `json` with a dump_path where it has none, at its end, so that the places of
+// faults stay. A job that runs has its own, which stays in force. What is no
+// JSON object is returned as it is.
+std::string ConfigForRunningJob(absl::string_view json);
 
 }  // namespace rankprobe
 
