@@ -54,7 +54,8 @@ def test_rows_of_padding_do_not_stand_for_the_batch(empty):
 
 
 @pytest.mark.parametrize("arguments, sees", [
-    ({"is_causal": True}, [0, 0, 1]), ({}, [0, 1, 1]), ({"attn_mask": _causal(1)}, [0, 0, 1]), ({"attn_mask": _causal(2)}, [1, 0, 1]),
+    ({"is_causal": True}, [0, 0, 1]), ({"is_causal": True, "dropout_p": 0.1}, [0, 0, 1]), ({}, [0, 1, 1]), ({"dropout_p": 0.1}, [0, 1, 1]),
+    ({"attn_mask": _causal(1)}, [0, 0, 1]), ({"attn_mask": _causal(2)}, [1, 0, 1]),
     ({"attn_mask": torch.ones(PLACES, PLACES, dtype=torch.bool).tril()}, [0, 0, 1]),
     ({"attn_mask": torch.ones(PLACES, PLACES, dtype=torch.bool).tril(1)}, [1, 0, 1])])
 def test_pytorchs_own_attention(arguments, sees):

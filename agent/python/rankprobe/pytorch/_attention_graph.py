@@ -13,7 +13,7 @@ from typing import Any, Iterable
 import torch
 
 _PRODUCT = "MulBackward0"
-_SOFTMAX = "SoftmaxBackward0"
+_SOFTMAX = ("SoftmaxBackward0", "SafeSoftmaxBackward0")
 _SDPA = "ScaledDotProduct"
 # Calls that are looked at in a graph, and sequences and places of one call: enough for a mask, little for the device.
 _MOST_CALLS, _MOST_SEQUENCES, _MOST_PLACES = 64, 8, 128
@@ -57,7 +57,7 @@ def attention_sees(nodes: Iterable[Any]) -> list[Any]:
 def _seen_by(node: Any) -> Any:
     """Of one call: whether it sees one token ahead and no further, and whether it sees later ones. None: it cannot be judged."""
     name = node.name()
-    if name == _SOFTMAX:
+    if name in _SOFTMAX:
         weights = saved(node, "result")
         if type(weights) is not torch.Tensor or weights.dim() < 3 or node._saved_dim not in (weights.dim() - 1, (1 << 64) - 1):
             return None
