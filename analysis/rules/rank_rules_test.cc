@@ -330,6 +330,21 @@ TEST_F(OneRankTest, AWeightThatChangesBehindTheForward) {
   EXPECT_EQ(found[0].step, 6);
 }
 
+// The weights are those of an average there, and are put back for the training.
+TEST_F(OneRankTest, AnEvaluationWithOtherWeightsInTheStep) {
+  for (size_t layer = 0; layer < kLayers; ++layer) {
+    const auto forward = [&](size_t call) -> RankCell& {
+      return At(0,
+                absl::StrCat("Module.l", layer, ".Linear.forward.", call,
+                             ".parameters.weight"),
+                6);
+    };
+    forward(1) = forward(0);
+    forward(0).norm += 0.1;
+  }
+  EXPECT_THAT(Find(""), IsEmpty());
+}
+
 TEST_F(OneRankTest, TiedWeightsThatPart) {
   for (size_t i = 0; i < kRankSteps; ++i) {
     const RankCell tied = At(0, OfParameter(Weight(0), "param"), i);

@@ -370,7 +370,7 @@ class ForwardParameter : public RankRule {
         if (held == nullptr) continue;
         for (size_t i = 0; i < input.steps.size(); ++i) {
           if (!IsFinite(cells[i]) || !IsFinite((*held)[i])) continue;
-          if (AreEqual(cells[i], (*held)[i])) {
+          if (IsUsed(rank, name, i, (*held)[i])) {
             ++same;
           } else {
             changed.emplace_back(i, parameter);
@@ -394,10 +394,25 @@ class ForwardParameter : public RankRule {
   }
 
  private:
+  // Whether a forward of the step used `held`. An evaluation with averaged
+  // weights comes before or after the forward of the training.
+  static bool IsUsed(const RankSeries& rank, absl::string_view first,
+                     size_t step, const RankCell& held) {
+    const size_t at = first.find(kOf);
+    for (size_t call = 0;; ++call) {
+      const auto* const cells = rank.Find(
+          absl::StrCat(first.substr(0, at), ".forward.", call, ".parameters.",
+                       first.substr(at + kOf.size())));
+      if (cells == nullptr) return false;
+      if (AreEqual((*cells)[step], held)) return true;
+    }
+  }
+
+  static constexpr absl::string_view kOf = ".forward.0.parameters.";
+
   // "layers.0.fc.weight" of
   // "Module.layers.0.fc.Linear.forward.0.parameters.weight".
   static std::string ParameterOfForward(absl::string_view name) {
-    constexpr absl::string_view kOf = ".forward.0.parameters.";
     if (!absl::ConsumePrefix(&name, "Module.")) return "";
     const size_t at = name.find(kOf);
     if (at == absl::string_view::npos) return "";
