@@ -526,6 +526,31 @@ TEST_F(OneRankTest, PositionsThatAreOneAfterRounding) {
   EXPECT_THAT(found[0].what, HasSubstr("72 of 400 positions"));
 }
 
+TEST_F(RankRulesTest, ARankThatLeavesOutAStepOfTheOptimizer) {
+  for (size_t i = 0; i < kRankSteps; ++i) {
+    for (size_t r = 0; r < 2; ++r) {
+      if (i != 6 || r == 0) {
+        Training(r, "loss", i, 2 + 0.1 * static_cast<double>(r + i));
+        continue;
+      }
+      for (size_t k = 0; k < 2; ++k)
+        Training(r, absl::StrCat("loss.", k), i, 2);
+    }
+  }
+  // One more micro batch, and the same reduced gradient.
+  EXPECT_THAT(Find(""), IsEmpty());
+  std::vector<RankFinding> found;
+  for (size_t layer = 0; layer < kLayers; ++layer)
+    At(1, OfParameter(Weight(layer), "grad"), 6).norm += 0.1;
+  for (const auto& rule : AllRankRules()) {
+    if (rule->name() == "optimizer-step-skipped") found = rule->Look(input_);
+  }
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 6);
+  EXPECT_EQ(found[0].rank, 1);
+  EXPECT_THAT(found[0].what, HasSubstr("rank 1 calls backward() 2 times"));
+}
+
 TEST_F(FourRanksTest, RanksThatTrainOnOneBatch) {
   const auto lose = [&](double of_rank) {
     for (size_t r = 0; r < 4; ++r) {

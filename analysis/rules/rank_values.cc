@@ -28,9 +28,9 @@ std::vector<double> TrainingAt(const RankSeries& rank, absl::string_view name,
   std::vector<double> out;
   const std::string whole = absl::StrCat("Training.0.debug.", name);
   const auto* const one = rank.Find(whole);
-  if (one != nullptr && IsFinite((*one)[step]))
-    out.push_back((*one)[step].mean);
-  for (size_t i = 0; one == nullptr; ++i) {
+  if (one != nullptr && IsFinite((*one)[step])) return {(*one)[step].mean};
+  // Another step may have had one.
+  for (size_t i = 0;; ++i) {
     const auto* const next = rank.Find(absl::StrCat(whole, ".", i));
     if (next == nullptr) break;
     if (IsFinite((*next)[step])) out.push_back((*next)[step].mean);

@@ -345,6 +345,94 @@ class SameBatchOnRanks : public RankRule {
   }
 };
 
+// A replica that called backward() once more than the others before the
+// optimizer's step: it left one step out, and its later steps are other
+// iterations than theirs.
+class OptimizerStepSkipped : public RankRule {
+ public:
+  absl::string_view name() const override { return "optimizer-step-skipped"; }
+  absl::string_view needs() const override {
+    return "parameters, weight_gradients, training";
+  }
+  absl::string_view twin() const override {
+    return "different numbers of micro batches on ranks, whose reduced "
+           "gradients are the same";
+  }
+  bool IsOfRanks() const override { return true; }
+  size_t LeastSteps() const override { return kAgreed + 1; }
+  bool CanJudge(const RankInput& input) const override {
+    return input.ranks.size() > 1 && KnowsTraining(input, "loss") &&
+           !ParametersOf(input.ranks[0]).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const std::vector<size_t>& group : ReplicasOf(input)) {
+      size_t agreed = 0;
+      for (size_t i = 0; group.size() > 1 && i < input.steps.size(); ++i) {
+        const auto [few, many] = CallsOf(input, group, i);
+        if (few.calls == 0) continue;
+        if (few.calls == many.calls) {
+          ++agreed;
+          continue;
+        }
+        if (agreed < kAgreed || !GradientsDiffer(input, group, i)) break;
+        RankFinding finding;
+        finding.step = input.steps[i];
+        finding.rank = many.rank;
+        finding.name = "Training.0.debug.loss";
+        finding.what = absl::StrCat(
+            "rank ", many.rank, " calls backward() ", many.calls,
+            " times before the optimizer's step and rank ", few.rank, " ",
+            few.calls, few.calls == 1 ? " time" : " times",
+            "; before, all ranks called it equally often. Rank ", many.rank,
+            " leaves out a step of the optimizer: from here on, steps with the "
+            "same number are different iterations on the ranks");
+        return {finding};
+      }
+    }
+    return {};
+  }
+
+ private:
+  // Steps in which all have as many.
+  static constexpr size_t kAgreed = 2;
+  struct Calls {
+    int64_t rank = 0;
+    size_t calls = 0;
+  };
+
+  // Those with the fewest and the most losses; 0: one has none.
+  static std::pair<Calls, Calls> CallsOf(const RankInput& input,
+                                         const std::vector<size_t>& group,
+                                         size_t step) {
+    std::vector<Calls> all;
+    all.reserve(group.size());
+    for (const size_t r : group) {
+      all.push_back({input.ranks[r].rank,
+                     TrainingAt(input.ranks[r], "loss", step).size()});
+    }
+    const auto [few, many] = std::minmax_element(
+        all.begin(), all.end(),
+        [](const Calls& a, const Calls& b) { return a.calls < b.calls; });
+    return {*few, *many};
+  }
+  static bool GradientsDiffer(const RankInput& input,
+                              const std::vector<size_t>& group, size_t step) {
+    const RankSeries& first = input.ranks[group[0]];
+    for (const std::string& parameter : ParametersOf(first)) {
+      const auto* const own = first.Of("Parameter", parameter, "grad");
+      if (own == nullptr || !IsFinite((*own)[step])) continue;
+      for (const size_t r : group) {
+        const auto* const other =
+            input.ranks[r].Of("Parameter", parameter, "grad");
+        if (other != nullptr && IsFinite((*other)[step]) &&
+            !AreEqual((*own)[step], (*other)[step]))
+          return true;
+      }
+    }
+    return false;
+  }
+};
+
 // The optimizer finds the weights that the forward used.
 class ForwardParameter : public RankRule {
  public:
@@ -496,6 +584,7 @@ void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules) {
       "the reduced gradient was the same on the replicas and is not any more"));
   rules->push_back(std::make_unique<GradientsNotReduced>());
   rules->push_back(std::make_unique<SameBatchOnRanks>());
+  rules->push_back(std::make_unique<OptimizerStepSkipped>());
   rules->push_back(std::make_unique<ReplicasNeverAlike>());
   rules->push_back(std::make_unique<ForwardParameter>());
   rules->push_back(std::make_unique<TiedWeightsPart>());

@@ -14,6 +14,7 @@ namespace {
 // The smaller, the nearer to a cause at one step.
 int WeightOf(const DiagnosisReport::Finding& finding) {
   constexpr absl::string_view kOrder[] = {"first-divergence",
+                                          "rule: optimizer-step-skipped",
                                           "scan: changed",
                                           "rule: weight-after-forward",
                                           "rule: message-changed",

@@ -250,6 +250,25 @@ def one_batch_on_all_ranks():
     train(net, opt, step_of)
 
 
+def step_left_out():
+    """Rank 1 judges its batch 9 bad and goes on without a step of the optimizer."""
+    rank, _ = setup()
+    torch.manual_seed(0)
+    net = Lm()
+    ddp = nn.parallel.DistributedDataParallel(net)
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        x, y = batch(step, rank)
+        loss = ce(ddp(x), y)
+        opt.zero_grad()
+        loss.backward()
+        if not (BUG and rank == 1 and step == 9):
+            opt.step()
+
+    train(net, opt, step_of)
+
+
 def batch_repeated():
     """The loader gives its batch once more after each eighth step."""
     net = Lm()
@@ -415,8 +434,8 @@ CASES = {
     "restored_behind_forward": (1, "layers.1."), "labels_not_shifted": (1, "label-shift"), "clip_norm_of_copies": (2, "clip-norm"),
     "seeds_of_ranks": (2, "replicas-never-alike"), "divided_twice": (2, "gradient-multiple"), "result_lost_on_a_rank": (4, "all-reduce-wrong"),
     "elements_zeroed": (4, "message-changed"), "mask_missing": (1, "attention-sees-future"),
-    "one_batch_on_all_ranks": (2, "same-batch-on-ranks"), "batch_repeated": (1, "batch-repeated"), "sound_directions": (1, ""), "sound_padding": (1, ""),
-    "sound_pipeline": (4, ""), "sound_fsdp": (2, ""), "sound_batchnorm": (2, ""),
+    "one_batch_on_all_ranks": (2, "same-batch-on-ranks"), "batch_repeated": (1, "batch-repeated"), "step_left_out": (2, "optimizer-step-skipped"),
+    "sound_directions": (1, ""), "sound_padding": (1, ""), "sound_pipeline": (4, ""), "sound_fsdp": (2, ""), "sound_batchnorm": (2, ""),
 }
 
 if __name__ == "__main__":
