@@ -210,7 +210,7 @@ absl::Status Query(const Globals& globals, const QueryFlags& flags,
         return true;
       }));
   printer.Finish();
-  if (!IsWhole(printer.head())) *exit_code = kPartial;
+  *exit_code = ExitCodeOf(printer.head(), request.match());
   return absl::OkStatus();
 }
 

@@ -176,7 +176,7 @@ absl::Status PrintOverRanks(const Globals& globals,
         return true;
       }));
   printer.Finish();
-  if (!IsWhole(printer.head())) *exit_code = kPartial;
+  *exit_code = ExitCodeOf(printer.head(), grid.match());
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "cli/exit_codes.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -41,11 +42,17 @@ std::string NotWholeText(const v1::GridHead& head) {
                       " more were deleted: rankprobe ledger\n");
 }
 
+int ExitCodeOf(const v1::GridHead& head, absl::string_view match) {
+  if (head.tensors() == 0 && !match.empty()) return kNotFound;
+  return IsWhole(head) ? kOk : kPartial;
+}
+
 std::string WithoutText(const v1::GridHead& head,
                         const std::string& statistic) {
   if (head.tensors() == 0) {
     return absl::StrCat("no tensor matches in ", head.steps(),
-                        " recorded steps\n");
+                        " recorded steps; rankprobe query --names lists "
+                        "those that there are\n");
   }
   if (head.tensors_without() == 0) return "";
   return absl::StrCat(head.tensors_without(), " of ", head.tensors(),

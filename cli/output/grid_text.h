@@ -22,6 +22,9 @@ std::string StepsText(const v1::GridHead& head, int column);
 bool IsWhole(const v1::GridHead& head);
 // The line that says what is not, for a person; empty: nothing.
 std::string NotWholeText(const v1::GridHead& head);
+// What the command ends with: kNotFound where nothing matches, kPartial where it
+// is not whole.
+int ExitCodeOf(const v1::GridHead& head, absl::string_view match);
 // The line about tensors that have no number in the answer; empty: all have one.
 std::string WithoutText(const v1::GridHead& head, const std::string& statistic);
 // The line about rows behind the `printed` first; empty: there are none.

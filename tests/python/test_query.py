@@ -116,7 +116,9 @@ def test_csv_and_choices(recorded) -> None:
     assert all(float(cell) for row in table[1:] for cell in row[1:])
     inputs = recorded.cli("query", "--run", "time", "--of", "inputs", "--limit", "1").stdout
     assert ".input.0" in inputs and "more rows" in inputs and ".output." not in inputs
-    assert "no tensor matches in 12 recorded steps" in recorded.cli("query", "--run", "time", "nosuch").stdout
+    for over_ranks in ([], ["--over-ranks"]):
+        nothing = recorded.cli("query", "--run", "time", "nosuch", *over_ranks, check=False)
+        assert nothing.returncode == 4 and "no tensor matches in 12 recorded steps" in nothing.stdout
 
 
 @pytest.mark.parametrize(("arguments", "code", "said"), [
