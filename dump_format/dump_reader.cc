@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
+#include "dump_format/dump_rows.h"
 #include "dump_format/dump_walk.h"
 #include "dump_format/json_stream.h"
 
@@ -220,7 +221,12 @@ absl::Status DumpReader::Read(size_t index, JsonDocument* record) const {
   if (index >= entries_.size())
     return beside_->Read(monitored_[index - entries_.size()], record);
   const Entry& entry = entries_[index];
-  const absl::Status status = ParseSlice(entry.begin, entry.end, record);
+  absl::Status status = ParseSlice(entry.begin, entry.end, record);
+  // Not the record of a call: nothing would be found in it, and nothing said.
+  if (status.ok() && !record->root().is_object() && !debug_ &&
+      IsCallEntry(name(index))) {
+    status = absl::InvalidArgumentError("is no object");
+  }
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat(path_, ": entry ",
                                                  OneLine(name(index)), ": ",

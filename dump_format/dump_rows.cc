@@ -251,6 +251,10 @@ bool IsParametersGradEntry(absl::string_view entry) {
          LastSegment(entry.substr(0, dot)) == "parameters_grad";
 }
 
+bool IsCallEntry(absl::string_view entry) {
+  return LastSegment(entry) != "debug" && !IsParametersGradEntry(entry);
+}
+
 absl::Status ReadRowsInRecordOrder(absl::string_view entry, StatSet stats,
                                    JsonDocument* record,
                                    std::vector<DumpRow>* rows) {

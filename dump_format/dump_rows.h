@@ -55,6 +55,9 @@ absl::Status ReadRowsInRecordOrder(absl::string_view entry, StatSet stats,
 
 bool IsParametersGradEntry(absl::string_view entry);
 
+// Whether a record by this name is one of a call, an object of sections.
+bool IsCallEntry(absl::string_view entry);
+
 }  // namespace rankprobe
 
 #endif  // RANKPROBE_DUMP_FORMAT_DUMP_ROWS_H_

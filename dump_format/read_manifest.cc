@@ -2,8 +2,11 @@
 #include "dump_format/read_manifest.h"
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "common/io/whole_file.h"
 
@@ -11,6 +14,21 @@ namespace rankprobe {
 namespace {
 
 constexpr uint64_t kMaxManifestBytes = uint64_t{256} << 20;
+
+// Whether what is there of these sections is a list of objects; else which one
+// is not.
+std::optional<absl::string_view> DamagedSection(const JsonValue& manifest) {
+  for (const absl::string_view key : {"files", "gaps", "earlier_runs"}) {
+    const JsonValue* const section = manifest.Find(key);
+    if (section == nullptr) continue;
+    if (!section->is_array()) return key;
+    for (const JsonValue& item : section->items()) {
+      if (!item.is_object()) return key;
+      if (DamagedSection(item).has_value()) return key;
+    }
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -23,6 +41,13 @@ absl::StatusOr<bool> ReadManifest(FileSystem* file_system,
                       ReadWholeFile(file_system, path, kMaxManifestBytes));
   if (!document->Parse(std::move(text)).ok())
     return absl::InvalidArgumentError(path + ": is no JSON");
+  if (!document->root().is_object())
+    return absl::InvalidArgumentError(path + ": is no object");
+  // A gap that is not counted would be a step that looks complete.
+  if (const auto section = DamagedSection(document->root())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", *section, " is no list of objects"));
+  }
   return true;
 }
 

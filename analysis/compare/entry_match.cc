@@ -243,6 +243,7 @@ absl::Status EntryComparison::Load(size_t target_index,
                                 reference_->stats(), &reference_record_,
                                 &reference_rows_));
   }
+  only_in_reference_.clear();
   pairs_.clear();
   pairs_.resize(target_rows_.size());
   for (size_t i = 0; i < pairs_.size(); ++i)
@@ -306,6 +307,7 @@ absl::Status EntryComparison::PairBySuffix(absl::string_view reference_entry) {
   const bool crosses = target_->framework() == "mindspore" &&
                        reference_->framework() == "pytorch";
   std::optional<std::string> renamed;
+  std::vector<bool> met(reference_rows_.size());
   for (size_t i = 0; i < pairs_.size(); ++i) {
     const DumpRow& row = target_rows_[i];
     absl::string_view wanted = suffix(row.name, entry_);
@@ -332,10 +334,14 @@ absl::Status EntryComparison::PairBySuffix(absl::string_view reference_entry) {
       const auto it = by_suffix.find(wanted);
       if (it != by_suffix.end()) partner = it->second;
     }
-    if (partner != nullptr &&
-        (options_->layers.has_value() || DtypesArePartners(row, *partner))) {
+    if (partner == nullptr) continue;
+    met[static_cast<size_t>(partner - reference_rows_.data())] = true;
+    if (options_->layers.has_value() || DtypesArePartners(row, *partner))
       pairs_[i].reference = partner;
-    }
+  }
+  // A rule names the places that both APIs have.
+  for (size_t i = 0; rule == nullptr && i < met.size(); ++i) {
+    if (!met[i]) only_in_reference_.push_back(&reference_rows_[i]);
   }
   return absl::OkStatus();
 }

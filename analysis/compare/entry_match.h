@@ -71,6 +71,11 @@ class EntryComparison {
 
   absl::string_view entry() const { return entry_; }
   absl::Span<const RowPair> pairs() const { return pairs_; }
+  // Rows of the reference's entry at places that the target's has not. Empty
+  // where rules or a map of rows name the places.
+  absl::Span<const DumpRow* const> only_in_reference() const {
+    return only_in_reference_;
+  }
   Verdict verdict() const { return verdict_; }
 
  private:
@@ -93,6 +98,7 @@ class EntryComparison {
   };
   absl::flat_hash_map<size_t, std::unique_ptr<Mapped>> mapped_;
   std::vector<RowPair> pairs_;
+  std::vector<const DumpRow*> only_in_reference_;
   Verdict verdict_ = Verdict::kPass;
 };
 

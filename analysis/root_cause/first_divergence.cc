@@ -59,6 +59,11 @@ struct RankOutcome {
   std::set<std::string> bad_inputs;  // communication with differing inputs
 };
 
+bool IsOutput(const DumpRow& row) {
+  return row.state == RowState::kOutput ||
+         row.state == RowState::kParametersGrad;
+}
+
 class Finder {
  public:
   Finder(FileSystem* file_system, const MatchOptions& match,
@@ -285,6 +290,15 @@ class Finder {
     return operands;
   }
 
+  void CountRowsOfReference(const EntryComparison& entry,
+                            Divergence* divergence) {
+    for (const DumpRow* const row : entry.only_in_reference()) {
+      ++report_.unseen.rows_without_partner;
+      Example(absl::StrCat(row->name, " is in the reference only"));
+      if (!IsOutput(*row)) ++divergence->inputs_unknown;
+    }
+  }
+
   absl::Status LookAt(const EntryComparison& entry, size_t index,
                       size_t reference_index, RankOutcome* outcome) {
     const DumpMode mode = outcome->target->mode();
@@ -302,9 +316,9 @@ class Finder {
     const UnwrittenTensors unwritten_reference(
         outcome->reference->name(reference_index),
         &outcome->reference->notes());
+    CountRowsOfReference(entry, &divergence);
     for (const RowPair& pair : entry.pairs()) {
-      const bool output = pair.target->state == RowState::kOutput ||
-                          pair.target->state == RowState::kParametersGrad;
+      const bool output = IsOutput(*pair.target);
       if (pair.reference == nullptr) {
         ++report_.unseen.rows_without_partner;
         Example(absl::StrCat(pair.target->name, " has no partner"));

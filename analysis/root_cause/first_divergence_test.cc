@@ -357,6 +357,44 @@ TEST_F(FirstDivergenceTest, WhatWasNotSeenIsSaid) {
   EXPECT_EQ(Diverge(dir_.path() + "/n", dir_.path() + "/b").unseen.lost, 3);
 }
 
+TEST_F(FirstDivergenceTest, RowsOfOneSideAreSaidWhicheverSideHasThem) {
+  const std::string tensor = rankprobe::testing::Tensor("1");
+  const auto call = [](const std::string& inputs, const std::string& outputs) {
+    return absl::StrCat(R"("Torch.a.0.forward":{"input_args":[)", inputs,
+                        R"(],"input_kwargs":{},"output":[)", outputs, "]}");
+  };
+  dir_.Write("less", {call(tensor, "")});
+  dir_.Write("more", {call(absl::StrCat(tensor, ",", tensor), tensor)});
+  for (const auto& [target, reference] :
+       {std::pair("/less", "/more"), std::pair("/more", "/less")}) {
+    const DivergenceReport report =
+        Diverge(dir_.path() + target, dir_.path() + reference);
+    EXPECT_EQ(report.unseen.rows_without_partner, 2) << target;
+    ASSERT_THAT(report.unseen.examples, SizeIs(2)) << target;
+    EXPECT_THAT(report.unseen.examples[0], HasSubstr("Torch.a.0.forward."));
+  }
+}
+
+TEST_F(FirstDivergenceTest, ADamagedManifestIsRefused) {
+  dir_.Write("n", {Call("Torch.a.0.forward", "1", "1")});
+  dir_.Write("b", {Call("Torch.a.0.forward", "1", "1")});
+  for (const auto& [text, reason] :
+       {std::pair("[1]", "is no object"),
+        std::pair(R"({"gaps":1})", "gaps is no list of objects"),
+        std::pair(R"({"gaps":[1]})", "gaps is no list of objects"),
+        std::pair(R"({"files":{}})", "files is no list of objects"),
+        std::pair(R"({"earlier_runs":[{"gaps":{}}]})",
+                  "earlier_runs is no list of objects")}) {
+    dir_.WriteFile("n/manifest.json", text);
+    const auto report = FindDivergence(file_system_.get(), dir_.path() + "/n",
+                                       dir_.path() + "/b", {}, {});
+    EXPECT_EQ(report.status().code(), absl::StatusCode::kInvalidArgument)
+        << text;
+    EXPECT_THAT(std::string(report.status().message()),
+                HasSubstr(absl::StrCat("/n/manifest.json: ", reason)));
+  }
+}
+
 TEST_F(FirstDivergenceTest, NoiseRaisesTheTolerance) {
   dir_.Write("b", {Call("Torch.a.0.forward", "1", "2")});
   dir_.Write("c", {Call("Torch.a.0.forward", "1", "2.001")});

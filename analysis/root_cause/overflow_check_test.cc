@@ -51,6 +51,19 @@ class OverflowCheckTest : public ::testing::Test {
   rankprobe::testing::DumpDir dir_;
 };
 
+TEST_F(OverflowCheckTest, WhatIsNoRecordIsRefused) {
+  for (const std::string record : {"5", "[[]]", "null", R"("x")"}) {
+    dir_.Write("step0/rank0",
+               {absl::StrCat(R"("Torch.a.0.forward":)", record)});
+    const auto found = CheckOverflow(files_.get(), dir_.path() + "/step0", {});
+    EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument)
+        << record;
+    EXPECT_THAT(
+        std::string(found.status().message()),
+        HasSubstr("/rank0/dump.json: entry Torch.a.0.forward: is no object"));
+  }
+}
+
 TEST_F(OverflowCheckTest, AMaskIsNoFinding) {
   const OverflowFindings found = Check(
       {Masking(), CallOf("Torch.softmax.0.forward", kMasked, Tensor("0.5"))});

@@ -7,11 +7,13 @@ import copy
 import json
 import os
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
 from typing import Any, Callable, Iterator
 
+import numpy
 import pytest
 
 import harness
@@ -447,3 +449,46 @@ def test_the_command(reference, tmp_path: pathlib.Path) -> None:
                         (("--reference", str(reference), "--tolerance", "some", *program), "expected auto or a number")):
         done = run(*words)
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+class _Changing(NN.Module):
+    """Its forward changes what a program may change: registered buffers, signs of zeros, a parameter, a size, other generators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", None)
+        self.register_buffer("zero", torch.zeros(1))
+        self.register_buffer("gone", torch.ones(1))
+        self.register_buffer("sized", torch.ones(2))
+        self.table = NN.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self, x: Any) -> Any:
+        self.mask = torch.ones(3)
+        self.register_buffer("late", torch.ones(1), persistent=False)
+        self._buffers["zero"].fill_(-0.0)
+        self._buffers.pop("gone", None)
+        if len(self._buffers["sized"]) == 2:
+            self._buffers["sized"].resize_(5).fill_(2)
+        self.table.data.add_(1)
+        random.random()
+        numpy.random.random()
+        return x * self.mask
+
+
+def _state(model: Any) -> Any:
+    buffers = [(name, None if one is None else (id(one), tuple(one.shape), one.clone().numpy().tobytes()))
+               for module in model.modules() for name, one in module._buffers.items()]
+    return buffers, [(id(p), p.data_ptr(), p.detach().clone().numpy().tobytes(), p.grad) for p in model.parameters()], sorted(
+        model.state_dict()), random.getstate(), numpy.random.get_state()[1].tobytes(), torch.get_rng_state().tolist()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_a_forward_changes_is_as_before(tmp_path: pathlib.Path, moved: bool) -> None:
+    model = NN.Sequential(_Changing(), NN.Linear(3, 2))
+    reference = record(tmp_path / "ref", copy.deepcopy(model), lambda one: one(torch.ones(2, 3)))
+    if moved:  # so that it has a value of its own, and none of the reference's
+        model[0].table.data.add_(1)
+    before = _state(model)
+    report = isolated(model, reference, lambda one: one(torch.ones(2, 3)))
+    assert report.exit_code == 0, str(report)
+    assert _state(model) == before

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who plants a private collector's directory in a dump_path that he may write runs no program of his, and gets no record."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -8,8 +9,11 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 
 import pytest
+
+from rankprobe import embedded
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="making files of another user needs root")
 
@@ -103,3 +107,73 @@ def test_a_directory_that_a_new_job_made_is_not_set_aside(tmp_path, monkeypatch,
     assert f"a reason; {place} was removed" in capfd.readouterr().err
     JobDirectory(place).leave("a reason")
     assert not place.exists() and next(place.parent.glob("left-*"))
+
+
+def make_job(directory: pathlib.Path) -> pathlib.Path:
+    """A directory of a job, which a JobDirectory can take. Its own name is not needed by any process."""
+    place = directory / "dump" / ".rankprobe" / "collector-host"
+    place.mkdir(parents=True, mode=0o700)
+    (directory / "lock").touch(mode=0o600)
+    (place / "job.json").write_text(json.dumps({"run": "r", "root": str(directory / "dump"), "rankprobed": "rankprobed",
+                                                "rankprobe": "rankprobe", "lock": str(directory / "lock")}))
+    return place
+
+
+@pytest.mark.parametrize("kind", ["held", "open to all", "a FIFO"])
+def test_a_lock_that_another_user_planted_is_not_waited_for(tmp_path, monkeypatch, kind):
+    """Its name can be told from the dump_path, and everybody may make it in /tmp."""
+    (tmp_path / "tmp").mkdir(mode=0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    place = embedded._root_lock_path(tmp_path / "dump")
+    if kind == "a FIFO":
+        os.mkfifo(place, 0o600)
+    else:
+        place.touch()
+        place.chmod(0o666 if kind == "open to all" else 0o600)
+    if kind != "open to all":
+        os.chown(place, NOBODY, NOBODY)
+    with open(place, "r+b", buffering=0) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = train(tmp_path)
+    assert done.returncode == 0 and f"it is no lock: '{place}'" in done.stderr and "nothing is recorded" in done.stderr, done
+    assert place.exists()
+
+
+def test_a_lock_whose_holder_is_stopped_is_not_waited_for_for_good(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(embedded, "_LOCK_SECONDS", 0.0)
+    with embedded.root_lock(tmp_path / "dump"):
+        with pytest.raises(TimeoutError, match="has held this lock"), embedded.root_lock(tmp_path / "dump"):
+            pass
+    with embedded.root_lock(tmp_path / "dump"):
+        pass
+
+
+def test_no_directory_for_temporary_files_leaves_nothing_of_the_collector(tmp_path, monkeypatch):
+    """The working directory, which is tried last, is that of the job, which is removed."""
+    from rankprobe._job_directory import JobDirectory
+
+    monkeypatch.chdir(tmp_path)  # and back: a JobDirectory is the working directory
+    place = make_job(tmp_path)
+    job = JobDirectory(place)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "missing"), os.curdir])
+    assert job.remove() is None
+    assert not (tmp_path / "dump" / ".rankprobe").exists() and not (tmp_path / "lock").exists()
+
+
+def test_a_note_is_not_written_through_a_planted_link(tmp_path, monkeypatch, capfd):
+    from rankprobe._job_directory import JobDirectory, note_of
+
+    monkeypatch.chdir(tmp_path)  # and back: a JobDirectory is the working directory
+    job = JobDirectory(make_job(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("time.time_ns", lambda: 1)
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    note_of(job.path.with_name("left-1"), tmp_path / "dump").symlink_to(mine)
+    monkeypatch.setattr(pathlib.Path, "unlink", lambda *_, **__: None)  # of another user's in a sticky directory it is refused
+    job.leave("why")
+    assert mine.read_text() == "mine" and "why" in capfd.readouterr().err
+    assert "why" in (job.path.with_name("left-1") / "rankprobe-left-1.txt").read_text()

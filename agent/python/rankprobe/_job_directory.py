@@ -81,6 +81,14 @@ def read(path: str) -> str:
         return ""
 
 
+def temporary_directory() -> pathlib.Path:
+    """/tmp, too, where no directory takes files: using it fails as a full one does."""
+    try:
+        return pathlib.Path(tempfile.gettempdir())
+    except FileNotFoundError:  # the working directory, tried last, is of a job and may be removed
+        return pathlib.Path("/tmp")
+
+
 def note_of(place: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
     """Where a person is told about the archive that stays in `place`."""
     return directory / f"rankprobe-{place.name}.txt"
@@ -169,7 +177,7 @@ class JobDirectory:
     @property
     def spare_directory(self) -> pathlib.Path:
         """Where the socket is that cannot be in `path`."""
-        return pathlib.Path(tempfile.gettempdir()) / f"rankprobe-{os.getuid()}-{self._key[0]:x}-{self._key[1]:x}"
+        return temporary_directory() / f"rankprobe-{os.getuid()}-{self._key[0]:x}-{self._key[1]:x}"
 
     def is_there(self) -> bool:
         """Its name is still its own."""
@@ -261,15 +269,22 @@ class JobDirectory:
         line = (f"not all of run {self.run} is in {self.root}: {reason}. Its archive stays in {place}; "
                 f"this exports it and removes the archive: {command}")
         say(line)
-        for directory in (self.root, place, pathlib.Path(tempfile.gettempdir())):
+        for directory in (self.root, place, temporary_directory()):
             note = note_of(place, directory)
+            with contextlib.suppress(OSError):
+                note.unlink(missing_ok=True)
             try:
-                note.write_text(line + "\n", encoding="utf-8", errors="surrogateescape")
+                # Not through a link or into a pipe that another user planted.
+                with open(note, "x", encoding="utf-8", errors="surrogateescape") as file:
+                    file.write(line + "\n")
                 return
+            except FileExistsError:
+                pass
             except OSError:
                 with contextlib.suppress(OSError):
                     note.unlink(missing_ok=True)
 
     def remove_notes(self) -> None:
-        for place in (self.root, pathlib.Path(tempfile.gettempdir())):
-            note_of(self.path, place).unlink(missing_ok=True)
+        for place in (self.root, temporary_directory()):
+            with contextlib.suppress(OSError):
+                note_of(self.path, place).unlink(missing_ok=True)

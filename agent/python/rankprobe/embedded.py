@@ -24,6 +24,7 @@ import pathlib
 import shlex
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,8 @@ _START_SECONDS = 60.0
 # An earlier job of the same dump_path whose processes were killed is exported first.
 _ENDING_SECONDS = 900.0
 _TELL_SECONDS = 5.0
+# Longer than a process has a lock that works, also one whose supervisor does not start.
+_LOCK_SECONDS = 600.0
 _CONNECT_SECONDS = 30.0
 # As long as a step's records may take to be committed, at stop().
 _COMMIT_SECONDS = 10.0
@@ -67,17 +70,42 @@ def find_binary(name: str) -> str:
     raise FileNotFoundError(f"no program {name} beside {package} or in PATH; set RANKPROBE_BIN_DIR")
 
 
+def _is_private(fd: int, path: pathlib.Path) -> bool:
+    """A regular file that only this user can have made and open: who else opens it can hold its lock for good."""
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        return False
+    if _seen_as(found) == (os.geteuid(), 0):
+        return True
+    with tempfile.NamedTemporaryFile(prefix="rankprobe-", dir=path.parent) as probe:  # other owners (root squash) or modes (SMB)
+        return _seen_as(found) == _seen_as(os.fstat(probe.fileno()))
+
+
+def _seen_as(found: os.stat_result) -> tuple[int, int]:
+    return found.st_uid, stat.S_IMODE(found.st_mode) & (stat.S_IRWXG | stat.S_IRWXO)
+
+
 @contextlib.contextmanager
 def _locked(path: pathlib.Path) -> Iterator[None]:
+    deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
         try:
-            if os.stat(path).st_ino == os.fstat(fd).st_ino:
-                break
+            if not _is_private(fd, path):
+                raise PermissionError(errno.EACCES, "another user has made it or can open it, so it is no lock", str(path))
+            if _try_lock(fd, fcntl.LOCK_EX):
+                if os.path.samestat(os.stat(path), os.fstat(fd)):
+                    break
+            elif time.monotonic() > deadline:
+                raise TimeoutError(errno.ETIMEDOUT, f"a process has held this lock for {_LOCK_SECONDS:.0f} s", str(path))
+            else:
+                time.sleep(0.005)
         except FileNotFoundError:
             pass
-        os.close(fd)  # the holder before removed it
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)  # of the holder before, who removed it
     try:
         yield
     finally:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
 from typing import Any, Callable, Sequence
 
 import torch
@@ -13,18 +15,29 @@ from rankprobe._isolation_reference import Reference, Unreadable, is_tensor
 
 
 class SavedState:
-    """Gradients, buffers and random state, from now on. put_back() restores them, and the parameters that exchange() took."""
+    """Gradients, buffers and random state, from now on. put_back() restores them, the parameters that exchange() took, and those
+    that keep() copied."""
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
         self._parameters = [p for model in models for p in model.parameters()]
         self._gradients = [p.grad for p in self._parameters]
-        self._buffers = [(module._buffers, name, buffer, buffer.detach().clone()) for model in models for module in model.modules()
-                         for name, buffer in module._buffers.items() if buffer is not None]
+        modules = [module for model in models for module in model.modules()]
+        self._registered = [(module, dict(module._buffers), set(module._non_persistent_buffers_set)) for module in modules]
+        self._values = [(buffer, buffer.detach().clone()) for module in modules for buffer in module._buffers.values() if buffer is not None]
         self._exchanged: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
         self._random = torch.get_rng_state()
+        self._python_random = random.getstate()
+        numpy = sys.modules.get("numpy")
+        self._numpy_random = None if numpy is None else (numpy.random, numpy.random.get_state())
         for parameter in self._parameters:
             parameter.grad = None
+
+    def keep(self) -> None:
+        """Copies, into the host's memory, the parameters that were not exchanged: the program's forward may write into them."""
+        exchanged = {id(parameter) for parameter, _ in self._exchanged}
+        self._values += [(p, p.detach().cpu().clone()) for p in self._parameters
+                         if id(p) not in exchanged and type(p.data) is torch.Tensor and p.device.type != "meta"]
 
     def random(self) -> tuple[torch.Tensor, ...]:
         """What moves when a random number is drawn."""
@@ -42,24 +55,57 @@ class SavedState:
         return apart
 
     def put_back(self) -> None:
-        for parameter, value in reversed(self._exchanged):
-            parameter.data = value
-        for parameter, gradient in zip(self._parameters, self._gradients):
-            parameter.grad = gradient
-        with torch.no_grad():
-            for buffers, name, buffer, value in self._buffers:
-                if not torch.equal(buffer, value) if not buffer.is_floating_point() else not _same_bits(buffer, value):
-                    buffer.copy_(value)
-                if buffers.get(name) is not buffer:
-                    buffers[name] = buffer
+        with contextlib.ExitStack() as all_of_it:  # also when one of them fails
+            all_of_it.callback(self._put_random_back)
+            for tensor, value in self._values:
+                all_of_it.callback(_write_back, tensor, value)
+            for module, buffers, non_persistent in self._registered:
+                all_of_it.callback(_register_again, module, buffers, non_persistent)
+            for parameter, gradient in zip(self._parameters, self._gradients):
+                parameter.grad = gradient
+            for tensor, value in reversed(self._exchanged):
+                tensor.data = value
+
+    def _put_random_back(self) -> None:
+        random.setstate(self._python_random)
+        if self._numpy_random is not None:
+            generator, state = self._numpy_random
+            generator.set_state(state)
         torch.set_rng_state(self._random)
         if self._cuda:
             torch.cuda.set_rng_state_all(self._cuda)
         torch.clear_autocast_cache()
 
 
+def _register_again(module: torch.nn.Module, buffers: dict[str, Any], non_persistent: set[str]) -> None:
+    """Those of before, in their order: a forward may register, replace and remove some."""
+    if list(module._buffers) != list(buffers) or any(module._buffers[name] is not buffers[name] for name in buffers):
+        module._buffers.clear()
+        module._buffers.update(buffers)
+    if module._non_persistent_buffers_set != non_persistent:
+        module._non_persistent_buffers_set.clear()
+        module._non_persistent_buffers_set.update(non_persistent)
+
+
+def _write_back(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    now = tensor.detach()
+    if now.shape != value.shape or now.dtype != value.dtype:
+        tensor.data = value.to(now.device)
+    elif not _same_bits(now.to(value.device), value):
+        with torch.no_grad():
+            now.copy_(value)
+
+
+def _bits(value: torch.Tensor) -> torch.Tensor:
+    plain = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+    return plain.resolve_neg().reshape(-1).view(torch.uint8)
+
+
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
+    """Zeros of another sign differ, equal NaNs do not."""
+    if type(a) is torch.Tensor and a.layout is torch.strided and not a.is_quantized:
+        return torch.equal(_bits(a), _bits(b))
+    return False  # rather written once more
 
 
 def give_parameters(state: SavedState, reference: Reference, modules: Sequence[tuple[str, str, torch.nn.Module]]) -> tuple[

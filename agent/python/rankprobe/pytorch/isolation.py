@@ -128,6 +128,7 @@ class Isolation:
         torch.clear_autocast_cache()
         notes, self._without = give_parameters(self._state, self._reference, self._targets)
         self.report.notes.extend(notes)
+        self._state.keep()
         self._parameters = {id(p): Parameter() for model in self._models for p in model.parameters()}
         _hidden_hooks.hold()
         self._open.callback(_hidden_hooks.release)
