@@ -80,8 +80,11 @@ class FunctionRedirect:
         function.__dict__.setdefault("__wrapped__", original)
 
     def take(self, target: Callable[..., Any]) -> None:
-        at = next((i for i, (known, _, _) in enumerate(self._put) if known is target), None)
-        if at is None:
+        if len(self._put) == 1 and self._put[0][0] is target:  # at the end of each recorded step, of all functions
+            at = 0
+        elif (found := next((i for i, (known, _, _) in enumerate(self._put) if known is target), None)) is not None:
+            at = found
+        else:
             return
         _, code, own = self._put.pop(at)
         function = self._function
