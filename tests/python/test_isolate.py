@@ -201,6 +201,10 @@ def test_damaged_tensors_cost_their_module_alone(reference, tmp_path: pathlib.Pa
     (data / "Module.layers.3.ln1.LayerNorm.forward.0.output.0.pt").unlink()
     torch.save(torch.zeros(3), data / "Module.layers.4.mlp.Mlp.backward.0.output.0.pt")
     (data / "Module.layers.6.ln1.LayerNorm.forward.0.input.0.pt").chmod(0o666)
+    for layer, damaged in enumerate((lambda x: x.to_sparse(), lambda x: x.to("meta"), lambda x: x.to(torch.complex64),
+                                     lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)), start=7):
+        path = data / f"Module.layers.{layer}.ln1.LayerNorm.forward.0.parameters.weight.pt"
+        torch.save(damaged(torch.load(path)), path)
     model = make()
     planted = plant(model)
     report = isolated(model, copied)
@@ -209,6 +213,24 @@ def test_damaged_tensors_cost_their_module_alone(reference, tmp_path: pathlib.Pa
     assert "cannot be read" in found["Module.layers.2.ln1.LayerNorm.forward.0"]
     assert found["Module.layers.3.ln1.LayerNorm.forward.0"].endswith("forward.0.output.0.pt is missing")
     assert "can be changed by other users" in found["Module.layers.6.ln1.LayerNorm.forward.0"]
+    for layer in range(7, 11):
+        assert "is not the tensor that dump.json describes" in found[f"Module.layers.{layer}.ln1.LayerNorm.forward.0"], layer
+
+
+@pytest.mark.parametrize("damage", [
+    lambda data: [record.update(parameters=[1]) for record in data.values()],
+    lambda data: data.update({"Module.ghost.Linear.forward." + "9" * 5000: {}}),
+    lambda data: [record.update(parameters={"weight": {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [3],
+                                                       "data_name": "\x1b[31m\x9b.pt"}}) for record in data.values()],
+], ids=["parameters", "number", "escape"])
+def test_a_damaged_record_raises_nothing_and_steers_no_terminal(tmp_path: pathlib.Path, damage) -> None:
+    model = NN.Sequential(NN.LayerNorm(3), NN.Linear(3, 2))
+    reference = record(tmp_path / "ref", copy.deepcopy(model), lambda one: one(torch.ones(2, 3)))
+    dump = json.loads((reference / "dump.json").read_text())
+    damage(dump["data"])
+    (reference / "dump.json").write_text(json.dumps(dump))
+    said = str(isolated(model, reference, lambda one: one(torch.ones(2, 3))))
+    assert all(character == "\n" or character.isprintable() for character in said), said
 
 
 @pytest.mark.parametrize("change, said", [

@@ -177,3 +177,17 @@ def test_a_note_is_not_written_through_a_planted_link(tmp_path, monkeypatch, cap
     job.leave("why")
     assert mine.read_text() == "mine" and "why" in capfd.readouterr().err
     assert "why" in (job.path.with_name("left-1") / "rankprobe-left-1.txt").read_text()
+
+
+def test_the_directory_of_a_process_with_another_lock_is_kept(tmp_path):
+    """Two processes of a job that have not the same TMPDIR both find no directory, and both make one."""
+    slow = embedded.EmbeddedCollector.__new__(embedded.EmbeddedCollector)
+    slow.root, slow._base, slow._programs, slow._made = tmp_path, tmp_path / ".rankprobe", {}, False
+    users = slow._create("fast")
+    try:
+        with pytest.raises(FileNotFoundError, match="just made by another process"):
+            slow._create("slow")
+        assert json.loads((slow.directory / "job.json").read_text())["run"] == "fast"
+        assert [entry.name for entry in slow._base.iterdir()] == [slow.directory.name]
+    finally:
+        os.close(users)

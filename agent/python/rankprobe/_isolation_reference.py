@@ -13,7 +13,7 @@ from rankprobe._inputs import Refused, open_input, read_dump, show
 if TYPE_CHECKING:  # the command reads a reference without PyTorch
     import torch
 
-_NAME = re.compile(r"^Module\.(.+)\.([^.]+)\.(forward|backward|parameters_grad)(?:\.(\d+))?$")
+_NAME = re.compile(r"^Module\.(.+)\.([^.]+)\.(forward|backward|parameters_grad)(?:\.(\d{1,18}))?$")
 _PLACE = re.compile(r"^(?:rank|proc)\d+$")
 
 
@@ -178,9 +178,15 @@ class Reference:
             raise Unreadable(show(reason)) from None
         except Exception as fault:  # noqa: BLE001 - a damaged archive raises what it likes
             raise Unreadable(f"{name} cannot be read ({type(fault).__name__}: {' '.join(str(fault).split())[:120]})") from None
-        if not isinstance(value, torch.Tensor) or list(value.shape) != record["shape"]:
+        if not isinstance(value, torch.Tensor) or list(value.shape) != record["shape"] or not _is_plain(value, record["dtype"]):
             raise Unreadable(f"{name} is not the tensor that dump.json describes")
         return value.detach()
+
+
+def _is_plain(value: torch.Tensor, dtype: str) -> bool:
+    """As dumps are: with all elements, and of the kind of number that the record says."""
+    return (value.device.type == "cpu" and str(value.layout) == "torch.strided" and not value.is_quantized
+            and value.is_complex() == ("complex" in dtype))
 
 
 def differentiable(record: Any, path: str) -> list[str]:

@@ -12,6 +12,8 @@ import math
 import os
 from typing import Any
 
+from rankprobe._inputs import show
+
 PASS, ERROR, NOT_JUDGED = "pass", "error", "not judged"
 _SHOWN = 3
 NOTICE = ("in this step modules were given recorded values instead of the program's: its loss, gradients and outputs are not those of "
@@ -111,7 +113,8 @@ class Report:
         for reason, names in reasons.items():
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             lines.append(f"not judged  {', '.join(names[:_SHOWN])}{more}: {reason}")
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes), f"note: {NOTICE}"])
+        # Of the reference and the program: names of files, dtypes, texts of exceptions.
+        return "\n".join(map(show, [*lines, *(f"note: {note}" for note in self.notes), f"note: {NOTICE}"]))
 
 
 def _number(value: float) -> str:

@@ -229,6 +229,9 @@ class EmbeddedCollector:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
+                # Of a process with another TMPDIR, or /tmp of a container of the same host name: it has another root_lock().
+                if (self.directory / "users.lock").exists():
+                    raise FileNotFoundError(f"{self.directory} was just made by another process") from None
                 # An archive has its lock before it has this name: what is here
                 # without one was made by a collector that was killed too late,
                 # after its archive had been exported and moved away.

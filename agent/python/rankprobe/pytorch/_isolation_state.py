@@ -120,7 +120,8 @@ def give_parameters(state: SavedState, reference: Reference, modules: Sequence[t
         own = {key: p for key, p in module._parameters.items() if p is not None}
         if not calls or not own:
             continue
-        recorded: dict[str, Any] = next((calls[number].forward["parameters"] for number in sorted(calls) if calls[number].forward.get("parameters")), {})
+        sections = (calls[number].forward.get("parameters") for number in sorted(calls))
+        recorded: dict[str, Any] = next((section for section in sections if section and isinstance(section, dict)), {})
         for key, parameter in own.items():
             record: Any = recorded.get(key)
             record = record[0] if isinstance(record, list) and len(record) == 1 else record
