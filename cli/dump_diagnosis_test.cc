@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "analysis/testing/dump_text.h"
 #include "cli/flags/ranges.h"
+#include "cli/output/diagnosis_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -18,6 +19,7 @@ using rankprobe::testing::Call;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 std::string FileOf(int64_t step) {
@@ -128,6 +130,25 @@ TEST_F(DumpDiagnosisTest, ANamedStepHasItsNumber) {
 TEST(RangesTest, WritesListsAndRanges) {
   EXPECT_EQ(RangesText({0, 4, 5, 6, 8}), "0,4-6,8");
   EXPECT_EQ(RangesText({}), "");
+}
+
+TEST(DiagnosisTextTest, WhatIsWorthALookIsCounted) {
+  const auto text = [](const v1::DiagnoseReport& report) {
+    ::testing::internal::CaptureStdout();
+    PrintDiagnosis(report, /*ended=*/"", /*limit=*/0);
+    return ::testing::internal::GetCapturedStdout();
+  };
+  v1::DiagnoseReport report;
+  EXPECT_THAT(text(report),
+              HasSubstr("Nothing was found in what was recorded."));
+  v1::DiagnoseReport::Finding* const finding = report.add_findings();
+  finding->set_name("Training.0.debug.loss");
+  finding->set_sure("likely");
+  EXPECT_THAT(text(report), HasSubstr("certainly wrong in what was recorded; "
+                                      "worth a look: 1.\nWorth a look: "));
+  finding->set_sure("exact");
+  EXPECT_THAT(text(report), HasSubstr("First: "));
+  EXPECT_THAT(text(report), Not(HasSubstr("Nothing")));
 }
 
 }  // namespace

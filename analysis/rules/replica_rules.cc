@@ -278,11 +278,14 @@ class SameBatchOnRanks : public RankRule {
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const std::vector<size_t>& group : ReplicasOf(input)) {
       if (group.size() < 2) continue;
+      std::vector<std::vector<OwnGradient>> own;
+      for (const size_t r : group)
+        own.push_back(OwnGradientsOf(input.ranks[r]));
       std::optional<size_t> first;
       size_t steps = 0;
       bool same = true;
       for (size_t i = 0; same && i < input.steps.size(); ++i) {
-        const std::optional<bool> is_same = IsSame(input, group, i);
+        const std::optional<bool> is_same = IsSame(input, group, own, i);
         if (!is_same.has_value()) continue;
         same = *is_same;
         if (!first.has_value()) first = i;
@@ -311,21 +314,21 @@ class SameBatchOnRanks : public RankRule {
  private:
   static constexpr size_t kLeast = 3;
 
-  // Null where a rank has no loss or no gradient in the step.
-  static std::optional<bool> IsSame(const RankInput& input,
-                                    const std::vector<size_t>& group,
-                                    size_t step) {
-    const RankSeries& first = input.ranks[group[0]];
-    const std::vector<double> losses = TrainingAt(first, "loss", step);
+  // Null where a rank has no loss or no gradient in the step. `gradients`: those
+  // of each rank of the group.
+  static std::optional<bool> IsSame(
+      const RankInput& input, const std::vector<size_t>& group,
+      const std::vector<std::vector<OwnGradient>>& gradients, size_t step) {
+    const std::vector<double> losses =
+        TrainingAt(input.ranks[group[0]], "loss", step);
     if (losses.empty()) return std::nullopt;
     for (const size_t r : group) {
       if (TrainingAt(input.ranks[r], "loss", step) != losses) return false;
     }
     size_t looked = 0;
-    const std::vector<OwnGradient> own = OwnGradientsOf(first);
-    for (size_t k = 1; k < group.size(); ++k) {
-      const std::vector<OwnGradient> other =
-          OwnGradientsOf(input.ranks[group[k]]);
+    const std::vector<OwnGradient>& own = gradients[0];
+    for (const std::vector<OwnGradient>& other : gradients) {
+      if (&other == &own) continue;
       if (other.size() != own.size()) return std::nullopt;
       for (size_t p = 0; p < own.size(); ++p) {
         if (own[p].parameter != other[p].parameter ||
@@ -458,7 +461,8 @@ class ForwardParameter : public RankRule {
         if (held == nullptr) continue;
         for (size_t i = 0; i < input.steps.size(); ++i) {
           if (!IsFinite(cells[i]) || !IsFinite((*held)[i])) continue;
-          if (IsUsed(rank, name, i, (*held)[i])) {
+          if (AreEqual(cells[i], (*held)[i]) ||
+              IsUsedLater(rank, name, i, (*held)[i])) {
             ++same;
           } else {
             changed.emplace_back(i, parameter);
@@ -482,12 +486,12 @@ class ForwardParameter : public RankRule {
   }
 
  private:
-  // Whether a forward of the step used `held`. An evaluation with averaged
-  // weights comes before or after the forward of the training.
-  static bool IsUsed(const RankSeries& rank, absl::string_view first,
-                     size_t step, const RankCell& held) {
+  // Whether a further forward of the step used `held`: the first one may be an
+  // evaluation with averaged weights.
+  static bool IsUsedLater(const RankSeries& rank, absl::string_view first,
+                          size_t step, const RankCell& held) {
     const size_t at = first.find(kOf);
-    for (size_t call = 0;; ++call) {
+    for (size_t call = 1;; ++call) {
       const auto* const cells = rank.Find(
           absl::StrCat(first.substr(0, at), ".forward.", call, ".parameters.",
                        first.substr(at + kOf.size())));

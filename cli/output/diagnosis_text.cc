@@ -38,9 +38,14 @@ void PrintDiagnosis(const v1::DiagnoseReport& report, const std::string& ended,
     return finding.sure() == "exact";
   };
   if (!ended.empty()) Print(stdout, "Ended early: %s\n", ended);
-  if (report.findings().empty() || !is_exact(report.findings(0))) {
-    Print(stdout, "Nothing%s was found in what was recorded.\n",
-          ended.empty() ? "" : " else");
+  const char* const otherwise = ended.empty() ? "" : " else";
+  if (report.findings().empty()) {
+    Print(stdout, "Nothing%s was found in what was recorded.\n", otherwise);
+  } else if (!is_exact(report.findings(0))) {
+    Print(stdout,
+          "Nothing%s is certainly wrong in what was recorded; worth a look: "
+          "%d.\n",
+          otherwise, report.findings_size());
   }
   for (int i = 0; i < report.findings_size(); ++i) {
     if (limit > 0 && i >= limit) {
