@@ -206,7 +206,10 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
   std::fflush(stdout);
   Opener opener;
   if (!flags.no_open && HasDisplay()) opener.Open(view->address());
-  ::sigwaitinfo(&ends, nullptr);
+  // It is interrupted where the process was stopped and goes on (Ctrl-Z and fg,
+  // a virtual machine that was frozen).
+  while (::sigwaitinfo(&ends, nullptr) < 0) {
+  }
   return absl::OkStatus();
 }
 

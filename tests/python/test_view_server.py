@@ -83,6 +83,19 @@ def recorded(dump, collector):
     return collector
 
 
+def test_it_serves_on_when_it_was_stopped_and_goes_on(start_view):
+    """Ctrl-Z and fg, or a virtual machine that was frozen: it ended, with exit code 0."""
+    view = start_view("127.0.0.1:1")
+    view.process.send_signal(signal.SIGSTOP)
+    os.waitpid(view.process.pid, os.WUNTRACED)
+    view.process.send_signal(signal.SIGCONT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        view.process.wait(timeout=0.5)
+    assert view.ask("GET", "/").status == 200
+    view.end()
+
+
+
 def test_the_page_and_its_files(start_view, collector) -> None:
     view = start_view(collector.address)
     assert view.line == f"http://127.0.0.1:{view.port}/#token={view.token}\n"

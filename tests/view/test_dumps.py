@@ -159,7 +159,9 @@ def test_a_collectors_page_shows_its_directory_and_a_job_makes_the_graph(browser
         page.locator("#graph-0 [role=treeitem]").first.wait_for(state="attached", timeout=LATE)
         page.get_by_role("link", name="Jobs").click()
         page.get_by_text("Exports and scans are for a terminal").wait_for()
-        assert page.get_by_role("group").filter(has_text="rankprobe graph_visualize").count() == 1
+        made = page.get_by_role("group").filter(has_text="rankprobe graph_visualize")
+        made.first.wait_for()
+        assert made.count() == 1
     with open_page(browser, CollectorsPage(shown, TOKENS["viewer"]), "collectors_page_root_viewer") as page:
         page.get_by_role("link", name="ours_planted.vis.db").wait_for()
         _choose(page, "dumps/planted", "dumps/golden")
