@@ -222,7 +222,7 @@ absl::Status DumpReader::Read(size_t index, JsonDocument* record) const {
     return beside_->Read(monitored_[index - entries_.size()], record);
   const Entry& entry = entries_[index];
   absl::Status status = ParseSlice(entry.begin, entry.end, record);
-  // Not the record of a call: nothing would be found in it, and nothing said.
+  // Readers find nothing in a value that is not an object, and would say nothing.
   if (status.ok() && !record->root().is_object() && !debug_ &&
       IsCallEntry(name(index))) {
     status = absl::InvalidArgumentError("is no object");

@@ -98,8 +98,9 @@ build_sanitized() {
 static_checks() { count_command "static checks: $*" "$RANKPROBE_ROOT/tests/lib/gates.sh" "$@"; }
 
 # clang-tidy computes while tests wait: the scheduler gives it a processor only where
-# no test wants one. What it has not begun after these seconds it leaves out.
-tidy_seconds=${RANKPROBE_TIDY_SECONDS:-1500}
+# no test wants one. It leaves out the sources that it has not begun after these seconds.
+# Its processor time is in the row of the stage in which it ends.
+tidy_seconds=1500
 begin_tidy() {
   chrt --idle 0 python3 "$RANKPROBE_ROOT/tests/lib/tidy.py" --seconds "$tidy_seconds" >"$RANKPROBE_SCRATCH/tidy.log" 2>&1 &
   tidy=$!

@@ -402,110 +402,6 @@ class LearningRateZero : public RankRule {
   }
 };
 
-// Finds batches that come again in the next step, or in the next micro batch.
-class BatchRepeated : public RankRule {
- public:
-  absl::string_view name() const override { return "batch-repeated"; }
-  absl::string_view needs() const override { return "training"; }
-  absl::string_view cost() const override {
-    return "a checksum of the targets of each loss call";
-  }
-  absl::string_view twin() const override {
-    return "one batch in all steps or in many of them on purpose: worth a "
-           "look, no fault";
-  }
-  size_t LeastSteps() const override { return kLeast; }
-  bool NeedsEachStep() const override { return true; }
-  bool CanJudge(const RankInput& input) const override {
-    return KnowsTraining(input, "target_checksum");
-  }
-  std::vector<RankFinding> Look(const RankInput& input) const override {
-    std::optional<RankFinding> found;
-    for (const RankSeries& rank : input.ranks) {
-      std::vector<std::vector<double>> batches;
-      batches.reserve(input.steps.size());
-      for (size_t i = 0; i < input.steps.size(); ++i)
-        batches.push_back(BatchesAt(rank, i));
-      for (std::optional<RankFinding> one :
-           {InSteps(input, batches), InMicroBatches(input, batches)}) {
-        if (!one.has_value()) continue;
-        if (input.ranks.size() > 1) one->rank = rank.rank;
-        KeepEarliest(std::move(one), &found);
-      }
-    }
-    if (!found.has_value()) return {};
-    found->others = 0;
-    return {*found};
-  }
-
- private:
-  static constexpr size_t kLeast = 8;
-
-  // Checksums of the loss calls of a step; empty where few targets may be the
-  // same by chance.
-  static std::vector<double> BatchesAt(const RankSeries& rank, size_t step) {
-    const std::vector<double> tokens = TrainingAt(rank, "loss_tokens", step);
-    const std::vector<double> guess = TrainingAt(rank, "guessing_loss", step);
-    // Natural logarithms: as much as 64 bits.
-    constexpr double kLeastInformation = 44;
-    if (guess.empty() || tokens.empty()) return {};
-    for (const double count : tokens) {
-      if (count * guess[0] < kLeastInformation) return {};
-    }
-    // A loss with a backward each; several losses of one backward have one batch.
-    if (tokens.size() != TrainingAt(rank, "loss", step).size()) return {};
-    return TrainingAt(rank, "target_checksum", step);
-  }
-  static RankFinding Finding(const RankInput& input, size_t step) {
-    RankFinding finding;
-    finding.step = input.steps[step];
-    finding.name = "Training.0.debug.target_checksum";
-    finding.exact = false;
-    return finding;
-  }
-  static std::optional<RankFinding> InSteps(
-      const RankInput& input, const std::vector<std::vector<double>>& batches) {
-    size_t pairs = 0, same = 0;
-    std::optional<size_t> first;
-    for (size_t i = 1; i < batches.size(); ++i) {
-      if (batches[i - 1].empty() || batches[i].empty()) continue;
-      ++pairs;
-      if (batches[i - 1] != batches[i]) continue;
-      ++same;
-      if (!first.has_value()) first = i;
-    }
-    if (pairs + 1 < kLeast || same == 0 || same * 4 >= pairs)
-      return std::nullopt;
-    RankFinding finding = Finding(input, *first);
-    finding.what = absl::StrCat(
-        "the targets of this step are those of the step before, in ", same,
-        " of ", pairs, " pairs of steps: a batch is repeated");
-    return finding;
-  }
-  static std::optional<RankFinding> InMicroBatches(
-      const RankInput& input, const std::vector<std::vector<double>>& batches) {
-    size_t steps = 0;
-    std::optional<size_t> first;
-    for (size_t i = 0; i < batches.size(); ++i) {
-      const std::vector<double>& calls = batches[i];
-      if (calls.size() < 2) continue;
-      if (std::count(calls.begin(), calls.end(), calls[0]) !=
-          static_cast<int64_t>(calls.size()))
-        return std::nullopt;
-      // One batch for the whole training is on purpose.
-      if (first.has_value() && calls == batches[*first]) return std::nullopt;
-      ++steps;
-      if (!first.has_value()) first = i;
-    }
-    if (steps < kLeast) return std::nullopt;
-    RankFinding finding = Finding(input, *first);
-    finding.what = absl::StrCat(
-        "all micro batches of a step have the same targets, in each of ", steps,
-        " steps");
-    return finding;
-  }
-};
-
 }  // namespace
 
 void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules) {
@@ -514,7 +410,6 @@ void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<GradientMultiple>());
   rules->push_back(std::make_unique<WorseThanGuessing>());
   rules->push_back(std::make_unique<LearningRateZero>());
-  rules->push_back(std::make_unique<BatchRepeated>());
 }
 
 }  // namespace rankprobe::analysis

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -88,6 +89,7 @@ void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddCollectiveRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddMessageRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddBatchRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddAttentionRules(std::vector<std::unique_ptr<RankRule>>* rules);
 
 // What backward left in a parameter's gradient on one rank, of each micro batch.
@@ -111,6 +113,13 @@ bool KnowsTraining(const RankInput& input, absl::string_view name);
 // Ranks, as indices of input.ranks, that hold the same parameters in the first
 // step that has them: replicas of each other. Each rank is in one.
 std::vector<std::vector<size_t>> ReplicasOf(const RankInput& input);
+
+// The finite values of `name` at a step on the ranks of a group that recorded
+// it, with their ranks. They point into `input`.
+using HeldCells = std::vector<std::pair<int64_t, const RankCell*>>;
+HeldCells HeldAt(const RankInput& input, const std::vector<size_t>& group,
+                 absl::string_view name, size_t step);
+bool AreAllEqual(const HeldCells& held);
 
 // Keeps the earliest of the findings of several values in `found`, of one step
 // that with the largest deviation, and counts the others there.

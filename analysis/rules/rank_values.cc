@@ -48,6 +48,23 @@ bool KnowsTraining(const RankInput& input, absl::string_view name) {
                      });
 }
 
+HeldCells HeldAt(const RankInput& input, const std::vector<size_t>& group,
+                 absl::string_view name, size_t step) {
+  HeldCells held;
+  for (const size_t r : group) {
+    const auto* const cells = input.ranks[r].Find(name);
+    if (cells != nullptr && IsFinite((*cells)[step]))
+      held.emplace_back(input.ranks[r].rank, &(*cells)[step]);
+  }
+  return held;
+}
+
+bool AreAllEqual(const HeldCells& held) {
+  return std::all_of(held.begin(), held.end(), [&](const auto& one) {
+    return AreEqual(*one.second, *held[0].second);
+  });
+}
+
 void KeepEarliest(std::optional<RankFinding> one,
                   std::optional<RankFinding>* found) {
   if (!one.has_value()) return;
@@ -159,6 +176,7 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   AddGradientRules(&rules);
   AddClipRules(&rules);
   AddLossRules(&rules);
+  AddBatchRules(&rules);
   AddAttentionRules(&rules);
   return rules;
 }

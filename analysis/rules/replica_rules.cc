@@ -7,7 +7,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "analysis/rules/rank_rule.h"
 
@@ -15,7 +14,7 @@ namespace rankprobe::analysis {
 namespace {
 
 // The one of more than two that is not what the others are; -1: none is.
-int64_t Stranger(const std::vector<std::pair<int64_t, const RankCell*>>& held) {
+int64_t Stranger(const HeldCells& held) {
   if (held.size() < 3) return -1;
   for (size_t i = 0; i < held.size(); ++i) {
     const RankCell& other = *held[i == 0 ? 1 : 0].second;
@@ -73,18 +72,9 @@ class ReplicaParts : public RankRule {
                                     const std::string& name) const {
     size_t agreed = 0;
     for (size_t i = 0; i < input.steps.size(); ++i) {
-      std::vector<std::pair<int64_t, const RankCell*>> held;
-      for (const size_t r : group) {
-        const auto* const cells = input.ranks[r].Find(name);
-        if (cells != nullptr && IsFinite((*cells)[i]))
-          held.emplace_back(input.ranks[r].rank, &(*cells)[i]);
-      }
+      const HeldCells held = HeldAt(input, group, name, i);
       if (held.size() < 2) continue;
-      const bool same =
-          std::all_of(held.begin(), held.end(), [&](const auto& one) {
-            return AreEqual(*one.second, *held[0].second);
-          });
-      if (same) {
+      if (AreAllEqual(held)) {
         ++agreed;
         continue;
       }
@@ -257,185 +247,6 @@ class GradientsNotReduced : public RankRule {
   }
 };
 
-// Replicas that compute the same gradient before it is reduced.
-class SameBatchOnRanks : public RankRule {
- public:
-  absl::string_view name() const override { return "same-batch-on-ranks"; }
-  absl::string_view needs() const override {
-    return "parameters, weight_gradients, training";
-  }
-  absl::string_view twin() const override {
-    return "shards, whose parameters differ; gradients that are recorded after "
-           "their reduction, with losses that differ; one batch on all ranks "
-           "on purpose: worth a look, no fault";
-  }
-  bool IsOfRanks() const override { return true; }
-  size_t LeastSteps() const override { return kLeast; }
-  bool CanJudge(const RankInput& input) const override {
-    return input.ranks.size() > 1 && KnowsTraining(input, "loss") &&
-           !OwnGradientsOf(input.ranks[0]).empty();
-  }
-  std::vector<RankFinding> Look(const RankInput& input) const override {
-    for (const std::vector<size_t>& group : ReplicasOf(input)) {
-      if (group.size() < 2) continue;
-      std::vector<std::vector<OwnGradient>> own;
-      for (const size_t r : group)
-        own.push_back(OwnGradientsOf(input.ranks[r]));
-      std::optional<size_t> first;
-      size_t steps = 0;
-      bool same = true;
-      for (size_t i = 0; same && i < input.steps.size(); ++i) {
-        const std::optional<bool> is_same = IsSame(input, group, own, i);
-        if (!is_same.has_value()) continue;
-        same = *is_same;
-        if (!first.has_value()) first = i;
-        ++steps;
-      }
-      if (!same || steps < kLeast) continue;
-      RankFinding finding;
-      finding.step = input.steps[*first];
-      finding.name = "Training.0.debug.loss";
-      finding.exact = false;
-      std::vector<int64_t> ranks;
-      ranks.reserve(group.size());
-      for (const size_t r : group) ranks.push_back(input.ranks[r].rank);
-      finding.what = absl::StrCat(
-          "ranks ", absl::StrJoin(ranks, ", "),
-          " have the same loss and the same gradients before the reduction in "
-          "each of ",
-          steps,
-          " steps: they train on the same batch. A DistributedSampler is "
-          "missing, or all ranks draw their data with one seed");
-      return {finding};
-    }
-    return {};
-  }
-
- private:
-  static constexpr size_t kLeast = 3;
-
-  // Null where a rank has no loss or no gradient in the step. `gradients`: those
-  // of each rank of the group.
-  static std::optional<bool> IsSame(
-      const RankInput& input, const std::vector<size_t>& group,
-      const std::vector<std::vector<OwnGradient>>& gradients, size_t step) {
-    const std::vector<double> losses =
-        TrainingAt(input.ranks[group[0]], "loss", step);
-    if (losses.empty()) return std::nullopt;
-    for (const size_t r : group) {
-      if (TrainingAt(input.ranks[r], "loss", step) != losses) return false;
-    }
-    size_t looked = 0;
-    const std::vector<OwnGradient>& own = gradients[0];
-    for (const std::vector<OwnGradient>& other : gradients) {
-      if (&other == &own) continue;
-      if (other.size() != own.size()) return std::nullopt;
-      for (size_t p = 0; p < own.size(); ++p) {
-        if (own[p].parameter != other[p].parameter ||
-            own[p].micro.size() != other[p].micro.size())
-          return std::nullopt;
-        for (size_t m = 0; m < own[p].micro.size(); ++m) {
-          const RankCell& a = (*own[p].micro[m])[step];
-          const RankCell& b = (*other[p].micro[m])[step];
-          if (!IsFinite(a) || !IsFinite(b)) continue;
-          if (!AreEqual(a, b)) return false;
-          if (a.norm != 0) ++looked;
-        }
-      }
-    }
-    if (looked < 3) return std::nullopt;
-    return true;
-  }
-};
-
-// A replica that called backward() once more than the others before the
-// optimizer's step: it left one step out, and its later steps are other
-// iterations than theirs.
-class OptimizerStepSkipped : public RankRule {
- public:
-  absl::string_view name() const override { return "optimizer-step-skipped"; }
-  absl::string_view needs() const override {
-    return "parameters, weight_gradients, training";
-  }
-  absl::string_view twin() const override {
-    return "different numbers of micro batches on ranks, whose reduced "
-           "gradients are the same";
-  }
-  bool IsOfRanks() const override { return true; }
-  size_t LeastSteps() const override { return kAgreed + 1; }
-  bool CanJudge(const RankInput& input) const override {
-    return input.ranks.size() > 1 && KnowsTraining(input, "loss") &&
-           !ParametersOf(input.ranks[0]).empty();
-  }
-  std::vector<RankFinding> Look(const RankInput& input) const override {
-    for (const std::vector<size_t>& group : ReplicasOf(input)) {
-      size_t agreed = 0;
-      for (size_t i = 0; group.size() > 1 && i < input.steps.size(); ++i) {
-        const auto [few, many] = CallsOf(input, group, i);
-        if (few.calls == 0) continue;
-        if (few.calls == many.calls) {
-          ++agreed;
-          continue;
-        }
-        if (agreed < kAgreed || !GradientsDiffer(input, group, i)) break;
-        RankFinding finding;
-        finding.step = input.steps[i];
-        finding.rank = many.rank;
-        finding.name = "Training.0.debug.loss";
-        finding.what = absl::StrCat(
-            "rank ", many.rank, " calls backward() ", many.calls,
-            " times before the optimizer's step and rank ", few.rank, " ",
-            few.calls, few.calls == 1 ? " time" : " times",
-            "; before, all ranks called it equally often. Rank ", many.rank,
-            " leaves out a step of the optimizer: from here on, steps with the "
-            "same number are different iterations on the ranks");
-        return {finding};
-      }
-    }
-    return {};
-  }
-
- private:
-  // Steps in which all have as many.
-  static constexpr size_t kAgreed = 2;
-  struct Calls {
-    int64_t rank = 0;
-    size_t calls = 0;
-  };
-
-  // Those with the fewest and the most losses; 0: one has none.
-  static std::pair<Calls, Calls> CallsOf(const RankInput& input,
-                                         const std::vector<size_t>& group,
-                                         size_t step) {
-    std::vector<Calls> all;
-    all.reserve(group.size());
-    for (const size_t r : group) {
-      all.push_back({input.ranks[r].rank,
-                     TrainingAt(input.ranks[r], "loss", step).size()});
-    }
-    const auto [few, many] = std::minmax_element(
-        all.begin(), all.end(),
-        [](const Calls& a, const Calls& b) { return a.calls < b.calls; });
-    return {*few, *many};
-  }
-  static bool GradientsDiffer(const RankInput& input,
-                              const std::vector<size_t>& group, size_t step) {
-    const RankSeries& first = input.ranks[group[0]];
-    for (const std::string& parameter : ParametersOf(first)) {
-      const auto* const own = first.Of("Parameter", parameter, "grad");
-      if (own == nullptr || !IsFinite((*own)[step])) continue;
-      for (const size_t r : group) {
-        const auto* const other =
-            input.ranks[r].Of("Parameter", parameter, "grad");
-        if (other != nullptr && IsFinite((*other)[step]) &&
-            !AreEqual((*own)[step], (*other)[step]))
-          return true;
-      }
-    }
-    return false;
-  }
-};
-
 // The optimizer finds the weights that the forward used.
 class ForwardParameter : public RankRule {
  public:
@@ -587,8 +398,6 @@ void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules) {
       "reduced-gradient-parts", "Parameter.", ".grad", 3,
       "the reduced gradient was the same on the replicas and is not any more"));
   rules->push_back(std::make_unique<GradientsNotReduced>());
-  rules->push_back(std::make_unique<SameBatchOnRanks>());
-  rules->push_back(std::make_unique<OptimizerStepSkipped>());
   rules->push_back(std::make_unique<ReplicasNeverAlike>());
   rules->push_back(std::make_unique<ForwardParameter>());
   rules->push_back(std::make_unique<TiedWeightsPart>());

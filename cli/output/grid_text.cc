@@ -51,8 +51,8 @@ std::string WithoutText(const v1::GridHead& head,
                         const std::string& statistic) {
   if (head.tensors() == 0) {
     return absl::StrCat("no tensor matches in ", head.steps(),
-                        " recorded steps; rankprobe query --names lists "
-                        "those that there are\n");
+                        " recorded steps; rankprobe query --names lists the "
+                        "names\n");
   }
   if (head.tensors_without() == 0) return "";
   return absl::StrCat(head.tensors_without(), " of ", head.tensors(),

@@ -20,13 +20,13 @@ def _nodes_of(output: torch.Tensor) -> list:
     return list(_nodes(output.sum().grad_fn, 1000))
 
 
-def _heads(places: int = PLACES, rows: int = ROWS) -> list[torch.Tensor]:
+def _heads() -> list[torch.Tensor]:
     torch.manual_seed(0)
-    return [torch.randn(rows, HEADS, places, WIDTH, requires_grad=True) for _ in range(3)]
+    return [torch.randn(ROWS, HEADS, PLACES, WIDTH, requires_grad=True) for _ in range(3)]
 
 
-def _by_hand(mask: torch.Tensor, rows: int = ROWS) -> list[float]:
-    query, key, value = _heads(mask.shape[-1], rows)
+def _by_hand(mask: torch.Tensor) -> list[float]:
+    query, key, value = _heads()
     return [one.item() for one in attention_sees(_nodes_of(torch.softmax(query @ key.transpose(-1, -2) + mask, -1) @ value))]
 
 

@@ -232,41 +232,31 @@ def mask_missing():
     train(net, opt, step_of)
 
 
-def one_batch_on_all_ranks():
-    """No DistributedSampler: each rank has the same batch."""
+def replicas(step_of):
+    """Trains a model that DistributedDataParallel makes replicas of; step_of(step, net, opt, rank)."""
     rank, _ = setup()
     torch.manual_seed(0)
-    net = Lm()
-    ddp = nn.parallel.DistributedDataParallel(net)
-    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    net = nn.parallel.DistributedDataParallel(Lm())
+    train(net, torch.optim.AdamW(net.parameters(), 1e-3), lambda step, net, opt: step_of(step, net, opt, rank))
 
-    def step_of(step, net, opt):
-        x, y = batch(step, 0 if BUG else rank)
-        loss = ce(ddp(x), y)
-        opt.zero_grad()
-        loss.backward()
+
+def one_batch_on_all_ranks():
+    """No DistributedSampler: each rank has the same batch."""
+    def step_of(step, net, opt, rank):
+        plain(step, net, opt, 0 if BUG else rank)
         opt.step()
 
-    train(net, opt, step_of)
+    replicas(step_of)
 
 
 def step_left_out():
     """Rank 1 judges its batch 9 bad and goes on without a step of the optimizer."""
-    rank, _ = setup()
-    torch.manual_seed(0)
-    net = Lm()
-    ddp = nn.parallel.DistributedDataParallel(net)
-    opt = torch.optim.AdamW(net.parameters(), 1e-3)
-
-    def step_of(step, net, opt):
-        x, y = batch(step, rank)
-        loss = ce(ddp(x), y)
-        opt.zero_grad()
-        loss.backward()
+    def step_of(step, net, opt, rank):
+        plain(step, net, opt, rank)
         if not (BUG and rank == 1 and step == 9):
             opt.step()
 
-    train(net, opt, step_of)
+    replicas(step_of)
 
 
 def batch_repeated():
@@ -318,8 +308,8 @@ def sound_directions():
 
 
 def sound_padding():
-    """Sequences that are padded on the left, whose empty rows attend to everything (BUG=0), and long ones with a rotary embedding in
-    bfloat16 of positions that are exact (BUG=1)."""
+    """Sequences that are padded on the left, whose empty rows attend to everything (BUG=0), and long ones whose last positions are one
+    (BUG=1)."""
     net = Lm(layers=2)
     opt = torch.optim.AdamW(net.parameters(), 1e-3)
 

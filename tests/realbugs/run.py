@@ -24,7 +24,8 @@ RANKS = {"p01": 2, "p02": 2, "p03": 2, "p04": 4, "p05": 4, "p08": 2, "p09": 2, "
 # "sound" are sound.
 EXPECTED = {
     "p01": "gradients-not-reduced", "p02": "clip-uneven", "p03": "norm.weight", "p04": "embed.weight", "p05": "tokens-weigh-unequally",
-    "p06": "tokens-weigh-unequally", "p08": "", "p09": "out_norm.weight", "p11": "update-zero", "p12": "layers.0.attn", "p14": "positions-merge", "p15": "attention-sees-future",
+    "p06": "tokens-weigh-unequally", "p08": "", "p09": "out_norm.weight", "p11": "update-zero", "p12": "layers.0.attn",
+    "p14": "positions-merge", "p15": "attention-sees-future",
     "p17": "", "p19": "mlp.bias", "p20": "", "p23": "gradients-not-reduced", "p25": "gradient-rounded", "p26": "", "p28": "label-shift",
     "p29": "no more there", "p32": "gradients-not-reduced", "hunt-flip": "layers.1.mlp.up.weight", "hunt-grad": "layers.2.mlp.down.weight",
 }

@@ -184,7 +184,7 @@ class Reference:
 
 
 def _is_plain(value: torch.Tensor, dtype: str) -> bool:
-    """As dumps are: with all elements, and of the kind of number that the record says."""
+    """Whether it is a dense tensor in host memory, and complex exactly where the record says so."""
     return (value.device.type == "cpu" and str(value.layout) == "torch.strided" and not value.is_quantized
             and value.is_complex() == ("complex" in dtype))
 

@@ -113,7 +113,7 @@ class Report:
         for reason, names in reasons.items():
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             lines.append(f"not judged  {', '.join(names[:_SHOWN])}{more}: {reason}")
-        # Of the reference and the program: names of files, dtypes, texts of exceptions.
+        # File names, dtypes and texts of exceptions come from the reference and from the program.
         return "\n".join(map(show, [*lines, *(f"note: {note}" for note in self.notes), f"note: {NOTICE}"]))
 
 

@@ -82,10 +82,10 @@ def read(path: str) -> str:
 
 
 def temporary_directory() -> pathlib.Path:
-    """/tmp, too, where no directory takes files: using it fails as a full one does."""
+    """The directory for temporary files. Where tempfile finds none that takes files it is /tmp, whose use then fails as on a full disk."""
     try:
         return pathlib.Path(tempfile.gettempdir())
-    except FileNotFoundError:  # the working directory, tried last, is of a job and may be removed
+    except FileNotFoundError:  # tempfile tries the working directory last, which a job may have removed
         return pathlib.Path("/tmp")
 
 
@@ -274,7 +274,7 @@ class JobDirectory:
             with contextlib.suppress(OSError):
                 note.unlink(missing_ok=True)
             try:
-                # Not through a link or into a pipe that another user planted.
+                # Mode "x" does not follow a link and does not open a pipe that another user may have planted.
                 with open(note, "x", encoding="utf-8", errors="surrogateescape") as file:
                     file.write(line + "\n")
                 return

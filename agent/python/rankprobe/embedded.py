@@ -43,7 +43,7 @@ _START_SECONDS = 60.0
 # An earlier job of the same dump_path whose processes were killed is exported first.
 _ENDING_SECONDS = 900.0
 _TELL_SECONDS = 5.0
-# Longer than a process has a lock that works, also one whose supervisor does not start.
+# Longer than any process that runs holds the lock, even if its supervisor does not start.
 _LOCK_SECONDS = 600.0
 _CONNECT_SECONDS = 30.0
 # As long as a step's records may take to be committed, at stop().
@@ -71,13 +71,13 @@ def find_binary(name: str) -> str:
 
 
 def _is_private(fd: int, path: pathlib.Path) -> bool:
-    """A regular file that only this user can have made and open: who else opens it can hold its lock for good."""
+    """Whether it is a regular file that only this user can have made and can open. Any other user who can open it can hold its lock for ever."""
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         return False
     if _seen_as(found) == (os.geteuid(), 0):
         return True
-    with tempfile.NamedTemporaryFile(prefix="rankprobe-", dir=path.parent) as probe:  # other owners (root squash) or modes (SMB)
+    with tempfile.NamedTemporaryFile(prefix="rankprobe-", dir=path.parent) as probe:  # file systems that change the owner (root squash) or the mode (SMB)
         return _seen_as(found) == _seen_as(os.fstat(probe.fileno()))
 
 
@@ -105,7 +105,7 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         except BaseException:
             os.close(fd)
             raise
-        os.close(fd)  # of the holder before, who removed it
+        os.close(fd)  # the previous holder has removed this file
     try:
         yield
     finally:
@@ -229,7 +229,7 @@ class EmbeddedCollector:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                # Of a process with another TMPDIR, or /tmp of a container of the same host name: it has another root_lock().
+                # A process with another TMPDIR, or in another container with the same host name, made it: its root_lock() is another file.
                 if (self.directory / "users.lock").exists():
                     raise FileNotFoundError(f"{self.directory} was just made by another process") from None
                 # An archive has its lock before it has this name: what is here

@@ -120,7 +120,7 @@ def merged_positions(nodes: Iterable[Any]) -> list[Any]:
 
 def _table(tensor: Any) -> Any:
     """A constant factor with a row for each position. None: it is none, or is too short to be judged."""
-    if tensor is None or tensor.requires_grad or type(tensor) is not torch.Tensor or not (tensor.is_floating_point() or tensor.is_complex()):
+    if type(tensor) is not torch.Tensor or tensor.requires_grad or not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     tensor = tensor.squeeze()
     while tensor.dim() > 2:

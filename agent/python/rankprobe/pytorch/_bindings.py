@@ -185,7 +185,7 @@ def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict[st
         return {**_described(plain, **read(plain)), "requires_grad": requires_grad}
 
 
-# Two values a byte; the numbers of the lower and upper half of each.
+# An element has two values, in the lower and in the upper half of its byte; these are the numbers of the 16 patterns.
 _FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
 _FLOAT4_VALUES = [sign * value for sign in (1.0, -1.0) for value in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)]
 
@@ -208,7 +208,7 @@ def _statistics_of_values(tensor: torch.Tensor) -> Optional[tuple[Any, ...]]:
         # Entries of one place that are not added up yet are so in a copy.
         values = (tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor).values()
     values = values.detach().float() if values.dtype != torch.float64 else values.detach()
-    zeros = 0 if tensor.dtype is _FLOAT4 else tensor.numel() - values.numel()
+    zeros = max(tensor.numel() - values.numel(), 0)  # float4 has two values for each element
     if values.numel() == 0:
         return (0.0, 0.0, 0.0, 0.0)
     most, least = values.max().item(), values.min().item()

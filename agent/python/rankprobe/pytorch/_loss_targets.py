@@ -22,7 +22,8 @@ _EMBEDDINGS = ("EmbeddingBackward0",)
 _NEAR, _MOST_CALLS, _MOST_NODES, _GRAPH_STEPS = 64, 64, 20000, 3
 _MEAN, _SUM = 1, 2
 SHIFTS = (0, 1, 2)
-_PRIME = 16777213
+# The largest prime below 2^24; of so many targets there is a checksum.
+_PRIME, _MOST_TARGETS = 16777213, 65536
 
 
 def _nodes(root: Any, most: int) -> Iterator[Any]:
@@ -39,9 +40,10 @@ def _nodes(root: Any, most: int) -> Iterator[Any]:
 
 
 def _checksum(target: torch.Tensor) -> torch.Tensor:
-    """Of its numbers and their order; float64, below 2^24, which float32 holds, too."""
+    """A checksum of the first numbers and their order, as float64. It is below 2^24, so that float32 holds it, too."""
+    target = target.reshape(-1)[:_MOST_TARGETS]
     places = torch.arange(1, target.numel() + 1, device=target.device)
-    return ((target.reshape(-1) + 7) * (places * 48271 % _PRIME) % _PRIME).sum().remainder(_PRIME).double()
+    return ((target + 7) * (places * 48271 % _PRIME) % _PRIME).sum().remainder(_PRIME).double()
 
 
 class LossTargets:

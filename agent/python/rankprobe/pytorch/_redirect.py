@@ -80,10 +80,9 @@ class FunctionRedirect:
         function.__dict__.setdefault("__wrapped__", original)
 
     def take(self, target: Callable[..., Any]) -> None:
-        if len(self._put) == 1 and self._put[0][0] is target:  # at the end of each recorded step, of all functions
-            at = 0
-        elif (found := next((i for i, (known, _, _) in enumerate(self._put) if known is target), None)) is not None:
-            at = found
+        for at in range(len(self._put)):
+            if self._put[at][0] is target:
+                break
         else:
             return
         _, code, own = self._put.pop(at)
