@@ -33,6 +33,7 @@ class SameBatchOnRanks : public RankRule {
     for (const std::vector<size_t>& group : ReplicasOf(input)) {
       if (group.size() < 2) continue;
       std::vector<std::vector<OwnGradient>> own;
+      own.reserve(group.size());
       for (const size_t r : group)
         own.push_back(OwnGradientsOf(input.ranks[r]));
       std::optional<size_t> first;
