@@ -7,6 +7,7 @@ Forking saves the seconds that importing PyTorch and msprobe take each time.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import pathlib
@@ -18,11 +19,15 @@ import torch
 
 import scenarios
 
+# A scenario takes seconds. One that hangs ends with its stack in the log, and the others still run.
+_LONGEST_SECONDS = 240
+
 
 def _child(scenario: scenarios.Scenario, tool: str, directory: pathlib.Path, rank: int) -> None:
     log = os.open(directory / f"log{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    faulthandler.dump_traceback_later(_LONGEST_SECONDS, exit=True, file=log)
     os.chdir(directory)
     os.environ.update(INTEROP_RANK=str(rank), INTEROP_STORE=str(directory / "store"), RANKPROBE_RUN="interop",
                       GLOO_SOCKET_IFNAME="lo")

@@ -14,6 +14,12 @@ from scenario_models import Cnn
 from scenario_registry import scenario
 
 
+# Models that must outlive their scenario. When Python frees a DDP model, PyTorch 2.13 waits for gloo's thread with the GIL
+# held, while that thread may wait for the GIL to free the context of the last backward: without any tool, 3 of 40 runs of
+# scenario `ddp` hung so after msprobe had been imported.
+_KEPT: list[nn.Module] = []
+
+
 def _group(rank: int) -> Any:
     import torch.distributed as dist
 
@@ -71,6 +77,7 @@ def ddp(probe: Any, config: str) -> None:
     dist = _group(rank)
     torch.manual_seed(0)
     model = nn.parallel.DistributedDataParallel(Cnn())
+    _KEPT.append(model)
     debugger = probe.PrecisionDebugger(config_path=config)
     torch.manual_seed(rank)
     for _ in range(2):
