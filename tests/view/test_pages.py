@@ -12,7 +12,7 @@ import sys
 
 import harness
 import pytest
-from conftest import BAD_RANK, BAD_STEP, PICTURES, RANKS, View, holds
+from conftest import BAD_RANK, BAD_STEP, PICTURES, RANKS, View, holds, training_config
 from graphs import Boxes
 
 BAD_CALL = re.compile(r"Tensor\.(__truediv__|div)\.\d+\.forward")
@@ -236,6 +236,40 @@ def test_ledger_and_events(page, training) -> None:
     assert page.locator("tbody tr.bad").count() == 0
     _tab(page, "Events")
     page.locator("tbody tr", has_text="connected").first.wait_for()
+
+
+IN_A_STEP = """
+import sys, torch
+from rankprobe.pytorch import PrecisionDebugger
+debugger, net = PrecisionDebugger(config_path=sys.argv[1]), torch.nn.Linear(4, 4)
+for calls in (1, 2000):  # of the second step some leave the process before its end
+    debugger.start(model=net)
+    for _ in range(calls):
+        net(torch.ones(2, 4))
+    if calls > 1:
+        sys.stdin.readline()
+    debugger.stop()
+    debugger.step()
+debugger.close()
+"""
+
+
+def test_a_step_that_a_process_is_still_in_is_no_failure(page, collector, tmp_path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(training_config()))
+    training = subprocess.Popen([sys.executable, "-c", IN_A_STEP, tmp_path / "config.json"], stdin=subprocess.PIPE, text=True,
+                                env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": "in_a_step"})
+
+    def states() -> list[str]:
+        said = collector.cli("ledger", "--run", "in_a_step", "--json", check=False).stdout.splitlines()
+        return [one["state"] for one in map(json.loads, said) if "state" in one]
+
+    harness.wait_for(lambda: states() == ["STATE_WHOLE", "STATE_OPEN"], 60, lambda: f"a step that is not finished: {states()}")
+    page.get_by_role("link", name="in_a_step").click()
+    _tab(page, "Ledger")
+    page.get_by_text("1 of 2 rank-steps are not finished: their process is still in the step, or it ended there.").wait_for()
+    assert page.locator(".failure").count() == 0
+    training.communicate("\n", timeout=60)
+    assert training.returncode == 0
 
 
 def test_chinese_and_dark_stay(page, training) -> None:

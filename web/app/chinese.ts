@@ -443,6 +443,7 @@ export const CHINESE: Record<string, string> = {
   "{0} of {1} calls of its last step would be recorded, {2} with their tensors": "其上一个 step 的 {1} 个调用中将采集 {0} 个，{2} 个含张量数据",
   "{0} of {1} over the steps": "{1} 的 {0} 随 step 的变化",
   "{0} of {1} rank-steps are incomplete.": "{1} 个 rank-step 中 {0} 个不完整。",
+  "{0} of {1} rank-steps are not finished: their process is still in the step, or it ended there.": "{1} 个 rank-step 中 {0} 个未完成：其进程仍在该 step 中，或已在其中结束。",
   "{0} of {1} ranks": "{1} 个 rank 中的 {0} 个",
   "{0} of {1} rows": "{1} 行中的 {0} 行",
   "{0} pairs read": "已读取 {0} 对",

@@ -37,11 +37,14 @@ export function Ledger({ run }: { run: string }) {
       {(steps) => {
         if (steps.length === 0) return <Empty><p>{t("Nothing is recorded yet.")}</p></Empty>;
         const missing = steps.filter((one) => one.state === "STATE_GAPS" || one.state === "STATE_OPEN");
+        const gaps = missing.some((one) => one.state === "STATE_GAPS");
         const rows = state === "missing" ? missing : state === "" ? steps : steps.filter((one) => one.state === state);
         return (
           <>
-            <p class={missing.length > 0 ? "failure" : "good-line"}>
-              {missing.length === 0 ? t("All {0} rank-steps are complete.", count(steps.length)) : t("{0} of {1} rank-steps are incomplete.", count(missing.length), count(steps.length))}
+            <p class={gaps ? "failure" : missing.length > 0 ? "note" : "good-line"}>
+              {missing.length === 0 ? t("All {0} rank-steps are complete.", count(steps.length))
+                : gaps ? t("{0} of {1} rank-steps are incomplete.", count(missing.length), count(steps.length))
+                  : t("{0} of {1} rank-steps are not finished: their process is still in the step, or it ended there.", count(missing.length), count(steps.length))}
             </p>
             {steps.length === MOST && <p class="note">{t("The first {0} only.", count(MOST))}</p>}
             <div class="form">
