@@ -151,6 +151,14 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
       },
       flags.wait_seconds));
   Report(globals, flags.no_wait, result, exit_code);
+  // A script that goes on after `enable` takes it that something is recorded.
+  if (enable && !flags.create && result.ranks().empty()) {
+    *exit_code = kPartial;
+    Print(stderr,
+          "rankprobe: nothing is recorded now: no %s of run %s is connected; "
+          "--create says that they are still to come\n",
+          flags.ranks.empty() ? "rank" : "rank of --ranks", request.run());
+  }
   if (!flags.config.empty())
     SayStepsAreOver(flags, request.config_json(), result);
   if (enable && flags.config.empty() && !globals.json)

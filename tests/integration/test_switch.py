@@ -77,6 +77,11 @@ def test_disable_ends_an_open_switch(collector, start_job, tmp_path):
     out = tmp_path / "dump"
     collector.cli("export", "--run", "disable", "-o", out)
     assert sorted(harness.tree_ranks(out)) == list(range(on["effective_at_step"], off["effective_at_step"]))
+    # Of a run that has ended nothing is recorded, and the exit code says so.
+    ended = harness.wait_for(lambda: (got := collector.cli("enable", "--run", "disable", check=False)).returncode == 1 and got, 30,
+                             "the end of the run's connection")
+    assert "nothing is recorded now: no rank of run disable is connected" in ended.stderr
+    assert collector.cli("enable", "--run", "disable", "--create").returncode == 0
 
 
 def test_a_bad_config_changes_nothing_and_names_every_fault(collector, start_job, tmp_path):
