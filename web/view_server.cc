@@ -162,7 +162,7 @@ void ViewServer::AnswerApi(absl::string_view method, const HttpRequest& request,
       return;
     }
   }
-  if (method == "FirstBad") {
+  if (method == "FirstBad" || method == "Diagnose") {
     const absl::Status status = gateway_.MayRead(request.token);
     if (!status.ok()) {
       SendError(status, reply);

@@ -272,6 +272,37 @@ def test_a_step_that_a_process_is_still_in_is_no_failure(page, collector, tmp_pa
     assert training.returncode == 0
 
 
+A_WEIGHT_CHANGES = """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    net(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    if step == 15:
+        with torch.no_grad():
+            net[2].weight[0, 3] = 64.0
+"""
+
+
+def test_the_overview_has_the_first_answer_of_diagnose(page, collector, tmp_path) -> None:
+    (tmp_path / "train.py").write_text(A_WEIGHT_CHANGES)
+    subprocess.run([sys.executable, "-m", "rankprobe.run", "--monitor", "--every", "1", "--run", "a_weight_changes", "--", sys.executable, "train.py"],
+                   check=True, cwd=tmp_path, timeout=120, env={**os.environ, "RANKPROBE_COLLECTOR": collector.address})
+    page.get_by_role("link", name="a_weight_changes").click()
+    card = page.locator(".card.diagnosis.bad")
+    said = collector.cli("diagnose", "run:a_weight_changes", check=False)
+    assert said.returncode == 1 and "2.weight" in said.stdout, said.stdout
+    finding = collector.json("diagnose", "run:a_weight_changes", check=False)["findings"][0]
+    card.get_by_text(finding["what"]).first.wait_for()
+    card.get_by_text(finding["name"], exact=True).first.wait_for()
+    card.get_by_role("link", name=re.compile(f"^Step {finding['step']}$")).first.click()
+    page.get_by_role("heading", name="a_weight_changes").wait_for()
+    assert page.get_by_label("Step", exact=True).input_value() == str(finding["step"])
+
+
 def test_chinese_and_dark_stay(page, training) -> None:
     page.get_by_role("button", name="中文").click()
     page.get_by_role("button", name="深色").click()

@@ -72,6 +72,10 @@ constexpr JobOption kDivergence[] = {
     {"live", kFlag},
     {"wait", kText},
 };
+constexpr JobOption kDiagnose[] = {
+    {"input_path", kDump, true},
+    {"reference", kDump},
+};
 constexpr JobOption kOverflow[] = {{"input_path", kDump, true}};
 constexpr JobOption kGraph[] = {
     {"target_path", kDump, true},
@@ -133,6 +137,7 @@ constexpr JobCommandRow kCommands[] = {
     {"config_check", kConfigCheck, "", true, false},
     {"replicas", kReplicas, "", true, true},
     {"scan", kScan, ""},
+    {"diagnose", kDiagnose, ""},
 };
 
 absl::Status CheckValue(absl::string_view option, absl::string_view value) {

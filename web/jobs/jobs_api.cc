@@ -50,21 +50,37 @@ JobsApi::JobsApi(const JobRunnerOptions& options, FileSystem* file_system,
       runner_(options, file_system, clock),
       checks_(ForChecks(options), file_system, clock) {}
 
-void JobsApi::FirstBad(const std::string& body, HttpReply* reply) {
-  const auto look = [&]() -> absl::StatusOr<std::string> {
-    v1::FirstBadRequest request;
+absl::StatusOr<v1::JobSpec> JobsApi::LookOf(absl::string_view method,
+                                            const std::string& body) {
+  v1::JobSpec spec;
+  spec.set_reuse(true);
+  std::string& input = (*spec.mutable_options())["input_path"];
+  if (method == "Diagnose") {
+    v1::DiagnoseRequest request;
     RP_RETURN_IF_ERROR(FromJson(body, &request));
-    if (request.run().empty() || request.ranks_size() > kMostRanks) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("expected a run, and at most ", kMostRanks, " ranks"));
-    }
-    v1::JobSpec spec;
-    spec.set_command("overflow_check");
-    spec.set_reuse(true);
-    (*spec.mutable_options())["input_path"] =
-        absl::StrCat("run:", request.run(), "@", request.step(),
-                     request.ranks().empty() ? "" : "/rank",
-                     absl::StrJoin(request.ranks(), ","));
+    if (request.run().empty())
+      return absl::InvalidArgumentError("expected a run");
+    spec.set_command("diagnose");
+    input = absl::StrCat("run:", request.run());
+    return spec;
+  }
+  v1::FirstBadRequest request;
+  RP_RETURN_IF_ERROR(FromJson(body, &request));
+  if (request.run().empty() || request.ranks_size() > kMostRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a run, and at most ", kMostRanks, " ranks"));
+  }
+  spec.set_command("overflow_check");
+  input = absl::StrCat("run:", request.run(), "@", request.step(),
+                       request.ranks().empty() ? "" : "/rank",
+                       absl::StrJoin(request.ranks(), ","));
+  return spec;
+}
+
+void JobsApi::Look(absl::string_view method, const std::string& body,
+                   HttpReply* reply) {
+  const auto look = [&]() -> absl::StatusOr<std::string> {
+    RP_ASSIGN_OR_RETURN(const v1::JobSpec spec, LookOf(method, body));
     RP_ASSIGN_OR_RETURN(v1::JobInfo info, checks_.Do(spec, reply));
     if (info.state() == v1::JOB_STATE_DONE) return info.report_json();
     if (info.state() == v1::JOB_STATE_CANCELLED)
@@ -97,8 +113,8 @@ absl::StatusOr<Descriptor> JobsApi::OpenFile(absl::string_view name) const {
 bool JobsApi::Answer(absl::string_view method, const std::string& body,
                      HttpReply* reply) {
   v1::JobRef ref;
-  if (method == "FirstBad") {
-    FirstBad(body, reply);
+  if (method == "FirstBad" || method == "Diagnose") {
+    Look(method, body, reply);
   } else if (method == "JobList") {
     SendMessage(runner_.List(), reply);
   } else if (method == "JobStart") {

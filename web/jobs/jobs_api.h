@@ -3,7 +3,8 @@
 //
 //   POST /api/v1/JobStart, JobList, JobGet, JobCancel, JobDelete, JobRows
 //   POST /api/v1/JobFile    answers with the bytes of the file
-//   POST /api/v1/FirstBad   answers when it knows
+//   POST /api/v1/FirstBad, Diagnose   answer with the command's own report, in
+//                                     JSON, when it has ended
 //
 // with the messages of proto/rankprobe/v1/jobs.proto as JSON. Thread-safe; a
 // failure is {"error":{..}} with its status, as in web/gateway/gateway.h.
@@ -41,7 +42,12 @@ class JobsApi {
   absl::StatusOr<Descriptor> OpenFile(absl::string_view name) const;
 
  private:
-  void FirstBad(const std::string& body, HttpReply* reply);
+  // The command for a look at a run, with its options.
+  static absl::StatusOr<v1::JobSpec> LookOf(absl::string_view method,
+                                            const std::string& body);
+  // Answers with its report.
+  void Look(absl::string_view method, const std::string& body,
+            HttpReply* reply);
   absl::StatusOr<std::shared_ptr<ResultTable>> Table(const std::string& id,
                                                      const std::string& file);
   absl::StatusOr<v1::JobRows> Rows(const v1::JobRowsRequest& request);

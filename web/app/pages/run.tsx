@@ -12,6 +12,7 @@ import type { AgentInfo, GetConfigResponse, RunInfo, SwitchResult } from "../mes
 import { Overview } from "../overview";
 import { endOf, isOn } from "../plan";
 import { Card, Command, Empty, Failure, NoSwitch, Show, Stack } from "../parts/basics";
+import { Diagnosis } from "../parts/diagnosis";
 import { Heatmap } from "../parts/heatmap";
 import { go, href } from "../route";
 import { t } from "../text";
@@ -116,6 +117,11 @@ function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: num
   );
 }
 
+// Findings of `diagnose` that say which call made what is not finite.
+function isOfBadValues(by: string): boolean {
+  return by === "overflow_check" || by === "scan: non-finite";
+}
+
 export function Run({ run }: { run: string }) {
   const info = useLoaded(`info ${run}`, async (signal) => {
     const [found, { agents }] = await Promise.all([
@@ -168,9 +174,19 @@ export function Run({ run }: { run: string }) {
             const missing = int(head.incompleteRankSteps);
             const ranks = grid.rows.length;
             const statistics = grid.rows.some((row) => row.counts.some((one) => one > 0));
+            const isLive = info.value?.agents.some((agent) => agent.connected) ?? false;
             return (
               <>
                 <div class="cards">
+                  <Show of={bad}>
+                    {(found) => found?.bad ? <FirstBadCard run={run} bad={found.bad} all={ranks} live={isLive} /> : found && (
+                      <Card title={t("First bad call")} kind={statistics ? "good" : "warn"}>
+                        <p>{!statistics ? t("No statistics are recorded, so nothing is known of NaN (task structure, or checksums).") : t("No NaN and no infinity in {0} steps, except masks.", count(head.steps))}</p>
+                      </Card>
+                    )}
+                  </Show>
+                  <Diagnosis run={run} live={isLive} rankSteps={int(head.rankSteps)} ready={!bad.loading}
+                    isShown={(finding) => bad.value?.bad !== undefined && int(finding.step) === bad.value.bad.step && isOfBadValues(finding.by)} />
                   <Card title={t("Data completeness")} kind={missing > 0 ? "warn" : "good"}>
                     <p>
                       {missing === 0 ? t("All {0} rank-steps are complete.", count(head.rankSteps))
@@ -179,14 +195,6 @@ export function Run({ run }: { run: string }) {
                       <a href={href("ledger", run, { state: missing > 0 ? "missing" : undefined })}>{t("Ledger")}</a>
                     </p>
                   </Card>
-                  <Show of={bad}>
-                    {(found) => found?.bad ? <FirstBadCard run={run} bad={found.bad} all={ranks} live={info.value!.agents.some((agent) => agent.connected)} /> : found && (
-                      <Card title={t("First bad call")} kind={statistics ? "good" : "warn"}>
-                        <p>{!statistics ? t("No statistics are recorded, so nothing is known of NaN (task structure, or checksums).") : t("No NaN and no infinity in {0} steps, except masks. Values that moved far off their course, vanished or differ between ranks:", count(head.steps))}</p>
-                        <Command text={`rankprobe scan --run ${quoted(run)}`} />
-                      </Card>
-                    )}
-                  </Show>
                 </div>
                 {overview.loading && grid.first.length > 0 && <p class="note" aria-busy="true">{t("Read up to step {0} …", grid.last[grid.last.length - 1])}</p>}
                 <h2>{t("Largest value of each rank and step")}</h2>
