@@ -28,6 +28,8 @@ struct RuleFinding {
   std::string name;  // of the value
   int64_t rank = -1;
   std::string what;  // a sentence
+  // True: numbers that must agree and do not. False: only unusual.
+  bool exact = true;
   size_t others = 0;
 };
 
@@ -47,7 +49,7 @@ class Rule {
   virtual size_t LeastSteps() const = 0;
   // Whether what it needs was recorded.
   virtual bool CanJudge(const RuleInput& input) const = 0;
-  // At most one finding a step, with the number of values beside it.
+  // At most one finding of a kind a step, with the number of values beside it.
   virtual std::vector<RuleFinding> Look(const RuleInput& input) const = 0;
 };
 

@@ -76,56 +76,103 @@ class UpdateZero : public Rule {
   std::vector<RuleFinding> Look(const RuleInput& input) const override {
     const ScanInput& norms = *input.norms;
     const ValueIndex index(&norms);
-    std::optional<RuleFinding> found;
+    // Of parameters that the optimizer does not hold, and of those that it does.
+    std::optional<RuleFinding> foreign, held;
     size_t moved = 0;
     for (const auto& [parameter, gradient] : OwnGradients(norms)) {
       if (gradient->cells.size() != norms.steps.size() ||
-          IsTied(norms, *gradient))
+          IsTied(norms, parameter, *gradient))
         continue;
-      const auto* const update =
-          index.Find(Value("Update", parameter, "update"));
-      const auto* const grad =
-          index.Find(Value("Parameter", parameter, "grad"));
-      size_t steps = 0, zero = 0, first = norms.steps.size();
-      for (size_t i = 0; i < norms.steps.size(); ++i) {
-        const ScanCell& own = gradient->cells[i];
-        if (!IsThere(own) || own.smallest == 0) continue;
-        ++steps;
-        const bool no_update = update != nullptr && IsThere((*update)[i])
-                                   ? (*update)[i].largest == 0
-                                   : grad == nullptr || (*grad)[i].count == 0;
-        if (no_update) {
-          ++zero;
-          first = std::min(first, i);
-        }
-      }
+      const Updates updates = UpdatesOf(norms, index, parameter, *gradient);
       // A warm-up begins with nothing, and a scaler leaves steps out.
-      if (steps < kLeast || zero < steps) {
-        if (steps > 0) ++moved;
+      if (updates.steps < kLeast || updates.zero < updates.steps) {
+        if (updates.steps > 0) ++moved;
         continue;
       }
+      std::optional<RuleFinding>& found = updates.is_held ? held : foreign;
       if (found.has_value()) {
         ++found->others;
         continue;
       }
-      found = RuleFinding{
-          norms.steps[first], Value("Parameter", parameter, "param"), -1,
-          absl::StrCat(parameter, " has a gradient in each of ", steps,
-                       " steps and is never updated: the optimizer holds "
-                       "another tensor, or none of it"),
-          0};
+      found = RuleFinding{norms.steps[updates.first],
+                          Value("Parameter", parameter, "param"),
+                          -1,
+                          absl::StrCat(parameter, " has a gradient in each of ",
+                                       updates.steps, " steps and "),
+                          !updates.is_held,
+                          0};
+      found->what += updates.is_held
+                         ? absl::StrCat("the optimizer updates it by 0",
+                                        ZeroRateText(norms))
+                         : "is never updated: the optimizer holds another "
+                           "tensor, or none of it";
     }
+    std::vector<RuleFinding> findings;
+    if (held.has_value()) findings.push_back(*std::move(held));
     // A run whose optimizer cannot be seen updates nothing that is known.
-    if (!found.has_value() || (moved == 0 && !HasOptimizer(norms))) return {};
-    return {*found};
+    if (foreign.has_value() && (moved > 0 || HasOptimizer(norms)))
+      findings.push_back(*std::move(foreign));
+    return findings;
   }
 
  private:
   static constexpr size_t kLeast = 3;  // steps
 
+  struct Updates {
+    // With a gradient, and of those without an update.
+    size_t steps = 0, zero = 0;
+    // The first one without.
+    size_t first = 0;
+    // The optimizer holds the parameter.
+    bool is_held = false;
+  };
+
+  static Updates UpdatesOf(const ScanInput& norms, const ValueIndex& index,
+                           const std::string& parameter,
+                           const ScanSeries& gradient) {
+    const auto* const update = index.Find(Value("Update", parameter, "update"));
+    const auto* const grad = index.Find(Value("Parameter", parameter, "grad"));
+    Updates updates;
+    for (size_t i = 0; i < norms.steps.size(); ++i) {
+      const ScanCell& own = gradient.cells[i];
+      if (!IsThere(own) || own.smallest == 0) continue;
+      const bool is_held = grad != nullptr && (*grad)[i].count > 0;
+      const bool is_known = update != nullptr && IsThere((*update)[i]);
+      // The optimizer has the gradient, and what it made of it is not recorded.
+      if (is_held && !is_known && update != nullptr) continue;
+      ++updates.steps;
+      const bool is_zero = is_known ? (*update)[i].largest == 0 : !is_held;
+      if (is_zero && updates.zero++ == 0) updates.first = i;
+      updates.is_held |= is_held;
+    }
+    return updates;
+  }
+
+  // Names a parameter group whose learning rate was 0 in each step.
+  static std::string ZeroRateText(const ScanInput& norms) {
+    constexpr absl::string_view kRate = "Training.0.debug.lr.";
+    for (const ScanSeries& series : norms.values) {
+      absl::string_view group = series.name;
+      if (!absl::ConsumePrefix(&group, kRate)) continue;
+      size_t seen = 0, zero = 0;
+      for (const ScanCell& cell : series.cells) {
+        if (!IsThere(cell)) continue;
+        ++seen;
+        if (cell.largest == 0) ++zero;
+      }
+      if (seen > 0 && zero == seen) {
+        return absl::StrCat(": the learning rate of parameter group ", group,
+                            " is 0");
+      }
+    }
+    return "";
+  }
+
   // Whether the weight of this gradient is what the optimizer holds by another
-  // name, in each step.
-  static bool IsTied(const ScanInput& norms, const ScanSeries& gradient) {
+  // name, in each step that has both: an evaluation behind the last step of the
+  // optimizer uses the weight alone.
+  static bool IsTied(const ScanInput& norms, const std::string& parameter,
+                     const ScanSeries& gradient) {
     // "Module.head.Linear.parameters_grad.0.weight"
     const size_t at = gradient.name.find(".parameters_grad.");
     const size_t end = gradient.name.find('.', at + 17);
@@ -134,18 +181,29 @@ class UpdateZero : public Rule {
     const auto* const used = index.Find(
         absl::StrCat(gradient.name.substr(0, at), ".forward.0.parameters",
                      gradient.name.substr(end)));
-    if (used == nullptr) return false;
+    // What the optimizer holds by its own name has no other one to look for.
+    if (used == nullptr ||
+        index.Find(Value("Parameter", parameter, "param")) != nullptr)
+      return false;
     return std::any_of(
         norms.values.begin(), norms.values.end(), [&](const ScanSeries& held) {
-          return !ParameterOf(held.name, "Parameter", "param").empty() &&
+          const std::string name = ParameterOf(held.name, "Parameter", "param");
+          return !name.empty() && name != parameter &&
                  held.cells.size() == used->size() &&
-                 std::equal(held.cells.begin(), held.cells.end(), used->begin(),
-                            [](const ScanCell& a, const ScanCell& b) {
-                              return a.count == b.count &&
-                                     a.largest == b.largest &&
-                                     a.smallest == b.smallest;
-                            });
+                 AreOneTensor(held.cells, *used);
         });
+  }
+  static bool AreOneTensor(const std::vector<ScanCell>& held,
+                           const std::vector<ScanCell>& used) {
+    size_t both = 0;
+    for (size_t i = 0; i < held.size(); ++i) {
+      if (held[i].count == 0 || used[i].count == 0) continue;
+      ++both;
+      if (held[i].largest != used[i].largest ||
+          held[i].smallest != used[i].smallest)
+        return false;
+    }
+    return both > 0;
   }
   static bool HasOptimizer(const ScanInput& norms) {
     return std::any_of(norms.values.begin(), norms.values.end(),

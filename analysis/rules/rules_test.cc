@@ -10,6 +10,7 @@
 namespace rankprobe::analysis {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -78,6 +79,21 @@ TEST_F(RulesTest, AParameterThatTheOptimizerDoesNotOwn) {
   EXPECT_EQ(found[0].step, 0);
 }
 
+TEST_F(RulesTest, AGroupWithoutALearningRateIsNotSaidToBeForeign) {
+  Add(&norms_, "Training.0.debug.lr.0", 0.1, 0.1);
+  Add(&norms_, "Training.0.debug.lr.1", 0, 0);
+  Add(&norms_, "Module.l2.Linear.forward.0.parameters.weight", 3, 3);
+  for (size_t i = 0; i < kSteps; ++i)
+    At(&norms_, "Update.l2.weight.0.debug.update", i) = {0, 0, 2, 0, 0, 1};
+  // The update of the last step is not known yet.
+  At(&norms_, "Update.l2.weight.0.debug.update", kSteps - 1).count = 0;
+  const auto found = Find("update-zero");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what,
+              HasSubstr("the learning rate of parameter group 1 is 0"));
+}
+
 TEST_F(RulesTest, FrozenLayersAndWarmUpsAreSound) {
   for (size_t i = 0; i < kSteps; ++i) {
     At(&norms_, "Module.l2.Linear.parameters_grad.0.weight", i) = {0, 0, 2,
@@ -94,6 +110,11 @@ TEST_F(RulesTest, ATiedWeightIsUpdatedByItsOtherName) {
   EXPECT_THAT(Find("update-zero"), SizeIs(1));
   Add(&norms_, "Parameter.embed.weight.0.debug.param", 4, 4);
   EXPECT_THAT(Find("update-zero"), IsEmpty());
+  // An evaluation behind the last step of the optimizer.
+  At(&norms_, "Parameter.embed.weight.0.debug.param", kSteps - 1).count = 0;
+  EXPECT_THAT(Find("update-zero"), IsEmpty());
+  At(&norms_, "Parameter.embed.weight.0.debug.param", 3).largest = 5;
+  EXPECT_THAT(Find("update-zero"), SizeIs(1));
 }
 
 }  // namespace

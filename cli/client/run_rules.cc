@@ -142,8 +142,8 @@ absl::Status AskGroups(const Globals& globals, const RunScanRequest& request,
       if (found.empty()) asked->Kept(rule->name(), ranks);
       for (const analysis::RuleFinding& f : found) {
         asked->Found(rule->name(),
-                     {f.step, f.rank, f.name, absl::StrCat(f.what, ranks), true,
-                      f.others});
+                     {f.step, f.rank, f.name, absl::StrCat(f.what, ranks),
+                      f.exact, f.others});
       }
     }
   }
