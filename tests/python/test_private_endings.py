@@ -517,3 +517,27 @@ def test_a_step_whose_records_are_kept_asks_no_disk_for_room(dump, monkeypatch) 
         debugger.step()
     debugger.close()
     assert asked == [] and len(list(dump.path.glob("step*"))) == 5
+
+
+def test_ranks_of_two_jobs_do_not_share_an_archive(tmp_path, environment) -> None:
+    """They have the same ranks and steps. The second one is not recorded, and says so; what the first one recorded stays whole."""
+    dump = tmp_path / "dump"
+    rank = {**environment, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    first = subprocess.Popen([sys.executable, "-c", RECORDS + "for _ in steps(3): pass\nprint('recorded', flush=True)\nsys.stdin.readline()", str(dump)],
+                             env={**rank, "MASTER_PORT": "29501"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert first.stdout.readline() == "recorded\n"
+    # Another rank of the same job is one of its users; of another job none is.
+    same = _run("for _ in steps(3): pass", dump, {**rank, "RANK": "1", "MASTER_PORT": "29501"})
+    assert same.returncode == 0 and "another job" not in same.stderr, same.stderr
+    other = _run("for _ in steps(5): pass\nprint('trained')", dump, {**rank, "RANK": "1", "MASTER_PORT": "29502"})
+    assert (other.returncode, other.stdout) == (0, "trained\n"), other.stderr
+    assert other.stderr.count("the ranks of another job, which meet at 127.0.0.1:29501, record into it at present") == 1, other.stderr
+    assert "nothing is recorded, and the training continues" in other.stderr
+    # A start of the same job at another port, as torchrun does it after a rank has failed.
+    first.kill()
+    first.wait()
+    again = _run("for _ in steps(2): pass", dump, {**rank, "MASTER_PORT": "29503"})
+    assert again.returncode == 0 and "another job" not in again.stderr, again.stderr
+    _ended(dump)
+    assert sorted(path.name for path in dump.glob("step*/rank1")) == ["rank1"] * 3
+    assert {path.name for path in dump.glob("step*")} == {"step0", "step1", "step2"}

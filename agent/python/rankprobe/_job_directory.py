@@ -3,6 +3,7 @@
 
     job.json         run, root (dump_path), the programs, the lock file of root,
                      whether the job made root
+    launch           where the ranks of the job meet; empty: not known
     data/            the archive
     users.lock       every user holds it shared; the kernel lets it go whatever
                      way the user ends

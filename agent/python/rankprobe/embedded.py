@@ -35,7 +35,7 @@ import zlib
 from typing import Any, Iterator, Optional
 
 from ._inputs import show
-from ._job_directory import KILLED, MIN_FREE_BYTES, Failed, lost_name, note_of, open_own
+from ._job_directory import KILLED, MIN_FREE_BYTES, Failed, lost_name, note_of, open_own, read
 from ._manifests import read_runs
 from ._say import say
 
@@ -113,6 +113,16 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         os.close(fd)
 
 
+class OtherJobError(RuntimeError):
+    """Another job records into this dump_path at present."""
+
+
+def _launch() -> str:
+    """What tells the ranks of one job from those of another: where they meet. "": this process is no rank, or it is not known."""
+    place = [os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
+    return ":".join(place) if os.environ.get("RANK") and all(place) else ""
+
+
 def _root_lock_path(root: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(tempfile.gettempdir()) / f"rankprobe-{os.getuid()}-{zlib.crc32(os.fsencode(root)):08x}.lock"
 
@@ -138,8 +148,8 @@ class EmbeddedCollector:
     this process' exports. `unfinished`: something is not in dump_path, and is
     to be brought there when the last user has ended; unless it is set, leave()
     says that all is there. A forked child has no use of it. FileNotFoundError
-    where a program of ours is missing, RuntimeError where a collector neither
-    ends nor answers.
+    where a program of ours is missing, OtherJobError, and RuntimeError where a
+    collector neither ends nor answers.
     """
 
     def __init__(self, dump_path: str, run: str) -> None:
@@ -191,6 +201,8 @@ class EmbeddedCollector:
                 except FileNotFoundError:  # the base was just being removed
                     return False
             try:
+                if not first:
+                    self._refuse_other_job(users)
                 joined = self._enter(users, first)
             except FileNotFoundError:
                 os.close(users)
@@ -203,6 +215,21 @@ class EmbeddedCollector:
             if not joined:
                 os.close(users)
             return joined
+
+    def _refuse_other_job(self, users: int) -> None:
+        """Two jobs have the same ranks and steps: in one archive nobody could tell theirs apart.
+
+        A job whose processes have all ended is none: torchrun starts the ranks of one job again at another port.
+        """
+        launch = _launch()
+        path = self.directory / "launch"
+        other = read(str(path))
+        if not launch or other in ("", launch):
+            return
+        if not _is_unused(users):
+            raise OtherJobError(f"the ranks of another job, which meet at {other}, record into it at present; give this job a "
+                                "dump_path of its own, or start it after the other has ended")
+        path.write_text(launch, encoding="utf-8")
 
     def _sweep(self) -> None:
         """What processes that were killed left half made or half removed."""
@@ -221,6 +248,7 @@ class EmbeddedCollector:
         try:
             for name in ("unfinished", "manifests", "kept"):
                 (fresh / name).mkdir(mode=0o700)
+            (fresh / "launch").write_text(_launch(), encoding="utf-8")
             (fresh / "job.json").write_text(json.dumps(job), encoding="utf-8")
             users = _open(fresh / "users.lock", os.O_RDWR | os.O_CREAT)
             fcntl.flock(users, fcntl.LOCK_SH)

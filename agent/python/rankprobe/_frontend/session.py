@@ -15,7 +15,7 @@ from rankprobe._frontend.process import environment_rank, run_name, warn
 from rankprobe._frontend.requests import Requests
 from rankprobe._inputs import shell_word, show
 from rankprobe._say import say
-from rankprobe.embedded import EmbeddedCollector
+from rankprobe.embedded import EmbeddedCollector, OtherJobError
 
 
 # As long as stop() waits for a collector that has no room to write: it may have been given some just now.
@@ -49,6 +49,8 @@ def _why_no_collector(dump_path: str, error: Exception) -> str:
     if place and os.path.commonpath((place, ours)) in (place, ours):
         assert isinstance(error, OSError)
         return show(f"dump_path {dump_path} cannot be written: {error.strerror} ({place}); {command}")
+    if isinstance(error, OtherJobError):
+        return show(f"dump_path {dump_path}: {error}")
     return show(f"no private collector for {dump_path}: {_line(error)}; {command}")
 
 
