@@ -50,8 +50,8 @@ class DumpDiagnosisTest : public ::testing::Test {
   v1::DiagnoseReport Diagnose(const std::string& name) const {
     DiagnosisReport report;
     const std::string path = absl::StrCat(dir_.path(), "/", name);
-    const absl::Status status = DiagnoseDump(files_.get(), path, path, &report);
-    EXPECT_TRUE(status.ok()) << status;
+    const auto ended = DiagnoseDump(files_.get(), path, path, &report);
+    EXPECT_TRUE(ended.ok()) << ended.status();
     return report.Take();
   }
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
@@ -113,9 +113,26 @@ TEST_F(DumpDiagnosisTest, AManifestThatCannotBeReadIsSaid) {
   dir_.WriteFile("d/manifest.json", "{");
   DiagnosisReport report;
   const absl::Status status =
-      DiagnoseDump(files_.get(), dir_.path() + "/d", "d", &report);
+      DiagnoseDump(files_.get(), dir_.path() + "/d", "d", &report).status();
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("/d/manifest.json: is no JSON"));
+}
+
+TEST_F(DumpDiagnosisTest, RanksThatWereKilledAreNamed) {
+  Sound(0, 0);
+  Sound(1, 0);
+  Sound(0, 1);
+  dir_.WriteFile(
+      "d/manifest.json",
+      R"({"run":"a","files":[],"gaps":[)"
+      R"({"step":1,"rank":"rank0","entry":"x","reason":"AGENT_BUDGET"},)"
+      R"({"step":1,"rank":"rank1","entry":"","reason":"NOT_HEARD_OF"},)"
+      R"({"step":-1,"rank":"rank7","entry":"","reason":"NOT_HEARD_OF"}]})");
+  DiagnosisReport report;
+  const auto ended =
+      DiagnoseDump(files_.get(), dir_.path() + "/d", "d", &report);
+  ASSERT_TRUE(ended.ok()) << ended.status();
+  EXPECT_EQ(*ended, "rank1 (newest step here: 0), rank7 (no step here)");
 }
 
 TEST_F(DumpDiagnosisTest, ANamedStepHasItsNumber) {

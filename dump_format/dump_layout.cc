@@ -185,13 +185,29 @@ absl::StatusOr<DumpLayout> FindDumps(FileSystem* file_system,
   return out;
 }
 
+namespace {
+
+const char* KindText(DumpLayout::Kind kind) {
+  switch (kind) {
+    case DumpLayout::Kind::kSingle:
+      return "one rank of a step";
+    case DumpLayout::Kind::kRanks:
+      return "one step";
+    case DumpLayout::Kind::kSteps:
+      return "a dump of several steps";
+  }
+  return "";
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<std::pair<DumpPlace, DumpPlace>>> PairDumps(
     const DumpLayout& target, const DumpLayout& reference,
     std::vector<std::string>* unpaired) {
   if (target.kind != reference.kind) {
     return absl::InvalidArgumentError(absl::StrCat(
-        target.path, " and ", reference.path,
-        ": are not of one kind (a rank, a step of ranks, a dump of steps)"));
+        target.path, " is ", KindText(target.kind), " and ", reference.path,
+        " is ", KindText(reference.kind), ": name two of one kind"));
   }
   if (target.debug != reference.debug) {
     return absl::InvalidArgumentError(

@@ -296,7 +296,7 @@ TEST_F(DumpLayoutTest, Pairing) {
   EXPECT_THAT(
       std::string(
           PairDumps(find("a"), find("a/rank0"), &unpaired).status().message()),
-      HasSubstr("not of one kind"));
+      HasSubstr("name two of one kind"));
 }
 
 }  // namespace

@@ -60,9 +60,10 @@ absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
                                                const DumpLayout& layout,
                                                const OverflowKinds& kinds) {
   if (layout.kind == DumpLayout::Kind::kSteps && layout.Steps().size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(layout.path, ": has several steps; name one, such as ",
-                     layout.path, "/step", layout.Steps()[0]));
+    return absl::InvalidArgumentError(absl::StrCat(
+        layout.path, ": has several steps; name one, such as ", layout.path,
+        "/step", layout.Steps()[0], "; `rankprobe diagnose ", layout.path,
+        "` finds the first bad one"));
   }
   absl::flat_hash_map<int64_t, std::unique_ptr<DumpReader>> dumps;
   std::vector<RankStates> states;

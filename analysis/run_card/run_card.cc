@@ -90,6 +90,11 @@ Cards ReadCards(FileSystem* file_system, const DumpLayout& layout) {
   return cards;
 }
 
+// The agent says so behind the state.
+bool WasDrawnFrom(absl::string_view state) {
+  return !absl::EndsWith(state, kNeverDrawn);
+}
+
 // Differences with the same values on several ranks become one.
 class Collector {
  public:
@@ -107,7 +112,10 @@ class Collector {
         Add(t->first, t->second, "", rank, step);
       } else if (only_reference) {
         Add(r->first, "", r->second, rank, step);
-      } else if (t->second != r->second) {
+      } else if (t->second != r->second &&
+                 // Two states of a generator that no number came from are as
+                 // good as one.
+                 (WasDrawnFrom(t->second) || WasDrawnFrom(r->second))) {
         Add(t->first, t->second, r->second, rank, step);
       }
       if (!only_reference) ++t;
@@ -172,11 +180,6 @@ bool IsUnused(const Cards& cards, const FactName& generator) {
   return several;
 }
 
-// The agent says so behind the state.
-bool WasDrawnFrom(absl::string_view state) {
-  return !absl::EndsWith(state, kNeverDrawn);
-}
-
 bool Explains(const Difference& difference, Unlike what, bool data_differ,
               const std::vector<Cards>& cards) {
   const std::string& section = difference.section();
@@ -187,9 +190,6 @@ bool Explains(const Difference& difference, Unlike what, bool data_differ,
     const bool torch = absl::StrContains(difference.name(), "torch") ||
                        absl::StrContains(difference.name(), "cuda");
     if (!torch && !data_differ) return false;
-    if (!WasDrawnFrom(difference.target()) &&
-        !WasDrawnFrom(difference.reference()))
-      return false;
     for (const Cards& side : cards) {
       if (IsUnused(side, {section, difference.name()})) return false;
     }

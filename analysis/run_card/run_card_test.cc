@@ -13,9 +13,11 @@
 namespace rankprobe::analysis {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class RunCardTest : public ::testing::Test {
  protected:
@@ -122,6 +124,7 @@ TEST_F(RunCardTest, AGeneratorThatNobodyHasDrawnFromExplainsNothing) {
   EXPECT_THAT(Explanations(Unlike::kInput),
               ElementsAre("batch forward, step 0, rank 0: aa | bb",
                           "random state python, step 0, rank 0: 3 | 4"));
+  EXPECT_THAT(Texts(*Compare()), Not(Contains(HasSubstr("numpy"))));
   // Of a call whose inputs could not be compared a mask in the batch may be it.
   EXPECT_THAT(Explanations(Unlike::kUnclear),
               ElementsAre("batch forward, step 0, rank 0: aa | bb",

@@ -13,16 +13,39 @@
 #include "common/rpc/channel_security.h"
 
 namespace rankprobe {
+namespace {
+
+constexpr absl::string_view kAnyPath = "./dump";
+
+}  // namespace
 
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
-  RP_ASSIGN_OR_RETURN(std::string text, ReadSmallFile(path));
-  text = ConfigForRunningJob(text);
+  RP_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path));
   // Bad configs are told at once, with every fault; the collector checks again.
-  const auto parsed = ParseConfigFile(path, text, UnknownKeys::kWarn);
+  const auto parsed =
+      ParseConfigFile(path, WithDumpPath(text, kAnyPath), UnknownKeys::kRefuse);
   RP_RETURN_IF_ERROR(parsed.status());
   for (const std::string& warning : parsed->warnings)
     Print(stderr, "rankprobe: warning: %s\n", warning);
   return text;
+}
+
+std::string ConfigForRun(const Client& client, const std::string& run,
+                         const std::string& config) {
+  v1::GetConfigRequest request;
+  request.set_run(run);
+  v1::GetConfigResponse response;
+  std::string path(kAnyPath);
+  // Of a run that is still to come nobody knows the path.
+  if (client
+          .Ask([&](grpc::ClientContext* context) {
+            return client.control->GetConfig(context, request, &response);
+          })
+          .ok()) {
+    const auto parsed = ParseConfig(response.config_json(), {});
+    if (parsed.ok()) path = parsed->plan.dump_path;
+  }
+  return WithDumpPath(config, path);
 }
 
 absl::StatusOr<std::string> ChooseRun(const Client& client,

@@ -21,9 +21,14 @@ absl::StatusOr<std::string> ChooseRun(const Client& client,
                                       const std::string& named,
                                       NewRun unknown = NewRun::kRefuse);
 
-// Text of a config.json. INVALID_ARGUMENT with every fault; warnings go to
-// standard error.
+// Text of a config.json, which needs no dump_path. INVALID_ARGUMENT with every
+// fault and unknown key; warnings go to standard error.
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path);
+
+// `config` with the dump_path of the run where it names none: that of a job in
+// progress stays in force.
+std::string ConfigForRun(const Client& client, const std::string& run,
+                         const std::string& config);
 
 }  // namespace rankprobe
 

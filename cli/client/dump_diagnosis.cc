@@ -15,6 +15,7 @@
 #include "analysis/root_cause/replicas.h"
 #include "cli/flags/ranges.h"
 #include "common/base/status_macros.h"
+#include "common/text/visible_text.h"
 #include "dump_format/read_manifest.h"
 
 namespace rankprobe {
@@ -41,18 +42,12 @@ std::string RunOf(const JsonValue& manifest) {
   return run != nullptr && run->is_string() ? std::string(run->text) : "";
 }
 
-// The run that wrote each place which only an earlier run wrote. Empty without a
-// manifest.
-absl::StatusOr<std::map<std::string, std::string>> ReadEarlierPlaces(
-    FileSystem* file_system, const std::string& directory) {
+// The run that wrote each place which only an earlier run wrote.
+std::map<std::string, std::string> EarlierPlaces(const JsonValue& manifest) {
   std::map<std::string, std::string> earlier;
-  JsonDocument document;
-  RP_ASSIGN_OR_RETURN(const bool is_there,
-                      ReadManifest(file_system, directory, &document));
-  if (!is_there) return earlier;
-  const JsonValue* const runs = document.root().Find("earlier_runs");
+  const JsonValue* const runs = manifest.Find("earlier_runs");
   if (runs == nullptr) return earlier;
-  const std::set<std::string> newest = PlacesOf(document.root());
+  const std::set<std::string> newest = PlacesOf(manifest);
   for (const JsonValue& run : runs->items()) {
     // The files of such a run were moved to a directory of their own.
     if (run.Find("directory") != nullptr) continue;
@@ -61,6 +56,21 @@ absl::StatusOr<std::map<std::string, std::string>> ReadEarlierPlaces(
     }
   }
   return earlier;
+}
+
+// Directories of the ranks whose process ended without a close().
+std::set<std::string> EndedRanksOf(const JsonValue& manifest) {
+  std::set<std::string> ranks;
+  const JsonValue* const gaps = manifest.Find("gaps");
+  if (gaps == nullptr) return ranks;
+  for (const JsonValue& gap : gaps->items()) {
+    const JsonValue* const reason = gap.Find("reason");
+    const JsonValue* const rank = gap.Find("rank");
+    if (reason != nullptr && reason->is_string() &&
+        reason->text == "NOT_HEARD_OF" && rank != nullptr && rank->is_string())
+      ranks.emplace(rank->text);
+  }
+  return ranks;
 }
 
 class DumpDiagnosis {
@@ -72,7 +82,7 @@ class DumpDiagnosis {
   absl::Status Run(const std::string& path) {
     RP_ASSIGN_OR_RETURN(DumpLayout layout, FindDumps(file_system_, path));
     if (layout.kind == DumpLayout::Kind::kSteps)
-      RP_RETURN_IF_ERROR(LeaveOutEarlierRuns(&layout));
+      RP_RETURN_IF_ERROR(ReadManifestOf(&layout));
     if (layout.places.empty()) return absl::OkStatus();
     std::map<int64_t, DumpLayout> steps;
     for (const DumpPlace& place : layout.places) {
@@ -89,11 +99,30 @@ class DumpDiagnosis {
     RP_RETURN_IF_ERROR(LookAtOverflows(steps));
     return LookAtReplicas(steps);
   }
+  const std::string& ended() const { return ended_; }
 
  private:
-  absl::Status LeaveOutEarlierRuns(DumpLayout* layout) {
-    RP_ASSIGN_OR_RETURN(const auto earlier,
-                        ReadEarlierPlaces(file_system_, layout->path));
+  absl::Status ReadManifestOf(DumpLayout* layout) {
+    JsonDocument document;
+    RP_ASSIGN_OR_RETURN(const bool is_there,
+                        ReadManifest(file_system_, layout->path, &document));
+    if (!is_there) return absl::OkStatus();
+    LeaveOutEarlierRuns(EarlierPlaces(document.root()), layout);
+    for (const std::string& rank : EndedRanksOf(document.root())) {
+      int64_t newest = -1;
+      for (const DumpPlace& place : layout->places) {
+        if (place.Name() == rank) newest = std::max(newest, place.step);
+      }
+      absl::StrAppend(&ended_, ended_.empty() ? "" : ", ", VisibleText(rank),
+                      newest < 0
+                          ? " (no step here)"
+                          : absl::StrCat(" (newest step here: ", newest, ")"));
+    }
+    return absl::OkStatus();
+  }
+
+  void LeaveOutEarlierRuns(const std::map<std::string, std::string>& earlier,
+                           DumpLayout* layout) {
     std::map<std::string, std::vector<int64_t>> steps_of_run;
     std::erase_if(layout->places, [&](const DumpPlace& place) {
       const auto it =
@@ -112,13 +141,13 @@ class DumpDiagnosis {
                        steps.front(),
                        steps.size() > 1 ? " (each step by itself)" : ""));
     }
-    return absl::OkStatus();
   }
 
   absl::Status LookAtOverflows(const std::map<int64_t, DumpLayout>& steps) {
     const int before = report_->findings();
     for (const auto& [step, ranks] : steps) {
-      RP_RETURN_IF_ERROR(DiagnoseOverflow(file_system_, ranks, step, report_));
+      RP_RETURN_IF_ERROR(
+          DiagnoseOverflow(file_system_, ranks, step, report_).status());
       if (report_->findings() > before) return absl::OkStatus();
     }
     report_->Healthy(absl::StrCat(
@@ -183,17 +212,25 @@ class DumpDiagnosis {
   FileSystem* const file_system_;
   const std::string& given_;
   DiagnosisReport* const report_;
+  // Ranks whose process ended early.
+  std::string ended_;
 };
 
 }  // namespace
 
-absl::Status DiagnoseDump(FileSystem* file_system, const std::string& path,
-                          const std::string& given, DiagnosisReport* report) {
-  return DumpDiagnosis(file_system, given, report).Run(path);
+absl::StatusOr<std::string> DiagnoseDump(FileSystem* file_system,
+                                         const std::string& path,
+                                         const std::string& given,
+                                         DiagnosisReport* report) {
+  DumpDiagnosis diagnosis(file_system, given, report);
+  RP_RETURN_IF_ERROR(diagnosis.Run(path));
+  return diagnosis.ended();
 }
 
-absl::Status DiagnoseOverflow(FileSystem* file_system, const DumpLayout& ranks,
-                              int64_t step, DiagnosisReport* report) {
+absl::StatusOr<bool> DiagnoseOverflow(FileSystem* file_system,
+                                      const DumpLayout& ranks, int64_t step,
+                                      DiagnosisReport* report) {
+  bool is_made = false;
   RP_ASSIGN_OR_RETURN(const analysis::OverflowFindings findings,
                       analysis::CheckOverflow(file_system, ranks, {}));
   for (const analysis::OverflowOrigin& origin : findings.found) {
@@ -203,6 +240,7 @@ absl::Status DiagnoseOverflow(FileSystem* file_system, const DumpLayout& ranks,
             ? "was given a NaN or an infinity that no recorded call made"
             : absl::StrCat("makes ", origin.made),
         true);
+    is_made |= !origin.made.empty();
     finding->set_module(origin.module);
     finding->set_code_line(origin.code_line);
     for (const std::string& text : origin.inputs)
@@ -210,7 +248,7 @@ absl::Status DiagnoseOverflow(FileSystem* file_system, const DumpLayout& ranks,
     for (const std::string& text : origin.outputs)
       finding->add_numbers(absl::StrCat("out ", text));
   }
-  return absl::OkStatus();
+  return is_made;
 }
 
 }  // namespace rankprobe

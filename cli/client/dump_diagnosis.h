@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "cli/output/diagnosis_report.h"
 #include "common/io/file_system.h"
 #include "dump_format/dump_layout.h"
@@ -16,13 +17,19 @@ namespace rankprobe {
 
 // Looks at the steps of `path` in their order until the first finding of each
 // kind. Of a dump_path with several runs only at those that its newest run wrote,
-// by manifest.json. given: how the user named the dump.
-absl::Status DiagnoseDump(FileSystem* file_system, const std::string& path,
-                          const std::string& given, DiagnosisReport* report);
+// by manifest.json. given: how the user named the dump. Returns the ranks whose
+// process ended early, by the gaps of manifest.json: "rank1 (newest step here:
+// 17)"; empty: none.
+absl::StatusOr<std::string> DiagnoseDump(FileSystem* file_system,
+                                         const std::string& path,
+                                         const std::string& given,
+                                         DiagnosisReport* report);
 
-// Of ranks of one step.
-absl::Status DiagnoseOverflow(FileSystem* file_system, const DumpLayout& ranks,
-                              int64_t step, DiagnosisReport* report);
+// Of ranks of one step. Returns whether an operator is known that made the NaN or
+// the infinity.
+absl::StatusOr<bool> DiagnoseOverflow(FileSystem* file_system,
+                                      const DumpLayout& ranks, int64_t step,
+                                      DiagnosisReport* report);
 
 }  // namespace rankprobe
 

@@ -61,12 +61,14 @@ class Diagnosis {
           const DumpInput input,
           DumpInput::Open(file_system_, globals_, flags_.input,
                           {.payloads = false, .rank_directory = false}));
-      RP_RETURN_IF_ERROR(
-          DiagnoseDump(file_system_, input.path(), flags_.input, &report_));
+      RP_ASSIGN_OR_RETURN(ended_, DiagnoseDump(file_system_, input.path(),
+                                               flags_.input, &report_));
       report_.Unjudged(
           "values over steps (what moved, vanished, parted or changed "
           "between steps), and the rules on gradients and updates",
-          kMonitor);
+          absl::StrCat(kMonitor,
+                       ", with RANKPROBE_COLLECTOR, then rankprobe diagnose "
+                       "run:NAME"));
     }
     if (!flags_.reference.empty()) RP_RETURN_IF_ERROR(LookAtReference());
     return report_.Take();
@@ -214,13 +216,13 @@ class Diagnosis {
                        record);
       return absl::OkStatus();
     }
-    const int before = report_.findings();
     const auto ranks = FindDumps(file_system_, input->path());
-    if (!ranks.ok() ||
-        !DiagnoseOverflow(file_system_, *ranks, step, &report_).ok() ||
-        report_.findings() == before) {
-      report_.Unjudged(absl::StrCat("which call made it in step ", step,
-                                    ": no recorded call of it does"),
+    absl::StatusOr<bool> is_made = false;
+    if (ranks.ok())
+      is_made = DiagnoseOverflow(file_system_, *ranks, step, &report_);
+    if (!is_made.ok() || !*is_made) {
+      report_.Unjudged(absl::StrCat("which operator made it in step ", step,
+                                    ": no recorded call does"),
                        record);
     }
     return absl::OkStatus();

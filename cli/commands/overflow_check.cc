@@ -72,7 +72,8 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
   if (absl::StartsWith(flags.input, "run:") && layout.Steps().size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         flags.input, ": has several steps; name one, such as ",
-        flags.input.substr(0, flags.input.rfind('@')), "@", layout.Steps()[0]));
+        flags.input.substr(0, flags.input.rfind('@')), "@", layout.Steps()[0],
+        "; `rankprobe diagnose ", flags.input, "` finds the first bad one"));
   }
   RP_ASSIGN_OR_RETURN(
       const analysis::OverflowFindings findings,

@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "cli/app.h"
 #include "cli/client/choose_run.h"
@@ -59,8 +60,19 @@ const char* StateText(v1::RankSwitch::State state) {
   }
 }
 
-void Report(const Globals& globals, bool no_wait,
-            const v1::SwitchResult& result, int* exit_code) {
+// Ranks that were named and are not connected: "5, 7".
+std::string AbsentRanks(const v1::SwitchOptions& options,
+                        const v1::SwitchResult& result) {
+  std::set<int64_t> absent(options.ranks().begin(), options.ranks().end());
+  for (const v1::RankSwitch& rank : result.ranks()) absent.erase(rank.rank());
+  return RangesText({absent.begin(), absent.end()});
+}
+
+// said: what the ranks follow, for a person.
+void Report(const Globals& globals, const v1::SwitchOptions& options,
+            const std::string& said, const v1::SwitchResult& result,
+            int* exit_code) {
+  const bool no_wait = options.no_wait();
   // One that switched at another step has not: all ranks at one step is what a
   // switch is for.
   const auto followed = [&](const v1::RankSwitch& rank) {
@@ -72,11 +84,15 @@ void Report(const Globals& globals, bool no_wait,
   for (const v1::RankSwitch& rank : result.ranks()) {
     if (!followed(rank)) *exit_code = kPartial;
   }
+  const std::string absent =
+      result.ranks().empty() ? "" : AbsentRanks(options, result);
+  if (!absent.empty()) *exit_code = kPartial;
   if (globals.json) {
     PrintJson(ToJson(result));
     return;
   }
-  Print(stdout, "%s\n", result.summary().c_str());
+  Print(stdout, "%s%s\n", result.ranks().empty() ? "" : said, result.summary());
+  if (!absent.empty()) Print(stdout, "  not connected: rank %s\n", absent);
   // Of thousands of ranks those are named that need a look; the summary counts
   // the others.
   for (const v1::RankSwitch& rank : result.ranks()) {
@@ -91,7 +107,8 @@ void Report(const Globals& globals, bool no_wait,
 
 // What `enable` records where it was not told: it may be an older --config of
 // somebody else.
-void SayConfigKept(const Client& client, const std::string& run) {
+void SayConfigKept(const Client& client, const std::string& run,
+                   bool is_for_good) {
   grpc::ClientContext context;
   client.Prepare(&context);
   v1::GetConfigRequest request;
@@ -106,10 +123,13 @@ void SayConfigKept(const Client& client, const std::string& run) {
   };
   Print(stdout,
         "  with the configuration that the run has: task %s, level %s%s%s%s; "
-        "`rankprobe config get` prints it, --config FILE replaces it\n",
+        "`rankprobe config get` prints it, --config FILE replaces it%s\n",
         std::string(TaskName(plan.task)), std::string(LevelName(plan.level)),
         set("ranks", plan.ranks), set("steps", plan.steps),
-        plan.list.empty() && plan.scope.empty() ? "" : ", some calls alone");
+        plan.list.empty() && plan.scope.empty() ? "" : ", some calls alone",
+        is_for_good && plan.steps.all()
+            ? "; this is recorded until `rankprobe disable`"
+            : "");
 }
 
 // Steps count from the start of a job: a list that was written for another start
@@ -136,13 +156,15 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
   RP_RETURN_IF_ERROR(FillOptions(flags, request.mutable_options()));
   if (flags.request.has_value()) request.set_request_id(*flags.request);
   if (flags.all_requests) request.set_request_id("");
+  std::string config;
   if (!flags.config.empty()) {
-    RP_ASSIGN_OR_RETURN(*request.mutable_config_json(),
-                        ReadConfigFile(flags.config));
+    RP_ASSIGN_OR_RETURN(config, ReadConfigFile(flags.config));
   }
   RP_ASSIGN_OR_RETURN(*request.mutable_run(),
                       ChooseRun(client, flags.run,
                                 flags.create ? NewRun::kTake : NewRun::kOffer));
+  if (!config.empty())
+    request.set_config_json(ConfigForRun(client, request.run(), config));
   client.Introduce(request.config_json().size());
   v1::SwitchResult result;
   RP_RETURN_IF_ERROR(client.Act(
@@ -150,7 +172,8 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
         return client.control->SetDumpEnable(context, request, &result);
       },
       flags.wait_seconds));
-  Report(globals, flags.no_wait, result, exit_code);
+  Report(globals, request.options(),
+         enable ? "recording on: " : "recording off: ", result, exit_code);
   // A script that goes on after `enable` takes it that something is recorded.
   if (enable && !flags.create && result.ranks().empty()) {
     *exit_code = kPartial;
@@ -162,7 +185,7 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
   if (!flags.config.empty())
     SayStepsAreOver(flags, request.config_json(), result);
   if (enable && flags.config.empty() && !globals.json)
-    SayConfigKept(client, request.run());
+    SayConfigKept(client, request.run(), flags.for_steps == 0);
   return absl::OkStatus();
 }
 
@@ -172,8 +195,7 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
   v1::SetConfigRequest request;
   request.set_expected_epoch(flags.epoch);
   RP_RETURN_IF_ERROR(FillOptions(flags, request.mutable_options()));
-  RP_ASSIGN_OR_RETURN(*request.mutable_config_json(),
-                      ReadConfigFile(flags.config));
+  RP_ASSIGN_OR_RETURN(const std::string config, ReadConfigFile(flags.config));
   if (!flags.api_list.empty()) {
     RP_ASSIGN_OR_RETURN(*request.mutable_api_list(),
                         ReadSmallFile(flags.api_list));
@@ -188,6 +210,7 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
   RP_ASSIGN_OR_RETURN(*request.mutable_run(),
                       ChooseRun(client, flags.run,
                                 flags.create ? NewRun::kTake : NewRun::kOffer));
+  request.set_config_json(ConfigForRun(client, request.run(), config));
   client.Introduce(request.ByteSizeLong());
   v1::SwitchResult result;
   RP_RETURN_IF_ERROR(client.Act(
@@ -195,7 +218,7 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
         return client.control->SetConfig(context, request, &result);
       },
       flags.wait_seconds));
-  Report(globals, flags.no_wait, result, exit_code);
+  Report(globals, request.options(), "", result, exit_code);
   SayStepsAreOver(flags, request.config_json(), result);
   return absl::OkStatus();
 }

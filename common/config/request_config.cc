@@ -5,6 +5,7 @@
 #include "common/base/status_macros.h"
 #include "common/config/config_reader.h"
 #include "common/config/plan.h"
+#include "common/text/json_text.h"
 #include "rapidjson/stringbuffer.h"
 #include "rapidjson/writer.h"
 
@@ -55,14 +56,15 @@ absl::StatusOr<std::string> ConfigForRequest(absl::string_view json,
   return out;
 }
 
-std::string ConfigForRunningJob(absl::string_view json) {
+std::string WithDumpPath(absl::string_view json, absl::string_view dump_path) {
   rapidjson::Document document;
   if (!ParseConfigDocument(json, &document).ok() || !document.IsObject() ||
       document.HasMember("dump_path"))
     return std::string(json);
   std::string out(json);
-  out.insert(out.rfind('}'), absl::StrCat(document.ObjectEmpty() ? "" : ", ",
-                                          R"("dump_path": "./dump")"));
+  out.insert(out.rfind('}'),
+             absl::StrCat(document.ObjectEmpty() ? "" : ", ",
+                          R"("dump_path": )", JsonString(dump_path)));
   return out;
 }
 

@@ -17,10 +17,9 @@ namespace rankprobe {
 absl::StatusOr<std::string> ConfigForRequest(absl::string_view json,
                                              absl::string_view request_id);
 
-// `json` with a dump_path where it has none, at its end, so that the places of
-// faults stay. A job that runs has its own, which stays in force. What is no
-// JSON object is returned as it is.
-std::string ConfigForRunningJob(absl::string_view json);
+// `json` with this dump_path where it has none, at its end, so that the places
+// of faults stay. What is no JSON object is returned as it is.
+std::string WithDumpPath(absl::string_view json, absl::string_view dump_path);
 
 }  // namespace rankprobe
 

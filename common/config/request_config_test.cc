@@ -63,18 +63,18 @@ TEST(RequestConfigTest, ABadConfigAndALongIdAreRefused) {
               HasSubstr("256 bytes"));
 }
 
-TEST(ConfigForRunningJobTest, ADumpPathIsAddedWhereThereIsNone) {
+TEST(WithDumpPathTest, ADumpPathIsAddedWhereThereIsNone) {
   for (const char* const json :
        {"{}", R"({"task": "statistics", "level": "L0"})",
         "{\n  \"step\": [1, 2],\n  \"statistics\": {\"list\": [\"}\"]}\n}\n"}) {
-    const std::string config = ConfigForRunningJob(json);
+    const std::string config = WithDumpPath(json, "/d \"1\"");
     EXPECT_TRUE(ParseConfig(config, {}).ok()) << config;
     EXPECT_FALSE(ParseConfig(json, {}).ok()) << json;
   }
   for (const char* const json :
        {R"({"dump_path": "/d"})", R"({"dump_path": 3})", "", "[1]", "{",
         R"({"task": "statistics"} and more)"})
-    EXPECT_EQ(ConfigForRunningJob(json), json);
+    EXPECT_EQ(WithDumpPath(json, "/d \"1\""), json);
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path):
     assert "rules.txt: a layer mapping is a .yaml file" in done.stderr
     assert not out.exists() or not list(out.iterdir())
     assert cli("compare", "-tp", PLANTED, code=2).stderr.count("\n") == 1
-    assert "not of one kind" in cli("compare", "-tp", DDP, "-gp", CNN, "-o", out, code=2).stderr
+    assert "name two of one kind" in cli("compare", "-tp", DDP, "-gp", CNN, "-o", out, code=2).stderr
 
 
 def refused(out, *words):

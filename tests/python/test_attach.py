@@ -169,8 +169,8 @@ def test_switched_on_from_outside(tmp_path: pathlib.Path) -> None:
         process = subprocess.Popen([sys.executable, "-m", "rankprobe.run", "--", sys.executable, str(script)],
                                    cwd=tmp_path, env={**os.environ, "PYTHONPATH": package}, stdout=file, stderr=file)
     try:
-        harness.wait_for(lambda: "switch with" in log.read_text(), 60, "the attached process")
-        words = log.read_text().split("switch with: rankprobe enable|disable ")[1].split("\n")[0].split()
+        harness.wait_for(lambda: "switch it on with" in log.read_text(), 60, "the attached process")
+        words = log.read_text().split("switch it on with: rankprobe enable ")[1].split("\n")[0].split()
         time.sleep(0.3)
         assert not list(tmp_path.glob("dump_path/step*"))
         done = subprocess.run([harness.BIN / "rankprobe", "enable", "--for-steps", "2", *words], capture_output=True,
@@ -188,7 +188,7 @@ def test_switched_on_from_outside(tmp_path: pathlib.Path) -> None:
 def test_the_command_that_is_told_can_be_pasted_whatever_the_name(tmp_path: pathlib.Path, collector, name) -> None:
     done = _run(tmp_path, "--collector", collector.address, f"--run={name}", "--on")
     assert done.returncode == 0 and "not attached" not in done.stderr, done.stderr
-    for head, tail in (("switch with: rankprobe enable|disable ", ""), ("; rankprobe export ", " writes dump.json")):
+    for head, tail in (("switch it off with: rankprobe disable ", ""), ("; rankprobe export ", " writes dump.json")):
         (line,) = [line for line in done.stderr.splitlines() if head in line]
         assert line.isprintable(), line
         words = line.split(head)[1][:-len(tail) or None]

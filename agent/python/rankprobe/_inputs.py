@@ -41,6 +41,12 @@ def run_flag(run: str) -> str:
     return f"--run{'=' if run.startswith('-') else ' '}{shell_word(run)}"
 
 
+def switch_hint(enabled: bool, address: str, run: str) -> str:
+    """The command that switches the recording of this run the other way."""
+    way, verb = ("off", "disable") if enabled else ("on", "enable")
+    return f"switch it {way} with: rankprobe {verb} {collector_flag(address)} {run_flag(run)}"
+
+
 def open_regular(path: str | os.PathLike[str]) -> Optional[int]:
     """A descriptor to read from; None: it is no regular file. A FIFO would wait for its other end, a device never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

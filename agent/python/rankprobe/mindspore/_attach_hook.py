@@ -21,7 +21,7 @@ from mindspore import nn
 from rankprobe import _native
 from rankprobe._frontend.attach import config_file, say
 from rankprobe._frontend.errors import CollectorMissingError
-from rankprobe._inputs import collector_flag, run_flag
+from rankprobe._inputs import switch_hint
 from rankprobe.mindspore._optimizers import OPTIMIZERS, calls
 from rankprobe.mindspore.debugger import PrecisionDebugger
 
@@ -80,8 +80,8 @@ class _Attachment:
         if os.environ.get("RANK_ID", os.environ.get("RANK", "0")) != "0" or debugger is None or debugger._inert:
             return
         session, state = debugger._session, "recording" if debugger._switch.enabled else "idle"
-        say(f"attached to {', '.join(type(n).__name__ for n in self._networks[:3])}, {state}; switch with: "
-            f"rankprobe enable|disable {collector_flag(session.address)} {run_flag(session.run)}")
+        say(f"attached to {', '.join(type(n).__name__ for n in self._networks[:3])}, {state}; "
+            f"{switch_hint(debugger._switch.enabled, session.address, session.run)}")
 
     def _say_why_not(self) -> None:
         if (self._optimizer is None and os.getpid() == self._pid and PrecisionDebugger.instance is None

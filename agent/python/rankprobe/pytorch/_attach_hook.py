@@ -27,7 +27,7 @@ import torch
 
 from rankprobe import _native
 from rankprobe._frontend.attach import config_file, say
-from rankprobe._inputs import collector_flag, run_flag
+from rankprobe._inputs import switch_hint
 from rankprobe.pytorch import _hidden_hooks
 from rankprobe.pytorch._errors import CollectorMissingError
 from rankprobe.pytorch._hidden_hooks import marked
@@ -285,8 +285,8 @@ class _Attachment:
             return
         session, switch = debugger._session, debugger._switch
         state = "recording" if switch.enabled else "idle"
-        say(f"attached to {', '.join(type(m).__name__ for m in self._alive()[:3])}, {state}{how}; switch with: "
-             f"rankprobe enable|disable {collector_flag(session.address)} {run_flag(session.run)}")
+        say(f"attached to {', '.join(type(m).__name__ for m in self._alive()[:3])}, {state}{how}; "
+            f"{switch_hint(switch.enabled, session.address, session.run)}")
 
     def _begin(self) -> None:
         models = self._alive()

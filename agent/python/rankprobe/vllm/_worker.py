@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rankprobe import _native, _say
-from rankprobe._inputs import collector_flag, run_flag
+from rankprobe._inputs import switch_hint
 from rankprobe.vllm._settings import GRAPH_MODE, Settings, graph_mode, settings
 
 
@@ -91,5 +91,5 @@ def _attach(worker: Any, vllm_config: Any, wanted: Settings) -> None:
     if worker.rank == 0:
         session, switch = debugger._session, debugger._switch
         state = f"recording into {switch.plan['dump_path']}" if switch.enabled else "idle"
-        say(f"attached to {type(model).__name__}, {state}; a step is one batch; switch with: "
-            f"rankprobe enable|disable {collector_flag(session.address)} {run_flag(session.run)}")
+        say(f"attached to {type(model).__name__}, {state}; a step is one batch; "
+            f"{switch_hint(switch.enabled, session.address, session.run)}")
