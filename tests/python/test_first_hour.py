@@ -146,7 +146,8 @@ def test_a_run_that_nobody_knows_is_an_error_that_lists_those_there_are(collecto
         assert ("--create" in done.stderr) == (verb in offered), done.stderr
     for verb in offered:
         assert collector.cli(*verb, "--run", "to come", "--create").returncode == 0
-    assert collector.cli("enable", "--run", "to come").returncode == 0, "it is known now"
+    done = collector.cli("enable", "--run", "to come", check=False)
+    assert done.returncode == 1 and "no rank of run to come is connected" in done.stderr, "it is known now"
     for verb in ("events", "status"):  # a program may wait for it
         done = collector.cli(verb, "--run", "trainign", "--json")
         assert json.loads(done.stdout) is not None and "there are: training" in done.stderr
