@@ -310,6 +310,26 @@ TEST_F(RankRulesTest, GradientsThatAreNotReduced) {
   EXPECT_TRUE(found);
 }
 
+TEST_F(RankRulesTest, ARankThatClipsByItselfIsNamed) {
+  for (size_t layer = 0; layer < kLayers; ++layer) {
+    for (size_t i = 0; i < kRankSteps; ++i)
+      At(1, OfParameter(Weight(layer), "grad"), i).norm *= 0.25;
+  }
+  bool found = false;
+  for (const auto& rule : AllRankRules()) {
+    if (rule->name() != "gradients-not-reduced") continue;
+    const auto findings = rule->Look(input_);
+    ASSERT_THAT(findings, SizeIs(1));
+    EXPECT_EQ(findings[0].step, 0);
+    EXPECT_THAT(
+        findings[0].what,
+        HasSubstr("those of rank 1 are 0.25 times those of rank 0: they "
+                  "are reduced, and a rank clips or scales its own"));
+    found = true;
+  }
+  EXPECT_TRUE(found);
+}
+
 TEST_F(RankRulesTest, ReplicasThatWereNeverAlike) {
   for (size_t layer = 0; layer < kLayers; ++layer) {
     for (size_t i = 0; i < kRankSteps; ++i) {

@@ -2,6 +2,9 @@
 // What is one tensor and must stay so: on ranks that are replicas, between a
 // forward and the optimizer, between two modules that are tied.
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -184,43 +187,95 @@ class GradientsNotReduced : public RankRule {
     return input.ranks.size() > 1 && !ParametersOf(input.ranks[0]).empty();
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
+    const std::vector<std::string> parameters = ParametersOf(input.ranks[0]);
+    // What begins later is for reduced-gradient-parts.
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const bool is_first = std::any_of(
+          parameters.begin(), parameters.end(), [&](const std::string& one) {
+            return GradientsDiffer(input, one, i).has_value();
+          });
+      if (!is_first) continue;
+      const std::optional<RankFinding> found = LookAt(input, parameters, i);
+      if (found.has_value()) return {*found};
+      return {};
+    }
+    return {};
+  }
+
+ private:
+  static std::optional<RankFinding> LookAt(
+      const RankInput& input, const std::vector<std::string>& parameters,
+      size_t step) {
     size_t looked = 0, unlike = 0;
+    RankFinding finding;
     // The parameter whose gradients differ most stands for all.
-    std::string most;
-    double deviation = 0;
-    std::optional<size_t> step;
-    for (const std::string& parameter : ParametersOf(input.ranks[0])) {
-      std::optional<double> differ;
-      for (size_t i = step.value_or(0); i < input.steps.size(); ++i) {
-        differ = GradientsDiffer(input, parameter, i);
-        if (differ.has_value()) step = i;
-        if (step.has_value()) break;
-      }
+    for (const std::string& parameter : parameters) {
+      const std::optional<double> differ =
+          GradientsDiffer(input, parameter, step);
       if (!differ.has_value()) continue;
       ++looked;
       if (*differ == 0) continue;
       ++unlike;
-      if (*differ > deviation) {
-        deviation = *differ;
-        most = parameter;
-      }
+      if (*differ <= finding.deviation) continue;
+      finding.deviation = *differ;
+      finding.name = absl::StrCat("Parameter.", parameter, ".0.debug.grad");
     }
-    if (looked < 3 || unlike * 4 < looked * 3) return {};
-    RankFinding finding;
-    finding.step = input.steps[*step];
-    finding.name = absl::StrCat("Parameter.", most, ".0.debug.grad");
+    if (looked < 3 || unlike * 4 < looked * 3) return std::nullopt;
+    finding.step = input.steps[step];
     finding.others = unlike - 1;
-    finding.deviation = deviation;
     finding.what = absl::StrCat(
         "the parameters are the same on the ranks, and the gradients that the "
         "optimizer takes are not, of ",
-        unlike, " of ", looked,
-        " parameters: they are not reduced over the ranks, or are computed of "
-        "activations that a collective should have made equal");
-    return {finding};
+        unlike, " of ", looked, " parameters: ");
+    const std::string factors = FactorsText(input, step);
+    absl::StrAppend(
+        &finding.what,
+        factors.empty()
+            ? "they are not reduced over the ranks, or are computed of "
+              "activations that a collective should have made equal"
+            : absl::StrCat(factors,
+                           ": they are reduced, and a rank clips or "
+                           "scales its own by itself"));
+    return finding;
   }
 
- private:
+  // Names ranks whose gradients are those of the first rank times one factor,
+  // in all parameters. Empty where that is not so of each rank.
+  static std::string FactorsText(const RankInput& input, size_t step) {
+    std::string text;
+    for (size_t r = 1; r < input.ranks.size(); ++r) {
+      const std::optional<double> factor =
+          FactorOf(input.ranks[0], input.ranks[r], step);
+      if (!factor.has_value()) return "";
+      if (std::abs(*factor - 1) <= kSpread) continue;
+      absl::StrAppend(&text, text.empty() ? "" : ", ", "those of rank ",
+                      input.ranks[r].rank, " are ", *factor,
+                      " times those of rank ", input.ranks[0].rank);
+    }
+    return text;
+  }
+  static std::optional<double> FactorOf(const RankSeries& first,
+                                        const RankSeries& other, size_t step) {
+    double least = std::numeric_limits<double>::infinity(), most = 0;
+    size_t seen = 0;
+    for (const std::string& parameter : ParametersOf(first)) {
+      const auto* const a = first.Of("Parameter", parameter, "grad");
+      const auto* const b = other.Of("Parameter", parameter, "grad");
+      if (a == nullptr || b == nullptr || !IsFinite((*a)[step]) ||
+          !IsFinite((*b)[step]) || (*a)[step].norm == 0)
+        continue;
+      const double factor = (*b)[step].norm / (*a)[step].norm;
+      least = std::min(least, factor);
+      most = std::max(most, factor);
+      ++seen;
+    }
+    if (seen < 3 || least <= 0 || most - least > kSpread * most)
+      return std::nullopt;
+    return (least + most) / 2;
+  }
+  // Of factors that are one, after rounding to 16 bits.
+  static constexpr double kSpread = 0.004;
+
   // How much, of a parameter that is the same on the ranks that have it.
   static std::optional<double> GradientsDiffer(const RankInput& input,
                                                const std::string& parameter,
