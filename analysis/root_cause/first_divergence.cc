@@ -114,8 +114,12 @@ class Finder {
     JsonDocument document;
     const absl::StatusOr<bool> is_there =
         ReadManifest(file_system_, layout.path, &document);
-    // One that is too large is left out: its gaps are no reason to compare nothing.
-    if (absl::IsResourceExhausted(is_there.status())) return absl::OkStatus();
+    // Gaps are no reason to compare nothing, and what is not known of them is said.
+    if (absl::IsResourceExhausted(is_there.status())) {
+      ++report_.unseen.lost;
+      Example(absl::StrCat(path, ": is too large, so its gaps are not known"));
+      return absl::OkStatus();
+    }
     RP_RETURN_IF_ERROR(is_there.status());
     if (!*is_there) return absl::OkStatus();
     CountGaps(path, document.root());

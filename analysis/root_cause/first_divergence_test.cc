@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -355,6 +356,13 @@ TEST_F(FirstDivergenceTest, WhatWasNotSeenIsSaid) {
                  R"({"run":"x"},{"gaps":[{"reason":"b"},{"reason":"c"}]},)"
                  R"({"directory":"earlier/x","gaps":[{"reason":"d"}]}]})");
   EXPECT_EQ(Diverge(dir_.path() + "/n", dir_.path() + "/b").unseen.lost, 3);
+  // One that is not read.
+  std::filesystem::resize_file(dir_.path() + "/n/manifest.json",
+                               (uint64_t{256} << 20) + 1);
+  const DivergenceReport large =
+      Diverge(dir_.path() + "/n", dir_.path() + "/b");
+  ASSERT_THAT(large.unseen.examples, SizeIs(1));
+  EXPECT_THAT(large.unseen.examples[0], HasSubstr("its gaps are not known"));
 }
 
 TEST_F(FirstDivergenceTest, RowsOfOneSideAreSaidWhicheverSideHasThem) {
