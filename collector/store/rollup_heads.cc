@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "collector/store/keys.h"
+#include "collector/store/rows.h"
 #include "collector/store/step_summary.h"
 #include "common/base/status_macros.h"
 
@@ -96,9 +97,7 @@ class HeadReader {
         keys::AtStep(prefix, static_cast<int64_t>(end - 1)),
         [&](absl::string_view key, absl::string_view value) -> absl::Status {
           const std::optional<int64_t> step = keys::ParseRollupStep(key);
-          if (!step.has_value() ||
-              !head_.ParseFromArray(value.data(),
-                                    static_cast<int>(value.size())))
+          if (!step.has_value() || !ParseRow(value, &head_))
             return absl::DataLossError("a rollup cannot be read");
           return callback_(range_, *step, head_);
         });
@@ -169,8 +168,7 @@ absl::StatusOr<std::vector<std::string>> RollupRowsOf(
     return absl::DataLossError("the layout of a rollup cannot be read");
   };
   v1::RollupLayout layout;
-  if (!layout.ParseFromString(*bytes) ||
-      layout.statistics() >> kMaxStatistics != 0)
+  if (!ParseRow(*bytes, &layout) || layout.statistics() >> kMaxStatistics != 0)
     return bad();
   size_t blocks = 0;
   for (int i = 0; i + 1 < layout.blocks_size(); i += 2) {

@@ -2,7 +2,7 @@
 // Heads of rollups, wherever they are: in table h, or in a row of summaries that
 // stands for them (docs/storage.md, "Summaries"). Inside the store only; free
 // functions over an index that outlives the call. Whoever writes sees to it that
-// nobody else does meanwhile (StoreImpl's rollup_mutex_). Failure: the index's
+// nobody else does meanwhile (StoreCore::rollup_mutex). Failure: the index's
 // errors, DATA_LOSS for rows that cannot be read.
 #ifndef RANKPROBE_COLLECTOR_STORE_ROLLUP_HEADS_H_
 #define RANKPROBE_COLLECTOR_STORE_ROLLUP_HEADS_H_
@@ -21,7 +21,7 @@
 #include "absl/types/span.h"
 #include "collector/store/index.h"
 #include "collector/store/row_writer.h"
-#include "collector/store/store.h"
+#include "collector/store/series_reader.h"
 #include "rankprobe/v1/store.pb.h"
 
 namespace rankprobe {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
+#include "collector/store/rows.h"
 #include "collector/store/step_counts.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
@@ -32,8 +33,7 @@ class ReferenceBuilder {
           const std::optional<keys::StepParts> place = keys::ParseStep(key);
           v1::Record record;
           if (!run.has_value() || !place.has_value() ||
-              !record.ParseFromArray(value.data(),
-                                     static_cast<int>(value.size()))) {
+              !ParseRow(value, &record)) {
             return absl::DataLossError("a record cannot be read");
           }
           return Add(*run, *place, record);
@@ -52,7 +52,7 @@ class ReferenceBuilder {
       RP_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
                           index_->Get(key));
       v1::StepRow old;
-      if (bytes.has_value() && !old.ParseFromString(*bytes))
+      if (bytes.has_value() && !ParseRow(*bytes, &old))
         return absl::DataLossError("the row of a step cannot be read");
       row_.Clear();
       row_.set_updated_unix_ns(old.updated_unix_ns());

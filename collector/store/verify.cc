@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
+#include "collector/store/rows.h"
 #include "collector/store/verify_rollups.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
@@ -56,12 +57,6 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  template <typename M>
-  static bool Parse(absl::string_view value, M* message) {
-    return message->ParseFromArray(value.data(),
-                                   static_cast<int>(value.size()));
-  }
-
   std::string RunText(uint32_t run) const {
     const auto it = runs_.find(run);
     return it == runs_.end() ? absl::StrCat("run number ", run)
@@ -77,7 +72,7 @@ class Verifier {
     return index_->Scan("r",
                         [&](absl::string_view key, absl::string_view value) {
                           v1::RunRow row;
-                          if (Parse(value, &row)) {
+                          if (ParseRow(value, &row)) {
                             runs_[row.id()] = std::string(key.substr(1));
                             listed_[row.id()] = row.records();
                           } else {
@@ -107,7 +102,7 @@ class Verifier {
         table,
         [&](absl::string_view key, absl::string_view value) -> absl::Status {
           M row;
-          if (!Parse(value, &row)) {
+          if (!ParseRow(value, &row)) {
             Fault(absl::StrCat("the row of ", what, " of ",
                                RunText(keys::ParseRun(key).value_or(0)),
                                " cannot be read"));
@@ -131,7 +126,7 @@ class Verifier {
           v1::StepRow row;
           const std::optional<keys::StepParts> place = keys::ParseStep(key);
           const uint32_t run = keys::ParseRun(key).value_or(0);
-          if (!place.has_value() || !Parse(value, &row)) {
+          if (!place.has_value() || !ParseRow(value, &row)) {
             Fault(absl::StrCat("the row of a step of ", RunText(run),
                                " cannot be read"));
             return Row();
@@ -150,7 +145,7 @@ class Verifier {
     for (;;) {
       RP_ASSIGN_OR_RETURN(const auto before, index_->Get(key));
       v1::StepRow row;
-      if (!before.has_value() || !Parse(*before, &row) ||
+      if (!before.has_value() || !ParseRow(*before, &row) ||
           row.deleted_unix_ns() != 0)
         return absl::OkStatus();
       uint64_t found = 0;
@@ -176,7 +171,7 @@ class Verifier {
     for (const auto& [run, name] : runs_) {
       RP_ASSIGN_OR_RETURN(const auto value, index_->Get(keys::Run(name)));
       v1::RunRow row;
-      if (!value.has_value() || !Parse(*value, &row) ||
+      if (!value.has_value() || !ParseRow(*value, &row) ||
           row.records() != listed_[run] || row.records() == counted_[run])
         continue;
       Fault(absl::StrCat(RunText(run), ": ", row.records(),
@@ -275,7 +270,7 @@ class Verifier {
           const std::optional<keys::PayloadParts> payload =
               keys::ParsePayload(key);
           v1::PayloadRow row;
-          if (!payload.has_value() || !Parse(value, &row)) {
+          if (!payload.has_value() || !ParseRow(value, &row)) {
             Fault("the row of a payload cannot be read");
             return absl::OkStatus();
           }
@@ -344,7 +339,7 @@ class Verifier {
         [&](absl::string_view key, absl::string_view value) {
           v1::ChunkRow row;
           if (!fault.empty()) return absl::OkStatus();
-          if (!Parse(value, &row)) {
+          if (!ParseRow(value, &row)) {
             fault = "the row of a chunk cannot be read";
           } else if (keys::ParseChunkOffset(key) != at) {
             fault = absl::StrCat("its chunks have a gap at ", at);

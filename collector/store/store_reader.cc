@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/store/store_reader.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "collector/store/keys.h"
+#include "collector/store/rows.h"
+#include "collector/store/step_reader.h"
+#include "collector/store/store_core.h"
+#include "common/base/limits.h"
+#include "common/records/record_checksum.h"
+
+namespace rankprobe {
+
+std::vector<std::string> StoreReader::RunNames() {
+  absl::MutexLock lock(&core_->mutex);
+  std::vector<std::string> names;
+  names.reserve(core_->runs.rows().size());
+  for (const auto& [name, row] : core_->runs.rows()) names.push_back(name);
+  return names;
+}
+
+std::optional<v1::PayloadRow> StoreReader::PayloadRowOf(
+    const std::string& run, absl::string_view digest, uint64_t length_bytes) {
+  absl::MutexLock lock(&core_->mutex);
+  const absl::StatusOr<v1::RunRow*> found = core_->runs.Find(run);
+  if (!found.ok()) return std::nullopt;
+  return GetRow<v1::PayloadRow>(
+             core_->index.get(),
+             keys::Payload((*found)->id(), digest, length_bytes))
+      .value_or(std::nullopt);
+}
+
+std::string StoreReader::PayloadDamage(const std::string& run,
+                                       absl::string_view digest,
+                                       uint64_t length_bytes) {
+  if (digest.size() != kPayloadDigestBytes) return "";
+  const std::optional<v1::PayloadRow> row =
+      PayloadRowOf(run, digest, length_bytes);
+  if (!row.has_value() || !row->damaged()) return "";
+  return PayloadStore::PlaceText(row->damaged_segment(),
+                                 row->damaged_offset_bytes());
+}
+
+bool StoreReader::HasPayload(const std::string& run, absl::string_view digest,
+                             uint64_t length_bytes) {
+  absl::MutexLock lock(&core_->mutex);
+  return core_->RunWithPayload(run, digest, length_bytes).has_value();
+}
+
+absl::StatusOr<std::vector<v1::RunInfo>> StoreReader::ListRuns() {
+  std::map<std::string, v1::RunRow> runs;
+  {
+    absl::MutexLock lock(&core_->mutex);
+    runs = core_->runs.rows();
+  }
+  std::vector<v1::RunInfo> out;
+  for (const auto& [name, row] : runs) {
+    v1::RunInfo& info = out.emplace_back();
+    info.set_run(name);
+    info.set_created_unix_ns(row.created_unix_ns());
+    info.set_updated_unix_ns(row.updated_unix_ns());
+    info.set_stored_payload_bytes(row.stored_payload_bytes());
+    info.set_offered_payload_bytes(row.offered_payload_bytes());
+    RP_RETURN_IF_ERROR(CountSteps(row.id(), &info));
+  }
+  return out;
+}
+
+// What is here now; the run's row counts what was ever committed.
+absl::Status StoreReader::CountSteps(uint32_t run, v1::RunInfo* info) {
+  StepReader reader(core_->index.get(), run);
+  absl::flat_hash_set<uint64_t> incarnations;
+  std::set<std::string> processes;
+  absl::flat_hash_set<int64_t> steps;
+  uint64_t records = 0;
+  // A run has as many of them as ranks times steps: one is in memory at a time.
+  RP_RETURN_IF_ERROR(core_->index->Scan(
+      keys::StepPrefix(run),
+      [&](absl::string_view key, absl::string_view value) -> absl::Status {
+        RP_ASSIGN_OR_RETURN(const v1::StepInfo step, reader.Read(key, value));
+        if (step.deleted()) return absl::OkStatus();
+        steps.insert(step.step());
+        records += step.records();
+        if (incarnations.insert(step.incarnation()).second) {
+          processes.insert(step.has_rank() ? absl::StrCat("rank", step.rank())
+                                           : absl::StrCat("proc", step.pid(),
+                                                          "@", step.host()));
+        }
+        return absl::OkStatus();
+      }));
+  info->set_ranks(processes.size());
+  info->set_processes(incarnations.size());
+  info->set_steps(steps.size());
+  info->set_records(records);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<v1::StepInfo>> StoreReader::ListSteps(
+    const std::string& run, const IntSet& steps) {
+  RP_ASSIGN_OR_RETURN(const uint32_t id, core_->RunNumber(run));
+  StepReader reader(core_->index.get(), id);
+  // A few steps are sought one by one, many by passing all of them.
+  constexpr uint64_t kMaxSought = 1024;
+  if (steps.all() || steps.size() > kMaxSought) {
+    RP_RETURN_IF_ERROR(core_->index->Scan(
+        keys::StepPrefix(id),
+        [&](absl::string_view key, absl::string_view value) -> absl::Status {
+          const std::optional<keys::StepParts> parts = keys::ParseStep(key);
+          if (parts.has_value() && !steps.Contains(parts->step))
+            return absl::OkStatus();
+          return reader.Add(key, value);
+        }));
+  } else {
+    for (const IntInterval& i : steps.intervals()) {
+      for (int64_t step = i.first; step <= i.last; ++step)
+        RP_RETURN_IF_ERROR(core_->index->Scan(
+            keys::StepPrefix(id, step),
+            [&](absl::string_view key, absl::string_view value) {
+              return reader.Add(key, value);
+            }));
+    }
+  }
+  return reader.TakeSorted();
+}
+
+absl::StatusOr<ArchiveReader::SomeSteps> StoreReader::ListStepsAfter(
+    const std::string& run, std::optional<int64_t> after, size_t most) {
+  RP_ASSIGN_OR_RETURN(const uint32_t id, core_->RunNumber(run));
+  SomeSteps some;
+  constexpr int64_t kLastStep = std::numeric_limits<int64_t>::max();
+  if (after.has_value() && *after == kLastStep) return some;
+  const int64_t first =
+      after.has_value() ? std::max<int64_t>(*after + 1, 0) : 0;
+  StepReader reader(core_->index.get(), id);
+  int64_t last = -1;
+  const absl::Status status = core_->index->ScanRange(
+      keys::StepPrefix(id, first),
+      keys::Step(id, kLastStep, std::numeric_limits<uint64_t>::max()),
+      [&](absl::string_view key, absl::string_view value) -> absl::Status {
+        const std::optional<keys::StepParts> parts = keys::ParseStep(key);
+        if (parts.has_value() && parts->step != last && reader.size() >= most) {
+          some.more = true;
+          return absl::CancelledError();
+        }
+        if (parts.has_value()) last = parts->step;
+        return reader.Add(key, value);
+      });
+  if (!some.more) RP_RETURN_IF_ERROR(status);
+  some.steps = reader.TakeSorted();
+  return some;
+}
+
+absl::Status StoreReader::ForEachRecord(
+    const StepKey& key,
+    const std::function<absl::Status(const v1::Record&)>& callback) {
+  return TakeEachRecord(
+      key, [&callback](v1::Record* record) { return callback(*record); });
+}
+
+absl::Status StoreReader::TakeEachRecord(
+    const StepKey& key,
+    const std::function<absl::Status(v1::Record*)>& callback) {
+  RP_ASSIGN_OR_RETURN(const uint32_t id, core_->RunNumber(key.run));
+  v1::Record record;
+  return core_->index->Scan(
+      keys::RecordPrefix(id, key.step, key.incarnation),
+      [&](absl::string_view, absl::string_view value) -> absl::Status {
+        RP_RETURN_IF_ERROR(DecodeRecord(value, &record));
+        return callback(&record);
+      });
+}
+
+absl::Status StoreReader::ReadPayload(
+    const std::string& run, absl::string_view digest, uint64_t length_bytes,
+    const std::function<absl::Status(absl::string_view)>& callback) {
+  if (length_bytes == 0) return absl::OkStatus();
+  uint32_t id = 0;
+  {
+    absl::MutexLock lock(&core_->mutex);
+    RP_ASSIGN_OR_RETURN(const v1::RunRow* const row, core_->runs.Find(run));
+    id = row->id();
+    RP_ASSIGN_OR_RETURN(const bool whole,
+                        core_->payloads.IsWhole(id, digest, length_bytes));
+    if (!whole)
+      return absl::NotFoundError("the payload is incomplete in the archive");
+  }
+  uint64_t at = 0;
+  std::string data;
+  const auto read_chunk = [&](absl::string_view key,
+                              absl::string_view value) -> absl::Status {
+    v1::ChunkRow row;
+    if (!ParseRow(value, &row) || keys::ParseChunkOffset(key) != at) {
+      return absl::DataLossError("the chunks of a payload have a gap");
+    }
+    if (const absl::Status read = core_->segments->Read(row, &data);
+        !read.ok()) {
+      // Moved to another segment since the scan began?
+      RP_ASSIGN_OR_RETURN(const std::optional<v1::ChunkRow> now,
+                          GetRow<v1::ChunkRow>(core_->index.get(), key));
+      if (!now.has_value())
+        return absl::NotFoundError("the payload was deleted");
+      if (now->SerializeAsString() == row.SerializeAsString()) {
+        if (absl::IsDataLoss(read))
+          core_->MarkDamaged(keys::Payload(id, digest, length_bytes), row);
+        return read;
+      }
+      RP_RETURN_IF_ERROR(core_->segments->Read(*now, &data));
+    }
+    at += data.size();
+    return callback(data);
+  };
+  // Most payloads are one chunk: looking it up costs a fraction of a scan.
+  const std::string first = keys::Chunk(id, digest, length_bytes, 0);
+  RP_ASSIGN_OR_RETURN(const std::optional<std::string> row,
+                      core_->index->Get(first));
+  if (row.has_value()) RP_RETURN_IF_ERROR(read_chunk(first, *row));
+  if (at < length_bytes) {
+    RP_RETURN_IF_ERROR(core_->index->Scan(
+        keys::ChunkPrefix(id, digest, length_bytes),
+        [&](absl::string_view key, absl::string_view value) {
+          return key == first ? absl::OkStatus() : read_chunk(key, value);
+        }));
+  }
+  if (at != length_bytes)
+    return absl::DataLossError("the chunks of a payload end early");
+  return absl::OkStatus();
+}
+
+std::optional<std::string> StoreReader::ContentDigest(const std::string& run,
+                                                      absl::string_view digest,
+                                                      uint64_t length_bytes) {
+  const std::optional<v1::PayloadRow> row =
+      PayloadRowOf(run, digest, length_bytes);
+  if (!row.has_value()) return std::nullopt;
+  const std::string& content = row->content_digest();
+  return content.empty() ? std::string(digest) : content;
+}
+
+absl::Status StoreReader::ForEachIncarnation(
+    const std::string& run,
+    const std::function<void(const v1::IncarnationRow&)>& callback) {
+  RP_ASSIGN_OR_RETURN(const uint32_t id, core_->RunNumber(run));
+  return core_->index->Scan(
+      keys::IncarnationPrefix(id),
+      [&](absl::string_view, absl::string_view value) -> absl::Status {
+        v1::IncarnationRow row;
+        if (!ParseRow(value, &row))
+          return absl::DataLossError(
+              "the row of an incarnation cannot be read");
+        if (row.dumping_in() == core_->life) row.clear_dumping_in();
+        callback(row);
+        return absl::OkStatus();
+      });
+}
+
+}  // namespace rankprobe
