@@ -19,6 +19,8 @@ namespace {
 
 // Copied between two looks of the commit path at the lock.
 constexpr uint64_t kCopyBytes = 4 << 20;
+// What is live to a larger share is not written anew to reach a target.
+constexpr double kMostLiveShare = 0.9;
 
 struct LiveChunk {
   std::string key;
@@ -130,9 +132,8 @@ using Segments = std::vector<PayloadStore::SegmentInfo>;
 
 std::set<uint64_t> Victims(const Segments& segments,
                            std::map<uint64_t, uint64_t>* live,
-                           const std::set<uint64_t>& named,
-                           const CompactOptions& options,
-                           GarbageReport* result) {
+                           const std::set<uint64_t>& named, double live_share,
+                           uint64_t target_bytes, GarbageReport* result) {
   std::set<uint64_t> victims;
   // By what would come back.
   std::vector<std::pair<double, PayloadStore::SegmentInfo>> more;
@@ -151,18 +152,18 @@ std::set<uint64_t> Victims(const Segments& segments,
                              ? 0
                              : static_cast<double>(bytes) /
                                    static_cast<double>(segment.size_bytes);
-    if (share < options.live_share) {
+    if (share < live_share) {
       victims.insert(segment.number);
       left -= segment.size_bytes - std::min(bytes, segment.size_bytes);
-    } else if (share < options.most_live_share) {
+    } else if (share < kMostLiveShare) {
       more.emplace_back(share, segment);
     }
   }
-  if (options.target_bytes == 0) return victims;
+  if (target_bytes == 0) return victims;
   std::sort(more.begin(), more.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [share, segment] : more) {
-    if (left <= options.target_bytes) break;
+    if (left <= target_bytes) break;
     victims.insert(segment.number);
     left -= segment.size_bytes -
             std::min((*live)[segment.number], segment.size_bytes);
@@ -173,7 +174,7 @@ std::set<uint64_t> Victims(const Segments& segments,
 }  // namespace
 
 absl::StatusOr<GarbageReport> CompactSegments(StoreCore* core,
-                                              const CompactOptions& options) {
+                                              uint64_t target_bytes) {
   GarbageReport result;
   Segments segments;
   std::map<uint64_t, uint64_t> live;
@@ -202,7 +203,8 @@ absl::StatusOr<GarbageReport> CompactSegments(StoreCore* core,
   RP_ASSIGN_OR_RETURN(const std::set<uint64_t> named,
                       NamedSegments(core->index.get()));
   std::set<uint64_t> victims =
-      Victims(segments, &live, named, options, &result);
+      Victims(segments, &live, named, core->options.min_live_share,
+              target_bytes, &result);
   if (victims.empty()) return result;
   // Rows may not point into a victim that is written to meanwhile: nothing is
   // ever appended to a closed segment.

@@ -41,12 +41,11 @@ Frames MakeFrames() {
 class StoreFaultTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<Store>> Open(uint64_t min_free_bytes = 0) {
-    StoreOptions options;
-    options.data_dir = "/d";
-    options.min_free_bytes = min_free_bytes;
-    options.segment_bytes = 10000;
-    options.leveldb_write_buffer_bytes = 64 << 10;
-    options.leveldb_cache_bytes = 1 << 20;
+    StoreOptions options{.data_dir = "/d",
+                         .segment_bytes = 10000,
+                         .leveldb_write_buffer_bytes = 64 << 10,
+                         .leveldb_cache_bytes = 1 << 20,
+                         .min_free_bytes = min_free_bytes};
     return Store::Open(options, &fs_, &clock_);
   }
 
@@ -107,10 +106,7 @@ class StoreFaultTest : public ::testing::Test {
       const std::string data = PayloadOf(step);
       at += (data.size() + 3999) / 4000 + 1;
       if (at > sequence || deleted.count(step) > 0) continue;
-      StepKey key;
-      key.run = "run";
-      key.step = step;
-      key.incarnation = 1;
+      StepKey key{.run = "run", .step = step, .incarnation = 1};
       int records = 0;
       EXPECT_TRUE(store
                       ->ForEachRecord(key,
@@ -120,14 +116,9 @@ class StoreFaultTest : public ::testing::Test {
                                       })
                       .ok());
       EXPECT_EQ(records, 1) << "step " << step;
-      std::string out;
-      const absl::Status read = store->ReadPayload(
-          "run", DigestOf(data), data.size(), [&](absl::string_view piece) {
-            out.append(piece.data(), piece.size());
-            return absl::OkStatus();
-          });
-      EXPECT_TRUE(read.ok()) << "step " << step << ": " << read;
-      EXPECT_EQ(out, data) << "step " << step;
+      const auto out = testing::ReadBack(store, data);
+      ASSERT_TRUE(out.ok()) << "step " << step << ": " << out.status();
+      EXPECT_EQ(*out, data) << "step " << step;
     }
   }
   void ExpectSound(Store* store) {

@@ -21,14 +21,9 @@
 namespace rankprobe {
 namespace {
 
-absl::StatusOr<uint64_t> DeleteTable(StoreCore* core, char table,
-                                     uint32_t run) {
-  RowWriter rows(core->index.get());
-  RP_RETURN_IF_ERROR(
-      core->index->Scan(keys::TableOfRun(table, run),
-                        [&](absl::string_view key, absl::string_view) {
-                          return rows.Delete(key);
-                        }));
+absl::StatusOr<uint64_t> DeleteTable(Index* index, char table, uint32_t run) {
+  RowWriter rows(index);
+  RP_RETURN_IF_ERROR(rows.DeleteAll(keys::TableOfRun(table, run)));
   RP_RETURN_IF_ERROR(rows.Finish(/*sync=*/false));
   return rows.rows();
 }
@@ -172,9 +167,9 @@ absl::Status DeleteSteps(StoreCore* core, uint32_t run,
     }
     // Sorts behind all that came before it in LevelDB's log: when this row is
     // gone after a crash, so is the rest.
-    std::unique_ptr<IndexBatch> batch = core->index->NewBatch();
-    batch->Delete(keys::DeletedStep(run, step.step, step.incarnation));
-    RP_RETURN_IF_ERROR(core->index->Write(std::move(batch), /*sync=*/false));
+    RP_RETURN_IF_ERROR(
+        DeleteRow(core->index.get(),
+                  keys::DeletedStep(run, step.step, step.incarnation)));
   }
   return absl::OkStatus();
 }
@@ -192,15 +187,15 @@ absl::Status DeleteRunRows(StoreCore* core, uint32_t run,
                     }
                     return absl::OkStatus();
                   }));
-  RP_ASSIGN_OR_RETURN(const uint64_t records, DeleteTable(core, 'c', run));
-  RP_ASSIGN_OR_RETURN(const uint64_t steps, DeleteTable(core, 's', run));
-  RP_ASSIGN_OR_RETURN(const uint64_t payloads, DeleteTable(core, 'p', run));
+  RP_ASSIGN_OR_RETURN(const uint64_t records, DeleteTable(index, 'c', run));
+  RP_ASSIGN_OR_RETURN(const uint64_t steps, DeleteTable(index, 's', run));
+  RP_ASSIGN_OR_RETURN(const uint64_t payloads, DeleteTable(index, 'p', run));
   report->set_records(report->records() + records);
   report->set_steps(report->steps() + steps);
   report->set_payloads(report->payloads() + payloads);
   for (const char table :
        {'u', 'h', 'a', 'n', 'o', 'j', 'f', 'k', 'q', 'i', 'd'})
-    RP_RETURN_IF_ERROR(DeleteTable(core, table, run).status());
+    RP_RETURN_IF_ERROR(DeleteTable(index, table, run).status());
   return absl::OkStatus();
 }
 
@@ -290,9 +285,7 @@ absl::Status ResumeDeletions(StoreCore* core) {
     // Payloads are left to FreeOrphans: who is connected is not known here.
     RP_RETURN_IF_ERROR(RemoveRecords(
         core, *run, {step->step, step->incarnation}, &candidates, &report));
-    std::unique_ptr<IndexBatch> batch = core->index->NewBatch();
-    batch->Delete(key);
-    RP_RETURN_IF_ERROR(core->index->Write(std::move(batch), /*sync=*/false));
+    RP_RETURN_IF_ERROR(DeleteRow(core->index.get(), key));
   }
   return absl::OkStatus();
 }

@@ -55,14 +55,6 @@ absl::Status FreePartials(StoreCore* core, uint32_t run, bool all);
 // Finishes deletions that a crash cut short.
 absl::Status ResumeDeletions(StoreCore* core);
 
-struct CompactOptions {
-  // A segment is written anew when less than this share of it is live.
-  double live_share = 0.5;
-  // Not 0: segments with less than `most_live_share` live are written anew too,
-  // those with the least first, until no more than so many bytes are left.
-  uint64_t target_bytes = 0;
-  double most_live_share = 0.9;
-};
 struct GarbageReport {
   uint64_t orphans_freed = 0;
   uint64_t segments_removed = 0;
@@ -74,9 +66,12 @@ struct GarbageReport {
   // Segments that no row of this index has ever named; they stay.
   uint64_t unknown_segments = 0;
 };
-// A segment with a damaged chunk stays until the payload is deleted.
+// Writes segments anew of which less than the store's min_live_share is live; where
+// `target_bytes` is not 0 others too, those with the least first, until all hold no
+// more or are nearly live. One with a damaged chunk stays until the payload is
+// deleted.
 absl::StatusOr<GarbageReport> CompactSegments(StoreCore* core,
-                                              const CompactOptions& options);
+                                              uint64_t target_bytes);
 
 }  // namespace rankprobe
 

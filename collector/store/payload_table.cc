@@ -87,12 +87,11 @@ absl::Status PayloadTable::AddChunk(v1::RunRow* run, uint64_t sender,
     Touch(keys::Payload(run->id(), chunk.digest(), length));
     return absl::OkStatus();
   }
-  ChunkToAppend append;
-  append.run = run->id();
-  append.digest = chunk.digest();
-  append.payload_length = length;
-  append.data = chunk.data();
-  append.crc32c = chunk.crc32c();
+  ChunkToAppend append{.run = run->id(),
+                       .digest = chunk.digest(),
+                       .payload_length = length,
+                       .data = chunk.data(),
+                       .crc32c = chunk.crc32c()};
   const std::string prefix =
       keys::PartialPrefix(run->id(), chunk.digest(), length, sender);
   if (size == length) {
@@ -208,10 +207,9 @@ void PayloadTable::MarkDamaged(const std::string& key,
   marked->set_damaged(true);
   marked->set_damaged_segment(row.segment());
   marked->set_damaged_offset_bytes(row.offset_bytes());
-  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
-  batch->Put(key, marked->SerializeAsString());
   // Without room it is found again by the next reader.
-  if (index_->Write(std::move(batch), /*sync=*/false).ok()) whole_.erase(key);
+  if (PutRow(index_, key, marked->SerializeAsString(), /*sync=*/false).ok())
+    whole_.erase(key);
 }
 
 void PayloadTable::MarkSound(const std::string& key) {
@@ -220,9 +218,7 @@ void PayloadTable::MarkSound(const std::string& key) {
   sound->clear_damaged();
   sound->clear_damaged_segment();
   sound->clear_damaged_offset_bytes();
-  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
-  batch->Put(key, sound->SerializeAsString());
-  index_->Write(std::move(batch), /*sync=*/false).IgnoreError();
+  PutRow(index_, key, sound->SerializeAsString(), /*sync=*/false).IgnoreError();
 }
 
 }  // namespace rankprobe

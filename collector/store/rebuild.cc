@@ -56,11 +56,11 @@ class Rebuilder {
 
  private:
   absl::Status OpenIndex() {
-    IndexOptions index;
-    index.directory = options_.data_dir + "/index";
-    index.write_buffer_bytes = options_.leveldb_write_buffer_bytes;
-    index.cache_bytes = options_.leveldb_cache_bytes;
-    index.file_system = file_system_;
+    IndexOptions index{
+        .directory = options_.data_dir + "/index",
+        .write_buffer_bytes = options_.leveldb_write_buffer_bytes,
+        .cache_bytes = options_.leveldb_cache_bytes,
+        .file_system = file_system_};
     RP_RETURN_IF_ERROR(file_system_->CreateDirectories(index.directory));
     RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                         file_system_->List(index.directory));
@@ -179,10 +179,7 @@ class Rebuilder {
           RP_ASSIGN_OR_RETURN(const auto owner, index_->Get(payload));
           return owner.has_value() ? absl::OkStatus() : rows.Delete(key);
         }));
-    RP_RETURN_IF_ERROR(
-        index_->Scan("q", [&](absl::string_view key, absl::string_view) {
-          return rows.Delete(key);
-        }));
+    RP_RETURN_IF_ERROR(rows.DeleteAll("q"));
     return rows.Finish(/*sync=*/true);
   }
 
@@ -190,12 +187,8 @@ class Rebuilder {
   // of the records.
   absl::Status DropRollups() {
     RowWriter rows(index_.get());
-    for (const char* const table : {"u", "h", "a", "n", "o", "j"}) {
-      RP_RETURN_IF_ERROR(
-          index_->Scan(table, [&](absl::string_view key, absl::string_view) {
-            return rows.Delete(key);
-          }));
-    }
+    for (const char* const table : {"u", "h", "a", "n", "o", "j"})
+      RP_RETURN_IF_ERROR(rows.DeleteAll(table));
     return rows.Finish(/*sync=*/true);
   }
 
@@ -355,10 +348,7 @@ class Rebuilder {
   // The archive is as after a clean end.
   absl::Status Marks() {
     RowWriter rows(index_.get());
-    RP_RETURN_IF_ERROR(
-        index_->Scan("z", [&](absl::string_view key, absl::string_view) {
-          return rows.Delete(key);
-        }));
+    RP_RETURN_IF_ERROR(rows.DeleteAll("z"));
     keys::Synced synced;
     for (const PayloadStore::SegmentInfo& segment : payloads_->Segments()) {
       RP_RETURN_IF_ERROR(rows.Put(keys::Segment(segment.number), ""));

@@ -36,9 +36,7 @@ uint64_t SlotsOf(uint64_t tile, uint64_t first, uint64_t last) {
 class HeadReader {
  public:
   HeadReader(IndexSnapshot* snapshot, uint32_t run, size_t range,
-             uint64_t incarnation,
-             const std::function<absl::Status(size_t, int64_t,
-                                              const v1::RollupHead&)>& callback)
+             uint64_t incarnation, const SeriesReader::HeadFn& callback)
       : snapshot_(snapshot),
         run_(run),
         range_(range),
@@ -107,18 +105,16 @@ class HeadReader {
   const uint32_t run_;
   const size_t range_;
   const uint64_t incarnation_;
-  const std::function<absl::Status(size_t, int64_t, const v1::RollupHead&)>&
-      callback_;
+  const SeriesReader::HeadFn& callback_;
   std::vector<std::pair<uint64_t, std::string>> rows_;
   v1::RollupHead head_;
 };
 
 }  // namespace
 
-absl::Status ForEachRollupHead(
-    Index* index, uint32_t run, absl::Span<const ProcessRange> ranges,
-    const std::function<absl::Status(size_t, int64_t, const v1::RollupHead&)>&
-        callback) {
+absl::Status ForEachRollupHead(Index* index, uint32_t run,
+                               absl::Span<const ProcessRange> ranges,
+                               const SeriesReader::HeadFn& callback) {
   if (ranges.empty()) return absl::OkStatus();
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<IndexSnapshot> snapshot,
                       index->Snapshot());

@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,10 +27,9 @@ namespace rankprobe {
 
 // Ranges in ascending order; `range`: which. Of one moment: a head that moves
 // meanwhile is seen once.
-absl::Status ForEachRollupHead(
-    Index* index, uint32_t run, absl::Span<const ProcessRange> ranges,
-    const std::function<absl::Status(size_t range, int64_t step,
-                                     const v1::RollupHead&)>& callback);
+absl::Status ForEachRollupHead(Index* index, uint32_t run,
+                               absl::Span<const ProcessRange> ranges,
+                               const SeriesReader::HeadFn& callback);
 
 // While nobody writes.
 absl::StatusOr<std::optional<v1::RollupHead>> FindRollupHead(

@@ -4,6 +4,7 @@
 #ifndef RANKPROBE_COLLECTOR_STORE_ROWS_H_
 #define RANKPROBE_COLLECTOR_STORE_ROWS_H_
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,6 +31,19 @@ absl::StatusOr<std::optional<M>> GetRow(Index* index, absl::string_view key) {
   if (!ParseRow(*bytes, &message))
     return absl::DataLossError("a value of the index cannot be read");
   return std::optional<M>(std::move(message));
+}
+
+// One row alone.
+inline absl::Status PutRow(Index* index, absl::string_view key,
+                           absl::string_view value, bool sync) {
+  std::unique_ptr<IndexBatch> batch = index->NewBatch();
+  batch->Put(key, value);
+  return index->Write(std::move(batch), sync);
+}
+inline absl::Status DeleteRow(Index* index, absl::string_view key) {
+  std::unique_ptr<IndexBatch> batch = index->NewBatch();
+  batch->Delete(key);
+  return index->Write(std::move(batch), /*sync=*/false);
 }
 
 }  // namespace rankprobe

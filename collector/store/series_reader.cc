@@ -6,8 +6,8 @@
 #include "collector/store/keys.h"
 #include "collector/store/rollup_heads.h"
 #include "collector/store/rows.h"
-#include "collector/store/step_reader.h"
 #include "collector/store/store_core.h"
+#include "collector/store/store_reader.h"
 
 namespace rankprobe {
 
@@ -15,10 +15,8 @@ absl::StatusOr<uint32_t> SeriesReader::RunNumber(const std::string& run) {
   return core_->RunNumber(run);
 }
 
-absl::Status SeriesReader::ForEachRollupName(
-    uint32_t run,
-    const std::function<absl::Status(uint32_t, const v1::RollupName&)>&
-        callback) {
+absl::Status SeriesReader::ForEachRollupName(uint32_t run,
+                                             const NameFn& callback) {
   v1::RollupName name;
   return core_->index->Scan(
       keys::TableOfRun('n', run),
@@ -30,10 +28,8 @@ absl::Status SeriesReader::ForEachRollupName(
       });
 }
 
-absl::Status SeriesReader::ForEachRollupLayout(
-    uint32_t run,
-    const std::function<absl::Status(uint32_t, const v1::RollupLayout&)>&
-        callback) {
+absl::Status SeriesReader::ForEachRollupLayout(uint32_t run,
+                                               const LayoutFn& callback) {
   v1::RollupLayout layout;
   return core_->index->Scan(
       keys::TableOfRun('o', run),
@@ -51,9 +47,10 @@ absl::StatusOr<std::optional<v1::RollupLayout>> SeriesReader::FindRollupLayout(
                                   keys::RollupLayout(run, number));
 }
 
-absl::Status SeriesReader::ForEachStepBehind(
-    const std::string& prefix, int64_t first_step, int64_t last_step,
-    const std::function<absl::Status(int64_t, absl::string_view)>& callback) {
+absl::Status SeriesReader::ForEachStepBehind(const std::string& prefix,
+                                             int64_t first_step,
+                                             int64_t last_step,
+                                             const BytesFn& callback) {
   return core_->index->ScanRange(
       keys::AtStep(prefix, first_step), keys::AtStep(prefix, last_step),
       [&](absl::string_view key, absl::string_view value) -> absl::Status {
@@ -66,8 +63,7 @@ absl::Status SeriesReader::ForEachStepBehind(
 
 absl::Status SeriesReader::ForEachRollupColumn(
     uint32_t run, uint64_t incarnation, uint32_t block, uint8_t statistic,
-    int64_t first_step, int64_t last_step,
-    const std::function<absl::Status(int64_t, absl::string_view)>& callback) {
+    int64_t first_step, int64_t last_step, const BytesFn& callback) {
   return ForEachStepBehind(
       keys::RollupColumns(run, incarnation, block, statistic), first_step,
       last_step, callback);
@@ -75,8 +71,7 @@ absl::Status SeriesReader::ForEachRollupColumn(
 
 absl::Status SeriesReader::ForEachRollupBlock(
     uint32_t run, uint64_t incarnation, uint32_t block, int64_t first_step,
-    int64_t last_step,
-    const std::function<absl::Status(int64_t, absl::string_view)>& callback) {
+    int64_t last_step, const BytesFn& callback) {
   return ForEachStepBehind(keys::RollupBlocks(run, incarnation, block),
                            first_step, last_step, callback);
 }
@@ -89,13 +84,12 @@ absl::StatusOr<bool> SeriesReader::IsSummarised(const std::string& run) {
 
 // A scan would walk over all rows of the table that were deleted, which are as
 // many as the steps that were rolled up.
-absl::Status SeriesReader::ForEachUnrolled(
-    uint32_t run,
-    const std::function<absl::Status(int64_t, uint64_t)>& callback) {
+absl::Status SeriesReader::ForEachUnrolled(uint32_t run,
+                                           const StepFn& callback) {
   std::optional<std::vector<std::pair<int64_t, uint64_t>>> known;
   {
     absl::MutexLock lock(&core_->mutex);
-    known = core_->rollups.Known(run);
+    known = core_->series.Known(run);
   }
   if (known.has_value()) {
     std::sort(known->begin(), known->end());
@@ -114,17 +108,15 @@ absl::Status SeriesReader::ForEachUnrolled(
       });
 }
 
-absl::Status SeriesReader::ForEachHeadIn(
-    uint32_t run, absl::Span<const ProcessRange> steps,
-    const std::function<absl::Status(size_t, int64_t, const v1::RollupHead&)>&
-        callback) {
+absl::Status SeriesReader::ForEachHeadIn(uint32_t run,
+                                         absl::Span<const ProcessRange> steps,
+                                         const HeadFn& callback) {
   return ForEachRollupHead(core_->index.get(), run, steps, callback);
 }
 
-absl::Status SeriesReader::ForEachTileIn(
-    uint32_t run, int level, absl::Span<const ProcessRange> tiles,
-    const std::function<absl::Status(size_t, uint64_t, absl::string_view)>&
-        callback) {
+absl::Status SeriesReader::ForEachTileIn(uint32_t run, int level,
+                                         absl::Span<const ProcessRange> tiles,
+                                         const TileFn& callback) {
   std::vector<std::pair<std::string, std::string>> ranges;
   ranges.reserve(tiles.size());
   for (const ProcessRange& range : tiles) {
@@ -145,14 +137,7 @@ absl::Status SeriesReader::ForEachTileIn(
 
 absl::StatusOr<std::vector<v1::StepInfo>> SeriesReader::FindSteps(
     uint32_t run, absl::Span<const std::pair<int64_t, uint64_t>> steps) {
-  StepReader reader(core_->index.get(), run);
-  for (const auto& [step, incarnation] : steps) {
-    const std::string key = keys::Step(run, step, incarnation);
-    RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
-                        core_->index->Get(key));
-    if (value.has_value()) RP_RETURN_IF_ERROR(reader.Add(key, *value));
-  }
-  return reader.TakeSorted();
+  return reader_->FindSteps(run, steps);
 }
 
 }  // namespace rankprobe

@@ -57,12 +57,12 @@ absl::Status FindRowsWithoutHeads(
 std::vector<PendingRollup> SeriesWriter::PendingRollups(size_t most) {
   absl::MutexLock lock(&core_->mutex);
   if (!core_->sticky.ok()) return {};
-  return core_->rollups.Next(most, core_->runs.rows());
+  return core_->series.NextRollups(most, core_->runs.rows());
 }
 
 void SeriesWriter::SetRollupAside(const PendingRollup& step) {
   absl::MutexLock lock(&core_->mutex);
-  core_->rollups.SetAside(IdOf(step));
+  core_->series.SetAside(IdOf(step));
 }
 
 absl::StatusOr<v1::ReindexReport> SeriesWriter::QueueRollups(
@@ -115,9 +115,9 @@ absl::StatusOr<v1::ReindexReport> SeriesWriter::QueueRollups(
   RP_RETURN_IF_ERROR(rows.Finish(/*sync=*/false));
   absl::MutexLock lock(&core_->mutex);
   for (const auto& [incarnation, tile] : stale_tiles)
-    core_->tiles.Touch({number, 1, incarnation, tile});
+    core_->series.Touch({number, 1, incarnation, tile});
   RP_RETURN_IF_ERROR(MarkSummarised(run, ranges));
-  RP_RETURN_IF_ERROR(core_->rollups.Reload());
+  RP_RETURN_IF_ERROR(core_->series.Reload());
   return report;
 }
 
@@ -154,7 +154,7 @@ absl::StatusOr<bool> SeriesWriter::Describe(const PendingRollup& step,
     RP_ASSIGN_OR_RETURN(row, core_->steps.Load(id));
   }
   if (!known || row->deleted_unix_ns() != 0 || row->records() == 0) {
-    core_->rollups.Gone(id, /*for_good=*/!known || row->deleted_unix_ns() != 0);
+    core_->series.Gone(id, /*for_good=*/!known || row->deleted_unix_ns() != 0);
     return absl::FailedPreconditionError("the step is not there any more");
   }
   if (!IsComplete(*row)) head->set_incomplete(true);
@@ -202,15 +202,15 @@ absl::Status SeriesWriter::WriteRollup(const PendingRollup& step,
   absl::Status status = core_->index->Write(std::move(batch), /*sync=*/false);
   absl::MutexLock lock(&core_->mutex);
   if (status.ok()) {
-    if (!holds) core_->rollups.Add(id);
-    core_->tiles.TouchStep(id);
+    if (!holds) core_->series.Add(id);
+    core_->series.TouchTileOf(id);
     RP_ASSIGN_OR_RETURN(const v1::StepRow* const row, core_->steps.Load(id));
     // Else records came meanwhile, and it is rolled up again.
     if (row->records() == rows.head.records()) {
       batch = core_->index->NewBatch();
       batch->Delete(keys::PendingRollup(id.run, id.step, id.incarnation));
       status = core_->index->Write(std::move(batch), /*sync=*/false);
-      if (status.ok()) core_->rollups.Done(id);
+      if (status.ok()) core_->series.Done(id);
     }
   }
   return core_->NoteWrite(status);
@@ -219,12 +219,12 @@ absl::Status SeriesWriter::WriteRollup(const PendingRollup& step,
 std::vector<SummaryTile> SeriesWriter::TilesToMake(size_t most) {
   absl::MutexLock lock(&core_->mutex);
   if (!core_->sticky.ok()) return {};
-  return core_->tiles.Next(most);
+  return core_->series.NextTiles(most);
 }
 
 void SeriesWriter::AddTileToMake(const SummaryTile& tile) {
   absl::MutexLock lock(&core_->mutex);
-  core_->tiles.Add(tile);
+  core_->series.AddTile(tile);
 }
 
 absl::StatusOr<bool> SeriesWriter::IsPassed(const SummaryTile& tile) {
@@ -242,7 +242,7 @@ absl::Status SeriesWriter::WriteTile(
   {
     absl::MutexLock lock(&core_->mutex);
     RP_RETURN_IF_ERROR(core_->sticky);
-    core_->tiles.Erase(tile);
+    core_->series.EraseTile(tile);
     if (!core_->runs.Has(tile.run))
       return absl::FailedPreconditionError("the run is not there any more");
     if (tile.level == 1) {
@@ -270,14 +270,14 @@ absl::Status SeriesWriter::WriteTile(
       core_->index->Write(std::move(batch), /*sync=*/false);
   absl::MutexLock lock(&core_->mutex);
   if (!status.ok()) {
-    core_->tiles.Touch(tile);
+    core_->series.Touch(tile);
     return core_->NoteWrite(status);
   }
-  if (tile.level == 1) core_->tiles.CloseOlder(tile, with_heads);
+  if (tile.level == 1) core_->series.CloseOlderTile(tile, with_heads);
   // It says what the one before said, which those above it count.
   if (tile.level < kSummaryLevels && !before.has_value()) {
-    core_->tiles.Touch({tile.run, tile.level + 1, tile.incarnation,
-                        tile.tile >> kSummaryBits});
+    core_->series.Touch({tile.run, tile.level + 1, tile.incarnation,
+                         tile.tile >> kSummaryBits});
   }
   return absl::OkStatus();
 }

@@ -18,9 +18,8 @@
 #include "absl/status/statusor.h"
 #include "collector/store/archive_reader.h"
 #include "collector/store/commit_work.h"
-#include "collector/store/rollup_queue.h"
+#include "collector/store/series_queue.h"
 #include "collector/store/store_core.h"
-#include "collector/store/tile_queue.h"
 #include "rankprobe/v1/archive.pb.h"
 #include "rankprobe/v1/store.pb.h"
 

@@ -25,7 +25,7 @@ absl::Status Store::Recover(bool clean) {
   {
     absl::MutexLock lock(&core_->mutex);
     RP_RETURN_IF_ERROR(core_->runs.Load());
-    RP_RETURN_IF_ERROR(core_->rollups.Load());
+    RP_RETURN_IF_ERROR(core_->series.Load());
   }
   recovery_.torn_bytes_dropped = segments->recovery().torn_bytes_dropped;
   recovery_.segments = segments->recovery().segments;

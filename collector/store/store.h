@@ -51,7 +51,7 @@ class Store final : public StoreReader,
       : StoreReader(core.get()),
         StoreWriter(core.get()),
         StoreRegistry(core.get()),
-        SeriesReader(core.get()),
+        SeriesReader(core.get(), this),
         SeriesWriter(core.get(), this),
         StoreUpkeep(core.get(), this, this),
         core_(std::move(core)) {}

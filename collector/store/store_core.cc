@@ -34,8 +34,7 @@ StoreCore::StoreCore(const StoreOptions& store_options, FileSystem* files,
       runs(index.get(), clock),
       steps(index.get()),
       payloads(index.get(), segments.get(), clock),
-      rollups(index.get(), clock),
-      tiles(clock) {}
+      series(index.get(), clock) {}
 
 absl::Status StoreCore::Exclusive(const std::function<absl::Status()>& fn) {
   absl::MutexLock lock(&mutex);
@@ -73,16 +72,14 @@ int64_t StoreCore::QuietSince() const {
 
 void StoreCore::ForgetStep(const StepId& id) {
   steps.Erase(id);
-  rollups.Erase(id);
-  tiles.TouchStep(id);
+  series.Erase(id);
 }
 
 void StoreCore::ForgetRun(const std::string& run, uint32_t number) {
   runs.Erase(run);
   steps.EraseRun(number);
   payloads.EraseRun(number);
-  rollups.EraseRun(number);
-  tiles.EraseRun(number);
+  series.EraseRun(number);
 }
 
 void StoreCore::MarkDamaged(const std::string& payload_key,

@@ -3,12 +3,13 @@
 // is being written. Each part owns what it alone uses. Inside the store only.
 //
 // Locks, in the order in which they are taken:
-//   StoreUpkeep::mutex_  one maintenance job at a time
-//   rollup_mutex         while rollups and summaries are written, and while steps
-//                        are deleted, so that none is written of a step that is
-//                        gone; commits do not take it
-//   StoreSync::mutex_    one sync at a time
-//   mutex                the tables, and each write that has to agree with them
+//   StoreUpkeep::mutex_       one maintenance job at a time
+//   rollup_mutex              while rollups and summaries are written and while
+//                             steps are deleted, so that none is written of a
+//                             step that is gone; commits do not take it
+//   StoreWriter::sync_mutex_  one sync at a time
+//   mutex                     the tables, and each write that has to agree with
+//                             them
 // Order of writes: the bytes of a chunk, then the row that points at them.
 // Failure: the first write of which it is not known what it left is kept in
 // `sticky`; nothing is written after it.
@@ -30,10 +31,9 @@
 #include "collector/store/index.h"
 #include "collector/store/payload_store.h"
 #include "collector/store/payload_table.h"
-#include "collector/store/rollup_queue.h"
 #include "collector/store/run_table.h"
+#include "collector/store/series_queue.h"
 #include "collector/store/step_table.h"
-#include "collector/store/tile_queue.h"
 #include "common/base/clock.h"
 #include "common/io/file_system.h"
 #include "rankprobe/v1/store.pb.h"
@@ -109,8 +109,7 @@ struct StoreCore {
   RunTable runs ABSL_GUARDED_BY(mutex);
   StepTable steps ABSL_GUARDED_BY(mutex);
   PayloadTable payloads ABSL_GUARDED_BY(mutex);
-  RollupQueue rollups ABSL_GUARDED_BY(mutex);
-  TileQueue tiles ABSL_GUARDED_BY(mutex);
+  SeriesQueue series ABSL_GUARDED_BY(mutex);
 };
 
 }  // namespace rankprobe

@@ -5,18 +5,90 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
 #include "collector/store/rows.h"
-#include "collector/store/step_reader.h"
+#include "collector/store/step_counts.h"
 #include "collector/store/store_core.h"
 #include "common/base/limits.h"
 #include "common/records/record_checksum.h"
 
 namespace rankprobe {
+namespace {
+
+// Rows of steps as what is said of them to readers.
+class StepReader {
+ public:
+  StepReader(Index* index, uint32_t run) : index_(index), run_(run) {}
+
+  absl::Status Add(absl::string_view key, absl::string_view value) {
+    RP_ASSIGN_OR_RETURN(v1::StepInfo info, Read(key, value));
+    out_.push_back(std::move(info));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<v1::StepInfo> Read(absl::string_view key,
+                                    absl::string_view value) {
+    v1::StepRow row;
+    const std::optional<keys::StepParts> parts = keys::ParseStep(key);
+    if (!parts.has_value() || !ParseRow(value, &row)) {
+      return absl::DataLossError("the row of a step cannot be read");
+    }
+    RP_ASSIGN_OR_RETURN(const v1::Identity* const found,
+                        IdentityOf(parts->incarnation));
+    const v1::Identity& identity = *found;
+    v1::StepInfo info;
+    info.set_step(parts->step);
+    if (identity.has_rank()) info.set_rank(identity.rank());
+    info.set_pid(identity.pid());
+    info.set_host(identity.host());
+    info.set_incarnation(parts->incarnation);
+    DescribeCounts(row, &info);
+    info.set_updated_unix_ns(row.updated_unix_ns());
+    info.set_deleted(row.deleted_unix_ns() != 0);
+    return info;
+  }
+
+  size_t size() const { return out_.size(); }
+  std::vector<v1::StepInfo> TakeSorted() {
+    std::stable_sort(
+        out_.begin(), out_.end(),
+        [](const v1::StepInfo& a, const v1::StepInfo& b) {
+          const auto rank = [](const v1::StepInfo& s) {
+            return s.has_rank() ? s.rank() : INT64_MAX;
+          };
+          return std::make_tuple(a.step(), rank(a), a.pid(), a.incarnation()) <
+                 std::make_tuple(b.step(), rank(b), b.pid(), b.incarnation());
+        });
+    return std::move(out_);
+  }
+
+ private:
+  // Looked up, not scanned: their rows are rewritten with each commit, and a
+  // scan passes all that LevelDB still holds of them.
+  absl::StatusOr<const v1::Identity*> IdentityOf(uint64_t incarnation) {
+    const auto [it, is_new] = identities_.try_emplace(incarnation);
+    if (!is_new) return &it->second;
+    RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
+                        index_->Get(keys::Incarnation(run_, incarnation)));
+    v1::IncarnationRow row;
+    if (value.has_value() && !ParseRow(*value, &row))
+      return absl::DataLossError("the row of an incarnation cannot be read");
+    it->second = row.identity();
+    return &it->second;
+  }
+
+  Index* const index_;
+  const uint32_t run_;
+  std::map<uint64_t, v1::Identity> identities_;
+  std::vector<v1::StepInfo> out_;
+};
+
+}  // namespace
 
 std::vector<std::string> StoreReader::RunNames() {
   absl::MutexLock lock(&core_->mutex);
@@ -130,6 +202,18 @@ absl::StatusOr<std::vector<v1::StepInfo>> StoreReader::ListSteps(
   return reader.TakeSorted();
 }
 
+absl::StatusOr<std::vector<v1::StepInfo>> StoreReader::FindSteps(
+    uint32_t run, absl::Span<const std::pair<int64_t, uint64_t>> steps) {
+  StepReader reader(core_->index.get(), run);
+  for (const auto& [step, incarnation] : steps) {
+    const std::string key = keys::Step(run, step, incarnation);
+    RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
+                        core_->index->Get(key));
+    if (value.has_value()) RP_RETURN_IF_ERROR(reader.Add(key, *value));
+  }
+  return reader.TakeSorted();
+}
+
 absl::StatusOr<ArchiveReader::SomeSteps> StoreReader::ListStepsAfter(
     const std::string& run, std::optional<int64_t> after, size_t most) {
   RP_ASSIGN_OR_RETURN(const uint32_t id, core_->RunNumber(run));
@@ -157,16 +241,14 @@ absl::StatusOr<ArchiveReader::SomeSteps> StoreReader::ListStepsAfter(
   return some;
 }
 
-absl::Status StoreReader::ForEachRecord(
-    const StepKey& key,
-    const std::function<absl::Status(const v1::Record&)>& callback) {
+absl::Status StoreReader::ForEachRecord(const StepKey& key,
+                                        const RecordFn& callback) {
   return TakeEachRecord(
       key, [&callback](v1::Record* record) { return callback(*record); });
 }
 
-absl::Status StoreReader::TakeEachRecord(
-    const StepKey& key,
-    const std::function<absl::Status(v1::Record*)>& callback) {
+absl::Status StoreReader::TakeEachRecord(const StepKey& key,
+                                         const TakeRecordFn& callback) {
   RP_ASSIGN_OR_RETURN(const uint32_t id, core_->RunNumber(key.run));
   v1::Record record;
   return core_->index->Scan(
@@ -177,9 +259,10 @@ absl::Status StoreReader::TakeEachRecord(
       });
 }
 
-absl::Status StoreReader::ReadPayload(
-    const std::string& run, absl::string_view digest, uint64_t length_bytes,
-    const std::function<absl::Status(absl::string_view)>& callback) {
+absl::Status StoreReader::ReadPayload(const std::string& run,
+                                      absl::string_view digest,
+                                      uint64_t length_bytes,
+                                      const DataFn& callback) {
   if (length_bytes == 0) return absl::OkStatus();
   uint32_t id = 0;
   {
@@ -243,9 +326,8 @@ std::optional<std::string> StoreReader::ContentDigest(const std::string& run,
   return content.empty() ? std::string(digest) : content;
 }
 
-absl::Status StoreReader::ForEachIncarnation(
-    const std::string& run,
-    const std::function<void(const v1::IncarnationRow&)>& callback) {
+absl::Status StoreReader::ForEachIncarnation(const std::string& run,
+                                             const IncarnationFn& callback) {
   RP_ASSIGN_OR_RETURN(const uint32_t id, core_->RunNumber(run));
   return core_->index->Scan(
       keys::IncarnationPrefix(id),

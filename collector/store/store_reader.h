@@ -7,14 +7,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "collector/store/archive_reader.h"
 #include "common/config/plan.h"
 #include "rankprobe/v1/archive.pb.h"
@@ -33,28 +34,28 @@ class StoreReader : public ArchiveReader {
   using ArchiveReader::ListSteps;
   absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
       const std::string& run, const IntSet& steps) override;
+  // Of these steps and incarnations, as far as they are there.
+  absl::StatusOr<std::vector<v1::StepInfo>> FindSteps(
+      uint32_t run, absl::Span<const std::pair<int64_t, uint64_t>> steps);
   absl::StatusOr<SomeSteps> ListStepsAfter(const std::string& run,
                                            std::optional<int64_t> after,
                                            size_t most) override;
-  absl::Status ForEachRecord(
-      const StepKey& key,
-      const std::function<absl::Status(const v1::Record&)>& callback) override;
-  absl::Status TakeEachRecord(
-      const StepKey& key,
-      const std::function<absl::Status(v1::Record*)>& callback) override;
+  absl::Status ForEachRecord(const StepKey& key,
+                             const RecordFn& callback) override;
+  absl::Status TakeEachRecord(const StepKey& key,
+                              const TakeRecordFn& callback) override;
   bool HasPayload(const std::string& run, absl::string_view digest,
                   uint64_t length_bytes) override;
   std::string PayloadDamage(const std::string& run, absl::string_view digest,
                             uint64_t length_bytes) override;
-  absl::Status ReadPayload(
-      const std::string& run, absl::string_view digest, uint64_t length_bytes,
-      const std::function<absl::Status(absl::string_view)>& callback) override;
+  absl::Status ReadPayload(const std::string& run, absl::string_view digest,
+                           uint64_t length_bytes,
+                           const DataFn& callback) override;
   std::optional<std::string> ContentDigest(const std::string& run,
                                            absl::string_view digest,
                                            uint64_t length_bytes) override;
-  absl::Status ForEachIncarnation(
-      const std::string& run,
-      const std::function<void(const v1::IncarnationRow&)>& callback) override;
+  absl::Status ForEachIncarnation(const std::string& run,
+                                  const IncarnationFn& callback) override;
 
  private:
   // Ranks, steps and records of the run.

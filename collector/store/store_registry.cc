@@ -114,10 +114,9 @@ absl::Status StoreRegistry::Change(
   RP_ASSIGN_OR_RETURN(v1::IncarnationRow* const row,
                       core_->runs.Incarnation(run->id(), identity));
   if (!change(row)) return absl::OkStatus();
-  std::unique_ptr<IndexBatch> batch = core_->index->NewBatch();
-  batch->Put(keys::Incarnation(run->id(), identity.incarnation()),
-             row->SerializeAsString());
-  return core_->index->Write(std::move(batch), sync);
+  return PutRow(core_->index.get(),
+                keys::Incarnation(run->id(), identity.incarnation()),
+                row->SerializeAsString(), /*sync=*/sync);
 }
 
 absl::Status StoreRegistry::NoteLostFrames(const v1::Identity& identity,
@@ -148,22 +147,22 @@ absl::Status StoreRegistry::NoteUndelivered(
 
 absl::Status StoreRegistry::NoteDumping(const v1::Identity& identity,
                                         Dumping dumping) {
-  return Change(
-      identity, /*create=*/false, /*sync=*/false, [&](v1::IncarnationRow* row) {
-        row->set_dumping_in(dumping == Dumping::kYes      ? core_->life
-                            : dumping == Dumping::kCutOff ? kCutOffLife
-                                                          : 0);
-        return true;
-      });
+  const uint64_t life = dumping == Dumping::kYes      ? core_->life
+                        : dumping == Dumping::kCutOff ? kCutOffLife
+                                                      : 0;
+  return Change(identity, /*create=*/false, /*sync=*/false,
+                [life](v1::IncarnationRow* row) {
+                  row->set_dumping_in(life);
+                  return true;
+                });
 }
 
 absl::Status StoreRegistry::SavePlan(const std::string& run,
                                      const v1::PlanSpec& plan) {
   absl::MutexLock lock(&core_->mutex);
   RP_RETURN_IF_ERROR(core_->sticky);
-  std::unique_ptr<IndexBatch> batch = core_->index->NewBatch();
-  batch->Put(keys::Plan(run), plan.SerializeAsString());
-  return core_->index->Write(std::move(batch), /*sync=*/false);
+  return PutRow(core_->index.get(), keys::Plan(run), plan.SerializeAsString(),
+                /*sync=*/false);
 }
 
 absl::Status StoreRegistry::SyncPlans() {

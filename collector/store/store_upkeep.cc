@@ -26,14 +26,7 @@ constexpr const char* kRollupTables[] = {"a", "h", "j"};
 absl::StatusOr<v1::VerifyReport> StoreUpkeep::Verify(
     const v1::VerifyRequest& request,
     const std::function<absl::Status(const v1::VerifyReport&)>& progress) {
-  VerifyHooks hooks;
-  hooks.damaged = [this](const std::string& key, const v1::ChunkRow& row) {
-    core_->MarkDamaged(key, row);
-  };
-  hooks.sound = [this](const std::string& key) { core_->MarkSound(key); };
-  hooks.progress = progress;
-  return VerifyArchive(core_->index.get(), core_->segments.get(), request,
-                       hooks);
+  return VerifyArchive(core_, request, progress);
 }
 
 absl::StatusOr<int64_t> StoreUpkeep::KeepFromStep(
@@ -125,9 +118,8 @@ absl::StatusOr<v1::DeleteReport> StoreUpkeep::Delete(
                                                    : DeleteRun(options));
   if (options.reclaim) {
     // Before the tables: on a full disk those need the room that this gives.
-    RP_ASSIGN_OR_RETURN(
-        const GarbageReport compacted,
-        CompactSegments(core_, {core_->options.min_live_share}));
+    RP_ASSIGN_OR_RETURN(const GarbageReport compacted,
+                        CompactSegments(core_, /*target_bytes=*/0));
     report.set_file_bytes(compacted.bytes_removed);
   }
   if (options.reclaim || !options.steps.has_value())
@@ -160,9 +152,8 @@ absl::StatusOr<GarbageReport> StoreUpkeep::CollectGarbage(
     RP_RETURN_IF_ERROR(FreePartials(core_, id, /*all=*/quiet));
     if (quiet) RP_RETURN_IF_ERROR(FreeOrphans(core_, id, &freed));
   }
-  RP_ASSIGN_OR_RETURN(
-      GarbageReport report,
-      CompactSegments(core_, {core_->options.min_live_share, target_bytes}));
+  RP_ASSIGN_OR_RETURN(GarbageReport report,
+                      CompactSegments(core_, target_bytes));
   report.orphans_freed = freed.payloads();
   return report;
 }

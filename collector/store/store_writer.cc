@@ -56,7 +56,8 @@ absl::Status CheckChunk(const v1::PayloadChunk& chunk, bool verified,
 
 absl::Status StoreWriter::Start(absl::string_view schema, bool clean,
                                 RecoveryReport* recovery) {
-  RP_ASSIGN_OR_RETURN(recovery->lost_syncs, sync_.CompareCount());
+  absl::MutexLock sync_lock(&sync_mutex_);
+  RP_ASSIGN_OR_RETURN(recovery->lost_syncs, CompareSyncCount());
   RP_ASSIGN_OR_RETURN(
       std::set<uint64_t> named,
       NameSegments(core_->index.get(), core_->segments.get(), schema,
@@ -67,10 +68,11 @@ absl::Status StoreWriter::Start(absl::string_view schema, bool clean,
   }
   std::unique_ptr<IndexBatch> batch = core_->index->NewBatch();
   batch->Delete(keys::kClean);
-  return sync_.WriteMark(std::move(batch));
+  return WriteMark(std::move(batch));
 }
 
 void StoreWriter::Close() {
+  absl::MutexLock sync_lock(&sync_mutex_);
   {
     absl::MutexLock lock(&core_->mutex);
     if (!core_->sticky.ok()) return;
@@ -81,7 +83,55 @@ void StoreWriter::Close() {
     sizes[segment.number] = segment.size_bytes;
   std::unique_ptr<IndexBatch> batch = core_->index->NewBatch();
   batch->Put(keys::kClean, keys::CleanValue(sizes));
-  sync_.WriteMark(std::move(batch)).IgnoreError();
+  WriteMark(std::move(batch)).IgnoreError();
+}
+
+absl::StatusOr<uint64_t> StoreWriter::CompareSyncCount() {
+  RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
+                      core_->index->Get(keys::kSynced));
+  const std::optional<keys::Synced> synced =
+      keys::ParseSynced(value.value_or(""));
+  if (synced.has_value()) sync_count_ = synced->count;
+  // Written after the index had synced its own count: never ahead of it.
+  const uint64_t beside =
+      SyncCountBeside(core_->options.data_dir, core_->file_system);
+  if (beside <= sync_count_) return 0;
+  const uint64_t lost = beside - sync_count_;
+  std::unique_ptr<IndexBatch> batch = core_->index->NewBatch();
+  batch->Put(keys::LostSyncs(beside),
+             absl::StrCat("the index has lost synced writes: it is at sync ",
+                          sync_count_, ", sync ", beside,
+                          " had been reached; what was stored between the two "
+                          "is lost"));
+  sync_count_ = beside;
+  RP_RETURN_IF_ERROR(core_->index->Write(std::move(batch), /*sync=*/true));
+  return lost;
+}
+
+absl::Status StoreWriter::Sync() {
+  // One at a time, so that the counts are written in their order.
+  absl::MutexLock sync_lock(&sync_mutex_);
+  {
+    absl::MutexLock lock(&core_->mutex);
+    RP_RETURN_IF_ERROR(core_->sticky);
+  }
+  // Commits go on meanwhile; what they add may be synced or not.
+  absl::Status status = core_->segments->Sync();
+  if (status.ok()) status = WriteMark(core_->index->NewBatch());
+  if (status.ok()) return status;
+  // Where the index waits for room nothing was synced and nothing is lost.
+  absl::MutexLock lock(&core_->mutex);
+  return core_->NoteWrite(status);
+}
+
+absl::Status StoreWriter::WriteMark(std::unique_ptr<IndexBatch> batch) {
+  const PayloadStore::Place place = core_->segments->synced();
+  batch->Put(keys::kSynced,
+             keys::SyncedValue({place.segment, place.offset, ++sync_count_}));
+  RP_RETURN_IF_ERROR(core_->index->Write(std::move(batch), /*sync=*/true));
+  // Kept beside the index, as a witness; nothing depends on it.
+  NoteSyncCountBeside(core_->options.data_dir, core_->file_system, sync_count_);
+  return absl::OkStatus();
 }
 
 absl::Status StoreWriter::CheckSpace(uint64_t bytes) {
@@ -189,7 +239,7 @@ absl::Status StoreWriter::Commit(absl::Span<const FrameToStore> frames) {
   for (const StepId& id : work.steps) {
     const v1::StepRow& row = core_->steps.at(id);
     if (row.deleted_unix_ns() == 0)
-      core_->rollups.WrittenTo(id, row.has_end(), heard);
+      core_->series.WrittenTo(id, row.has_end(), heard);
   }
   for (const auto& [reason, records] : work.lost_records)
     lost_records_[reason] += records;

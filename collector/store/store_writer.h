@@ -7,18 +7,20 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "collector/store/commit_work.h"
 #include "collector/store/frame_store.h"
 #include "collector/store/recovery.h"
 #include "collector/store/store_core.h"
-#include "collector/store/store_sync.h"
 
 namespace rankprobe {
 
@@ -33,7 +35,7 @@ struct StoreTotals {
 
 class StoreWriter : public FrameStore {
  public:
-  explicit StoreWriter(StoreCore* core) : core_(core), sync_(core) {}
+  explicit StoreWriter(StoreCore* core) : core_(core) {}
 
   // At open, before anything is committed. `schema`: the version that the index
   // had, empty if it is new; `clean`: the last process closed it.
@@ -43,7 +45,7 @@ class StoreWriter : public FrameStore {
   void Close();
 
   absl::Status Commit(absl::Span<const FrameToStore> frames) override;
-  absl::Status Sync() override { return sync_.Sync(); }
+  absl::Status Sync() override;
   bool KeepPayload(const std::string& run, absl::string_view digest,
                    uint64_t length_bytes) override;
 
@@ -64,8 +66,18 @@ class StoreWriter : public FrameStore {
   // Makes the tables what they were before `work`, which was not written.
   void Undo(CommitWork* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
 
+  // At open: how many syncs the index has gone back behind what it had synced,
+  // which is written down.
+  absl::StatusOr<uint64_t> CompareSyncCount()
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mutex_);
+  // Writes the batch, and how far the segments are synced, to the disk.
+  absl::Status WriteMark(std::unique_ptr<IndexBatch> batch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mutex_);
+
   StoreCore* const core_;
-  StoreSync sync_;
+  // One sync at a time; commits go on meanwhile.
+  absl::Mutex sync_mutex_ ABSL_ACQUIRED_BEFORE(core_->mutex);
+  uint64_t sync_count_ ABSL_GUARDED_BY(sync_mutex_) = 0;
   // What may be written before the free space is read again.
   uint64_t space_allowance_ ABSL_GUARDED_BY(core_->mutex) = 0;
   // Segments of table g.

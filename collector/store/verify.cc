@@ -28,9 +28,13 @@ constexpr uint64_t kRowsPerProgress = 100000;
 
 class Verifier {
  public:
-  Verifier(Index* index, PayloadStore* payloads,
-           const v1::VerifyRequest& request, const VerifyHooks& hooks)
-      : index_(index), payloads_(payloads), request_(request), hooks_(hooks) {}
+  Verifier(StoreCore* core, const v1::VerifyRequest& request,
+           const std::function<absl::Status(const v1::VerifyReport&)>& progress)
+      : core_(core),
+        index_(core->index.get()),
+        payloads_(core->segments.get()),
+        request_(request),
+        progress_(progress) {}
 
   absl::StatusOr<v1::VerifyReport> Run() {
     RP_RETURN_IF_ERROR(Runs());
@@ -52,8 +56,8 @@ class Verifier {
 
   absl::Status Row() {
     report_.set_rows(report_.rows() + 1);
-    if (hooks_.progress && report_.rows() % kRowsPerProgress == 0)
-      return hooks_.progress(report_);
+    if (progress_ && report_.rows() % kRowsPerProgress == 0)
+      return progress_(report_);
     return absl::OkStatus();
   }
 
@@ -302,10 +306,10 @@ class Verifier {
     if (!still.has_value()) return absl::OkStatus();
     if (fault.damaged.has_value()) {
       Corrupt(payload, fault.text);
-      if (hooks_.damaged) hooks_.damaged(std::string(key), *fault.damaged);
+      core_->MarkDamaged(std::string(key), *fault.damaged);
       return absl::OkStatus();
     }
-    if (row.damaged() && hooks_.sound) hooks_.sound(std::string(key));
+    if (row.damaged()) core_->MarkSound(std::string(key));
     if (!fault.text.empty())
       Fault(absl::StrCat(PayloadText(payload), ": ", fault.text));
     return absl::OkStatus();
@@ -376,11 +380,10 @@ class Verifier {
 
   std::string HeaderFault(const keys::PayloadParts& payload, uint64_t at,
                           const v1::ChunkRow& row) {
-    ChunkToAppend chunk;
-    chunk.run = payload.run;
-    chunk.digest = payload.digest;
-    chunk.payload_length = payload.length;
-    chunk.offset = at;
+    ChunkToAppend chunk{.run = payload.run,
+                        .digest = payload.digest,
+                        .payload_length = payload.length,
+                        .offset = at};
     const absl::Status status = payloads_->CheckHeader(row, chunk);
     return status.ok()
                ? ""
@@ -415,10 +418,11 @@ class Verifier {
                                   }});
   }
 
+  StoreCore* const core_;
   Index* const index_;
   PayloadStore* const payloads_;
   const v1::VerifyRequest& request_;
-  const VerifyHooks& hooks_;
+  const std::function<absl::Status(const v1::VerifyReport&)>& progress_;
   v1::VerifyReport report_;
   std::map<uint32_t, std::string> runs_;
   // Records by the counters of the runs, and by those of their steps.
@@ -433,11 +437,10 @@ void AddFault(const std::string& text, v1::VerifyReport* report) {
   if (report->faults_size() < kMaxFaultTexts) report->add_faults(text);
 }
 
-absl::StatusOr<v1::VerifyReport> VerifyArchive(Index* index,
-                                               PayloadStore* payloads,
-                                               const v1::VerifyRequest& request,
-                                               const VerifyHooks& hooks) {
-  return Verifier(index, payloads, request, hooks).Run();
+absl::StatusOr<v1::VerifyReport> VerifyArchive(
+    StoreCore* core, const v1::VerifyRequest& request,
+    const std::function<absl::Status(const v1::VerifyReport&)>& progress) {
+  return Verifier(core, request, progress).Run();
 }
 
 }  // namespace rankprobe

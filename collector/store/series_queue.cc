@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collector/store/rollup_queue.h"
+#include "collector/store/series_queue.h"
 
 #include <limits>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collector/store/keys.h"
+#include "collector/store/step_summary.h"
 
 namespace rankprobe {
 namespace {
@@ -15,9 +16,16 @@ constexpr size_t kMaxPendingRollups = 1 << 18;
 // A step that does not go on for so long is rolled up though it has not ended.
 constexpr absl::Duration kOpenRest = absl::Seconds(10);
 
+// Rows whose steps changed a shorter while ago are about to change again.
+constexpr absl::Duration kTileRest = absl::Seconds(5);
+
+int64_t RestedSince(const Clock& clock) {
+  return clock.MonotonicNanos() - absl::ToInt64Nanoseconds(kTileRest);
+}
+
 }  // namespace
 
-absl::Status RollupQueue::Load() {
+absl::Status SeriesQueue::Load() {
   more_pending_ = false;
   const absl::Status status = index_->Scan(
       "u", [this](absl::string_view key, absl::string_view) -> absl::Status {
@@ -32,7 +40,7 @@ absl::Status RollupQueue::Load() {
   return status;
 }
 
-void RollupQueue::Add(const StepId& id) {
+void SeriesQueue::Add(const StepId& id) {
   if (aside_.contains(id)) return;
   if (pending_.size() >= kMaxPendingRollups) {
     more_pending_ = true;
@@ -41,7 +49,7 @@ void RollupQueue::Add(const StepId& id) {
   }
 }
 
-void RollupQueue::WrittenTo(const StepId& id, bool ended, int64_t now) {
+void SeriesQueue::WrittenTo(const StepId& id, bool ended, int64_t now) {
   if (ended) {
     open_.erase(id);
     Add(id);
@@ -50,7 +58,7 @@ void RollupQueue::WrittenTo(const StepId& id, bool ended, int64_t now) {
   }
 }
 
-void RollupQueue::QueueRested() {
+void SeriesQueue::QueueRested() {
   const int64_t before =
       clock_->MonotonicNanos() - absl::ToInt64Nanoseconds(kOpenRest);
   for (auto it = open_.begin(); it != open_.end();) {
@@ -63,7 +71,7 @@ void RollupQueue::QueueRested() {
   }
 }
 
-std::vector<PendingRollup> RollupQueue::Next(
+std::vector<PendingRollup> SeriesQueue::NextRollups(
     size_t most, const std::map<std::string, v1::RunRow>& runs) {
   QueueRested();
   // What cannot be read now is asked for again with the next call.
@@ -87,34 +95,40 @@ std::vector<PendingRollup> RollupQueue::Next(
   return out;
 }
 
-void RollupQueue::SetAside(const StepId& id) {
+void SeriesQueue::SetAside(const StepId& id) {
   pending_.erase(id);
   aside_.insert(id);
 }
 
-void RollupQueue::Gone(const StepId& id, bool for_good) {
+void SeriesQueue::Gone(const StepId& id, bool for_good) {
   pending_.erase(id);
   if (!for_good) open_[id] = std::numeric_limits<int64_t>::max();
 }
 
-void RollupQueue::Done(const StepId& id) {
+void SeriesQueue::Done(const StepId& id) {
   pending_.erase(id);
   open_.erase(id);
 }
 
-void RollupQueue::Erase(const StepId& id) {
+void SeriesQueue::Erase(const StepId& id) {
   Done(id);
   aside_.erase(id);
+  TouchTileOf(id);
 }
 
-void RollupQueue::EraseRun(uint32_t run) {
-  std::erase_if(open_,
-                [run](const auto& step) { return step.first.run == run; });
+void SeriesQueue::EraseRun(uint32_t run) {
+  const auto of_run = [run](const auto& entry) {
+    return entry.first.run == run;
+  };
+  std::erase_if(open_, of_run);
+  std::erase_if(missing_tiles_, of_run);
+  std::erase_if(open_tiles_,
+                [run](const auto& tile) { return tile.first.first == run; });
   for (std::set<StepId>* const steps : {&pending_, &aside_})
     std::erase_if(*steps, [run](const StepId& id) { return id.run == run; });
 }
 
-std::optional<std::vector<std::pair<int64_t, uint64_t>>> RollupQueue::Known(
+std::optional<std::vector<std::pair<int64_t, uint64_t>>> SeriesQueue::Known(
     uint32_t run) const {
   if (more_pending_) return std::nullopt;
   std::vector<std::pair<int64_t, uint64_t>> out;
@@ -128,6 +142,38 @@ std::optional<std::vector<std::pair<int64_t, uint64_t>>> RollupQueue::Known(
        it != open_.end() && it->first.run == run; ++it)
     out.emplace_back(it->first.step, it->first.incarnation);
   return out;
+}
+
+void SeriesQueue::TouchTileOf(const StepId& id) {
+  Touch({id.run, 1, id.incarnation,
+         static_cast<uint64_t>(id.step) >> kSummaryBits});
+}
+
+void SeriesQueue::AddTile(const SummaryTile& tile) {
+  missing_tiles_.try_emplace(tile, RestedSince(*clock_));
+}
+
+std::vector<SummaryTile> SeriesQueue::NextTiles(size_t most) const {
+  std::vector<SummaryTile> out;
+  const int64_t before = RestedSince(*clock_);
+  for (const auto& [tile, touched] : missing_tiles_) {
+    if (out.size() == most) break;
+    if (touched <= before) out.push_back(tile);
+  }
+  return out;
+}
+
+void SeriesQueue::CloseOlderTile(const SummaryTile& tile, bool with_heads) {
+  const RunIncarnation process{tile.run, tile.incarnation};
+  const auto open = open_tiles_.find(process);
+  if (open != open_tiles_.end() && open->second < tile.tile) {
+    Touch({tile.run, 1, tile.incarnation, open->second});
+    open_tiles_.erase(open);
+  } else if (open != open_tiles_.end() && open->second == tile.tile &&
+             with_heads) {
+    open_tiles_.erase(open);
+  }
+  if (!with_heads) open_tiles_[process] = tile.tile;
 }
 
 }  // namespace rankprobe
