@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store over a file system that fails at each of its calls in turn, forgets
 // what was not synced, and fills up.
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collector/store/index.h"
+#include "collector/store/keys.h"
 #include "collector/store/store.h"
 #include "collector/testing/frames.h"
 #include "common/base/monotonic_event.h"
@@ -226,6 +229,39 @@ INSTANTIATE_TEST_SUITE_P(
                       Sweep{"CrashHalfKept", FaultKind::kCrash,
                             FaultFileSystem::Unsynced::kHalfKept}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// The process is killed, and then one read fails while the archive is opened, each
+// in turn: it is recovered by whoever opens it next.
+TEST_F(StoreFaultTest, WhatWasNotRecoveredIsNotCalledClosed) {
+  const auto killed = [](const std::string&, const std::string&) {
+    return FaultKind::kIoError;
+  };
+  {
+    auto store = Open();
+    ASSERT_TRUE(store.ok()) << store.status();
+    ASSERT_TRUE((*store)->Commit(frames_.All()).ok());
+    fs_.FailWhile(killed);
+  }
+  std::set<std::string> refused;
+  for (int nth = 0; nth < 40; ++nth) {
+    int reads = 0;
+    fs_.FailWhile([&](const std::string& op, const std::string&) {
+      return op == "Read" && reads++ == nth ? FaultKind::kIoError
+                                            : FaultKind::kNone;
+    });
+    {
+      const auto store = Open();
+      if (!store.ok()) refused.insert(fs_.faulty_call());
+      fs_.FailWhile(killed);
+    }
+    fs_.FailWhile(nullptr);
+    const auto index = OpenLevelDbIndex({"/d/index", 64 << 10, 1 << 20, &fs_});
+    ASSERT_TRUE(index.ok()) << index.status();
+    EXPECT_EQ(*(*index)->Get(keys::kClean), std::nullopt) << "read " << nth;
+  }
+  // The rows that recovery reads among them, and the files that it reads first.
+  EXPECT_GE(refused.size(), 5u);
+}
 
 // The disk fills up in the middle and is cleared: no restart, nothing lost.
 TEST_F(StoreFaultTest, AFullDiskIsWaitedOut) {

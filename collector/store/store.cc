@@ -31,7 +31,9 @@ absl::Status Store::Recover(bool clean) {
   recovery_.segments = segments->recovery().segments;
   if (schema.has_value() && !clean)
     RP_RETURN_IF_ERROR(RecoverChunks(index, segments, &recovery_));
-  return Start(schema.value_or(""), clean, &recovery_);
+  RP_RETURN_IF_ERROR(Start(schema.value_or(""), clean, &recovery_));
+  is_open_ = true;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options,

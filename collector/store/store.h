@@ -42,7 +42,9 @@ class Store final : public StoreReader,
   // while there are segments. Unknown schema: FAILED_PRECONDITION.
   static absl::StatusOr<std::unique_ptr<Store>> Open(
       const StoreOptions& options, FileSystem* file_system, const Clock* clock);
-  ~Store() override { Close(); }
+  ~Store() override {
+    if (is_open_) Close();
+  }
 
   RecoveryReport recovery() const { return recovery_; }
 
@@ -61,6 +63,8 @@ class Store final : public StoreReader,
   // The parts do not use it when they are destroyed.
   const std::unique_ptr<StoreCore> core_;
   RecoveryReport recovery_;
+  // Else nothing says that it was closed: what was to be recovered may not be.
+  bool is_open_ = false;
 };
 
 }  // namespace rankprobe
