@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is looked at before an archive is opened: whether there is one, and what its
-// index and its segments say of each other. Threads: free functions, before
+// Checks and repairs before an archive is opened: whether there is one, and what
+// its index and its segments say of each other. Threads: free functions, before
 // anybody else uses the archive. Failure: the first error.
 #ifndef RANKPROBE_COLLECTOR_STORE_RECOVERY_H_
 #define RANKPROBE_COLLECTOR_STORE_RECOVERY_H_

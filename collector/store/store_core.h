@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of a Store share: the index, the segments, and the tables of what
-// is being written. Each part owns what it alone uses. Inside the store only.
+// State that the parts of a Store share: the index, the segments, and the tables of
+// rows that are being written. Each part owns what it alone uses. Inside the store only.
 //
 // Locks, in the order in which they are taken:
 //   StoreUpkeep::mutex_       one maintenance job at a time

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks send: frames are committed to the index and the segments of a store.
+// Commits of frames to the index and the segments of a store, and their syncs.
 // Threads: thread-safe. Failure: as in FrameStore; what a failed commit had
 // changed in the tables is undone.
 #ifndef RANKPROBE_COLLECTOR_STORE_STORE_WRITER_H_
