@@ -39,9 +39,7 @@ ChosenSteps ChooseSteps(const std::vector<v1::StepInfo>& all,
 }
 
 StepKey KeyOf(const std::string& run, const v1::StepInfo& step) {
-  StepKey key;
-  key.run = run;
-  key.step = step.step();
+  StepKey key{.run = run, .step = step.step()};
   if (step.has_rank()) key.rank = step.rank();
   key.pid = step.pid();
   key.incarnation = step.incarnation();

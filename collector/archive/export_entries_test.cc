@@ -217,9 +217,7 @@ TEST_F(ExportTest, LaterGradientsReplaceThoseOfTheirName) {
   Gradient(call, "d", 7);
   std::unique_ptr<Store> store = OpenStore();
   ASSERT_TRUE(store->Commit(frames.All()).ok());
-  StepKey key;
-  key.run = "run";
-  key.incarnation = 1;
+  StepKey key{.run = "run", .incarnation = 1};
   std::string merged;
   ASSERT_TRUE(
       ForEachCall(store.get(), key, false, [&](const v1::CallEntry& found) {
@@ -245,9 +243,7 @@ TEST_F(ExportTest, ManyGradientsOfOneEntryMerge) {
   }
   std::unique_ptr<Store> store = OpenStore();
   ASSERT_TRUE(store->Commit(frames.All()).ok());
-  StepKey key;
-  key.run = "run";
-  key.incarnation = 1;
+  StepKey key{.run = "run", .incarnation = 1};
   int merged = 0;
   const std::clock_t began = std::clock();
   ASSERT_TRUE(
@@ -280,9 +276,7 @@ TEST_F(ExportTest, CallsWithTheirStackAndParent) {
   record->mutable_edge()->set_parent("Module.m.M.forward.0");
   std::unique_ptr<Store> store = OpenStore();
   ASSERT_TRUE(store->Commit(frames.All()).ok());
-  StepKey key;
-  key.run = "run";
-  key.incarnation = 1;
+  StepKey key{.run = "run", .incarnation = 1};
   for (const bool context : {false, true}) {
     std::string said;
     ASSERT_TRUE(

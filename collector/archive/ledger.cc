@@ -335,10 +335,8 @@ absl::StatusOr<v1::StepLedger> AccountStep(ArchiveReader* store,
                                            const v1::StepInfo& info,
                                            const RefusedPayloads& refused) {
   if (info.deleted()) return SummarizeStep(info);
-  StepKey key;
-  key.run = run;
-  key.step = info.step();
-  key.incarnation = info.incarnation();
+  StepKey key{
+      .run = run, .step = info.step(), .incarnation = info.incarnation()};
   const absl::StatusOr<StepView> loaded = LoadStep(store, key);
   if (IsDamage(loaded.status()))
     return AccountUnreadable(info, loaded.status());

@@ -173,9 +173,7 @@ TEST_F(QueryGridTest, SaysWhatIsNotWhole) {
   v1::Record* const record = open.AddBatch(3)->add_records();
   record->mutable_step_begin();
   ASSERT_TRUE(store_->Commit(open.All()).ok());
-  DeleteOptions removed;
-  removed.run = "run";
-  removed.steps = std::set<int64_t>{0};
+  DeleteOptions removed{.run = "run", .steps = std::set<int64_t>{0}};
   ASSERT_TRUE(store_->Delete(removed).ok());
   const Answer answer = Ask(Request());
   EXPECT_EQ(answer.head.incomplete_rank_steps(), 1u);

@@ -6,7 +6,7 @@
 #define RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SOURCES_H_
 
 #include "collector/store/archive_reader.h"
-#include "collector/store/series_store.h"
+#include "collector/store/series_reader.h"
 #include "collector/store/store.h"
 
 namespace rankprobe {

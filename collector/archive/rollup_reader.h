@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "collector/archive/rollup_block.h"
-#include "collector/store/series_store.h"
+#include "collector/store/series_reader.h"
 
 namespace rankprobe {
 

@@ -137,9 +137,8 @@ class RollupTest : public testing::TempDirTest {
   // row.
   void JoinColumns() {
     store_.reset();
-    IndexOptions index_options;
-    index_options.directory = root_ + "/data/index";
-    index_options.file_system = file_system_.get();
+    IndexOptions index_options{.directory = root_ + "/data/index",
+                               .file_system = file_system_.get()};
     auto index = OpenLevelDbIndex(index_options);
     ASSERT_TRUE(index.ok());
     auto batch = (*index)->NewBatch();
@@ -278,10 +277,8 @@ TEST_F(RollupTest, QuestionsReadTheRollupAndNotTheRecords) {
   RollupBlockWriter writer;
   writer.Put(0, kNorm, 4711);
   writer.AppendTo(0, &rows.columns);
-  PendingRollup step;
-  step.run_number = run;
-  step.key.run = "run";
-  step.key.incarnation = 1;
+  PendingRollup step{.run_number = run,
+                     .key = {.run = "run", .incarnation = 1}};
   ASSERT_TRUE(store_->WriteRollup(step, rows).ok());
   const std::string from_rollup = AskAll()[kNorm * 36];
   EXPECT_NE(from_rollup.find("4711"), std::string::npos) << from_rollup;
@@ -365,9 +362,7 @@ TEST_F(RollupTest, RowsOfOlderArchivesAreReadAndReplaced) {
   older = 0;
   EXPECT_EQ(Blocks(run, 1, &older), 4u * (3 + 2));
   EXPECT_EQ(older, 2u * (3 + 2));
-  DeleteOptions options;
-  options.run = "run";
-  options.steps = std::set<int64_t>{0, 1};
+  DeleteOptions options{.run = "run", .steps = std::set<int64_t>{0, 1}};
   ASSERT_TRUE(store_->Delete(options).ok());
   older = 0;
   EXPECT_EQ(Blocks(run, 1, &older), 2u * (3 + 2));
@@ -382,18 +377,13 @@ TEST_F(RollupTest, GoesWithItsStepAndItsRun) {
   const uint32_t run = *store_->RunNumber("run");
   // 140 outputs and 70 inputs in blocks of 64.
   EXPECT_EQ(Blocks(run, 1), 3u * (3 + 2));
-  DeleteOptions options;
-  options.run = "run";
-  options.steps = std::set<int64_t>{1};
+  DeleteOptions options{.run = "run", .steps = std::set<int64_t>{1}};
   ASSERT_TRUE(store_->Delete(options).ok());
   EXPECT_EQ(Heads(1), 2u);
   EXPECT_EQ(Blocks(run, 1), 2u * (3 + 2));
   // A maker that is late does not bring it back.
-  PendingRollup late;
-  late.run_number = run;
-  late.key.run = "run";
-  late.key.step = 1;
-  late.key.incarnation = 1;
+  PendingRollup late{.run_number = run,
+                     .key = {.run = "run", .step = 1, .incarnation = 1}};
   EXPECT_TRUE(absl::IsFailedPrecondition(store_->WriteRollup(late, {})));
   options.steps.reset();
   ASSERT_TRUE(store_->Delete(options).ok());

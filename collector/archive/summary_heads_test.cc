@@ -169,9 +169,8 @@ TEST_F(SummaryHeadsTest, ALateRecordBringsTheHeadsBack) {
 
 TEST_F(SummaryHeadsTest, StepsThatAreDeletedLeaveTheOthers) {
   Make200();
-  DeleteOptions options;
-  options.run = "run";
-  options.steps = {0, 5, 6, 127, 199};
+  DeleteOptions options{.run = "run",
+                        .steps = std::set<int64_t>{0, 5, 6, 127, 199}};
   ASSERT_TRUE(store_->Delete(options).ok());
   const Kept kept = WhereHeadsAre();
   EXPECT_EQ(kept.heads.size(), 128u + 8);
@@ -205,9 +204,7 @@ TEST_F(SummaryHeadsTest, AHeadThatIsInBothPlacesIsSeenOnce) {
     }
   });
   EXPECT_EQ(Heads(), before);
-  DeleteOptions options;
-  options.run = "run";
-  options.steps = {64};
+  DeleteOptions options{.run = "run", .steps = std::set<int64_t>{64}};
   ASSERT_TRUE(store_->Delete(options).ok());
   EXPECT_EQ(HeadOf(65).records(), 5u);
   EXPECT_EQ(HeadOf(64).deleted(), true);
@@ -265,11 +262,9 @@ TEST_F(SummaryHeadsTest, WhoReadsMeanwhileSeesEachHeadOnce) {
   });
   const uint32_t run = *store_->RunNumber("run");
   for (int round = 0; (round < 300 || reads < 20) && !failed; ++round) {
-    PendingRollup step;
-    step.run_number = run;
-    step.key.run = "run";
-    step.key.step = round % 190;
-    step.key.incarnation = 1;
+    PendingRollup step{
+        .run_number = run,
+        .key = {.run = "run", .step = round % 190, .incarnation = 1}};
     // Out of its row, and back into it.
     EXPECT_TRUE(RollupMaker(store_.get()).RollUp(step).ok());
     Rest();

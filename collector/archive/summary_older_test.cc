@@ -38,9 +38,8 @@ TEST_F(SummaryTest, WhatIsNotRolledUpIsKnownWithoutALookAtTheIndex) {
     store_.reset();
     Steps stored;
     {
-      IndexOptions options;
-      options.directory = root_ + "/data/index";
-      options.file_system = file_system_.get();
+      IndexOptions options{.directory = root_ + "/data/index",
+                           .file_system = file_system_.get()};
       auto index = OpenLevelDbIndex(options);
       ASSERT_TRUE(index.ok());
       ASSERT_TRUE((*index)
@@ -99,9 +98,7 @@ TEST_F(SummaryTest, WhatIsNotRolledUpIsKnownWithoutALookAtTheIndex) {
   store_->SetRollupAside(pending[0]);
   expect({{6, 1}, {7, 1}, {8, 1}});
   store_->SetRollupAside(store_->PendingRollups(1)[0]);
-  DeleteOptions options;
-  options.run = "run";
-  options.steps = {6, 7};
+  DeleteOptions options{.run = "run", .steps = std::set<int64_t>{6, 7}};
   ASSERT_TRUE(store_->Delete(options).ok());
   expect({{8, 1}});
   RollUp();
@@ -115,9 +112,7 @@ TEST_F(SummaryTest, OlderRunsAreReindexed) {
   for (int64_t step = 0; step < 70; ++step) AddStep(&frames, step, step);
   AddStep(&frames, 70, 70, /*end=*/false);
   Commit(frames);
-  DeleteOptions options;
-  options.run = "run";
-  options.steps = {3};
+  DeleteOptions options{.run = "run", .steps = std::set<int64_t>{3}};
   ASSERT_TRUE(store_->Delete(options).ok());
   MakeOlder({"u", "h", "j"});
   v1::ListModulesRequest names;
@@ -158,9 +153,7 @@ TEST_F(SummaryTest, DeletedStepsOfOlderRunsAreCounted) {
   for (int64_t step = 0; step < 70; ++step) AddStep(&frames, step, step);
   Commit(frames);
   RollUp();
-  DeleteOptions options;
-  options.run = "run";
-  options.steps = {3, 66};
+  DeleteOptions options{.run = "run", .steps = std::set<int64_t>{3, 66}};
   ASSERT_TRUE(store_->Delete(options).ok());
   const std::string heads = keys::RollupHeads(*store_->RunNumber("run"), 1);
   MakeOlder({"u", "j", keys::AtStep(heads, 3), keys::AtStep(heads, 66)});

@@ -103,9 +103,7 @@ TEST_F(SummaryTest, SayWhatTheValuesSay) {
   ExpectTheSame();
 
   // A step that is deleted takes the rows with it that count it.
-  DeleteOptions options;
-  options.run = "run";
-  options.steps = {64, 65, 131};
+  DeleteOptions options{.run = "run", .steps = std::set<int64_t>{64, 65, 131}};
   ASSERT_TRUE(store_->Delete(options).ok());
   EXPECT_EQ(Tiles(1, 20), 3u);
   EXPECT_EQ(Tiles(2, 20), 0u);

@@ -169,10 +169,9 @@ grpc::ServerWriteReactor<v1::CallEntry>* ArchiveService::ListCalls(
                   ? step.has_rank() && step.rank() == request.rank()
                   : !step.has_rank() && step.pid() == request.pid();
           if (!same_process) continue;
-          StepKey key;
-          key.run = request.run();
-          key.step = step.step();
-          key.incarnation = step.incarnation();
+          StepKey key{.run = request.run(),
+                      .step = step.step(),
+                      .incarnation = step.incarnation()};
           return ForEachCall(
               archive_, key, request.context(),
               [&](const v1::CallEntry& entry) {

@@ -112,10 +112,9 @@ absl::Status AnswerIncarnations(ArchiveReader* store, const std::string& run,
 absl::Status AnswerRecords(ArchiveReader* store,
                            const v1::LiveQuestion& question, Parts* parts) {
   const std::string& run = question.run();
-  StepKey key;
-  key.run = run;
-  key.step = question.records().step();
-  key.incarnation = question.records().incarnation();
+  StepKey key{.run = run,
+              .step = question.records().step(),
+              .incarnation = question.records().incarnation()};
   absl::flat_hash_set<std::pair<std::string, uint64_t>> told;
   absl::Status written;
   const auto tell = [&](const v1::TensorSummary& tensor) {

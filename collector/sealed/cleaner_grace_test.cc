@@ -124,10 +124,8 @@ TEST_F(Grace, PacksOfTheNewestStepsStay) {
   }
   EXPECT_EQ(CountPacks(), 2u);
 
-  StoreOptions options;
-  options.data_dir = root_ + "/other";
-  options.min_free_bytes = 0;
-  const auto other = Store::Open(options, file_system_.get(), &clock_);
+  const auto other = Store::Open(testing::OptionsAt(root_ + "/other"),
+                                 file_system_.get(), &clock_);
   ASSERT_TRUE(other.ok()) << other.status();
   Frames later(MakeIdentity("run", 0, 8));
   AddWholeStep(&later, 101, shared, /*with_payload=*/false);

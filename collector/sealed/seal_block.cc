@@ -53,10 +53,8 @@ absl::StatusOr<Sealer::Survey> Sealer::SurveyStep(const std::string& name,
                                                   const OrderRanges& sealed) {
   Survey survey;
   absl::flat_hash_set<PayloadId> seen;
-  StepKey key;
-  key.run = name;
-  key.step = info.step();
-  key.incarnation = info.incarnation();
+  StepKey key{
+      .run = name, .step = info.step(), .incarnation = info.incarnation()};
   RP_RETURN_IF_ERROR(store_->ForEachRecord(key, [&](const v1::Record& record) {
     if (sealed.Contains(record.order())) return absl::OkStatus();
     survey.orders.Add(record.order(), record.order());
@@ -149,10 +147,8 @@ absl::Status Sealer::AddStep(const std::string& name, const v1::StepInfo& info,
   }
   RP_RETURN_IF_ERROR(
       block->records->BeginMember(info.step(), info.incarnation()));
-  StepKey key;
-  key.run = name;
-  key.step = info.step();
-  key.incarnation = info.incarnation();
+  StepKey key{
+      .run = name, .step = info.step(), .incarnation = info.incarnation()};
   // What has come since it was looked at is for an addendum.
   return store_->ForEachRecord(key, [&](const v1::Record& record) {
     return survey.orders.Contains(record.order()) ? block->records->Add(record)

@@ -73,9 +73,10 @@ SealedReader::RecordsIndex(const std::string& key, uint64_t object_bytes) {
   return index;
 }
 
-absl::Status SealedReader::ReadSource(
-    const StepKey& key, const std::string& run_key, const Source& source,
-    const std::function<absl::Status(const v1::Record&)>& callback) {
+absl::Status SealedReader::ReadSource(const StepKey& key,
+                                      const std::string& run_key,
+                                      const Source& source,
+                                      const RecordFn& callback) {
   const std::string object = sealed::RecordsKey(run_key, source.object->name());
   const auto read = RecordsIndex(object, source.object->bytes());
   if (!read.ok()) return Missing(key.run, object, read.status());
@@ -93,9 +94,8 @@ absl::Status SealedReader::ReadSource(
   return taken.ok() ? Missing(key.run, object, status) : status;
 }
 
-absl::Status SealedReader::ForEachRecord(
-    const StepKey& key,
-    const std::function<absl::Status(const v1::Record&)>& callback) {
+absl::Status SealedReader::ForEachRecord(const StepKey& key,
+                                         const RecordFn& callback) {
   RP_RETURN_IF_ERROR(Known(key.run));
   std::vector<Source> sources;
   std::string run_key;
@@ -214,9 +214,10 @@ std::string SealedReader::PayloadDamage(const std::string& run,
   return damage == known.damaged.end() ? "" : damage->second;
 }
 
-absl::Status SealedReader::ReadPayload(
-    const std::string& run, absl::string_view digest, uint64_t length_bytes,
-    const std::function<absl::Status(absl::string_view)>& callback) {
+absl::Status SealedReader::ReadPayload(const std::string& run,
+                                       absl::string_view digest,
+                                       uint64_t length_bytes,
+                                       const DataFn& callback) {
   if (length_bytes == 0) return absl::OkStatus();
   RP_ASSIGN_OR_RETURN(const std::shared_ptr<const PayloadPlace> place,
                       FindPayload(run, digest, length_bytes));
@@ -236,9 +237,8 @@ std::optional<std::string> SealedReader::ContentDigest(const std::string& run,
   return content.empty() ? std::string(digest) : content;
 }
 
-absl::Status SealedReader::ForEachIncarnation(
-    const std::string& run,
-    const std::function<void(const v1::IncarnationRow&)>& callback) {
+absl::Status SealedReader::ForEachIncarnation(const std::string& run,
+                                              const IncarnationFn& callback) {
   RP_RETURN_IF_ERROR(Known(run));
   std::vector<v1::IncarnationRow> rows;
   {

@@ -53,22 +53,20 @@ class SealedReader : public ArchiveReader {
   absl::StatusOr<SomeSteps> ListStepsAfter(const std::string& run,
                                            std::optional<int64_t> after,
                                            size_t most) override;
-  absl::Status ForEachRecord(
-      const StepKey& key,
-      const std::function<absl::Status(const v1::Record&)>& callback) override;
+  absl::Status ForEachRecord(const StepKey& key,
+                             const RecordFn& callback) override;
   bool HasPayload(const std::string& run, absl::string_view digest,
                   uint64_t length_bytes) override;
   std::string PayloadDamage(const std::string& run, absl::string_view digest,
                             uint64_t length_bytes) override;
-  absl::Status ReadPayload(
-      const std::string& run, absl::string_view digest, uint64_t length_bytes,
-      const std::function<absl::Status(absl::string_view)>& callback) override;
+  absl::Status ReadPayload(const std::string& run, absl::string_view digest,
+                           uint64_t length_bytes,
+                           const DataFn& callback) override;
   std::optional<std::string> ContentDigest(const std::string& run,
                                            absl::string_view digest,
                                            uint64_t length_bytes) override;
-  absl::Status ForEachIncarnation(
-      const std::string& run,
-      const std::function<void(const v1::IncarnationRow&)>& callback) override;
+  absl::Status ForEachIncarnation(const std::string& run,
+                                  const IncarnationFn& callback) override;
 
   // Of its logs: entries that are missing, damaged or were replaced.
   std::vector<std::string> Faults(const std::string& run) override;
@@ -165,9 +163,8 @@ class SealedReader : public ArchiveReader {
   static void AddInfo(v1::StepInfo* info, int log, Step* step);
   static std::map<int, std::string> ShardsOf(const Run& run);
   absl::Status UniteSteps(const std::string& run);
-  absl::Status ReadSource(
-      const StepKey& key, const std::string& run_key, const Source& source,
-      const std::function<absl::Status(const v1::Record&)>& callback);
+  absl::Status ReadSource(const StepKey& key, const std::string& run_key,
+                          const Source& source, const RecordFn& callback);
   // As it is known, read if it is not.
   absl::Status Known(const std::string& run);
   absl::StatusOr<std::shared_ptr<const PayloadPlace>> FindPayload(

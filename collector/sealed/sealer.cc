@@ -203,9 +203,7 @@ absl::Status Sealer::Free(const std::string& name,
   }
   for (const int64_t step : kept) chosen.erase(step);
   if (chosen.empty()) return absl::OkStatus();
-  DeleteOptions options;
-  options.run = name;
-  options.steps = chosen;
+  DeleteOptions options{.run = name, .steps = chosen};
   if (options_.live) options.live_incarnations = options_.live();
   options.reclaim = false;
   RP_RETURN_IF_ERROR(store_->Delete(options).status());

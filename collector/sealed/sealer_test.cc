@@ -230,10 +230,8 @@ TEST_F(Sealing, TellsOfWhatAProcessCouldNotDeliver) {
 
 TEST_F(Sealing, PutsTwoCollectorsTogether) {
   const std::unique_ptr<Store> store = OpenStore();
-  StoreOptions other_options;
-  other_options.data_dir = root_ + "/other";
-  other_options.min_free_bytes = 0;
-  auto other = Store::Open(other_options, file_system_.get(), &clock_);
+  auto other = Store::Open(testing::OptionsAt(root_ + "/other"),
+                           file_system_.get(), &clock_);
   ASSERT_TRUE(other.ok());
   for (int64_t rank = 0; rank < 4; ++rank) {
     Frames frames(MakeIdentity("run", rank, 70 + static_cast<uint64_t>(rank)));
@@ -473,10 +471,7 @@ TEST_F(Sealing, ARequestOnItsWayHasOthersWaitForNothing) {
   const auto other = [&] {
     const auto done = std::make_shared<absl::Notification>();
     others.emplace_back([&, done] {
-      StepKey key;
-      key.run = "run";
-      key.step = 1;
-      key.incarnation = 7;
+      StepKey key{.run = "run", .step = 1, .incarnation = 7};
       const auto take = [](const auto&) { return absl::OkStatus(); };
       EXPECT_TRUE(reader.ForEachRecord(key, take).ok());
       EXPECT_TRUE(

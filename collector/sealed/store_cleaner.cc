@@ -284,10 +284,8 @@ absl::Status StoreCleaner::CollectPacks(const std::string& run,
     for (const v1::StepInfo& info : *steps) {
       if (info.deleted()) continue;
       newest = std::max(newest, info.step());
-      StepKey key;
-      key.run = run;
-      key.step = info.step();
-      key.incarnation = info.incarnation();
+      StepKey key{
+          .run = run, .step = info.step(), .incarnation = info.incarnation()};
       const absl::Status read =
           reader.ForEachRecord(key, [&](const v1::Record& record) {
             if (!record.has_call()) return absl::OkStatus();

@@ -506,9 +506,8 @@ TEST_F(Cleaning, RetentionLeavesTheNextTrainingOfANameAlone) {
   for (const bool by_age : {true, false}) {
     SCOPED_TRACE(by_age ? "age" : "bytes");
     objects_ = FaultObjectStore();
-    StoreOptions where;
-    where.data_dir = absl::StrCat(root_, by_age ? "/a" : "/b");
-    where.min_free_bytes = 0;
+    StoreOptions where{.data_dir = absl::StrCat(root_, by_age ? "/a" : "/b"),
+                       .min_free_bytes = 0};
     const auto store = Store::Open(where, file_system_.get(), &clock_);
     ASSERT_TRUE(store.ok()) << store.status();
     SealerOptions sealing;

@@ -43,10 +43,7 @@ class StoreDeletion : public SealerTest {
   }
   static absl::Status Read(ArchiveReader* reader, int64_t step,
                            uint64_t incarnation) {
-    StepKey key;
-    key.run = "run";
-    key.step = step;
-    key.incarnation = incarnation;
+    StepKey key{.run = "run", .step = step, .incarnation = incarnation};
     return reader->ForEachRecord(
         key, [](const v1::Record&) { return absl::OkStatus(); });
   }

@@ -22,12 +22,7 @@ using testing::SealerTest;
 class UniteTest : public SealerTest {
  protected:
   std::unique_ptr<Store> OpenLeaf(const std::string& name) {
-    StoreOptions options;
-    options.data_dir = root_ + "/" + name;
-    options.min_free_bytes = 0;
-    auto store = Store::Open(options, file_system_.get(), &clock_);
-    EXPECT_TRUE(store.ok()) << store.status();
-    return *std::move(store);
+    return OpenStore(testing::OptionsAt(root_ + "/" + name));
   }
   // Frames [first, last) are committed there; those before are another's.
   static void Send(Store* leaf, const Frames& frames, size_t first,

@@ -21,10 +21,7 @@ constexpr absl::Duration kLongestCall = absl::Hours(6);
 using Fate = sealed::Maintenance::Fate;
 
 StepKey KeyOf(const std::string& run, int64_t step, uint64_t incarnation) {
-  StepKey key;
-  key.run = run;
-  key.step = step;
-  key.incarnation = incarnation;
+  StepKey key{.run = run, .step = step, .incarnation = incarnation};
   return key;
 }
 
@@ -442,9 +439,8 @@ absl::StatusOr<std::vector<v1::RunInfo>> UnitedReader::ListRuns() {
   return out;
 }
 
-absl::Status UnitedReader::ForEachIncarnation(
-    const std::string& run,
-    const std::function<void(const v1::IncarnationRow&)>& callback) {
+absl::Status UnitedReader::ForEachIncarnation(const std::string& run,
+                                              const IncarnationFn& callback) {
   v1::LiveQuestion question;
   question.set_run(run);
   question.set_incarnations(true);

@@ -59,22 +59,20 @@ class UnitedReader : public ArchiveReader {
   absl::StatusOr<SomeSteps> ListStepsAfter(const std::string& run,
                                            std::optional<int64_t> after,
                                            size_t most) override;
-  absl::Status ForEachRecord(
-      const StepKey& key,
-      const std::function<absl::Status(const v1::Record&)>& callback) override;
+  absl::Status ForEachRecord(const StepKey& key,
+                             const RecordFn& callback) override;
   bool HasPayload(const std::string& run, absl::string_view digest,
                   uint64_t length_bytes) override;
   std::string PayloadDamage(const std::string& run, absl::string_view digest,
                             uint64_t length_bytes) override;
-  absl::Status ReadPayload(
-      const std::string& run, absl::string_view digest, uint64_t length_bytes,
-      const std::function<absl::Status(absl::string_view)>& callback) override;
+  absl::Status ReadPayload(const std::string& run, absl::string_view digest,
+                           uint64_t length_bytes,
+                           const DataFn& callback) override;
   std::optional<std::string> ContentDigest(const std::string& run,
                                            absl::string_view digest,
                                            uint64_t length_bytes) override;
-  absl::Status ForEachIncarnation(
-      const std::string& run,
-      const std::function<void(const v1::IncarnationRow&)>& callback) override;
+  absl::Status ForEachIncarnation(const std::string& run,
+                                  const IncarnationFn& callback) override;
   std::vector<std::string> Faults(const std::string& run) override {
     return stored_->Faults(run);
   }
@@ -154,9 +152,8 @@ class UnitedReader : public ArchiveReader {
   absl::Status Merge(const std::string& run, const Live& live,
                      const std::function<bool(int64_t)>& wanted,
                      std::vector<v1::StepInfo>* infos);
-  absl::Status ReadLive(
-      const std::string& leaf, const StepKey& key,
-      const std::function<absl::Status(const v1::Record&)>& callback);
+  absl::Status ReadLive(const std::string& leaf, const StepKey& key,
+                        const RecordFn& callback);
   // Whether the store has so many records of that leaf's, now.
   absl::Status CheckStored(const StepKey& key, const std::string& leaf,
                            uint64_t records, const absl::Status& why);

@@ -105,12 +105,7 @@ class UnitedReaderTest : public SealerTest {
     std::unique_ptr<Sealer> sealer;
   };
   std::unique_ptr<Store> OpenStore(const std::string& name) {
-    StoreOptions options;
-    options.data_dir = root_ + "/" + name;
-    options.min_free_bytes = 0;
-    auto store = Store::Open(options, file_system_.get(), &clock_);
-    EXPECT_TRUE(store.ok()) << store.status();
-    return *std::move(store);
+    return TempDirTest::OpenStore(testing::OptionsAt(root_ + "/" + name));
   }
   Leaf OpenLeaf(const std::string& name, SealerOptions options = {}) {
     Leaf leaf{OpenStore(name), nullptr};
@@ -348,10 +343,7 @@ TEST_F(UnitedReaderTest, ALeafThatIsAwayIsNamed) {
   EXPECT_EQ(Infos(&united).size(), 3u);
   // It goes before the records are read: that is no empty step.
   leaves_.one(*leaf.sealer)->away = "has gone";
-  StepKey key;
-  key.run = "run";
-  key.step = 2;
-  key.incarnation = 7;
+  StepKey key{.run = "run", .step = 2, .incarnation = 7};
   const auto ignore = [](const v1::Record&) { return absl::OkStatus(); };
   EXPECT_TRUE(absl::IsUnavailable(united.ForEachRecord(key, ignore)));
   key.step = 1;
@@ -389,10 +381,7 @@ TEST_F(UnitedReaderTest, AnotherLeafsPartIsThereWithoutTheFirst) {
   Send(b.store.get(), frames, 3, frames.size());
   SealedReader stored(&objects_);
   UnitedReader united(&stored, &leaves_);
-  StepKey key;
-  key.run = "run";
-  key.step = 1;
-  key.incarnation = 7;
+  StepKey key{.run = "run", .step = 1, .incarnation = 7};
   for (const bool is_stored : {false, true}) {
     leaves_.one(*a.sealer)->away = "";
     EXPECT_EQ(Infos(&united).size(), 2u);
@@ -442,10 +431,7 @@ TEST_F(UnitedReaderTest, WhatIsDeletedInTheStoreIsNotBroughtBackByALeaf) {
                   .ok());
   EXPECT_EQ(there(), (Steps{{1, 7}, {3, 7}}));
   EXPECT_EQ(Infos(&united).size(), 3u);
-  StepKey key;
-  key.run = "run";
-  key.step = 2;
-  key.incarnation = 7;
+  StepKey key{.run = "run", .step = 2, .incarnation = 7};
   const auto ignore = [](const v1::Record&) { return absl::OkStatus(); };
   EXPECT_TRUE(absl::IsFailedPrecondition(united.ForEachRecord(key, ignore)));
   key.step = 3;

@@ -30,9 +30,8 @@ void UnitedReader::AddPlaces(const std::string& run, const std::string& leaf,
   }
 }
 
-absl::Status UnitedReader::ReadLive(
-    const std::string& leaf, const StepKey& key,
-    const std::function<absl::Status(const v1::Record&)>& callback) {
+absl::Status UnitedReader::ReadLive(const std::string& leaf, const StepKey& key,
+                                    const RecordFn& callback) {
   v1::LiveQuestion question;
   question.set_run(key.run);
   question.mutable_records()->set_step(key.step);
@@ -60,9 +59,8 @@ absl::Status UnitedReader::CheckStored(const StepKey& key,
       "\" is no longer on the leaf that had it, and not in the store"));
 }
 
-absl::Status UnitedReader::ForEachRecord(
-    const StepKey& key,
-    const std::function<absl::Status(const v1::Record&)>& callback) {
+absl::Status UnitedReader::ForEachRecord(const StepKey& key,
+                                         const RecordFn& callback) {
   Held held;
   {
     absl::MutexLock lock(&mutex_);
@@ -197,9 +195,10 @@ std::string UnitedReader::PayloadDamage(const std::string& run,
   return damage;
 }
 
-absl::Status UnitedReader::ReadPayload(
-    const std::string& run, absl::string_view digest, uint64_t length_bytes,
-    const std::function<absl::Status(absl::string_view)>& callback) {
+absl::Status UnitedReader::ReadPayload(const std::string& run,
+                                       absl::string_view digest,
+                                       uint64_t length_bytes,
+                                       const DataFn& callback) {
   if (length_bytes == 0) return absl::OkStatus();
   const PayloadId payload(std::string(digest), length_bytes);
   absl::StatusOr<std::string> leaf = absl::NotFoundError("");

@@ -40,6 +40,12 @@ inline constexpr uint64_t kCutOffLife = 2;
 
 class ArchiveReader {
  public:
+  // An error ends the reading.
+  using RecordFn = std::function<absl::Status(const v1::Record&)>;
+  using TakeRecordFn = std::function<absl::Status(v1::Record*)>;
+  using DataFn = std::function<absl::Status(absl::string_view)>;
+  using IncarnationFn = std::function<void(const v1::IncarnationRow&)>;
+
   virtual ~ArchiveReader() = default;
 
   virtual absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() = 0;
@@ -60,13 +66,11 @@ class ArchiveReader {
                                                    std::optional<int64_t> after,
                                                    size_t most) = 0;
   // All records of one process' step in order; stops at the callback's error.
-  virtual absl::Status ForEachRecord(
-      const StepKey& key,
-      const std::function<absl::Status(const v1::Record&)>& callback) = 0;
+  virtual absl::Status ForEachRecord(const StepKey& key,
+                                     const RecordFn& callback) = 0;
   // The same for who takes them to pieces: each is the callback's.
-  virtual absl::Status TakeEachRecord(
-      const StepKey& key,
-      const std::function<absl::Status(v1::Record*)>& callback) {
+  virtual absl::Status TakeEachRecord(const StepKey& key,
+                                      const TakeRecordFn& callback) {
     v1::Record copy;
     return ForEachRecord(key, [&](const v1::Record& record) {
       copy = record;
@@ -84,9 +88,10 @@ class ArchiveReader {
   // Streams the payload's bytes in order, checking chunk CRCs (DATA_LOSS; the
   // payload is then known to be damaged and not whole any more, until a rank
   // sends it again). NOT_FOUND when the payload is not whole.
-  virtual absl::Status ReadPayload(
-      const std::string& run, absl::string_view digest, uint64_t length_bytes,
-      const std::function<absl::Status(absl::string_view)>& callback) = 0;
+  virtual absl::Status ReadPayload(const std::string& run,
+                                   absl::string_view digest,
+                                   uint64_t length_bytes,
+                                   const DataFn& callback) = 0;
 
   // XXH3-128 of the payload's bytes: the digest that records name, or another where
   // that has a principal in it. Nothing: it is not known here.
@@ -98,9 +103,8 @@ class ArchiveReader {
 
   // `dumping_in` is set where a process was dumping when the store was last
   // open or when its connection ended, and has not been opened since.
-  virtual absl::Status ForEachIncarnation(
-      const std::string& run,
-      const std::function<void(const v1::IncarnationRow&)>& callback) = 0;
+  virtual absl::Status ForEachIncarnation(const std::string& run,
+                                          const IncarnationFn& callback) = 0;
 
   // Of an archive of several collectors: those that could not be asked for
   // something of the run (empty: of any) since then, one line each, for a person.

@@ -17,11 +17,10 @@ constexpr size_t kReadBytes = 1 << 20;
 
 absl::StatusOr<uint64_t> CopyIndex(Index* from, FileSystem* file_system,
                                    const std::string& directory) {
-  IndexOptions options;
-  options.directory = directory;
-  options.write_buffer_bytes = 4 << 20;
-  options.cache_bytes = 1 << 20;
-  options.file_system = file_system;
+  IndexOptions options{.directory = directory,
+                       .write_buffer_bytes = 4 << 20,
+                       .cache_bytes = 1 << 20,
+                       .file_system = file_system};
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<Index> to,
                       OpenLevelDbIndex(options));
   RowWriter rows(to.get());

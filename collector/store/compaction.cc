@@ -8,6 +8,8 @@
 
 #include "collector/store/keys.h"
 #include "collector/store/maintenance.h"
+#include "collector/store/recovery.h"
+#include "collector/store/rows.h"
 #include "common/base/status_macros.h"
 #include "common/io/crc32c.h"
 #include "rankprobe/v1/store.pb.h"
@@ -17,6 +19,8 @@ namespace {
 
 // Copied between two looks of the commit path at the lock.
 constexpr uint64_t kCopyBytes = 4 << 20;
+// What is live to a larger share is not written anew to reach a target.
+constexpr double kMostLiveShare = 0.9;
 
 struct LiveChunk {
   std::string key;
@@ -33,7 +37,7 @@ absl::Status ForEachChunk(Index* index, const RowFn& fn) {
         table,
         [&](absl::string_view key, absl::string_view value) -> absl::Status {
           v1::ChunkRow row;
-          if (!row.ParseFromArray(value.data(), static_cast<int>(value.size())))
+          if (!ParseRow(value, &row))
             return absl::DataLossError("the row of a chunk cannot be read");
           fn(key, row);
           return absl::OkStatus();
@@ -44,21 +48,25 @@ absl::Status ForEachChunk(Index* index, const RowFn& fn) {
 
 // Reads the chunks. Those that are damaged stay where they are, and so do their
 // segments.
-absl::Status ReadChunks(StoreHooks* store, std::vector<LiveChunk>* chunks,
+absl::Status ReadChunks(StoreCore* core, std::vector<LiveChunk>* chunks,
                         std::set<uint64_t>* victims) {
   std::vector<LiveChunk> sound;
   for (LiveChunk& chunk : *chunks) {
-    const absl::Status read = store->payloads()->Read(chunk.row, &chunk.data);
+    const absl::Status read = core->segments->Read(chunk.row, &chunk.data);
     if (read.ok()) {
       sound.push_back(std::move(chunk));
       continue;
     }
     if (!absl::IsDataLoss(read)) return read;
     RP_ASSIGN_OR_RETURN(const std::optional<std::string> now,
-                        store->index()->Get(chunk.key));
+                        core->index->Get(chunk.key));
     if (now != chunk.row.SerializeAsString()) continue;
     victims->erase(chunk.row.segment());
-    store->FoundDamaged(chunk.key, chunk.row);
+    // An unfinished payload is dropped when its sender goes on.
+    if (chunk.key[0] != 'k') continue;
+    std::string payload = chunk.key.substr(0, chunk.key.size() - 8);
+    payload[0] = 'p';
+    core->MarkDamaged(payload, chunk.row);
   }
   *chunks = std::move(sound);
   return absl::OkStatus();
@@ -66,14 +74,14 @@ absl::Status ReadChunks(StoreHooks* store, std::vector<LiveChunk>* chunks,
 
 // The outcome of a sync that was made without the store's lock, so that ingest and
 // offers go on meanwhile. A failure ends the store's writing as one under it.
-absl::Status WithoutLock(StoreHooks* store, const absl::Status& synced) {
+absl::Status WithoutLock(StoreCore* core, const absl::Status& synced) {
   if (synced.ok()) return synced;
-  return store->Exclusive([&] { return synced; });
+  return core->Exclusive([&] { return synced; });
 }
 
 // Copies chunks to the newest segment and points the index at the copies.
-absl::Status MoveChunks(StoreHooks* store, const std::vector<LiveChunk>& chunks,
-                        CompactResult* result) {
+absl::Status MoveChunks(StoreCore* core, const std::vector<LiveChunk>& chunks,
+                        GarbageReport* result) {
   std::vector<ChunkToAppend> appends(chunks.size());
   for (size_t i = 0; i < chunks.size(); ++i) {
     const std::optional<keys::PayloadParts> payload =
@@ -92,52 +100,40 @@ absl::Status MoveChunks(StoreHooks* store, const std::vector<LiveChunk>& chunks,
     result->bytes_copied += chunks[i].data.size();
   }
   std::vector<v1::ChunkRow> rows;
-  RP_RETURN_IF_ERROR(store->Exclusive([&]() -> absl::Status {
-    RP_ASSIGN_OR_RETURN(rows, store->payloads()->Append(appends));
+  RP_RETURN_IF_ERROR(core->Exclusive([&]() -> absl::Status {
+    RP_ASSIGN_OR_RETURN(rows, core->segments->Append(appends));
     return absl::OkStatus();
   }));
   // The copies must be safe before the originals may go. After a crash here they
   // are bytes that no row names, which a later compaction frees.
-  RP_RETURN_IF_ERROR(WithoutLock(store, store->payloads()->Sync()));
-  return store->Exclusive([&]() -> absl::Status {
-    std::unique_ptr<IndexBatch> batch = store->index()->NewBatch();
+  RP_RETURN_IF_ERROR(WithoutLock(core, core->segments->Sync()));
+  return core->Exclusive([&]() -> absl::Status {
+    std::unique_ptr<IndexBatch> batch = core->index->NewBatch();
     for (size_t i = 0; i < chunks.size(); ++i) {
       batch->Put(keys::Segment(rows[i].segment()), "");
       const std::string before = chunks[i].row.SerializeAsString();
       std::string key = chunks[i].key;
       RP_ASSIGN_OR_RETURN(std::optional<std::string> now,
-                          store->index()->Get(key));
+                          core->index->Get(key));
       if (now != before && key[0] == 'q') {
         // Finished meanwhile: the same chunk of the whole payload.
         key = keys::ChunkOfPartial(key);
-        RP_ASSIGN_OR_RETURN(now, store->index()->Get(key));
+        RP_ASSIGN_OR_RETURN(now, core->index->Get(key));
       }
       // Deleted meanwhile: the copy is dead at once.
       if (now != before) continue;
       batch->Put(key, rows[i].SerializeAsString());
     }
-    return store->index()->Write(std::move(batch), /*sync=*/false);
+    return core->index->Write(std::move(batch), /*sync=*/false);
   });
-}
-
-absl::StatusOr<std::set<uint64_t>> NamedSegments(Index* index) {
-  std::set<uint64_t> named;
-  RP_RETURN_IF_ERROR(
-      index->Scan("g", [&](absl::string_view key, absl::string_view) {
-        if (const auto segment = keys::ParseSegment(key); segment.has_value())
-          named.insert(*segment);
-        return absl::OkStatus();
-      }));
-  return named;
 }
 
 using Segments = std::vector<PayloadStore::SegmentInfo>;
 
 std::set<uint64_t> Victims(const Segments& segments,
                            std::map<uint64_t, uint64_t>* live,
-                           const std::set<uint64_t>& named,
-                           const CompactOptions& options,
-                           CompactResult* result) {
+                           const std::set<uint64_t>& named, double live_share,
+                           uint64_t target_bytes, GarbageReport* result) {
   std::set<uint64_t> victims;
   // By what would come back.
   std::vector<std::pair<double, PayloadStore::SegmentInfo>> more;
@@ -156,18 +152,18 @@ std::set<uint64_t> Victims(const Segments& segments,
                              ? 0
                              : static_cast<double>(bytes) /
                                    static_cast<double>(segment.size_bytes);
-    if (share < options.live_share) {
+    if (share < live_share) {
       victims.insert(segment.number);
       left -= segment.size_bytes - std::min(bytes, segment.size_bytes);
-    } else if (share < options.most_live_share) {
+    } else if (share < kMostLiveShare) {
       more.emplace_back(share, segment);
     }
   }
-  if (options.target_bytes == 0) return victims;
+  if (target_bytes == 0) return victims;
   std::sort(more.begin(), more.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [share, segment] : more) {
-    if (left <= options.target_bytes) break;
+    if (left <= target_bytes) break;
     victims.insert(segment.number);
     left -= segment.size_bytes -
             std::min((*live)[segment.number], segment.size_bytes);
@@ -177,17 +173,17 @@ std::set<uint64_t> Victims(const Segments& segments,
 
 }  // namespace
 
-absl::StatusOr<CompactResult> CompactSegments(StoreHooks* store,
-                                              const CompactOptions& options) {
-  CompactResult result;
+absl::StatusOr<GarbageReport> CompactSegments(StoreCore* core,
+                                              uint64_t target_bytes) {
+  GarbageReport result;
   Segments segments;
   std::map<uint64_t, uint64_t> live;
   const auto look = [&]() -> absl::Status {
     // Taken before the rows: segments that come later are not touched.
-    segments = store->payloads()->Segments();
+    segments = core->segments->Segments();
     live.clear();
     result.live_bytes = 0;
-    return ForEachChunk(store->index(),
+    return ForEachChunk(core->index.get(),
                         [&](absl::string_view, const v1::ChunkRow& row) {
                           live[row.segment()] += PayloadStore::StoredBytes(row);
                           result.live_bytes += PayloadStore::StoredBytes(row);
@@ -198,22 +194,23 @@ absl::StatusOr<CompactResult> CompactSegments(StoreHooks* store,
   // where it is what has filled the disk.
   if (!segments.empty() && segments.back().size_bytes > 0 &&
       live.count(segments.back().number) == 0) {
-    const absl::Status ended = store->Exclusive(
-        [&] { return store->payloads()->EndSegment(segments.back().number); });
+    const absl::Status ended = core->Exclusive(
+        [&] { return core->segments->EndSegment(segments.back().number); });
     if (!absl::IsResourceExhausted(ended)) RP_RETURN_IF_ERROR(ended);
     // Something may have been appended to it meanwhile.
     RP_RETURN_IF_ERROR(look());
   }
   RP_ASSIGN_OR_RETURN(const std::set<uint64_t> named,
-                      NamedSegments(store->index()));
+                      NamedSegments(core->index.get()));
   std::set<uint64_t> victims =
-      Victims(segments, &live, named, options, &result);
+      Victims(segments, &live, named, core->options.min_live_share,
+              target_bytes, &result);
   if (victims.empty()) return result;
   // Rows may not point into a victim that is written to meanwhile: nothing is
   // ever appended to a closed segment.
   std::vector<LiveChunk> chunks;
   RP_RETURN_IF_ERROR(ForEachChunk(
-      store->index(), [&](absl::string_view key, const v1::ChunkRow& row) {
+      core->index.get(), [&](absl::string_view key, const v1::ChunkRow& row) {
         if (victims.count(row.segment()) > 0)
           chunks.push_back({std::string(key), row, ""});
       }));
@@ -224,28 +221,28 @@ absl::StatusOr<CompactResult> CompactSegments(StoreHooks* store,
       bytes += chunks[next].row.length_bytes();
       some.push_back(std::move(chunks[next++]));
     }
-    RP_RETURN_IF_ERROR(ReadChunks(store, &some, &victims));
-    if (!some.empty()) RP_RETURN_IF_ERROR(MoveChunks(store, some, &result));
+    RP_RETURN_IF_ERROR(ReadChunks(core, &some, &victims));
+    if (!some.empty()) RP_RETURN_IF_ERROR(MoveChunks(core, some, &result));
   }
   // One sync makes all moves and deletions safe; only then may the files go.
   RP_RETURN_IF_ERROR(WithoutLock(
-      store, store->index()->Write(store->index()->NewBatch(), /*sync=*/true)));
+      core, core->index->Write(core->index->NewBatch(), /*sync=*/true)));
   // What is still named stays, whatever was reckoned above.
   if (!chunks.empty()) {
     RP_RETURN_IF_ERROR(ForEachChunk(
-        store->index(), [&](absl::string_view, const v1::ChunkRow& row) {
+        core->index.get(), [&](absl::string_view, const v1::ChunkRow& row) {
           victims.erase(row.segment());
         }));
   }
-  std::unique_ptr<IndexBatch> batch = store->index()->NewBatch();
+  std::unique_ptr<IndexBatch> batch = core->index->NewBatch();
   for (const PayloadStore::SegmentInfo& segment : segments) {
     if (victims.count(segment.number) == 0) continue;
-    RP_RETURN_IF_ERROR(store->payloads()->Remove(segment.number));
+    RP_RETURN_IF_ERROR(core->segments->Remove(segment.number));
     batch->Delete(keys::Segment(segment.number));
     ++result.segments_removed;
     result.bytes_removed += segment.size_bytes;
   }
-  RP_RETURN_IF_ERROR(store->index()->Write(std::move(batch), /*sync=*/false));
+  RP_RETURN_IF_ERROR(core->index->Write(std::move(batch), /*sync=*/false));
   return result;
 }
 

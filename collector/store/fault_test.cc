@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store over a file system that fails at each of its calls in turn, forgets
 // what was not synced, and fills up.
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collector/store/index.h"
+#include "collector/store/keys.h"
 #include "collector/store/store.h"
 #include "collector/testing/frames.h"
 #include "common/base/monotonic_event.h"
@@ -41,12 +44,11 @@ Frames MakeFrames() {
 class StoreFaultTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<Store>> Open(uint64_t min_free_bytes = 0) {
-    StoreOptions options;
-    options.data_dir = "/d";
-    options.min_free_bytes = min_free_bytes;
-    options.segment_bytes = 10000;
-    options.leveldb_write_buffer_bytes = 64 << 10;
-    options.leveldb_cache_bytes = 1 << 20;
+    StoreOptions options{.data_dir = "/d",
+                         .segment_bytes = 10000,
+                         .leveldb_write_buffer_bytes = 64 << 10,
+                         .leveldb_cache_bytes = 1 << 20,
+                         .min_free_bytes = min_free_bytes};
     return Store::Open(options, &fs_, &clock_);
   }
 
@@ -107,10 +109,7 @@ class StoreFaultTest : public ::testing::Test {
       const std::string data = PayloadOf(step);
       at += (data.size() + 3999) / 4000 + 1;
       if (at > sequence || deleted.count(step) > 0) continue;
-      StepKey key;
-      key.run = "run";
-      key.step = step;
-      key.incarnation = 1;
+      StepKey key{.run = "run", .step = step, .incarnation = 1};
       int records = 0;
       EXPECT_TRUE(store
                       ->ForEachRecord(key,
@@ -120,14 +119,9 @@ class StoreFaultTest : public ::testing::Test {
                                       })
                       .ok());
       EXPECT_EQ(records, 1) << "step " << step;
-      std::string out;
-      const absl::Status read = store->ReadPayload(
-          "run", DigestOf(data), data.size(), [&](absl::string_view piece) {
-            out.append(piece.data(), piece.size());
-            return absl::OkStatus();
-          });
-      EXPECT_TRUE(read.ok()) << "step " << step << ": " << read;
-      EXPECT_EQ(out, data) << "step " << step;
+      const auto out = testing::ReadBack(store, data);
+      ASSERT_TRUE(out.ok()) << "step " << step << ": " << out.status();
+      EXPECT_EQ(*out, data) << "step " << step;
     }
   }
   void ExpectSound(Store* store) {
@@ -235,6 +229,39 @@ INSTANTIATE_TEST_SUITE_P(
                       Sweep{"CrashHalfKept", FaultKind::kCrash,
                             FaultFileSystem::Unsynced::kHalfKept}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// The process is killed, and then one read fails while the archive is opened, each
+// in turn: it is recovered by whoever opens it next.
+TEST_F(StoreFaultTest, WhatWasNotRecoveredIsNotCalledClosed) {
+  const auto killed = [](const std::string&, const std::string&) {
+    return FaultKind::kIoError;
+  };
+  {
+    auto store = Open();
+    ASSERT_TRUE(store.ok()) << store.status();
+    ASSERT_TRUE((*store)->Commit(frames_.All()).ok());
+    fs_.FailWhile(killed);
+  }
+  std::set<std::string> refused;
+  for (int nth = 0; nth < 40; ++nth) {
+    int reads = 0;
+    fs_.FailWhile([&](const std::string& op, const std::string&) {
+      return op == "Read" && reads++ == nth ? FaultKind::kIoError
+                                            : FaultKind::kNone;
+    });
+    {
+      const auto store = Open();
+      if (!store.ok()) refused.insert(fs_.faulty_call());
+      fs_.FailWhile(killed);
+    }
+    fs_.FailWhile(nullptr);
+    const auto index = OpenLevelDbIndex({"/d/index", 64 << 10, 1 << 20, &fs_});
+    ASSERT_TRUE(index.ok()) << index.status();
+    EXPECT_EQ(*(*index)->Get(keys::kClean), std::nullopt) << "read " << nth;
+  }
+  // The rows that recovery reads among them, and the files that it reads first.
+  EXPECT_GE(refused.size(), 5u);
+}
 
 // The disk fills up in the middle and is cleared: no restart, nothing lost.
 TEST_F(StoreFaultTest, AFullDiskIsWaitedOut) {

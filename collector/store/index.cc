@@ -58,10 +58,8 @@ class LevelDbSnapshot : public IndexSnapshot {
     options.verify_checksums = true;
     it_.reset(db_->NewIterator(options));
   }
-  absl::Status ScanRange(
-      absl::string_view first, absl::string_view last,
-      const std::function<absl::Status(
-          absl::string_view key, absl::string_view value)>& callback) override {
+  absl::Status ScanRange(absl::string_view first, absl::string_view last,
+                         const ScanFn& callback) override {
     for (it_->Seek(ToSlice(first)); it_->Valid() && ToView(it_->key()) <= last;
          it_->Next()) {
       RP_RETURN_IF_ERROR(callback(ToView(it_->key()), ToView(it_->value())));
@@ -158,10 +156,7 @@ class LevelDbIndex : public Index {
     return std::optional<std::string>(std::move(value));
   }
 
-  absl::Status Scan(absl::string_view prefix,
-                    const std::function<absl::Status(absl::string_view key,
-                                                     absl::string_view value)>&
-                        callback) override {
+  absl::Status Scan(absl::string_view prefix, const ScanFn& callback) override {
     return ScanWhile(
         prefix,
         [prefix](absl::string_view key) {
@@ -170,19 +165,15 @@ class LevelDbIndex : public Index {
         callback);
   }
 
-  absl::Status ScanRange(
-      absl::string_view first, absl::string_view last,
-      const std::function<absl::Status(
-          absl::string_view key, absl::string_view value)>& callback) override {
+  absl::Status ScanRange(absl::string_view first, absl::string_view last,
+                         const ScanFn& callback) override {
     return ScanWhile(
         first, [last](absl::string_view key) { return key <= last; }, callback);
   }
 
   template <typename Wanted>
-  absl::Status ScanWhile(
-      absl::string_view first, const Wanted& wanted,
-      const std::function<absl::Status(absl::string_view key,
-                                       absl::string_view value)>& callback) {
+  absl::Status ScanWhile(absl::string_view first, const Wanted& wanted,
+                         const ScanFn& callback) {
     leveldb::ReadOptions options;
     options.fill_cache = false;
     options.verify_checksums = true;

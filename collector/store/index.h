@@ -19,6 +19,10 @@
 
 namespace rankprobe {
 
+// Takes a row; its error ends the scan.
+using ScanFn =
+    std::function<absl::Status(absl::string_view key, absl::string_view value)>;
+
 class IndexBatch {
  public:
   virtual ~IndexBatch() = default;
@@ -31,10 +35,9 @@ class IndexSnapshot {
  public:
   virtual ~IndexSnapshot() = default;
   // As Index::ScanRange.
-  virtual absl::Status ScanRange(
-      absl::string_view first, absl::string_view last,
-      const std::function<absl::Status(absl::string_view key,
-                                       absl::string_view value)>& callback) = 0;
+  virtual absl::Status ScanRange(absl::string_view first,
+                                 absl::string_view last,
+                                 const ScanFn& callback) = 0;
 };
 
 class Index {
@@ -48,15 +51,12 @@ class Index {
   virtual absl::StatusOr<std::optional<std::string>> Get(
       absl::string_view key) = 0;
   // Entries whose key starts with `prefix`, in key order, from one snapshot.
-  virtual absl::Status Scan(
-      absl::string_view prefix,
-      const std::function<absl::Status(absl::string_view key,
-                                       absl::string_view value)>& callback) = 0;
+  virtual absl::Status Scan(absl::string_view prefix,
+                            const ScanFn& callback) = 0;
   // The same of keys from `first` to `last`, both included.
-  virtual absl::Status ScanRange(
-      absl::string_view first, absl::string_view last,
-      const std::function<absl::Status(absl::string_view key,
-                                       absl::string_view value)>& callback) = 0;
+  virtual absl::Status ScanRange(absl::string_view first,
+                                 absl::string_view last,
+                                 const ScanFn& callback) = 0;
   // The same of several such ranges, in ascending order; `range`: which.
   virtual absl::Status ScanRanges(
       absl::Span<const std::pair<std::string, std::string>> ranges,

@@ -216,10 +216,6 @@ std::optional<uint64_t> ParseChunkOffset(absl::string_view key) {
     return std::nullopt;
   return ReadBigEndian64(key.substr(key.size() - 8));
 }
-std::optional<uint64_t> ParsePartialSender(absl::string_view key) {
-  if (key.size() != kPayloadKeyBytes + 16) return std::nullopt;
-  return ReadBigEndian64(key.substr(kPayloadKeyBytes));
-}
 std::optional<uint64_t> ParseSegment(absl::string_view key) {
   if (key.size() != 1 + 8) return std::nullopt;
   return ReadBigEndian64(key.substr(1));

@@ -119,8 +119,6 @@ struct PayloadParts {
 std::optional<PayloadParts> ParsePayload(absl::string_view key);
 // Offset field of a key of table k or q.
 std::optional<uint64_t> ParseChunkOffset(absl::string_view key);
-// Of a key of table q.
-std::optional<uint64_t> ParsePartialSender(absl::string_view key);
 std::optional<uint64_t> ParseSegment(absl::string_view key);
 // Of a key of table h or a.
 std::optional<int64_t> ParseRollupStep(absl::string_view key);

@@ -12,7 +12,7 @@
 #include "collector/store/keys.h"
 #include "collector/store/rollup_heads.h"
 #include "collector/store/row_writer.h"
-#include "collector/store/store.h"
+#include "collector/store/rows.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
 #include "common/records/call_values.h"
@@ -21,14 +21,9 @@
 namespace rankprobe {
 namespace {
 
-absl::StatusOr<uint64_t> DeleteTable(StoreHooks* store, char table,
-                                     uint32_t run) {
-  RowWriter rows(store->index());
-  RP_RETURN_IF_ERROR(
-      store->index()->Scan(keys::TableOfRun(table, run),
-                           [&](absl::string_view key, absl::string_view) {
-                             return rows.Delete(key);
-                           }));
+absl::StatusOr<uint64_t> DeleteTable(Index* index, char table, uint32_t run) {
+  RowWriter rows(index);
+  RP_RETURN_IF_ERROR(rows.DeleteAll(keys::TableOfRun(table, run)));
   RP_RETURN_IF_ERROR(rows.Finish(/*sync=*/false));
   return rows.rows();
 }
@@ -47,15 +42,16 @@ absl::StatusOr<bool> HasReference(Index* index,
 }
 
 // Frees the payload unless something refers to it or is about to.
-absl::Status FreePayload(StoreHooks* store, const keys::PayloadParts& payload,
+absl::Status FreePayload(StoreCore* core, const keys::PayloadParts& payload,
                          v1::DeleteReport* report) {
-  return store->Exclusive([&]() -> absl::Status {
-    Index* const index = store->index();
+  return core->Exclusive([&]() -> absl::Status {
+    core->mutex.AssertHeld();
+    Index* const index = core->index.get();
     RP_ASSIGN_OR_RETURN(const bool referred, HasReference(index, payload));
     if (referred) return absl::OkStatus();
     const std::string key =
         keys::Payload(payload.run, payload.digest, payload.length);
-    if (store->OfferedLately(key)) {
+    if (core->payloads.TouchedSince(key, core->QuietSince())) {
       report->set_kept_payloads(report->kept_payloads() + 1);
       return absl::OkStatus();
     }
@@ -65,14 +61,13 @@ absl::Status FreePayload(StoreHooks* store, const keys::PayloadParts& payload,
         keys::ChunkPrefix(payload.run, payload.digest, payload.length),
         [&](absl::string_view chunk, absl::string_view value) {
           v1::ChunkRow row;
-          if (row.ParseFromArray(value.data(), static_cast<int>(value.size())))
-            bytes += row.length_bytes();
+          if (ParseRow(value, &row)) bytes += row.length_bytes();
           batch->Delete(chunk);
           return absl::OkStatus();
         }));
     batch->Delete(key);
     RP_RETURN_IF_ERROR(index->Write(std::move(batch), /*sync=*/false));
-    store->ForgetPayload(key);
+    core->payloads.Erase(key);
     report->set_payloads(report->payloads() + 1);
     report->set_payload_bytes(report->payload_bytes() + bytes);
     return absl::OkStatus();
@@ -80,26 +75,27 @@ absl::Status FreePayload(StoreHooks* store, const keys::PayloadParts& payload,
 }
 
 // Marks the steps deleted, so that nothing is added to them or read from them.
-absl::Status MarkSteps(StoreHooks* store, uint32_t run,
+absl::Status MarkSteps(StoreCore* core, uint32_t run,
                        const std::vector<StepToDelete>& steps,
                        int64_t now_unix_ns, v1::DeleteReport* report) {
-  return store->Exclusive([&]() -> absl::Status {
-    std::unique_ptr<IndexBatch> batch = store->index()->NewBatch();
+  return core->Exclusive([&]() -> absl::Status {
+    core->mutex.AssertHeld();
+    std::unique_ptr<IndexBatch> batch = core->index->NewBatch();
     for (const StepToDelete& step : steps) {
       const std::string key = keys::Step(run, step.step, step.incarnation);
       RP_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
-                          store->index()->Get(key));
+                          core->index->Get(key));
       v1::StepRow row;
-      if (!bytes.has_value() || !row.ParseFromString(*bytes) ||
+      if (!bytes.has_value() || !ParseRow(*bytes, &row) ||
           row.deleted_unix_ns() != 0)
         continue;
       row.set_deleted_unix_ns(std::max<int64_t>(now_unix_ns, 1));
       batch->Put(key, row.SerializeAsString());
       batch->Put(keys::DeletedStep(run, step.step, step.incarnation), "");
-      store->ForgetStep(run, step.step, step.incarnation);
+      core->ForgetStep({run, step.step, step.incarnation});
       report->set_steps(report->steps() + 1);
     }
-    return store->index()->Write(std::move(batch), /*sync=*/true);
+    return core->index->Write(std::move(batch), /*sync=*/true);
   });
 }
 
@@ -119,11 +115,11 @@ absl::Status RemoveRollup(Index* index, uint32_t run, const StepToDelete& step,
 
 // Removes records and references of a marked step; its payloads go into
 // `candidates`.
-absl::Status RemoveRecords(StoreHooks* store, uint32_t run,
+absl::Status RemoveRecords(StoreCore* core, uint32_t run,
                            const StepToDelete& step,
                            std::set<std::string>* candidates,
                            v1::DeleteReport* report) {
-  Index* const index = store->index();
+  Index* const index = core->index.get();
   RowWriter rows(index);
   uint64_t records = 0;
   RP_RETURN_IF_ERROR(index->Scan(
@@ -131,8 +127,7 @@ absl::Status RemoveRecords(StoreHooks* store, uint32_t run,
       [&](absl::string_view key, absl::string_view value) -> absl::Status {
         v1::Record record;
         absl::Status status;
-        if (record.ParseFromArray(value.data(),
-                                  static_cast<int>(value.size()))) {
+        if (ParseRow(value, &record)) {
           ForEachTensor(record.call(), [&](const v1::TensorSummary& tensor) {
             const v1::PayloadRef& payload = tensor.payload();
             if (!status.ok() || payload.digest().size() != kPayloadDigestBytes)
@@ -155,53 +150,52 @@ absl::Status RemoveRecords(StoreHooks* store, uint32_t run,
 
 }  // namespace
 
-absl::Status DeleteSteps(StoreHooks* store, uint32_t run,
+absl::Status DeleteSteps(StoreCore* core, uint32_t run,
                          const std::vector<StepToDelete>& steps,
                          int64_t keep_from_step, int64_t now_unix_ns,
                          v1::DeleteReport* report) {
-  RP_RETURN_IF_ERROR(MarkSteps(store, run, steps, now_unix_ns, report));
+  RP_RETURN_IF_ERROR(MarkSteps(core, run, steps, now_unix_ns, report));
   for (const StepToDelete& step : steps) {
     std::set<std::string> candidates;
-    RP_RETURN_IF_ERROR(RemoveRecords(store, run, step, &candidates, report));
+    RP_RETURN_IF_ERROR(RemoveRecords(core, run, step, &candidates, report));
     if (step.step >= keep_from_step) {
       // FreeOrphans takes them once no rank can refer to them any more.
       report->set_kept_payloads(report->kept_payloads() + candidates.size());
     } else {
       for (const std::string& key : candidates)
-        RP_RETURN_IF_ERROR(
-            FreePayload(store, *keys::ParsePayload(key), report));
+        RP_RETURN_IF_ERROR(FreePayload(core, *keys::ParsePayload(key), report));
     }
     // Sorts behind all that came before it in LevelDB's log: when this row is
     // gone after a crash, so is the rest.
-    std::unique_ptr<IndexBatch> batch = store->index()->NewBatch();
-    batch->Delete(keys::DeletedStep(run, step.step, step.incarnation));
-    RP_RETURN_IF_ERROR(store->index()->Write(std::move(batch), /*sync=*/false));
+    RP_RETURN_IF_ERROR(
+        DeleteRow(core->index.get(),
+                  keys::DeletedStep(run, step.step, step.incarnation)));
   }
   return absl::OkStatus();
 }
 
-absl::Status DeleteRunRows(StoreHooks* store, uint32_t run,
+absl::Status DeleteRunRows(StoreCore* core, uint32_t run,
                            v1::DeleteReport* report) {
-  Index* const index = store->index();
-  RP_RETURN_IF_ERROR(index->Scan(
-      keys::TableOfRun('k', run),
-      [&](absl::string_view, absl::string_view value) {
-        v1::ChunkRow row;
-        if (row.ParseFromArray(value.data(), static_cast<int>(value.size()))) {
-          report->set_payload_bytes(report->payload_bytes() +
-                                    row.length_bytes());
-        }
-        return absl::OkStatus();
-      }));
-  RP_ASSIGN_OR_RETURN(const uint64_t records, DeleteTable(store, 'c', run));
-  RP_ASSIGN_OR_RETURN(const uint64_t steps, DeleteTable(store, 's', run));
-  RP_ASSIGN_OR_RETURN(const uint64_t payloads, DeleteTable(store, 'p', run));
+  Index* const index = core->index.get();
+  RP_RETURN_IF_ERROR(
+      index->Scan(keys::TableOfRun('k', run),
+                  [&](absl::string_view, absl::string_view value) {
+                    v1::ChunkRow row;
+                    if (ParseRow(value, &row)) {
+                      report->set_payload_bytes(report->payload_bytes() +
+                                                row.length_bytes());
+                    }
+                    return absl::OkStatus();
+                  }));
+  RP_ASSIGN_OR_RETURN(const uint64_t records, DeleteTable(index, 'c', run));
+  RP_ASSIGN_OR_RETURN(const uint64_t steps, DeleteTable(index, 's', run));
+  RP_ASSIGN_OR_RETURN(const uint64_t payloads, DeleteTable(index, 'p', run));
   report->set_records(report->records() + records);
   report->set_steps(report->steps() + steps);
   report->set_payloads(report->payloads() + payloads);
   for (const char table :
        {'u', 'h', 'a', 'n', 'o', 'j', 'f', 'k', 'q', 'i', 'd'})
-    RP_RETURN_IF_ERROR(DeleteTable(store, table, run).status());
+    RP_RETURN_IF_ERROR(DeleteTable(index, table, run).status());
   return absl::OkStatus();
 }
 
@@ -210,13 +204,13 @@ void CompactTablesOfRun(Index* index, uint32_t run) {
     index->Compact(keys::TableOfRun(table, run));
 }
 
-absl::Status FreeOrphans(StoreHooks* store, uint32_t run,
+absl::Status FreeOrphans(StoreCore* core, uint32_t run,
                          v1::DeleteReport* report) {
   // Chunks rather than payload rows: half-sent payloads of ranks that are gone
   // are orphans too.
   std::string last;
   std::vector<std::string> orphans;
-  RP_RETURN_IF_ERROR(store->index()->Scan(
+  RP_RETURN_IF_ERROR(core->index->Scan(
       keys::TableOfRun('k', run),
       [&](absl::string_view key, absl::string_view) -> absl::Status {
         const absl::string_view payload = key.substr(0, key.size() - 8);
@@ -224,18 +218,18 @@ absl::Status FreeOrphans(StoreHooks* store, uint32_t run,
         last = std::string(payload);
         RP_ASSIGN_OR_RETURN(
             const bool referred,
-            HasReference(store->index(), *keys::ParsePayload(last)));
+            HasReference(core->index.get(), *keys::ParsePayload(last)));
         if (!referred) orphans.push_back(last);
         return absl::OkStatus();
       }));
   for (const std::string& key : orphans)
-    RP_RETURN_IF_ERROR(FreePayload(store, *keys::ParsePayload(key), report));
+    RP_RETURN_IF_ERROR(FreePayload(core, *keys::ParsePayload(key), report));
   return absl::OkStatus();
 }
 
-absl::Status FreePartials(StoreHooks* store, uint32_t run, bool all) {
+absl::Status FreePartials(StoreCore* core, uint32_t run, bool all) {
   std::set<std::string> prefixes;
-  RP_RETURN_IF_ERROR(store->index()->Scan(
+  RP_RETURN_IF_ERROR(core->index->Scan(
       keys::TableOfRun('q', run),
       [&](absl::string_view key, absl::string_view) -> absl::Status {
         const std::string prefix(key.substr(0, key.size() - 8));
@@ -245,34 +239,35 @@ absl::Status FreePartials(StoreHooks* store, uint32_t run, bool all) {
         bool done = all || !payload.has_value();
         if (!done) {
           RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
-                              store->index()->Get(keys::Payload(
+                              core->index->Get(keys::Payload(
                                   run, payload->digest, payload->length)));
           v1::PayloadRow row;
-          done = value.has_value() && row.ParseFromString(*value) &&
+          done = value.has_value() && ParseRow(*value, &row) &&
                  !row.corrupt() && !row.damaged();
         }
         if (done) prefixes.insert(prefix);
         return absl::OkStatus();
       }));
   for (const std::string& prefix : prefixes) {
-    RP_RETURN_IF_ERROR(store->Exclusive([&]() -> absl::Status {
-      std::unique_ptr<IndexBatch> batch = store->index()->NewBatch();
-      RP_RETURN_IF_ERROR(store->index()->Scan(
+    RP_RETURN_IF_ERROR(core->Exclusive([&]() -> absl::Status {
+      core->mutex.AssertHeld();
+      std::unique_ptr<IndexBatch> batch = core->index->NewBatch();
+      RP_RETURN_IF_ERROR(core->index->Scan(
           prefix, [&](absl::string_view key, absl::string_view) {
             batch->Delete(key);
             return absl::OkStatus();
           }));
-      store->ForgetPartials(prefix);
-      return store->index()->Write(std::move(batch), /*sync=*/false);
+      core->payloads.ErasePartials(prefix);
+      return core->index->Write(std::move(batch), /*sync=*/false);
     }));
   }
   return absl::OkStatus();
 }
 
-absl::Status ResumeDeletions(StoreHooks* store) {
+absl::Status ResumeDeletions(StoreCore* core) {
   std::vector<std::string> pending;
   RP_RETURN_IF_ERROR(
-      store->index()->Scan("d", [&](absl::string_view key, absl::string_view) {
+      core->index->Scan("d", [&](absl::string_view key, absl::string_view) {
         pending.emplace_back(key);
         return absl::OkStatus();
       }));
@@ -282,17 +277,15 @@ absl::Status ResumeDeletions(StoreHooks* store) {
     if (!run.has_value()) continue;
     const std::optional<keys::StepParts> step = keys::ParseStep(key);
     if (!step.has_value()) {
-      RP_RETURN_IF_ERROR(DeleteRunRows(store, *run, &report));
-      CompactTablesOfRun(store->index(), *run);
+      RP_RETURN_IF_ERROR(DeleteRunRows(core, *run, &report));
+      CompactTablesOfRun(core->index.get(), *run);
       continue;
     }
     std::set<std::string> candidates;
     // Payloads are left to FreeOrphans: who is connected is not known here.
     RP_RETURN_IF_ERROR(RemoveRecords(
-        store, *run, {step->step, step->incarnation}, &candidates, &report));
-    std::unique_ptr<IndexBatch> batch = store->index()->NewBatch();
-    batch->Delete(key);
-    RP_RETURN_IF_ERROR(store->index()->Write(std::move(batch), /*sync=*/false));
+        core, *run, {step->step, step->incarnation}, &candidates, &report));
+    RP_RETURN_IF_ERROR(DeleteRow(core->index.get(), key));
   }
   return absl::OkStatus();
 }

@@ -14,41 +14,15 @@
 #define RANKPROBE_COLLECTOR_STORE_MAINTENANCE_H_
 
 #include <cstdint>
-#include <functional>
-#include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "collector/store/index.h"
-#include "collector/store/payload_store.h"
+#include "collector/store/store_core.h"
 #include "rankprobe/v1/archive.pb.h"
 
 namespace rankprobe {
-
-// What maintenance needs of the store it works on.
-class StoreHooks {
- public:
-  virtual ~StoreHooks() = default;
-  virtual Index* index() = 0;
-  virtual PayloadStore* payloads() = 0;
-  // Runs `fn` with the commit path standing still; the store's sticky error
-  // comes first, and an error of `fn` that a write may have left half done is
-  // made sticky.
-  virtual absl::Status Exclusive(const std::function<absl::Status()>& fn) = 0;
-  // Inside Exclusive: drop what is cached of a payload (key of table p), of its
-  // unfinished chunks (prefix of table q) or of a step.
-  virtual void ForgetPayload(const std::string& payload_key) = 0;
-  virtual void ForgetPartials(const std::string& prefix) = 0;
-  virtual void ForgetStep(uint32_t run, int64_t step, uint64_t incarnation) = 0;
-  // Inside Exclusive: a rank has offered these bytes a short while ago.
-  virtual bool OfferedLately(const std::string& payload_key) = 0;
-  // Outside Exclusive: the bytes of a chunk fail their checksum.
-  virtual void FoundDamaged(const std::string& chunk_key,
-                            const v1::ChunkRow& row) = 0;
-};
 
 struct StepToDelete {
   int64_t step = 0;
@@ -57,7 +31,7 @@ struct StepToDelete {
 
 // Deletes the records of the steps and the payloads that only they refer to.
 // Payloads that a step at or above `keep_from_step` referred to stay.
-absl::Status DeleteSteps(StoreHooks* store, uint32_t run,
+absl::Status DeleteSteps(StoreCore* core, uint32_t run,
                          const std::vector<StepToDelete>& steps,
                          int64_t keep_from_step, int64_t now_unix_ns,
                          v1::DeleteReport* report);
@@ -67,41 +41,37 @@ absl::Status DeleteSteps(StoreHooks* store, uint32_t run,
 void CompactTablesOfRun(Index* index, uint32_t run);
 
 // Deletes all rows of a run whose RunRow is gone.
-absl::Status DeleteRunRows(StoreHooks* store, uint32_t run,
+absl::Status DeleteRunRows(StoreCore* core, uint32_t run,
                            v1::DeleteReport* report);
 
 // Frees payloads of the run that nothing refers to.
-absl::Status FreeOrphans(StoreHooks* store, uint32_t run,
+absl::Status FreeOrphans(StoreCore* core, uint32_t run,
                          v1::DeleteReport* report);
 
 // Frees chunks of unfinished payloads that somebody else has sent whole; `all`:
 // every one, as nobody writes to the run any more.
-absl::Status FreePartials(StoreHooks* store, uint32_t run, bool all);
+absl::Status FreePartials(StoreCore* core, uint32_t run, bool all);
 
 // Finishes deletions that a crash cut short.
-absl::Status ResumeDeletions(StoreHooks* store);
+absl::Status ResumeDeletions(StoreCore* core);
 
-struct CompactOptions {
-  // A segment is written anew when less than this share of it is live.
-  double live_share = 0.5;
-  // Not 0: segments with less than `most_live_share` live are written anew too,
-  // those with the least first, until no more than so many bytes are left.
-  uint64_t target_bytes = 0;
-  double most_live_share = 0.9;
-};
-struct CompactResult {
+struct GarbageReport {
+  uint64_t orphans_freed = 0;
   uint64_t segments_removed = 0;
   uint64_t bytes_removed = 0;
   uint64_t bytes_copied = 0;
   // Of all segments, before.
   uint64_t live_bytes = 0;
   uint64_t total_bytes = 0;
-  // No row of this index has ever named them: not to be deleted.
+  // Segments that no row of this index has ever named; they stay.
   uint64_t unknown_segments = 0;
 };
-// A segment with a damaged chunk stays until the payload is deleted.
-absl::StatusOr<CompactResult> CompactSegments(StoreHooks* store,
-                                              const CompactOptions& options);
+// Writes segments anew of which less than the store's min_live_share is live; where
+// `target_bytes` is not 0 others too, those with the least first, until all hold no
+// more or are nearly live. One with a damaged chunk stays until the payload is
+// deleted.
+absl::StatusOr<GarbageReport> CompactSegments(StoreCore* core,
+                                              uint64_t target_bytes);
 
 }  // namespace rankprobe
 

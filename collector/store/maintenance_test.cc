@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <fstream>
+#include <map>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -31,13 +32,7 @@ using testing::RandomBytes;
 class MaintenanceTest : public testing::TempDirTest {
  protected:
   std::unique_ptr<Store> Open(uint64_t segment_bytes = 256 << 10) {
-    StoreOptions options;
-    options.data_dir = root_ + "/data";
-    options.min_free_bytes = 0;
-    options.segment_bytes = segment_bytes;
-    auto store = Store::Open(options, file_system_.get(), &clock_);
-    EXPECT_TRUE(store.ok()) << store.status();
-    return store.ok() ? *std::move(store) : nullptr;
+    return OpenStore(Options(segment_bytes));
   }
 
   // A step with one call that refers to each of the payloads.
@@ -49,14 +44,7 @@ class MaintenanceTest : public testing::TempDirTest {
     v1::Record* const record = batch->add_records();
     record->set_order(1);
     record->mutable_call()->set_entry("Torch.add.0.forward");
-    for (const std::string& data : payloads) {
-      v1::TensorSummary* const tensor = record->mutable_call()
-                                            ->mutable_output()
-                                            ->add_items()
-                                            ->mutable_tensor();
-      tensor->mutable_payload()->set_digest(DigestOf(data));
-      tensor->mutable_payload()->set_length_bytes(data.size());
-    }
+    for (const std::string& data : payloads) testing::AddOutput(data, record);
     v1::Record* const end = batch->add_records();
     end->set_order(2);
     end->mutable_step_end()->set_call_phases(1);
@@ -65,13 +53,8 @@ class MaintenanceTest : public testing::TempDirTest {
 
   static bool Has(Store* store, const std::string& run,
                   const std::string& data) {
-    std::string out;
-    const absl::Status status = store->ReadPayload(
-        run, DigestOf(data), data.size(), [&](absl::string_view piece) {
-          out.append(piece.data(), piece.size());
-          return absl::OkStatus();
-        });
-    return status.ok() && out == data;
+    const auto out = testing::ReadBack(store, data, run);
+    return out.ok() && *out == data;
   }
 
   static v1::VerifyReport Verify(Store* store) {
@@ -246,11 +229,7 @@ TEST_F(MaintenanceTest, ARunIsDeletedWhereTablesFindNoRoom) {
   // LevelDB writes tables on a thread of its own, to the end of the store.
   std::atomic<bool> full = false;
   testing::FaultFileSystem fs;
-  StoreOptions options;
-  options.data_dir = "/d";
-  options.min_free_bytes = 0;
-  options.segment_bytes = 256 << 10;
-  auto store = Store::Open(options, &fs, &clock_);
+  auto store = Store::Open(testing::OptionsAt("/d", 256 << 10), &fs, &clock_);
   ASSERT_TRUE(store.ok()) << store.status();
   uint64_t incarnation = 0;
   for (const std::string run : {"first", "second", "kept"}) {
@@ -282,10 +261,7 @@ TEST_F(MaintenanceTest, ARunIsDeletedWhereTablesFindNoRoom) {
 // A run that could not be deleted is there, and can be.
 TEST_F(MaintenanceTest, ARunThatIsNotDeletedIsNotForgotten) {
   testing::FaultFileSystem fs;
-  StoreOptions options;
-  options.data_dir = "/d";
-  options.min_free_bytes = 0;
-  auto store = Store::Open(options, &fs, &clock_);
+  auto store = Store::Open(testing::OptionsAt("/d"), &fs, &clock_);
   ASSERT_TRUE(store.ok()) << store.status();
   const std::string data = RandomBytes(1, 5000);
   Frames frames(MakeIdentity("run", 0, 1));
@@ -403,12 +379,21 @@ TEST_F(MaintenanceTest, ABackupIsAnArchiveOfItsOwn) {
 class SchemaTest : public MaintenanceTest {
  protected:
   std::unique_ptr<Index> OpenIndex() {
-    IndexOptions options;
-    options.directory = root_ + "/data/index";
-    options.write_buffer_bytes = 1 << 20;
-    options.cache_bytes = 1 << 20;
-    options.file_system = file_system_.get();
+    IndexOptions options{.directory = root_ + "/data/index",
+                         .write_buffer_bytes = 1 << 20,
+                         .cache_bytes = 1 << 20,
+                         .file_system = file_system_.get()};
     return *OpenLevelDbIndex(options);
+  }
+  std::map<std::string, std::string> Rows() {
+    std::map<std::string, std::string> rows;
+    const absl::Status read = OpenIndex()->Scan(
+        "", [&](absl::string_view key, absl::string_view value) {
+          rows.emplace(key, value);
+          return absl::OkStatus();
+        });
+    EXPECT_TRUE(read.ok()) << read;
+    return rows;
   }
 };
 
@@ -476,12 +461,11 @@ TEST_F(SchemaTest, ANewerVersionIsRefusedAndLeftAlone) {
     batch->Put(keys::kSchema, "10");
     ASSERT_TRUE(index->Write(std::move(batch), true).ok());
   }
-  StoreOptions options;
-  options.data_dir = root_ + "/data";
-  const auto store = Store::Open(options, file_system_.get(), &clock_);
+  const auto before = Rows();
+  const auto store = Store::Open(Options(), file_system_.get(), &clock_);
   EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(store.status().message()), HasSubstr("version 10"));
-  EXPECT_EQ(**OpenIndex()->Get(keys::kSchema), "10");
+  EXPECT_EQ(Rows(), before);
 }
 
 TEST_F(MaintenanceTest, FramesLostWithTheMachineAreCountedOnce) {

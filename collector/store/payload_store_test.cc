@@ -57,10 +57,8 @@ TEST_F(PayloadStoreTest, RollsOverToNewSegments) {
 // lay before goes, once; a segment that is removed is kept open by nobody.
 TEST(PayloadStoreCacheTest, SyncedBytesAreForgottenFromTheOldestOn) {
   FaultFileSystem fs;
-  PayloadStore::Options options;
-  options.directory = "/segments";
-  options.segment_bytes = 2000;
-  options.cached_bytes = 1500;
+  PayloadStore::Options options{
+      .directory = "/segments", .segment_bytes = 2000, .cached_bytes = 1500};
   auto opened = PayloadStore::Open(options, &fs);
   ASSERT_TRUE(opened.ok()) << opened.status();
   PayloadStore& store = **opened;

@@ -17,6 +17,7 @@
 #include "collector/store/recovery.h"
 #include "collector/store/rollup_heads.h"
 #include "collector/store/row_writer.h"
+#include "collector/store/rows.h"
 #include "collector/store/step_counts.h"
 #include "collector/store/upgrade.h"
 #include "common/base/limits.h"
@@ -27,11 +28,6 @@ namespace rankprobe {
 namespace {
 
 constexpr size_t kMaxDamagedTexts = 100;
-
-template <typename M>
-bool Parse(absl::string_view value, M* message) {
-  return message->ParseFromArray(value.data(), static_cast<int>(value.size()));
-}
 
 class Rebuilder {
  public:
@@ -60,11 +56,11 @@ class Rebuilder {
 
  private:
   absl::Status OpenIndex() {
-    IndexOptions index;
-    index.directory = options_.data_dir + "/index";
-    index.write_buffer_bytes = options_.leveldb_write_buffer_bytes;
-    index.cache_bytes = options_.leveldb_cache_bytes;
-    index.file_system = file_system_;
+    IndexOptions index{
+        .directory = options_.data_dir + "/index",
+        .write_buffer_bytes = options_.leveldb_write_buffer_bytes,
+        .cache_bytes = options_.leveldb_cache_bytes,
+        .file_system = file_system_};
     RP_RETURN_IF_ERROR(file_system_->CreateDirectories(index.directory));
     RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                         file_system_->List(index.directory));
@@ -91,14 +87,14 @@ class Rebuilder {
   }
 
   absl::Status ReadPrincipals() {
-    return index_->Scan(
-        "i", [&](absl::string_view key, absl::string_view value) {
-          const std::optional<uint32_t> run = keys::ParseRun(key);
-          v1::IncarnationRow row;
-          if (run.has_value() && Parse(value, &row) && !row.principal().empty())
-            finder_->AddPrincipal(*run, row.principal());
-          return absl::OkStatus();
-        });
+    return index_->Scan("i", [&](absl::string_view key,
+                                 absl::string_view value) {
+      const std::optional<uint32_t> run = keys::ParseRun(key);
+      v1::IncarnationRow row;
+      if (run.has_value() && ParseRow(value, &row) && !row.principal().empty())
+        finder_->AddPrincipal(*run, row.principal());
+      return absl::OkStatus();
+    });
   }
 
   // Whether the index has it, with chunks that are there.
@@ -107,7 +103,7 @@ class Rebuilder {
     RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
                         index_->Get(key));
     v1::PayloadRow row;
-    if (!value.has_value() || !row.ParseFromString(*value) || row.corrupt() ||
+    if (!value.has_value() || !ParseRow(*value, &row) || row.corrupt() ||
         row.damaged())
       return false;
     uint64_t at = 0;
@@ -116,7 +112,7 @@ class Rebuilder {
         keys::ChunkPrefix(payload.run, payload.digest, payload.length),
         [&](absl::string_view chunk, absl::string_view bytes) {
           v1::ChunkRow found;
-          sound = sound && Parse(bytes, &found) &&
+          sound = sound && ParseRow(bytes, &found) &&
                   keys::ParseChunkOffset(chunk) == at &&
                   payloads_->Contains(found);
           at += found.length_bytes();
@@ -183,10 +179,7 @@ class Rebuilder {
           RP_ASSIGN_OR_RETURN(const auto owner, index_->Get(payload));
           return owner.has_value() ? absl::OkStatus() : rows.Delete(key);
         }));
-    RP_RETURN_IF_ERROR(
-        index_->Scan("q", [&](absl::string_view key, absl::string_view) {
-          return rows.Delete(key);
-        }));
+    RP_RETURN_IF_ERROR(rows.DeleteAll("q"));
     return rows.Finish(/*sync=*/true);
   }
 
@@ -194,12 +187,8 @@ class Rebuilder {
   // of the records.
   absl::Status DropRollups() {
     RowWriter rows(index_.get());
-    for (const char* const table : {"u", "h", "a", "n", "o", "j"}) {
-      RP_RETURN_IF_ERROR(
-          index_->Scan(table, [&](absl::string_view key, absl::string_view) {
-            return rows.Delete(key);
-          }));
-    }
+    for (const char* const table : {"u", "h", "a", "n", "o", "j"})
+      RP_RETURN_IF_ERROR(rows.DeleteAll(table));
     return rows.Finish(/*sync=*/true);
   }
 
@@ -215,7 +204,7 @@ class Rebuilder {
     RP_RETURN_IF_ERROR(
         index_->Scan("s", [&](absl::string_view key, absl::string_view value) {
           if (!keys::ParseStep(key).has_value() ||
-              !Parse(value, &steps[std::string(key)].old)) {
+              !ParseRow(value, &steps[std::string(key)].old)) {
             steps.erase(std::string(key));
             return rows.Delete(key);
           }
@@ -271,7 +260,7 @@ class Rebuilder {
       const std::string row_key = keys::Incarnation(run, incarnation);
       RP_ASSIGN_OR_RETURN(const auto known, index_->Get(row_key));
       v1::IncarnationRow row;
-      if (!known.has_value() || !row.ParseFromString(*known)) {
+      if (!known.has_value() || !ParseRow(*known, &row)) {
         row.Clear();
         row.mutable_identity()->set_incarnation(incarnation);
         RP_RETURN_IF_ERROR(rows->Put(row_key, row.SerializeAsString()));
@@ -318,7 +307,7 @@ class Rebuilder {
     RP_RETURN_IF_ERROR(
         index_->Scan("r", [&](absl::string_view key, absl::string_view value) {
           v1::RunRow row;
-          if (!Parse(value, &row) || row.id() == 0) return rows.Delete(key);
+          if (!ParseRow(value, &row) || row.id() == 0) return rows.Delete(key);
           names.emplace(key.substr(1));
           named[row.id()] = {std::string(key.substr(1)), row};
           return absl::OkStatus();
@@ -340,7 +329,7 @@ class Rebuilder {
       const std::string key = keys::Incarnation(sender.first, sender.second);
       RP_ASSIGN_OR_RETURN(const auto bytes, index_->Get(key));
       v1::IncarnationRow row;
-      if (!bytes.has_value() || !row.ParseFromString(*bytes)) continue;
+      if (!bytes.has_value() || !ParseRow(*bytes, &row)) continue;
       row.set_lowest_step(range.first);
       row.set_highest_step(range.second);
       RP_RETURN_IF_ERROR(rows.Put(key, row.SerializeAsString()));
@@ -359,10 +348,7 @@ class Rebuilder {
   // The archive is as after a clean end.
   absl::Status Marks() {
     RowWriter rows(index_.get());
-    RP_RETURN_IF_ERROR(
-        index_->Scan("z", [&](absl::string_view key, absl::string_view) {
-          return rows.Delete(key);
-        }));
+    RP_RETURN_IF_ERROR(rows.DeleteAll("z"));
     keys::Synced synced;
     for (const PayloadStore::SegmentInfo& segment : payloads_->Segments()) {
       RP_RETURN_IF_ERROR(rows.Put(keys::Segment(segment.number), ""));

@@ -19,7 +19,6 @@ namespace rankprobe {
 namespace {
 
 using testing::DamageTest;
-using testing::DigestOf;
 using testing::FaultFileSystem;
 using testing::FaultKind;
 using testing::Frames;
@@ -47,9 +46,7 @@ class RebuildTest : public DamageTest {
     ASSERT_TRUE((*store)->Sync().ok());
   }
   absl::StatusOr<RebuildReport> Rebuild() {
-    StoreOptions options;
-    options.data_dir = root_ + "/data";
-    return RebuildIndex(options, file_system_.get(), &clock_,
+    return RebuildIndex(Options(), file_system_.get(), &clock_,
                         [](absl::string_view, absl::string_view digest) {
                           return std::string(digest);
                         });
@@ -58,14 +55,9 @@ class RebuildTest : public DamageTest {
   size_t Served(Store* store, const std::string& run) {
     size_t served = 0;
     for (const std::string& data : data_) {
-      std::string out;
-      const absl::Status read = store->ReadPayload(
-          run, DigestOf(data), data.size(), [&](absl::string_view piece) {
-            out.append(piece.data(), piece.size());
-            return absl::OkStatus();
-          });
-      if (!read.ok()) continue;
-      EXPECT_EQ(out, data);
+      const auto out = testing::ReadBack(store, data, run);
+      if (!out.ok()) continue;
+      EXPECT_EQ(*out, data);
       ++served;
     }
     return served;
@@ -134,9 +126,7 @@ TEST_F(RebuildTest, WhereNothingIsNothingIsMade) {
 // LevelDB's repair puts tables in place of logs before a manifest names them, and
 // rows are deleted before they are written anew.
 TEST_F(RebuildTest, OneThatCameToNoEndIsNotServed) {
-  StoreOptions options;
-  options.data_dir = "/d";
-  options.min_free_bytes = 0;
+  StoreOptions options = testing::OptionsAt("/d");
   for (int64_t i = 0; i < 4; ++i)
     data_.push_back(RandomBytes(static_cast<uint64_t>(i), 5000));
   Frames frames(MakeIdentity("run", 0, 1));

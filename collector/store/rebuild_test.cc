@@ -54,10 +54,8 @@ class RebuildScopeTest : public testing::TempDirTest {
                                       ->mutable_digest();
       *digest = NameOf(principal, *digest);
     }
-    IncarnationClaim claim;
-    claim.from_agent = true;
-    claim.secret_sha256 = "secret";
-    claim.principal = principal;
+    IncarnationClaim claim{
+        .from_agent = true, .secret_sha256 = "secret", .principal = principal};
     ASSERT_TRUE(store->OpenIncarnation(frames.identity(), claim).ok());
     ASSERT_TRUE(store->Commit(all).ok());
   }
@@ -78,25 +76,16 @@ class RebuildScopeTest : public testing::TempDirTest {
     ASSERT_TRUE(index->Write(std::move(batch), true).ok());
   }
   absl::StatusOr<RebuildReport> Rebuild() {
-    StoreOptions options;
-    options.data_dir = root_ + "/data";
-    return RebuildIndex(options, file_system_.get(), &clock_, &NameOf);
+    return RebuildIndex(Options(), file_system_.get(), &clock_, &NameOf);
   }
   size_t Served(Store* store, const std::string& run,
                 const std::string& principal) {
     size_t served = 0;
     for (const std::string& data : data_) {
-      std::string out;
-      if (!store
-               ->ReadPayload(run, NameOf(principal, DigestOf(data)),
-                             data.size(),
-                             [&](absl::string_view piece) {
-                               out.append(piece.data(), piece.size());
-                               return absl::OkStatus();
-                             })
-               .ok())
-        continue;
-      EXPECT_EQ(out, data);
+      const auto out = testing::ReadBack(
+          store, run, NameOf(principal, DigestOf(data)), data.size());
+      if (!out.ok()) continue;
+      EXPECT_EQ(*out, data);
       ++served;
     }
     return served;

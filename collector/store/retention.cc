@@ -77,11 +77,10 @@ class Pass {
     std::map<std::string, std::set<int64_t>> by_run;
     for (const RunStep& step : steps) by_run[step.run].insert(step.step);
     for (auto& [run, numbers] : by_run) {
-      DeleteOptions options;
-      options.run = run;
-      options.live_incarnations = live_;
-      options.keep_steps = keep_steps;
-      options.reclaim = reclaim;
+      DeleteOptions options{.run = run,
+                            .live_incarnations = live_,
+                            .keep_steps = keep_steps,
+                            .reclaim = reclaim};
       RP_ASSIGN_OR_RETURN(const bool all, IsAll(run, numbers));
       if (!all) options.steps = numbers;
       const absl::StatusOr<v1::DeleteReport> done = store_->Delete(options);

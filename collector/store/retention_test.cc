@@ -10,7 +10,6 @@
 namespace rankprobe {
 namespace {
 
-using testing::DigestOf;
 using testing::Frames;
 using testing::MakeIdentity;
 
@@ -18,11 +17,7 @@ class RetentionTest : public testing::TempDirTest {
  protected:
   void SetUp() override {
     TempDirTest::SetUp();
-    StoreOptions options;
-    options.data_dir = root_ + "/data";
-    options.min_free_bytes = 0;
-    options.segment_bytes = 1 << 20;
-    store_ = *Store::Open(options, file_system_.get(), &clock_);
+    store_ = OpenStore(Options(/*segment_bytes=*/1 << 20));
   }
   void TearDown() override {
     store_.reset();
@@ -39,13 +34,7 @@ class RetentionTest : public testing::TempDirTest {
     v1::RecordBatch* const batch = frames->AddBatch(step);
     v1::Record* const record = batch->add_records();
     record->mutable_call()->set_entry("e");
-    v1::PayloadRef* const payload = record->mutable_call()
-                                        ->mutable_output()
-                                        ->add_items()
-                                        ->mutable_tensor()
-                                        ->mutable_payload();
-    payload->set_digest(DigestOf(data));
-    payload->set_length_bytes(data.size());
+    testing::AddOutput(data, record);
     if (finish) {
       v1::Record* const end = batch->add_records();
       end->set_order(1);
@@ -79,11 +68,9 @@ TEST_F(RetentionTest, RollupsCount) {
     end->set_order(1);
     end->mutable_step_end();
     ASSERT_TRUE(store_->Commit(frames.Range(first, frames.size())).ok());
-    PendingRollup pending;
-    pending.run_number = *store_->RunNumber("run");
-    pending.key.run = "run";
-    pending.key.step = step;
-    pending.key.incarnation = 1;
+    PendingRollup pending{
+        .run_number = *store_->RunNumber("run"),
+        .key = {.run = "run", .step = step, .incarnation = 1}};
     RollupRows rows;
     rows.head.set_records(2);
     v1::RollupLayout layout;

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "collector/store/keys.h"
+#include "collector/store/rows.h"
 #include "collector/store/step_summary.h"
 #include "common/base/status_macros.h"
 
@@ -35,9 +36,7 @@ uint64_t SlotsOf(uint64_t tile, uint64_t first, uint64_t last) {
 class HeadReader {
  public:
   HeadReader(IndexSnapshot* snapshot, uint32_t run, size_t range,
-             uint64_t incarnation,
-             const std::function<absl::Status(size_t, int64_t,
-                                              const v1::RollupHead&)>& callback)
+             uint64_t incarnation, const SeriesReader::HeadFn& callback)
       : snapshot_(snapshot),
         run_(run),
         range_(range),
@@ -96,9 +95,7 @@ class HeadReader {
         keys::AtStep(prefix, static_cast<int64_t>(end - 1)),
         [&](absl::string_view key, absl::string_view value) -> absl::Status {
           const std::optional<int64_t> step = keys::ParseRollupStep(key);
-          if (!step.has_value() ||
-              !head_.ParseFromArray(value.data(),
-                                    static_cast<int>(value.size())))
+          if (!step.has_value() || !ParseRow(value, &head_))
             return absl::DataLossError("a rollup cannot be read");
           return callback_(range_, *step, head_);
         });
@@ -108,18 +105,16 @@ class HeadReader {
   const uint32_t run_;
   const size_t range_;
   const uint64_t incarnation_;
-  const std::function<absl::Status(size_t, int64_t, const v1::RollupHead&)>&
-      callback_;
+  const SeriesReader::HeadFn& callback_;
   std::vector<std::pair<uint64_t, std::string>> rows_;
   v1::RollupHead head_;
 };
 
 }  // namespace
 
-absl::Status ForEachRollupHead(
-    Index* index, uint32_t run, absl::Span<const ProcessRange> ranges,
-    const std::function<absl::Status(size_t, int64_t, const v1::RollupHead&)>&
-        callback) {
+absl::Status ForEachRollupHead(Index* index, uint32_t run,
+                               absl::Span<const ProcessRange> ranges,
+                               const SeriesReader::HeadFn& callback) {
   if (ranges.empty()) return absl::OkStatus();
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<IndexSnapshot> snapshot,
                       index->Snapshot());
@@ -169,8 +164,7 @@ absl::StatusOr<std::vector<std::string>> RollupRowsOf(
     return absl::DataLossError("the layout of a rollup cannot be read");
   };
   v1::RollupLayout layout;
-  if (!layout.ParseFromString(*bytes) ||
-      layout.statistics() >> kMaxStatistics != 0)
+  if (!ParseRow(*bytes, &layout) || layout.statistics() >> kMaxStatistics != 0)
     return bad();
   size_t blocks = 0;
   for (int i = 0; i + 1 < layout.blocks_size(); i += 2) {

@@ -2,14 +2,13 @@
 // Heads of rollups, wherever they are: in table h, or in a row of summaries that
 // stands for them (docs/storage.md, "Summaries"). Inside the store only; free
 // functions over an index that outlives the call. Whoever writes sees to it that
-// nobody else does meanwhile (StoreImpl's rollup_mutex_). Failure: the index's
+// nobody else does meanwhile (StoreCore::rollup_mutex). Failure: the index's
 // errors, DATA_LOSS for rows that cannot be read.
 #ifndef RANKPROBE_COLLECTOR_STORE_ROLLUP_HEADS_H_
 #define RANKPROBE_COLLECTOR_STORE_ROLLUP_HEADS_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,17 +20,16 @@
 #include "absl/types/span.h"
 #include "collector/store/index.h"
 #include "collector/store/row_writer.h"
-#include "collector/store/store.h"
+#include "collector/store/series_reader.h"
 #include "rankprobe/v1/store.pb.h"
 
 namespace rankprobe {
 
 // Ranges in ascending order; `range`: which. Of one moment: a head that moves
 // meanwhile is seen once.
-absl::Status ForEachRollupHead(
-    Index* index, uint32_t run, absl::Span<const ProcessRange> ranges,
-    const std::function<absl::Status(size_t range, int64_t step,
-                                     const v1::RollupHead&)>& callback);
+absl::Status ForEachRollupHead(Index* index, uint32_t run,
+                               absl::Span<const ProcessRange> ranges,
+                               const SeriesReader::HeadFn& callback);
 
 // While nobody writes.
 absl::StatusOr<std::optional<v1::RollupHead>> FindRollupHead(

@@ -30,6 +30,13 @@ class RowWriter {
     batch_->Delete(key);
     return Count();
   }
+  // All rows whose key begins with `prefix`.
+  absl::Status DeleteAll(absl::string_view prefix) {
+    return index_->Scan(prefix,
+                        [this](absl::string_view key, absl::string_view) {
+                          return Delete(key);
+                        });
+  }
   // Writes what is left; with `sync`, every row is on the disk then.
   absl::Status Finish(bool sync) {
     if (std::exchange(waiting_, 0) == 0 && !sync) return absl::OkStatus();

@@ -128,10 +128,7 @@ TEST_F(DamageTest, CompactionLeavesADamagedChunkWhereItIs) {
 // M06: a refused frame costs the others nothing.
 TEST_F(DamageTest, ARefusedFrameDoesNotMakeOtherPayloadsBeReadAgain) {
   FaultFileSystem fs;
-  StoreOptions options;
-  options.data_dir = "/d";
-  options.min_free_bytes = 0;
-  auto store = Store::Open(options, &fs, &clock_);
+  auto store = Store::Open(testing::OptionsAt("/d"), &fs, &clock_);
   ASSERT_TRUE(store.ok()) << store.status();
   const std::string data = RandomBytes(1, 5000);
   Frames frames(MakeIdentity("run", 0, 1)), bad(MakeIdentity("run", 1, 2));
@@ -157,10 +154,7 @@ TEST_F(DamageTest, ARefusedFrameDoesNotMakeOtherPayloadsBeReadAgain) {
 // A commit that finds no room is undone in every cache, and then done.
 TEST_F(DamageTest, ACommitWithoutRoomLeavesPartialsAsTheyWere) {
   FaultFileSystem fs;
-  StoreOptions options;
-  options.data_dir = "/d";
-  options.min_free_bytes = 0;
-  auto store = Store::Open(options, &fs, &clock_);
+  auto store = Store::Open(testing::OptionsAt("/d"), &fs, &clock_);
   ASSERT_TRUE(store.ok()) << store.status();
   const std::string data = RandomBytes(1, 5000);
   Frames frames(MakeIdentity("run", 0, 1));
@@ -181,10 +175,7 @@ TEST_F(DamageTest, ACommitWithoutRoomLeavesPartialsAsTheyWere) {
 TEST_F(DamageTest, AfterDescriptorsAreBackSyncGoesOn) {
   bool none_left = true;
   FaultFileSystem fs;
-  StoreOptions options;
-  options.data_dir = "/d";
-  options.min_free_bytes = 0;
-  auto store = Store::Open(options, &fs, &clock_);
+  auto store = Store::Open(testing::OptionsAt("/d"), &fs, &clock_);
   ASSERT_TRUE(store.ok()) << store.status();
   Frames frames(MakeIdentity("run", 0, 1));
   frames.AddStep(0, RandomBytes(1, 5000));

@@ -26,6 +26,7 @@ using testing::DigestOf;
 using testing::Frames;
 using ::testing::HasSubstr;
 using testing::MakeIdentity;
+using testing::ReadBack;
 
 class StoreTest : public testing::TempDirTest {
  protected:
@@ -38,10 +39,9 @@ class StoreTest : public testing::TempDirTest {
 
   std::vector<std::string> Entries(Store* store, const v1::Identity& identity,
                                    int64_t step) {
-    StepKey key;
-    key.run = identity.run();
-    key.step = step;
-    key.incarnation = identity.incarnation();
+    StepKey key{.run = identity.run(),
+                .step = step,
+                .incarnation = identity.incarnation()};
     std::vector<std::string> entries;
     EXPECT_TRUE(store
                     ->ForEachRecord(key,
@@ -51,18 +51,6 @@ class StoreTest : public testing::TempDirTest {
                                     })
                     .ok());
     return entries;
-  }
-
-  static absl::StatusOr<std::string> Read(Store* store, const std::string& run,
-                                          const std::string& data) {
-    std::string out;
-    const absl::Status status = store->ReadPayload(
-        run, DigestOf(data), data.size(), [&](absl::string_view piece) {
-          out.append(piece.data(), piece.size());
-          return absl::OkStatus();
-        });
-    if (!status.ok()) return status;
-    return out;
   }
 };
 
@@ -286,14 +274,14 @@ TEST_F(StoreTest, PayloadsAreStoredOncePerRunAndWhole) {
   other.AddPayload(data);
   ASSERT_TRUE(store->Commit(first.Range(0, 2)).ok());
   EXPECT_FALSE(store->HasPayload("run", DigestOf(data), data.size()));
-  EXPECT_EQ(Read(store.get(), "run", data).status().code(),
+  EXPECT_EQ(ReadBack(store.get(), data, "run").status().code(),
             absl::StatusCode::kNotFound);
   // Another rank sends the same bytes in other pieces while they come in.
   ASSERT_TRUE(store->Commit(second.Range(0, 5)).ok());
   ASSERT_TRUE(store->Commit(first.Range(2, 3)).ok());
   ASSERT_TRUE(store->Commit(second.Range(5, second.size())).ok());
   EXPECT_TRUE(store->HasPayload("run", DigestOf(data), data.size()));
-  EXPECT_EQ(*Read(store.get(), "run", data), data);
+  EXPECT_EQ(*ReadBack(store.get(), data, "run"), data);
   EXPECT_FALSE(store->HasPayload("other", DigestOf(data), data.size()));
   ASSERT_TRUE(store->Commit(other.All()).ok());
   EXPECT_EQ((*store->ListRuns())[1].stored_payload_bytes(), data.size());
@@ -310,7 +298,7 @@ TEST_F(StoreTest, AnotherCutOfAPayloadAfterAReopen) {
   }
   std::unique_ptr<Store> store = OpenStore();
   ASSERT_TRUE(store->Commit(second.All()).ok());
-  EXPECT_EQ(*Read(store.get(), "run", data), data);
+  EXPECT_EQ(*ReadBack(store.get(), data, "run"), data);
 }
 
 // Bytes that are not what their digest says harm nobody who has the right ones.
@@ -325,7 +313,7 @@ TEST_F(StoreTest, WrongBytesMakeWayForTheRightOnes) {
   ASSERT_TRUE(store->Commit(liar.All()).ok());
   EXPECT_FALSE(store->HasPayload("run", DigestOf(data), data.size()));
   ASSERT_TRUE(store->Commit(honest.All()).ok());
-  EXPECT_EQ(*Read(store.get(), "run", data), data);
+  EXPECT_EQ(*ReadBack(store.get(), data, "run"), data);
   // The same within one commit.
   Frames other_liar(MakeIdentity("other", 0, 3));
   Frames other_honest(MakeIdentity("other", 1, 4));
@@ -336,7 +324,7 @@ TEST_F(StoreTest, WrongBytesMakeWayForTheRightOnes) {
   std::vector<FrameToStore> both = other_liar.All();
   for (const FrameToStore& frame : other_honest.All()) both.push_back(frame);
   ASSERT_TRUE(store->Commit(both).ok());
-  EXPECT_EQ(*Read(store.get(), "other", data), data);
+  EXPECT_EQ(*ReadBack(store.get(), data, "other"), data);
 }
 
 TEST_F(StoreTest, APayloadGoesOnAfterAReopen) {
@@ -349,7 +337,7 @@ TEST_F(StoreTest, APayloadGoesOnAfterAReopen) {
   }
   std::unique_ptr<Store> store = OpenStore();
   ASSERT_TRUE(store->Commit(frames.Range(1, frames.size())).ok());
-  EXPECT_EQ(*Read(store.get(), "run", data), data);
+  EXPECT_EQ(*ReadBack(store.get(), data, "run"), data);
 }
 
 TEST_F(StoreTest, WrongBytesAreNotShown) {
@@ -412,8 +400,8 @@ TEST_F(StoreTest, WhatPointsAtATornTailIsForgotten) {
   std::unique_ptr<Store> store = OpenStore();
   EXPECT_EQ(store->recovery().dangling_payloads, 1u);
   EXPECT_EQ(store->recovery().damaged_payloads, 0u);
-  EXPECT_EQ(*Read(store.get(), "run", kept), kept);
-  EXPECT_FALSE(Read(store.get(), "run", torn).ok());
+  EXPECT_EQ(*ReadBack(store.get(), kept, "run"), kept);
+  EXPECT_FALSE(ReadBack(store.get(), torn, "run").ok());
 }
 
 TEST_F(StoreTest, DamagedBytesAreDataLossNotData) {
@@ -427,7 +415,7 @@ TEST_F(StoreTest, DamagedBytesAreDataLossNotData) {
   fseek(f, 5000, SEEK_SET);
   fputc('x', f);
   fclose(f);
-  EXPECT_EQ(Read(store.get(), "run", data).status().code(),
+  EXPECT_EQ(ReadBack(store.get(), data, "run").status().code(),
             absl::StatusCode::kDataLoss);
 }
 
@@ -442,9 +430,8 @@ TEST_F(StoreTest, SecondOpenNamesTheHolder) {
 }
 
 TEST_F(StoreTest, LittleSpaceIsRefusedAndNotForever) {
-  StoreOptions options;
-  options.data_dir = root_ + "/data";
-  options.min_free_bytes = UINT64_MAX / 2;
+  StoreOptions options{.data_dir = root_ + "/data",
+                       .min_free_bytes = UINT64_MAX / 2};
   Frames frames(MakeIdentity("run", 0, 1));
   AddCall(&frames, 0, 0, "e");
   {

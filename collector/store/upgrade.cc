@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/store/upgrade.h"
 
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
+#include "collector/store/row_writer.h"
+#include "collector/store/rows.h"
 #include "collector/store/step_counts.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
@@ -16,13 +16,10 @@
 namespace rankprobe {
 namespace {
 
-constexpr size_t kRowsPerBatch = 5000;
-
 // Counts every step anew and writes down which payloads it refers to.
 class ReferenceBuilder {
  public:
-  explicit ReferenceBuilder(Index* index)
-      : index_(index), batch_(index->NewBatch()) {}
+  explicit ReferenceBuilder(Index* index) : index_(index), rows_(index) {}
 
   absl::Status Run() {
     RP_RETURN_IF_ERROR(index_->Scan(
@@ -32,14 +29,13 @@ class ReferenceBuilder {
           const std::optional<keys::StepParts> place = keys::ParseStep(key);
           v1::Record record;
           if (!run.has_value() || !place.has_value() ||
-              !record.ParseFromArray(value.data(),
-                                     static_cast<int>(value.size()))) {
+              !ParseRow(value, &record)) {
             return absl::DataLossError("a record cannot be read");
           }
           return Add(*run, *place, record);
         }));
     RP_RETURN_IF_ERROR(FinishStep());
-    return index_->Write(std::move(batch_), /*sync=*/true);
+    return rows_.Finish(/*sync=*/true);
   }
 
  private:
@@ -52,55 +48,47 @@ class ReferenceBuilder {
       RP_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
                           index_->Get(key));
       v1::StepRow old;
-      if (bytes.has_value() && !old.ParseFromString(*bytes))
+      if (bytes.has_value() && !ParseRow(*bytes, &old))
         return absl::DataLossError("the row of a step cannot be read");
       row_.Clear();
       row_.set_updated_unix_ns(old.updated_unix_ns());
     }
+    absl::Status status;
     CountRecord(
         record,
         [&](const v1::PayloadRef& payload) {
-          if (payload.digest().size() != kPayloadDigestBytes) return;
-          batch_->Put(
+          if (!status.ok() || payload.digest().size() != kPayloadDigestBytes)
+            return;
+          status = rows_.Put(
               keys::Reference(run, payload.digest(), payload.length_bytes(),
                               place.step, place.incarnation),
               "");
-          ++rows_;
         },
         &row_);
-    return absl::OkStatus();
+    return status;
   }
 
   absl::Status FinishStep() {
     if (step_key_.empty()) return absl::OkStatus();
-    batch_->Put(step_key_, row_.SerializeAsString());
-    if (++rows_ < kRowsPerBatch) return absl::OkStatus();
-    rows_ = 0;
-    return index_->Write(std::exchange(batch_, index_->NewBatch()),
-                         /*sync=*/false);
+    return rows_.Put(step_key_, row_.SerializeAsString());
   }
 
   Index* const index_;
-  std::unique_ptr<IndexBatch> batch_;
-  size_t rows_ = 0;
+  RowWriter rows_;
   std::string step_key_;
   v1::StepRow row_;
 };
 
 absl::Status AddChecksums(Index* index) {
-  std::unique_ptr<IndexBatch> batch = index->NewBatch();
-  size_t rows = 0;
+  RowWriter rows(index);
   RP_RETURN_IF_ERROR(index->Scan(
       "c", [&](absl::string_view key, absl::string_view value) -> absl::Status {
         if (MatchesChecksum(value)) return absl::OkStatus();
         std::string encoded(value);
         AppendChecksum(&encoded);
-        batch->Put(key, encoded);
-        if (++rows % kRowsPerBatch != 0) return absl::OkStatus();
-        return index->Write(std::exchange(batch, index->NewBatch()),
-                            /*sync=*/false);
+        return rows.Put(key, encoded);
       }));
-  return index->Write(std::move(batch), /*sync=*/true);
+  return rows.Finish(/*sync=*/true);
 }
 
 }  // namespace
@@ -117,9 +105,7 @@ absl::Status BringUpToDate(Index* index, absl::string_view version) {
         " is not known; this rankprobed reads versions 1 to ", kSchemaVersion));
   }
   if (!version.empty()) RP_RETURN_IF_ERROR(AddChecksums(index));
-  std::unique_ptr<IndexBatch> batch = index->NewBatch();
-  batch->Put(keys::kSchema, kSchemaVersion);
-  return index->Write(std::move(batch), /*sync=*/true);
+  return PutRow(index, keys::kSchema, kSchemaVersion, /*sync=*/true);
 }
 
 }  // namespace rankprobe

@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
+#include "collector/store/rows.h"
 #include "collector/store/verify_rollups.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
@@ -27,9 +28,13 @@ constexpr uint64_t kRowsPerProgress = 100000;
 
 class Verifier {
  public:
-  Verifier(Index* index, PayloadStore* payloads,
-           const v1::VerifyRequest& request, const VerifyHooks& hooks)
-      : index_(index), payloads_(payloads), request_(request), hooks_(hooks) {}
+  Verifier(StoreCore* core, const v1::VerifyRequest& request,
+           const std::function<absl::Status(const v1::VerifyReport&)>& progress)
+      : core_(core),
+        index_(core->index.get()),
+        payloads_(core->segments.get()),
+        request_(request),
+        progress_(progress) {}
 
   absl::StatusOr<v1::VerifyReport> Run() {
     RP_RETURN_IF_ERROR(Runs());
@@ -51,15 +56,9 @@ class Verifier {
 
   absl::Status Row() {
     report_.set_rows(report_.rows() + 1);
-    if (hooks_.progress && report_.rows() % kRowsPerProgress == 0)
-      return hooks_.progress(report_);
+    if (progress_ && report_.rows() % kRowsPerProgress == 0)
+      return progress_(report_);
     return absl::OkStatus();
-  }
-
-  template <typename M>
-  static bool Parse(absl::string_view value, M* message) {
-    return message->ParseFromArray(value.data(),
-                                   static_cast<int>(value.size()));
   }
 
   std::string RunText(uint32_t run) const {
@@ -77,7 +76,7 @@ class Verifier {
     return index_->Scan("r",
                         [&](absl::string_view key, absl::string_view value) {
                           v1::RunRow row;
-                          if (Parse(value, &row)) {
+                          if (ParseRow(value, &row)) {
                             runs_[row.id()] = std::string(key.substr(1));
                             listed_[row.id()] = row.records();
                           } else {
@@ -107,7 +106,7 @@ class Verifier {
         table,
         [&](absl::string_view key, absl::string_view value) -> absl::Status {
           M row;
-          if (!Parse(value, &row)) {
+          if (!ParseRow(value, &row)) {
             Fault(absl::StrCat("the row of ", what, " of ",
                                RunText(keys::ParseRun(key).value_or(0)),
                                " cannot be read"));
@@ -131,7 +130,7 @@ class Verifier {
           v1::StepRow row;
           const std::optional<keys::StepParts> place = keys::ParseStep(key);
           const uint32_t run = keys::ParseRun(key).value_or(0);
-          if (!place.has_value() || !Parse(value, &row)) {
+          if (!place.has_value() || !ParseRow(value, &row)) {
             Fault(absl::StrCat("the row of a step of ", RunText(run),
                                " cannot be read"));
             return Row();
@@ -150,7 +149,7 @@ class Verifier {
     for (;;) {
       RP_ASSIGN_OR_RETURN(const auto before, index_->Get(key));
       v1::StepRow row;
-      if (!before.has_value() || !Parse(*before, &row) ||
+      if (!before.has_value() || !ParseRow(*before, &row) ||
           row.deleted_unix_ns() != 0)
         return absl::OkStatus();
       uint64_t found = 0;
@@ -176,7 +175,7 @@ class Verifier {
     for (const auto& [run, name] : runs_) {
       RP_ASSIGN_OR_RETURN(const auto value, index_->Get(keys::Run(name)));
       v1::RunRow row;
-      if (!value.has_value() || !Parse(*value, &row) ||
+      if (!value.has_value() || !ParseRow(*value, &row) ||
           row.records() != listed_[run] || row.records() == counted_[run])
         continue;
       Fault(absl::StrCat(RunText(run), ": ", row.records(),
@@ -275,7 +274,7 @@ class Verifier {
           const std::optional<keys::PayloadParts> payload =
               keys::ParsePayload(key);
           v1::PayloadRow row;
-          if (!payload.has_value() || !Parse(value, &row)) {
+          if (!payload.has_value() || !ParseRow(value, &row)) {
             Fault("the row of a payload cannot be read");
             return absl::OkStatus();
           }
@@ -307,10 +306,10 @@ class Verifier {
     if (!still.has_value()) return absl::OkStatus();
     if (fault.damaged.has_value()) {
       Corrupt(payload, fault.text);
-      if (hooks_.damaged) hooks_.damaged(std::string(key), *fault.damaged);
+      core_->MarkDamaged(std::string(key), *fault.damaged);
       return absl::OkStatus();
     }
-    if (row.damaged() && hooks_.sound) hooks_.sound(std::string(key));
+    if (row.damaged()) core_->MarkSound(std::string(key));
     if (!fault.text.empty())
       Fault(absl::StrCat(PayloadText(payload), ": ", fault.text));
     return absl::OkStatus();
@@ -344,7 +343,7 @@ class Verifier {
         [&](absl::string_view key, absl::string_view value) {
           v1::ChunkRow row;
           if (!fault.empty()) return absl::OkStatus();
-          if (!Parse(value, &row)) {
+          if (!ParseRow(value, &row)) {
             fault = "the row of a chunk cannot be read";
           } else if (keys::ParseChunkOffset(key) != at) {
             fault = absl::StrCat("its chunks have a gap at ", at);
@@ -381,11 +380,10 @@ class Verifier {
 
   std::string HeaderFault(const keys::PayloadParts& payload, uint64_t at,
                           const v1::ChunkRow& row) {
-    ChunkToAppend chunk;
-    chunk.run = payload.run;
-    chunk.digest = payload.digest;
-    chunk.payload_length = payload.length;
-    chunk.offset = at;
+    ChunkToAppend chunk{.run = payload.run,
+                        .digest = payload.digest,
+                        .payload_length = payload.length,
+                        .offset = at};
     const absl::Status status = payloads_->CheckHeader(row, chunk);
     return status.ok()
                ? ""
@@ -420,10 +418,11 @@ class Verifier {
                                   }});
   }
 
+  StoreCore* const core_;
   Index* const index_;
   PayloadStore* const payloads_;
   const v1::VerifyRequest& request_;
-  const VerifyHooks& hooks_;
+  const std::function<absl::Status(const v1::VerifyReport&)>& progress_;
   v1::VerifyReport report_;
   std::map<uint32_t, std::string> runs_;
   // Records by the counters of the runs, and by those of their steps.
@@ -438,11 +437,10 @@ void AddFault(const std::string& text, v1::VerifyReport* report) {
   if (report->faults_size() < kMaxFaultTexts) report->add_faults(text);
 }
 
-absl::StatusOr<v1::VerifyReport> VerifyArchive(Index* index,
-                                               PayloadStore* payloads,
-                                               const v1::VerifyRequest& request,
-                                               const VerifyHooks& hooks) {
-  return Verifier(index, payloads, request, hooks).Run();
+absl::StatusOr<v1::VerifyReport> VerifyArchive(
+    StoreCore* core, const v1::VerifyRequest& request,
+    const std::function<absl::Status(const v1::VerifyReport&)>& progress) {
+  return Verifier(core, request, progress).Run();
 }
 
 }  // namespace rankprobe

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Looks at every row of an archive, and at the bytes if asked, while it is in
 // use. Faults are named with run, step and payload; bytes that are damaged are
-// CORRUPT with their place.
-// Threads: pure functions over an Index and a PayloadStore, both thread-safe.
+// CORRUPT with their place, and marked; those that were and are right are not any
+// more. Threads: free functions over a core that outlives the call.
 #ifndef RANKPROBE_COLLECTOR_STORE_VERIFY_H_
 #define RANKPROBE_COLLECTOR_STORE_VERIFY_H_
 
@@ -11,30 +11,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collector/store/index.h"
-#include "collector/store/payload_store.h"
+#include "collector/store/store_core.h"
 #include "rankprobe/v1/archive.pb.h"
-#include "rankprobe/v1/store.pb.h"
 
 namespace rankprobe {
 
 // Counts a fault; the first 100 are kept in words.
 void AddFault(const std::string& text, v1::VerifyReport* report);
 
-struct VerifyHooks {
-  // Bytes of the payload (key of table p) fail their checksum in this chunk.
-  std::function<void(const std::string& payload_key, const v1::ChunkRow& row)>
-      damaged;
-  // A payload that was marked as damaged has been read and is right.
-  std::function<void(const std::string& payload_key)> sound;
-  // Called now and then; its error ends the verification. May be empty.
-  std::function<absl::Status(const v1::VerifyReport&)> progress;
-};
-
-absl::StatusOr<v1::VerifyReport> VerifyArchive(Index* index,
-                                               PayloadStore* payloads,
-                                               const v1::VerifyRequest& request,
-                                               const VerifyHooks& hooks);
+// `progress` is called now and then; its error ends the verification. May be empty.
+absl::StatusOr<v1::VerifyReport> VerifyArchive(
+    StoreCore* core, const v1::VerifyRequest& request,
+    const std::function<absl::Status(const v1::VerifyReport&)>& progress);
 
 }  // namespace rankprobe
 

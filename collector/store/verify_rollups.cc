@@ -6,17 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
+#include "collector/store/rows.h"
 #include "collector/store/step_summary.h"
 #include "common/base/status_macros.h"
 #include "rankprobe/v1/store.pb.h"
 
 namespace rankprobe {
 namespace {
-
-template <typename M>
-bool Parse(absl::string_view value, M* message) {
-  return message->ParseFromArray(value.data(), static_cast<int>(value.size()));
-}
 
 class RollupVerifier {
  public:
@@ -32,7 +28,7 @@ class RollupVerifier {
           const uint32_t run = keys::ParseRun(key).value_or(0);
           // Their fields are in another order here.
           const std::optional<keys::StepParts> swapped = keys::ParseStep(key);
-          if (!swapped.has_value() || !Parse(value, &head)) {
+          if (!swapped.has_value() || !ParseRow(value, &head)) {
             hooks_.fault(run, ": a rollup cannot be read");
             return absl::OkStatus();
           }
@@ -75,7 +71,7 @@ class RollupVerifier {
     RP_ASSIGN_OR_RETURN(const auto row_bytes,
                         index_->Get(keys::Step(run, step, incarnation)));
     v1::StepRow row;
-    const bool there = row_bytes.has_value() && Parse(*row_bytes, &row);
+    const bool there = row_bytes.has_value() && ParseRow(*row_bytes, &row);
     const bool deleted = row.deleted_unix_ns() != 0;
     std::string fault;
     if (!there) {

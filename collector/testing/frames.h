@@ -44,6 +44,37 @@ inline v1::Identity MakeIdentity(const std::string& run, int64_t rank,
   return identity;
 }
 
+// A payload's bytes as the archive has them.
+inline absl::StatusOr<std::string> ReadBack(ArchiveReader* archive,
+                                            const std::string& run,
+                                            absl::string_view digest,
+                                            uint64_t length_bytes) {
+  std::string out;
+  const absl::Status status = archive->ReadPayload(
+      run, digest, length_bytes, [&](absl::string_view piece) {
+        out.append(piece.data(), piece.size());
+        return absl::OkStatus();
+      });
+  if (!status.ok()) return status;
+  return out;
+}
+inline absl::StatusOr<std::string> ReadBack(ArchiveReader* archive,
+                                            const std::string& data,
+                                            const std::string& run = "run") {
+  return ReadBack(archive, run, DigestOf(data), data.size());
+}
+
+// Of a call whose output gets a tensor with these bytes.
+inline void AddOutput(absl::string_view data, v1::Record* record) {
+  v1::PayloadRef* const payload = record->mutable_call()
+                                      ->mutable_output()
+                                      ->add_items()
+                                      ->mutable_tensor()
+                                      ->mutable_payload();
+  payload->set_digest(DigestOf(data));
+  payload->set_length_bytes(data.size());
+}
+
 // The frames of one incarnation, numbered from 1.
 class Frames {
  public:
@@ -78,13 +109,7 @@ class Frames {
     v1::RecordBatch* const batch = AddBatch(step);
     v1::Record* const record = batch->add_records();
     record->mutable_call()->set_entry(absl::StrCat("e", step));
-    v1::PayloadRef* const payload = record->mutable_call()
-                                        ->mutable_output()
-                                        ->add_items()
-                                        ->mutable_tensor()
-                                        ->mutable_payload();
-    payload->set_digest(DigestOf(data));
-    payload->set_length_bytes(data.size());
+    AddOutput(data, record);
     v1::Record* const end = batch->add_records();
     end->set_order(1);
     end->mutable_step_end()->set_call_phases(1);
@@ -109,6 +134,16 @@ class Frames {
   std::vector<v1::UploadFrame> frames_;
 };
 
+// However little room there is.
+inline StoreOptions OptionsAt(const std::string& data_dir,
+                              uint64_t segment_bytes = 1 << 30) {
+  StoreOptions options;
+  options.data_dir = data_dir;
+  options.min_free_bytes = 0;
+  options.segment_bytes = segment_bytes;
+  return options;
+}
+
 // A directory of its own for each test.
 class TempDirTest : public ::testing::Test {
  protected:
@@ -121,10 +156,11 @@ class TempDirTest : public ::testing::Test {
     EXPECT_TRUE(file_system_->DeleteTree(root_).ok());
   }
 
-  std::unique_ptr<Store> OpenStore() {
-    StoreOptions options;
-    options.data_dir = root_ + "/data";
-    options.min_free_bytes = 0;
+  StoreOptions Options(uint64_t segment_bytes = 1 << 30) const {
+    return OptionsAt(root_ + "/data", segment_bytes);
+  }
+  std::unique_ptr<Store> OpenStore() { return OpenStore(Options()); }
+  std::unique_ptr<Store> OpenStore(const StoreOptions& options) {
     auto store = Store::Open(options, file_system_.get(), &clock_);
     EXPECT_TRUE(store.ok()) << store.status();
     return store.ok() ? *std::move(store) : nullptr;

@@ -58,9 +58,7 @@ class SlowDiskFixture : public ::testing::Test {
   }
 
   void Open(ControlPlane::Options control = {}) {
-    StoreOptions options;
-    options.data_dir = "/d";
-    options.min_free_bytes = 0;
+    StoreOptions options = testing::OptionsAt("/d");
     options.leveldb_cache_bytes = index_cache_bytes_;
     auto store = Store::Open(options, &fs_, &clock_);
     ASSERT_TRUE(store.ok()) << store.status();

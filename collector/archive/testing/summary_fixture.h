@@ -150,9 +150,8 @@ class SummaryTest : public TempDirTest {
     maker_.reset();
     store_.reset();
     {
-      IndexOptions index_options;
-      index_options.directory = root_ + "/data/index";
-      index_options.file_system = file_system_.get();
+      IndexOptions index_options{.directory = root_ + "/data/index",
+                                 .file_system = file_system_.get()};
       auto index = OpenLevelDbIndex(index_options);
       ASSERT_TRUE(index.ok());
       auto batch = (*index)->NewBatch();

@@ -42,10 +42,8 @@ class SealerTest : public TempDirTest {
     EXPECT_TRUE(steps.ok()) << steps.status();
     if (!steps.ok()) return seen;
     for (const v1::StepInfo& info : *steps) {
-      StepKey key;
-      key.run = run;
-      key.step = info.step();
-      key.incarnation = info.incarnation();
+      StepKey key{
+          .run = run, .step = info.step(), .incarnation = info.incarnation()};
       auto& lines = seen[{info.step(), info.incarnation()}];
       lines.push_back(absl::StrCat("records ", info.records(), " complete ",
                                    info.complete()));

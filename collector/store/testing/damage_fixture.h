@@ -20,26 +20,11 @@
 
 namespace rankprobe::testing {
 
-inline absl::StatusOr<std::string> ReadBack(Store* store,
-                                            const std::string& data) {
-  std::string out;
-  const absl::Status status = store->ReadPayload(
-      "run", DigestOf(data), data.size(), [&](absl::string_view piece) {
-        out.append(piece.data(), piece.size());
-        return absl::OkStatus();
-      });
-  if (!status.ok()) return status;
-  return out;
-}
-
 class DamageTest : public TempDirTest {
  protected:
   absl::StatusOr<std::unique_ptr<Store>> Open(uint64_t segment_bytes = 1 << 20,
                                               bool compress = false) {
-    StoreOptions options;
-    options.data_dir = root_ + "/data";
-    options.min_free_bytes = 0;
-    options.segment_bytes = segment_bytes;
+    StoreOptions options = Options(segment_bytes);
     options.compress_payloads = compress;
     return Store::Open(options, file_system_.get(), &clock_);
   }

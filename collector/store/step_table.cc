@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// StoreImpl: the records of a frame that is committed. Each order of a step is
-// stored once.
+#include "collector/store/step_table.h"
+
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collector/store/frame_store.h"
 #include "collector/store/keys.h"
+#include "collector/store/rows.h"
 #include "collector/store/step_counts.h"
-#include "collector/store/store_impl.h"
 #include "common/base/limits.h"
 #include "common/records/record_checksum.h"
 
@@ -19,6 +22,8 @@ namespace {
 // once, so these never meet.
 constexpr uint64_t kStoreOrderBase = uint64_t{1} << 63;
 constexpr int kStoreOrderBits = 20;
+// Open ones; what is not known costs questions to the index.
+constexpr size_t kMaxKnownSteps = 100000;
 
 uint64_t StoreOrder(uint64_t sequence, uint64_t nth) {
   return kStoreOrderBase + (sequence << kStoreOrderBits) + nth;
@@ -26,8 +31,42 @@ uint64_t StoreOrder(uint64_t sequence, uint64_t nth) {
 
 }  // namespace
 
-absl::StatusOr<bool> StoreImpl::IsThere(const StepId& id, uint64_t order,
-                                        uint64_t* next_order, Work* work) {
+absl::StatusOr<v1::StepRow*> StepTable::Load(const StepId& id) {
+  const auto it = steps_.find(id);
+  if (it != steps_.end()) return &it->second;
+  RP_ASSIGN_OR_RETURN(
+      std::optional<v1::StepRow> row,
+      GetRow<v1::StepRow>(index_, keys::Step(id.run, id.step, id.incarnation)));
+  return &(steps_[id] = row.has_value() ? *std::move(row) : v1::StepRow());
+}
+
+void StepTable::EraseRun(uint32_t run) {
+  const auto of_run = [run](const auto& row) { return row.first.run == run; };
+  std::erase_if(steps_, of_run);
+  std::erase_if(next_orders_, of_run);
+}
+
+void StepTable::Trim() {
+  if (steps_.size() <= trim_at_) return;
+  for (auto it = steps_.begin(); it != steps_.end();) {
+    if (it->second.has_end()) {
+      next_orders_.erase(it->first);
+      it = steps_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  if (steps_.size() > kMaxKnownSteps) {
+    steps_.clear();
+    next_orders_.clear();
+  }
+  // Where so many are open, not with each commit.
+  trim_at_ = std::max(kUsual, 2 * steps_.size());
+}
+
+absl::StatusOr<bool> StepTable::IsThere(const StepId& id, uint64_t order,
+                                        uint64_t* next_order,
+                                        CommitWork* work) {
   if (order >= kStoreOrderBase) return true;  // not an agent's to use
   OrderSet& added = work->orders[id];
   if (order < kFirstAddedOrder && order >= *next_order) {
@@ -36,20 +75,20 @@ absl::StatusOr<bool> StoreImpl::IsThere(const StepId& id, uint64_t order,
     return false;
   }
   if (added.Contains(order)) return true;
-  RP_ASSIGN_OR_RETURN(const std::optional<std::string> stored,
-                      index_->Get(keys::Record(std::get<0>(id), std::get<1>(id),
-                                               std::get<2>(id), order)));
+  RP_ASSIGN_OR_RETURN(
+      const std::optional<std::string> stored,
+      index_->Get(keys::Record(id.run, id.step, id.incarnation, order)));
   if (!stored.has_value()) added.Add(order);
   return stored.has_value();
 }
 
-absl::Status StoreImpl::AddRecord(v1::RunRow* run, const StepId& id,
+absl::Status StepTable::AddRecord(v1::RunRow* run, const StepId& id,
                                   const v1::Record& record, v1::StepRow* step,
-                                  Work* work) {
+                                  CommitWork* work) {
   std::string encoded;
   if (!EncodeRecord(record, &encoded).ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("record ", record.order(), " of step ", std::get<1>(id),
+        absl::StrCat("record ", record.order(), " of step ", id.step,
                      " does not match its checksum"));
   }
   if (record.has_loss())
@@ -62,22 +101,23 @@ absl::Status StoreImpl::AddRecord(v1::RunRow* run, const StepId& id,
         if (payload.digest().size() != kPayloadDigestBytes) return;
         work->batch->Put(
             keys::Reference(run->id(), payload.digest(), payload.length_bytes(),
-                            std::get<1>(id), std::get<2>(id)),
+                            id.step, id.incarnation),
             "");
       },
       step);
   work->batch->Put(
-      keys::Record(run->id(), std::get<1>(id), std::get<2>(id), record.order()),
+      keys::Record(run->id(), id.step, id.incarnation, record.order()),
       encoded);
   run->set_records(run->records() + 1);
   return absl::OkStatus();
 }
 
-absl::Status StoreImpl::AddBatch(v1::RunRow* run, uint64_t incarnation,
-                                 const v1::UploadFrame& frame, Work* work) {
+absl::Status StepTable::AddBatch(v1::RunRow* run, uint64_t incarnation,
+                                 const v1::UploadFrame& frame,
+                                 CommitWork* work) {
   const v1::RecordBatch& records = frame.batch();
-  const StepId id(run->id(), records.step(), incarnation);
-  RP_ASSIGN_OR_RETURN(v1::StepRow* const step, LoadStep(id));
+  const StepId id{run->id(), records.step(), incarnation};
+  RP_ASSIGN_OR_RETURN(v1::StepRow* const step, Load(id));
   work->steps.insert(id);
   if (step->deleted_unix_ns() != 0) {
     // Latecomers of a deleted step are counted, not kept.

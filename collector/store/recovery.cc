@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "collector/store/recovery.h"
+
 #include <algorithm>
 #include <map>
-#include <set>
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
-#include "collector/store/recovery.h"
-#include "collector/store/store_impl.h"
+#include "collector/store/rows.h"
 #include "common/io/whole_file.h"
 
 namespace rankprobe {
@@ -40,7 +43,7 @@ absl::StatusOr<bool> IsFresh(const std::string& data_dir,
       if (size > 0) found = absl::StrCat("index/", name);
     }
   }
-  // Written after the first sync of every index (SyncCountPath).
+  // Written after the first sync of every index.
   if (found.empty() && file_system->Exists(data_dir + "/synced"))
     found = "a trace of an index";
   if (found.empty()) return true;
@@ -110,8 +113,7 @@ absl::StatusOr<PayloadStore::Known> KnownSegments(Index* index,
     RP_RETURN_IF_ERROR(
         index->Scan(table, [&](absl::string_view, absl::string_view row_bytes) {
           v1::ChunkRow row;
-          if (row.ParseFromArray(row_bytes.data(),
-                                 static_cast<int>(row_bytes.size()))) {
+          if (ParseRow(row_bytes, &row)) {
             uint64_t& end = known.named_ends[row.segment()];
             end = std::max(end,
                            row.offset_bytes() + PayloadStore::StoredBytes(row));
@@ -122,7 +124,8 @@ absl::StatusOr<PayloadStore::Known> KnownSegments(Index* index,
   return known;
 }
 
-absl::Status StoreImpl::RecoverChunks() {
+absl::Status RecoverChunks(Index* index, PayloadStore* segments,
+                           RecoveryReport* report) {
   // Prefixes of all chunks of a payload, or of one sender's.
   std::set<std::string> torn;
   std::map<std::string, v1::ChunkRow> damaged;
@@ -130,14 +133,13 @@ absl::Status StoreImpl::RecoverChunks() {
                         absl::string_view value) -> absl::Status {
     v1::ChunkRow row;
     // A row that cannot be read is named by verify.
-    if (!row.ParseFromArray(value.data(), static_cast<int>(value.size())) ||
-        !keys::ParseChunkOffset(key).has_value())
+    if (!ParseRow(value, &row) || !keys::ParseChunkOffset(key).has_value())
       return absl::OkStatus();
-    const bool may_be_torn = payloads_->MayBeTorn(row);
-    bool sound = payloads_->Contains(row);
+    const bool may_be_torn = segments->MayBeTorn(row);
+    bool sound = segments->Contains(row);
     if (sound && may_be_torn) {
       std::string data;
-      const absl::Status read = payloads_->Read(row, &data);
+      const absl::Status read = segments->Read(row, &data);
       if (!read.ok() && !absl::IsDataLoss(read)) return read;
       sound = read.ok();
     }
@@ -150,16 +152,16 @@ absl::Status StoreImpl::RecoverChunks() {
     }
     return absl::OkStatus();
   };
-  RP_RETURN_IF_ERROR(index_->Scan("k", look));
-  RP_RETURN_IF_ERROR(index_->Scan("q", look));
-  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+  RP_RETURN_IF_ERROR(index->Scan("k", look));
+  RP_RETURN_IF_ERROR(index->Scan("q", look));
+  std::unique_ptr<IndexBatch> batch = index->NewBatch();
   for (const std::string& prefix : torn) {
     RP_RETURN_IF_ERROR(
-        index_->Scan(prefix, [&](absl::string_view key, absl::string_view) {
+        index->Scan(prefix, [&](absl::string_view key, absl::string_view) {
           batch->Delete(key);
           return absl::OkStatus();
         }));
-    ++recovery_.dangling_payloads;
+    ++report->dangling_payloads;
     if (prefix[0] == 'q') continue;
     std::string payload = prefix;
     payload[0] = 'p';
@@ -170,16 +172,16 @@ absl::Status StoreImpl::RecoverChunks() {
     payload[0] = 'p';
     if (torn.count(prefix) > 0) continue;
     RP_ASSIGN_OR_RETURN(std::optional<v1::PayloadRow> marked,
-                        GetMessage<v1::PayloadRow>(index_.get(), payload));
+                        GetRow<v1::PayloadRow>(index, payload));
     if (!marked.has_value()) continue;
     marked->set_damaged(true);
     marked->set_damaged_segment(row.segment());
     marked->set_damaged_offset_bytes(row.offset_bytes());
     batch->Put(payload, marked->SerializeAsString());
-    ++recovery_.damaged_payloads;
+    ++report->damaged_payloads;
   }
   if (torn.empty() && damaged.empty()) return absl::OkStatus();
-  return index_->Write(std::move(batch), /*sync=*/true);
+  return index->Write(std::move(batch), /*sync=*/true);
 }
 
 uint64_t SyncCountBeside(const std::string& data_dir, FileSystem* file_system) {
@@ -190,65 +192,49 @@ uint64_t SyncCountBeside(const std::string& data_dir, FileSystem* file_system) {
   return text.ok() && absl::SimpleAtoi(*text, &count) ? count : 0;
 }
 
-absl::Status StoreImpl::CompareSyncCount() {
-  RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
-                      index_->Get(keys::kSynced));
-  const std::optional<keys::Synced> synced =
-      keys::ParseSynced(value.value_or(""));
-  if (synced.has_value()) sync_count_ = synced->count;
-  // Written after the index had synced its own count: never ahead of it.
-  const uint64_t count = SyncCountBeside(options_.data_dir, file_system_);
-  if (count <= sync_count_) return absl::OkStatus();
-  recovery_.lost_syncs = count - sync_count_;
-  const std::string note = absl::StrCat(
-      "the index has lost synced writes: it is at sync ", sync_count_,
-      ", sync ", count,
-      " had been reached; what was stored between the two is lost");
-  sync_count_ = count;
-  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
-  batch->Put(keys::LostSyncs(count), note);
-  return index_->Write(std::move(batch), /*sync=*/true);
-}
-
-absl::Status StoreImpl::NameSegments(absl::string_view schema) {
+absl::StatusOr<std::set<uint64_t>> NamedSegments(Index* index) {
+  std::set<uint64_t> named;
   RP_RETURN_IF_ERROR(
-      index_->Scan("g", [&](absl::string_view key, absl::string_view) {
-        mutex_.AssertHeld();
+      index->Scan("g", [&](absl::string_view key, absl::string_view) {
         if (const auto segment = keys::ParseSegment(key); segment.has_value())
-          named_segments_.insert(*segment);
+          named.insert(*segment);
         return absl::OkStatus();
       }));
-  std::unique_ptr<IndexBatch> batch = index_->NewBatch();
+  return named;
+}
+
+absl::StatusOr<std::set<uint64_t>> NameSegments(Index* index,
+                                                PayloadStore* segments,
+                                                absl::string_view schema,
+                                                bool may_have_begun) {
+  RP_ASSIGN_OR_RETURN(std::set<uint64_t> named, NamedSegments(index));
+  std::unique_ptr<IndexBatch> batch = index->NewBatch();
   bool owns_all = false;
   // Older archives do not say; one that names chunks has made its segments.
   if (schema == "1" || schema == "2" || schema == "3") {
     const absl::Status any =
-        index_->Scan("k", [&](absl::string_view, absl::string_view) {
+        index->Scan("k", [&](absl::string_view, absl::string_view) {
           owns_all = true;
           return absl::CancelledError();
         });
     if (!any.ok() && !owns_all) return any;
   }
-  for (const PayloadStore::SegmentInfo& segment : payloads_->Segments()) {
+  for (const PayloadStore::SegmentInfo& segment : segments->Segments()) {
     // The last process began it and died before it could name it.
     const bool begun_last =
-        !clean_ && !schema.empty() && recovery_.lost_syncs == 0 &&
-        segment.number > payloads_->recovery().trusted.segment;
-    if ((owns_all || begun_last) &&
-        named_segments_.insert(segment.number).second)
+        may_have_begun && !schema.empty() &&
+        segment.number > segments->recovery().trusted.segment;
+    if ((owns_all || begun_last) && named.insert(segment.number).second)
       batch->Put(keys::Segment(segment.number), "");
   }
-  return index_->Write(std::move(batch), /*sync=*/false);
+  RP_RETURN_IF_ERROR(index->Write(std::move(batch), /*sync=*/false));
+  return named;
 }
 
-keys::Synced StoreImpl::NextSynced() {
-  const PayloadStore::Place place = payloads_->synced();
-  return {place.segment, place.offset, ++sync_count_};
-}
-
-void StoreImpl::NoteSyncCount(uint64_t count) {
-  auto file = file_system_->OpenForWrite(SyncCountPath(),
-                                         FileSystem::OpenMode::kTruncate);
+void NoteSyncCountBeside(const std::string& data_dir, FileSystem* file_system,
+                         uint64_t count) {
+  auto file = file_system->OpenForWrite(data_dir + "/synced",
+                                        FileSystem::OpenMode::kTruncate);
   if (!file.ok()) return;
   (*file)->Append(absl::StrCat(count)).IgnoreError();
   (*file)->Close().IgnoreError();

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Payloads of an archive: which are whole, which were offered again lately, and how
+// far each unfinished one has come. Chunks become rows of table k, or of table q
+// as long as their sender has not sent all of them.
+// Threads: none of its own; the store's mutex guards it. Failure: the index's
+// and the segments' errors; what is damaged is dropped or marked.
+#ifndef RANKPROBE_COLLECTOR_STORE_PAYLOAD_TABLE_H_
+#define RANKPROBE_COLLECTOR_STORE_PAYLOAD_TABLE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "collector/store/commit_work.h"
+#include "collector/store/index.h"
+#include "collector/store/partials.h"
+#include "collector/store/payload_store.h"
+#include "common/base/clock.h"
+#include "rankprobe/v1/agent.pb.h"
+#include "rankprobe/v1/store.pb.h"
+
+namespace rankprobe {
+
+class PayloadTable {
+ public:
+  PayloadTable(Index* index, PayloadStore* segments, const Clock* clock)
+      : index_(index), segments_(segments), clock_(clock) {}
+
+  absl::StatusOr<bool> IsWhole(uint32_t run, absl::string_view digest,
+                               uint64_t length);
+  // Somebody is about to refer to it (key of table p): deletion spares it.
+  void Touch(const std::string& key) {
+    touched_[key] = clock_->MonotonicNanos();
+  }
+  bool TouchedSince(const std::string& key, int64_t since) const {
+    const auto it = touched_.find(key);
+    return it != touched_.end() && it->second > since;
+  }
+  void ForgetTouched(int64_t since) {
+    absl::erase_if(touched_,
+                   [since](const auto& t) { return t.second <= since; });
+  }
+
+  // A chunk that was checked, of a frame that `sender` sent.
+  absl::Status AddChunk(v1::RunRow* run, uint64_t sender,
+                        const v1::PayloadChunk& chunk,
+                        absl::string_view content_digest, CommitWork* work);
+  void Undo(CommitWork* work);
+  // Drops states of unfinished payloads that are too many.
+  void Trim() { partials_.Trim(); }
+
+  // The bytes that the row points at fail their checksum.
+  void MarkDamaged(const std::string& key, const v1::ChunkRow& row);
+  // They were read again and are right.
+  void MarkSound(const std::string& key);
+
+  // Forgets what is kept of a payload (key of table p), of its unfinished chunks
+  // (prefix of table q) or of all of a run.
+  void Erase(const std::string& key) { whole_.erase(key); }
+  void ErasePartials(const std::string& prefix) { partials_.Erase(prefix); }
+  void EraseRun(uint32_t run);
+
+ private:
+  // `prefix`: of the sender's chunks in table q.
+  absl::StatusOr<Partial*> LoadPartial(const std::string& prefix,
+                                       CommitWork* work);
+  // All bytes of one sender are there and have `digest`: they become the
+  // payload, or go.
+  absl::Status FinishPayload(v1::RunRow* run, const v1::PayloadChunk& chunk,
+                             const std::string& partial,
+                             const std::string& digest,
+                             absl::string_view content_digest,
+                             CommitWork* work);
+  // The chunks that `prefix` names go with the batch.
+  absl::Status DropRows(const std::string& prefix, CommitWork* work);
+  // The row of table p, if it is there and `damaged` is what it says.
+  std::optional<v1::PayloadRow> RowThatIs(bool damaged, const std::string& key);
+
+  // States of unfinished payloads that are kept; a rank has one or two.
+  static constexpr size_t kMaxPartials = 8192;
+
+  Index* const index_;
+  PayloadStore* const segments_;
+  const Clock* const clock_;
+  PartialTable partials_{kMaxPartials};
+  absl::flat_hash_set<std::string> whole_;
+  // Whole payloads, and when by the monotonic clock.
+  absl::flat_hash_map<std::string, int64_t> touched_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_STORE_PAYLOAD_TABLE_H_
