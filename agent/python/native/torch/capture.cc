@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/python/native/torch/api_object.h"
 #include "agent/python/native/torch/module_gradients.h"
+#include "agent/python/native/torch/node_hook.h"
 #include "agent/python/native/torch/program_error.h"
 
 namespace py = pybind11;
@@ -385,8 +386,8 @@ void Capture::HookBackward(const RecordedCall& call, PyObject* result) {
   if (!node || node.get() == Py_None) return;
   const PyRef hook =
       PyRef::Steal(NewBackwardHook(shared_from_this(), call, NextOrder()));
-  const PyRef handle = PyRef::Steal(
-      PyObject_CallMethod(node.get(), "register_hook", "O", hook.get()));
+  if (!hook) throw py::error_already_set();
+  RegisterHook(torch_, node.get(), hook.get(), /*before=*/false);
 }
 
 void Capture::Backward(const RecordedCall& call, uint64_t order,
