@@ -218,7 +218,7 @@ PyValue Capture::ReadArguments(const RecordedCall& call, PyObject* const* args,
   return out;
 }
 
-void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
+void Capture::EndApi(const ApiSpec& spec, RecordedCall call,
                      PyObject* const* args, Py_ssize_t count,
                      PyObject* keywords, PyObject* result,
                      ModuleGradients* gradients) noexcept {
@@ -290,7 +290,7 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
       }
     }
     if (!torch_.calls_like_modules) {
-      HookBackward(call, result);
+      HookBackward(std::move(call), result);
     } else if (gradients != nullptr) {
       gradients->Outputs(TensorsOf(
           PyTuple_Check(result) ? PySequence_Fast_ITEMS(result) : &result,
@@ -356,7 +356,7 @@ void Capture::RecordStopped(const RecordedCall& call) {
   });
 }
 
-void Capture::HookBackward(const RecordedCall& call, PyObject* result) {
+void Capture::HookBackward(RecordedCall call, PyObject* result) {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return;
   if (!recorder->WantsBackward(call)) return;
@@ -384,8 +384,8 @@ void Capture::HookBackward(const RecordedCall& call, PyObject* result) {
   }
   const PyRef node = TorchBindings::Get(torch_.grad_fn, first);
   if (!node || node.get() == Py_None) return;
-  const PyRef hook =
-      PyRef::Steal(NewBackwardHook(shared_from_this(), call, NextOrder()));
+  const PyRef hook = PyRef::Steal(
+      NewBackwardHook(shared_from_this(), std::move(call), NextOrder()));
   if (!hook) throw py::error_already_set();
   RegisterHook(torch_, node.get(), hook.get(), /*before=*/false);
 }
