@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What cannot have its calls redirected, or has several names that are recorded
-// apart: the target stands where host.name was, for as long as nobody else puts
-// another object there.
+// Redirection of the calls by one name: the target stands where host.name was,
+// for as long as nobody else puts another object there. For a function whose
+// calls cannot be redirected, and for one with several names that are recorded
+// apart.
 //
 // Threads: the GIL is held. Failure: an error, of a read-only namespace, is
 // cleared, and what stands there stays.
