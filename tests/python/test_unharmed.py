@@ -304,3 +304,35 @@ def test_a_gradient_that_is_none_stays_none(dump) -> None:
     debugger.step()
     assert net[0].unused.weight.grad is None and net[0].used.weight.grad is not None
     assert dump.data()["Module.0.Two.backward.0"]["input"][1] is None
+
+
+@pytest.mark.parametrize("level", ["L0", "L1"])
+def test_a_node_with_hooks_of_ours_is_the_programs(dump, level: str) -> None:
+    """Hooks of the program's run, in their order, and go when their handles say so; the numbers of PyTorch's handles, which a
+    program sees, are those of the program's hooks alone."""
+    net, calls = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), []
+    debugger = dump.debugger(level=level)
+
+    def step() -> int:
+        """Handles that were made in it."""
+        before = net.register_forward_hook(lambda *_: None)
+        debugger.start(model=net)
+        y = net(torch.ones(2, 3))
+        first, second = (y.grad_fn.register_hook(lambda *_, at=at: calls.append(at)) for at in (1, 2))
+        early = y.grad_fn.register_prehook(lambda *_: calls.append(0))
+        gone = y.grad_fn.register_hook(lambda *_: calls.append("removed"))
+        gone.remove()
+        assert len({first.id, second.id, early.id, gone.id}) == 4
+        y.sum().backward()
+        debugger.stop()
+        debugger.step()
+        after = net.register_forward_hook(lambda *_: None)
+        before.remove()
+        after.remove()
+        return after.id - before.id - 1
+
+    step()  # modules are hooked
+    calls.clear()
+    assert step() == 4
+    assert calls == [0, 1, 2]
+    assert any("backward" in name for name in dump.data(step=1)) and debugger._capture.faults == 0

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from rankprobe.pytorch import PrecisionDebugger
 from rankprobe.pytorch._api_list import load_list
 from rankprobe.pytorch._apis import _hosts
+from rankprobe.pytorch._redirect import redirect
 
 _VF = torch._C._VariableFunctions
 
@@ -454,3 +455,24 @@ def test_another_debugger_records_by_its_own_names(dump, tmp_path) -> None:
     debugger.step()
     assert list(dump.data(0)) == ["mine.relu.0.forward", "mine.tanh.0.forward", "mine.relu.1.forward", "Torch.tanh.0.forward"]
     assert isinstance(PrecisionDebugger, type)
+
+
+def test_targets_of_a_function_of_python_are_taken_in_any_order() -> None:
+    def function(first: int, second: int = 2) -> tuple:
+        return first, second
+
+    code, defaults = function.__code__, (3,)
+    redirected = redirect(function)
+    one, other = lambda *_: "one", lambda *_: "other"
+    redirected.put(one)
+    redirected.put(other)
+    assert function(1) == "other" and function.__wrapped__ is redirected.original
+    redirected.take(one)
+    assert function(1) == "other"
+    redirected.take(other)
+    assert function.__code__ is code and not vars(function)
+    function.__defaults__ = defaults
+    redirected.put(one)
+    assert function(1) == "one" and redirected.original(1) == (1, 3)
+    redirected.take(one)
+    assert function(1) == (1, 3) and function.__defaults__ is defaults

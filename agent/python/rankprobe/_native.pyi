@@ -244,8 +244,9 @@ def api(function: Callable[..., Any], capture: Capture, prefix: str, op: str,
 def traced_module_call(callback: Any) -> ModuleCall:
     """A call that a compiler traces: its gradients go to `callback`."""
 
-class CallRedirect:
-    """Sends the calls of a C function elsewhere."""
+class Redirect:
+    """Sends the calls of a function elsewhere. `original`: calls of it are never redirected. put(target): calls go to `target`;
+    the last one that was put is in force. take(target): they do not any more."""
 
     @property
     def original(self) -> Callable[..., Any]: ...
@@ -253,14 +254,22 @@ class CallRedirect:
     def take(self, target: Callable[..., Any]) -> None: ...
 
 class RedirectedCalls:
-    """CallRedirects that are put and taken together."""
+    """Redirects that are put and taken together."""
 
-    def add(self, redirect: CallRedirect, target: Callable[..., Any]) -> None: ...
+    def add(self, redirect: Redirect, target: Callable[..., Any]) -> None: ...
     def put(self) -> None: ...
     def take(self) -> None: ...
 
-def call_redirect(function: Any) -> CallRedirect | None:
+def call_redirect(function: Any) -> Redirect | None:
     """None: not a function of C's."""
+
+def function_redirect(function: Callable[..., Any], original: Callable[..., Any],
+                      make_code: Callable[[Callable[..., Any], Any], Any], file: str) -> Redirect:
+    """Of a function of Python. original: another one of the same code. make_code(target, own): the code that calls `target`, for a
+    function that has `own`; all of it is of `file`."""
+
+def place_redirect(host: Any, name: str, original: Any) -> Redirect:
+    """The target stands where host.name was, for as long as nobody else puts another object there."""
 
 class DeviceDelivery:
     """Numbers on their way from devices: of the slots from `first` to `end` (exclusive)."""

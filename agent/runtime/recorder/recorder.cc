@@ -363,7 +363,7 @@ void Recorder::Resolve(const DeferredResults& results) {
 }
 
 void Recorder::AddPhase(const std::string& entry, v1::CallKind kind,
-                        const BuildFn& build, ReferenceComparer::Phase phase) {
+                        BuildFn build, ReferenceComparer::Phase phase) {
   AddTrace();
   const WatchedPhase watched = BeginWatched();
   v1::CallPhase* call = AddRecord()->mutable_call();

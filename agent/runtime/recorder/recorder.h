@@ -35,6 +35,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -116,7 +117,7 @@ struct RecorderOptions {
 
 class Recorder {
  public:
-  using BuildFn = std::function<void(CallBuilder&, v1::CallPhase*)>;
+  using BuildFn = absl::FunctionRef<void(CallBuilder&, v1::CallPhase*)>;
 
   // INVALID_ARGUMENT for a bad config, and for a reference directory that is not
   // there. `session` may be null: nothing is sent
@@ -172,18 +173,17 @@ class Recorder {
   void SetModulesForced(bool forced) { modules_forced_ = forced; }
   // `module` is "Module.{path}.{Class}".
   RecordedCall BeginModule(absl::string_view module);
-  void Inputs(const RecordedCall& call, const BuildFn& build);
+  void Inputs(const RecordedCall& call, BuildFn build);
   // Ends the forward. A module must be ended, kept or not, also by Abandon.
   // late: they come once more, with LateOutputs, and count then.
-  void Outputs(const RecordedCall& call, const BuildFn& build,
-               bool late = false);
+  void Outputs(const RecordedCall& call, BuildFn build, bool late = false);
   // Replaces the outputs of a call that has ended: an asynchronous one is done.
-  void LateOutputs(const RecordedCall& call, const BuildFn& build);
+  void LateOutputs(const RecordedCall& call, BuildFn build);
   // The forward ended by an exception: its inputs stay, its place is left.
   void Abandon(const RecordedCall& call);
   // Gradients of a call whose forward was recorded in this step. Also works
   // after Stop(), until Step().
-  void Backward(const RecordedCall& call, const BuildFn& build);
+  void Backward(const RecordedCall& call, BuildFn build);
   // The backward of a module begins: what runs until Backward is inside it.
   void BeginModuleBackward(const RecordedCall& call);
   // What runs on this thread until PopScope hangs under `name`, a parent that
@@ -195,8 +195,9 @@ class Recorder {
   using BuildValueFn = std::function<void(CallBuilder&, v1::Value*)>;
   void ParameterGradient(absl::string_view module, absl::string_view parameter,
                          const TensorInfo& gradient);
-  void ParameterGradient(absl::string_view module, absl::string_view parameter,
-                         const BuildValueFn& build);
+  void ParameterGradient(
+      absl::string_view module, absl::string_view parameter,
+      absl::FunctionRef<void(CallBuilder&, v1::Value*)> build);
   // Whether Backward of this call can still record something.
   bool WantsBackward(const RecordedCall& call) const;
   bool WantsStacks() const;
@@ -284,7 +285,7 @@ class Recorder {
   void SubmitIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Submit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPhase(
-      const std::string& entry, v1::CallKind kind, const BuildFn& build,
+      const std::string& entry, v1::CallKind kind, BuildFn build,
       ReferenceComparer::Phase phase = ReferenceComparer::Phase::kOther)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Around what fills a phase: its cost, and triggers that look at it.

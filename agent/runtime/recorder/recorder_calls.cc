@@ -83,7 +83,7 @@ RecordedCall Recorder::BeginModule(absl::string_view module) {
   return call;
 }
 
-void Recorder::Inputs(const RecordedCall& call, const BuildFn& build) {
+void Recorder::Inputs(const RecordedCall& call, BuildFn build) {
   if (!call.kept || Forked()) return;
   absl::MutexLock lock(&mutex_);
   if (call.step_generation != generation_ || !plan_->data_mode.input) return;
@@ -127,7 +127,7 @@ void Recorder::PopScope(absl::string_view name) {
   PopStack(std::string(name));
 }
 
-void Recorder::LateOutputs(const RecordedCall& call, const BuildFn& build) {
+void Recorder::LateOutputs(const RecordedCall& call, BuildFn build) {
   if (!call.kept || Forked()) return;
   absl::MutexLock lock(&mutex_);
   if (call.step_generation != generation_ || !step_begun_ ||
@@ -147,8 +147,7 @@ void Recorder::BeginModuleBackward(const RecordedCall& call) {
   AskFilter(v1::CallTrace::KIND_MODULE_BEGIN, call.backward_entry);
 }
 
-void Recorder::Outputs(const RecordedCall& call, const BuildFn& build,
-                       bool late) {
+void Recorder::Outputs(const RecordedCall& call, BuildFn build, bool late) {
   if (call.forward_entry.empty() || Forked()) return;
   absl::MutexLock lock(&mutex_);
   if (call.step_generation != generation_) return;
@@ -184,7 +183,7 @@ bool Recorder::WantsBackward(const RecordedCall& call) const {
          (plan_->data_mode.backward || Edges());
 }
 
-void Recorder::Backward(const RecordedCall& call, const BuildFn& build) {
+void Recorder::Backward(const RecordedCall& call, BuildFn build) {
   if (!WantsBackward(call)) return;
   absl::MutexLock lock(&mutex_);
   if (call.step_generation != generation_) return;
@@ -228,9 +227,9 @@ void Recorder::ParameterGradient(absl::string_view module,
                     });
 }
 
-void Recorder::ParameterGradient(absl::string_view module,
-                                 absl::string_view parameter,
-                                 const BuildValueFn& build) {
+void Recorder::ParameterGradient(
+    absl::string_view module, absl::string_view parameter,
+    absl::FunctionRef<void(CallBuilder&, v1::Value*)> build) {
   if (Forked()) return;
   absl::MutexLock lock(&mutex_);
   if (!step_begun_ || (reference_.active() && reference_.spent()) ||

@@ -17,7 +17,8 @@ a step over the read bandwidth of this machine, measured in the same run.
 
 `cpu` is the CPU time of the training thread alone, `all_cpu` user and system
 time of the whole process and of rankprobe's private collector. One thread, CPU.
-A step is timed with what the tool does in start, stop, step; `stop_ms` is the whole of stop().
+A step is timed with what the tool does in start, stop, step; `stop_ms` is the whole of stop(). fit.py takes the CPU
+time of start, stop and step by themselves, too.
 
 Memory: glibc gives memory of large tensors back to the system and faults it in
 again, or does not, as the addresses of a process happen to lie: 0 to 3,000 page
@@ -173,17 +174,19 @@ def worker(tool: str, level: str, kind: str, model_name: str, risk_level: str) -
             begin, begin_cpu = time.perf_counter(), time.thread_time()
             if debugger is not None:
                 debugger.start(model=model)
+            begun_cpu = time.thread_time()
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
-            stopped = 0.0
+            stopped, ended_cpu = 0.0, time.thread_time()
             if debugger is not None:
                 stopping = time.perf_counter()
                 debugger.stop()
                 stopped = time.perf_counter() - stopping
                 debugger.step()
-            wall, cpu = time.perf_counter() - begin, time.thread_time() - begin_cpu
-            times.append([wall, cpu, 0.0, resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - faults, stopped])
+            wall, over_cpu = time.perf_counter() - begin, time.thread_time()
+            times.append([wall, over_cpu - begin_cpu, 0.0, resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - faults, stopped,
+                          begun_cpu - begin_cpu + over_cpu - ended_cpu])
         if tool == "rankprobe":
             debugger.wait_exported()
         spent = (all_cpu() - begin_all) / len(times)

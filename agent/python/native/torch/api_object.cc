@@ -23,8 +23,8 @@ struct ApiObject {
 };
 
 struct BackwardHook {
-  PyObject_HEAD std::shared_ptr<Capture>* capture;
-  RecordedCall* call;
+  PyObject_HEAD std::shared_ptr<Capture> capture;
+  RecordedCall call;
   uint64_t order;
 };
 
@@ -57,7 +57,7 @@ PyObject* Record(ApiObject* api, PyObject* const* args, size_t flagged_count,
     capture.AbandonApi(call);
     return nullptr;
   }
-  capture.EndApi(*api->spec, call, args, count, keywords, result,
+  capture.EndApi(*api->spec, std::move(call), args, count, keywords, result,
                  gradients.get());
   return result;
 }
@@ -216,8 +216,8 @@ void* Slot(auto* function) { return reinterpret_cast<void*>(function); }
 
 void HookDealloc(PyObject* self) {
   auto* hook = reinterpret_cast<BackwardHook*>(self);
-  delete hook->capture;
-  delete hook->call;
+  hook->capture.~shared_ptr();
+  hook->call.~RecordedCall();
   PyTypeObject* type = Py_TYPE(self);
   type->tp_free(self);
   Py_DECREF(type);
@@ -226,10 +226,9 @@ void HookDealloc(PyObject* self) {
 PyObject* CallHook(PyObject* self, PyObject* args, PyObject* /*keywords*/) {
   auto* hook = reinterpret_cast<BackwardHook*>(self);
   if (PyTuple_GET_SIZE(args) == 2) {
-    const QuietScope quiet(**hook->capture);
-    (*hook->capture)
-        ->Backward(*hook->call, hook->order, PyTuple_GET_ITEM(args, 0),
-                   PyTuple_GET_ITEM(args, 1));
+    const QuietScope quiet(*hook->capture);
+    hook->capture->Backward(hook->call, hook->order, PyTuple_GET_ITEM(args, 0),
+                            PyTuple_GET_ITEM(args, 1));
   }
   Py_RETURN_NONE;
 }
@@ -282,8 +281,8 @@ PyObject* NewBackwardHook(std::shared_ptr<Capture> capture, RecordedCall call,
   PyObject* self = backward_hook_type->tp_alloc(backward_hook_type, 0);
   if (self == nullptr) return nullptr;
   auto* hook = reinterpret_cast<BackwardHook*>(self);
-  hook->capture = new std::shared_ptr<Capture>(std::move(capture));
-  hook->call = new RecordedCall(std::move(call));
+  new (&hook->capture) std::shared_ptr<Capture>(std::move(capture));
+  new (&hook->call) RecordedCall(std::move(call));
   hook->order = order;
   return self;
 }

@@ -117,6 +117,12 @@ CallRedirect::CallRedirect(PyObject* function, PyRef original,
       (own_def->ml_flags & ~kCallFlags) | METH_VARARGS | METH_KEYWORDS;
 }
 
+void CallRedirect::Prefetch() const {
+  __builtin_prefetch(DefOf(function_.get()));
+  __builtin_prefetch(CallOf(function_.get()));
+  __builtin_prefetch(targets_.data());
+}
+
 void CallRedirect::Put(PyObject* target) {
   targets_.push_back(PyRef::Share(target));
   Apply();
@@ -154,14 +160,6 @@ PyObject* CallRedirect::Call(PyObject* function, PyObject* const* args,
                              size_t flagged_count, PyObject* keywords) {
   const PyRef target = Find(function)->Current();
   return PyObject_Vectorcall(target.get(), args, flagged_count, keywords);
-}
-
-void RedirectedCalls::Put() const {
-  for (const Call& call : calls_) call.redirect->Put(call.target.get());
-}
-
-void RedirectedCalls::Take() const {
-  for (const Call& call : calls_) call.redirect->Take(call.target.get());
 }
 
 }  // namespace rankprobe

@@ -16,25 +16,23 @@
 #include <vector>
 
 #include "agent/python/native/session/py_ref.h"
+#include "agent/python/native/torch/redirect.h"
 
 namespace rankprobe {
 
 // The redirections of one function. Lives as long as the process: a method that
 // a program bound while calls were redirected refers to it. Threads: the GIL is
 // held.
-class CallRedirect {
+class CallRedirect : public Redirect {
  public:
   // Null, and no error set: `function` is of another kind, or there are
   // kMaxMethods methods already.
   static CallRedirect* Of(PyObject* function);
 
-  // Its twin, whose calls are never redirected. Borrowed.
-  PyObject* original() const { return original_.get(); }
-
-  // Calls go to `target` from now on. The last one that was put is in force.
-  void Put(PyObject* target);
-  // `target` is none of the targets any more.
-  void Take(PyObject* target);
+  PyObject* original() const override { return original_.get(); }
+  void Put(PyObject* target) override;
+  void Take(PyObject* target) override;
+  void Prefetch() const override;
 
   // New reference: the target in force, else the original.
   PyRef Current() const;
@@ -61,25 +59,6 @@ class CallRedirect {
   vectorcallfunc const own_call_;
   Definition definition_;
   std::vector<PyRef> targets_;
-};
-
-// Many of them, which are put and taken together: hundreds at the begin and at
-// the end of each recorded step. Threads: the GIL is held.
-class RedirectedCalls {
- public:
-  void Add(CallRedirect* redirect, PyObject* target) {
-    calls_.push_back({redirect, PyRef::Share(target)});
-  }
-  void Put() const;
-  void Take() const;
-
- private:
-  struct Call {
-    CallRedirect* redirect;
-    PyRef target;
-  };
-
-  std::vector<Call> calls_;
 };
 
 }  // namespace rankprobe

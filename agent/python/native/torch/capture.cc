@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/python/native/torch/api_object.h"
 #include "agent/python/native/torch/module_gradients.h"
+#include "agent/python/native/torch/node_hook.h"
 #include "agent/python/native/torch/program_error.h"
 
 namespace py = pybind11;
@@ -217,7 +218,7 @@ PyValue Capture::ReadArguments(const RecordedCall& call, PyObject* const* args,
   return out;
 }
 
-void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
+void Capture::EndApi(const ApiSpec& spec, RecordedCall call,
                      PyObject* const* args, Py_ssize_t count,
                      PyObject* keywords, PyObject* result,
                      ModuleGradients* gradients) noexcept {
@@ -289,7 +290,7 @@ void Capture::EndApi(const ApiSpec& spec, const RecordedCall& call,
       }
     }
     if (!torch_.calls_like_modules) {
-      HookBackward(call, result);
+      HookBackward(std::move(call), result);
     } else if (gradients != nullptr) {
       gradients->Outputs(TensorsOf(
           PyTuple_Check(result) ? PySequence_Fast_ITEMS(result) : &result,
@@ -355,7 +356,7 @@ void Capture::RecordStopped(const RecordedCall& call) {
   });
 }
 
-void Capture::HookBackward(const RecordedCall& call, PyObject* result) {
+void Capture::HookBackward(RecordedCall call, PyObject* result) {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return;
   if (!recorder->WantsBackward(call)) return;
@@ -383,10 +384,10 @@ void Capture::HookBackward(const RecordedCall& call, PyObject* result) {
   }
   const PyRef node = TorchBindings::Get(torch_.grad_fn, first);
   if (!node || node.get() == Py_None) return;
-  const PyRef hook =
-      PyRef::Steal(NewBackwardHook(shared_from_this(), call, NextOrder()));
-  const PyRef handle = PyRef::Steal(
-      PyObject_CallMethod(node.get(), "register_hook", "O", hook.get()));
+  const PyRef hook = PyRef::Steal(
+      NewBackwardHook(shared_from_this(), std::move(call), NextOrder()));
+  if (!hook) throw py::error_already_set();
+  RegisterHook(torch_, node.get(), hook.get(), /*before=*/false);
 }
 
 void Capture::Backward(const RecordedCall& call, uint64_t order,

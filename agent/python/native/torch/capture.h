@@ -70,9 +70,9 @@ class Capture : public std::enable_shared_from_this<Capture> {
   // --- APIs, called by ApiObject.
   RecordedCall BeginApi(const ApiSpec& spec, PyObject* const* args,
                         Py_ssize_t count, PyObject* keywords) noexcept;
-  void EndApi(const ApiSpec& spec, const RecordedCall& call,
-              PyObject* const* args, Py_ssize_t count, PyObject* keywords,
-              PyObject* result, ModuleGradients* gradients) noexcept;
+  void EndApi(const ApiSpec& spec, RecordedCall call, PyObject* const* args,
+              Py_ssize_t count, PyObject* keywords, PyObject* result,
+              ModuleGradients* gradients) noexcept;
   // The error is still set: the end of a recomputation is told from the rest.
   void AbandonApi(const RecordedCall& call) noexcept;
   // Where the gradients of a call are taken as a module's are: before it runs,
@@ -190,7 +190,7 @@ class Capture : public std::enable_shared_from_this<Capture> {
   PyValue ReadArguments(const RecordedCall& call, PyObject* const* args,
                         Py_ssize_t count, PyObject* keywords,
                         const ArgumentSet* only) const;
-  void HookBackward(const RecordedCall& call, PyObject* result);
+  void HookBackward(RecordedCall call, PyObject* result);
   GraphTensors TensorsOf(PyObject* const* values, Py_ssize_t count) const;
   void Count(const RecordedCall& call) {
     ++seen_;

@@ -11,11 +11,14 @@
 #include "agent/python/native/torch/api_object.h"
 #include "agent/python/native/torch/call_redirect.h"
 #include "agent/python/native/torch/capture.h"
+#include "agent/python/native/torch/function_redirect.h"
 #include "agent/python/native/torch/module_forwards.h"
 #include "agent/python/native/torch/module_gradients.h"
 #include "agent/python/native/torch/module_hooks.h"
 #include "agent/python/native/torch/node_hook.h"
+#include "agent/python/native/torch/place_redirect.h"
 #include "agent/python/native/torch/program_error.h"
+#include "agent/python/native/torch/redirect.h"
 
 namespace py = pybind11;
 
@@ -193,42 +196,68 @@ void RegisterCapture(py::module_& m) {
       .def_property_readonly("seen", &Capture::seen)
       .def_property_readonly("matched", &Capture::matched)
       .def_property_readonly("faults", &Capture::faults);
-  py::class_<CallRedirect, std::unique_ptr<CallRedirect, py::nodelete>>(
-      m, "CallRedirect", "Sends the calls of a C function elsewhere.")
+  py::class_<Redirect, std::shared_ptr<Redirect>>(
+      m, "Redirect", "Sends the calls of a function elsewhere.")
       .def_property_readonly(
           "original",
-          [](const CallRedirect& redirect) {
+          [](const Redirect& redirect) {
             return py::reinterpret_borrow<py::object>(redirect.original());
           })
       .def(
           "put",
-          [](CallRedirect& redirect, const py::object& target) {
+          [](Redirect& redirect, const py::object& target) {
             redirect.Put(target.ptr());
           },
           py::arg("target"))
       .def(
           "take",
-          [](CallRedirect& redirect, const py::object& target) {
+          [](Redirect& redirect, const py::object& target) {
             redirect.Take(target.ptr());
           },
           py::arg("target"));
   py::class_<RedirectedCalls>(m, "RedirectedCalls",
-                              "CallRedirects that are put and taken together.")
+                              "Redirects that are put and taken together.")
       .def(py::init<>())
       .def(
           "add",
-          [](RedirectedCalls& calls, CallRedirect* redirect,
-             const py::object& target) { calls.Add(redirect, target.ptr()); },
+          [](RedirectedCalls& calls, std::shared_ptr<Redirect> redirect,
+             const py::object& target) {
+            calls.Add(std::move(redirect), target.ptr());
+          },
           py::arg("redirect"), py::arg("target"))
       .def("put", &RedirectedCalls::Put)
       .def("take", &RedirectedCalls::Take);
   m.def(
+      "function_redirect",
+      [](const py::function& function, const py::function& original,
+         const py::function& make_code, const py::str& file) {
+        return std::shared_ptr<Redirect>(std::make_shared<FunctionRedirect>(
+            PyRef::Share(function.ptr()), PyRef::Share(original.ptr()),
+            PyRef::Share(make_code.ptr()), PyRef::Share(file.ptr())));
+      },
+      py::arg("function"), py::arg("original"), py::arg("make_code"),
+      py::arg("file"),
+      "Of a function of Python. original: another one of the same code. "
+      "make_code(target, own): the code that calls `target`, for a function "
+      "that has `own`; all of it is of `file`.");
+  m.def(
       "call_redirect",
       [](const py::object& function) {
-        return CallRedirect::Of(function.ptr());
+        // It is never freed.
+        return std::shared_ptr<Redirect>(CallRedirect::Of(function.ptr()),
+                                         [](Redirect*) {});
       },
-      py::arg("function"), py::return_value_policy::reference,
-      "None: not a function of C's.");
+      py::arg("function"), "None: not a function of C's.");
+  m.def(
+      "place_redirect",
+      [](const py::object& host, const py::str& name,
+         const py::object& original) {
+        return std::shared_ptr<Redirect>(std::make_shared<PlaceRedirect>(
+            PyRef::Share(host.ptr()), PyRef::Share(name.ptr()),
+            PyRef::Share(original.ptr())));
+      },
+      py::arg("host"), py::arg("name"), py::arg("original"),
+      "The target stands where host.name was.");
   m.def("api", &MakeApi, py::arg("function"), py::arg("capture"),
         py::arg("prefix"), py::arg("op"), py::arg("traits") = py::dict(),
         "Stands in for `function`: records the outermost call of a thread.");

@@ -166,13 +166,58 @@ PyRef HookOf(PyObject* node, const TorchBindings& torch) {
   return made;
 }
 
+// PyTorch has a function of Python put a hook into the node's dict of hooks and
+// make a handle, which takes most of the time of a registration and changes a
+// counter of the class of handles. While one of these lives the next call of the
+// function by C code puts the hook there under a key of its own and makes none.
+// No code of Python's runs before that call, and after its begin the function is
+// the program's again.
+class WithoutHandle {
+ public:
+  // Null, or no function of Python: nothing is changed.
+  explicit WithoutHandle(PyObject* function) {
+    if (function == nullptr || !PyFunction_Check(function)) return;
+    changed_ = reinterpret_cast<PyFunctionObject*>(function);
+    own_ = std::exchange(changed_->vectorcall, &WithoutHandle::Add);
+  }
+  ~WithoutHandle() { Restore(); }
+  WithoutHandle(const WithoutHandle&) = delete;
+  WithoutHandle& operator=(const WithoutHandle&) = delete;
+
+ private:
+  static void Restore() {
+    if (changed_ != nullptr) changed_->vectorcall = own_;
+    changed_ = nullptr;
+  }
+
+  // (hooks or None, hook) -> (hooks, handle)
+  static PyObject* Add(PyObject* function, PyObject* const* args,
+                       size_t flagged_count, PyObject* keywords) {
+    Restore();
+    if (PyVectorcall_NARGS(flagged_count) != 2 || keywords != nullptr)
+      return PyObject_Vectorcall(function, args, flagged_count, keywords);
+    PyObject* const hook = args[1];
+    const PyRef hooks = args[0] == Py_None ? PyRef::Steal(PyODict_New())
+                                           : PyRef::Share(args[0]);
+    if (!hooks || PyObject_SetItem(hooks.get(), hook, hook) != 0)
+      return nullptr;
+    return PyTuple_Pack(2, hooks.get(), Py_None);
+  }
+
+  // Guarded by the GIL.
+  static PyFunctionObject* changed_;
+  static vectorcallfunc own_;
+};
+
+PyFunctionObject* WithoutHandle::changed_ = nullptr;
+vectorcallfunc WithoutHandle::own_ = nullptr;
+
 }  // namespace
 
 void HookNode(PyObject* node, std::shared_ptr<CallGradients> gradients,
               NodeArrivals arrivals, bool before) {
-  static PyObject* const pre = HookName("register_prehook");
-  static PyObject* const post = HookName("register_hook");
-  const PyRef object = HookOf(node, gradients->capture->torch());
+  const TorchBindings& torch = gradients->capture->torch();
+  const PyRef object = HookOf(node, torch);
   auto* hook = reinterpret_cast<NodeHook*>(object.get());
   std::vector<NodeEntry>& entries = before ? *hook->before : *hook->after;
   const bool known = !entries.empty();
@@ -181,9 +226,16 @@ void HookNode(PyObject* node, std::shared_ptr<CallGradients> gradients,
     return !entry.gradients->capture->WantsBackward(entry.gradients->call);
   });
   entries.push_back({std::move(gradients), std::move(arrivals)});
-  if (known) return;
-  const PyRef handle = PyRef::Steal(
-      PyObject_CallMethodOneArg(node, before ? pre : post, object.get()));
+  if (!known) RegisterHook(torch, node, object.get(), before);
+}
+
+void RegisterHook(const TorchBindings& torch, PyObject* node, PyObject* hook,
+                  bool before) {
+  static PyObject* const pre = HookName("register_prehook");
+  static PyObject* const post = HookName("register_hook");
+  const WithoutHandle without(torch.add_hook.get());
+  const PyRef handle =
+      PyRef::Steal(PyObject_CallMethodOneArg(node, before ? pre : post, hook));
   if (!handle) throw py::error_already_set();
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hook of ours on a node of PyTorch's graph: one a node, for all module calls
-// that take gradients there. It changes none.
+// Hooks of ours on nodes of PyTorch's graph. For module calls there is one a node,
+// for all that take gradients there. None changes a gradient.
 //
 // Ownership: the node's metadata and its list of hooks hold it.
-// Threads: the GIL is held. Failure: HookNode throws; a running hook reports.
+// Threads: the GIL is held. Failure: what puts hooks on nodes throws; a running
+// hook reports.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_NODE_HOOK_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_NODE_HOOK_H_
 
@@ -17,6 +18,7 @@
 namespace rankprobe {
 
 struct CallGradients;
+class TorchBindings;
 
 // Gradient `number` of a node is one of input or output `index` of a call.
 struct NodeArrival {
@@ -30,6 +32,11 @@ using NodeArrivals = absl::InlinedVector<NodeArrival, 2>;
 // pybind11::error_already_set.
 void HookNode(PyObject* node, std::shared_ptr<CallGradients> gradients,
               NodeArrivals arrivals, bool before);
+
+// Puts `hook` among those that run before `node` runs, else after it. There is no
+// handle, so nothing takes it off again. Throws pybind11::error_already_set.
+void RegisterHook(const TorchBindings& torch, PyObject* node, PyObject* hook,
+                  bool before);
 
 // False with a Python error set.
 bool InitNodeHook();

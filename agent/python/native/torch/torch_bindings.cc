@@ -34,6 +34,7 @@ TorchBindings::TorchBindings(const py::dict& names)
   graph_task = take("graph_task", true);
   accumulator = take("accumulator", true);
   queue_callback = take("queue_callback");
+  add_hook = take("add_hook", true);
   gradient_sum = take("gradient_sum");
   gradient_outside = take("gradient_outside");
   data_ptr = take("data_ptr", true);

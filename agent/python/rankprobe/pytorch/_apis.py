@@ -24,7 +24,7 @@ from rankprobe import _native
 from rankprobe._say import say
 from rankprobe.pytorch._api_list import load_list, parse_list
 from rankprobe.pytorch._process import warn
-from rankprobe.pytorch._redirect import Around, Redirect, redirect
+from rankprobe.pytorch._redirect import Around, redirect
 
 # Arguments that are receive buffers before the call, by position and keyword.
 _IGNORED_INPUTS: dict[str, tuple[list[int], list[str]]] = {
@@ -87,44 +87,6 @@ def _some(chosen: dict[str, list[str]]) -> str:
     return ", ".join(name[:100] for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-class _Call:
-    """The calls of one function go to `api`."""
-
-    def __init__(self, function: Redirect, api: Any) -> None:
-        self.redirect, self.api = function, api
-
-    def put(self) -> None:
-        self.redirect.put(self.api)
-
-    def take(self) -> None:
-        self.redirect.take(self.api)
-
-
-class _Place:
-    """`api` stands where host.name was: as long as nobody else puts another object there."""
-
-    def __init__(self, host: Any, name: str, api: Any) -> None:
-        self._host, self._name, self._api = host, name, api
-        # None: it is inherited.
-        self._own = self._now()
-
-    def _now(self) -> Any:
-        return vars(self._host).get(self._name) if hasattr(self._host, "__dict__") else None
-
-    def put(self) -> None:
-        if self._now() is self._own:
-            with contextlib.suppress(AttributeError, TypeError):  # a read-only namespace
-                setattr(self._host, self._name, self._api)
-
-    def take(self) -> None:
-        if self._now() is not self._api:
-            return
-        if self._own is None:
-            delattr(self._host, self._name)
-        else:
-            setattr(self._host, self._name, self._own)
-
-
 class Apis:
     """Has the calls of one Capture's functions recorded, and takes that off again."""
 
@@ -134,17 +96,17 @@ class Apis:
         self._own_list = {prefix: names for prefix, names in load_list(path).items() if only in (None, prefix)}
         # An operator's list, as text; "": it is this process' own.
         self._text = ""
-        self._calls: list[Any] = []
-        # Those of C functions, nine of ten.
-        self._native_calls = _native.RedirectedCalls()
+        self._calls = _native.RedirectedCalls()
         self._installed = False
         # Calls of show_originals() that are open.
         self._hidden = 0
         # torch.compile was called.
         self.on_compile: Callable[[], None] = lambda: None
-        self._around: list[Around] = []
-        # By host and name: prefix, and what has its calls recorded.
-        self._custom: dict[tuple[int, str], tuple[str, Any]] = {}
+        # By what they are for: the functions to watch while APIs are recorded, and those that are watched.
+        self._around: dict[str, Around] = {}
+        self._watched: list[Around] = []
+        # By host and name: prefix, and what has its calls recorded, by what.
+        self._custom: dict[tuple[int, str], tuple[str, _native.Redirect, Any]] = {}
         self._collect(self._own_list)
 
     def use(self, text: str) -> None:
@@ -163,7 +125,7 @@ class Apis:
             self.install()
 
     def _collect(self, chosen: dict[str, list[str]]) -> None:
-        self._calls, self._native_calls = [], _native.RedirectedCalls()
+        self._calls = _native.RedirectedCalls()
         # By object: the name under which its calls are recorded. Of several prefixes Torch comes last.
         names: dict[int, str] = {}
         for prefix in sorted(chosen, key=lambda prefix: prefix == "Torch"):
@@ -186,19 +148,13 @@ class Apis:
         if known == full:
             return
         apart = known is not None or (prefix == "Tensor" and _has_unlisted_names(function, listed))
-        call = self._call(host, name, function, prefix, _traits(prefix, name), apart)
-        if isinstance(call, _Call) and isinstance(call.redirect, _native.CallRedirect):
-            self._native_calls.add(call.redirect, call.api)
-        else:
-            self._calls.append(call)
+        self._calls.add(*self._call(host, name, function, prefix, _traits(prefix, name), apart))
         names.setdefault(id(function), full)
 
-    def _call(self, host: Any, name: str, function: Any, prefix: str, traits: dict[str, Any], apart: bool) -> Any:
-        """apart: only the calls by this name are recorded."""
-        found = None if apart else redirect(function)
-        if found is None:
-            return _Place(host, name, _native.api(function, self._capture, prefix, name, traits))
-        return _Call(found, _native.api(found.original, self._capture, prefix, name, traits))
+    def _call(self, host: Any, name: str, function: Any, prefix: str, traits: dict[str, Any], apart: bool) -> tuple[_native.Redirect, Any]:
+        """What sends the calls elsewhere, and where to. apart: only the calls by this name are recorded."""
+        found = (None if apart else redirect(function)) or _native.place_redirect(host, name, function)
+        return found, _native.api(found.original, self._capture, prefix, name, traits)
 
     def install(self) -> None:
         if self._installed:
@@ -212,26 +168,22 @@ class Apis:
     def remove(self) -> None:
         if not self._installed:
             return
-        for around in reversed(self._around):
+        for around in reversed(self._watched):
             around.remove()
-        self._around.clear()
+        self._watched.clear()
         if self._hidden == 0:
             self._take()
         self._installed = False
 
     def _put(self) -> None:
-        self._native_calls.put()
-        for call in self._calls:
-            call.put()
-        for _, call in self._custom.values():
-            call.put()
+        self._calls.put()
+        for _, function, api in self._custom.values():
+            function.put(api)
 
     def _take(self) -> None:
-        for _, call in reversed(self._custom.values()):
-            call.take()
-        self._native_calls.take()
-        for call in self._calls:
-            call.take()
+        for _, function, api in reversed(self._custom.values()):
+            function.take(api)
+        self._calls.take()
 
     def _watch_work(self) -> None:
         """Waiting for an asynchronous collective completes its record."""
@@ -248,16 +200,24 @@ class Apis:
 
             return rankprobe_wait
 
-        self._around.append(Around(torch._C._distributed_c10d.Work.wait, around))
+        self._watch("wait", torch._C._distributed_c10d.Work.wait, around)
 
     def _watch_compilers(self) -> None:
         """TorchScript and the compiler read the code of functions."""
         for host, name in ((torch.jit, "script"), (torch, "compile")):
             if hasattr(host, name):
-                self._around.append(Around(getattr(host, name), lambda compiler: self._unseen_by(compiler, self.on_compile)))
+                self._watch(name, getattr(host, name), lambda compiler: self._unseen_by(compiler, lambda: self.on_compile()))
         export = getattr(sys.modules.get("torch.export"), "export", None)
         if export is not None:
-            self._around.append(Around(export, lambda exporter: self._unseen_by(exporter, lambda: None)))
+            self._watch("export", export, lambda exporter: self._unseen_by(exporter, lambda: None))
+
+    def _watch(self, what: str, function: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        known = self._around.get(what)
+        if known is not None and known.function is function:
+            known.put()
+        else:
+            known = self._around[what] = Around(function, make)
+        self._watched.append(known)
 
     def _unseen_by(self, function: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:
         def rankprobe_unseen(*args: Any, **kwargs: Any) -> Any:
@@ -310,15 +270,15 @@ class Apis:
                 warn(f"register_custom_api: {name} is recorded as {known}.{name} already, not as {prefix}.{name}; "
                      "restore_custom_api first")
             return
-        call = self._call(module, name, getattr(module, name), prefix, traits or {}, False)
-        self._custom[key] = (prefix, call)
+        function, api = self._call(module, name, getattr(module, name), prefix, traits or {}, False)
+        self._custom[key] = (prefix, function, api)
         if self._installed and self._hidden == 0:
-            call.put()
+            function.put(api)
 
     def restore_custom(self, module: Any, name: str) -> None:
         entry = self._custom.pop((id(module), name), None)
         if entry is not None:
-            entry[1].take()
+            entry[1].take(entry[2])
 
 
 def _has_unlisted_names(function: Any, listed: list[str]) -> bool:

@@ -344,6 +344,7 @@ def bindings(devices: DeviceReader) -> dict[str, Any]:
         "sequence_number": getattr(torch._C._autograd, "_get_sequence_nr", None) if _NUMBERED else None,
         "graph_task": getattr(torch._C, "_current_graph_task_id", None),
         "queue_callback": torch.autograd.Variable._execution_engine.queue_callback,
+        "add_hook": getattr(torch.autograd.Function, "_register_hook", None),
         "gradient_sum": _without_dispatch_modes(_gradient_sum), "gradient_outside": _without_dispatch_modes(_gradient_outside),
         "data_ptr": _BASE.data_ptr, "stride": _BASE.stride, "storage_offset": _BASE.storage_offset,
         "is_neg": _BASE.is_neg, "is_conj": _BASE.is_conj, "strided": torch.strided,

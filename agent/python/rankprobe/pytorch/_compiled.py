@@ -17,6 +17,7 @@ from typing import Any, Callable, ContextManager, Iterator, Optional
 import torch
 
 from rankprobe._say import say
+from rankprobe.pytorch import _graph_calls
 from rankprobe.pytorch._process import warn
 
 _DYNAMO = "torch._dynamo"
@@ -40,8 +41,10 @@ class CompilerImport:
     def install(self) -> None:
         if _DYNAMO not in sys.modules and self not in sys.meta_path:
             sys.meta_path.insert(0, self)
+            _graph_calls.LOADED = False
 
     def remove(self) -> None:
+        _graph_calls.LOADED = True
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 

@@ -31,6 +31,8 @@ _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 SUPPORTED = hasattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "set_eval_frame_isolate_recompiles_id")
 # PyTorch 2.7 and later say it.
 _is_exporting: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_exporting", lambda: False)
+# The compiler may be loaded, without which nothing is traced: False only while its import is watched.
+LOADED = True
 # Hooks are traced into the graph that is compiled now; a guard of each graph.
 TRACED = False
 # On a module while it may be compiled: its number, a tensor.

@@ -309,7 +309,7 @@ class ModuleHooks:
         capture, begin = self._capture, self._forwards.module_begin(name, full)
 
         def rankprobe_pre(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> None:
-            if _graph_calls.in_compiler():
+            if _graph_calls.LOADED and _graph_calls.in_compiler():
                 return _graph_calls.begin_in_compiler(module, args, kwargs)
             if self.on_first is not None and capture.active:
                 self._begin_first()
@@ -331,7 +331,7 @@ class ModuleHooks:
         end = forwards.module_end()
 
         def rankprobe_post(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Optional[dict[str, Any]], output: Any) -> None:
-            if _graph_calls.in_compiler():
+            if _graph_calls.LOADED and _graph_calls.in_compiler():
                 return _graph_calls.end_in_compiler(module, output)
             raised = sys.exc_info()[0] if output is None else None
             if raised is not None:

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sends the calls of a function of Python elsewhere: it has code of ours
+// meanwhile, and inspect finds its signature and source by `__wrapped__`. A
+// program that gives the function another code meanwhile keeps it.
+//
+// Threads: the GIL is held. Failure: an error of ours is cleared, and the calls
+// are not redirected.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_FUNCTION_REDIRECT_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_FUNCTION_REDIRECT_H_
+
+#include <Python.h>
+
+#include <utility>
+#include <vector>
+
+#include "agent/python/native/session/py_ref.h"
+#include "agent/python/native/torch/redirect.h"
+
+namespace rankprobe {
+
+class FunctionRedirect : public Redirect {
+ public:
+  // original: a function of the same code. make_code(target, own) -> the code
+  // that calls `target`, for a function that has `own`. file: of such code.
+  FunctionRedirect(PyRef function, PyRef original, PyRef make_code, PyRef file)
+      : function_(std::move(function)),
+        original_(std::move(original)),
+        make_code_(std::move(make_code)),
+        file_(std::move(file)) {}
+
+  PyObject* original() const override { return original_.get(); }
+  void Put(PyObject* target) override;
+  void Take(PyObject* target) override;
+  void Prefetch() const override;
+
+ private:
+  struct Code {
+    PyRef target, code;
+    // What it was put over.
+    PyRef own;
+  };
+
+  PyFunctionObject* Function() const {
+    return reinterpret_cast<PyFunctionObject*>(function_.get());
+  }
+  bool IsOurs(PyObject* code) const;
+  bool SetCode(PyObject* code) const;
+  bool RefreshOriginal(PyObject* own);
+
+  const PyRef function_, original_, make_code_, file_;
+  // The last that was put, for the next step.
+  Code made_;
+  std::vector<Code> put_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_FUNCTION_REDIRECT_H_

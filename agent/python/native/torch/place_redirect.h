@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Redirection of the calls by one name: the target stands where host.name was,
+// for as long as nobody else puts another object there. For a function whose
+// calls cannot be redirected, and for one with several names that are recorded
+// apart.
+//
+// Threads: the GIL is held. Failure: an error, of a read-only namespace, is
+// cleared, and what stands there stays.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PLACE_REDIRECT_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PLACE_REDIRECT_H_
+
+#include <Python.h>
+
+#include <utility>
+
+#include "agent/python/native/session/py_ref.h"
+#include "agent/python/native/torch/redirect.h"
+
+namespace rankprobe {
+
+class PlaceRedirect : public Redirect {
+ public:
+  // original: what host.name is now, inherited or not.
+  PlaceRedirect(PyRef host, PyRef name, PyRef original)
+      : host_(std::move(host)),
+        name_(std::move(name)),
+        original_(std::move(original)),
+        own_(Now()) {}
+
+  PyObject* original() const override { return original_.get(); }
+  void Put(PyObject* target) override;
+  void Take(PyObject* target) override;
+  void Prefetch() const override;
+
+ private:
+  // Null: it is inherited.
+  PyRef Now() const;
+  void Set(PyObject* value) const;
+
+  const PyRef host_, name_, original_, own_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PLACE_REDIRECT_H_
