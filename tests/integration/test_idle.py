@@ -68,7 +68,7 @@ def test_idle_ranks_switch_at_their_next_step(collector, tmp_path) -> None:
         rested = time.monotonic() + 2.5  # What is under test is that they begin no step for so long.
         harness.wait_for(lambda: time.monotonic() >= rested, what="a pause")
         said = collector.cli("enable", "--run", "idle", "--for-steps", 3)
-        assert said.stdout.splitlines()[0] == "2/2 ranks will switch at step 12: waits for the next step (ranks are idle)"
+        assert said.stdout.splitlines()[0] == "recording on: 2/2 ranks will switch at step 12: waits for the next step (ranks are idle)"
         for rank in ranks:
             rank.begin(5)
         assert [rank.recorded(5) for rank in ranks] == [[True, True, True, False, False]] * 2

@@ -42,7 +42,7 @@ def test_one_of_two_requests_that_are_served_at_once(models, serve, tmp_path) ->
         # Before the first request: from the first batch on.
         _rest()
         said = collector.cli("enable", "--run", "live", "--config", tensors).stdout
-        assert said == "1/1 ranks will switch at step 0: waits for the next step (ranks are idle)\n"
+        assert said == "recording on: 1/1 ranks will switch at step 0: waits for the next step (ranks are idle)\n"
 
         def ask(name: str) -> None:
             """Two prompts are two requests, made at once, whose names hold the client's."""

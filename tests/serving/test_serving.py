@@ -196,7 +196,7 @@ def test_a_live_server_with_two_ranks_is_switched_on_and_off(models, serve, tmp_
         rested = time.monotonic() + 3  # What is under test is that no batch comes for so long.
         wait_for(lambda: time.monotonic() >= rested, what="a pause")
         said = collector.cli("enable", "--run", "live", "--for-steps", 3).stdout
-        assert said == f"2/2 ranks will switch at step {steps}: waits for the next step (ranks are idle)\n"
+        assert said.splitlines()[0] == f"recording on: 2/2 ranks will switch at step {steps}: waits for the next step (ranks are idle)"
         assert _answers(server, models["llama"]) == before
         collector.cli("export", "--run", "live", "-o", tmp_path / "dump")
         assert [step.name for step in _steps(tmp_path / "dump")] == [f"step{steps + i}" for i in range(3)]
