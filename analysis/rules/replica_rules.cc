@@ -188,45 +188,43 @@ class GradientsNotReduced : public RankRule {
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     const std::vector<std::string> parameters = ParametersOf(input.ranks[0]);
-    // What begins later is for reduced-gradient-parts.
+    // Gradients that begin to differ later are found by reduced-gradient-parts.
     for (size_t i = 0; i < input.steps.size(); ++i) {
-      const bool is_first = std::any_of(
-          parameters.begin(), parameters.end(), [&](const std::string& one) {
-            return GradientsDiffer(input, one, i).has_value();
-          });
-      if (!is_first) continue;
-      const std::optional<RankFinding> found = LookAt(input, parameters, i);
+      size_t looked = 0;
+      const std::optional<RankFinding> found =
+          LookAt(input, parameters, i, &looked);
       if (found.has_value()) return {*found};
-      return {};
+      if (looked > 0) break;
     }
     return {};
   }
 
  private:
+  // looked: the number of parameters that could be compared.
   static std::optional<RankFinding> LookAt(
       const RankInput& input, const std::vector<std::string>& parameters,
-      size_t step) {
-    size_t looked = 0, unlike = 0;
+      size_t step, size_t* looked) {
+    size_t unlike = 0;
     RankFinding finding;
     // The parameter whose gradients differ most stands for all.
     for (const std::string& parameter : parameters) {
       const std::optional<double> differ =
           GradientsDiffer(input, parameter, step);
       if (!differ.has_value()) continue;
-      ++looked;
+      ++*looked;
       if (*differ == 0) continue;
       ++unlike;
       if (*differ <= finding.deviation) continue;
       finding.deviation = *differ;
       finding.name = absl::StrCat("Parameter.", parameter, ".0.debug.grad");
     }
-    if (looked < 3 || unlike * 4 < looked * 3) return std::nullopt;
+    if (*looked < 3 || unlike * 4 < *looked * 3) return std::nullopt;
     finding.step = input.steps[step];
     finding.others = unlike - 1;
     finding.what = absl::StrCat(
         "the parameters are the same on the ranks, and the gradients that the "
         "optimizer takes are not, of ",
-        unlike, " of ", looked, " parameters: ");
+        unlike, " of ", *looked, " parameters: ");
     const std::string factors = FactorsText(input, step);
     absl::StrAppend(
         &finding.what,
@@ -243,14 +241,18 @@ class GradientsNotReduced : public RankRule {
   // in all parameters. Empty where that is not so of each rank.
   static std::string FactorsText(const RankInput& input, size_t step) {
     std::string text;
+    size_t others = 0;
     for (size_t r = 1; r < input.ranks.size(); ++r) {
       const std::optional<double> factor =
           FactorOf(input.ranks[0], input.ranks[r], step);
       if (!factor.has_value()) return "";
-      if (std::abs(*factor - 1) <= kSpread) continue;
+      if (std::abs(*factor - 1) <= kSpread || ++others > kMostNamed) continue;
       absl::StrAppend(&text, text.empty() ? "" : ", ", "those of rank ",
                       input.ranks[r].rank, " are ", *factor,
                       " times those of rank ", input.ranks[0].rank);
+    }
+    if (others > kMostNamed) {
+      absl::StrAppend(&text, " (and of ", others - kMostNamed, " other ranks)");
     }
     return text;
   }
@@ -273,8 +275,10 @@ class GradientsNotReduced : public RankRule {
       return std::nullopt;
     return (least + most) / 2;
   }
-  // Of factors that are one, after rounding to 16 bits.
+  // Largest relative distance of equal factors, after rounding to 16 bits.
   static constexpr double kSpread = 0.004;
+  // Ranks that are named.
+  static constexpr size_t kMostNamed = 4;
 
   // How much, of a parameter that is the same on the ranks that have it.
   static std::optional<double> GradientsDiffer(const RankInput& input,

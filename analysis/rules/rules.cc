@@ -81,7 +81,7 @@ class UpdateZero : public Rule {
     size_t moved = 0;
     for (const auto& [parameter, gradient] : OwnGradients(norms)) {
       if (gradient->cells.size() != norms.steps.size() ||
-          IsTied(norms, parameter, *gradient))
+          IsTied(norms, index, parameter, *gradient))
         continue;
       const Updates updates = UpdatesOf(norms, index, parameter, *gradient);
       // A warm-up begins with nothing, and a scaler leaves steps out.
@@ -168,20 +168,19 @@ class UpdateZero : public Rule {
     return "";
   }
 
-  // Whether the weight of this gradient is what the optimizer holds by another
-  // name, in each step that has both: an evaluation behind the last step of the
-  // optimizer uses the weight alone.
-  static bool IsTied(const ScanInput& norms, const std::string& parameter,
-                     const ScanSeries& gradient) {
+  // Whether the optimizer holds the weight of this gradient under another name.
+  // Only steps that have both values count: an evaluation after the last step of
+  // the optimizer uses the weight alone.
+  static bool IsTied(const ScanInput& norms, const ValueIndex& index,
+                     const std::string& parameter, const ScanSeries& gradient) {
     // "Module.head.Linear.parameters_grad.0.weight"
     const size_t at = gradient.name.find(".parameters_grad.");
     const size_t end = gradient.name.find('.', at + 17);
     if (at == std::string::npos || end == std::string::npos) return false;
-    const ValueIndex index(&norms);
     const auto* const used = index.Find(
         absl::StrCat(gradient.name.substr(0, at), ".forward.0.parameters",
                      gradient.name.substr(end)));
-    // What the optimizer holds by its own name has no other one to look for.
+    // A parameter that the optimizer holds under this name has no other one.
     if (used == nullptr ||
         index.Find(Value("Parameter", parameter, "param")) != nullptr)
       return false;

@@ -2,13 +2,14 @@
 #include "cli/client/choose_run.h"
 
 #include <cstdio>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "cli/client/known_runs.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
-#include "common/config/plan.h"
 #include "common/config/request_config.h"
 #include "common/rpc/channel_security.h"
 
@@ -30,22 +31,25 @@ absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
   return text;
 }
 
-std::string ConfigForRun(const Client& client, const std::string& run,
-                         const std::string& config) {
+std::optional<Plan> PlanOfRun(const Client& client, const std::string& run) {
   v1::GetConfigRequest request;
   request.set_run(run);
   v1::GetConfigResponse response;
-  std::string path(kAnyPath);
-  // Of a run that is still to come nobody knows the path.
-  if (client
-          .Ask([&](grpc::ClientContext* context) {
-            return client.control->GetConfig(context, request, &response);
-          })
-          .ok()) {
-    const auto parsed = ParseConfig(response.config_json(), {});
-    if (parsed.ok()) path = parsed->plan.dump_path;
-  }
-  return WithDumpPath(config, path);
+  const absl::Status status = client.Ask([&](grpc::ClientContext* context) {
+    return client.control->GetConfig(context, request, &response);
+  });
+  if (!status.ok()) return std::nullopt;
+  auto parsed = ParseConfig(response.config_json(), {});
+  if (!parsed.ok()) return std::nullopt;
+  return std::move(parsed->plan);
+}
+
+std::string ConfigForRun(const Client& client, const std::string& run,
+                         const std::string& config) {
+  const std::string anywhere = WithDumpPath(config, kAnyPath);
+  if (anywhere == config) return config;  // it names one
+  const std::optional<Plan> plan = PlanOfRun(client, run);
+  return plan.has_value() ? WithDumpPath(config, plan->dump_path) : anywhere;
 }
 
 absl::StatusOr<std::string> ChooseRun(const Client& client,

@@ -4,10 +4,12 @@
 #ifndef RANKPROBE_CLI_CLIENT_CHOOSE_RUN_H_
 #define RANKPROBE_CLI_CLIENT_CHOOSE_RUN_H_
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "cli/client/client.h"
+#include "common/config/plan.h"
 
 namespace rankprobe {
 
@@ -24,6 +26,10 @@ absl::StatusOr<std::string> ChooseRun(const Client& client,
 // Text of a config.json, which needs no dump_path. INVALID_ARGUMENT with every
 // fault and unknown key; warnings go to standard error.
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path);
+
+// What the run records at present. Nothing where no collector or no such run
+// answers.
+std::optional<Plan> PlanOfRun(const Client& client, const std::string& run);
 
 // `config` with the dump_path of the run where it names none: that of a job in
 // progress stays in force.

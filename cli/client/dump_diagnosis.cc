@@ -14,6 +14,7 @@
 #include "analysis/root_cause/overflow_check.h"
 #include "analysis/root_cause/replicas.h"
 #include "cli/flags/ranges.h"
+#include "cli/output/ledger_text.h"
 #include "common/base/status_macros.h"
 #include "common/text/visible_text.h"
 #include "dump_format/read_manifest.h"
@@ -113,10 +114,8 @@ class DumpDiagnosis {
       for (const DumpPlace& place : layout->places) {
         if (place.Name() == rank) newest = std::max(newest, place.step);
       }
-      absl::StrAppend(&ended_, ended_.empty() ? "" : ", ", VisibleText(rank),
-                      newest < 0
-                          ? " (no step here)"
-                          : absl::StrCat(" (newest step here: ", newest, ")"));
+      absl::StrAppend(&ended_, ended_.empty() ? "" : ", ",
+                      EndedRankText(VisibleText(rank), newest));
     }
     return absl::OkStatus();
   }

@@ -64,13 +64,15 @@ const char* StateText(v1::RankSwitch::State state) {
 std::string AbsentRanks(const v1::SwitchOptions& options,
                         const v1::SwitchResult& result) {
   std::set<int64_t> absent(options.ranks().begin(), options.ranks().end());
-  for (const v1::RankSwitch& rank : result.ranks()) absent.erase(rank.rank());
+  for (const v1::RankSwitch& rank : result.ranks()) {
+    if (rank.has_rank()) absent.erase(rank.rank());
+  }
   return RangesText({absent.begin(), absent.end()});
 }
 
-// said: what the ranks follow, for a person.
+// prefix: printed before the summary where a rank is connected.
 void Report(const Globals& globals, const v1::SwitchOptions& options,
-            const std::string& said, const v1::SwitchResult& result,
+            const std::string& prefix, const v1::SwitchResult& result,
             int* exit_code) {
   const bool no_wait = options.no_wait();
   // One that switched at another step has not: all ranks at one step is what a
@@ -91,7 +93,8 @@ void Report(const Globals& globals, const v1::SwitchOptions& options,
     PrintJson(ToJson(result));
     return;
   }
-  Print(stdout, "%s%s\n", result.ranks().empty() ? "" : said, result.summary());
+  Print(stdout, "%s%s\n", result.ranks().empty() ? "" : prefix,
+        result.summary());
   if (!absent.empty()) Print(stdout, "  not connected: rank %s\n", absent);
   // Of thousands of ranks those are named that need a look; the summary counts
   // the others.
@@ -109,15 +112,9 @@ void Report(const Globals& globals, const v1::SwitchOptions& options,
 // somebody else.
 void SayConfigKept(const Client& client, const std::string& run,
                    bool is_for_good) {
-  grpc::ClientContext context;
-  client.Prepare(&context);
-  v1::GetConfigRequest request;
-  request.set_run(run);
-  v1::GetConfigResponse response;
-  if (!client.control->GetConfig(&context, request, &response).ok()) return;
-  const auto config = ParseConfig(response.config_json(), {});
-  if (!config.ok()) return;
-  const Plan& plan = config->plan;
+  const std::optional<Plan> known = PlanOfRun(client, run);
+  if (!known.has_value()) return;
+  const Plan& plan = *known;
   const auto set = [](const char* what, const IntSet& values) {
     return values.all() ? "" : absl::StrCat(", ", what, " ", values.Text());
   };

@@ -88,15 +88,18 @@ void EndedRanks::Add(const v1::StepLedger& ledger) {
     life.has_ended = life.has_ended || gap.reason() == "NOT_HEARD_OF";
 }
 
+std::string EndedRankText(absl::string_view name, int64_t newest_step) {
+  return newest_step < 0
+             ? absl::StrCat(name, " (no step here)")
+             : absl::StrCat(name, " (newest step here: ", newest_step, ")");
+}
+
 std::string EndedRanks::ToText() const {
   std::string text;
   for (const auto& [incarnation, life] : lives_) {
     if (!life.has_ended) continue;
-    absl::StrAppend(
-        &text, text.empty() ? "" : ", ", life.name,
-        life.newest < 0
-            ? " (no step here)"
-            : absl::StrCat(" (newest step here: ", life.newest, ")"));
+    absl::StrAppend(&text, text.empty() ? "" : ", ",
+                    EndedRankText(life.name, life.newest));
   }
   return text;
 }

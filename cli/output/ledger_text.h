@@ -40,6 +40,9 @@ class LedgerTotals {
   std::map<std::string, Lost> lost_;
 };
 
+// "rank 1 (newest step here: 11)". newest_step: -1 if there is none.
+std::string EndedRankText(absl::string_view name, int64_t newest_step);
+
 // Processes that ended without a goodbye, of what was added.
 class EndedRanks {
  public:

@@ -15,8 +15,7 @@ from scenario_registry import scenario
 
 
 # Models that must outlive their scenario. When Python frees a DDP model, PyTorch 2.13 waits for gloo's thread with the GIL
-# held, while that thread may wait for the GIL to free the context of the last backward: without any tool, 3 of 40 runs of
-# scenario `ddp` hung so after msprobe had been imported.
+# held, while that thread may wait for the GIL to free the context of the last backward: runs without any tool hang so, too.
 _KEPT: list[nn.Module] = []
 
 

@@ -42,10 +42,11 @@ class JobsApi {
   absl::StatusOr<Descriptor> OpenFile(absl::string_view name) const;
 
  private:
-  // The command for a look at a run, with its options.
+  // The command, with its options, whose report answers `method` (FirstBad or
+  // Diagnose).
   static absl::StatusOr<v1::JobSpec> LookOf(absl::string_view method,
                                             const std::string& body);
-  // Answers with its report.
+  // Runs that command and answers with its report.
   void Look(absl::string_view method, const std::string& body,
             HttpReply* reply);
   absl::StatusOr<std::shared_ptr<ResultTable>> Table(const std::string& id,

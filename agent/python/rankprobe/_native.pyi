@@ -245,8 +245,8 @@ def traced_module_call(callback: Any) -> ModuleCall:
     """A call that a compiler traces: its gradients go to `callback`."""
 
 class Redirect:
-    """Sends the calls of a function elsewhere. `original`: calls of it are never redirected. put(target): calls go to `target`;
-    the last one that was put is in force. take(target): they do not any more."""
+    """Redirects the calls of a function. `original` is never redirected. put(target) sends calls to `target`, of several targets
+    to the last one; take(target) removes it."""
 
     @property
     def original(self) -> Callable[..., Any]: ...
@@ -265,11 +265,11 @@ def call_redirect(function: Any) -> Redirect | None:
 
 def function_redirect(function: Callable[..., Any], original: Callable[..., Any],
                       make_code: Callable[[Callable[..., Any], Any], Any], file: str) -> Redirect:
-    """Of a function of Python. original: another one of the same code. make_code(target, own): the code that calls `target`, for a
-    function that has `own`; all of it is of `file`."""
+    """Redirects a Python function. original: a function with the same code, which is never redirected. make_code(target, own)
+    returns code that calls `target`, for a function whose code is `own`; `file` is the co_filename of all code that it returns."""
 
 def place_redirect(host: Any, name: str, original: Any) -> Redirect:
-    """The target stands where host.name was, for as long as nobody else puts another object there."""
+    """Sets host.name to the target. If the program sets the attribute in the meantime, its value stays."""
 
 class DeviceDelivery:
     """Numbers on their way from devices: of the slots from `first` to `end` (exclusive)."""

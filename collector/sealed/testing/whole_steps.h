@@ -37,13 +37,7 @@ inline void AddCall(uint64_t order, const std::string& entry,
   v1::Record* const call = batch->add_records();
   call->set_order(order);
   call->mutable_call()->set_entry(entry);
-  v1::PayloadRef* const payload = call->mutable_call()
-                                      ->mutable_output()
-                                      ->add_items()
-                                      ->mutable_tensor()
-                                      ->mutable_payload();
-  payload->set_digest(DigestOf(data));
-  payload->set_length_bytes(data.size());
+  AddOutput(data, call);
 }
 
 // A finished step of four frames: a payload in two pieces, half of the records,

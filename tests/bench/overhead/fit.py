@@ -5,13 +5,13 @@
     fit.py [--shapes SHAPE ...] [--launches N] [--rounds N] [--steps N] [--malloc steady|default]
 
 overhead.py's transformer in several sizes (a SHAPE is `layers=N,width=N,heads=N,batch=N,length=N`, what is left out as
-there). At L1 a step adds GB of distinct tensors x a + calls x b + c, at L0 GB x a + modules x b + c; c is
-measured, and the other two numbers of each level are the least squares over the sizes for what is left, an equation weighing
-as 1 / its plain step, since noise grows with that. Calls and modules are counted in the dump of a step. Prints a line for each size and `name value limit` lines: a in times
-of the plain read of this machine, measured in the same run; and how far the worst size lies from the fit, of its plain
-step. c is the processor time of start, stop and step in these steps, median of the sizes. It is several times that of a
-loop of nothing else, whose code and data stay in the caches, which a training step empties; as a third number of the least
-squares it came out between -1 and 2.5 ms, as the noise of the largest size would have it. One thread, CPU, task statistics, risk_level ALL. Exit code 1 if a limit is missed.
+there). At L1 a step adds GB of distinct tensors x a + calls x b + c, at L0 GB x a + modules x b + c. c is the processor
+time of start, stop and step, measured in these steps: the median of the sizes. In a loop of nothing else it would be several
+times smaller, since a training step evicts their code and data from the processor's caches. a and b of each level are the
+least squares over the sizes of what c leaves, an equation weighing as 1 / its plain step, since noise grows with that. Calls
+and modules are counted in the dump of a step. Prints a line for each size and `name value limit` lines: a in times of the
+plain read of this machine, measured in the same run; and how far the worst size lies from the fit, of its plain step. One
+thread, CPU, task statistics, risk_level ALL. Exit code 1 if a limit is missed.
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ interface DiagnoseReport {
   unjudged: { what: string; record: string; judge: string }[];
 }
 
-// Of a larger run nothing is read before somebody asks.
+// A larger run is diagnosed on request only.
 const MOST_RANK_STEPS = 20_000;
 const MOST_FINDINGS = 5;
-// Of a run in progress.
+// Interval between two diagnoses of a run in progress.
 const AGAIN_MS = 60_000;
 
 function FindingText({ run, finding }: { run: string; finding: Finding }) {
@@ -52,10 +52,10 @@ function FindingText({ run, finding }: { run: string; finding: Finding }) {
   );
 }
 
-function Report({ run, report, shown }: { run: string; report: DiagnoseReport; shown: (finding: Finding) => boolean }) {
-  const findings = report.findings.filter((one) => !shown(one));
+function Report({ run, report, isShown }: { run: string; report: DiagnoseReport; isShown: (finding: Finding) => boolean }) {
+  const findings = report.findings.filter((one) => !isShown(one));
   const exact = findings.some((one) => one.sure === "exact");
-  const isCause = exact && !shown(report.findings[0]);
+  const isCause = exact && !isShown(report.findings[0]);
   const title = findings.length === 0 ? (report.findings.length > 0 ? t("Nothing else was found") : t("Nothing was found"))
     : exact ? t("Diagnosis") : t("Worth a look");
   return (
@@ -76,7 +76,7 @@ function Report({ run, report, shown }: { run: string; report: DiagnoseReport; s
   );
 }
 
-// `ready`: what is asked before it has its answer. `isShown`: another card has this finding already.
+// `ready`: the server has found the first bad call, which it does first. `isShown`: another card shows this finding.
 export function Diagnosis({ run, live, rankSteps, ready, isShown }: {
   run: string; live: boolean; rankSteps: number; ready: boolean; isShown: (finding: { by: string; step: Int64 }) => boolean;
 }) {
@@ -84,7 +84,7 @@ export function Diagnosis({ run, live, rankSteps, ready, isShown }: {
   const wanted = ready && (asked || rankSteps <= MOST_RANK_STEPS);
   const report = useLoaded<DiagnoseReport | undefined>(`diagnosis ${run} ${wanted}`, async (signal) =>
     (wanted ? call<DiagnoseReport>("Diagnose", { run }, signal) : undefined), live ? AGAIN_MS : 0);
-  if (report.value !== undefined) return <Report run={run} report={report.value} shown={isShown} />;
+  if (report.value !== undefined) return <Report run={run} report={report.value} isShown={isShown} />;
   return (
     <Card title={t("Diagnosis")} kind="diagnosis">
       {report.error !== undefined && report.error.code !== "FAILED_PRECONDITION" && <Failure error={report.error} retry={report.reload} />}

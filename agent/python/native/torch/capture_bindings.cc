@@ -197,7 +197,7 @@ void RegisterCapture(py::module_& m) {
       .def_property_readonly("matched", &Capture::matched)
       .def_property_readonly("faults", &Capture::faults);
   py::class_<Redirect, std::shared_ptr<Redirect>>(
-      m, "Redirect", "Sends the calls of a function elsewhere.")
+      m, "Redirect", "Redirects the calls of a function.")
       .def_property_readonly(
           "original",
           [](const Redirect& redirect) {
@@ -237,9 +237,10 @@ void RegisterCapture(py::module_& m) {
       },
       py::arg("function"), py::arg("original"), py::arg("make_code"),
       py::arg("file"),
-      "Of a function of Python. original: another one of the same code. "
-      "make_code(target, own): the code that calls `target`, for a function "
-      "that has `own`; all of it is of `file`.");
+      "Redirects a Python function. original: a function with the same code, "
+      "which is never redirected. make_code(target, own) returns code that "
+      "calls `target`, for a function whose code is `own`; `file` is the "
+      "co_filename of all code that it returns.");
   m.def(
       "call_redirect",
       [](const py::object& function) {
@@ -247,7 +248,7 @@ void RegisterCapture(py::module_& m) {
         return std::shared_ptr<Redirect>(CallRedirect::Of(function.ptr()),
                                          [](Redirect*) {});
       },
-      py::arg("function"), "None: not a function of C's.");
+      py::arg("function"), "None if it is not a C function.");
   m.def(
       "place_redirect",
       [](const py::object& host, const py::str& name,
@@ -257,7 +258,7 @@ void RegisterCapture(py::module_& m) {
             PyRef::Share(original.ptr())));
       },
       py::arg("host"), py::arg("name"), py::arg("original"),
-      "The target stands where host.name was.");
+      "Sets host.name to the target.");
   m.def("api", &MakeApi, py::arg("function"), py::arg("capture"),
         py::arg("prefix"), py::arg("op"), py::arg("traits") = py::dict(),
         "Stands in for `function`: records the outermost call of a thread.");

@@ -57,7 +57,7 @@ bool FunctionRedirect::RefreshOriginal(PyObject* own) {
 
 void FunctionRedirect::Put(PyObject* target) {
   const PyRef own = PyRef::Share(Function()->func_code);
-  // What was put over `own` before was not put over code of ours.
+  // If this target replaced `own` before, `own` is code of the program.
   const bool known =
       made_.target.get() == target && made_.own.get() == own.get();
   if (put_.empty() && (known || !IsOurs(own.get())) &&
@@ -87,7 +87,7 @@ void FunctionRedirect::Take(PyObject* target) {
       put_.begin(), put_.end(),
       [target](const Code& put) { return put.target.get() == target; });
   if (at == put_.end()) return;
-  // Its end may run code of Python's: not while the list changes.
+  // Destroying it may run Python code, which must not see the list half changed.
   const Code taken = std::move(*at);
   for (auto over = put_.erase(at); over != put_.end(); ++over) {
     if (over->own.get() == taken.code.get()) over->own = taken.own;

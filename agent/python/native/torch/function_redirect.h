@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends the calls of a function of Python elsewhere: it has code of ours
-// meanwhile, and inspect finds its signature and source by `__wrapped__`. A
-// program that gives the function another code meanwhile keeps it.
+// Redirects the calls of a Python function by replacing its __code__ while a
+// target is put. inspect finds the signature and the source of the function
+// through `__wrapped__`. If the program assigns another __code__ in the meantime,
+// that one stays.
 //
 // Threads: the GIL is held. Failure: an error of ours is cleared, and the calls
 // are not redirected.
@@ -20,8 +21,9 @@ namespace rankprobe {
 
 class FunctionRedirect : public Redirect {
  public:
-  // original: a function of the same code. make_code(target, own) -> the code
-  // that calls `target`, for a function that has `own`. file: of such code.
+  // original: a function with the same code, which is never redirected.
+  // make_code(target, own) returns code that calls `target`, for a function whose
+  // code is `own`; `file` is the co_filename of all code that it returns.
   FunctionRedirect(PyRef function, PyRef original, PyRef make_code, PyRef file)
       : function_(std::move(function)),
         original_(std::move(original)),

@@ -166,12 +166,12 @@ PyRef HookOf(PyObject* node, const TorchBindings& torch) {
   return made;
 }
 
-// PyTorch has a function of Python put a hook into the node's dict of hooks and
-// make a handle, which takes most of the time of a registration and changes a
-// counter of the class of handles. While one of these lives the next call of the
-// function by C code puts the hook there under a key of its own and makes none.
-// No code of Python's runs before that call, and after its begin the function is
-// the program's again.
+// Makes the next registration of a hook create no RemovableHandle. PyTorch calls a
+// Python function that adds the hook to the node's dict of hooks and creates a
+// handle, which takes most of the time of a registration and changes a counter of
+// the class of handles. This replaces the vectorcall pointer of that function for
+// one call, which adds the hook under a key of its own. No Python code runs before
+// that call, and the pointer is restored when the call begins.
 class WithoutHandle {
  public:
   // Null, or no function of Python: nothing is changed.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Redirection of the calls by one name: the target stands where host.name was,
-// for as long as nobody else puts another object there. For a function whose
-// calls cannot be redirected, and for one with several names that are recorded
-// apart.
+// Redirects calls by setting the attribute host.name to the target: for functions
+// whose calls cannot be redirected, and for those whose names are recorded apart.
+// If the program sets the attribute in the meantime, its value stays.
 //
 // Threads: the GIL is held. Failure: an error, of a read-only namespace, is
 // cleared, and what stands there stays.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of a function that go elsewhere, while the function stays the object
-// that it is: of a function of C (CallRedirect) or of Python (FunctionRedirect).
+// Redirects the calls of a function to a target. The function object stays the
+// same for C functions (CallRedirect) and Python functions (FunctionRedirect);
+// PlaceRedirect sets an attribute where neither is possible.
 // Threads: the GIL is held.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_REDIRECT_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_REDIRECT_H_
@@ -19,13 +20,13 @@ class Redirect {
  public:
   virtual ~Redirect() = default;
 
-  // Its twin, whose calls are never redirected. Borrowed.
+  // A function that does the same and is never redirected. Borrowed.
   virtual PyObject* original() const = 0;
-  // Calls go to `target` from now on. The last one that was put is in force.
+  // Calls go to `target` from now on. Of several targets the last one is called.
   virtual void Put(PyObject* target) = 0;
-  // `target` is none of the targets any more.
+  // Removes `target` from the targets.
   virtual void Take(PyObject* target) = 0;
-  // What Put and Take touch is on its way from memory when this returns.
+  // Prefetches the memory that Put and Take access.
   virtual void Prefetch() const = 0;
 };
 

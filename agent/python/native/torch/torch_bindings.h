@@ -95,7 +95,8 @@ class TorchBindings {
   // the next node of this thread, of the running pass; accumulator(leaf) -> its
   // node; queue_callback(function), called when the running pass has ended.
   PyRef sequence_number, graph_task, accumulator, queue_callback;
-  // What PyTorch has put hooks into a node's dict of them. May be absent.
+  // torch.autograd.Function._register_hook, with which PyTorch adds a hook to
+  // the dict of hooks of a node. May be absent.
   PyRef add_hook;
   // gradient_sum(a, b), which changes neither; gradient_outside(all, inside): the
   // rest, None where there is none.
