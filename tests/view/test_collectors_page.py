@@ -195,7 +195,7 @@ def test_without_tokens_the_page_of_a_collector_on_loopback_is_open(browser, col
         card.wait_for()
         for name in ("Live", "Heat", "Trend", "Step", "Graph", "Compare", "Divergence", "Tensor", "Ledger", "Events"):
             page.get_by_role("navigation", name="Pages of the run").get_by_role("link", name=name, exact=True).click()
-            page.locator("main").get_by_text(re.compile(r"\S")).first.wait_for()
+            page.locator("main").get_by_text(re.compile(r"\S")).locator("visible=true").first.wait_for()
             assert page.locator(".failure").all_inner_texts() == [], name
         page.get_by_role("link", name="Live", exact=True).click()
         page.get_by_role("button", name="Switch off").wait_for()

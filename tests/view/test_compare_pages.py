@@ -109,6 +109,12 @@ def test_a_comparison_is_that_of_the_command_line(page, training, good, collecto
     rows = list(csv.DictReader(open(file)))
     region = page.get_by_role("region", name="Values of both sides")
     region.locator("tbody tr").first.wait_for()
+    # First what differs, in ten columns, named after the sides.
+    differing = [row for row in rows if row["Result"] in ("error", "warning")]
+    page.locator(".remote [role=status]", has_text=f"{len(differing):,} of {len(rows):,} rows").wait_for()
+    heads = region.locator("thead th").all_inner_texts()
+    assert len(heads) <= 10 and heads[:2] == ["Target: Name", "Result"] and not any("NPU" in head or "Bench" in head for head in heads), heads
+    page.get_by_role("button", name="all rows").click()
     page.locator(".remote [role=status]", has_text=f"{len(rows):,} rows").wait_for()
     assert [row.locator("td").first.inner_text() for row in region.locator("tbody tr:not(.spacer)").all()[:5]] == [row["NPU Name"] for row in rows[:5]]
     errors = [row for row in rows if row["Result"] == "error"]
@@ -159,8 +165,8 @@ def test_a_hundred_thousand_rows_are_scrolled_and_sorted(page, large) -> None:
     region.evaluate("element => element.scrollTo(0, element.scrollHeight)")
     region.locator("tbody tr", has_text="Torch.mul.34999.forward").first.wait_for()
     assert region.locator("tbody tr").count() < 80
-    region.get_by_role("button", name="NPU Name").click()
-    region.get_by_role("button", name="NPU Name ▼").wait_for()
+    region.get_by_role("button", name="Target: Name").click()
+    region.get_by_role("button", name="Target: Name ▼").wait_for()
     region.locator("tbody tr", has_text="Torch.mul.9999.forward").first.wait_for()
     took = page.evaluate("""async () => {
         const began = performance.now();
@@ -194,6 +200,19 @@ def test_the_first_divergence_with_both_sides(page, training, good) -> None:
     page.goto("about:blank")
     page.goto(link)
     page.get_by_role("link", name="rankprobe").first.wait_for()
+
+
+def test_a_sound_run_is_proposed_as_the_other_side(page, training, good) -> None:
+    page.get_by_role("link", name=training).click()
+    _tab(page, "Divergence")
+    proposal = page.get_by_role("button", name=re.compile("^Compare with "))
+    proposal.wait_for()
+    chosen = proposal.inner_text().removeprefix("Compare with ")
+    # Runs of other tests may be newer, but none with NaN, and none of another number of ranks.
+    assert chosen in (good, "idle"), chosen
+    proposal.click()
+    page.get_by_role("button", name="Find the first divergence").click()
+    page.locator(".card.bad .call-name").first.wait_for(timeout=LATE)
 
 
 def test_two_fields_that_change_in_one_moment_are_both_kept(page, training, good) -> None:

@@ -47,6 +47,7 @@ def test_two_dumps_are_a_table_as_the_command_line_makes_it(page, files, root, t
     page.get_by_role("button", name="Compare value by value").click()
     region = page.get_by_role("region", name="Values of both sides")
     region.locator("tbody tr").first.wait_for(timeout=LATE)
+    page.get_by_role("button", name="all rows").click()
     page.locator(".remote [role=status]", has_text=f"{len(rows):,} rows").wait_for()
     page.get_by_role("group", name="Result").get_by_role("button", name=re.compile("^error")).click()
     errors = [row for row in rows if row["Result"] == "error"]

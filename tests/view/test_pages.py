@@ -12,7 +12,7 @@ import sys
 
 import harness
 import pytest
-from conftest import BAD_RANK, BAD_STEP, PICTURES, RANKS, View, holds, training_config
+from conftest import BAD_RANK, BAD_STEP, PICTURES, RANKS, View, holds, open_page, training_config
 from graphs import Boxes
 
 BAD_CALL = re.compile(r"Tensor\.(__truediv__|div)\.\d+\.forward")
@@ -57,6 +57,13 @@ def test_from_the_page_to_the_first_bad_call_in_full_in_two_clicks(page, trainin
     # As before: statistics of everything, no tensor.
     assert not list((tmp_path / "out" / f"step{last + 1}").glob("rank*/dump_tensor_data/*"))
     assert len(list((tmp_path / "out" / f"step{last + 1}").glob("rank*/dump.json"))) == RANKS
+    # Numbers of calls move between steps: the tensors shown are those of the same module and line.
+    card.get_by_role("link", name="Show its tensors").click()
+    page.get_by_role("heading", name="Histogram").wait_for()
+    shown = page.locator(".facts .call-name").inner_text()
+    assert BAD_CALL.match(shown) and shown.endswith(".output.0"), shown
+    construct = json.loads((tmp_path / "out" / f"step{first}" / f"rank{BAD_RANK}" / "construct.json").read_text())
+    assert "Module.scale.Scale" in construct[shown.removesuffix(".output.0")]
 
 
 def test_heat_by_module_to_the_step_by_keyboard_and_back(page, training) -> None:
@@ -70,6 +77,10 @@ def test_heat_by_module_to_the_step_by_keyboard_and_back(page, training) -> None
     page.get_by_label("To step").press("Enter")
     holds(page, f"location.hash.includes('to={BAD_STEP}')")
     page.locator(".note").filter(has_text=f"{BAD_STEP + 1} steps").wait_for()
+    assert page.locator(".heatmap-steps span").all_inner_texts() == [str(step) for step in range(BAD_STEP + 1)]
+    page.locator(".legend", has_text="each row from its smallest to its largest value").wait_for()
+    page.get_by_label("Colours").select_option("all")
+    page.locator(".legend", has_text="…").wait_for()
     canvas.focus()
     page.keyboard.press("ArrowRight")
     page.locator(".readout", has_text=re.compile(r"step 1: [-\d.]")).wait_for()
@@ -182,9 +193,74 @@ def test_a_trend_shows_its_band_and_where_it_is_not_finite(page, training) -> No
     page.get_by_label("Single ranks").fill("0,2")
     page.get_by_label("Single ranks").press("Enter")
     page.locator(".u-legend", has_text="rank2").wait_for()
-    page.get_by_label("Another run over it").fill("no such run")
-    page.get_by_label("Another run over it").press("Enter")
+    page.goto(f"{page.url}&other=no+such+run")
     page.get_by_role("alert").filter(has_text="NOT_FOUND").wait_for()
+
+
+def test_the_trend_begins_with_loss_gradients_and_what_moved_most(page, collector, tmp_path) -> None:
+    (tmp_path / "train.py").write_text(LOSS_RISES)
+    subprocess.run([sys.executable, "-m", "rankprobe.run", "--on", "--run", "loss_rises", "--", sys.executable, "train.py"],
+                   check=True, cwd=tmp_path, timeout=120, env={**os.environ, "RANKPROBE_COLLECTOR": collector.address})
+    page.get_by_role("link", name="loss_rises").click()
+    _tab(page, "Trend")
+    page.get_by_role("heading", name=re.compile(r"Loss: Functional\.mse_loss\.\d+\.forward\.output\.0, each rank")).wait_for()
+    page.get_by_role("heading", name="Norm of all parameters' gradients").wait_for()
+    for label in ("Loss over the steps", "Norm of the gradients over the steps", "Norm of the modules' outputs over the steps"):
+        page.get_by_role("img", name=label).locator("canvas").wait_for()
+    # What it scales by grows from 1 to 1,000; nothing else does.
+    moved = page.get_by_role("button", name=re.compile(r"^Module\.")).first
+    assert "Scale" in moved.inner_text()
+    moved.click()
+    page.get_by_role("img", name=re.compile("^Norm of Module.*Scale")).locator("canvas").wait_for()
+
+
+def test_from_anywhere_to_the_first_row_in_three_keys(page, training) -> None:
+    page.get_by_role("link", name=training).wait_for()
+    for key in ("Tab", "Enter", "ArrowDown"):
+        page.keyboard.press(key)
+    assert page.evaluate("document.activeElement.tagName") == "TR"
+    page.keyboard.press("Enter")
+    page.get_by_role("navigation", name="Pages of the run").wait_for()
+
+
+def test_the_step_shown_first_is_no_torso(page, collector, tmp_path) -> None:
+    """A training's last step may hold a call or two of its end."""
+    (tmp_path / "config.json").write_text(json.dumps(training_config()))
+    subprocess.run([sys.executable, "-c", ENDS_WITH_A_TORSO, tmp_path / "config.json"], check=True, timeout=120,
+                   env={**os.environ, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": "torso", "RANK": "0"})
+    page.get_by_role("link", name="torso").click()
+    _tab(page, "Step")
+    page.get_by_role("region", name="Values of the step").wait_for()
+    assert page.get_by_label("Step", exact=True).input_value() == "2"
+
+
+def test_on_a_narrow_screen_the_filters_are_folded(page, training) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.get_by_role("link", name=training).click()
+    _tab(page, "Heat")
+    page.locator(".heatmap canvas").wait_for()
+    assert not page.get_by_label("Statistic").is_visible()
+    page.get_by_role("button", name="Filters").click()
+    page.get_by_label("Statistic").wait_for()
+
+
+def test_a_page_recovers_when_its_collector_is_back(browser, tmp_path) -> None:
+    collector = harness.Collector(tmp_path).start()
+    _record(collector, tmp_path, "before", 0)
+    view = View("--collector", collector.address)
+    try:
+        with open_page(browser, view, "recovers") as page:
+            page.get_by_role("link", name="before").click()
+            page.get_by_text("No NaN and no infinity").wait_for()
+            collector.kill()
+            _tab(page, "Ledger")
+            page.get_by_role("alert").filter(has_text="UNAVAILABLE").first.wait_for()
+            collector.start()
+            # Nothing is clicked.
+            page.locator("tbody tr", has_text="rank0").first.wait_for()
+    finally:
+        view.stop()
+        collector.stop()
 
 
 def test_a_job_is_switched_on_from_the_page_and_every_rank_follows(page, idle, collector) -> None:
@@ -238,6 +314,39 @@ def test_ledger_and_events(page, training) -> None:
     page.locator("tbody tr", has_text="connected").first.wait_for()
 
 
+LOSS_RISES = """
+import torch
+class Scale(torch.nn.Module):
+    def forward(self, x, by):
+        return x * by
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.scale, self.last = torch.nn.Linear(8, 8), Scale(), torch.nn.Linear(8, 1)
+    def forward(self, x, by):
+        return self.last(torch.tanh(self.scale(self.first(x), by)))
+torch.manual_seed(0)
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-9)
+for step in range(8):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(net(torch.ones(4, 8), 1000.0 if step == 5 else 1.0), torch.ones(4, 1)).backward()
+    optimizer.step()
+"""
+ENDS_WITH_A_TORSO = """
+import sys, torch
+from rankprobe.pytorch import PrecisionDebugger
+debugger, net = PrecisionDebugger(config_path=sys.argv[1]), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+for step in range(4):
+    debugger.start(model=net)
+    if step < 3:
+        net(torch.ones(2, 4)).sum().backward()
+    else:
+        torch.zeros(1).add(1)
+    debugger.stop()
+    debugger.step()
+debugger.close()
+"""
 IN_A_STEP = """
 import sys, torch
 from rankprobe.pytorch import PrecisionDebugger

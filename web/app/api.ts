@@ -16,19 +16,22 @@ function bearer(): Record<string, string> {
   return held === "" ? {} : { Authorization: `Bearer ${held}` };
 }
 
-export async function post(method: string, body: unknown, signal?: AbortSignal): Promise<Response> {
-  let answer: Response;
+async function reach(address: string, request: RequestInit): Promise<Response> {
   try {
-    answer = await fetch(`/api/v1/${method}`, {
-      method: "POST",
-      headers: { "Content-Type": "application/json", ...bearer() },
-      body: JSON.stringify(body),
-      signal,
-    });
+    return await fetch(address, request);
   } catch (error) {
-    if (signal?.aborted) throw error;
+    if (request.signal?.aborted) throw error;
     throw new ApiError("NETWORK", "the server of this page does not answer: has it ended?");
   }
+}
+
+export async function post(method: string, body: unknown, signal?: AbortSignal): Promise<Response> {
+  const answer = await reach(`/api/v1/${method}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", ...bearer() },
+    body: JSON.stringify(body),
+    signal,
+  });
   if (answer.ok) return answer;
   throw await errorOf(answer);
 }
@@ -92,7 +95,7 @@ export interface About {
 export const server = box<About | undefined>(undefined);
 
 export async function about(signal?: AbortSignal): Promise<About> {
-  const answer = await fetch("/api/v1/about", { headers: bearer(), signal });
+  const answer = await reach("/api/v1/about", { headers: bearer(), signal });
   if (!answer.ok) throw await errorOf(answer);
   server.value = (await answer.json()) as About;
   return server.value;

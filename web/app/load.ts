@@ -10,12 +10,16 @@ export interface Loaded<T> {
   reload: () => void;
 }
 
+const RETRY_MS = 2000;
+const NO_ANSWER = ["UNAVAILABLE", "NETWORK"];
+
 export function asApiError(error: unknown): ApiError {
   return error instanceof ApiError ? error : new ApiError("PAGE", error instanceof Error ? error.message : String(error));
 }
 
 // `ask` may give parts of its answer before all of it. Asks anew when `key` changes, and every `everyMs` if given (not while the tab is
-// hidden, and never twice at once). The last answer stays while the next is awaited.
+// hidden, and never twice at once). The last answer stays while the next is awaited. What failed because nobody answered is asked
+// for again until somebody does.
 export function useLoaded<T>(key: string, ask: (signal: AbortSignal, partial: (value: T) => void) => Promise<T>, everyMs = 0): Loaded<T> {
   const [state, setState] = useState<{ key: string; value?: T; error?: ApiError; loading: boolean }>({ key, loading: true });
   const [turn, setTurn] = useState(0);
@@ -24,21 +28,24 @@ export function useLoaded<T>(key: string, ask: (signal: AbortSignal, partial: (v
     const abort = new AbortController();
     let timer = 0;
     setState((before) => (before.key === key ? { ...before, loading: true } : { key, loading: true }));
-    const again = () => {
-      if (everyMs > 0 && !abort.signal.aborted) timer = window.setTimeout(run, everyMs);
+    const again = (afterMs: number) => {
+      if (afterMs > 0 && !abort.signal.aborted) timer = window.setTimeout(run, afterMs);
     };
     const run = () => {
-      if (document.hidden) return again();
+      if (document.hidden) return again(everyMs || RETRY_MS);
       const partial = (value: T) => {
         if (!abort.signal.aborted) setState({ key, value, loading: true });
       };
       ask(abort.signal, partial).then(
         (value) => {
           if (!abort.signal.aborted) setState({ key, value, loading: false });
+          again(everyMs);
         },
-        (error) => {
-          if (!abort.signal.aborted) setState((before) => ({ ...before, key, error: asApiError(error), loading: false }));
-        }).finally(again);
+        (failure) => {
+          const error = asApiError(failure);
+          if (!abort.signal.aborted) setState((before) => ({ ...before, key, error, loading: false }));
+          again(everyMs || (NO_ANSWER.includes(error.code) ? RETRY_MS : 0));
+        });
     };
     run();
     return () => {

@@ -83,6 +83,15 @@ function leave(): void {
   location.reload();
 }
 
+// From the content to its first row or picture: three keys from anywhere, with the link "To the content".
+function toFirstRow(event: KeyboardEvent): void {
+  if (event.key !== "ArrowDown" || event.target !== event.currentTarget) return;
+  const first = document.querySelector<HTMLElement>("main tbody tr[tabindex='0'], main canvas[tabindex='0'], main [role='tree']");
+  if (first === null) return;
+  event.preventDefault();
+  first.focus();
+}
+
 function Shell() {
   const { page, run } = route.value;
   const server = useLoaded("about", about);
@@ -105,7 +114,7 @@ function Shell() {
           {PAGES.map(([name, title]) => <a key={name} href={href(name, run)} aria-current={page === name ? "page" : undefined}>{t(title)}</a>)}
         </nav>
       )}
-      <main id="main" tabIndex={-1}>
+      <main id="main" tabIndex={-1} onKeyDown={toFirstRow}>
         {server.error?.code === "UNAUTHENTICATED" || server.error?.code === "PERMISSION_DENIED" ? <SignIn error={server.error} /> : (
           <>
             {[...new Set(Object.values(away.value).flat())].map((line) => <p key={line} class="failure" role="status">{line}</p>)}

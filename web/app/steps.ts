@@ -11,6 +11,26 @@ export async function stepBehind(run: string, step: number, signal: AbortSignal)
   return steps.length === 0 ? undefined : int(steps[0].step);
 }
 
+// Steps at the end of a run among which the one to show is chosen.
+const NEAR_END = 16;
+
+// The step to show where none is asked for: the newest one that is no torso, as the last step of a training that ended may be.
+// `withTensors`: the newest of these few that has tensors, if one has.
+export async function stepToShow(run: string, withTensors: boolean, signal: AbortSignal): Promise<number | undefined> {
+  const last = await lastStep(run, signal);
+  if (last === undefined) return undefined;
+  const behind = last - NEAR_END;
+  const { steps, truncated } = await call<{ steps: { step: Int64; records: Int64; payloads: Int64 }[]; truncated: boolean }>("ArchiveService/ListSteps",
+    behind < 0 ? { run } : { run, afterStep: String(behind) }, signal);
+  if (truncated) return last;
+  const records = new Map<number, number>();
+  for (const one of steps) records.set(int(one.step), (records.get(int(one.step)) ?? 0) + int(one.records));
+  const most = Math.max(...records.values());
+  const tensors = withTensors ? steps.filter((one) => int(one.payloads) > 0).map((one) => int(one.step)) : [];
+  const whole = [...records].filter(([, count]) => count >= most / 2).map(([step]) => step);
+  return tensors.length > 0 ? Math.max(...tensors) : whole.length > 0 ? Math.max(...whole) : last;
+}
+
 // What was found before, to go on from: mostly one question is enough then.
 const found = new Map<string, number>();
 

@@ -32,6 +32,7 @@ export interface CompareReport {
 const MISSING = "N/A";
 const NO_PARTNER = "no partner";
 const VERDICTS = ["error", "warning", "pass", NO_PARTNER];
+const ALL_RESULTS = "all";
 const STACK = "NPU_Stack_Info";
 
 function fileOf(table: CompareTable): string {
@@ -55,10 +56,25 @@ function verdictClass(row: RemoteRow, columns: string[]): string {
   return result === "error" ? "bad" : result === "warning" ? "open" : "";
 }
 
+// What says most about a row, as far as its table has it: ten at most.
+const USUAL_COLUMNS = ["NPU Name", "Result", "NPU Tensor Shape", "Cosine", "MaxAbsErr", "MaxRelativeErr", "NPU MD5", "BENCH MD5", "NPU max", "Bench max", "NPU mean",
+  "Bench mean", "NPU l2norm", "Bench l2norm", "NormRelativeErr"];
+const MOST_COLUMNS = 10;
+
 // Stacks are long; they are below, with the row that is chosen.
-function shownColumns(columns: string[]): string[] {
+function allColumns(columns: string[]): string[] {
   const first = ["NPU Name", "Bench Name", "Result"];
   return [...first.filter((name) => columns.includes(name)), ...columns.filter((name) => !first.includes(name) && name !== STACK)];
+}
+
+function usualColumns(columns: string[]): string[] {
+  return USUAL_COLUMNS.filter((name) => columns.includes(name)).slice(0, MOST_COLUMNS);
+}
+
+// msprobe's tables name the sides after devices, whatever they ran on.
+function titleOf(column: string): string {
+  const side = /^(NPU|BENCH)[ _](.*)$/i.exec(column);
+  return side === null ? column : `${side[1] === "NPU" ? t("Target") : t("Reference")}: ${side[2].replace(/_/g, " ")}`;
 }
 
 // The first row of a call has the stack for all.
@@ -96,7 +112,7 @@ function RowCard({ run, row, columns, stack, table, target: here, beside }: { ru
         </div>
       )}
       <table class="twin">
-        <thead><tr><td /><th>{run === "" ? t("Target") : t("This run")}</th><th>{t("Against")}</th></tr></thead>
+        <thead><tr><td /><th>{t("Target")}</th><th>{t("Reference")}</th></tr></thead>
         <tbody>
           {sides.map((name) => {
             const [a, b] = [cell(row, columns, `NPU ${name}`), twin(name) === undefined ? "" : cell(row, columns, twin(name)!)];
@@ -116,7 +132,7 @@ function RowCard({ run, row, columns, stack, table, target: here, beside }: { ru
 }
 
 export function CompareResult({ run, id, report, files, target, beside }: { run: string; id: string; report: CompareReport; files: string[]; target: Side; beside: Side }) {
-  const { file = "", find = "", results = "", sort = "", down = "", at = "" } = route.value.query;
+  const { file = "", find = "", results, sort = "", down = "", at = "", columns = "" } = route.value.query;
   const [counts, setCounts] = useState<Record<string, number>>({});
   const [failure, setFailure] = useState<unknown>();
   const table = report.results.find((one) => fileOf(one) === file) ?? report.results[0];
@@ -127,8 +143,11 @@ export function CompareResult({ run, id, report, files, target, beside }: { run:
     const row = { row: int(rows[0].row), cells: rows[0].cells };
     return { row, columns, stack: await stackOf(id, fileOf(table), row, columns, signal) };
   });
-  const wanted = results === "" ? [] : results.split(",");
-  const toggle = (verdict: string) => setQuery({ results: (wanted.includes(verdict) ? wanted.filter((one) => one !== verdict) : [...wanted, verdict]).join(",") }, true);
+  // What differs, until something else is chosen.
+  const differing = table === undefined ? [] : [...(Number(table.error) > 0 ? ["error"] : []), ...(Number(table.warning) > 0 ? ["warning"] : [])];
+  const wanted = results === undefined ? differing : results === ALL_RESULTS ? [] : results.split(",");
+  const toggle = (verdict: string) =>
+    setQuery({ results: (wanted.includes(verdict) ? wanted.filter((one) => one !== verdict) : [...wanted, verdict]).join(",") || ALL_RESULTS }, true);
   if (table === undefined) return <Empty><p>{t("Nothing was compared: the two sides have no step and rank in common.")}</p></Empty>;
   const named = [...VERDICTS.filter((verdict) => counts[verdict] !== undefined), ...Object.keys(counts).filter((one) => !VERDICTS.includes(one))];
   return (
@@ -163,15 +182,17 @@ export function CompareResult({ run, id, report, files, target, beside }: { run:
             {named.map((verdict) => (
               <button key={verdict} type="button" aria-pressed={wanted.includes(verdict)} class={`chip ${verdict}`} onClick={() => toggle(verdict)}>{verdict === NO_PARTNER ? t("no partner") : verdict} {count(counts[verdict])}</button>
             ))}
+            {wanted.length > 0 && <button type="button" class="chip" onClick={() => setQuery({ results: ALL_RESULTS }, true)}>{t("all rows")}</button>}
           </div>
         </div>
+        <label class="check"><input type="checkbox" checked={columns !== ""} onChange={(event) => setQuery({ columns: event.currentTarget.checked ? "all" : undefined }, true)} /> {t("All columns")}</label>
         {files.filter((name) => name === fileOf(table) || !name.endsWith(".csv")).map((name) => <button key={name} type="button" onClick={() => void saveJobFile(id, name).catch(setFailure)}>{files.length > 1 ? t("Save {0}", name) : t("Save as csv")}</button>)}
       </div>
       {failure !== undefined && <Failure error={asApiError(failure)} />}
       {at !== "" && <Show of={chosen}>{(one) => one && <RowCard run={run} row={one.row} columns={one.columns} stack={one.stack} table={table} target={target} beside={beside} />}</Show>}
       {fileOf(table).endsWith(".csv") ? (
         <RemoteTable id={id} file={fileOf(table)} find={find} results={wanted} sort={sort} down={down !== ""} label={t("Values of both sides")}
-          onSort={(column, to) => setQuery({ sort: column, down: to ? "1" : undefined }, true)} onCounts={setCounts} rowClass={verdictClass} show={shownColumns}
+          onSort={(column, to) => setQuery({ sort: column, down: to ? "1" : undefined }, true)} onCounts={setCounts} rowClass={verdictClass} show={columns === "" ? usualColumns : allColumns} titleOf={titleOf}
           onOpen={(row) => setQuery({ at: String(row.row) })} />
       ) : <p class="note">{t("A workbook: save it.")}</p>}
     </>

@@ -12,6 +12,7 @@ import { Card, Command, Empty, Failure, NoSwitch, Show, Stack, TextField } from 
 import { shown } from "../parts/call_card";
 import { JobState } from "../parts/job_state";
 import { optionsOf, pairOf, sideOf, TwoDumps, useComparison } from "../parts/two_dumps";
+import { proposeReference } from "../reference";
 import { href, route, setQuery } from "../route";
 import { t } from "../text";
 
@@ -192,13 +193,23 @@ export function DivergencePage({ run }: { run: string }) {
   const report = job?.state === "JOB_STATE_DONE" && job.spec.command === "first-divergence" ? JSON.parse(job.reportJson) as DivergenceReport : undefined;
   const agents = useLoaded(`agents ${run}`, (signal) => call<{ agents: AgentInfo[] }>("ControlService/ListAgents", { run }, signal), 5000);
   const alive = agents.value?.agents.some((agent) => agent.connected) ?? false;
+  const proposed = useLoaded(id !== "" || other !== "" ? "" : `proposed for ${run}`, (signal) => proposeReference(run, signal));
   return (
     <>
       <h2>{t("The first calls that differ from another run")}</h2>
       <TwoDumps run={run} action={t("Find the first divergence")} spec={(pair, options, files) => ({
         command: "first-divergence", options: { target: pair.target, reference: pair.reference, ...options, ...optionsOf(query, ["tolerance"]) }, files })}
         more={<TextField label={t("Tolerance (auto, or a relative difference)")} value={query.tolerance ?? ""} placeholder="auto" onChange={(tolerance) => setQuery({ tolerance })} />} />
-      {id === "" ? <Empty><p>{t("Choose the other side: a run that is right, of the same program.")}</p></Empty> : (
+      {id === "" ? (
+        <Empty>
+          {other === "" && proposed.value !== undefined ? (
+            <p>
+              {t("The newest other run with as many ranks and neither NaN nor infinity:")}{" "}
+              <button type="button" onClick={() => setQuery({ other: proposed.value })}>{t("Compare with {0}", proposed.value)}</button>
+            </p>
+          ) : <p>{t("Choose the other side: a run that is right, of the same program.")}</p>}
+        </Empty>
+      ) : (
         <>
           <JobState job={job} error={error} gone={() => setQuery({ job: undefined })} />
           {report && <Findings run={run} other={sideOf(job!.spec.options.reference).run || other} target={sideOf(job!.spec.options.target)} beside={sideOf(job!.spec.options.reference)} report={report} />}

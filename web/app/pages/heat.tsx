@@ -3,7 +3,7 @@
 import { count, int, parseRanges, quoted, stepOf } from "../format";
 import { pictureGrid, STATISTICS, type Grid, type GridQuery } from "../grid";
 import { useLoaded } from "../load";
-import { Command, Empty, Select, Show, TextField } from "../parts/basics";
+import { Command, Empty, Filters, Select, Show, TextField } from "../parts/basics";
 import { Heatmap } from "../parts/heatmap";
 import { go, href, route, setQuery } from "../route";
 import { t } from "../text";
@@ -34,7 +34,7 @@ function Move({ grid }: { grid: Grid }) {
 }
 
 export function Heat({ run }: { run: string }) {
-  const { rows = "module", stat = "Norm", match = "", reduce = "max", of = "outputs", from, to, ranks = "" } = route.value.query;
+  const { rows = "module", stat = "Norm", match = "", reduce = "max", of = "outputs", from, to, ranks = "", colours = rows === "rank" ? "all" : "row" } = route.value.query;
   const grid = useLoaded<Grid>(JSON.stringify([run, rows, stat, match, reduce, of, from, to, ranks]), async (signal, partial) => {
     // All of a long run is asked for by its first step, not by chance.
     const last = to && from ? stepOf(to) : await lastStep(run, signal);
@@ -51,7 +51,7 @@ export function Heat({ run }: { run: string }) {
   if (match) words.push(quoted(match));
   return (
     <>
-      <div class="form">
+      <Filters>
         <Select label={t("A row is a")} value={rows} onChange={(value) => setQuery({ rows: value })}
           of={[["module", t("module")], ["rank", t("rank")], ["call", t("call")], ["value", t("tensor")]]} />
         <Select label={t("Statistic")} value={stat} onChange={(value) => setQuery({ stat: value })} of={STATISTICS.map((name) => [name, name])} />
@@ -63,7 +63,9 @@ export function Heat({ run }: { run: string }) {
         <TextField label={t("Ranks (all if empty)")} value={ranks} onChange={(value) => setQuery({ ranks: value })} />
         <TextField label={t("From step")} value={from ?? ""} onChange={(value) => setQuery({ from: value })} />
         <TextField label={t("To step")} value={to ?? ""} onChange={(value) => setQuery({ to: value })} />
-      </div>
+        <Select label={t("Colours")} value={colours} onChange={(value) => setQuery({ colours: value })}
+          of={[["row", t("a scale for each row")], ["all", t("one scale for all rows")]]} />
+      </Filters>
       <Show of={grid}>
         {(value) => value.rows.length === 0 || value.first.length === 0 ? (
           <Empty><p>{int(value.head.tensors) === 0 ? t("No tensor of that name in {0} recorded steps.", count(value.head.steps)) : t("{0} tensors match, and none has this statistic.", count(value.head.tensors))}</p></Empty>
@@ -76,7 +78,7 @@ export function Heat({ run }: { run: string }) {
               {int(value.head.incompleteRankSteps) > 0 && `, ${t("{0} rank-steps are incomplete", count(value.head.incompleteRankSteps))}`}
             </p>
             <Move grid={value} />
-            <Heatmap grid={value} whole={rows === "rank"} label={t("{0} of each {1} and step", stat, t(rows))} onOpen={(row, column) => {
+            <Heatmap grid={value} whole={rows === "rank"} perRow={colours === "row"} label={t("{0} of each {1} and step", stat, t(rows))} onOpen={(row, column) => {
               if (value.first[column] !== value.last[column]) setQuery({ from: value.first[column], to: value.last[column] });
               else if (rows === "rank") go(href("step", run, { step: value.first[column], rank: row.name.replace(/^rank/, "") }));
               else go(href("step", run, { step: value.first[column], rank: row.ranks[column] >= 0 ? row.ranks[column] : undefined, find: row.name }));

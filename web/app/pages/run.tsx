@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first minute with a run: is it whole, is it alive, where did it first go
 // wrong, on which ranks, and the call that made it.
-import { useMemo, useState } from "preact/hooks";
-import { call, whyNoSwitch } from "../api";
-import { callName, dtypeName, numbersOf, shapeText } from "../calls";
+import { useMemo } from "preact/hooks";
+import { call } from "../api";
+import { dtypeName, numbersOf, shapeText } from "../calls";
 import { findFirstBad, isBadColumn, type Bad } from "../first_bad";
 import { bytes, count, int, number, quoted, time } from "../format";
 import type { Grid } from "../grid";
-import { asApiError, useLoaded } from "../load";
-import type { AgentInfo, GetConfigResponse, RunInfo, SwitchResult } from "../messages";
+import { useLoaded } from "../load";
+import type { AgentInfo, RunInfo } from "../messages";
 import { Overview } from "../overview";
-import { endOf, isOn } from "../plan";
-import { Card, Command, Empty, Failure, NoSwitch, Show, Stack } from "../parts/basics";
+import { Card, Command, Empty, Failure, Show, Stack } from "../parts/basics";
 import { Diagnosis } from "../parts/diagnosis";
 import { Heatmap } from "../parts/heatmap";
+import { RecordInFull } from "../parts/record_in_full";
 import { go, href } from "../route";
 import { t } from "../text";
 
@@ -30,54 +30,6 @@ function ranksText(ranks: number[], all: number): string {
   if (ranks.length === 0) return t("a process without a rank");
   if (all > 1 && ranks.length === all) return t("all {0} ranks", all);
   return ranks.length > 8 ? t("{0} of {1} ranks", ranks.length, all) : t("rank {0}", ranks.join(", "));
-}
-
-// Statistics as before, and the tensors of one call; then what was before again.
-function RecordInFull({ run, entry, live }: { run: string; entry: string; live: boolean }) {
-  const [said, setSaid] = useState<string[]>([]);
-  const [error, setError] = useState<unknown>();
-  const [busy, setBusy] = useState(false);
-  const record = async () => {
-    setBusy(true);
-    setError(undefined);
-    setSaid([]);
-    try {
-      const [before, { agents }] = await Promise.all([
-        call<GetConfigResponse>("ControlService/GetConfig", { run }),
-        call<{ agents: AgentInfo[] }>("ControlService/ListAgents", { run }),
-      ]);
-      const wasOn = isOn(before, agents);
-      const config = JSON.parse(before.configJson || "{}");
-      const section = { ...config[config.task === "statistics" ? "statistics" : ""], tensor_list: [callName(entry)] };
-      const first = await call<SwitchResult>("ControlService/SetDumpEnable", {
-        run, enable: true, configJson: JSON.stringify({ ...config, task: "statistics", step: [], statistics: section }), expectedEpoch: before.epoch,
-        // Off again by itself where it was off, should this page go away.
-        options: { forSteps: wasOn ? "0" : "1", timeoutMs: 8000 } });
-      setSaid([t("In full from step {0}: {1}", int(first.effectiveAtStep), first.summary)]);
-      if (first.waits) {
-        setSaid([t("The ranks are idle: they follow at their next step, and record one step so.")]);
-      } else {
-        const left = endOf(before) - int(first.effectiveAtStep) - 1;
-        const second = await call<SwitchResult>("ControlService/SetDumpEnable", {
-          run, enable: wasOn, configJson: before.configJson, expectedEpoch: first.epoch,
-          options: { forSteps: wasOn && Number.isFinite(left) ? String(Math.max(1, left)) : "0", timeoutMs: 8000 } });
-        setSaid([t("In full in steps {0} to {1}; then as before.", int(first.effectiveAtStep), int(second.effectiveAtStep) - 1)]);
-      }
-    } catch (failure) {
-      setError(failure);
-    }
-    setBusy(false);
-  };
-  return (
-    <>
-      <button class="primary" disabled={!live || busy || whyNoSwitch() !== ""} onClick={record}>{t("Record this call in full at the next step")}</button>
-      {!live && <span class="note"> {t("No rank is connected.")}</span>}
-      <NoSwitch />
-      {busy && <span class="waiting" aria-busy="true"> {t("The ranks agree on a step …")}</span>}
-      {said.length > 0 && <p class="done" role="status">{said.join(" ")} <a href={href("live", run)}>{t("Live")}</a></p>}
-      {error !== undefined && <Failure error={asApiError(error)} />}
-    </>
-  );
 }
 
 function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: number; live: boolean }) {
@@ -109,7 +61,7 @@ function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: num
               <Stack frames={found.entry.stack} />
             </details>
           )}
-          <RecordInFull run={run} entry={found.entry.entry} live={live} />
+          <RecordInFull run={run} rank={bad.rank} entry={found.entry} live={live} />
         </>
       )}
       <Command text={`rankprobe overflow_check -i ${quoted(`run:${run}@${bad.step}`)}`} />

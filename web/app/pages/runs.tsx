@@ -4,9 +4,9 @@ import { about, call } from "../api";
 import { bytes, count, int, time } from "../format";
 import { useLoaded } from "../load";
 import type { AgentInfo, RunInfo } from "../messages";
-import { Command, Empty, Show } from "../parts/basics";
+import { Command, Empty, Show, TextField } from "../parts/basics";
 import { Table, type Column } from "../parts/table";
-import { go, href } from "../route";
+import { go, href, route, setQuery } from "../route";
 import { t } from "../text";
 import { Files } from "./files";
 
@@ -47,7 +47,11 @@ export function Runs() {
   );
 }
 
+// With fewer, all are in sight.
+const MANY_RUNS = 10;
+
 function Archived() {
+  const { find = "" } = route.value.query;
   const loaded = useLoaded("runs", listRuns, 3000);
   const columns: Column<Listed>[] = [
     { name: t("Run"), text: (run) => run.run, show: (run) => <a href={href("run", run.run)}>{run.run}</a> },
@@ -70,7 +74,8 @@ function Archived() {
         ) : (
           <>
             {more && <p class="note">{t("The first 10,000 runs.")}</p>}
-            <Table rows={runs} columns={columns} file="runs.csv" label={t("Runs")} rowKey={(run) => run.run}
+            {(runs.length > MANY_RUNS || find !== "") && <div class="form"><TextField label={t("Names")} value={find} wide onChange={(text) => setQuery({ find: text })} /></div>}
+            <Table rows={find === "" ? runs : runs.filter((run) => run.run.toLowerCase().includes(find.toLowerCase()))} columns={columns} file="runs.csv" label={t("Runs")} rowKey={(run) => run.run}
               onOpen={(run) => go(href("run", run.run))} />
             <Command text="rankprobe runs" />
           </>

@@ -7,7 +7,7 @@ import { dtypeName, kept, leavesOf, shapeText, type Leaf } from "../calls";
 import { bytes, count, double, int, number, processId, quoted } from "../format";
 import { useLoaded } from "../load";
 import type { CallEntry, Double, Int64, TensorSummary } from "../messages";
-import { Card, Command, Empty, Select, Show, TextField } from "../parts/basics";
+import { Card, Command, Empty, RunSelect, Select, Show, TextField } from "../parts/basics";
 import { BAD_COLOUR, colour, place, scaleOf } from "../parts/colors";
 import { PlaceFields, usePlace } from "../parts/place";
 import { Table } from "../parts/table";
@@ -276,7 +276,7 @@ function Numbers({ tensor, minus, log }: { tensor: TensorPlace; minus?: TensorPl
 
 export function Tensor({ run }: { run: string }) {
   const { call: entry = "", value = "", other = "", ostep = "", orank = "" } = route.value.query;
-  const { places, where, calls } = usePlace(run);
+  const { places, where, calls } = usePlace(run, true);
   const recorded = (calls.value ?? []).flatMap((one) => leavesOf(one).filter((leaf) => leaf.tensor !== undefined && kept(leaf.tensor)).map((leaf) => ({ entry: one.entry, leaf })));
   return (
     <Show of={places}>
@@ -286,7 +286,7 @@ export function Tensor({ run }: { run: string }) {
             <PlaceFields where={where} />
             {entry !== "" && (
               <>
-                <TextField label={t("Minus that of the run")} value={other} placeholder={run} onChange={(to) => setQuery({ other: to })} />
+                <RunSelect label={t("Minus that of the run")} value={other} none={run} onChange={(to) => setQuery({ other: to })} />
                 <TextField label={t("its step")} value={ostep} placeholder={String(where.step)} onChange={(to) => setQuery({ ostep: to })} />
                 <TextField label={t("its rank")} value={orank} placeholder={where.process.replace(/^rank/, "")} onChange={(to) => setQuery({ orank: to })} />
                 <a href={href("tensor", run, { step: where.step, rank: where.process.replace(/^rank/, "") })}>{t("All tensors of the step")}</a>

@@ -7,7 +7,8 @@ import { count, parseRanges, quoted, stepOf } from "../format";
 import { queryGrid, STATISTICS, type Grid } from "../grid";
 import { useLoaded } from "../load";
 import { Chart, LINE_COLOURS, type Line } from "../parts/chart";
-import { Command, Empty, Select, Show, TextField } from "../parts/basics";
+import { Command, Empty, Filters, RunSelect, Select, Show, TextField } from "../parts/basics";
+import { TrendStart } from "../parts/trend_start";
 import { Table } from "../parts/table";
 import { go, href, route, setQuery } from "../route";
 import { t } from "../text";
@@ -34,6 +35,13 @@ function band(grid: Grid): [Float64Array, Float64Array, Float64Array] {
 function at(steps: number[], grid: Grid, values: Float64Array): Float64Array {
   const of = new Map(grid.first.map((step, i) => [step, values[i]]));
   return Float64Array.from(steps, (step) => of.get(step) ?? NaN);
+}
+
+// As the server matches names: a part, or a whole name with * and ?.
+function isLike(text: string, pattern: string): boolean {
+  if (!/[*?]/.test(pattern)) return text.toLowerCase().includes(pattern.toLowerCase());
+  const words = pattern.replace(/[.+^${}()|[\]\\]/g, "\\$&").replace(/\*/g, ".*").replace(/\?/g, ".");
+  return new RegExp(`^${words}$`, "i").test(text);
 }
 
 export function Trend({ run }: { run: string }) {
@@ -80,16 +88,17 @@ export function Trend({ run }: { run: string }) {
   const open = (step: number) => go(href("step", run, { step, find: name }));
   return (
     <>
-      <div class="form">
+      <Filters>
         <TextField label={t("Name (part, or * and ?)")} value={name} wide onChange={(value) => setQuery({ name: value })} />
         <Select label={t("Statistic")} value={stat} onChange={(value) => setQuery({ stat: value })} of={STATISTICS.map((one) => [one, one])} />
         <Select label={t("A line is a")} value={by} onChange={(value) => setQuery({ by: value })} of={[["rank", t("rank")], ["value", t("tensor")]]} />
         {by === "rank" && <TextField label={t("Single ranks, 16 at most")} value={lines} placeholder="0,3" onChange={(value) => setQuery({ lines: value })} />}
-        <TextField label={t("Another run over it")} value={other} onChange={(value) => setQuery({ other: value })} />
+        <RunSelect label={t("Another run over it")} value={other} onChange={(value) => setQuery({ other: value })} />
         <Select label={t("Scale")} value={scale} onChange={(value) => setQuery({ scale: value })} of={[["log", t("logarithmic")], ["linear", t("linear")]]} />
         <TextField label={t("From step")} value={from ?? ""} onChange={(value) => setQuery({ from: value })} />
         <TextField label={t("To step")} value={to ?? ""} onChange={(value) => setQuery({ to: value })} />
-      </div>
+      </Filters>
+      {name === "" && names.value !== undefined && <TrendStart run={run} names={names.value.rows.map((row) => row.name)} />}
       {name !== "" && (
         <Show of={loaded}>
           {(value) => value === undefined || drawn === undefined ? null : value.grid.rows.length === 0 ? (
@@ -108,7 +117,7 @@ export function Trend({ run }: { run: string }) {
       <h2>{t("Values of the last {0} steps", NAMED_STEPS)}</h2>
       <Show of={names}>
         {(value) => (
-          <Table rows={value.rows} label={t("Values of the last {0} steps", NAMED_STEPS)} file="values.csv" heightPx={360} rowKey={(row) => row.name}
+          <Table rows={value.rows.filter((row) => isLike(row.name, name))} label={t("Values of the last {0} steps", NAMED_STEPS)} file="values.csv" heightPx={360} rowKey={(row) => row.name}
             rowClass={(row) => (row.nonFinite.some((is) => is > 0) ? "bad" : "")} onOpen={(row) => setQuery({ name: row.name })}
             columns={[
               { name: t("Name"), text: (row) => row.name },

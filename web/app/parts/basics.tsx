@@ -2,8 +2,9 @@
 // Small things that every page is made of.
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useState } from "preact/hooks";
-import { whyNoSwitch, type ApiError } from "../api";
-import type { Loaded } from "../load";
+import { call, whyNoSwitch, type ApiError } from "../api";
+import { useLoaded, type Loaded } from "../load";
+import type { RunInfo } from "../messages";
 import { t } from "../text";
 
 export function Failure({ error, retry }: { error: ApiError; retry?: () => void }) {
@@ -78,6 +79,25 @@ export function Field({ label, children }: { label: string; children: ComponentC
       {children}
     </label>
   );
+}
+
+// The fields above a view; folded where the screen is narrow.
+export function Filters({ children }: { children: ComponentChildren }) {
+  const [unfolded, setUnfolded] = useState(false);
+  return (
+    <div class={`filters ${unfolded ? "" : "folded"}`}>
+      <button type="button" class="fold" aria-expanded={unfolded} onClick={() => setUnfolded(!unfolded)}>{t("Filters")}</button>
+      <div class="form">{children}</div>
+    </div>
+  );
+}
+
+// One of the runs of the archive, or none; one that is not listed may come from the address.
+export function RunSelect({ label, value, none = "–", onChange }: { label: string; value: string; none?: string; onChange: (run: string) => void }) {
+  const runs = useLoaded("runs to choose from", (signal) => call<{ runs: RunInfo[] }>("ArchiveService/ListRuns", {}, signal));
+  const names = (runs.value?.runs ?? []).map((one) => one.run);
+  return <Select label={label} value={value} onChange={onChange}
+    of={[["", none], ...[...names, ...(value === "" || names.includes(value) ? [] : [value])].map((name): [string, string] => [name, name])]} />;
 }
 
 // A field whose text counts when it is left or Enter is pressed.

@@ -48,7 +48,8 @@ export function Chart({ steps, lines, bands, bad, log, label, onStep }: Props) {
       width: Math.max(300, target.clientWidth),
       height: 340,
       scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
-      axes: [axis, { ...axis, size: 80, values: (_: unknown, ticks: (number | null)[]) => ticks.map((tick) => (tick === null ? "" : number(tick))) }],
+      // A step is a whole number.
+      axes: [{ ...axis, incrs: Array.from({ length: 30 }, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3)) }, { ...axis, size: 80, values: (_: unknown, ticks: (number | null)[]) => ticks.map((tick) => (tick === null ? "" : number(tick))) }],
       series: [
         { label: "step" },
         ...lines.map((line) => ({

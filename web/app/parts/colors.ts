@@ -32,6 +32,23 @@ export function scaleOf(rows: Row[]): Scale {
   return { log: false, low: at(0.02), high: at(0.98) };
 }
 
+// The least span of a row's scale, of its largest value: what varies less is noise.
+const LEAST_SPAN = 0.1;
+
+// Of one row: from its smallest to its largest value, since a spike of a row is what people look for in it.
+export function scaleOfRow(row: Row): Scale {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of row.cells) {
+    if (!Number.isFinite(value)) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  if (low > high) return { log: false, low: 0, high: 1 };
+  const span = LEAST_SPAN * Math.max(Math.abs(low), Math.abs(high));
+  if (high - low < span) return { log: false, low: (low + high - span) / 2, high: (low + high + span) / 2 };
+  return low > 0 && high / low > 20 ? { log: true, low: Math.log10(low), high: Math.log10(high) } : { log: false, low, high };
+}
+
 // 0 to 1.
 export function place(value: number, scale: Scale): number {
   const x = scale.log ? Math.log10(Math.max(value, Number.MIN_VALUE)) : value;
@@ -55,12 +72,14 @@ const SHADES = 1024;
 const word = ([r, g, b]: [number, number, number]) => (255 << 24) | (b << 16) | (g << 8) | r;
 
 // A pixel for each cell; what is not recorded is left empty.
-export function pictureOf(rows: Row[], columns: number, scale: Scale): ImageData {
+export function pictureOf(rows: Row[], columns: number, scaleFor: (row: Row) => Scale): ImageData {
   const image = new ImageData(Math.max(1, columns), Math.max(1, rows.length));
   const pixels = new Uint32Array(image.data.buffer);
   const shades = Int32Array.from({ length: SHADES }, (_, i) => word(colour(i / (SHADES - 1))));
   const bad = word(BAD_COLOUR);
-  rows.forEach(({ cells, counts, nonFinite }, y) => {
+  rows.forEach((row, y) => {
+    const { cells, counts, nonFinite } = row;
+    const scale = scaleFor(row);
     for (let x = 0, at = y * columns; x < columns; ++x, ++at) {
       if (counts[x] === 0) continue;
       pixels[at] = nonFinite[x] > 0 || !Number.isFinite(cells[x]) ? bad : shades[Math.round(place(cells[x], scale) * (SHADES - 1))];

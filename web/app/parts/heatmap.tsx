@@ -5,7 +5,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { number } from "../format";
 import { stepsText, type Grid, type Row } from "../grid";
 import { t } from "../text";
-import { pictureOf, scaleOf } from "./colors";
+import { pictureOf, scaleOf, scaleOfRow } from "./colors";
 
 interface Props {
   grid: Grid;
@@ -15,10 +15,20 @@ interface Props {
   // All rows at once, without their names where they are many: for patterns over
   // ranks. Else rows are as high as their names, and are scrolled.
   whole?: boolean;
+  // Colours of each row go from its own smallest to its own largest value.
+  perRow?: boolean;
 }
 
 const NAMES_PX = 240;
+// Names of ranks, and what is left of other names where rows are too low for all of them.
+const SHORT_NAMES_PX = 64;
+const SHORT_NAME = 9;
+// As app.css has it.
+const NARROW = "(max-width: 640px)";
+const NARROW_NAMES_PX = 90;
 const NAMED_ROW_PX = 14;
+// Room for the number of a step below the picture.
+const STEP_PX = 64;
 // Browsers draw no higher canvas than 32,767.
 const MOST_PX = 28_000;
 const MOST_ROWS = MOST_PX / 3;
@@ -26,7 +36,19 @@ const MOST_ROWS = MOST_PX / 3;
 // Of the one before, so that the next is not drawn twice.
 let knownWidth = 800;
 
-export function Heatmap({ grid: all, label, onOpen, maxHeightPx = 640, whole = false }: Props) {
+// Numbers of steps below the picture, as many as have room.
+function StepAxis({ grid, width }: { grid: Grid; width: number }) {
+  const columns = grid.first.length;
+  const stride = Math.max(1, Math.ceil((columns * STEP_PX) / width));
+  const places = Array.from({ length: Math.ceil(columns / stride) }, (_, i) => i * stride);
+  return (
+    <div class="heatmap-steps" style={{ width: `${width}px` }} aria-hidden="true">
+      {places.map((column) => <span key={column} style={{ left: `${((column + 0.5) * width) / columns}px` }}>{grid.first[column]}</span>)}
+    </div>
+  );
+}
+
+export function Heatmap({ grid: all, label, onOpen, maxHeightPx = 640, whole = false, perRow = false }: Props) {
   const grid = useMemo(() => (all.rows.length <= MOST_ROWS ? all : { ...all, rows: all.rows.slice(0, MOST_ROWS) }), [all]);
   const canvas = useRef<HTMLCanvasElement>(null);
   const frame = useRef<HTMLDivElement>(null);
@@ -38,19 +60,22 @@ export function Heatmap({ grid: all, label, onOpen, maxHeightPx = 640, whole = f
   const rowPx = Math.max(least, Math.min(22, Math.floor(maxHeightPx / Math.max(1, grid.rows.length))));
   const named = rowPx >= 11;
   const height = grid.rows.length * rowPx;
+  const namesPx = named && grid.rows.some((row) => row.name.length > SHORT_NAME) ? (matchMedia(NARROW).matches ? NARROW_NAMES_PX : NAMES_PX) : SHORT_NAMES_PX;
+  // Of rows that are too low for a name each, every so many have one.
+  const namedRows = named ? 1 : Math.ceil(NAMED_ROW_PX / rowPx);
 
   useEffect(() => {
     const watch = new ResizeObserver(([entry]) => {
       // One that is taken out of the page has none.
-      if (entry.contentRect.width > 0) setWidth((knownWidth = Math.max(200, Math.floor(entry.contentRect.width) - (named ? NAMES_PX : 0))));
+      if (entry.contentRect.width > 0) setWidth((knownWidth = Math.max(200, Math.floor(entry.contentRect.width) - namesPx)));
     });
     watch.observe(frame.current!);
     return () => watch.disconnect();
-  }, [named]);
+  }, [namesPx]);
 
   // One pixel a cell, which the browser draws larger: as fast for a million. Made once a
   // grid; what is pointed at lies over it.
-  const picture = useMemo(() => pictureOf(grid.rows, columns, scale), [grid, scale]);
+  const picture = useMemo(() => pictureOf(grid.rows, columns, perRow ? scaleOfRow : () => scale), [grid, scale, perRow]);
   useLayoutEffect(() => {
     canvas.current!.getContext("2d")!.putImageData(picture, 0, 0);
     // For who measures how long a view takes.
@@ -88,13 +113,19 @@ export function Heatmap({ grid: all, label, onOpen, maxHeightPx = 640, whole = f
               (cell.ranks[at!.column] >= 0 ? ` (rank ${cell.ranks[at!.column]})` : "")
           : t("Point at a cell, or use the arrow keys; Enter or a click opens its step.")}
       </p>
+      <p class="legend">
+        <span class="legend-bar" aria-hidden="true" />
+        {perRow ? t("each row from its smallest to its largest value, at least 10 % apart")
+          : [...new Set([scale.low, scale.high])].map((end) => number(scale.log ? 10 ** end : end)).join(" … ") + (scale.log ? ` (${t("logarithmic")})` : "")};{" "}
+        <span class="bad-key" aria-hidden="true" /> {t("NaN or infinite")}; {t("empty: nothing is recorded")}
+      </p>
       {all.rows.length > grid.rows.length && <p class="note">{t("The first {0} of {1} rows: narrow the names.", Math.floor(MOST_ROWS), all.rows.length)}</p>}
       <div class="heatmap-frame" ref={frame} style={{ maxHeight: whole ? "none" : `${maxHeightPx + 4}px` }}>
-        {named && (
-          <div class="heatmap-names">
-            {grid.rows.map((row) => <div key={row.name} title={row.name} style={{ height: `${rowPx}px`, lineHeight: `${rowPx}px` }}><bdi>{row.name}</bdi></div>)}
-          </div>
-        )}
+        <div class="heatmap-names" style={{ width: `${namesPx}px` }}>
+          {grid.rows.filter((_, i) => i % namedRows === 0).map((row) => (
+            <div key={row.name} title={row.name} style={{ height: `${rowPx * namedRows}px`, lineHeight: `${named ? rowPx : NAMED_ROW_PX}px` }}><bdi>{row.name}</bdi></div>
+          ))}
+        </div>
         <div class="heatmap-picture">
           <canvas ref={canvas} width={picture.width} height={picture.height} style={{ width: `${width}px`, height: `${height}px` }} tabIndex={0} role="img" aria-label={label}
             onMouseMove={(event) => setAt(point(event))} onKeyDown={onKey}
@@ -103,13 +134,9 @@ export function Heatmap({ grid: all, label, onOpen, maxHeightPx = 640, whole = f
               if (hit !== undefined) onOpen(grid.rows[hit.row], hit.column);
             }} />
           {at !== undefined && cell !== undefined && <div class="heatmap-at" style={{ left: `${(at.column * width) / columns}px`, top: `${at.row * rowPx}px`, width: `${Math.max(3, width / columns)}px`, height: `${rowPx}px` }} />}
+          <StepAxis grid={grid} width={width} />
         </div>
       </div>
-      <p class="legend">
-        <span class="legend-bar" aria-hidden="true" />
-        {[...new Set([scale.low, scale.high])].map((end) => number(scale.log ? 10 ** end : end)).join(" … ")}
-        {scale.log ? ` (${t("logarithmic")})` : ""}; <span class="bad-key" aria-hidden="true" /> {t("NaN or infinite")}; {t("empty: nothing is recorded")}
-      </p>
     </div>
   );
 }

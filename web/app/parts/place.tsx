@@ -3,7 +3,7 @@
 import { useMemo } from "preact/hooks";
 import { stream } from "../api";
 import { queryGrid } from "../grid";
-import { lastStep } from "../steps";
+import { stepToShow } from "../steps";
 import { useLoaded, type Loaded } from "../load";
 import type { CallEntry } from "../messages";
 import { processId, stepOf } from "../format";
@@ -18,11 +18,11 @@ export interface Place {
   names: string[];
 }
 
-export function usePlace(run: string): { places: Loaded<unknown>; where: Place | undefined; calls: Loaded<CallEntry[]> } {
+export function usePlace(run: string, withTensors = false): { places: Loaded<unknown>; where: Place | undefined; calls: Loaded<CallEntry[]> } {
   const { step, rank } = route.value.query;
   const asked = stepOf(step);
   const places = useLoaded(`places ${run} ${asked}`, async (signal) => {
-    const at = asked ?? (await lastStep(run, signal));
+    const at = asked ?? (await stepToShow(run, withTensors, signal));
     return queryGrid({ run, rows: "GRID_ROWS_RANK", statistic: "Max", firstStep: at, lastStep: at }, signal);
   });
   const where = useMemo((): Place | undefined => {

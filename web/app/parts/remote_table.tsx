@@ -28,6 +28,8 @@ interface Props {
   rowClass: (row: RemoteRow, columns: string[]) => string;
   // Columns that are shown, by their names; those that are not there are left out.
   show?: (columns: string[]) => string[];
+  // What a column is called here; its own name unless given.
+  titleOf?: (column: string) => string;
   label: string;
   heightPx?: number;
 }
@@ -120,7 +122,7 @@ export function RemoteTable(props: Props) {
               {places.map((place) => (
                 <th key={place} aria-sort={sort === columns[place] ? (down ? "descending" : "ascending") : "none"}>
                   <button onClick={() => props.onSort(columns[place], sort === columns[place] ? !down : true)}>
-                    {columns[place]}{sort === columns[place] ? (down ? " ▼" : " ▲") : ""}
+                    {props.titleOf?.(columns[place]) ?? columns[place]}{sort === columns[place] ? (down ? " ▼" : " ▲") : ""}
                   </button>
                 </th>
               ))}

@@ -2,15 +2,14 @@
 // Which run, step and rank lies beside which, as the address has it, and what a
 // comparison of the two is told. Shared by the pages that compare.
 import { useState } from "preact/hooks";
-import { call, whyNoJobs } from "../api";
+import { whyNoJobs } from "../api";
 import { stepOf } from "../format";
 import { startJob, useJob, type JobSpec } from "../jobs";
-import { asApiError, useLoaded } from "../load";
+import { asApiError } from "../load";
 import type { ApiError } from "../api";
-import type { RunInfo } from "../messages";
 import { route, setQuery } from "../route";
 import { t } from "../text";
-import { Failure, TextField } from "./basics";
+import { Failure, RunSelect, TextField } from "./basics";
 
 // "run:NAME", "run:NAME@3", "run:NAME@3/rank1".
 function dumpName(run: string, step: string, rank: string): string {
@@ -72,7 +71,6 @@ export function TwoDumps({ run, action, spec, more }: Props) {
   const [error, setError] = useState<unknown>();
   const [busy, setBusy] = useState(false);
   const [mapping, setMapping] = useState("");
-  const runs = useLoaded("runs of a comparison", (signal) => call<{ runs: RunInfo[] }>("ArchiveService/ListRuns", {}, signal));
   const field = (name: string) => query[name] ?? "";
   const bad = ["step", "ostep", "rank", "orank"].some((name) => field(name) !== "" && stepOf(field(name)) === undefined) ||
     (field("rank") !== "" && field("step") === "") || (field("orank") !== "" && field("ostep") === "" && field("step") === "");
@@ -105,14 +103,7 @@ export function TwoDumps({ run, action, spec, more }: Props) {
       <fieldset>
         <legend>{t("Against")}</legend>
         <div class="form">
-          <label class="field">
-            <span>{t("Run")}</span>
-            <select value={field("other")} onChange={(event) => setQuery({ other: event.currentTarget.value })}>
-              <option value="">–</option>
-              {(runs.value?.runs ?? []).map((one) => <option key={one.run} value={one.run}>{one.run}</option>)}
-              {field("other") !== "" && !runs.value?.runs.some((one) => one.run === field("other")) && <option value={field("other")}>{field("other")}</option>}
-            </select>
-          </label>
+          <RunSelect label={t("Run")} value={field("other")} onChange={(other) => setQuery({ other })} />
           <TextField label={t("Step (the same if empty)")} value={field("ostep")} onChange={(ostep) => setQuery({ ostep })} />
           <TextField label={t("Rank (the same if empty)")} value={field("orank")} onChange={(orank) => setQuery({ orank })} />
         </div>

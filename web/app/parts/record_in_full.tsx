@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// The button that has the tensors of one call recorded at the next step, and the way
+// to them. Calls are numbered anew in each step, so the same call of another step is
+// known by its module, its stack and its shapes.
+import { useState } from "preact/hooks";
+import { call, stream, whyNoSwitch } from "../api";
+import { callName, kept, leavesOf, shapeText } from "../calls";
+import { int } from "../format";
+import { asApiError } from "../load";
+import type { AgentInfo, CallEntry, GetConfigResponse, SwitchResult } from "../messages";
+import { endOf, isOn } from "../plan";
+import { href } from "../route";
+import { t } from "../text";
+import { Failure, NoSwitch } from "./basics";
+
+// Longest time until the records of a step are in the archive, and between two looks.
+const LATEST_MS = 20_000;
+const LOOK_MS = 500;
+
+// Equal for the same call of two steps. The number at the end of a module's name is that of its call.
+function identity(entry: CallEntry): string {
+  const shapes = leavesOf(entry).map((leaf) => (leaf.tensor === undefined ? leaf.name : `${leaf.name} ${shapeText(leaf.tensor)}`));
+  return JSON.stringify([callName(entry.entry), (entry.parent ?? "").replace(/\.\d+$/, ""), entry.stack ?? [], shapes]);
+}
+
+interface Kept {
+  step: number;
+  entry: string;
+  value: string;
+}
+
+// The first of these steps in which the call was made and is in the archive in full; undefined: in none of them.
+async function findAgain(run: string, rank: number, wanted: CallEntry, first: number, last: number): Promise<Kept | undefined> {
+  for (const end = performance.now() + LATEST_MS; performance.now() < end; await new Promise((resolve) => setTimeout(resolve, LOOK_MS))) {
+    for (let step = first; step <= last; ++step) {
+      for await (const one of stream<CallEntry>("ArchiveService/ListCalls", { run, step: String(step), rank: rank < 0 ? undefined : String(rank), contains: callName(wanted.entry), context: true })) {
+        const leaves = leavesOf(one).filter((leaf) => leaf.tensor !== undefined && kept(leaf.tensor));
+        if (leaves.length === 0 || identity(one) !== identity(wanted)) continue;
+        return { step, entry: one.entry, value: (leaves.find((leaf) => !leaf.given) ?? leaves[0]).name };
+      }
+    }
+  }
+  return undefined;
+}
+
+// Statistics as before, and the tensors of calls of this name; then what was before again.
+export function RecordInFull({ run, rank, entry, live }: { run: string; rank: number; entry: CallEntry; live: boolean }) {
+  const [said, setSaid] = useState<string[]>([]);
+  const [tensors, setTensors] = useState<Kept | undefined>();
+  const [error, setError] = useState<unknown>();
+  const [busy, setBusy] = useState("");
+  const record = async () => {
+    setBusy(t("The ranks agree on a step …"));
+    setError(undefined);
+    setSaid([]);
+    setTensors(undefined);
+    try {
+      const [before, { agents }] = await Promise.all([
+        call<GetConfigResponse>("ControlService/GetConfig", { run }),
+        call<{ agents: AgentInfo[] }>("ControlService/ListAgents", { run }),
+      ]);
+      const wasOn = isOn(before, agents);
+      const config = JSON.parse(before.configJson || "{}");
+      const section = { ...config[config.task === "statistics" ? "statistics" : ""], tensor_list: [callName(entry.entry)] };
+      const first = await call<SwitchResult>("ControlService/SetDumpEnable", {
+        run, enable: true, configJson: JSON.stringify({ ...config, task: "statistics", step: [], statistics: section }), expectedEpoch: before.epoch,
+        // Off again by itself where it was off, should this page go away.
+        options: { forSteps: wasOn ? "0" : "1", timeoutMs: 8000 } });
+      const begin = int(first.effectiveAtStep);
+      setSaid([t("In full from step {0}: {1}", begin, first.summary)]);
+      if (first.waits) {
+        setSaid([t("The ranks are idle: they follow at their next step, and record one step so.")]);
+      } else {
+        const left = endOf(before) - begin - 1;
+        const second = await call<SwitchResult>("ControlService/SetDumpEnable", {
+          run, enable: wasOn, configJson: before.configJson, expectedEpoch: first.epoch,
+          options: { forSteps: wasOn && Number.isFinite(left) ? String(Math.max(1, left)) : "0", timeoutMs: 8000 } });
+        const last = int(second.effectiveAtStep) - 1;
+        setSaid([t("In full in steps {0} to {1}; then as before.", begin, last)]);
+        setBusy(t("Its tensors are on their way …"));
+        const found = await findAgain(run, rank, entry, begin, last);
+        if (found === undefined) setSaid((before) => [...before, t("This call, by its module, line and shapes, was not made in these steps.")]);
+        setTensors(found);
+      }
+    } catch (failure) {
+      setError(failure);
+    }
+    setBusy("");
+  };
+  return (
+    <>
+      <button class="primary" disabled={!live || busy !== "" || whyNoSwitch() !== ""} onClick={() => void record()}>{t("Record this call in full at the next step")}</button>
+      {!live && <span class="note"> {t("No rank is connected.")}</span>}
+      <NoSwitch />
+      {busy !== "" && <span class="waiting" aria-busy="true"> {busy}</span>}
+      {said.length > 0 && (
+        <p class="done" role="status">
+          {said.join(" ")}{" "}
+          {tensors !== undefined && <a href={href("tensor", run, { step: tensors.step, rank: rank < 0 ? undefined : rank, call: tensors.entry, value: tensors.value })}>{t("Show its tensors at step {0}", tensors.step)}</a>}
+        </p>
+      )}
+      {error !== undefined && <Failure error={asApiError(error)} />}
+    </>
+  );
+}

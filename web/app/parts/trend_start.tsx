@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is looked at first over the steps of a run: its loss, the norm of its gradients
+// and the modules that moved most.
+import { useMemo } from "preact/hooks";
+import { queryGrid, type Grid, type Row } from "../grid";
+import { useLoaded } from "../load";
+import { go, href, setQuery } from "../route";
+import { t } from "../text";
+import { Show } from "./basics";
+import { Chart, LINE_COLOURS, type Line } from "./chart";
+
+const LOSS = /(^|[._])(cross_entropy|\w*loss)\b.*\.(forward|output)\b.*output/i;
+const MAX_CELLS = 400_000;
+const MOST_MODULES = 6;
+
+// How far a row left its middle value, as the logarithm of a ratio; one with NaN or infinite values moved farthest.
+function movement(row: Row): number {
+  if (row.nonFinite.some((count) => count > 0)) return Infinity;
+  const sizes = row.cells.filter(Number.isFinite).map(Math.abs).filter((value) => value > 0).sort();
+  if (sizes.length < 2) return 0;
+  const middle = sizes[sizes.length >> 1];
+  return Math.max(Math.log(sizes[sizes.length - 1] / middle), Math.log(middle / sizes[0]));
+}
+
+// The norm of all rows together, column by column; NaN where no row has a value.
+function together(grid: Grid): Float64Array {
+  return Float64Array.from(grid.first, (_, i) => {
+    const seen = grid.rows.filter((row) => row.counts[i] > 0);
+    return seen.length === 0 ? NaN : Math.sqrt(seen.reduce((sum, row) => sum + row.cells[i] ** 2, 0));
+  });
+}
+
+function badColumns(grid: Grid): boolean[] {
+  return grid.first.map((_, i) => grid.rows.some((row) => row.nonFinite[i] > 0));
+}
+
+function linesOf(rows: Row[]): Line[] {
+  return rows.map((row, i) => ({ name: row.name, values: row.cells, colour: LINE_COLOURS[i % LINE_COLOURS.length] }));
+}
+
+// `names`: the values of some steps, among which a loss is looked for.
+export function TrendStart({ run, names }: { run: string; names: string[] }) {
+  const loss = names.find((name) => LOSS.test(name));
+  const losses = useLoaded<Grid | undefined>(`loss ${run} ${loss}`, async (signal) =>
+    (loss === undefined ? undefined : queryGrid({ run, rows: "GRID_ROWS_RANK", statistic: "Mean", match: loss, maxCells: MAX_CELLS }, signal)));
+  const gradients = useLoaded(`gradients ${run}`, (signal) =>
+    queryGrid({ run, rows: "GRID_ROWS_VALUE", statistic: "Norm", match: "parameters_grad", maxCells: MAX_CELLS }, signal));
+  const modules = useLoaded(`modules ${run}`, (signal) =>
+    queryGrid({ run, rows: "GRID_ROWS_MODULE", statistic: "Norm", values: "GRID_VALUES_OUTPUTS", maxCells: MAX_CELLS }, signal));
+  const lossLines = useMemo(() => (losses.value === undefined ? [] : linesOf(losses.value.rows.slice(0, LINE_COLOURS.length))), [losses.value]);
+  const gradientLines = useMemo((): Line[] => (gradients.value === undefined ? [] : [{ name: t("norm of all gradients"), values: together(gradients.value), colour: LINE_COLOURS[0] }]), [gradients.value]);
+  const moved = useMemo(() => (modules.value?.rows ?? []).filter((row) => row.name.startsWith("Module.")).map((row) => ({ row, by: movement(row) })).sort((a, b) => b.by - a.by).slice(0, MOST_MODULES).map(({ row }) => row), [modules.value]);
+  const movedLines = useMemo(() => linesOf(moved), [moved]);
+  const bad = useMemo(() => [losses.value, gradients.value, modules.value].map((grid) => (grid === undefined ? [] : badColumns(grid))), [losses.value, gradients.value, modules.value]);
+  const open = (step: number) => go(href("step", run, { step }));
+  return (
+    <>
+      <h2>{loss === undefined ? t("Loss") : t("Loss: {0}, each rank", loss)}</h2>
+      <Show of={losses}>
+        {(grid) => grid === undefined || grid.rows.length === 0 ? <p class="note">{t("No call of a loss function is recorded. Levels L1 and mix record such calls.")}</p>
+          : <Chart steps={grid.first} lines={lossLines} bad={bad[0]} log={false} label={t("Loss over the steps")} onStep={open} />}
+      </Show>
+      <h2>{t("Norm of all parameters' gradients, the largest over the ranks")}</h2>
+      <Show of={gradients}>
+        {(grid) => grid.rows.length === 0 ? <p class="note">{t("No gradient of a parameter is recorded. Levels L0 and mix record them.")}</p>
+          : <Chart steps={grid.first} lines={gradientLines} bad={bad[1]} log label={t("Norm of the gradients over the steps")} onStep={open} />}
+      </Show>
+      <h2>{t("Modules whose outputs moved most")}</h2>
+      <Show of={modules}>
+        {(grid) => moved.length === 0 ? <p class="note">{t("No module is recorded. Levels L0 and mix record modules.")}</p> : (
+          <>
+            <Chart steps={grid.first} lines={movedLines} bad={bad[2]} log label={t("Norm of the modules' outputs over the steps")} onStep={open} />
+            <p>{moved.map((row) => <button key={row.name} type="button" class="chip" onClick={() => setQuery({ name: row.name })}>{row.name}</button>)}</p>
+          </>
+        )}
+      </Show>
+    </>
+  );
+}
