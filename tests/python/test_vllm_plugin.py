@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tomllib
 
+import harness
 import pytest
 
 import rankprobe
@@ -79,3 +80,29 @@ def test_under_rankprobe_run_it_is_idle_until_switched_on(monkeypatch: pytest.Mo
         monkeypatch.setenv("RANKPROBE_ATTACH", mode)
         with settings({}, os.environ).config_file() as path:
             assert json.loads(pathlib.Path(path).read_text())["dump_enable"] is enabled
+
+
+COMPILED_SERVER = """
+import sys, types
+from rankprobe.vllm import _worker
+worker = types.SimpleNamespace(rank=0, compile_or_warm_up_model=lambda: None)
+config = types.SimpleNamespace(instance_id="0", additional_config=None, model_config=types.SimpleNamespace(enforce_eager=False),
+                               compilation_config=types.SimpleNamespace(mode=3, cudagraph_mode=None))
+_worker._look_at(worker, config)
+worker.compile_or_warm_up_model()
+print("serving", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_server_of_compiled_graphs_says_why_it_records_nothing(collector: harness.Collector, tmp_path: pathlib.Path) -> None:
+    server = subprocess.Popen([sys.executable, "-c", COMPILED_SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+                              env={**os.environ, "PYTHONPATH": PACKAGE, "RANKPROBE_ATTACH": "idle", "RANKPROBE_COLLECTOR": collector.address,
+                                   "RANKPROBE_RUN": "compiled", "RANK": "0"})
+    assert server.stdout.readline() == "serving\n"
+    why = "add the --enforce-eager flag. This server runs compiled graphs"
+    harness.wait_for(lambda: why in collector.cli("status", "--run", "compiled", check=False).stdout, 60, "the reason in status")
+    switched = collector.cli("enable", "--run", "compiled", "--for-steps", "1", check=False)
+    assert switched.returncode == 1 and why in switched.stdout + switched.stderr, (switched.returncode, switched.stdout, switched.stderr)
+    _, said = server.communicate("\n", timeout=60)
+    assert server.returncode == 0 and said.count("rankprobe: not attached: Please enforce eager mode") == 1, said

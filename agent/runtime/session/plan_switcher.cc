@@ -100,6 +100,11 @@ void PlanSwitcher::Edit(std::shared_ptr<const Plan> plan,
   }
 }
 
+void PlanSwitcher::RefuseRecording(std::string reason) {
+  absl::MutexLock lock(&mutex_);
+  why_not_recording_ = std::move(reason);
+}
+
 v1::PlanPrepared PlanSwitcher::Prepare(const v1::PlanSpec& spec) {
   // Parsing is the slow part; the training thread does not wait for it.
   absl::StatusOr<std::shared_ptr<const Plan>> plan = PlanOf(spec);
@@ -110,6 +115,8 @@ v1::PlanPrepared PlanSwitcher::Prepare(const v1::PlanSpec& spec) {
   answer.set_current_step(step_);
   if (!plan.ok()) {
     answer.set_reason(std::string(plan.status().message()));
+  } else if (spec.enabled() && !why_not_recording_.empty()) {
+    answer.set_reason(why_not_recording_);
   } else if (!IsStep(spec.effective_at_step()) || !IsStep(spec.for_steps())) {
     answer.set_reason("the plan's steps are out of range");
   } else if (spec.epoch() <= current_.epoch) {

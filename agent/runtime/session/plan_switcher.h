@@ -42,6 +42,9 @@ class PlanSwitcher {
   void Edit(std::shared_ptr<const Plan> plan, std::optional<bool> enabled,
             bool at_once);
 
+  // From now on plans that enable recording are refused for this reason.
+  void RefuseRecording(std::string reason);
+
   // Answers whether the plan is held for its step.
   v1::PlanPrepared Prepare(const v1::PlanSpec& spec);
   // An answer when the commit came too late, nothing when it is in time.
@@ -88,6 +91,8 @@ class PlanSwitcher {
   void Agree(Held plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
+  // Empty: this process can record.
+  std::string why_not_recording_ ABSL_GUARDED_BY(mutex_);
   // -1 before the first BeginStep.
   int64_t step_ ABSL_GUARDED_BY(mutex_) = -1;
   Held current_ ABSL_GUARDED_BY(mutex_);

@@ -47,6 +47,13 @@ TEST_F(PlanSwitcherTest, ACommittedPlanTakesEffectOnItsStep) {
   EXPECT_FALSE(applied_.has_value()) << "reported once";
 }
 
+TEST_F(PlanSwitcherTest, OneThatCannotRecordRefusesPlansThatEnableIt) {
+  gate_.RefuseRecording("it runs compiled graphs");
+  EXPECT_FALSE(gate_.Prepare(Spec(1, 5)).accepted());
+  EXPECT_EQ(gate_.Prepare(Spec(1, 5)).reason(), "it runs compiled graphs");
+  EXPECT_TRUE(gate_.Prepare(Spec(2, 5, false)).accepted());
+}
+
 TEST_F(PlanSwitcherTest, SaysWhichPlanItApplied) {
   EXPECT_EQ(gate_.plan_digest(), "");
   Enabled(3);

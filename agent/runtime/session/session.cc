@@ -131,6 +131,14 @@ class SessionImpl final : public Session {
     link_.TellEdit(std::move(edited));
   }
 
+  void RefuseRecording(const std::string& reason) override {
+    if (Forked()) return;
+    gate_.RefuseRecording(reason);
+    ConfigEdit edit;
+    edit.fault = reason;
+    SessionImpl::EditConfig(edit, /*at_once=*/false);
+  }
+
   std::unique_ptr<PayloadBuffer> ReservePayload(
       uint64_t length_bytes, v1::LossReason* reason) override {
     *reason = v1::LOSS_REASON_PROCESS_EXIT;

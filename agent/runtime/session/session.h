@@ -155,6 +155,10 @@ class Session {
   // the collector is private: in force here with the next BeginStep.
   virtual void EditConfig(const ConfigEdit& edit, bool at_once) {}
 
+  // This process cannot record: plans that enable recording are refused for this
+  // reason, which the collector is told at once.
+  virtual void RefuseRecording(const std::string& reason) {}
+
   // [training] Room for one payload, or null when it is shed; `*reason` says
   // why. Waits under kBlock.
   virtual std::unique_ptr<PayloadBuffer> ReservePayload(

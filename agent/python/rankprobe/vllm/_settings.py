@@ -10,7 +10,8 @@ import tempfile
 from typing import Any, Iterator, Mapping, NamedTuple, Optional
 
 _KNOWN = ("dump_config_path", "dump_config")
-GRAPH_MODE = "Please enforce eager mode: restart vLLM and add the --enforce-eager flag"
+GRAPH_MODE = ("Please enforce eager mode: restart vLLM and add the --enforce-eager flag. "
+              "This server runs compiled graphs, in which no call of the model is seen")
 
 
 class Settings(NamedTuple):

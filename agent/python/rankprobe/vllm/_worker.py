@@ -43,7 +43,8 @@ def _look_at(worker: Any, vllm_config: Any) -> None:
         if wanted is None:
             return
         if graph_mode(vllm_config):
-            raise RuntimeError(GRAPH_MODE)
+            _when_ready(worker, functools.partial(_refuse, worker, vllm_config, wanted))
+            return
         parallel = vllm_config.parallel_config
         if getattr(parallel, "data_parallel_index", 0) > 0 and torch.distributed.get_world_size() == parallel.world_size:
             raise RuntimeError("of engines that serve beside each other (data parallel) only the first is recorded")
@@ -74,14 +75,28 @@ def _say_why_not(worker: Any, error: Exception) -> None:
         say(f"not attached: {error}")
 
 
-def _attach(worker: Any, vllm_config: Any, wanted: Settings) -> None:
+def _debugger(vllm_config: Any, wanted: Settings) -> Any:
     from rankprobe.pytorch import PrecisionDebugger
-    from rankprobe.vllm._steps import Steps
 
     # Workers of one server are one run; each is a child of another process.
     os.environ.setdefault("RANKPROBE_RUN", f"vllm-{socket.gethostname()}-{vllm_config.instance_id}")
     with wanted.config_file() as path:
-        debugger = PrecisionDebugger(config_path=path)
+        return PrecisionDebugger(config_path=path)
+
+
+def _refuse(worker: Any, vllm_config: Any, wanted: Settings) -> None:
+    """Connects, so that `status`, `enable` and the page say why this server is not recorded, not only its log."""
+    _say_why_not(worker, RuntimeError(GRAPH_MODE))
+    debugger = _debugger(vllm_config, wanted)
+    if not debugger._inert:
+        debugger._started = True  # no step is begun here, and that is no fault
+        debugger._session.native.refuse_recording(GRAPH_MODE)
+
+
+def _attach(worker: Any, vllm_config: Any, wanted: Settings) -> None:
+    from rankprobe.vllm._steps import Steps
+
+    debugger = _debugger(vllm_config, wanted)
     if debugger._inert:  # it has said why nothing is recorded
         return
     # A server that nobody asks begins no step, and that is no fault.
