@@ -84,7 +84,7 @@ pytest_once() {
   shift 2
   report=$(mktemp --suffix .xml) failures=$(mktemp)
   TMPDIR=${RANKPROBE_TEST_TMP:-/tmp} RANKPROBE_FAILURES=$failures \
-    "$python" -m pytest -q -rs -p no:cacheprovider --junitxml "$report" "--selection=${selection:-all}" "${pytest_shard[@]}" \
+    "$python" -m pytest -q -rs --durations=8 --durations-min=5 -p no:cacheprovider --junitxml "$report" "--selection=${selection:-all}" "${pytest_shard[@]}" \
     -m "$marks" "$@" || rc=$?
   # 5: no test of this kind.
   [ "$rc" -ne 5 ] || rc=0
