@@ -87,6 +87,8 @@ def _debugger(vllm_config: Any, wanted: Settings) -> Any:
 def _refuse(worker: Any, vllm_config: Any, wanted: Settings) -> None:
     """Connects, so that `status`, `enable` and the page say why this server is not recorded, not only its log."""
     _say_why_not(worker, RuntimeError(GRAPH_MODE))
+    if not (os.environ.get("RANKPROBE_COLLECTOR") or os.environ.get("RANKPROBE_ATTACH")):
+        return  # a dump_path of its own, which nobody asks from elsewhere
     debugger = _debugger(vllm_config, wanted)
     if not debugger._inert:
         debugger._started = True  # no step is begun here, and that is no fault
