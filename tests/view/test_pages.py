@@ -197,7 +197,7 @@ def test_a_trend_shows_its_band_and_where_it_is_not_finite(page, training) -> No
     page.get_by_role("alert").filter(has_text="NOT_FOUND").wait_for()
 
 
-def test_the_trend_begins_with_loss_gradients_and_what_moved_most(page, collector, tmp_path) -> None:
+def test_the_trend_begins_with_loss_gradients_and_what_moved_most(page, training, collector, tmp_path) -> None:
     (tmp_path / "train.py").write_text(LOSS_RISES)
     subprocess.run([sys.executable, "-m", "rankprobe.run", "--on", "--run", "loss_rises", "--", sys.executable, "train.py"],
                    check=True, cwd=tmp_path, timeout=120, env={**os.environ, "RANKPROBE_COLLECTOR": collector.address})
@@ -207,6 +207,9 @@ def test_the_trend_begins_with_loss_gradients_and_what_moved_most(page, collecto
     page.get_by_role("heading", name="Norm of all parameters' gradients").wait_for()
     for label in ("Loss over the steps", "Norm of the gradients over the steps", "Norm of the modules' outputs over the steps"):
         page.get_by_role("img", name=label).locator("canvas").wait_for()
+    # Two runs' gradients in two clicks: this page, and the other run.
+    page.get_by_label("Another run over it").select_option(training)
+    page.locator(".u-legend", has_text="norm of all gradients").locator("tr", has_text=training).wait_for()
     # What it scales by grows from 1 to 1,000; nothing else does.
     moved = page.get_by_role("button", name=re.compile(r"^Module\.")).first
     assert "Scale" in moved.inner_text()

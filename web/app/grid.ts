@@ -101,6 +101,12 @@ export function gridOf(bytes: ArrayBuffer): Grid {
   return grid;
 }
 
+// Values of another run's grid, at these steps; NaN where it has none.
+export function atSteps(steps: number[], grid: Grid, values: Float64Array): Float64Array {
+  const of = new Map(grid.first.map((step, i) => [step, values[i]]));
+  return Float64Array.from(steps, (step) => of.get(step) ?? NaN);
+}
+
 export function stepsText(grid: Grid, column: number): string {
   return grid.first[column] === grid.last[column] ? String(grid.first[column]) : `${grid.first[column]}–${grid.last[column]}`;
 }

@@ -4,7 +4,7 @@
 import { useMemo } from "preact/hooks";
 import { lastStep } from "../steps";
 import { count, parseRanges, quoted, stepOf } from "../format";
-import { queryGrid, STATISTICS, type Grid } from "../grid";
+import { atSteps, queryGrid, STATISTICS, type Grid } from "../grid";
 import { useLoaded } from "../load";
 import { Chart, LINE_COLOURS, type Line } from "../parts/chart";
 import { Command, Empty, Filters, RunSelect, Select, Show, TextField } from "../parts/basics";
@@ -29,12 +29,6 @@ function band(grid: Grid): [Float64Array, Float64Array, Float64Array] {
     out[2][i] = seen[seen.length - 1];
   }
   return out;
-}
-
-// Of another run, at the steps of this one.
-function at(steps: number[], grid: Grid, values: Float64Array): Float64Array {
-  const of = new Map(grid.first.map((step, i) => [step, values[i]]));
-  return Float64Array.from(steps, (step) => of.get(step) ?? NaN);
 }
 
 // As the server matches names: a part, or a whole name with * and ?.
@@ -74,12 +68,12 @@ export function Trend({ run }: { run: string }) {
     wanted.slice(0, MOST_LINES).forEach((row, i) => out.push({ name: row.name, values: row.cells, colour: LINE_COLOURS[(i + out.length) % LINE_COLOURS.length] }));
     if (beside !== undefined) {
       if (beside.rows.length > 1 && by === "rank") {
-        const [low, middle, high] = band(beside).map((values) => at(grid.first, beside, values));
+        const [low, middle, high] = band(beside).map((values) => atSteps(grid.first, beside, values));
         bands.push([out.length, out.length + 1, "rgba(214,39,40,.12)"]);
         out.push({ name: `${other}: ${t("largest")}`, values: high, colour: "#d6272888", dashed: true }, { name: `${other}: ${t("smallest")}`, values: low, colour: "#d6272888", dashed: true },
           { name: `${other}: ${t("middle of {0} ranks", beside.rows.length)}`, values: middle, colour: "#d62728", dashed: true });
       } else if (beside.rows.length > 0) {
-        out.push({ name: other, values: at(grid.first, beside, beside.rows[0].cells), colour: "#d62728", dashed: true });
+        out.push({ name: other, values: atSteps(grid.first, beside, beside.rows[0].cells), colour: "#d62728", dashed: true });
       }
     }
     const bad = grid.first.map((_, i) => grid.rows.some((row) => row.nonFinite[i] > 0));
@@ -98,7 +92,7 @@ export function Trend({ run }: { run: string }) {
         <TextField label={t("From step")} value={from ?? ""} onChange={(value) => setQuery({ from: value })} />
         <TextField label={t("To step")} value={to ?? ""} onChange={(value) => setQuery({ to: value })} />
       </Filters>
-      {name === "" && names.value !== undefined && <TrendStart run={run} names={names.value.rows.map((row) => row.name)} />}
+      {name === "" && names.value !== undefined && <TrendStart run={run} other={other} names={names.value.rows.map((row) => row.name)} />}
       {name !== "" && (
         <Show of={loaded}>
           {(value) => value === undefined || drawn === undefined ? null : value.grid.rows.length === 0 ? (

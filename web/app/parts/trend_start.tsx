@@ -2,7 +2,7 @@
 // What is looked at first over the steps of a run: its loss, the norm of its gradients
 // and the modules that moved most.
 import { useMemo } from "preact/hooks";
-import { queryGrid, type Grid, type Row } from "../grid";
+import { atSteps, queryGrid, type Grid, type Row } from "../grid";
 import { useLoaded } from "../load";
 import { go, href, setQuery } from "../route";
 import { t } from "../text";
@@ -38,32 +38,48 @@ function linesOf(rows: Row[]): Line[] {
   return rows.map((row, i) => ({ name: row.name, values: row.cells, colour: LINE_COLOURS[i % LINE_COLOURS.length] }));
 }
 
-// `names`: the values of some steps, among which a loss is looked for.
-export function TrendStart({ run, names }: { run: string; names: string[] }) {
+// A question asked of this run, and of the other one if there is one.
+function useBoth(key: string, runs: string[], ask: ((run: string, signal: AbortSignal) => Promise<Grid>) | undefined) {
+  return useLoaded<Grid[] | undefined>(`${key} ${runs.join(" ")}`, async (signal) => (ask === undefined ? undefined : Promise.all(runs.map((run) => ask(run, signal)))));
+}
+
+function besideLine(run: string, steps: number[], grid: Grid | undefined, values: (grid: Grid) => Float64Array): Line[] {
+  return grid === undefined || grid.rows.length === 0 ? [] : [{ name: run, values: atSteps(steps, grid, values(grid)), colour: "#d62728", dashed: true }];
+}
+
+// `names`: the values of some steps, among which a loss is looked for. `other`: a run to draw over this one, "" for none.
+export function TrendStart({ run, other, names }: { run: string; other: string; names: string[] }) {
   const loss = names.find((name) => LOSS.test(name));
-  const losses = useLoaded<Grid | undefined>(`loss ${run} ${loss}`, async (signal) =>
-    (loss === undefined ? undefined : queryGrid({ run, rows: "GRID_ROWS_RANK", statistic: "Mean", match: loss, maxCells: MAX_CELLS }, signal)));
-  const gradients = useLoaded(`gradients ${run}`, (signal) =>
-    queryGrid({ run, rows: "GRID_ROWS_VALUE", statistic: "Norm", match: "parameters_grad", maxCells: MAX_CELLS }, signal));
+  const runs = other === "" ? [run] : [run, other];
+  const losses = useBoth(`loss ${loss}`, runs, loss === undefined ? undefined : (of, signal) =>
+    queryGrid({ run: of, rows: "GRID_ROWS_RANK", statistic: "Mean", match: loss, maxCells: MAX_CELLS }, signal));
+  const gradients = useBoth("gradients", runs, (of, signal) =>
+    queryGrid({ run: of, rows: "GRID_ROWS_VALUE", statistic: "Norm", match: "parameters_grad", maxCells: MAX_CELLS }, signal));
   const modules = useLoaded(`modules ${run}`, (signal) =>
     queryGrid({ run, rows: "GRID_ROWS_MODULE", statistic: "Norm", values: "GRID_VALUES_OUTPUTS", maxCells: MAX_CELLS }, signal));
-  const lossLines = useMemo(() => (losses.value === undefined ? [] : linesOf(losses.value.rows.slice(0, LINE_COLOURS.length))), [losses.value]);
-  const gradientLines = useMemo((): Line[] => (gradients.value === undefined ? [] : [{ name: t("norm of all gradients"), values: together(gradients.value), colour: LINE_COLOURS[0] }]), [gradients.value]);
+  const lossLines = useMemo(() => {
+    const [mine, theirs] = losses.value ?? [];
+    return mine === undefined ? [] : [...linesOf(mine.rows.slice(0, LINE_COLOURS.length)), ...besideLine(other, mine.first, theirs, (grid) => grid.rows[0].cells)];
+  }, [losses.value]);
+  const gradientLines = useMemo((): Line[] => {
+    const [mine, theirs] = gradients.value ?? [];
+    return mine === undefined ? [] : [{ name: t("norm of all gradients"), values: together(mine), colour: LINE_COLOURS[0] }, ...besideLine(other, mine.first, theirs, together)];
+  }, [gradients.value]);
   const moved = useMemo(() => (modules.value?.rows ?? []).filter((row) => row.name.startsWith("Module.")).map((row) => ({ row, by: movement(row) })).sort((a, b) => b.by - a.by).slice(0, MOST_MODULES).map(({ row }) => row), [modules.value]);
   const movedLines = useMemo(() => linesOf(moved), [moved]);
-  const bad = useMemo(() => [losses.value, gradients.value, modules.value].map((grid) => (grid === undefined ? [] : badColumns(grid))), [losses.value, gradients.value, modules.value]);
+  const bad = useMemo(() => [losses.value?.[0], gradients.value?.[0], modules.value].map((grid) => (grid === undefined ? [] : badColumns(grid))), [losses.value, gradients.value, modules.value]);
   const open = (step: number) => go(href("step", run, { step }));
   return (
     <>
       <h2>{loss === undefined ? t("Loss") : t("Loss: {0}, each rank", loss)}</h2>
       <Show of={losses}>
-        {(grid) => grid === undefined || grid.rows.length === 0 ? <p class="note">{t("No call of a loss function is recorded. Levels L1 and mix record such calls.")}</p>
-          : <Chart steps={grid.first} lines={lossLines} bad={bad[0]} log={false} label={t("Loss over the steps")} onStep={open} />}
+        {(grids) => grids === undefined || grids[0].rows.length === 0 ? <p class="note">{t("No call of a loss function is recorded. Levels L1 and mix record such calls.")}</p>
+          : <Chart steps={grids[0].first} lines={lossLines} bad={bad[0]} log={false} label={t("Loss over the steps")} onStep={open} />}
       </Show>
       <h2>{t("Norm of all parameters' gradients, the largest over the ranks")}</h2>
       <Show of={gradients}>
-        {(grid) => grid.rows.length === 0 ? <p class="note">{t("No gradient of a parameter is recorded. Levels L0 and mix record them.")}</p>
-          : <Chart steps={grid.first} lines={gradientLines} bad={bad[1]} log label={t("Norm of the gradients over the steps")} onStep={open} />}
+        {(grids) => grids === undefined || grids[0].rows.length === 0 ? <p class="note">{t("No gradient of a parameter is recorded. Levels L0 and mix record them.")}</p>
+          : <Chart steps={grids[0].first} lines={gradientLines} bad={bad[1]} log label={t("Norm of the gradients over the steps")} onStep={open} />}
       </Show>
       <h2>{t("Modules whose outputs moved most")}</h2>
       <Show of={modules}>
