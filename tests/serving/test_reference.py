@@ -40,7 +40,7 @@ def _reference(environment: dict, model: pathlib.Path, dump: pathlib.Path, promp
     # The tokenizer's own numbers, which are not those of the bytes: vLLM asks the same one.
     tokens = [*transformers.AutoTokenizer.from_pretrained(model)(prompt)["input_ids"], *answer]
     done = subprocess.run([sys.executable, harness.ROOT / "examples" / "vllm" / "reference.py", model, dump,
-                           *map(str, tokens)], env=environment, capture_output=True, text=True, timeout=300)
+                           *map(str, tokens)], env={**environment, "RANKPROBE_COLLECTOR": "127.0.0.1:1"}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
