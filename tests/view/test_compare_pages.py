@@ -278,7 +278,7 @@ def test_a_run_is_exported_by_a_job_and_saved(page, training, collector) -> None
 def test_a_job_that_fails_says_why_and_one_that_hangs_is_cancelled(browser, page, training) -> None:
     page.get_by_role("link", name="Jobs").click()
     _choose(page, "Job", "graph_visualize")
-    _fill(page, "run:NAME@STEP", "run:no such run@3")
+    _fill(page, "Dump (run:NAME@STEP)", "run:no such run@3")
     page.get_by_role("button", name="Start").click()
     page.locator(".job.bad .messages", has_text="no such run").wait_for(timeout=LATE)
     # One that listens and does not answer.
@@ -288,7 +288,7 @@ def test_a_job_that_fails_says_why_and_one_that_hangs_is_cancelled(browser, page
             other = browser.new_context().new_page()
             other.goto(view.address + "&to=%2Fjobs")
             _choose(other, "Job", "overflow_check")
-            field = other.get_by_label("run:NAME@STEP")
+            field = other.get_by_label("Dump (run:NAME@STEP)")
             field.fill("run:x@1")
             field.press("Enter")
             other.get_by_role("button", name="Start").click()

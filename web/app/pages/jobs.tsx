@@ -16,7 +16,16 @@ import { t } from "../text";
 interface Asked {
   command: string;
   title: () => string;
-  fields: { name: string; label: () => string; kind?: "flag" | "file" | "run" | string[]; required?: boolean }[];
+  // "dump": run:NAME@STEP or root:PATH. `rare`: among further options.
+  fields: JobField[];
+}
+
+interface JobField {
+  name: string;
+  label: () => string;
+  kind?: "flag" | "file" | "run" | "dump" | string[];
+  required?: boolean;
+  rare?: boolean;
 }
 
 const COMMANDS: Asked[] = [
@@ -26,41 +35,41 @@ const COMMANDS: Asked[] = [
     { name: "steps", label: () => t("Steps, like 0,4-6 (all if empty)") },
     { name: "ranks", label: () => t("Ranks (all if empty)") },
     { name: "match", label: () => t("Names (part, or * and ?)") },
-    { name: "of", label: () => t("Values"), kind: ["", "outputs", "inputs", "all"] },
-    { name: "request", label: () => t("Request (of a server)") },
-    { name: "link", label: () => t("Equal tensors as links"), kind: "flag" },
+    { name: "of", label: () => t("Values"), kind: ["", "outputs", "inputs", "all"], rare: true },
+    { name: "request", label: () => t("Request (of a server)"), rare: true },
+    { name: "link", label: () => t("Equal tensors as links"), kind: "flag", rare: true },
   ] },
   { command: "graph_visualize", title: () => t("Make a graph database (.vis.db)"), fields: [
-    { name: "target_path", label: () => "run:NAME@STEP", required: true },
-    { name: "golden_path", label: () => t("Against (run:NAME@STEP, or empty)") },
+    { name: "target_path", label: () => t("Dump (run:NAME@STEP)"), kind: "dump", required: true },
+    { name: "golden_path", label: () => t("Against (run:NAME@STEP, or empty)"), kind: "dump" },
     { name: "overflow_check", label: () => t("Mark NaN, infinities and jumps"), kind: "flag" },
-    { name: "fuzzy_match", label: () => t("Match calls in order, whatever their numbers"), kind: "flag" },
-    { name: "layer_mapping", label: () => t("Layers of other names (yaml)"), kind: "file" },
-    { name: "layout", label: () => t("Layout"), kind: ["", "auto"] },
-    { name: "split_batch", label: () => t("Ranks hold parts of one batch"), kind: "flag" },
-    { name: "rank_size", label: () => t("Ranks to merge") },
-    { name: "tp", label: () => "tp" },
-    { name: "pp", label: () => "pp" },
-    { name: "vpp", label: () => "vpp" },
-    { name: "order", label: () => t("Order of dimensions") },
-    { name: "file_type", label: () => t("File"), kind: ["", "db", "json"] },
-    { name: "is_print_compare_log", label: () => t("A line for each tensor"), kind: "flag" },
+    { name: "fuzzy_match", label: () => t("Match calls in order, whatever their numbers"), kind: "flag", rare: true },
+    { name: "layer_mapping", label: () => t("Layers of other names (yaml)"), kind: "file", rare: true },
+    { name: "layout", label: () => t("Layout"), kind: ["", "auto"], rare: true },
+    { name: "split_batch", label: () => t("Ranks hold parts of one batch"), kind: "flag", rare: true },
+    { name: "rank_size", label: () => t("Ranks to merge"), rare: true },
+    { name: "tp", label: () => t("Tensor parallel size (tp)"), rare: true },
+    { name: "pp", label: () => t("Pipeline parallel size (pp)"), rare: true },
+    { name: "vpp", label: () => t("Virtual pipeline stages (vpp)"), rare: true },
+    { name: "order", label: () => t("Order of dimensions"), rare: true },
+    { name: "file_type", label: () => t("File"), kind: ["", "db", "json"], rare: true },
+    { name: "is_print_compare_log", label: () => t("A line for each tensor"), kind: "flag", rare: true },
   ] },
   { command: "compare", title: () => t("Compare, as files"), fields: [
-    { name: "target_path", label: () => "run:NAME@STEP", required: true },
-    { name: "golden_path", label: () => t("Against (run:NAME@STEP)"), required: true },
+    { name: "target_path", label: () => t("Dump (run:NAME@STEP)"), kind: "dump", required: true },
+    { name: "golden_path", label: () => t("Against (run:NAME@STEP)"), kind: "dump", required: true },
     { name: "xlsx", label: () => t("A workbook in place of csv"), kind: "flag" },
-    { name: "diff_analyze", label: () => t("Also the first calls that differ (json)"), kind: "flag" },
-    { name: "fuzzy_match", label: () => t("Match calls in order, whatever their numbers"), kind: "flag" },
-    { name: "cell_mapping", label: () => t("Modules: target: reference (yaml)"), kind: "file" },
-    { name: "data_mapping", label: () => t("Rows: target: reference (yaml)"), kind: "file" },
-    { name: "api_mapping", label: () => t("APIs: target: reference (yaml)"), kind: "file" },
-    { name: "layer_mapping", label: () => t("Layers of other names (yaml)"), kind: "file" },
-    { name: "layout", label: () => t("Layout"), kind: ["", "auto"] },
-    { name: "split_batch", label: () => t("Ranks hold parts of one batch"), kind: "flag" },
-    { name: "rules", label: () => t("Rules"), kind: ["", "vllm-llama", "vllm-qwen2", "vllm-mixtral"] },
-    { name: "request", label: () => t("Request (of a server)") },
-    { name: "reference_request", label: () => t("Request of the other side") },
+    { name: "diff_analyze", label: () => t("Also the first calls that differ (json)"), kind: "flag", rare: true },
+    { name: "fuzzy_match", label: () => t("Match calls in order, whatever their numbers"), kind: "flag", rare: true },
+    { name: "cell_mapping", label: () => t("Modules: target: reference (yaml)"), kind: "file", rare: true },
+    { name: "data_mapping", label: () => t("Rows: target: reference (yaml)"), kind: "file", rare: true },
+    { name: "api_mapping", label: () => t("APIs: target: reference (yaml)"), kind: "file", rare: true },
+    { name: "layer_mapping", label: () => t("Layers of other names (yaml)"), kind: "file", rare: true },
+    { name: "layout", label: () => t("Layout"), kind: ["", "auto"], rare: true },
+    { name: "split_batch", label: () => t("Ranks hold parts of one batch"), kind: "flag", rare: true },
+    { name: "rules", label: () => t("Rules"), kind: ["", "vllm-llama", "vllm-qwen2", "vllm-mixtral"], rare: true },
+    { name: "request", label: () => t("Request (of a server)"), rare: true },
+    { name: "reference_request", label: () => t("Request of the other side"), rare: true },
   ] },
   { command: "scan", title: () => t("Scan a run"), fields: [
     { name: "run", label: () => t("Run"), kind: "run", required: true },
@@ -68,22 +77,22 @@ const COMMANDS: Asked[] = [
     { name: "from-step", label: () => t("From step") },
     { name: "to-step", label: () => t("To step") },
     { name: "ranks", label: () => t("Ranks (all if empty)") },
-    { name: "window", label: () => t("Window, steps") },
-    { name: "factor", label: () => t("Factor of a move") },
-    { name: "limit", label: () => t("Findings at most") },
+    { name: "window", label: () => t("Window, steps"), rare: true },
+    { name: "factor", label: () => t("Factor of a move"), rare: true },
+    { name: "limit", label: () => t("Findings at most"), rare: true },
   ] },
   { command: "replicas", title: () => t("Compare replicas"), fields: [
-    { name: "dump", label: () => "run:NAME@STEP", required: true },
+    { name: "dump", label: () => t("Dump (run:NAME@STEP)"), kind: "dump", required: true },
     { name: "groups", label: () => t("Groups, like 0,2;1,3") },
     { name: "gradients", label: () => t("Gradients, too"), kind: "flag" },
   ] },
   { command: "config_check", title: () => t("Are two runs of the same experiment?"), fields: [
-    { name: "target", label: () => "run:NAME", required: true },
-    { name: "reference", label: () => t("Against (run:NAME)"), required: true },
-    { name: "all", label: () => t("Every difference"), kind: "flag" },
+    { name: "target", label: () => t("Dump (run:NAME)"), kind: "dump", required: true },
+    { name: "reference", label: () => t("Against (run:NAME)"), kind: "dump", required: true },
+    { name: "all", label: () => t("Every difference"), kind: "flag", rare: true },
   ] },
   { command: "overflow_check", title: () => t("Where the first NaN came from"), fields: [
-    { name: "input_path", label: () => "run:NAME@STEP", required: true },
+    { name: "input_path", label: () => t("Dump (run:NAME@STEP)"), kind: "dump", required: true },
   ] },
 ];
 
@@ -118,19 +127,27 @@ function NewJob({ done }: { done: () => void }) {
       setError(failure);
     }
   };
+  const entry = (field: JobField) => {
+    if (field.kind === "run") return <Select key={field.name} label={field.label()} value={value(field.name)} of={["", ...(runs.value?.runs ?? []).map((one) => one.run)].map((name) => [name, name || "–"])} onChange={(to) => set(field.name, to)} />;
+    if (Array.isArray(field.kind)) return <Select key={field.name} label={field.label()} value={value(field.name) || field.kind[0]} of={field.kind.map((name) => [name, name || "–"])} onChange={(to) => set(field.name, to)} />;
+    if (field.kind === "flag") return <label key={field.name} class="check"><input type="checkbox" checked={value(field.name) === "true"} onChange={(event) => set(field.name, event.currentTarget.checked ? "true" : "")} /> {field.label()}</label>;
+    if (field.kind === "file") return <Field key={field.name} label={field.label()}><textarea rows={2} value={value(field.name)} spellcheck={false} onInput={(event) => set(field.name, event.currentTarget.value)} /></Field>;
+    return <TextField key={field.name} label={field.label()} value={value(field.name)} options={field.kind === "dump" ? (runs.value?.runs ?? []).map((one) => `run:${one.run}`) : undefined} onChange={(to) => set(field.name, to)} />;
+  
+  };
   return (
     <form class="card" onSubmit={(event) => event.preventDefault()}>
       <div class="form">
         <Select label={t("Job")} value={asked.command} of={possible.map((one) => [one.command, one.title()])} onChange={(to) => { setValues({}); setQuery({ command: to }); }} />
-        {asked.fields.map((field) => {
-          if (field.kind === "run") return <Select key={field.name} label={field.label()} value={value(field.name)} of={["", ...(runs.value?.runs ?? []).map((one) => one.run)].map((name) => [name, name || "–"])} onChange={(to) => set(field.name, to)} />;
-          if (Array.isArray(field.kind)) return <Select key={field.name} label={field.label()} value={value(field.name) || field.kind[0]} of={field.kind.map((name) => [name, name || "–"])} onChange={(to) => set(field.name, to)} />;
-          if (field.kind === "flag") return <label key={field.name} class="check"><input type="checkbox" checked={value(field.name) === "true"} onChange={(event) => set(field.name, event.currentTarget.checked ? "true" : "")} /> {field.label()}</label>;
-          if (field.kind === "file") return <Field key={field.name} label={field.label()}><textarea rows={2} value={value(field.name)} spellcheck={false} onInput={(event) => set(field.name, event.currentTarget.value)} /></Field>;
-          return <TextField key={field.name} label={field.label()} value={value(field.name)} onChange={(to) => set(field.name, to)} />;
-        })}
+        {asked.fields.filter((field) => field.rare !== true).map(entry)}
         <button class="primary" type="button" onClick={() => void begin()} disabled={missing}>{t("Start")}</button>
       </div>
+      {asked.fields.some((field) => field.rare) && (
+        <details>
+          <summary>{t("More options")}</summary>
+          <div class="form">{asked.fields.filter((field) => field.rare).map(entry)}</div>
+        </details>
+      )}
       <p class="note">{t("The results stay on this server; save them from here.")}</p>
       {possible.length < COMMANDS.length && (
         <>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small things that every page is made of.
 import type { ComponentChildren } from "preact";
-import { useLayoutEffect, useState } from "preact/hooks";
+import { useId, useLayoutEffect, useState } from "preact/hooks";
 import { call, whyNoSwitch, type ApiError } from "../api";
 import { useLoaded, type Loaded } from "../load";
 import type { RunInfo } from "../messages";
@@ -100,10 +100,11 @@ export function RunSelect({ label, value, none = "–", onChange }: { label: str
     of={[["", none], ...[...names, ...(value === "" || names.includes(value) ? [] : [value])].map((name): [string, string] => [name, name])]} />;
 }
 
-// A field whose text counts when it is left or Enter is pressed.
-export function TextField(props: { label: string; value: string; placeholder?: string; onChange: (text: string) => void; wide?: boolean }) {
+// A field whose text counts when it is left or Enter is pressed. `options` are proposed while it is typed.
+export function TextField(props: { label: string; value: string; placeholder?: string; onChange: (text: string) => void; wide?: boolean; options?: string[] }) {
   // What is being typed outlives a page that is drawn anew meanwhile.
   const [draft, setDraft] = useState(props.value);
+  const list = useId();
   // Before anything can be typed: an effect that comes later would take away what was typed at once.
   useLayoutEffect(() => setDraft(props.value), [props.value]);
   const take = (text: string) => {
@@ -113,7 +114,8 @@ export function TextField(props: { label: string; value: string; placeholder?: s
     <Field label={props.label}>
       <input class={props.wide ? "wide" : ""} value={draft} placeholder={props.placeholder} spellcheck={false}
         onInput={(event) => setDraft(event.currentTarget.value)} onBlur={(event) => take(event.currentTarget.value)}
-        onKeyDown={(event) => event.key === "Enter" && take(event.currentTarget.value)} />
+        onKeyDown={(event) => event.key === "Enter" && take(event.currentTarget.value)} list={props.options && list} />
+      {props.options && <datalist id={list}>{props.options.map((one) => <option key={one} value={one} />)}</datalist>}
     </Field>
   );
 }
