@@ -173,6 +173,23 @@ def test_graph_mode_is_refused_and_serving_goes_on(models, environment, tmp_path
     assert not (tmp_path / "dump").exists()
 
 
+def test_switching_a_server_of_compiled_graphs_on_says_why_it_cannot_be(models, serve, tmp_path) -> None:
+    (tmp_path / "collector").mkdir()
+    collector = harness.Collector(tmp_path / "collector").start()
+    try:
+        words = _serve_words(models["llama"]).replace(" --enforce-eager", "")
+        server = serve(f"{sys.executable} -m rankprobe.run --collector {collector.address} --run compiled -- {words}")
+        why = "add the --enforce-eager flag. This server runs compiled graphs"
+        wait_for(lambda: why in collector.cli("status", "--run", "compiled", check=False).stdout, what="the reason in status")
+        switched = collector.cli("enable", "--run", "compiled", "--for-steps", 1, check=False)
+        assert switched.returncode == 1 and why in switched.stdout + switched.stderr, (switched.stdout, switched.stderr)
+        assert server.log.count("rankprobe: not attached: Please enforce eager mode") == 1
+        assert _answers(server, models["llama"])
+    finally:
+        server_stopped = collector.stop()
+    assert server_stopped == 0
+
+
 def test_a_fault_in_what_is_asked_is_one_line_and_serving_goes_on(models, environment, tmp_path) -> None:
     done = _offline(environment, tmp_path, models["llama"],
                     {"enforce_eager": True, "additional_config": {"dump_config_path": str(tmp_path / "none.json")}}, "A")
