@@ -119,7 +119,7 @@ def test_who_may_switch_recording(tmp_path) -> None:
     assert "needs an operator's token" in run("--allow-enable").stderr
     assert "there is none" in run("--allow-enable").stderr and "has no token" in run("--allow-enable", "--token-file", empty).stderr
     assert "No such file" in run("--allow-enable", "--token-file", tmp_path / "nosuch").stderr
-    assert "goes with --allow-enable" in run("--token-file", empty).stderr
+    assert "needs --allow-enable" in run("--token-file", empty).stderr
     assert all(one.returncode == 2 for one in (run("--allow-enable"), run("--token-file", empty), run("--bogus")))
     assert {tool.verb for tool in mcp.TOOLS} == {"runs", "diagnose", "scan", "query", "first-divergence", "explain"}, "they only read"
 

@@ -107,7 +107,8 @@ def test_a_dump(run, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("source, error, said", [
-    ("nosuchrun", LookupError, "there is no run nosuchrun"), ("run:nosuchrun", LookupError, "nosuchrun"), ("no/such", ValueError, "no such directory")])
+    ("nosuchrun", LookupError, "there is no run nosuchrun"), ("run:nosuchrun", LookupError, "nosuchrun"), ("no/such", LookupError, "there is no run no/such"),
+    ("./no/such", ValueError, "is no directory"), (__file__, ValueError, "is no directory")])
 def test_what_is_not_there(run, source: str, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         rankprobe.open(source, collector=run.address)

@@ -183,7 +183,7 @@ def test_secrets_come_from_files_and_the_environment(hook, send, tmp_path) -> No
     assert none.returncode == 2 and "RANKPROBE_SINK_URL, or --url-file FILE" in none.stderr
     odd = send("slack", "--once", RANKPROBE_SINK_URL=SECRET)
     assert odd.returncode == 2 and "https://HOST" in odd.stderr and SECRET not in odd.stderr
-    gone = send("webhook", "--once", "--retries", "0", RANKPROBE_SINK_URL=f"http://127.0.0.1:9/{SECRET}")
+    gone = send("webhook", "--once", "--retries", "0", position="gone", RANKPROBE_SINK_URL=f"http://127.0.0.1:9/{SECRET}")
     assert gone.returncode == 5 and "does not answer" in gone.stderr and SECRET not in gone.stderr
 
 

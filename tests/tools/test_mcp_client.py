@@ -110,7 +110,7 @@ def test_recording_is_switched_only_where_the_operator_allowed_it(tmp_path) -> N
     async def allowed(agent: Agent) -> None:
         tools = {tool.name: tool for tool in (await agent.client.list_tools()).tools}
         assert {name for name, tool in tools.items() if not tool.annotations.read_only_hint} == {"enable", "disable"}
-        assert "there is no run nosuch" in (await agent.ask("enable", run="nosuch", for_steps=2)).replace('"', "")
+        assert "no run named nosuch" in (await agent.ask("enable", run="nosuch", for_steps=2)).replace('"', "")
         assert "within 0 and 1000" in await agent.ask("enable", run="nosuch", for_steps=9999)
         assert "runs" not in await agent.ask("runs"), "there is none, which a viewer may see"
 

@@ -84,7 +84,7 @@ def test_wandb(send, tmp_path) -> None:
     kept = b"".join(file.read_bytes() for file in files)
     assert b"rankprobe/connected" in kept and b"rankprobe/step" in kept and b"rankprobe/diagnosis" in kept
     assert b"diagnose run:train/1: step 7 rank 0" in kept and b"rankprobe diagnosis train/1" in kept, "the summary, and the alert"
-    assert list((tmp_path / "wandb").glob("offline-run-*/files/media/html/*.html"))
+    assert list((tmp_path / "wandb").glob("offline-run-*/files/media/html/**/*.html"))
 
 
 class Receiver:

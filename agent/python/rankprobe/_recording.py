@@ -66,8 +66,8 @@ class Recording:
         path = pathlib.Path(source)
         name = os.fspath(source)
         if name.startswith("run:") or not path.is_dir():
-            if not name.startswith("run:") and (os.sep in name or path.exists()):
-                raise ValueError(f"{name}: no such directory")
+            if not name.startswith("run:") and (path.is_absolute() or name.startswith(".") or path.exists()):
+                raise ValueError(f"{name}: is no directory")
             if run is not None:
                 raise ValueError(f"{name} names a run; run= chooses one of a data directory")
             self.run: str | None = name.removeprefix("run:")

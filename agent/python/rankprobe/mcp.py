@@ -353,7 +353,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (OSError, UnicodeDecodeError) as error:
             parser.error(f"--allow-enable needs an operator's token, by --token-file or RANKPROBE_TOKEN_FILE: {error if token else 'there is none'}")
     elif options.token_file:
-        parser.error("--token-file goes with --allow-enable; to read, a viewer's token in RANKPROBE_TOKEN_FILE is enough")
+        parser.error("--token-file needs --allow-enable; to read, a viewer's token in RANKPROBE_TOKEN_FILE is enough")
     tools = {tool.name: tool for tool in (*TOOLS, *(WRITING_TOOLS if options.allow_enable else ()))}
     try:
         import anyio

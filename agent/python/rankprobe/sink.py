@@ -8,7 +8,9 @@
 KIND is webhook, slack, teams, wandb, mlflow, tensorboard or otlp. Each event is sent at least once: the last one that the program
 has taken is kept in a file, and the next start continues there. What cannot be sent is tried again some times, and then the
 command ends with an error. Addresses of webhooks are secrets: they come from RANKPROBE_SINK_URL or --url-file, a token from
-RANKPROBE_SINK_TOKEN; W&B, MLflow and OpenTelemetry have their own variables. Exit status: 0 done, 2 bad usage, 3 no collector,
+RANKPROBE_SINK_TOKEN; W&B, MLflow and OpenTelemetry have their own variables. A webhook gets {"source": "rankprobe", "text": ..,
+"items": [..]}. An item has type (event, answer), id, kind, severity (error, warning, info), run, rank, step, rule, call, time,
+unix_time and text; an event detail and outcome, an answer sure, findings and unjudged. Exit status: 0 done, 2 bad usage, 3 no collector,
 4 no such run, 5 the program does not take it.
 """
 
