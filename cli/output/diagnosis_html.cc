@@ -173,7 +173,7 @@ std::string DiagnosisHtml(const v1::DiagnoseReport& report,
       "http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
       "style-src 'unsafe-inline'\">\n<title>rankprobe diagnose ",
       Text(page.input), "</title>\n<style>", kStyle,
-      "</style>\n</head>\n<body>\n<h1>Diagnosis of ", Text(page.input),
+      "</style>\n</head>\n<body>\n<main>\n<h1>Diagnosis of ", Text(page.input),
       "</h1>\n", Verdict(report, !page.ended.empty()));
   if (!page.ended.empty())
     absl::StrAppend(&out, "<p>Ended early: ", Text(page.ended), "</p>\n");
@@ -182,7 +182,7 @@ std::string DiagnosisHtml(const v1::DiagnoseReport& report,
   AddSound(report, &out);
   AddUnjudged(report, &out);
   absl::StrAppend(
-      &out, "<footer>rankprobe ", Version(), ", ",
+      &out, "</main>\n<footer>rankprobe ", Version(), ", ",
       absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", page.time, absl::UTCTimeZone()),
       "</footer>\n</body>\n</html>\n");
   return out;

@@ -132,6 +132,16 @@ def _by_run(items: Sequence[Item]) -> dict[str, list[Item]]:
     return found
 
 
+def _counted(state: dict[str, Any], name: str, items: Sequence[Item]) -> tuple[list[tuple[Item, int]], Callable[[], None]]:
+    """Each item with the number of those of its kind in the run until it, and what keeps the numbers once all is sent."""
+    counts = dict(state.get("counts", {}).get(name, {}))
+    numbered = []
+    for item in items:
+        counts[item["kind"]] = counts.get(item["kind"], 0) + 1
+        numbered.append((item, counts[item["kind"]]))
+    return numbered, lambda: state.setdefault("counts", {}).update({name: counts})
+
+
 def _short_name(text: str) -> str:
     """Of a run, for a place that allows few characters; another run has another one."""
     plain = re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip(".-")[:60]
@@ -174,10 +184,9 @@ class Wandb(Sink):
         try:
             run.define_metric("rankprobe/step")
             run.define_metric("rankprobe/*", step_metric="rankprobe/step")
-            counts = self.state.setdefault("counts", {}).setdefault(name, {})
-            for item in items:
-                counts[item["kind"]] = counts.get(item["kind"], 0) + 1
-                row = {"rankprobe/step": max(item["step"], 0), f"rankprobe/{item['kind']}": counts[item["kind"]]}
+            numbered, keep = _counted(self.state, name, items)
+            for item, count in numbered:
+                row = {"rankprobe/step": max(item["step"], 0), f"rankprobe/{item['kind']}": count}
                 if item.get("html"):
                     row["rankprobe/diagnosis"] = wandb.Html(item["html"], inject=False)
                     run.summary["rankprobe/first"] = item["text"]
@@ -187,6 +196,7 @@ class Wandb(Sink):
         finally:
             # Returns when all is sent, or in the files of a run that is offline.
             run.finish()
+        keep()
 
 
 class Mlflow(Sink):
@@ -219,10 +229,9 @@ class Mlflow(Sink):
 
     def _send(self, name: str, items: Sequence[Item]) -> None:
         client, run = self._client, self._run_id(name)
-        counts = self.state.setdefault("counts", {}).setdefault(name, {})
-        for item in items:
-            counts[item["kind"]] = counts.get(item["kind"], 0) + 1
-            client.log_metric(run, f"rankprobe/{item['kind']}", counts[item["kind"]], timestamp=int(item["unix_time"] * 1000),
+        numbered, keep = _counted(self.state, name, items)
+        for item, count in numbered:
+            client.log_metric(run, f"rankprobe/{item['kind']}", count, timestamp=int(item["unix_time"] * 1000),
                               step=max(item["step"], 0))
             plain = {key: value for key, value in item.items() if key != "html"}
             # One that comes twice has the same name.
@@ -230,6 +239,7 @@ class Mlflow(Sink):
             if item.get("html"):
                 client.log_text(run, item["html"], "rankprobe/diagnosis.html")
                 client.set_tag(run, "rankprobe.first", item["text"][:4000])
+        keep()
 
 
 class TensorBoard(Sink):
@@ -253,17 +263,17 @@ class TensorBoard(Sink):
     def _send(self, name: str, items: Sequence[Item]) -> None:
         if name not in self._writers:
             self._writers[name] = self._make_writer(str(self._directory / _short_name(name)))
-        counts = self.state.setdefault("counts", {}).setdefault(name, {})
-        for item in items:
-            counts[item["kind"]] = counts.get(item["kind"], 0) + 1
+        numbered, keep = _counted(self.state, name, items)
+        for item, count in numbered:
             metadata = self._summary.SummaryMetadata(plugin_data=self._summary.SummaryMetadata.PluginData(plugin_name="text"))
             text = self._tensor(dtype=self._types.DT_STRING, string_val=[item["text"].encode()])
             text.tensor_shape.dim.add(size=1)
             values = [self._summary.Summary.Value(tag=f"rankprobe/{item['type']}s/text_summary", metadata=metadata, tensor=text),
-                      self._summary.Summary.Value(tag=f"rankprobe/{item['kind']}", simple_value=float(counts[item["kind"]]))]
+                      self._summary.Summary.Value(tag=f"rankprobe/{item['kind']}", simple_value=float(count))]
             self._writers[name].add_event(self._event(wall_time=item["unix_time"], step=max(item["step"], 0),
                                                       summary=self._summary.Summary(value=values)))
         self._writers[name].flush()
+        keep()
 
     def close(self) -> None:
         for writer in self._writers.values():

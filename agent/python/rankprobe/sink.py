@@ -120,11 +120,13 @@ class Position:
             raise Stop(2, f"{path}: is no position of rankprobe sink; remove it to send from the first event that the collector has")
         self.after: int = kept.get("after", 0)
         self.answers: dict[str, str] = kept.get("answers", {})
+        # Runs whose answer is still to be asked for.
+        self.asked: set[str] = set(kept.get("asked", []))
         self.state: dict[str, Any] = kept.get("state", {})
 
     def save(self) -> None:
         with tempfile.NamedTemporaryFile("w", dir=self._path.parent, prefix=f".{self._path.name}.", delete=False, encoding="utf-8") as file:
-            json.dump({"after": self.after, "answers": self.answers, "state": self.state}, file)
+            json.dump({"after": self.after, "answers": self.answers, "asked": sorted(self.asked), "state": self.state}, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(file.name, self._path)
@@ -137,8 +139,6 @@ class Follower:
         self._sink, self._position, self._options = sink, position, options
         self._collector: str = options.collector
         self._kinds = KINDS if "all" in options.kinds else options.kinds
-        # Runs whose answer is asked for; and what each of them is.
-        self._ask_again: set[str] = set()
         self._checked = False
         self._ranks_sent = 0.0
 
@@ -178,8 +178,8 @@ class Follower:
                 size += 1
                 item = item_of(event, self._collector)
                 if self._options.run in ("", item["run"]):
-                    if item["kind"] in _ASKED_AFTER and item["run"]:
-                        self._ask_again.add(item["run"])
+                    if self._options.answers and item["kind"] in _ASKED_AFTER and item["run"]:
+                        self._position.asked.add(item["run"])
                     if item["kind"] in self._kinds:
                         items.append(item)
                 if len(items) == self._sink.most_together:
@@ -195,7 +195,7 @@ class Follower:
             self._send_ranks()
 
     def _send_answers(self) -> None:
-        for run in sorted(self._ask_again):
+        for run in sorted(self._position.asked):
             try:
                 item = answer_item(f"run:{run}", self._collector)
             except _command.CommandFailed as error:
@@ -207,8 +207,8 @@ class Follower:
                 if self._position.answers.get(run) != item["id"]:
                     self.send([item])
                     self._position.answers[run] = item["id"]
-                    self._position.save()
-            self._ask_again.discard(run)
+            self._position.asked.discard(run)
+            self._position.save()
 
     def _send_ranks(self) -> None:
         (reply,), _ = _command.ask(["status", *([f"--run={self._options.run}"] if self._options.run else [])], collector=self._collector)
