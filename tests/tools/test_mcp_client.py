@@ -42,8 +42,11 @@ class Agent:
 
     async def solve(self, run: str) -> str:
         """As SKILL.md has it: from coarse to fine, until something is exact."""
-        runs = (await self.ask("runs"))["runs"]
-        names = {one["run"] for one in runs}
+        page = await self.ask("runs")
+        names = {one["run"] for one in page["runs"]}
+        while "more" in page:
+            page = await self.ask("runs", cursor=page["more"])
+            names |= {one["run"] for one in page["runs"]}
         answer = await self.ask("diagnose", input=f"run:{run}")
         findings = answer.get("findings", [])
         if findings and findings[0]["sure"] == "exact":
@@ -106,16 +109,23 @@ def test_recording_is_switched_only_where_the_operator_allowed_it(tmp_path) -> N
     for file in (operator, viewer, tokens):
         file.chmod(0o600)
     collector = harness.Collector(tmp_path / "collector", "--token-file", tokens).start()
+    as_operator = {"RANKPROBE_TOKEN_FILE": str(operator)}
+    collector.cli("disable", "--create", "--run", "train", check=False, environment=as_operator)
+
+    def is_on() -> bool:
+        return json.loads(collector.cli("config", "get", "--run", "train", "--json", environment=as_operator).stdout)["enabled"]
 
     async def allowed(agent: Agent) -> None:
         tools = {tool.name: tool for tool in (await agent.client.list_tools()).tools}
         assert {name for name, tool in tools.items() if not tool.annotations.read_only_hint} == {"enable", "disable"}
         assert "no run named nosuch" in (await agent.ask("enable", run="nosuch", for_steps=2)).replace('"', "")
         assert "within 0 and 1000" in await agent.ask("enable", run="nosuch", for_steps=9999)
-        assert "runs" not in await agent.ask("runs"), "there is none, which a viewer may see"
+        assert isinstance(await agent.ask("runs"), dict), "a viewer may see them"
+        assert isinstance(await agent.ask("enable", run="train", for_steps=2), dict) and is_on()
+        assert isinstance(await agent.ask("disable", run="train"), dict) and not is_on()
 
     async def refused(agent: Agent) -> None:
-        assert "view is viewer; SetDumpEnable needs operator" in await agent.ask("disable", run="nosuch")
+        assert "view is viewer; SetDumpEnable needs operator" in await agent.ask("enable", run="train", for_steps=2)
 
     try:
         talk(collector.address, allowed, "--allow-enable", "--token-file", str(operator), RANKPROBE_TOKEN_FILE=str(viewer))
