@@ -81,10 +81,13 @@ bool IsPythonVerb(const std::string& verb) {
 
 absl::Status BecomePython(const std::string& verb,
                           const std::vector<std::string>& arguments) {
+  const PythonVerb* const python = FindPythonVerb(verb);
+  if (python == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat(verb, " is no such verb"));
   const char* const chosen = std::getenv("RANKPROBE_PYTHON");
   std::vector<std::string> words = {
       chosen == nullptr || *chosen == '\0' ? "python3" : chosen, "-m",
-      FindPythonVerb(verb)->module};
+      python->module};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   pointers.reserve(words.size() + 1);
