@@ -209,6 +209,13 @@ def test_an_answer_of_diagnose_is_sent_once_for_what_it_says(hook, send) -> None
     assert missing.returncode == 4 and "nosuchrun" in missing.stderr
 
 
+def test_an_answer_that_was_not_taken_is_sent_by_the_next_start(hook, send) -> None:
+    hook.answers = [404]
+    flags = ("webhook", "--once", "--run", "train", "--answers", "--kinds", "error")
+    assert send(*flags).returncode == 5 and hook.items() == []
+    assert send(*flags).returncode == 0 and [item["kind"] for item in hook.items()] == ["diagnosis"]
+
+
 @pytest.mark.parametrize("text, said", [("[]", "is no position"), ("{", "is no position"), ('{"after": "x"}', "is no position")])
 def test_a_damaged_position_is_said(hook, send, tmp_path, text: str, said: str) -> None:
     (tmp_path / "position").write_text(text)
