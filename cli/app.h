@@ -64,8 +64,11 @@ void RegisterMergeResultCommand(CLI::App* app, Globals* globals,
 
 void RegisterAttachCommand(CLI::App* app, ParsedCommand* command);
 
-// `rankprobe run ARGUMENTS` and `rankprobe doctor ARGUMENTS`: the process becomes
-// the Python that does it. Returns only if that failed.
+// The verbs that are written in Python: run, isolate, doctor, sink, mcp.
+bool IsPythonVerb(const std::string& verb);
+
+// `rankprobe VERB ARGUMENTS` of such a verb: the process becomes the Python that
+// does it. Returns only if that failed.
 absl::Status BecomePython(const std::string& verb,
                           const std::vector<std::string>& arguments);
 

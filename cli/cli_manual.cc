@@ -29,12 +29,13 @@ Manual CliManual() {
       {"Attach a job", {"run", "doctor"}},
       {"Switch recording", {"enable", "disable", "config", "explain"}},
       {"Watch",
-       {"status", "top", "view", "watch", "events", "triggers", "flight"}},
+       {"status", "top", "view", "watch", "events", "sink", "triggers",
+        "flight"}},
       {"Take data out", {"runs", "query", "export", "ledger"}},
       {"Find what is wrong",
        {"diagnose", "scan", "overflow_check", "first-divergence",
         "config_check", "compare", "merge_result", "graph_visualize",
-        "replicas", "align", "acc_check", "isolate"}},
+        "replicas", "align", "acc_check", "isolate", "mcp"}},
       {"Keep the archive",
        {"verify", "delete", "backup", "reindex", "deliver"}},
   };
@@ -56,6 +57,12 @@ Manual CliManual() {
        {"rankprobe view --collector node0:7411 --token-file token",
         "rankprobe view --root dumps", "rankprobe view --port 8080 --no-open"}},
       {"watch", {"rankprobe watch --json"}},
+      {"events", {"rankprobe events --run train"}},
+      {"sink",
+       {"rankprobe sink slack --run train --url-file webhook",
+        "rankprobe sink mlflow --answers --once",
+        "rankprobe sink webhook --answer run:train"}},
+      {"mcp", {"rankprobe mcp --collector node0:7411"}},
       {"export",
        {"rankprobe export --run train -o dump",
         "rankprobe export --run train --steps 0,4-6 --tar - | tar -t",
@@ -67,6 +74,7 @@ Manual CliManual() {
         "rankprobe query --run train --rows rank --statistic max --csv"}},
       {"diagnose",
        {"rankprobe diagnose run:train",
+        "rankprobe diagnose run:train --html train.html",
         "rankprobe diagnose dump/step5 good/step5"}},
       {"scan",
        {"rankprobe scan --run train",
@@ -123,6 +131,8 @@ Manual CliManual() {
       {"--call", "TEXT"},
       {"--max-calls", "N"},
       {"--limit", "N"},
+      {"--after", "ID"},
+      {"--html", "FILE"},
       {"--rounds", "N"},
       {"--output", "DIR"},
       {"--payloads", "DUMP"},
@@ -183,6 +193,35 @@ Manual CliManual() {
          {},
          "directory of the dump; else that of config.json, else "
          "./dump_path"}}},
+      {"sink",
+       {{{"--run"}, "NAME", {}, "only events of this run"},
+        {{"--position"},
+         "FILE",
+         {},
+         "keeps the last event that was sent; else one for each collector and "
+         "kind of sink in the user's state directory"},
+        {{"--once"}, "", {}, "send what there is, and end"},
+        {{"--answers"},
+         "",
+         {},
+         "after a trigger, a difference or the end of a process: the answer of "
+         "diagnose, too"},
+        {{"--answer"},
+         "INPUT",
+         {},
+         "send the answer of diagnose on this input (run:NAME), and end"},
+        {{"--directory"}, "DIR", {}, "of TensorBoard's files"},
+        {{"--project"}, "NAME", {}, "of W&B; the experiment of MLflow"},
+        {{"--url-file"},
+         "FILE",
+         {},
+         "address of the webhook; else RANKPROBE_SINK_URL"}}},
+      {"mcp",
+       {{{"--allow-enable"},
+         "",
+         {},
+         "the agent may switch recording on for some steps, and off; needs "
+         "an operator's token"}}},
       {"acc_check",
        {{{"-api_info", "--api_info_file"},
          "DUMP_JSON",
@@ -270,9 +309,8 @@ Manual CliManual() {
        "For the flags of these names."},
       {"RANKPROBE_PYTHON",
        "The Python that runs acc_check, run, isolate and doctor (with torch), "
-       "export "
-       "--format "
-       "(with pyarrow) and config_check -d; else python3."},
+       "export --format (with pyarrow), sink, mcp and config_check -d; else "
+       "python3."},
   };
   manual.see_also = {"rankprobed(8)", "README.md and docs/ of the project"};
   return manual;

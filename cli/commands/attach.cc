@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// run, isolate and doctor: a training job with the agent in it, one of its steps
-// on recorded inputs, and checks of the environment. They are written in Python,
-// so this process executes it and keeps its process id, terminal and signals.
+// Commands that are written in Python: a training job with the agent in it, one
+// of its steps on recorded inputs, checks of the environment, and what hands
+// events and answers to other programs. This process executes Python and keeps
+// its process id, terminal and signals.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -15,14 +16,78 @@
 #include "cli/app.h"
 
 namespace rankprobe {
+namespace {
+
+struct PythonVerb {
+  const char* name;
+  // Of the package; rankprobe.isolate is a function.
+  const char* module;
+  const char* description;
+  // After the name.
+  const char* usage;
+};
+
+constexpr PythonVerb kPythonVerbs[] = {
+    {"run", "rankprobe.run",
+     "start a training job with the agent in it, without a change to it\n"
+     "The job registers with the collector and is idle until it is switched "
+     "on.\nOptions before --: --collector HOST:PORT, --run NAME, --config "
+     "FILE, --on,\n--monitor, --every STEPS, --on-collector-missing "
+     "fail|spool|ignore, --as-msprobe.",
+     "--collector HOST:PORT -- COMMAND"},
+    {"isolate", "rankprobe.isolating",
+     "judge each module of a program on the inputs of a reference, in one "
+     "step\n"
+     "Errors of several modules do not add up: each gets recorded inputs and "
+     "gradients, and\nits own outputs and gradients are compared. Options "
+     "before --: --reference DIR,\n--step N, --rank R, --tolerance, -lm FILE, "
+     "-cm FILE, --force, --json.\nrankprobe isolate --reference DIR -- "
+     "COMMAND",
+     "--reference DIR -- COMMAND"},
+    {"doctor", "rankprobe.doctor",
+     "check this environment, and say what would be recorded\n"
+     "Package, PyTorch, device, config.json, dump_path, collector, ports, "
+     "shared memory,\nlimits and variables; of each fault the way out. Exit "
+     "code 1: there is a fault.\nOptions: --collector HOST:PORT, --config "
+     "FILE, --dump-path DIR, --json.",
+     "--collector HOST:PORT"},
+    {"sink", "rankprobe.sink",
+     "send events, and the answers of diagnose, to other programs\n"
+     "A webhook (also of Slack and Teams), Weights & Biases, MLflow, "
+     "TensorBoard, or\nOpenTelemetry. Each event is sent at least once. "
+     "Options: --collector HOST:PORT,\n--run NAME, --position FILE, --once, "
+     "--answers, --answer INPUT, --directory DIR.",
+     "KIND --collector HOST:PORT"},
+    {"mcp", "rankprobe.mcp",
+     "serve the commands that find what is wrong to an agent, by MCP\n"
+     "The agent starts it and speaks with it on standard input and output. It "
+     "only reads,\nunless --allow-enable and an operator's token are given. "
+     "Options: --collector\nHOST:PORT, --allow-enable, --token-file FILE.",
+     "--collector HOST:PORT"},
+};
+
+const PythonVerb* FindPythonVerb(const std::string& verb) {
+  for (const PythonVerb& known : kPythonVerbs) {
+    if (verb == known.name) return &known;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool IsPythonVerb(const std::string& verb) {
+  return FindPythonVerb(verb) != nullptr;
+}
 
 absl::Status BecomePython(const std::string& verb,
                           const std::vector<std::string>& arguments) {
+  const PythonVerb* const python = FindPythonVerb(verb);
+  if (python == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat(verb, " is no such verb"));
   const char* const chosen = std::getenv("RANKPROBE_PYTHON");
   std::vector<std::string> words = {
       chosen == nullptr || *chosen == '\0' ? "python3" : chosen, "-m",
-      // rankprobe.isolate is a function.
-      absl::StrCat("rankprobe.", verb == "isolate" ? "isolating" : verb)};
+      python->module};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   pointers.reserve(words.size() + 1);
@@ -36,55 +101,19 @@ absl::Status BecomePython(const std::string& verb,
 }
 
 void RegisterAttachCommand(CLI::App* app, ParsedCommand* command) {
-  CLI::App* const run = app->add_subcommand(
-      "run",
-      "start a training job with the agent in it, without a change to it\n"
-      "The job registers with the collector and is idle until it is switched "
-      "on.\nOptions before --: --collector HOST:PORT, --run NAME, --config "
-      "FILE, --on,\n--monitor, --every STEPS, --on-collector-missing "
-      "fail|spool|ignore, --as-msprobe.");
-  // Here for the help. main() calls BecomePython itself: CLI11 would take the
-  // "--" and part of what stands around it.
-  run->prefix_command();
-  run->callback([command] {
-    command->run = [](const Globals&, int*) {
-      return absl::InvalidArgumentError(
-          "run comes first; its options stand behind it: rankprobe run "
-          "--collector HOST:PORT -- COMMAND");
-    };
-  });
-  CLI::App* const isolate = app->add_subcommand(
-      "isolate",
-      "judge each module of a program on the inputs of a reference, in one "
-      "step\n"
-      "Errors of several modules do not add up: each gets recorded inputs and "
-      "gradients, and\nits own outputs and gradients are compared. Options "
-      "before --: --reference DIR,\n--step N, --rank R, --tolerance, -lm FILE, "
-      "-cm FILE, --force, --json.\nrankprobe isolate --reference DIR -- "
-      "COMMAND");
-  isolate->prefix_command();
-  isolate->callback([command] {
-    command->run = [](const Globals&, int*) {
-      return absl::InvalidArgumentError(
-          "isolate comes first; its options stand behind it: rankprobe isolate "
-          "--reference DIR -- COMMAND");
-    };
-  });
-  CLI::App* const doctor = app->add_subcommand(
-      "doctor",
-      "check this environment, and say what would be recorded\n"
-      "Package, PyTorch, device, config.json, dump_path, collector, ports, "
-      "shared memory,\nlimits and variables; of each fault the way out. Exit "
-      "code 1: there is a fault.\nOptions: --collector HOST:PORT, --config "
-      "FILE, --dump-path DIR, --json.");
-  doctor->prefix_command();
-  doctor->callback([command] {
-    command->run = [](const Globals&, int*) {
-      return absl::InvalidArgumentError(
-          "doctor comes first; its options follow it: rankprobe doctor "
-          "--collector HOST:PORT");
-    };
-  });
+  for (const PythonVerb& verb : kPythonVerbs) {
+    // Here for the help. main() calls BecomePython itself: CLI11 would take a
+    // "--" and part of what stands around it.
+    CLI::App* const known = app->add_subcommand(verb.name, verb.description);
+    known->prefix_command();
+    known->callback([command, &verb] {
+      command->run = [&verb](const Globals&, int*) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            verb.name, " comes first; its options follow it: rankprobe ",
+            verb.name, " ", verb.usage));
+      };
+    });
+  }
 }
 
 }  // namespace rankprobe

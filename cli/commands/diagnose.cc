@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "analysis/root_cause/divergence_groups.h"
 #include "analysis/root_cause/first_divergence.h"
 #include "analysis/run_card/run_card.h"
@@ -22,12 +23,14 @@
 #include "cli/client/run_scope.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
+#include "cli/output/diagnosis_html.h"
 #include "cli/output/diagnosis_report.h"
 #include "cli/output/diagnosis_text.h"
 #include "cli/output/ledger_text.h"
 #include "cli/output/output.h"
 #include "cli/output/run_card_text.h"
 #include "common/base/status_macros.h"
+#include "common/text/shell_word.h"
 #include "dump_format/dump_layout.h"
 #include "rankprobe/v1/analysis.pb.h"
 
@@ -39,9 +42,13 @@ using Finding = DiagnosisReport::Finding;
 constexpr char kMonitor[] =
     "rankprobe run --run NAME --monitor --every 1 -- PROGRAM";
 
+// Of the command of a finding, on each side of its step.
+constexpr int64_t kStepsAround = 2;
+
 struct DiagnoseFlags {
   std::string input;
   std::string reference;
+  std::string html;
   int limit = 5;
   bool force = false;
 };
@@ -71,7 +78,10 @@ class Diagnosis {
                        "run:NAME"));
     }
     if (!flags_.reference.empty()) RP_RETURN_IF_ERROR(LookAtReference());
-    return report_.Take();
+    v1::DiagnoseReport report = report_.Take();
+    for (Finding& finding : *report.mutable_findings())
+      finding.set_command(CommandOf(finding));
+    return report;
   }
   const std::string& ended() const { return ended_; }
 
@@ -83,6 +93,39 @@ class Diagnosis {
   static bool IsMove(analysis::ScanKind kind) {
     return kind == analysis::ScanKind::kMove ||
            kind == analysis::ScanKind::kRankMoves;
+  }
+
+  // The step of a finding as the commands of one step want it: "run:train@5",
+  // "dump/step5".
+  std::string StepOf(const Finding& finding) const {
+    absl::string_view run = flags_.input;
+    if (absl::ConsumePrefix(&run, "run:")) {
+      return absl::StrCat("run:", run.substr(0, run.rfind('@')), "@",
+                          finding.step());
+    }
+    const std::string step =
+        absl::StrCat(flags_.input, "/step", finding.step());
+    return file_system_->Exists(step) ? step : flags_.input;
+  }
+
+  // Prints the numbers of the finding again.
+  std::string CommandOf(const Finding& finding) const {
+    if (finding.by() == "first-divergence") {
+      return absl::StrCat("rankprobe first-divergence ",
+                          ShellWord(flags_.input), " ",
+                          ShellWord(flags_.reference));
+    }
+    if (finding.by() == "overflow_check" || finding.by() == "replicas") {
+      return absl::StrCat("rankprobe ", finding.by(), " ",
+                          ShellWord(StepOf(finding)));
+    }
+    // Rules and scan: of a whole run. Some steps before and after show a move.
+    return absl::StrCat("rankprobe query --run ",
+                        ShellWord(absl::StripPrefix(flags_.input, "run:")),
+                        " --of all --rows rank --from-step ",
+                        std::max<int64_t>(0, finding.step() - kStepsAround),
+                        " --to-step ", finding.step() + kStepsAround, " ",
+                        ShellWord(finding.name()));
   }
 
   absl::Status LookAtRun(const std::string& run) {
@@ -296,17 +339,46 @@ class Diagnosis {
   std::string ended_;
 };
 
+absl::Status WriteText(FileSystem* file_system, const std::string& path,
+                       const std::string& text) {
+  if (path == "-") {
+    Print(stdout, "%s", Lines{text});
+    return absl::OkStatus();
+  }
+  RP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<WritableFile> file,
+      file_system->OpenForWrite(path, FileSystem::OpenMode::kTruncate));
+  RP_RETURN_IF_ERROR(file->Append(text));
+  return file->Close();
+}
+
 absl::Status Diagnose(const Globals& globals, const DiagnoseFlags& flags,
                       int* exit_code) {
+  if (globals.json && flags.html == "-") {
+    return absl::InvalidArgumentError(
+        "--json and --html - both want standard output");
+  }
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   Diagnosis diagnosis(globals, file_system.get(), flags);
   RP_ASSIGN_OR_RETURN(const v1::DiagnoseReport report, diagnosis.Run());
   // What is only far off the usual is told, and is no fault by itself.
   if (!report.findings().empty() && report.findings(0).sure() == "exact")
     *exit_code = kPartial;
+  if (!flags.html.empty()) {
+    const DiagnosisPage page = {
+        .input = flags.input,
+        .command = absl::StrCat(
+            "rankprobe diagnose ", ShellWord(flags.input),
+            flags.reference.empty() ? "" : " ",
+            flags.reference.empty() ? "" : ShellWord(flags.reference)),
+        .ended = diagnosis.ended(),
+        .time = absl::Now()};
+    RP_RETURN_IF_ERROR(
+        WriteText(file_system.get(), flags.html, DiagnosisHtml(report, page)));
+  }
   if (globals.json) {
     PrintJson(ToJson(report));
-  } else {
+  } else if (flags.html != "-") {
     PrintDiagnosis(report, diagnosis.ended(), flags.limit);
   }
   return absl::OkStatus();
@@ -331,6 +403,9 @@ void RegisterDiagnoseCommand(CLI::App* app, Globals* globals,
   verb->add_option("--limit", flags->limit,
                    "maximum number of findings; 0: all; default 5")
       ->check(CLI::NonNegativeNumber);
+  verb->add_option("--html", flags->html,
+                   "write the answer as a page without a server, too; -: to "
+                   "standard output");
   AddForce(verb, &flags->force);
   verb->callback([command, flags] {
     command->run = [flags](const Globals& g, int* code) {

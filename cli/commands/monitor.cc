@@ -158,10 +158,10 @@ absl::StatusOr<v1::ListAgentsResponse> FetchAgents(const Client& client,
 }
 
 absl::Status Events(const Globals& globals, const std::string& run,
-                    uint32_t limit) {
+                    uint64_t after, uint32_t limit) {
   const Client client(globals);
   RP_ASSIGN_OR_RETURN(const v1::ListEventsResponse response,
-                      FetchEvents(client, run, 0, limit));
+                      FetchEvents(client, run, after, limit));
   if (response.events().empty())
     RP_RETURN_IF_ERROR(SayNoSuchRun(client, globals, run));
   if (globals.json) {
@@ -429,12 +429,17 @@ void RegisterMonitorCommands(CLI::App* app, Globals* globals,
   AddGlobals(events, globals);
   auto run = std::make_shared<std::string>();
   auto limit = std::make_shared<uint32_t>(100);
+  auto after = std::make_shared<uint64_t>(0);
   events->add_option("--run", *run, "only this run");
+  events
+      ->add_option("--after", *after,
+                   "only events with a greater id, which --json shows")
+      ->check(IntegerWithin(0, std::numeric_limits<int64_t>::max()));
   events->add_option("--limit", *limit, "number of newest events (100)")
       ->check(IntegerWithin(1, 10000));
-  events->callback([command, run, limit] {
-    command->run = [run, limit](const Globals& g, int*) {
-      return Events(g, *run, *limit);
+  events->callback([command, run, after, limit] {
+    command->run = [run, after, limit](const Globals& g, int*) {
+      return Events(g, *run, *after, *limit);
     };
   });
 

@@ -28,6 +28,8 @@ void PrintFinding(const v1::DiagnoseReport::Finding& finding,
             ? "exact: numbers, not a guess"
             : "far off what is usual, which is no fault by itself",
         finding.by());
+  if (!finding.command().empty())
+    Print(stdout, "  numbers: %s\n", finding.command());
 }
 
 }  // namespace

@@ -77,6 +77,11 @@ def test_documents_use_plain_words(path: pathlib.Path) -> None:
     assert len(path.read_text().splitlines()) <= 300
 
 
+@pytest.mark.parametrize("name", ["agents", "notebooks", "sinks"])
+def test_a_page_of_another_tool_is_one_screen(name: str) -> None:
+    assert len((ROOT / "docs" / f"{name}.md").read_text().splitlines()) <= 30
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= 600
 

@@ -27,7 +27,7 @@ def _until(command: str) -> str:
     return f"for i in $(seq 300); do {command} > /dev/null 2>&1 && break; sleep 0.2; done\n"
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/getting-started.md", "docs/two-runs-differ.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/getting-started.md", "docs/two-runs-differ.md", "docs/agents.md", "docs/sinks.md"])
 def test_walkthrough(document: str, tmp_path: pathlib.Path) -> None:
     blocks = walkthrough.blocks(ROOT / document)
     assert blocks

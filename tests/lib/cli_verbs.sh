@@ -100,6 +100,8 @@ ask acc_check -api_info "$here/dumps/cnn_stat_mix/step0/rank0/dump.json"
 ask run --run x -- true
 ask isolate --reference x -- true
 ask doctor
+ask sink webhook
+ask mcp
 ask config schema
 mkdir "$scratch/spool"
 ask deliver "$scratch/spool"

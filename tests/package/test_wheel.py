@@ -58,6 +58,12 @@ def test_type_stubs_lie_beside_the_extensions(unpacked: pathlib.Path):
     assert (unpacked / "rankprobe" / "py.typed").is_file()
 
 
+def test_the_guide_for_agents_is_in_it_and_no_package_of_theirs_is_needed(unpacked: pathlib.Path):
+    assert (unpacked / "rankprobe" / "skills" / "rankprobe" / "SKILL.md").read_text().startswith("---\nname: rankprobe\n")
+    (metadata,) = unpacked.glob("rankprobe-*.dist-info/METADATA")
+    assert all("extra ==" in line for line in metadata.read_text().splitlines() if line.startswith("Requires-Dist:"))
+
+
 def test_vllm_finds_the_plugin(unpacked: pathlib.Path):
     (entry_points,) = unpacked.glob("rankprobe-*.dist-info/entry_points.txt")
     assert "[vllm.general_plugins]\nrankprobe = rankprobe.vllm:register\n" in entry_points.read_text()

@@ -8,11 +8,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
+#include "common/text/shell_word.h"
 
 namespace rankprobe {
 namespace {
@@ -156,15 +156,6 @@ absl::Status CheckValue(absl::string_view option, absl::string_view value) {
 constexpr absl::string_view kRun = "run:";
 constexpr absl::string_view kRoot = "root:";
 
-// A word of a shell.
-std::string Quoted(absl::string_view word) {
-  const bool plain = std::all_of(word.begin(), word.end(), [](char c) {
-    return absl::ascii_isalnum(c) || absl::StrContains("_.,:/@%+=-", c);
-  });
-  if (plain && !word.empty()) return std::string(word);
-  return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
-}
-
 class CommandMaker {
  public:
   CommandMaker(const v1::JobSpec& spec, const std::string& directory,
@@ -192,7 +183,7 @@ class CommandMaker {
     if (!places_.empty()) Own("--");
     for (const auto& [value, shown] : places_) {
       Own(value);
-      text_.push_back(Quoted(shown));
+      text_.push_back(ShellWord(shown));
     }
     made_.text = absl::StrCat("rankprobe ", absl::StrJoin(text_, " "));
     return std::move(made_);
@@ -347,7 +338,7 @@ class CommandMaker {
       places_.emplace_back(dump, shown);
     } else {
       Own(absl::StrCat("--", option.name, "=", dump));
-      text_.push_back(Quoted(absl::StrCat("--", option.name, "=", shown)));
+      text_.push_back(ShellWord(absl::StrCat("--", option.name, "=", shown)));
     }
     return absl::OkStatus();
   }
@@ -378,7 +369,7 @@ class CommandMaker {
     made_.arguments.push_back(std::move(argument));
   }
   void Both(std::string argument) {
-    text_.push_back(Quoted(argument));
+    text_.push_back(ShellWord(argument));
     made_.arguments.push_back(std::move(argument));
   }
 

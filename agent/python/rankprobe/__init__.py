@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from rankprobe._native import Session, __version__
 
 if TYPE_CHECKING:
+    from rankprobe._recording import Recording
     from rankprobe.pytorch.isolation import Isolation
 
 
@@ -42,4 +43,16 @@ def isolate(model: Any, reference: str | os.PathLike[str], **options: Any) -> Is
     return Isolation(model, reference, **options)
 
 
+def open(source: str | os.PathLike[str], *, run: str | None = None, collector: str | None = None) -> Recording:
+    """A run, for notebooks: its frame(), plot() and diagnose() (docs/notebooks.md).
+
+    source: the name of a run in `collector` (else that of RANKPROBE_COLLECTOR), or a directory: an archive that no
+    collector has open, where `run` chooses one of several, or a dump.
+    """
+    from rankprobe._recording import Recording
+
+    return Recording(source, run=run, collector=collector)
+
+
+# Without open: `from rankprobe import *` would hide Python's own.
 __all__ = ["Session", "__version__", "isolate"]

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["batches", "frame", "read"]
 
 _START_SECONDS = 60.0
-_ERRORS = {2: ValueError, 3: ConnectionError, 4: LookupError}
+# By exit status of the command.
+ERRORS: dict[int, type[Exception]] = {2: ValueError, 3: ConnectionError, 4: LookupError}
 
 
 def read(run: str, *, collector: str | None = None, data_dir: str | os.PathLike[str] | None = None,
@@ -95,7 +96,7 @@ def _stream(run: str, collector: str | None, data_dir: str | os.PathLike[str] | 
         raise ValueError("a collector or a data_dir, not both")
     with contextlib.ExitStack() as stack:
         if data_dir is not None:
-            collector = stack.enter_context(_collector_of(pathlib.Path(data_dir)))
+            collector = stack.enter_context(collector_of(pathlib.Path(data_dir)))
         command = [find_binary("rankprobe"), "export", "--run", run, "--format", "columns", "-o", "-", "--of", of,
                    *(["--match", match] if match else []), *_numbers("steps", steps), *_numbers("ranks", ranks),
                    *(["--collector", collector] if collector else [])]
@@ -115,14 +116,14 @@ def _stream(run: str, collector: str | None, data_dir: str | os.PathLike[str] | 
         if cut or code not in (0, 1):
             said.seek(0)
             message = said.read().decode(errors="replace").strip().removeprefix("rankprobe: ") or str(cut)
-            raise _ERRORS.get(code, OSError)(message) from None
+            raise ERRORS.get(code, OSError)(message) from None
         if code == 1:
             warnings.warn(f"{run}: {stream.end['incomplete_rank_steps']} rank-steps are incomplete and "
                           f"{stream.end['deleted_rank_steps']} were deleted; rankprobe ledger says which", stacklevel=4)
 
 
 @contextlib.contextmanager
-def _collector_of(data_dir: pathlib.Path) -> Iterator[str]:
+def collector_of(data_dir: pathlib.Path) -> Iterator[str]:
     """Address of a collector that has the archive open as long as this lasts."""
     if not data_dir.is_dir():
         raise ValueError(f"{data_dir}: no such directory")

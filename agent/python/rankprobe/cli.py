@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Console scripts: `rankprobe` and `rankprobed`, the programs of this package.
 
-`rankprobe run -- COMMAND` is rankprobe.run, `rankprobe isolate` rankprobe.isolating, `rankprobe doctor` rankprobe.doctor; all else is the native program.
+Some commands of `rankprobe` are modules of this package and run in this process; all else is the native program.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from typing import NoReturn
 
 from rankprobe.embedded import find_binary
+
+# As in cli/commands/attach.cc.
+_MODULES = {"run": "run", "isolate": "isolating", "doctor": "doctor", "sink": "sink", "mcp": "mcp"}
 
 
 def _become(name: str) -> NoReturn:
@@ -24,18 +28,9 @@ def _become(name: str) -> NoReturn:
 
 
 def rankprobe() -> NoReturn:
-    if sys.argv[1:2] == ["run"]:
-        from rankprobe.run import main
-
-        sys.exit(main(sys.argv[2:]))
-    if sys.argv[1:2] == ["isolate"]:
-        from rankprobe.isolating import main as isolate
-
-        sys.exit(isolate(sys.argv[2:]))
-    if sys.argv[1:2] == ["doctor"]:
-        from rankprobe.doctor import main as check
-
-        sys.exit(check(sys.argv[2:]))
+    module = _MODULES.get(sys.argv[1]) if len(sys.argv) > 1 else None
+    if module is not None:
+        sys.exit(importlib.import_module(f"rankprobe.{module}").main(sys.argv[2:]))
     _become("rankprobe")
 
 

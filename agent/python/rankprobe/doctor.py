@@ -34,7 +34,7 @@ _OLDEST_PYTORCH, _NATIVE_CAPABILITY = (1, 13), (7, 0)
 # What processes read of their environment (docs/operations.md, "Agents"), and what only tests and packages set.
 VARIABLES = (
     "API_LIST", "COLLECTOR", "COMPILED", "CONFIG", "CUSTOM_WRAP_OPS", "JOB", "LANE", "ON_COLLECTOR_MISSING", "POLICY", "PROGRESS",
-    "PYTHON", "QUEUE_MB", "REPLICA", "RUN", "RUN_CARD", "SPOOL", "SPOOL_MB", "STOP", "TLS_CA", "TLS_CERT", "TLS_KEY",
+    "PYTHON", "QUEUE_MB", "REPLICA", "RUN", "RUN_CARD", "SINK_TOKEN", "SINK_URL", "SPOOL", "SPOOL_MB", "STOP", "TLS_CA", "TLS_CERT", "TLS_KEY",
     "TLS_SERVER_NAME", "TOKEN_FILE", "WAIT_MS")
 _OTHER_VARIABLES = ("ATTACH", "AS_MSPROBE", "BIN_DIR", "ISOLATE", "MONITOR", "RESEND", "JOBS", "BUILD_DIR", "PRESET", "ROOT")
 
