@@ -49,7 +49,7 @@ void RegisterAttachCommand(CLI::App* app, ParsedCommand* command) {
   run->callback([command] {
     command->run = [](const Globals&, int*) {
       return absl::InvalidArgumentError(
-          "run comes first; its options stand behind it: rankprobe run "
+          "run must come first and its options after it: rankprobe run "
           "--collector HOST:PORT -- COMMAND");
     };
   });
@@ -66,7 +66,7 @@ void RegisterAttachCommand(CLI::App* app, ParsedCommand* command) {
   isolate->callback([command] {
     command->run = [](const Globals&, int*) {
       return absl::InvalidArgumentError(
-          "isolate comes first; its options stand behind it: rankprobe isolate "
+          "isolate must come first and its options after it: rankprobe isolate "
           "--reference DIR -- COMMAND");
     };
   });
@@ -74,14 +74,15 @@ void RegisterAttachCommand(CLI::App* app, ParsedCommand* command) {
       "doctor",
       "check this environment, and say what would be recorded\n"
       "Package, PyTorch, device, config.json, dump_path, collector, ports, "
-      "shared memory,\nlimits and variables; of each fault the way out. Exit "
+      "shared memory,\nlimits and variables; with a remedy for each fault. "
+      "Exit "
       "code 1: there is a fault.\nOptions: --collector HOST:PORT, --config "
       "FILE, --dump-path DIR, --json.");
   doctor->prefix_command();
   doctor->callback([command] {
     command->run = [](const Globals&, int*) {
       return absl::InvalidArgumentError(
-          "doctor comes first; its options follow it: rankprobe doctor "
+          "doctor must come first and its options after it: rankprobe doctor "
           "--collector HOST:PORT");
     };
   });

@@ -94,8 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                         help="no collector answers: end the program, keep what is recorded in RANKPROBE_SPOOL, or record "
                         "nothing; default RANKPROBE_ON_COLLECTOR_MISSING, else ignore")
     parser.add_argument("--on", action="store_true", help="record from the first step on")
-    parser.add_argument("--monitor", action="store_true", help="record from the first step on what a long training is watched "
-                        "by (task monitor): activations, gradients, parameters, optimizer, loss")
+    parser.add_argument("--monitor", action="store_true", help="record with task monitor from the first step on: activations, gradients, parameters, optimizer, loss")
     parser.add_argument("--every", type=int, metavar="STEPS", help=f"with --monitor: interval in steps; default {_EVERY}")
     parser.add_argument("--as-msprobe", action="store_true", help="the program makes msprobe's PrecisionDebugger itself: "
                         "its `import msprobe` gives rankprobe's, installed or not; nothing else is attached")
