@@ -64,8 +64,8 @@ export function Graph({ run }: { run: string }) {
             )}
           </Show>
           {whyNoJobs() !== "" ? <p class="note" role="note">{whyNoJobs()} {t("All ranks of this step as one graph:")}</p> : <details class="hand">
-            <summary>{t("All ranks of this step, or beside another run")}</summary>
-            <p><a href={graphHref({ target: `run:${run}@${where.step}`, overflowCheck: true })}>{t("All ranks of this step as one graph, with where they send to")}</a></p>
+            <summary>{t("All ranks of this step, or compared with another run")}</summary>
+            <p><a href={graphHref({ target: `run:${run}@${where.step}`, overflowCheck: true })}>{t("All ranks of this step as one graph, with the ranks that they send to")}</a></p>
             <Together names={[]} target={`run:${run}@${where.step}`} />
           </details>}
           <Command text={`rankprobe graph_visualize -tp run:${quoted(run)}@${where.step} -o graph`} />

@@ -151,7 +151,7 @@ function NewJob({ done }: { done: () => void }) {
       <p class="note">{t("The results stay on this server; save them from here.")}</p>
       {possible.length < COMMANDS.length && (
         <>
-          <p class="note">{t("Exports and scans are for a terminal, or for `rankprobe view`:")}</p>
+          <p class="note">{t("Run exports and scans in a terminal, or use `rankprobe view`:")}</p>
           <Command text={`rankprobe export --run ${run === "" ? "RUN" : quoted(run)} --tar dump.tar --collector ${server.value!.collector}`} />
         </>
       )}
