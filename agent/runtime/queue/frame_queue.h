@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's memory of what is not yet safe: submissions become numbered
-// frames that stay until they are committed, inside one byte budget.
+// Bounded send queue: submissions become numbered frames that stay until they
+// are committed, within one byte budget.
 //
 // Threads: Submit*, Reserve*, Flush, NextUnspooled and the counters from any
 // thread; NextFrame and Resume from the session's worker only, Ack from one
-// thread at a time, and not beside Resume.
+// thread at a time, and not concurrently with Resume.
 // Failure: a full budget sheds by policy and counts; nothing else fails.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_QUEUE_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_QUEUE_H_

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// From hook events to records: the torch-free half of every front end. It keeps
-// the step state machine, names and counters, the module stack, filters, and
-// the order of records; front ends say what was called with which tensors.
+// Converter of hook events to records: the part of every front end that does
+// not use torch. It keeps the step state machine, names and counters, the
+// module stack, filters, and the order of records; front ends say what was
+// called with which tensors.
 //
 // Use, per step of the training loop:
 //   recorder->Start(rank);            ... hooks ...
@@ -18,7 +19,7 @@
 // thread (autograd has its own); builders run with the recorder's lock held and
 // must not call the recorder again. Module stacks are per thread.
 // Failure: nothing here throws or stops training. Faults are counted and sent
-// as ErrorEvents; what is shed is marked lost. After a fork the child's
+// as ErrorEvents; dropped data is marked lost. After a fork the child's
 // recorder does nothing.
 #ifndef RANKPROBE_AGENT_RUNTIME_RECORDER_RECORDER_H_
 #define RANKPROBE_AGENT_RUNTIME_RECORDER_RECORDER_H_

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepExporter: has a private collector write the trees of finished steps,
-// beside the training of the next ones.
+// StepExporter: makes a private collector write the trees of finished steps
+// while the next ones are trained.
 //
 // Owned by the Python package. Threads: one of its own, begun with the first
 // step; it never takes the GIL, so the training does not wait for it. Methods
 // are called by one thread without the GIL, except in a forked child, where
-// only the destructor may run. Failure: a collector that is started again in
-// the meantime is waited for; a step that could not be exported all the same
-// is told by TakeFaults, and left to the end of the job (_supervise.py). Once a
-// step has been waited for in vain (the disk may be full) nobody waits until the
-// collector answers again: steps that come while one is tried are left as well.
-// Each export wakes a dozen threads and asks for a commit: of steps that follow each
-// other fast several go together.
+// only the destructor may run. Failure: the exporter waits for a collector that
+// is being restarted. TakeFaults reports a step that could not be exported; it
+// is exported at the end of the job (_supervise.py). After a wait for a step
+// has timed out (the disk may be full), no caller waits until the collector
+// answers again, and steps that end during the next try are also left to the
+// end. Each export wakes a dozen threads and asks for a commit, so steps that
+// follow each other quickly are exported together.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_STEP_EXPORTER_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_STEP_EXPORTER_H_
 

@@ -5,8 +5,9 @@
 // Ownership: shared by PrecisionDebugger and every ApiObject; owns a share of
 // the Recorder. Threads: the GIL is held on entry and released while memory is
 // read; nothing that needs the GIL happens under the Recorder's lock.
-// Failure: a fault of our own is cleared, counted and reported to the Recorder;
-// it never reaches the model. Errors of the model pass through unchanged.
+// Failure: an error of rankprobe is cleared, counted and reported to the
+// Recorder; it never reaches the model. Errors of the model pass through
+// unchanged.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CAPTURE_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CAPTURE_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small Python objects as plain data. With the GIL held.
+// Small Python objects as plain data. The GIL is held.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_READ_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_READ_H_
 
