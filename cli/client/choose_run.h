@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions that commands ask before they call the collector. Pure but for the
-// call.
+// Questions that commands ask before they call the collector. Without state,
+// except for the call.
 #ifndef RANKPROBE_CLI_CLIENT_CHOOSE_RUN_H_
 #define RANKPROBE_CLI_CLIENT_CHOOSE_RUN_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// export in a format for tools of tables: statistics as columns, a row a value.
+// `export` in a table format: statistics as columns, one row for each value.
 #ifndef RANKPROBE_CLI_COMMANDS_EXPORT_VALUES_H_
 #define RANKPROBE_CLI_COMMANDS_EXPORT_VALUES_H_
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Output conventions of commands: tables for people, JSON for programs. All
-// that the command line writes goes through here, since most of it comes from
-// elsewhere: names of runs and hosts, messages of ranks, what a dump holds.
-// None of it may steer a terminal or look like a line of ours. Not thread-safe.
+// Output conventions of commands: tables for people, JSON for programs.
+// Everything that the command line writes passes through these functions,
+// because most of it comes from outside: names of runs and hosts, messages of
+// ranks, contents of dumps. None of it may control a terminal or look like a
+// line of rankprobe. Not thread-safe.
 #ifndef RANKPROBE_CLI_OUTPUT_OUTPUT_H_
 #define RANKPROBE_CLI_OUTPUT_OUTPUT_H_
 

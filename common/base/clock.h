@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time as a dependency. Logic takes a Clock*; only main() makes a real one.
-// Thread-safe. A Clock outlives everything that was given a pointer to it.
+// Interface of the time source. Logic takes a Clock*; only main() makes a real
+// one.
+// Thread-safe. A Clock outlives everything that holds a pointer to it.
 #ifndef RANKPROBE_COMMON_BASE_CLOCK_H_
 #define RANKPROBE_COMMON_BASE_CLOCK_H_
 

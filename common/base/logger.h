@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Structured log lines, key=value, to one file descriptor. Thread-safe: one
-// write a line. Owned by main; outlives everything that was given a pointer.
+// write a line. Owned by main; outlives everything that holds a pointer to it.
 #ifndef RANKPROBE_COMMON_BASE_LOGGER_H_
 #define RANKPROBE_COMMON_BASE_LOGGER_H_
 

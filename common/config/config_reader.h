@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Typed access to one JSON object of a config file that collects every fault
-// instead of stopping at the first. Of config.json the table of fields
-// (config_fields.h) says what is legal. Not thread-safe; used on one stack.
+// instead of stopping at the first. The table of fields (config_fields.h)
+// defines the legal values of config.json. Not thread-safe; used on one stack.
 #ifndef RANKPROBE_COMMON_CONFIG_CONFIG_READER_H_
 #define RANKPROBE_COMMON_CONFIG_CONFIG_READER_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rank directories of an exported tree that exports made, and that an export
 // may therefore replace: those that DIR/manifest.json names, and those that a
-// list names, where the manifest of a later export says nothing of them.
+// list names, if the manifest of a later export does not mention them.
 //
 // Thread-safe. A list or manifest that cannot be read names nothing.
 #ifndef RANKPROBE_COMMON_IO_PUBLISHED_RANKS_H_

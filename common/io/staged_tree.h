@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// An exported tree while it is written: everything lies in
-// DIR/.rankprobe-export/new (or elsewhere) until Publish moves whole rank
-// directories to their place, so that DIR never shows half an export.
+// An exported tree while it is written: all files are in
+// DIR/.rankprobe-export/new (or elsewhere) until Publish moves complete rank
+// directories to their place, so that DIR never shows an incomplete export.
 //
-// Of what is there, only what is known to be ours is deleted or replaced: a
-// staging directory that is new, empty or claimed (published_ranks.h), rank
-// directories that an earlier export made. Those that one of another run made,
-// or one for another job, move to DIR/earlier (PublishedRanks::MoveAside).
+// Existing files are deleted or replaced only if an export made them: a staging
+// directory that is new, empty or claimed (published_ranks.h), and rank
+// directories of an earlier export. Those that one of another run made, or one
+// for another job, move to DIR/earlier (PublishedRanks::MoveAside).
 //
 // Owned by one export. Threads: PathOf, Reuse and MakeDirectory from any, the
 // rest from one.
-// Failure: what is not published is deleted when the object goes, unless Keep
-// was called; a killed process leaves it too. A later Open with kReuse takes
-// the files of such an attempt up again. What a killed process had moved away,
-// and not replaced, a later Open puts back.
+// Failure: the destructor deletes files that are not published, unless Keep was
+// called; a killed process leaves them too. A later Open with kReuse uses the
+// files of such an attempt again. A later Open also restores what a killed
+// process had moved and not replaced.
 #ifndef RANKPROBE_COMMON_IO_STAGED_TREE_H_
 #define RANKPROBE_COMMON_IO_STAGED_TREE_H_
 

@@ -2,8 +2,8 @@
 // Socket on which a process proves that it is on the collector's host and
 // passes the memory of its payloads: over a Unix socket in the abstract
 // namespace, whose name the collector gives in its Welcome. Such a socket
-// leaves nothing behind when its process is killed, and is not seen from
-// another network namespace.
+// leaves no file when its process is killed, and is not visible from another
+// network namespace.
 //
 //   agent -> collector  one packet: the session's id, with one descriptor
 //   collector -> agent  one packet: "taken", or why not; then the end

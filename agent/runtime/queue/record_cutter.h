@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts a record that no frame can carry: the sections of a call end at the
+// Cutter of records that no frame can carry: the sections of a call end at the
 // limit, marked with a CutValue. It is a last resort; front ends keep the
 // limits of common/base/limits.h by counting, which is not exact. Thread-safe:
 // pure functions.

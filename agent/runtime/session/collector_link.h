@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The session's connection to its collector and the thread behind it: control
-// and upload stream, reconnects, spool, what the flight recorder sends.
+// and upload stream, reconnects, spool, frames of the flight recorder.
 //
 // Ownership: of the Session, which owns the parts it is given; they outlive it.
 // Threads: one worker of its own. The methods may be called from any thread.
-// Failure: a collector that is absent, hangs or refuses is tried again; the
-// last trouble is in FillStats. Destroy only after Join or Abandon.
+// Failure: it retries a collector that is absent, hangs or refuses; FillStats
+// has the last error. Destroy only after Join or Abandon.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_LINK_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_LINK_H_
 

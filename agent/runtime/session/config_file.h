@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json as a switch: the file is looked at in each start(), and an edit
-// is handed to the session.
+// The config.json of a running job as a switch: each start() checks the file
+// and passes an edit to the session.
 //
 // Ownership: of the debugger. Not thread-safe: the training thread's.
-// Failure: a file that is gone says nothing (editors move files about), nor does
-// one that the system cannot read now (no descriptors, no memory, an error of
-// the disk): what was said last holds, and the next look tries again. One that
-// cannot be read for another reason, or not be used, is a fault of the edit,
-// which keeps dumping off.
+// Failure: a missing file changes nothing (editors move files), nor does a file
+// that the system cannot read now (no descriptors, no memory, a disk error):
+// the last configuration stays in force, and the next check tries again. A file
+// that cannot be read for another reason, or is invalid, is a fault of the edit
+// and keeps dumping off.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_CONFIG_FILE_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_CONFIG_FILE_H_
 

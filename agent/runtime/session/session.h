@@ -7,8 +7,8 @@
 // Threads: every method may be called from any thread. Methods marked
 // [training] never wait on the network; only SubmitPayload and SubmitRecords
 // under OverflowPolicy::kBlock may wait, for at most block_deadline, for room.
-// Failure: the collector being absent, hanging, refusing or restarting is never
-// an error of a [training] method; what is shed is counted and reported as
+// Failure: an absent, hanging, refusing or restarting collector is never an
+// error of a [training] method; dropped data is counted and reported as
 // LossEvents. After a fork the child's Session does nothing.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_SESSION_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_SESSION_H_

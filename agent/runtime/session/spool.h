@@ -6,12 +6,12 @@
 // {incarnation}.{number}.spool, each
 //   "RPQ3" | hello frame | upload frames ...
 //   frame: length u32 | crc32c u32 | bytes       (little-endian)
-// The hello holds the identity and the incarnation's secret.
-// A torn frame at the end of a file is where its process died.
+// The hello holds the identity and the incarnation's secret. A torn frame at
+// the end of a file marks the point where its process was killed.
 //
 // Ownership: the session; FileSystem outlives it. Threads: one at a time.
-// Failure: a full spool or a failing disk takes no more frames and says so;
-// what is in memory is sent all the same.
+// Failure: if the spool is full or the disk fails, no more frames are accepted,
+// and this is reported; frames in memory are sent anyway.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_H_
 
