@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Authenticates and authorizes callers of a shared page, each by a token: the
-// collector's rules, for the collector's page.
+// Authentication and authorization of the callers of a collector's page, each
+// by a token and by the collector's rules.
 #ifndef RANKPROBE_WEB_GATEWAY_CALLER_CHECK_H_
 #define RANKPROBE_WEB_GATEWAY_CALLER_CHECK_H_
 

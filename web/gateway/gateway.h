@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// From JSON over HTTP to the collector's services and back: the page's API. In
-// `rankprobe view` it speaks to the collector as the user who started it, like any
-// command: what that user may do, and what of it is audited, is the collector's
-// decision. In the collector itself it speaks as each who asks, whom it checks by
-// the collector's rules before every call.
+// Gateway between JSON over HTTP and the collector's services: the page's API.
+// In `rankprobe view` it calls the collector as the user who started it, like
+// any command; the collector decides what that user may do and what is audited.
+// In the collector itself it acts as the caller of each request, whose token it
+// checks by the collector's rules before every call.
 //
 //   POST /api/v1/{Service}/{Method}   the request as proto3 JSON
 //

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages as proto3 JSON over HTTP: how every part of the API reads a request
+// Messages as proto3 JSON over HTTP, as every part of the API reads requests
 // and answers. Functions without state.
 #ifndef RANKPROBE_WEB_GATEWAY_JSON_REPLY_H_
 #define RANKPROBE_WEB_GATEWAY_JSON_REPLY_H_

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs of what has no database: dumps below the root and runs of the archive.
-// Each becomes a database in a file without a name, which goes when it is no
-// longer among the last eight or when the process ends. One is built at a time.
+// Builder of graphs for dumps below the root and runs of the archive, which
+// have no database. Each becomes a database in a file without a name, which is
+// removed when it is no longer among the last eight or when the process ends.
+// Graphs are built one at a time.
 // Thread-safe.
 #ifndef RANKPROBE_WEB_GRAPH_GRAPH_BUILDER_H_
 #define RANKPROBE_WEB_GRAPH_GRAPH_BUILDER_H_

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection of the HTTP server: reads a request, has it answered by a
-// worker, writes the answer, and so on. Owned by the operations that are under
-// way for it, of which there is at least one until it is closed.
+// One connection of the HTTP server: it reads a request, a worker answers it,
+// it writes the answer, and repeats. Owned by its pending operations; there is
+// at least one until it is closed.
 //
-// All runs on the socket's strand, but the handler, which runs in a worker and
-// meets the strand in ReplyStream. A failure closes the connection.
+// Everything runs on the socket's strand except the handler, which runs in a
+// worker and exchanges data with the strand through ReplyStream. A failure
+// closes the connection.
 #ifndef RANKPROBE_WEB_HTTP_CONNECTION_H_
 #define RANKPROBE_WEB_HTTP_CONNECTION_H_
 

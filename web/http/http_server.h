@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small HTTP/1.1 server for a page: keep-alive, bodies of bounded size, answers
-// whole or in pieces with back pressure; beyond this machine with TLS only. What
-// it answers is the handler's; who may ask is decided here (request_guard.h).
+// A small HTTP/1.1 server for a page: keep-alive, bodies of bounded size,
+// answers complete or in pieces with back pressure; beyond this machine only
+// with TLS. The handler makes the answers; the server decides which requests
+// are allowed (request_guard.h).
 //
-// Two threads move bytes; each request has a thread of its own while its handler
-// runs, so a handler may block. Thread-safe. Failures: Start says why it cannot
-// listen; of a connection they end that connection, and nothing else.
+// Two threads move bytes; each request has a thread of its own while its
+// handler runs, so a handler may block. Thread-safe. Failures: Start returns
+// the reason why it cannot listen; a failure of a connection ends only that
+// connection.
 #ifndef RANKPROBE_WEB_HTTP_HTTP_SERVER_H_
 #define RANKPROBE_WEB_HTTP_HTTP_SERVER_H_
 

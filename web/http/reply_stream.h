@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between the worker that makes an answer and the connection that writes it: a
-// bounded buffer. The worker's side is HttpReply; the other is for the
+// Bounded buffer between the worker that makes an answer and the connection
+// that writes it. The worker's side is HttpReply; the other side is for the
 // connection's strand. Thread-safe.
 #ifndef RANKPROBE_WEB_HTTP_REPLY_STREAM_H_
 #define RANKPROBE_WEB_HTTP_REPLY_STREAM_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of a job's directory, and those of them that people may see. Functions
+// Files of a job's directory, and the ones that users may see. Functions
 // without state.
 #ifndef RANKPROBE_WEB_JOBS_JOB_FILES_H_
 #define RANKPROBE_WEB_JOBS_JOB_FILES_H_

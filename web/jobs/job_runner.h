@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long work beside the page: commands of `rankprobe`, each a process of its own,
-// so that what it costs and where it fails is its own affair. Some at a time, the
-// rest waits; what they made is kept in a directory of each until the runner
-// ends, or the number kept is reached and the oldest goes.
+// Jobs of the page: commands of `rankprobe`, each in its own process, so that
+// its cost and its failures do not affect the page. A limited number runs at a
+// time and the rest waits. The results of each job stay in its directory until
+// the runner ends, or until the number of kept jobs is reached and the oldest
+// is removed.
 //
 // A job reads the archive as the user who started this process; the collector
 // decides what that user may. It writes below its directory and nowhere else.

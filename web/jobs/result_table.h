@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table that a job made (csv), held in memory so that a page can look at any
-// window of it, sorted and filtered, without having all of it. The file is the
-// job's, with texts from records: nothing of it is trusted. Thread-safe.
+// A table that a job made (csv), held in memory so that a page can read any
+// window of it, sorted and filtered, without the complete table. The job's file
+// has texts from records, so its contents are not trusted. Thread-safe.
 #ifndef RANKPROBE_WEB_JOBS_RESULT_TABLE_H_
 #define RANKPROBE_WEB_JOBS_RESULT_TABLE_H_
 
