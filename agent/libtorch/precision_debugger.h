@@ -80,10 +80,10 @@ class PrecisionDebugger {
             bool save_backward = true);
 
   // For triggers (docs/formats.md, "Triggers"); between Start and Step. Without
-  // a trigger that asks they cost nothing.
+  // a trigger that needs them they cost nothing.
   void ReportLoss(double loss) { context_->recorder->ReportLoss(loss); }
-  // Tensors that all ranks should hold alike, parameters for example. Reads
-  // them whole.
+  // Tensors that should be equal on all ranks, for example parameters. Reads
+  // all of their elements.
   void ReportReplica(const std::vector<at::Tensor>& tensors);
 
   // Calls module->forward(args...) and records it as Module.{path}.{Class}.

@@ -15,7 +15,7 @@ Interceptors AwayNotes();
 // The same of a call that has ended, on whatever channel. False: all answered.
 bool SayAway(const grpc::ClientContext& context);
 
-// Something was said: not all that was asked for was seen.
+// Whether a note was printed, so that an answer is incomplete.
 bool SaidAway();
 
 }  // namespace rankprobe

@@ -26,7 +26,7 @@ inline constexpr char kColumnsFormat[] = "columns";
 // What --format takes besides the dump layout.
 std::vector<std::string> ValueFormats();
 
-// `exit_code`: partly, where rank-steps are not whole or were deleted.
+// `exit_code`: kPartial if rank-steps are incomplete or were deleted.
 absl::Status ExportValues(const Globals& globals, const ValueExport& wanted,
                           int* exit_code);
 

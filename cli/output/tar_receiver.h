@@ -58,7 +58,7 @@ class TarFiles {
   static ssize_t Write(archive* tar, void* self, const void* data, size_t size);
 
   const std::string path_;
-  // Ours until it is renamed; empty where the tar goes out as it comes.
+  // Name of the file until it is renamed; empty if the tar is written directly.
   const std::string temporary_;
   int fd_;                // -1: standard output
   bool dropped_ = false;  // libarchive writes no more

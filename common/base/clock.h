@@ -18,7 +18,7 @@ class Clock {
   virtual ~Clock() = default;
   // Wall time, for what people read.
   virtual absl::Time Now() const = 0;
-  // Nanoseconds of a clock that never goes back, for durations.
+  // Nanoseconds of a monotonic clock, for durations.
   virtual int64_t MonotonicNanos() const = 0;
 };
 
@@ -28,7 +28,7 @@ class SystemClock : public Clock {
   int64_t MonotonicNanos() const override;
 };
 
-// A clock that moves only when told to; for tests.
+// A clock that only a test moves.
 class ManualClock : public Clock {
  public:
   absl::Time Now() const override {

@@ -51,7 +51,8 @@ class Logger {
 };
 
 // Lines that others can cause at will: at most ten a second of each event, the
-// rest counted and told with the next. Thread-safe; the Logger outlives it.
+// rest is counted and reported with the next. Thread-safe; the Logger outlives
+// it.
 class LogLimiter {
  public:
   explicit LogLimiter(const Logger* logger) : logger_(logger) {}

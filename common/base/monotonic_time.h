@@ -40,8 +40,8 @@ inline absl::Duration Until(MonotonicTime time) {
 }
 inline absl::Duration Since(MonotonicTime time) { return -Until(time); }
 
-// std::condition_variable, with the clock as an attribute. Thread-safe; nobody
-// may wait when it is destroyed.
+// std::condition_variable, with the clock as an attribute. Thread-safe; no
+// thread may wait when it is destroyed.
 class MonotonicCondition {
  public:
   MonotonicCondition() {
@@ -61,7 +61,7 @@ class MonotonicCondition {
     pthread_cond_broadcast(&changed_);
   }
 
-  // Returns when it was told, at `time`, or for no reason. `lock` is held.
+  // Returns when it was notified, at `time`, or spuriously. `lock` is held.
   void WaitUntil(std::unique_lock<std::mutex>* lock, MonotonicTime time) {
     if (TimeSource* const source = TimeSource::Current(); source != nullptr)
       return source->WaitUntil(this, lock, time);

@@ -32,7 +32,7 @@ class TimeSource {
 
   virtual MonotonicTime Now() = 0;
   // As a condition variable does: `lock` is held, but not while the caller
-  // waits. Returns at `until`, when `condition` is told, or for no reason.
+  // waits. Returns at `until`, when `condition` is notified, or spuriously.
   virtual void WaitUntil(const void* condition,
                          std::unique_lock<std::mutex>* lock,
                          MonotonicTime until) = 0;

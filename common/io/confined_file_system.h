@@ -31,10 +31,10 @@ enum class PathWalk {
 };
 
 enum class RootLookup {
-  // A root stays the directory that it is now, whatever becomes of its name.
+  // A root stays the directory that it is now, even if its name changes.
   kOnce,
-  // Looked up with each call: a root may go and come back (mounted anew, say).
-  // While it is away every call is UNAVAILABLE.
+  // Looked up with each call: a root may disappear and return (for example,
+  // mounted again). While it is missing, every call is UNAVAILABLE.
   kEachCall,
 };
 

@@ -26,7 +26,8 @@ class PublishedRanks {
   PublishedRanks(FileSystem* file_system, std::string directory,
                  std::string list);
 
-  // ALREADY_EXISTS when `rank` ("step0/rank1") is there and not ours.
+  // ALREADY_EXISTS if `rank` ("step0/rank1") exists and was not made by an
+  // export.
   absl::Status CheckReplaceable(const std::string& rank);
   // The same of DIR/manifest.json.
   absl::Status CheckManifestReplaceable();

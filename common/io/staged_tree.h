@@ -50,8 +50,8 @@ class StagedTree {
       std::string staging = "");
   ~StagedTree();
 
-  // A directory of the tree. ALREADY_EXISTS for a rank's when what is in its
-  // place is not ours: said now, before the work is done.
+  // A directory of the tree. ALREADY_EXISTS for a rank whose existing directory
+  // was not made by an export; this is reported before the work is done.
   absl::Status MakeDirectory(const std::string& path);
   // Where a file of the tree is being written.
   std::string PathOf(const std::string& path) const;
@@ -70,8 +70,8 @@ class StagedTree {
   // Leaves for a later attempt what is not published.
   void Keep() { keep_ = true; }
   // Replaces the directories DIR/step{N}/{rank} and DIR/manifest.json.
-  // ALREADY_EXISTS, and nothing is moved, when one of them is not ours.
-  // `run`: what all of it is of.
+  // ALREADY_EXISTS, and nothing is moved, if one of them was not made by an
+  // export. `run`: what all of it is of.
   absl::Status Publish(absl::string_view run = "");
   // Directories below DIR that Publish moved what is of others to.
   const std::set<std::string>& moved_to() const { return moved_to_; }
@@ -107,7 +107,7 @@ class StagedTree {
   bool reuse_ = false;
   bool keep_ = false;
   std::set<std::string> moved_to_;
-  // The directory is ours, and goes if nothing comes of it.
+  // This object made the directory and removes it if nothing is published.
   bool made_ = false;
 };
 

@@ -33,15 +33,16 @@
 namespace rankprobe {
 
 struct GatewayOptions {
-  // HOST:PORT. Empty: there is none, and every call says so.
+  // HOST:PORT. Empty: there is no collector, and every call fails with that
+  // message.
   std::string collector;
   ChannelSecurity security;
-  // Inside the collector, both or none: the way to its services, which checks
-  // nobody, and who may call what. `callers` outlives the gateway. `collector` is
-  // what the page says then.
+  // Inside the collector, set both or none: the channel to its services, which
+  // checks no caller, and the check of callers. `callers` outlives the gateway.
+  // The page shows `collector`.
   std::shared_ptr<grpc::Channel> channel;
   const CallerCheck* callers = nullptr;
-  // For each call; those that go through records or wait for ranks have more.
+  // For each call; calls that read records or wait for ranks have more.
   double timeout_seconds = 30;
   // How many calls are made from JSON or to it at once, which is most of what they
   // cost; 0: all.
@@ -55,15 +56,15 @@ class Gateway {
   explicit Gateway(GatewayOptions options);
 
   // Answers a request for "ArchiveService/ListRuns". Blocks until the answer is
-  // whole or the client has gone; its call is cancelled then.
+  // complete or the client has disconnected; then its call is cancelled.
   void Answer(absl::string_view method, const HttpRequest& request,
               HttpReply* reply) const;
-  // Whoever brings `token` may read what is recorded.
+  // OK if the holder of `token` may read records.
   absl::Status MayRead(absl::string_view token) const;
-  // Whoever brings `token` may read bytes of tensors.
+  // OK if the holder of `token` may read bytes of tensors.
   absl::Status MayReadTensors(absl::string_view token) const;
-  // The bytes of one payload, for whoever answers with something made of them.
-  // Ends early when the client of `reply` goes.
+  // The bytes of one payload, for an answer that is computed from them. Ends
+  // early when the client of `reply` disconnects.
   absl::Status ReadTensor(const v1::GetTensorRequest& request,
                           const HttpRequest& asked, HttpReply* reply,
                           std::string* bytes) const;

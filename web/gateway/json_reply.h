@@ -22,8 +22,8 @@ absl::Status ToJson(const google::protobuf::Message& message,
 absl::Status FromJson(const std::string& body,
                       google::protobuf::Message* message);
 
-// Names in an answer who could not be asked for it: a member `away`, lines for a
-// person, where there are any.
+// Adds to an answer the leaves that could not be reached: a member `away` with
+// lines of text, if there are any.
 void AddAway(const std::vector<std::string>& lines, std::string* json);
 
 // As JSON; a message that cannot be written is an error.

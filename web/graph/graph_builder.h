@@ -45,13 +45,14 @@ class GraphBuilder {
     std::string name;  // "@3"
     std::string json;  // {"db", "nodes", "warnings"}
   };
-  // Blocks, until `gone`: CANCELLED. `progress` gets parts done and in all. A
-  // database that was built from the same sources is taken again unless `again`.
+  // Blocks; CANCELLED when `gone` is set. `progress` gets parts done and in
+  // all. A database that was built from the same sources is reused unless
+  // `again`.
   absl::StatusOr<Built> Build(
       const GraphRequest& request, bool again,
       const std::function<void(size_t, size_t)>& progress,
       const std::atomic<bool>* gone);
-  // NOT_FOUND: it has gone; build it again.
+  // NOT_FOUND: it was removed; build it again.
   absl::StatusOr<std::shared_ptr<const Descriptor>> Find(
       absl::string_view name) const;
 

@@ -63,7 +63,7 @@ class GraphService {
   // Answers a request for "Open". Blocks.
   void Answer(absl::string_view method, absl::string_view body,
               HttpReply* reply) const;
-  // For whoever reads dumps below the root in another process.
+  // For a caller that reads dumps below the root in another process.
   absl::StatusOr<std::string> FindDirectory(absl::string_view path) const;
   // How "job:NAME" is opened, from now on.
   using OpenJobFile =

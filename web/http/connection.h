@@ -55,9 +55,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Start();
   // Closes as soon as nothing is being answered.
   void Drain();
-  // Closes now; a handler that runs is told.
+  // Closes now; a running handler is notified.
   void Abort();
-  // Somebody has asked on it who may.
+  // An authorized request has arrived on it.
   bool proven() const { return proven_; }
   // No request is read or answered.
   bool idle() const { return idle_; }

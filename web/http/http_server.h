@@ -46,8 +46,8 @@ struct HttpServerOptions {
 
   // Further ones are closed at once with a 503.
   size_t max_connections = 64;
-  // But first the oldest one makes way on which nobody has asked who may; or else
-  // one that is idle.
+  // Before that, the server closes the oldest connection without an authorized
+  // request, or else an idle one.
   bool strangers_make_way = false;
   uint32_t max_header_bytes = 16 << 10;
   uint64_t max_body_bytes = 1 << 20;
@@ -55,17 +55,18 @@ struct HttpServerOptions {
   absl::Duration idle_timeout = absl::Seconds(60);
   // A request, from its first byte to its last.
   absl::Duration request_timeout = absl::Seconds(15);
-  // 256 KiB of an answer that the client does not take.
+  // For 256 KiB of an answer that the client does not read.
   absl::Duration write_timeout = absl::Seconds(30);
-  // What is being answered may go on for so long after Stop.
+  // Requests in progress may continue for so long after Stop.
   absl::Duration stop_grace = absl::Seconds(1);
 };
 
 class HttpServer {
  public:
-  // Listens when it returns, but accepts nobody before Serve. INVALID_ARGUMENT:
-  // an address beyond this machine without TLS, or a certificate or key that
-  // cannot be used; FAILED_PRECONDITION: the port is taken or may not be used.
+  // Listens when it returns, but accepts no connection before Serve.
+  // INVALID_ARGUMENT: an address beyond this machine without TLS, or a
+  // certificate or key that cannot be used; FAILED_PRECONDITION: the port is
+  // taken or may not be used.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Listen(
       HttpServerOptions options);
   // Both.

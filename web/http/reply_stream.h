@@ -49,7 +49,7 @@ class ReplyStream final : public HttpReply {
   bool end_taken_ ABSL_GUARDED_BY(mutex_) = false;
   bool handler_done_ ABSL_GUARDED_BY(mutex_) = false;
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
-  // The strand has been told and has not looked yet.
+  // The strand has been notified and has not checked yet.
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -13,7 +13,8 @@
 
 namespace rankprobe {
 
-// Of regular files; no link is followed, and what goes meanwhile is none.
+// Bytes of regular files; no link is followed, and files that are removed
+// meanwhile do not count.
 uint64_t BytesBelow(const std::string& directory);
 // The first ones by their names below `directory`.
 std::vector<v1::JobFile> FilesBelow(const std::string& directory);

@@ -80,12 +80,12 @@ class JobRunner {
   // Ends what runs, and deletes what the jobs made.
   ~JobRunner();
 
-  // INVALID_ARGUMENT: such a job there cannot be; RESOURCE_EXHAUSTED: too many
-  // wait; UNIMPLEMENTED: this server does no jobs.
+  // INVALID_ARGUMENT: an invalid job; RESOURCE_EXHAUSTED: too many jobs wait;
+  // UNIMPLEMENTED: this server runs no jobs.
   absl::StatusOr<v1::JobInfo> Start(const v1::JobSpec& spec);
-  // Starts it, or takes one that is alike, waits for its end and answers as Get.
-  // `reply` is whose client waits: when the last one who waits goes, the job is
-  // cancelled.
+  // Starts the job, or uses an equal one, waits for its end and answers as Get.
+  // The client of `reply` waits; when the last waiting client disconnects, the
+  // job is cancelled.
   absl::StatusOr<v1::JobInfo> Do(const v1::JobSpec& spec, HttpReply* reply);
   v1::JobList List() const;
   // With its report. NOT_FOUND.

@@ -68,7 +68,7 @@ class ResultTable {
   std::vector<std::pair<uint32_t, uint32_t>> cells_;
 
   absl::Mutex mutex_;
-  // What was asked last, without its window: whoever scrolls asks the same.
+  // The last request without its window: scrolling repeats the same request.
   std::string chosen_for_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> chosen_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<std::string, uint64_t>> results_

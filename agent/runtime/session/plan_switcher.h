@@ -57,9 +57,10 @@ class PlanSwitcher {
 
   int64_t step() const;
   uint64_t epoch() const;
-  // Of the plan of that epoch, to be told with it; empty for the process' own.
+  // Digest of the plan of that epoch, which is reported with it; empty for the
+  // process' own plan.
   std::string plan_digest() const;
-  // Highest epoch that was ever heard of, in force or not.
+  // Highest epoch that was ever received, in force or not.
   uint64_t heard_epoch() const;
 
  private:

@@ -93,16 +93,16 @@ class Spool {
   bool refusing_ = false;
 };
 
-// A plain file of this user that nobody else can change. What is in a spool is
-// sent in this user's name.
+// Whether this is a regular file of this user that no other user can change.
+// The contents of a spool are sent in this user's name.
 bool IsOwnFile(const std::string& path);
 
-// What a dead process left: its files, locked for us until destroyed.
+// The spool files of a killed process, locked until this object is destroyed.
 class OrphanSpool {
  public:
   using IsOwnFn = std::function<bool(const std::string& path)>;
-  // Those whose process is gone; files that cannot be read are left alone, and
-  // those with a file that is not our own, which `passed_over` counts.
+  // Finds the spools whose process has ended. It skips files that cannot be
+  // read, and spools with a file of another user, which `passed_over` counts.
   static std::vector<std::unique_ptr<OrphanSpool>> Find(
       const std::string& directory, FileSystem* file_system,
       const IsOwnFn& is_own, int* passed_over);

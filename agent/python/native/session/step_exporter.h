@@ -53,11 +53,11 @@ class StepExporter {
   StepExporter(const StepExporter&) = delete;
   StepExporter& operator=(const StepExporter&) = delete;
 
-  // Exports `step`, with those that wait as well, after those before them; with
-  // a collector that is stuck perhaps not. Waits for nobody.
+  // Exports `step` and all steps that wait, after earlier ones; if the
+  // collector is stuck, the export may not happen. Does not wait.
   void Begin(int64_t step);
-  // The collector is known to commit nothing for now: what it exports next is
-  // waited for no longer than after an export that was in vain.
+  // The collector is known to commit nothing for now: the wait for its next
+  // export is as short as after a failed export.
   void Stuck();
   // Until all steps are exported.
   void Wait();
@@ -74,11 +74,11 @@ class StepExporter {
   // `patience`: how long a collector that does nothing is waited for.
   absl::Status Export(const std::vector<int64_t>& steps,
                       absl::Duration patience);
-  // What became of `steps`, after which time.
+  // Notes the result of exporting `steps`, and whether it took long.
   void Note(const std::vector<int64_t>& steps, const absl::Status& exported,
             bool took_long);
-  // Until what was recorded is committed, or the collector has been away or
-  // stuck for too long.
+  // Waits until the records are committed, or until the collector has been
+  // unreachable or stuck for too long.
   absl::Status Flush(absl::Duration patience);
   void NoteLeft(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -104,10 +104,10 @@ class StepExporter {
   // Some are being exported.
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  // What was tried last is not exported, and it took long to find out.
+  // The last export failed, and it took long to fail.
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stuck_ ABSL_GUARDED_BY(mutex_) = false;
-  // Steps that were not exported since that was told, and the last of them.
+  // Steps that were not exported since the last report, and the newest of them.
   int64_t left_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t last_left_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::string> faults_ ABSL_GUARDED_BY(mutex_);

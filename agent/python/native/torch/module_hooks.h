@@ -30,7 +30,7 @@ PyObject* NewModuleBegin(std::shared_ptr<ModuleForwards> forwards,
 PyObject* NewModuleEnd(std::shared_ptr<ModuleForwards> forwards);
 
 // Called with anything when the gradient of `parameter` has been accumulated;
-// report(error): a fault of ours.
+// report(error) is called with an error of rankprobe.
 PyObject* NewParameterHook(std::shared_ptr<ModuleForwards> forwards,
                            std::string module, std::string name,
                            PyObject* parameter, PyRef report);

@@ -19,7 +19,7 @@ bool ReadInts(PyObject* tuple, absl::InlinedVector<int64_t, 6>* out);
 // Leaves no Python error.
 std::string PyText(PyObject* object);
 
-// What a weak reference refers to; empty: it is gone.
+// The object that a weak reference refers to; empty if it no longer exists.
 PyRef Referent(PyObject* weak);
 
 // 1: *out has it; 0: there is no such attribute, and no error; -1: an error is
