@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph to look at: one side or two beside each other, opened together; a list of
-// what was searched or filtered; what was chosen is in the address.
+// Interactive view of a graph: one side or two side by side, expanded together,
+// and a list of the search results. The selection is part of the address.
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { count } from "../format";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pairs of nodes that a person makes: judged by the server as all others are, kept
-// in this page until they are saved as a mapping. The database is not written to.
+// Pairs of nodes that the user matches: the server judges them like all others,
+// and the page keeps them until they are saved as a mapping. The database is
+// not changed.
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { asApiError, useLoaded } from "../load";
 import { route, setQuery } from "../route";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first calls whose outputs differ while their inputs match, over all ranks,
-// as `rankprobe first-divergence` finds them, with both sides beside each other.
+// The first calls whose outputs differ while their inputs match, over all
+// ranks, as `rankprobe first-divergence` finds them, with both sides side by
+// side.
 import { useState } from "preact/hooks";
 import { call, stream, whyNoJobs, whyNoSwitch } from "../api";
 import { dtypeName, isBad, leavesOf, numbersOf, shapeText, type Leaf } from "../calls";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happened, newest first; and the triggers that wait for something.
+// Events, newest first, and the triggers of the run.
 import { ApiError, call } from "../api";
 import { int, processName, quoted, time } from "../format";
 import { useLoaded } from "../load";

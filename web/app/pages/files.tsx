@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies below the directory of `rankprobe view --root`: graph databases, and
-// dumps that a graph is made of for the page.
+// Graph databases and dumps below the directory of `rankprobe view --root`; the
+// page makes graphs from the dumps.
 import { useState } from "preact/hooks";
 import { whyNoJobs } from "../api";
 import { bytes, count, time } from "../format";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Modules and the calls in them, of one process at one step, straight from the
-// archive: what made a NaN or an infinity is counted up to every module.
+// archive: calls that made a NaN or an infinity are counted up to every module.
 import { useMemo } from "preact/hooks";
 import { whyNoJobs } from "../api";
 import { quoted } from "../format";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this server does or has done beside the page: compare, convert, export.
+// Current and finished jobs of this server: compare, convert, export.
 import { useState } from "preact/hooks";
 import { call, server, whyNoJobs } from "../api";
 import { bytes, duration, int, quoted, time } from "../format";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first minute with a run: is it whole, is it alive, where did it first go
-// wrong, on which ranks, and the call that made it.
+// Overview of a run: whether it is complete and in progress, where it first
+// went wrong, on which ranks, and the call that made the first bad value.
 import { useMemo } from "preact/hooks";
 import { call } from "../api";
 import { dtypeName, numbersOf, shapeText } from "../calls";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A recorded tensor: its numbers, how they are spread, slices of it with every
-// number, and what it differs in from that of another run, step or rank.
+// A recorded tensor: its statistics, histogram, slices with every number, and
+// the difference from the tensor of another run, step or rank.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, call, stream } from "../api";
 import { dtypeName, kept, leavesOf, shapeText, type Leaf } from "../calls";

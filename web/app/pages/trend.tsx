@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One value over the steps: smallest, middle and largest over the ranks, and single
-// ranks; or several values beside each other; and another run's below it.
+// One value over the steps: smallest, middle and largest over the ranks, and
+// single ranks; or several values together; and the value of another run below
+// it.
 import { useMemo } from "preact/hooks";
 import { lastStep } from "../steps";
 import { count, parseRanges, quoted, stepOf } from "../format";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small things that every page is made of.
+// Basic components of every page.
 import type { ComponentChildren } from "preact";
 import { useId, useLayoutEffect, useState } from "preact/hooks";
 import { call, whyNoSwitch, type ApiError } from "../api";
