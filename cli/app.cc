@@ -37,24 +37,26 @@ void AddGlobals(CLI::App* app, Globals* globals) {
                   "the collector, or unix:PATH of its Unix socket (else "
                   "RANKPROBE_COLLECTOR, else 127.0.0.1:7411)")
       ->type_name("HOST:PORT");
-  app->add_option("--object-store", globals->object_store,
-                  "read what collectors have stored there, without asking one: "
-                  "s3://BUCKET/PREFIX or the absolute path of a directory")
+  app->add_option(
+         "--object-store", globals->object_store,
+         "read what collectors have stored there, without a collector: "
+         "s3://BUCKET/PREFIX or the absolute path of a directory")
       ->type_name("URL");
   app->add_flag("--json", globals->json, "one line of JSON on standard output");
   app->add_option("--tls-ca", globals->files.tls_ca,
                   "PEM certificates that verify the collector (else "
-                  "RANKPROBE_TLS_CA): speak TLS")
+                  "RANKPROBE_TLS_CA); turns TLS on")
       ->type_name("FILE");
-  app->add_option("--tls-cert", globals->files.tls_cert,
-                  "own certificate, for mutual TLS (else RANKPROBE_TLS_CERT)")
+  app->add_option(
+         "--tls-cert", globals->files.tls_cert,
+         "client certificate, for mutual TLS (else RANKPROBE_TLS_CERT)")
       ->type_name("FILE");
   app->add_option("--tls-key", globals->files.tls_key,
                   "its key (else RANKPROBE_TLS_KEY)")
       ->type_name("FILE");
   app->add_option("--tls-server-name", globals->files.tls_server_name,
-                  "name in the collector's certificate, if it is another one "
-                  "(else RANKPROBE_TLS_SERVER_NAME)")
+                  "name in the collector's certificate, if it differs from the "
+                  "host (else RANKPROBE_TLS_SERVER_NAME)")
       ->type_name("NAME");
   app->add_option("--token-file", globals->files.token_file,
                   "file with a bearer token (else RANKPROBE_TOKEN_FILE)")

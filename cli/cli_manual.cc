@@ -175,7 +175,8 @@ Manual CliManual() {
         {{"--monitor"},
          "",
          {},
-         "record from the first step on what a long training is watched by"},
+         "record with task monitor from the first step on: activations, "
+         "gradients, parameters, optimizer, loss"},
         {{"--every"}, "STEPS", {}, "with --monitor: interval in steps"},
         {{"--on-collector-missing"},
          "WHAT",
@@ -238,7 +239,7 @@ Manual CliManual() {
         {{"-csv_path", "--result_csv_path"},
          "FILE",
          {},
-         "a result csv to go on with"},
+         "a result csv to continue"},
         {{"-save_error_data"}, "", {}, "save the tensors of calls that fail"},
         {{"-f", "--filter_api"}, "", {}, "one call for each op and signature"},
         {{"-config", "--config_path"},
@@ -248,7 +249,7 @@ Manual CliManual() {
         {{"--white_list"},
          "NAMES",
          {},
-         "only these APIs; with a black list, those of them not in it"},
+         "only these APIs, except those of the black list"},
         {{"--black_list"}, "NAMES", {}, "not these APIs"},
         {{"--error_data_path"},
          "DIR",
@@ -257,8 +258,8 @@ Manual CliManual() {
         {{"--force"},
          "",
          {},
-         "read what the permission rule refuses, with a warning"},
-        {{"--seed"}, "N", {}, "of the values that are made up (0)"},
+         "read files that the permission rule refuses, with a warning"},
+        {{"--seed"}, "N", {}, "seed of the generated input values (0)"},
         {{"--repeat"},
          "K",
          {},
@@ -281,23 +282,23 @@ Manual CliManual() {
         {{"-lm", "--layer_mapping"},
          "FILE",
          {},
-         "layers of other names, as of compare"},
+         "mapping of layer names, as in compare"},
         {{"-cm", "--cell_mapping"},
          "FILE",
          {},
-         "modules of other names, as of compare"},
+         "mapping of module names, as in compare"},
         {{"--force"},
          "",
          {},
-         "read what the permission rule refuses, with a warning"}}},
+         "read files that the permission rule refuses, with a warning"}}},
   };
   manual.exit_codes = {
       {"0", "done"},
       {"1",
-       "partly: a rank did not follow, an export has gaps, two dumps differ or "
-       "not all of them was seen"},
+       "partial: a rank did not follow, an export has gaps, two dumps differ "
+       "or could not be compared completely"},
       {"2", "bad usage or config"},
-      {"3", "no collector there"},
+      {"3", "no collector answers"},
       {"4", "not found"},
       {"5", "refused"},
   };
@@ -306,7 +307,7 @@ Manual CliManual() {
        "HOST:PORT or unix:PATH of the collector, for --collector."},
       {"RANKPROBE_TLS_CA, RANKPROBE_TLS_CERT, RANKPROBE_TLS_KEY, "
        "RANKPROBE_TLS_SERVER_NAME, RANKPROBE_TOKEN_FILE",
-       "For the flags of these names."},
+       "Defaults of the flags with these names."},
       {"RANKPROBE_PYTHON",
        "The Python that runs acc_check, run, isolate and doctor (with torch), "
        "export --format (with pyarrow), sink, mcp and config_check -d; else "

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts of the help and the man page of `rankprobe` beside its flags: what
-// people come for, with the commands that answer it, examples, exit codes,
-// environment. A new verb is listed here; cli_manual_test looks.
+// Texts of the help and the man page of `rankprobe` beside its flags: the tasks
+// of users with the commands for each, examples, exit codes, environment. List
+// a new verb here; cli_manual_test checks this.
 #ifndef RANKPROBE_CLI_CLI_MANUAL_H_
 #define RANKPROBE_CLI_CLI_MANUAL_H_
 

@@ -9,11 +9,11 @@ namespace rankprobe {
 
 enum ExitCode {
   kOk = 0,
-  // A rank did not follow, an export has gaps, two dumps differ or were not
-  // seen whole.
+  // A rank did not follow, an export has gaps, two dumps differ or could not be
+  // compared completely.
   kPartial = 1,
   kBadUsage = 2,     // bad flags, bad config
-  kUnreachable = 3,  // no collector there, or not one of ours
+  kUnreachable = 3,  // no collector answers, or another program does
   kNotFound = 4,     // no such run, step or rank
   kRefused = 5,      // anything else the collector or this machine refuses
 };

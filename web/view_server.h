@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page and its API. `rankprobe view` runs it on a port of 127.0.0.1 for whoever
-// knows the token in its address: a collector, a directory, or both. A collector
-// (--web-listen) runs it for whoever has a token of the collector's.
+// The page and its API. `rankprobe view` serves a collector, a directory, or
+// both on a port of 127.0.0.1, for users who know the token in its address. A
+// collector (--web-listen) serves it for users who have a token of the
+// collector.
 #ifndef RANKPROBE_WEB_VIEW_SERVER_H_
 #define RANKPROBE_WEB_VIEW_SERVER_H_
 

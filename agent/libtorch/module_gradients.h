@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradients of one module call's inputs and outputs, taken by hooks on the
-// nodes and tensors that the program made: no node of ours is in the graph, so
-// gradients are added in the order in which they are added without us.
+// nodes and tensors that the program made: rankprobe adds no node to the graph,
+// so gradients are summed in the same order as without rankprobe.
 //
 // The gradient of an input is the sum of what the nodes made inside the forward
-// send to where the input comes from; that of an output is what arrives at the
-// node that made it.
+// send to the source of the input; the gradient of an output is what arrives at
+// the node that made it.
 //
-// Ownership: the graph's hooks hold what has arrived (shared), which holds no
-// node: the graph is freed as without us. Threads: one call on one thread;
-// hooks on autograd's. Failure: thrown while the forward runs (the caller
-// reports it), reported as a fault in a backward. Never reaches the model.
+// Ownership: the graph's hooks share the gradients that have arrived, which
+// hold no node, so the graph is freed as without rankprobe. Threads: one call
+// on one thread; hooks on autograd's. Failure: thrown while the forward runs
+// (the caller reports it), reported as a fault in a backward. Never reaches the
+// model.
 #ifndef RANKPROBE_AGENT_LIBTORCH_MODULE_GRADIENTS_H_
 #define RANKPROBE_AGENT_LIBTORCH_MODULE_GRADIENTS_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // L0 of a C++ program: what PrecisionDebugger::Forward does around a module.
-// The module gets the tensors that it would get without us.
+// The module gets the same tensors as without rankprobe.
 // Same ownership, threading and failure rules as AtenObserver.
 #ifndef RANKPROBE_AGENT_LIBTORCH_MODULE_HOOKS_H_
 #define RANKPROBE_AGENT_LIBTORCH_MODULE_HOOKS_H_

@@ -12,17 +12,16 @@
 //     (*debugger)->Step();
 //   }
 //
-// L1 and mix record ATen calls under the prefix Aten. What a C++ program cannot
-// give: whether a call came from torch::, a Tensor method or nn::functional
+// L1 and mix record ATen calls under the prefix Aten. A C++ program cannot
+// record whether a call came from torch::, a Tensor method or nn::functional
 // (the Python names Functional.*, Tensor.*, Torch.*), Python call stacks,
 // keyword arguments (all are positional), and modules that are not called
 // through Forward.
 //
 // Ownership: one per process, kept until the end of training. Threads: the
-// training thread; hooks may run on autograd's threads.
-// The config file: one that says dump_enable is looked at again in each Start;
-// an edit becomes a plan of the run, by way of the collector
-// (docs/design.md, "Who decides").
+// training thread; hooks may run on autograd's threads. Config file: if it has
+// dump_enable, each Start checks it again, and the collector makes an edit a
+// plan of the run (docs/design.md, "Who decides").
 // Failure: Create reports a bad config. Nothing after it throws or stops
 // training; a missing collector means nothing is recorded.
 #ifndef RANKPROBE_AGENT_LIBTORCH_PRECISION_DEBUGGER_H_
@@ -81,10 +80,10 @@ class PrecisionDebugger {
             bool save_backward = true);
 
   // For triggers (docs/formats.md, "Triggers"); between Start and Step. Without
-  // a trigger that asks they cost nothing.
+  // a trigger that needs them they cost nothing.
   void ReportLoss(double loss) { context_->recorder->ReportLoss(loss); }
-  // Tensors that all ranks should hold alike, parameters for example. Reads
-  // them whole.
+  // Tensors that should be equal on all ranks, for example parameters. Reads
+  // all of their elements.
   void ReportReplica(const std::vector<at::Tensor>& tensors);
 
   // Calls module->forward(args...) and records it as Module.{path}.{Class}.

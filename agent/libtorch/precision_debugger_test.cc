@@ -224,7 +224,7 @@ TEST_F(LibtorchDebuggerTest, ARankFilterThatLeavesOutASingleProcessIsSaid) {
   };
   const char* const line =
       "rankprobe: config.json asks for rank [3] and this is a single process "
-      "without a rank: nothing is recorded; say \"rank\": []\n";
+      "without a rank: nothing is recorded; set \"rank\": []\n";
   EXPECT_EQ(said(nullptr), line);
   EXPECT_EQ(said("1"), line);
   EXPECT_EQ(said("8"), "") << "another rank may be there";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// at::Tensor -> what the recorder takes. Thread-safe per instance where noted.
+// Conversion of an at::Tensor to the recorder's view of a tensor. Thread-safe
+// per instance where noted.
 #ifndef RANKPROBE_AGENT_LIBTORCH_TENSOR_ADAPTER_H_
 #define RANKPROBE_AGENT_LIBTORCH_TENSOR_ADAPTER_H_
 

@@ -11,16 +11,17 @@
 namespace rankprobe {
 
 void AddAlignFlags(CLI::App* verb, AlignFlags* flags) {
-  CLI::Option* const rules = verb->add_option(
-      "--rules", flags->rules,
-      "lay the dumps beside one another first: a file of rules, or vllm-llama, "
-      "vllm-qwen2, vllm-mixtral");
-  verb->add_option("--request", flags->options.request,
-                   "whose tokens: an id of requests.json, or a part of one")
+  CLI::Option* const rules =
+      verb->add_option("--rules", flags->rules,
+                       "align the dumps first by rules: a file, or vllm-llama, "
+                       "vllm-qwen2, vllm-mixtral");
+  verb->add_option(
+          "--request", flags->options.request,
+          "the request to compare: an id of requests.json, or a part of one")
       ->needs(rules);
   verb->add_option("--reference_request", flags->options.reference_request,
-                   "the same on the reference side; without requests.json the "
-                   "number of the sequence")
+                   "the request on the reference side; without requests.json "
+                   "the number of the sequence")
       ->needs(rules);
 }
 

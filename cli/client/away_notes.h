@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says on stderr which leaves a root could not ask, and which runs of a store could
-// not be read, once each: they are a part of what was asked for, and the answer does
-// not have it.
+// Notes on stderr about leaves that a root could not reach and runs of a store
+// that could not be read, one for each: the answer lacks their part.
 // Threads: those of gRPC calls; thread-safe.
 #ifndef RANKPROBE_CLI_CLIENT_AWAY_NOTES_H_
 #define RANKPROBE_CLI_CLIENT_AWAY_NOTES_H_
@@ -16,7 +15,7 @@ Interceptors AwayNotes();
 // The same of a call that has ended, on whatever channel. False: all answered.
 bool SayAway(const grpc::ClientContext& context);
 
-// Something was said: not all that was asked for was seen.
+// Whether a note was printed, so that an answer is incomplete.
 bool SaidAway();
 
 }  // namespace rankprobe

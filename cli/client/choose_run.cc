@@ -59,7 +59,9 @@ absl::StatusOr<std::string> ChooseRun(const Client& client,
     if (unknown == NewRun::kTake) return named;
     RP_RETURN_IF_ERROR(CheckRunIsThere(
         client, named,
-        unknown == NewRun::kOffer ? "; --create for one that is to come" : ""));
+        unknown == NewRun::kOffer
+            ? "; --create prepares a run that does not exist yet"
+            : ""));
     return named;
   }
   v1::ListAgentsResponse agents;

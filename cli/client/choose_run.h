@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions that commands ask before they call the collector. Pure but for the
-// call.
+// Questions that commands ask before they call the collector. Without state,
+// except for the call.
 #ifndef RANKPROBE_CLI_CLIENT_CHOOSE_RUN_H_
 #define RANKPROBE_CLI_CLIENT_CHOOSE_RUN_H_
 
@@ -13,10 +13,10 @@
 
 namespace rankprobe {
 
-// Whether a run that nobody knows may be named.
+// Whether a command accepts a run that does not exist.
 enum class NewRun { kRefuse, kOffer, kTake };
 
-// The run that is meant: the named one, or the only one with connected ranks.
+// The run of a command: the named one, or the only one with connected ranks.
 // NOT_FOUND for a named one that is not there, unless `unknown` is kTake; with
 // kOffer the line says that --create takes it.
 absl::StatusOr<std::string> ChooseRun(const Client& client,
@@ -27,8 +27,8 @@ absl::StatusOr<std::string> ChooseRun(const Client& client,
 // fault and unknown key; warnings go to standard error.
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path);
 
-// What the run records at present. Nothing where no collector or no such run
-// answers.
+// The plan of the run. Nothing if no collector answers or the run does not
+// exist.
 std::optional<Plan> PlanOfRun(const Client& client, const std::string& run);
 
 // `config` with the dump_path of the run where it names none: that of a job in

@@ -38,10 +38,10 @@ std::string WhyNobodyAnswers(const grpc::Status& status,
         absl::StrContains(text, "Broken pipe") ||
         absl::StrContains(text, "ocket closed") ||
         absl::StrContains(text, "onnection reset")) {
-      return absl::StrCat(nobody,
-                          "a Unix socket is for the user of its collector, and "
-                          "root (",
-                          text, ")");
+      return absl::StrCat(
+          nobody,
+          "only root and the user of the collector may use its Unix socket (",
+          text, ")");
     }
   }
   if (absl::StrContains(text, "DNS resolution failed") ||
@@ -63,10 +63,10 @@ std::string WhyNobodyAnswers(const grpc::Status& status,
       absl::StrContains(text, "onnection reset") ||
       absl::StrContains(text, "andshake")) {
     return absl::StrCat(nobody,
-                        secure ? "it does not speak TLS as asked for, or does "
-                                 "not know these certificates ("
+                        secure ? "it does not use TLS as requested, or does "
+                                 "not accept these certificates ("
                                : "the connection was closed; a collector with "
-                                 "TLS wants --tls-ca (",
+                                 "TLS needs --tls-ca (",
                         text, ")");
   }
   return absl::StrCat(nobody, text);
@@ -81,7 +81,8 @@ absl::Status Client::ToStatus(const grpc::Status& status) const {
   if (globals_.local_reader != nullptr &&
       status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::FailedPreconditionError(
-        "this asks a collector; --object-store reads what is stored");
+        "this command needs a collector; --object-store only reads what is "
+        "stored");
   }
   if (globals_.local_reader == nullptr &&
       (status.error_code() == grpc::StatusCode::UNAVAILABLE ||

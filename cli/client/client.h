@@ -55,14 +55,14 @@ class Client {
             1000 * (globals_.timeout_seconds + extra_seconds))));
   }
 
-  // Before a call with so large a message: a collector takes no more than 256
-  // KiB from a connection whose first call is not whole yet.
+  // Before a call with so large a message: a collector accepts no more than 256
+  // KiB from a connection whose first call is not complete.
   void Introduce(size_t message_bytes) const {
     if (message_bytes < (64 << 10)) return;
     grpc::ClientContext context;
     Prepare(&context);
     v1::GetConfigResponse ignored;
-    // What it answers does not matter: the call after it tells.
+    // The answer does not matter: the next call reports errors.
     (void)control->GetConfig(&context, v1::GetConfigRequest(), &ignored);
   }
 
@@ -86,7 +86,7 @@ class Client {
     }));
   }
 
-  // In our words; what to do about it is said where that can be known.
+  // The status with a message of rankprobe and, where known, a remedy.
   absl::Status ToStatus(const grpc::Status& status) const;
 
   std::unique_ptr<v1::ControlService::Stub> control;

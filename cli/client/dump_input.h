@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source of a command's dump: a path, or `run:NAME` (`run:NAME@STEP`,
 // `run:NAME@STEP/rankR`), a run in the archive, which is streamed into a
-// temporary directory. The directory goes with the object. Not thread-safe.
+// temporary directory. The directory is removed with the object. Not
+// thread-safe.
 #ifndef RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_
 #define RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_
 

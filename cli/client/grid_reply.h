@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer to a question over steps (QueryGrid, QuerySeries): one head, then
-// rows that have its columns.
+// The answer to a query over steps (QueryGrid, QuerySeries): one head, then
+// rows with the columns that the head names.
 #ifndef RANKPROBE_CLI_CLIENT_GRID_REPLY_H_
 #define RANKPROBE_CLI_CLIENT_GRID_REPLY_H_
 

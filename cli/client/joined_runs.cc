@@ -13,9 +13,9 @@ namespace rankprobe {
 void AddLayoutFlags(CLI::App* verb, LayoutFlags* flags) {
   verb->add_option(
       "--layout", flags->layout,
-      "auto: put the ranks of each run together first, by recorded "
-      "placements, so that runs of different layouts compare; FILE: by the "
-      "placements that it says; ranks: rank by rank");
+      "auto: merge the ranks of each run first, by recorded placements, so "
+      "that runs of different layouts can be compared; FILE: by the placements "
+      "in this file; ranks: rank by rank");
   verb->add_flag(
       "--split_batch", flags->options.split_batch,
       "with --layout auto or FILE: ranks of different data hold parts of one "
@@ -30,8 +30,7 @@ absl::Status CheckLayoutFlags(const LayoutFlags& flags,
   }
   if (!flags.join() && flags.options.split_batch) {
     return absl::InvalidArgumentError(
-        "--split_batch says how ranks are put together; give --layout auto, "
-        "too");
+        "--split_batch says how ranks are merged; give --layout auto, too");
   }
   if (flags.join() && !other.empty()) {
     return absl::InvalidArgumentError(
@@ -49,9 +48,10 @@ absl::StatusOr<JoinedRuns> JoinedRuns::Make(FileSystem* file_system,
   analysis::LayoutOptions options = flags.options;
   if (flags.layout != "auto") {
     if (!file_system->Exists(flags.layout)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--layout ", flags.layout,
-          ": is no file (docs/formats.md, Layout files), nor auto or ranks"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--layout ", flags.layout,
+                       ": is neither a file (docs/formats.md, Layout files) "
+                       "nor auto or ranks"));
     }
     RP_ASSIGN_OR_RETURN(options.file,
                         analysis::ReadLayoutFile(file_system, flags.layout));
@@ -95,8 +95,8 @@ void HintAtLayout(FileSystem* file_system, const LayoutFlags& flags,
   if (!n.ok() || !b.ok() || n->Ranks().size() == b->Ranks().size()) return;
   Print(stderr,
         "rankprobe: the runs have %d and %d ranks and are compared rank by "
-        "rank; --layout auto (or a layout file) puts the ranks of each "
-        "together first\n",
+        "rank; --layout auto (or a layout file) merges the ranks of each run "
+        "first\n",
         n->Ranks().size(), b->Ranks().size());
 }
 

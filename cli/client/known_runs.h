@@ -16,8 +16,8 @@ namespace rankprobe {
 class Client;
 struct Globals;
 
-// OK: ranks, a plan or an archive of the run are there, or nobody can tell.
-// Else NOT_FOUND, with the runs that are there; `advice` ends the line.
+// OK if ranks, a plan or an archive of the run exist, or if this cannot be
+// determined. Else NOT_FOUND, with the existing runs; `advice` ends the line.
 absl::Status CheckRunIsThere(const Client& client, const std::string& run,
                              absl::string_view advice);
 

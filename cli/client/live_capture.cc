@@ -243,8 +243,8 @@ absl::StatusOr<int64_t> CaptureCalls(const Client& client,
   if (!step.ok()) return step;
   if (!restored.ok()) {
     return absl::Status(restored.code(),
-                        absl::StrCat("the step was recorded, but the run did "
-                                     "not take its own config.json back: ",
+                        absl::StrCat("the step was recorded, but the run's own "
+                                     "config.json could not be restored: ",
                                      restored.message()));
   }
   return step;

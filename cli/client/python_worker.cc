@@ -68,7 +68,7 @@ absl::Status PythonWorker::Write(absl::string_view bytes) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       return absl::CancelledError(
-          absl::StrCat("the worker reads no more: ", std::strerror(errno)));
+          absl::StrCat("the worker stopped reading: ", std::strerror(errno)));
     }
     bytes.remove_prefix(static_cast<size_t>(written));
   }

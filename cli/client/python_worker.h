@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Python process that does what a verb leaves to Python's libraries.
-// Ownership: whoever started it; it is waited for when this goes. Threads: one.
+// A Python process that does the part of a verb that needs Python's libraries.
+// Ownership: the caller that started it; the destructor waits for the process.
+// Threads: one.
 // Failure: INVALID_ARGUMENT where there is no such Python.
 #ifndef RANKPROBE_CLI_CLIENT_PYTHON_WORKER_H_
 #define RANKPROBE_CLI_CLIENT_PYTHON_WORKER_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The findings of a run in the archive, as `scan` and `diagnose` print them:
-// asks for the norms of its values, and for what decides whether a finding is
-// one (largest values, means, groups of ranks). Blocking calls to the
-// collector.
+// requests the norms of its values, and the data that confirm a finding
+// (largest values, means, groups of ranks). Blocking calls to the collector.
 #ifndef RANKPROBE_CLI_CLIENT_RUN_SCAN_H_
 #define RANKPROBE_CLI_CLIENT_RUN_SCAN_H_
 

@@ -106,11 +106,10 @@ absl::Status Delete(const Globals& globals, const std::string& run,
         HumanBytes(report.payload_bytes()).c_str(),
         HumanBytes(report.file_bytes()).c_str());
   if (report.kept_payloads() > 0) {
-    Print(
-        stdout,
-        "%d payloads stay until no rank can refer to them any more: 10 minutes "
-        "after the last of the run came, or once all ranks are 32 steps on\n",
-        report.kept_payloads());
+    Print(stdout,
+          "%d payloads stay until no rank can refer to them: 10 minutes after "
+          "the run's last frame, or when all ranks are 32 steps further\n",
+          report.kept_payloads());
   }
   return absl::OkStatus();
 }
@@ -154,7 +153,8 @@ absl::Status Reindex(const Globals& globals, const std::string& run) {
     PrintJson(ToJson(report));
     return absl::OkStatus();
   }
-  Print(stdout, "%d of %d rank-steps will be rolled up; the others are\n",
+  Print(stdout,
+        "%d of %d rank-steps will be rolled up; the others already are\n",
         report.queued(), report.rank_steps());
   return absl::OkStatus();
 }
@@ -193,10 +193,10 @@ void RegisterArchiveCommands(CLI::App* app, Globals* globals,
     };
   });
 
-  CLI::App* const reindex = app->add_subcommand(
-      "reindex",
-      "roll up the steps of a run that are not yet, which makes query, "
-      "scan and tables fast");
+  CLI::App* const reindex =
+      app->add_subcommand("reindex",
+                          "roll up the steps of a run that are not rolled up "
+                          "yet; this makes query, scan and tables fast");
   AddGlobals(reindex, globals);
   auto reindexed = std::make_shared<std::string>();
   reindex->add_option("--run", *reindexed, "the run")->required();

@@ -109,7 +109,7 @@ void RegisterAttachCommand(CLI::App* app, ParsedCommand* command) {
     known->callback([command, &verb] {
       command->run = [&verb](const Globals&, int*) {
         return absl::InvalidArgumentError(absl::StrCat(
-            verb.name, " comes first; its options follow it: rankprobe ",
+            verb.name, " must come first and its options after it: rankprobe ",
             verb.name, " ", verb.usage));
       };
     });

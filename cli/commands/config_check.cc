@@ -66,12 +66,12 @@ absl::Status ConfigCheck(const Globals& globals, const ConfigCheckFlags& flags,
                          int* exit_code) {
   if (flags.dump) {
     if (!flags.target.empty())
-      return absl::InvalidArgumentError("-d makes a pack, and compares none");
+      return absl::InvalidArgumentError("-d makes a pack and compares nothing");
     return MakePack(flags, exit_code);
   }
   if (flags.target.empty() || flags.reference.empty())
     return absl::InvalidArgumentError(
-        "two dumps, or two packs, are to be named; or -d");
+        "name two dumps or two packs, or give -d");
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   const bool packs = analysis::IsConfigPack(flags.target);
   if (packs != analysis::IsConfigPack(flags.reference)) {
@@ -125,7 +125,7 @@ void RegisterConfigCheckCommand(CLI::App* app, Globals* globals,
                    "the pack; default ./config_check_pack.zip")
       ->needs(dump);
   check->add_flag("--all", flags->all,
-                  "every difference, not the first of each section");
+                  "print every difference, not the first of each section");
   AddForce(check, &flags->force);
   check->callback([command, flags, dump] {
     flags->dump = dump->count() > 0;

@@ -77,8 +77,8 @@ void RegisterDeliverCommand(CLI::App* app, Globals* globals,
   auto directory = std::make_shared<std::string>();
   deliver
       ->add_option("directory", *directory,
-                   "their RANKPROBE_SPOOL; spools of processes that live are "
-                   "left alone")
+                   "the RANKPROBE_SPOOL of these processes; spools of running "
+                   "processes are not touched")
       ->required();
   deliver->callback([command, directory] {
     command->run = [directory](const Globals& g, int* code) {

@@ -399,7 +399,7 @@ void RegisterDiagnoseCommand(CLI::App* app, Globals* globals,
            "run:NAME, run:NAME@STEP, or a step or dump directory")
       ->required();
   verb->add_option("--reference,reference", flags->reference,
-                   "a sound run or dump to compare with");
+                   "a correct run or dump to compare with");
   verb->add_option("--limit", flags->limit,
                    "maximum number of findings; 0: all; default 5")
       ->check(CLI::NonNegativeNumber);

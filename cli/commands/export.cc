@@ -101,7 +101,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   if (!flags.match.empty() || flags.of != v1::GRID_VALUES_ALL ||
       !flags.payloads.empty()) {
     return absl::InvalidArgumentError(
-        "--match, --of and --payloads are of another --format; a dump is "
+        "--match, --of and --payloads need another --format; a dump is always "
         "complete");
   }
   if (int{flags.output.empty()} + int{flags.server_directory.empty()} +
@@ -115,7 +115,8 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
     return absl::InvalidArgumentError("--resume cannot continue a --tar");
   const bool to_stdout = flags.tar == "-";
   if (to_stdout && globals.json)
-    return absl::InvalidArgumentError("--tar - and --json both want stdout");
+    return absl::InvalidArgumentError(
+        "--tar - and --json cannot both use standard output");
   v1::ExportRequest request;
   request.set_run(flags.run);
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
@@ -152,7 +153,8 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   std::unique_ptr<TarFiles> tar;
   if (!flags.tar.empty()) {
     if (to_stdout && ::isatty(STDOUT_FILENO) != 0)
-      return absl::InvalidArgumentError("a tar does not go to a terminal");
+      return absl::InvalidArgumentError(
+          "a tar cannot be written to a terminal");
     RP_ASSIGN_OR_RETURN(tar, TarFiles::Open(flags.tar));
   }
   const Client client(globals);
@@ -191,7 +193,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
                            (written.ok() && (absl::IsUnavailable(status) ||
                                              reader.WasDamaged())))) {
     files->Keep();
-    Print(stderr, "what was received is kept: --resume continues\n");
+    Print(stderr, "what was received is kept; --resume continues the export\n");
   }
   RP_RETURN_IF_ERROR(written);
   RP_RETURN_IF_ERROR(status);
@@ -262,11 +264,11 @@ void RegisterExportCommand(CLI::App* app, Globals* globals,
               {"inputs", v1::GRID_VALUES_INPUTS},
               {"all", v1::GRID_VALUES_ALL}}));
   verb->add_option("--payloads", flags->payloads,
-                   "of tensorboard: a directory with an exported dump of the "
-                   "run, whose tensors become histograms");
+                   "for tensorboard: a directory with an exported dump of the "
+                   "run; its tensors become histograms");
   verb->add_option("--request", flags->request,
-                   "of a server: only steps with this request, and its rows "
-                   "of the tensors")
+                   "for a server: only steps with this request, and only its "
+                   "rows of the tensors")
       ->check([](const std::string& id) -> std::string {
         return id.empty() ? "an empty id; without --request all are exported"
                           : "";
@@ -281,11 +283,10 @@ void RegisterExportCommand(CLI::App* app, Globals* globals,
                  "equal tensors become one file with several names (hard "
                  "links): do not edit such files in place");
   verb->add_flag("--resume", flags->resume,
-                 "take up what an interrupted export to the same directory "
-                 "left");
+                 "continue an interrupted export to the same directory");
   verb->add_flag("--unchecked", flags->unchecked,
-                 "do not hold tensors against the digests that their records "
-                 "name while they are written");
+                 "do not check tensors against the digests in their records "
+                 "while writing them");
   verb->callback([command, flags] {
     command->run = [flags](const Globals& g, int* code) {
       return Export(g, *flags, code);

@@ -30,7 +30,8 @@ class ValueOutput {
         return absl::InvalidArgumentError(
             "--format columns writes to standard output: -o -");
       if (::isatty(STDOUT_FILENO) != 0)
-        return absl::InvalidArgumentError("columns do not go to a terminal");
+        return absl::InvalidArgumentError(
+            "columns cannot be written to a terminal");
       return ValueOutput(nullptr);
     }
     if (wanted.output.empty() || wanted.output == "-") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// export in a format for tools of tables: statistics as columns, a row a value.
+// `export` in a table format: statistics as columns, one row for each value.
 #ifndef RANKPROBE_CLI_COMMANDS_EXPORT_VALUES_H_
 #define RANKPROBE_CLI_COMMANDS_EXPORT_VALUES_H_
 
@@ -26,7 +26,7 @@ inline constexpr char kColumnsFormat[] = "columns";
 // What --format takes besides the dump layout.
 std::vector<std::string> ValueFormats();
 
-// `exit_code`: partly, where rank-steps are not whole or were deleted.
+// `exit_code`: kPartial if rank-steps are incomplete or were deleted.
 absl::Status ExportValues(const Globals& globals, const ValueExport& wanted,
                           int* exit_code);
 

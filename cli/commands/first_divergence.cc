@@ -117,8 +117,8 @@ void PrintOrigin(const Divergence& d, const std::vector<int64_t>& others) {
   }
   if (!others.empty()) {
     Print(stdout,
-          "  %s %s: the same call and value, with numbers of their "
-          "own (--json has them)\n",
+          "  %s %s: the same call and value, with other numbers (--json has "
+          "them)\n",
           others.size() == 1 ? "rank" : "ranks", absl::StrJoin(others, ","));
   }
 }
@@ -276,7 +276,7 @@ void PrintCaptured(const Captured& captured) {
     PrintDivergence(*captured.report);
   } else {
     Print(stdout,
-          "The reference side is no run in progress, so there is nothing to "
+          "The reference is not a run in progress, so there is nothing to "
           "compare with.\n");
   }
 }
@@ -286,11 +286,13 @@ absl::Status FirstDivergence(const Globals& globals,
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   if (!flags.align.rules.empty() && (flags.live || !flags.noise.empty())) {
     return absl::InvalidArgumentError(
-        "--rules makes dumps of its own, which have no --live and no --noise");
+        "--rules cannot be combined with --live or --noise, because it "
+        "compares the aligned dumps");
   }
   if (!flags.align.rules.empty() && flags.mappings.layers.has_value()) {
     return absl::InvalidArgumentError(
-        "--rules makes dumps of its own, which have no --layer_mapping");
+        "--rules cannot be combined with --layer_mapping, because it compares "
+        "the aligned dumps");
   }
   RP_RETURN_IF_ERROR(CheckLayoutFlags(
       flags.layout, !flags.align.rules.empty()          ? "--rules"

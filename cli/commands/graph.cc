@@ -262,12 +262,11 @@ void RegisterGraphCommand(CLI::App* app, Globals* globals,
   verb->add_flag("--fuzzy_match", flags->fuzzy,
                  "-fm: match calls in order, whatever their numbers");
   verb->add_flag("--is_print_compare_log", flags->tensor_log,
-                 "-tensor_log: a line on standard error for each tensor that "
-                 "is compared (dumps of task tensor)");
-  verb->add_flag(
-      "--is_print_progress_log", flags->progress_log,
-      "-progress_log: percentages on standard error, also when that is "
-      "no terminal");
+                 "-tensor_log: print a line on standard error for each tensor "
+                 "that is compared (dumps of task tensor)");
+  verb->add_flag("--is_print_progress_log", flags->progress_log,
+                 "-progress_log: print percentages on standard error, also "
+                 "when it is not a terminal");
   verb->add_option("--rank_size", flags->rank_size,
                    "merge the ranks of a parallel layout: how many there are; "
                    "one value, or two when comparing")

@@ -188,7 +188,7 @@ void Sleep(double seconds) {
 void SayIfToCome(const Client& client, const std::string& run) {
   if (run.empty()) return;
   const absl::Status there =
-      CheckRunIsThere(client, run, "; waiting for it to come");
+      CheckRunIsThere(client, run, "; waiting for that step");
   if (!there.ok()) Print(stderr, "rankprobe: %s\n", there.message());
 }
 
@@ -355,7 +355,8 @@ absl::Status Flight(const Globals& globals, const std::string& named,
   if (globals.json) {
     PrintJson(ToJson(response));
   } else {
-    Print(stdout, "asked %d ranks for what they remember\n", response.ranks());
+    Print(stdout, "asked %d ranks to write their flight recorders\n",
+          response.ranks());
   }
   return absl::OkStatus();
 }
@@ -382,9 +383,9 @@ void AddTriggers(CLI::App* app, Globals* globals, ParsedCommand* command) {
   set->add_option("FILE", *file, "JSON; docs/formats.md, \"Triggers\"")
       ->required();
   auto create = std::make_shared<bool>(false);
-  set->add_flag("--create", *create,
-                "of a run that is still to come: its ranks get it when they "
-                "join");
+  set->add_flag(
+      "--create", *create,
+      "the run may not exist yet: its ranks get this when they connect");
   set->callback([command, run, file, create] {
     command->run = [run, file, create](const Globals& g, int*) {
       return TriggersSet(g, *run, *file, *create);
@@ -410,7 +411,7 @@ void RegisterMonitorCommands(CLI::App* app, Globals* globals,
       ->check(IntegerWithin(0, kLargestStep));
   explain
       ->add_option("--step", question->step,
-                   "in this step; the next one if left out")
+                   "the step to explain; the next one if left out")
       ->check(IntegerWithin(0, kLargestStep));
   explain->add_option("--call", question->call,
                       "only calls with this in their name");

@@ -102,7 +102,7 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
   Print(stdout, "No overflow was found in what was recorded.\n");
   if (findings.ended.empty()) return absl::OkStatus();
   Print(stdout,
-        "Made and removed again within the step, no fault if intended:\n");
+        "Made and removed again within the step; not a fault if intended:\n");
   for (const analysis::OverflowOrigin& origin : findings.ended)
     PrintOrigin(origin);
   return absl::OkStatus();
@@ -120,11 +120,12 @@ void RegisterOverflowCheckCommand(CLI::App* app, Globals* globals,
   AddInput(overflow, "step", &overflow_flags->input,
            "a step directory with its ranks")
       ->required();
-  overflow->add_option("-o,--output_path", overflow_flags->output,
-                       "directory for the report; none is written without");
+  overflow->add_option(
+      "-o,--output_path", overflow_flags->output,
+      "directory for the report; without it no report is written");
   overflow
       ->add_option("--only", overflow_flags->only,
-                   "nan or inf: look for these alone")
+                   "nan or inf: search only for these")
       ->check(CLI::IsMember({"nan", "inf"}));
   AddForce(overflow, &overflow_flags->force);
   overflow->callback([command, overflow_flags] {

@@ -268,21 +268,19 @@ void RegisterQueryCommand(CLI::App* app, Globals* globals,
       "--limit", flags->limit,
       "maximum number of rows; 0: all; default 50 in a table, all in csv "
       "and JSON");
-  CLI::Option* const heat =
-      verb->add_flag("--heat", flags->heat,
-                     "the table's rows in shades of one scale, not each on its "
-                     "own");
+  CLI::Option* const heat = verb->add_flag(
+      "--heat", flags->heat,
+      "shade all rows of the table on one scale, not each row on its own");
   verb->add_flag("--csv", flags->csv, "rows of csv, a column for each step")
       ->excludes(heat);
   CLI::Option* const over_ranks =
-      verb->add_flag(
-              "--over-ranks", flags->over_ranks,
-              "how the ranks differ: the smallest and the largest of them, "
-              "and who is farthest from their median")
+      verb->add_flag("--over-ranks", flags->over_ranks,
+                     "compare ranks: the smallest and the largest number, and "
+                     "the rank farthest from the median")
           ->excludes(heat);
   CLI::Option* const names = verb->add_flag(
       "--names", flags->names,
-      "the names that there are to ask for, without their numbers");
+      "list the names that query can show, without their numbers");
   // Names are of all ranks and steps.
   for (CLI::Option* const other :
        {statistic, reduce, from_step, to_step, ranks, heat, over_ranks})

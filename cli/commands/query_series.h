@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// query --over-ranks and query --names. Failure: the collector's errors,
-// INVALID_ARGUMENT for what does not go together, DATA_LOSS for an answer that
-// cannot be read.
+// `query --over-ranks` and `query --names`. Failure: the collector's errors,
+// INVALID_ARGUMENT for flags that cannot be combined, DATA_LOSS for an answer
+// that cannot be read.
 #ifndef RANKPROBE_CLI_COMMANDS_QUERY_SERIES_H_
 #define RANKPROBE_CLI_COMMANDS_QUERY_SERIES_H_
 

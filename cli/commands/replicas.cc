@@ -71,14 +71,14 @@ absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
   }
   Print(stdout,
         "%d differences in %d parameters and gradients, %d transfers, %d "
-        "collectives; %d rows are on one rank only, %d say nothing\n",
+        "collectives; %d rows are on one rank only, %d have no values\n",
         report.differences.size(), report.rows_compared,
         report.transfers_compared, report.collectives_compared,
         report.rows_on_one_rank, report.rows_without_values);
   if (report.rows_of_shards > 0) {
     Print(stdout,
-          "%d parameters are taken for shards, for their numbers are not those "
-          "of one tensor (the first: %s); if ranks should hold the same: "
+          "%d parameters are treated as shards, because their numbers are not "
+          "those of one tensor (the first: %s); if ranks should hold the same: "
           "--groups 0,1\n",
           report.rows_of_shards, report.first_of_shards.c_str());
   }

@@ -141,11 +141,11 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
   Print(stdout, "%s", Lines{table.ToText()});
   for (const v1::AgentInfo& agent : response.agents()) {
     if (agent.config_fault().empty()) continue;
-    Print(
-        stdout,
-        "rank %s of %s records nothing, its configuration cannot be used: %s\n",
-        RankText(agent.identity()), agent.identity().run(),
-        agent.config_fault());
+    Print(stdout,
+          "rank %s of %s records nothing because its configuration is invalid: "
+          "%s\n",
+          RankText(agent.identity()), agent.identity().run(),
+          agent.config_fault());
   }
   for (const v1::AgentInfo& agent : response.agents()) {
     if (agent.other_plan().empty()) continue;

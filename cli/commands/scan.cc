@@ -98,17 +98,17 @@ void PrintFindings(const ScanFlags& flags, const analysis::ScanInput& input,
   Print(stdout, "\n");
   if (input.steps.size() < 2 * analysis::ScanOptions().least) {
     Print(stdout,
-          "few steps: a course is known from %d on, task monitor records it "
-          "throughout a training\n",
+          "few steps: the course of a value needs at least %d of them; task "
+          "monitor records them throughout a training\n",
           analysis::ScanOptions().least + 1);
   }
   if (found.empty()) return;
   Print(stdout,
-        "Go on: rankprobe query --run %s --of all --rows rank --from-step %d "
+        "Next: rankprobe query --run %s --of all --rows rank --from-step %d "
         "--to-step %d '%s'\n",
         flags.run, std::max<int64_t>(0, found[0].step - kStepsAround),
         found[0].step + kStepsAround, found[0].name);
-  Print(stdout, "       rankprobe export --run %s --steps %d -o DIR\n",
+  Print(stdout, "      rankprobe export --run %s --steps %d -o DIR\n",
         flags.run, found[0].step);
 }
 
@@ -171,11 +171,11 @@ void RegisterScanCommand(CLI::App* app, Globals* globals,
   verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out")
       ->check(WhyNoRanges);
   verb->add_option("--window", flags->window,
-                   "recorded steps that a value's course is taken from; "
-                   "default 20")
+                   "number of recorded steps from which a value's course is "
+                   "computed; default 20")
       ->check(CLI::Range(2, 1000));
   verb->add_option("--factor", flags->factor,
-                   "a move is at least this much; default 4")
+                   "report moves of at least this factor; default 4")
       ->check(CLI::Range(1.0, 1e30));
   verb->add_option(
       "--limit", flags->limit,

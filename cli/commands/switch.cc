@@ -123,7 +123,7 @@ void SayConfigKept(const Client& client, const std::string& run,
         "`rankprobe config get` prints it, --config FILE replaces it%s\n",
         std::string(TaskName(plan.task)), std::string(LevelName(plan.level)),
         set("ranks", plan.ranks), set("steps", plan.steps),
-        plan.list.empty() && plan.scope.empty() ? "" : ", some calls alone",
+        plan.list.empty() && plan.scope.empty() ? "" : ", some calls only",
         is_for_good && plan.steps.all()
             ? "; this is recorded until `rankprobe disable`"
             : "");
@@ -137,11 +137,10 @@ void SayStepsAreOver(const SwitchFlags& flags, const std::string& config_json,
   if (!config.ok()) return;
   const std::optional<int64_t> last = config->plan.steps.Max();
   if (!last.has_value() || *last >= result.effective_at_step()) return;
-  Print(
-      stderr,
-      "rankprobe: nothing will be recorded: %s wants steps %s, and this is in "
-      "force from step %d on; \"step\": [] wants each\n",
-      flags.config, config->plan.steps.Text(), result.effective_at_step());
+  Print(stderr,
+        "rankprobe: nothing will be recorded: %s wants steps %s, and this "
+        "takes effect at step %d; \"step\": [] selects every step\n",
+        flags.config, config->plan.steps.Text(), result.effective_at_step());
 }
 
 absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
@@ -176,7 +175,7 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
     *exit_code = kPartial;
     Print(stderr,
           "rankprobe: nothing is recorded now: no %s of run %s is connected; "
-          "--create says that they are still to come\n",
+          "--create sets it for ranks that connect later\n",
           flags.ranks.empty() ? "rank" : "rank of --ranks", request.run());
   }
   if (!flags.config.empty())
@@ -265,7 +264,7 @@ absl::Status ConfigGet(const Globals& globals, const std::string& run) {
     Print(stdout, "epoch %d, dumping %s %s%s\n", response.epoch(),
           response.enabled() ? "on" : "off", steps, SourceText(response));
     if (!response.config_fault().empty()) {
-      Print(stdout, "kept off: %s\n", response.config_fault());
+      Print(stdout, "recording is kept off: %s\n", response.config_fault());
     }
     if (!response.api_list().empty()) {
       Print(stdout, "functions: a list of %d bytes (--json has it)\n",
@@ -289,11 +288,11 @@ void AddSwitchFlags(CLI::App* verb, SwitchFlags* flags) {
                    "seconds to wait for all ranks")
       ->check(NumberWithin(0.1, 600.0));
   verb->add_option("--epoch", flags->epoch,
-                   "only if the run is still at this epoch")
+                   "switch only if the run is still at this epoch")
       ->check(IntegerWithin(0, std::numeric_limits<int64_t>::max()));
-  verb->add_flag("--create", flags->create,
-                 "of a run that is still to come: its ranks get it when they "
-                 "join");
+  verb->add_flag(
+      "--create", flags->create,
+      "the run may not exist yet: its ranks get this when they connect");
   verb->add_flag("--no-wait", flags->no_wait,
                  "do not wait for the step to come");
 }
@@ -309,14 +308,14 @@ void RegisterSwitchCommands(CLI::App* app, Globals* globals,
   AddSwitchFlags(enable, on.get());
   enable
       ->add_option("--for-steps", on->for_steps,
-                   "number of steps; then off again")
+                   "number of steps, after which recording is switched off")
       ->check(IntegerWithin(1, kLargestStep));
   enable->add_option("--config", on->config, "config.json to use from now on");
   CLI::Option* const one =
       enable
           ->add_option("--request", on->request,
-                       "of a server: steps with this request only, and its "
-                       "rows of them; stays in the run's config")
+                       "for a server: record only steps with this request, and "
+                       "only its rows; stays in the run's config")
           ->check([](const std::string& id) -> std::string {
             return id.empty() ? "an empty id; --all-requests records all" : "";
           });
@@ -372,14 +371,14 @@ void RegisterSwitchCommands(CLI::App* app, Globals* globals,
   AddSwitchFlags(set, flags.get());
   set->add_option("FILE", flags->config,
                   "config.json; its dump_enable switches dumping on or off, "
-                  "without one dumping stays as it is; the end of enable "
-                  "--for-steps stays in any case")
+                  "and without it dumping stays as it is; enable --for-steps "
+                  "ends as planned in any case")
       ->required();
   CLI::Option* const list = set->add_option(
       "--api-list", flags->api_list,
       "functions to record instead: JSON, or msprobe's support_wrap_ops.yaml");
   set->add_flag("--own-api-list", flags->own_api_list,
-                "each rank's own list of functions again")
+                "use each rank's own list of functions again")
       ->excludes(list);
   set->callback([command, flags] {
     command->run = [flags](const Globals& g, int* code) {

@@ -51,9 +51,9 @@ void AddApiMapping(CLI::App* verb, std::string* file);
 absl::StatusOr<analysis::MatchOptions> ReadMappingFiles(
     FileSystem* file_system, const analysis::MappingFiles& files);
 
-// The directory that a verb writes into. What of it did not exist before goes
-// again with the object, unless something lies in it by then: a verb that fails
-// leaves no empty directory. Outlives all that writes there.
+// The directory that a verb writes into. The destructor removes directories
+// that it made if they are empty, so a verb that fails leaves no empty
+// directory. It outlives everything that writes there.
 class OutputDirectory {
  public:
   // INVALID_ARGUMENT when it cannot be made.

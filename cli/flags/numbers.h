@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers on the command line, checked as they are written: CLI11 takes nan for
-// a number of any range and cuts a number that is too large without a word.
+// a number of any range and truncates a number that is too large without an
+// error.
 // Pure.
 #ifndef RANKPROBE_CLI_FLAGS_NUMBERS_H_
 #define RANKPROBE_CLI_FLAGS_NUMBERS_H_

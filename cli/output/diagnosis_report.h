@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer of `diagnose` while its parts are added.
+// The report of `diagnose`, to which its parts add findings.
 #ifndef RANKPROBE_CLI_OUTPUT_DIAGNOSIS_REPORT_H_
 #define RANKPROBE_CLI_OUTPUT_DIAGNOSIS_REPORT_H_
 

@@ -18,15 +18,15 @@
 
 namespace rankprobe {
 
-// A run may be large, so --timeout is no bound of an export: it is the stream's
-// silence that counts, and gRPC notices when the collector is gone.
+// A run may be large, so --timeout does not limit an export: only a silent
+// stream ends it, and gRPC detects a collector that has ended.
 inline constexpr double kLongestExportSeconds = 24 * 3600;
 
 // Relative, '/'-separated, no empty, "." or ".." components, no control bytes.
 bool IsSafeRelativePath(absl::string_view path);
 
-// After a stream that ended OK: DATA_LOSS unless its ExportDone came. A proxy or
-// a collector that was cut off ends a stream like a whole one.
+// After a stream that ended OK: DATA_LOSS unless its ExportDone came. A proxy
+// or a disconnected collector ends a stream as if it were complete.
 absl::Status CheckWhole(bool done_came);
 
 class ExportFiles {
@@ -53,8 +53,8 @@ class ExportFiles {
         directory_(std::move(directory)),
         tree_(std::move(tree)) {}
   absl::Status CloseFile();
-  // PERMISSION_DENIED when DIR/step{N} of `path` is a link: what lies behind it
-  // is another tree, and its rank directories are not ours to replace.
+  // PERMISSION_DENIED when DIR/step{N} of `path` is a link: its target is
+  // another tree, whose rank directories must not be replaced.
   absl::Status CheckStep(absl::string_view path);
 
   FileSystem* const file_system_;

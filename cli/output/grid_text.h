@@ -18,12 +18,12 @@ std::string ExactText(double value);
 std::string ShortText(const std::optional<double>& value);
 // "17", or "16-31".
 std::string StepsText(const v1::GridHead& head, int column);
-// Whether all steps of the answer were recorded whole and are still there.
+// Whether all steps of the answer were recorded completely and still exist.
 bool IsWhole(const v1::GridHead& head);
-// The line that says what is not, for a person; empty: nothing.
+// A line of text about the incomplete steps; empty: there are none.
 std::string NotWholeText(const v1::GridHead& head);
-// What the command ends with: kNotFound where nothing matches, kPartial where it
-// is not whole.
+// Exit code of the command: kNotFound if nothing matches, kPartial if the
+// answer is incomplete.
 int ExitCodeOf(const v1::GridHead& head, absl::string_view match);
 // The line about tensors that have no number in the answer; empty: all have one.
 std::string WithoutText(const v1::GridHead& head, const std::string& statistic);

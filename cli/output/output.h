@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Output conventions of commands: tables for people, JSON for programs. All
-// that the command line writes goes through here, since most of it comes from
-// elsewhere: names of runs and hosts, messages of ranks, what a dump holds.
-// None of it may steer a terminal or look like a line of ours. Not thread-safe.
+// Output conventions of commands: tables for people, JSON for programs.
+// Everything that the command line writes passes through these functions,
+// because most of it comes from outside: names of runs and hosts, messages of
+// ranks, contents of dumps. None of it may control a terminal or look like a
+// line of rankprobe. Not thread-safe.
 #ifndef RANKPROBE_CLI_OUTPUT_OUTPUT_H_
 #define RANKPROBE_CLI_OUTPUT_OUTPUT_H_
 
@@ -50,16 +51,16 @@ void Print(std::FILE* out,
   std::fwrite(text.data(), 1, text.size(), out);
 }
 
-// Home, and clears what is below: the one thing that may steer the terminal
-// apart from Progress.
+// Moves the cursor home and clears the terminal below: besides Progress, the
+// only function that may control the terminal.
 void ClearTerminal();
 
 // JSON and the end of its line, to standard output.
 void PrintJson(absl::string_view json);
 
 // Left-aligned columns, two spaces between; numbers to the right. Cells are
-// made visible as they are added. A cell of more than 60 columns is whole, and widens
-// no other row.
+// made visible as they are added. A cell of more than 60 columns is printed
+// completely and widens no other row.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}

@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<TarFiles>> TarFiles::Open(
   // at all.
   if (regular && path != "-" && files->temporary_.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, " was another file a moment ago; try again"));
+        absl::StrCat(path, " was replaced by another file; try again"));
   }
   // Tapes and pipes get whole blocks.
   archive_write_set_bytes_in_last_block(files->tar_.get(), regular ? 1 : 0);

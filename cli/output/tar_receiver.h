@@ -2,11 +2,11 @@
 // Files of a streamed export as a tar (pax, names in UTF-8 in any locale) to a
 // file or standard output, as they come. Paths from the collector are not
 // trusted. Not thread-safe.
-// Failure: a tar cannot take anything back. A payload that turns out to be
-// unreadable ends it with DATA_LOSS. A tar file is written as FILE.tmp and gets
-// its name when it is whole: an older FILE stays until then, and nothing is
-// deleted that this object did not make. A FILE that is no regular file (a
-// FIFO, a tape) is written as it comes.
+// Failure: nothing can be removed from a tar, so a payload that turns out to be
+// unreadable ends it with DATA_LOSS. A tar file is written as FILE.tmp and
+// renamed when it is complete: an older FILE stays until then, and only files
+// that this object made are deleted. A FILE that is not a regular file (a FIFO,
+// a tape) is written directly.
 #ifndef RANKPROBE_CLI_OUTPUT_TAR_RECEIVER_H_
 #define RANKPROBE_CLI_OUTPUT_TAR_RECEIVER_H_
 
@@ -58,7 +58,7 @@ class TarFiles {
   static ssize_t Write(archive* tar, void* self, const void* data, size_t size);
 
   const std::string path_;
-  // Ours until it is renamed; empty where the tar goes out as it comes.
+  // Name of the file until it is renamed; empty if the tar is written directly.
   const std::string temporary_;
   int fd_;                // -1: standard output
   bool dropped_ = false;  // libarchive writes no more

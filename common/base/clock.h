@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time as a dependency. Logic takes a Clock*; only main() makes a real one.
-// Thread-safe. A Clock outlives everything that was given a pointer to it.
+// Interface of the time source. Logic takes a Clock*; only main() makes a real
+// one.
+// Thread-safe. A Clock outlives everything that holds a pointer to it.
 #ifndef RANKPROBE_COMMON_BASE_CLOCK_H_
 #define RANKPROBE_COMMON_BASE_CLOCK_H_
 
@@ -17,7 +18,7 @@ class Clock {
   virtual ~Clock() = default;
   // Wall time, for what people read.
   virtual absl::Time Now() const = 0;
-  // Nanoseconds of a clock that never goes back, for durations.
+  // Nanoseconds of a monotonic clock, for durations.
   virtual int64_t MonotonicNanos() const = 0;
 };
 
@@ -27,7 +28,7 @@ class SystemClock : public Clock {
   int64_t MonotonicNanos() const override;
 };
 
-// A clock that moves only when told to; for tests.
+// A clock that only a test moves.
 class ManualClock : public Clock {
  public:
   absl::Time Now() const override {

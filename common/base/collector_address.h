@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The address of a collector: "HOST:PORT", or on its own machine "unix:PATH" (a
-// Unix socket in the file system) or "unix-abstract:NAME" (one without a file).
+// The address of a collector: "HOST:PORT", or for a collector on this machine
+// "unix:PATH" (a Unix socket in the file system) or "unix-abstract:NAME" (one
+// without a file).
 // Pure functions.
 #ifndef RANKPROBE_COMMON_BASE_COLLECTOR_ADDRESS_H_
 #define RANKPROBE_COMMON_BASE_COLLECTOR_ADDRESS_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Window in which an agent may assume that the collector still has bytes it
-// once sent. Part of the wire contract (docs/wire.md, "Wire").
+// Window in which an agent may assume that the collector still has the bytes
+// that it sent. Part of the wire contract (docs/wire.md, "Wire").
 #ifndef RANKPROBE_COMMON_BASE_DEDUP_WINDOW_H_
 #define RANKPROBE_COMMON_BASE_DEDUP_WINDOW_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Detects a child of the process that made the guard, without a system call:
-// hooks ask before everything else. Thread-safe. Knows forks that libc makes
-// (fork, Python's os.fork), which is where threads get lost.
+// Detector of a forked child of the process that made the guard, without a
+// system call: hooks check it first. Thread-safe. It detects forks by libc
+// (fork, Python's os.fork), after which the other threads are missing.
 #ifndef RANKPROBE_COMMON_BASE_FORK_GUARD_H_
 #define RANKPROBE_COMMON_BASE_FORK_GUARD_H_
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits of what a record and a frame may hold. Agents cut to them, the
-// collector refuses what is beyond; what was cut is a CutValue in the record.
+// Limits of what a record and a frame may hold. Agents cut values to these
+// limits and mark them with a CutValue in the record; the collector refuses
+// frames beyond them.
 #ifndef RANKPROBE_COMMON_BASE_LIMITS_H_
 #define RANKPROBE_COMMON_BASE_LIMITS_H_
 

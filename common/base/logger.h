@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Structured log lines, key=value, to one file descriptor. Thread-safe: one
-// write a line. Owned by main; outlives everything that was given a pointer.
+// write a line. Owned by main; outlives everything that holds a pointer to it.
 #ifndef RANKPROBE_COMMON_BASE_LOGGER_H_
 #define RANKPROBE_COMMON_BASE_LOGGER_H_
 
@@ -51,7 +51,8 @@ class Logger {
 };
 
 // Lines that others can cause at will: at most ten a second of each event, the
-// rest counted and told with the next. Thread-safe; the Logger outlives it.
+// rest is counted and reported with the next. Thread-safe; the Logger outlives
+// it.
 class LogLimiter {
  public:
   explicit LogLimiter(const Logger* logger) : logger_(logger) {}

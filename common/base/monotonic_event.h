@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A flag that a thread waits for with a timeout on the monotonic clock, which
-// absl::Notification does not (monotonic_time.h). A wait here is as long as it
-// says, whatever the wall clock does. Thread-safe.
+// absl::Notification does not (monotonic_time.h). A wait lasts as long as
+// requested, whatever the wall clock does. Thread-safe.
 #ifndef RANKPROBE_COMMON_BASE_MONOTONIC_EVENT_H_
 #define RANKPROBE_COMMON_BASE_MONOTONIC_EVENT_H_
 

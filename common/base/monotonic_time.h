@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Waits and deadlines on a clock that never jumps.
 //
-// The waits of Abseil 20220623 (Debian 12) turn a timeout into a point of wall
-// time: a clock set back by an hour makes them an hour longer. So do those of
+// The waits of Abseil 20220623 (Debian 12) convert a timeout to a wall time: if
+// the clock is set back by an hour, they take an hour longer. So do those of
 // the standard library where glibc is older than 2.30, which the wheel runs on:
-// it has no pthread_cond_clockwait. What is here is as long as it says,
-// whatever the wall clock does. Never infinite: a timeout of over a year is a
-// year. A test may have all of it in virtual time (time_source.h).
+// it has no pthread_cond_clockwait. The waits here last as long as requested,
+// whatever the wall clock does. They are never infinite: a timeout of over a
+// year becomes a year. A test may run all of them in virtual time
+// (time_source.h).
 #ifndef RANKPROBE_COMMON_BASE_MONOTONIC_TIME_H_
 #define RANKPROBE_COMMON_BASE_MONOTONIC_TIME_H_
 
@@ -39,8 +40,8 @@ inline absl::Duration Until(MonotonicTime time) {
 }
 inline absl::Duration Since(MonotonicTime time) { return -Until(time); }
 
-// std::condition_variable, with the clock as an attribute. Thread-safe; nobody
-// may wait when it is destroyed.
+// std::condition_variable, with the clock as an attribute. Thread-safe; no
+// thread may wait when it is destroyed.
 class MonotonicCondition {
  public:
   MonotonicCondition() {
@@ -60,7 +61,7 @@ class MonotonicCondition {
     pthread_cond_broadcast(&changed_);
   }
 
-  // Returns when it was told, at `time`, or for no reason. `lock` is held.
+  // Returns when it was notified, at `time`, or spuriously. `lock` is held.
   void WaitUntil(std::unique_lock<std::mutex>* lock, MonotonicTime time) {
     if (TimeSource* const source = TimeSource::Current(); source != nullptr)
       return source->WaitUntil(this, lock, time);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work on several threads that is over when the call returns. The caller's thread is
-// one of them, so a machine that gives no more threads does it alone.
+// Parallel loop that has finished when the call returns. The caller's thread is
+// one of the workers, so it does all the work if no more threads can be
+// started.
 #ifndef RANKPROBE_COMMON_BASE_PARALLEL_FOR_H_
 #define RANKPROBE_COMMON_BASE_PARALLEL_FOR_H_
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Unpredictable bytes from the operating system: session ids, secrets.
-// Thread-safe. A machine without them cannot keep a secret: the process ends.
+// Thread-safe. If the system has none, the process ends, because it cannot make
+// secrets.
 #ifndef RANKPROBE_COMMON_BASE_RANDOM_BYTES_H_
 #define RANKPROBE_COMMON_BASE_RANDOM_BYTES_H_
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Constant-time comparison of secrets and their digests: == ends at the first
-// byte that differs, and how long it took tells a stranger how far he got.
+// byte that differs, so its duration reveals how many bytes of a guess are
+// right.
 // Pure.
 #ifndef RANKPROBE_COMMON_BASE_SAME_BYTES_H_
 #define RANKPROBE_COMMON_BASE_SAME_BYTES_H_

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of numbers that others claim: one that wraps would say the opposite.
+// Saturating sums of numbers from outside: a sum that wraps around would be far
+// too small.
 #ifndef RANKPROBE_COMMON_BASE_SATURATING_ADD_H_
 #define RANKPROBE_COMMON_BASE_SATURATING_ADD_H_
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// std::thread for the loops of a process, which a simulation runs instead
-// (time_source.h). Not thread-safe; joined or detached before it is destroyed.
+// std::thread for the service loops of a process; a simulation runs these loops
+// itself (time_source.h). Not thread-safe; joined or detached before it is
+// destroyed.
 #ifndef RANKPROBE_COMMON_BASE_SERVICE_THREAD_H_
 #define RANKPROBE_COMMON_BASE_SERVICE_THREAD_H_
 

@@ -11,7 +11,7 @@ namespace rankprobe {
 
 inline constexpr int64_t kMaxStep = int64_t{1} << 53;
 
-// For steps and numbers of steps that somebody asks for.
+// For requested steps and numbers of steps.
 inline bool IsStep(int64_t step) { return step >= 0 && step <= kMaxStep; }
 
 // For the step that a rank says it is in; -1 = before the first.

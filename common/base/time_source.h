@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replaceable source of monotonic time, timed waits and service threads.
 //
-// monotonic_time.h, monotonic_event.h and service_thread.h ask for it in every
-// call, and nothing is in its place outside of tests: a simulation that runs
-// threads as fibers of one thread, in virtual time, puts itself there
-// (tests/sim).
+// monotonic_time.h, monotonic_event.h and service_thread.h use it in every
+// call. Outside of tests none is set; a simulation that runs threads as fibers
+// of one thread, in virtual time, sets itself as the source (tests/sim).
 // Ownership: the test's. It is set while no thread waits and no service thread
-// runs, and outlives all that was made meanwhile.
+// runs, and outlives everything that was made while it was set.
 #ifndef RANKPROBE_COMMON_BASE_TIME_SOURCE_H_
 #define RANKPROBE_COMMON_BASE_TIME_SOURCE_H_
 
@@ -33,7 +32,7 @@ class TimeSource {
 
   virtual MonotonicTime Now() = 0;
   // As a condition variable does: `lock` is held, but not while the caller
-  // waits. Returns at `until`, when `condition` is told, or for no reason.
+  // waits. Returns at `until`, when `condition` is notified, or spuriously.
   virtual void WaitUntil(const void* condition,
                          std::unique_lock<std::mutex>* lock,
                          MonotonicTime until) = 0;

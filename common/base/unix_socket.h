@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Addresses of Unix sockets as the kernel takes them, and the user of a peer.
-// Pure functions, but for the question to the kernel.
+// Pure functions, except for the query to the kernel.
 #ifndef RANKPROBE_COMMON_BASE_UNIX_SOCKET_H_
 #define RANKPROBE_COMMON_BASE_UNIX_SOCKET_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The version of this build: the one in CMakeLists.txt, project(VERSION). The
-// programs, the agents and the Python package all say this one; only
-// version.cc is compiled anew when it changes.
+// programs, the agents and the Python package all report it; only version.cc is
+// recompiled when it changes.
 #ifndef RANKPROBE_COMMON_BASE_VERSION_H_
 #define RANKPROBE_COMMON_BASE_VERSION_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions that a front end records, by the prefix of their entries: JSON, an
-// object of lists ({"Functional": ["relu"]}), or what msprobe's
-// support_wrap_ops.yaml is made of. Pure function; the text is not trusted.
+// The functions that a front end records, by the prefix of their entries: JSON,
+// an object of lists ({"Functional": ["relu"]}), or the contents of msprobe's
+// support_wrap_ops.yaml. Pure function; the text is not trusted.
 #ifndef RANKPROBE_COMMON_CONFIG_API_LIST_H_
 #define RANKPROBE_COMMON_CONFIG_API_LIST_H_
 

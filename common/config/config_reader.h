@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Typed access to one JSON object of a config file that collects every fault
-// instead of stopping at the first. Of config.json the table of fields
-// (config_fields.h) says what is legal. Not thread-safe; used on one stack.
+// instead of stopping at the first. The table of fields (config_fields.h)
+// defines the legal values of config.json. Not thread-safe; used on one stack.
 #ifndef RANKPROBE_COMMON_CONFIG_CONFIG_READER_H_
 #define RANKPROBE_COMMON_CONFIG_CONFIG_READER_H_
 
@@ -44,7 +44,7 @@ class ConfigFaults {
 // A value as compact JSON text, at most 120 bytes.
 std::string JsonText(const rapidjson::Value& value);
 
-// Parses a whole document: an object, at most 1 MiB, at most 64 levels deep.
+// Parses a complete document: an object, at most 1 MiB, at most 64 levels deep.
 absl::Status ParseConfigDocument(absl::string_view json,
                                  rapidjson::Document* document);
 
@@ -52,7 +52,7 @@ class ConfigReader {
  public:
   // `prefix` is put before field names ("statistics."). `object` and `faults`
   // outlive the reader. `section`: of config.json; kNoSection for another file,
-  // whose known keys are those that were asked for.
+  // whose known keys are those that the parser reads.
   ConfigReader(const rapidjson::Value* object, std::string prefix,
                ConfigFaults* faults, ConfigSection section = kNoSection);
 
@@ -70,8 +70,8 @@ class ConfigReader {
   // [1, "3", "4-6"]: members of 0 .. 1,000,000. At most 100,000 items.
   IntSet Ranges(const char* name);
 
-  // Members that are no field of the section, or that nobody asked for. With
-  // their prefix.
+  // Members that are not fields of the section, or that the parser did not
+  // read. With their prefix.
   std::vector<std::string> UnknownNames() const;
   void Fault(const char* name, absl::string_view value,
              absl::string_view legal);

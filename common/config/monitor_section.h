@@ -10,8 +10,8 @@
 
 namespace rankprobe {
 
-// `section` may be null, and of any type but an object it says nothing here:
-// the parser has told.
+// `section` may be null. If it is not an object, this function reports nothing,
+// because the parser already has.
 void ParseMonitorSection(const rapidjson::Value* section, ConfigFaults* faults,
                          Plan* plan);
 

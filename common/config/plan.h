@@ -138,8 +138,8 @@ struct Plan {
   bool RecordsCommunication() const {
     return Monitors() && monitor.communication;
   }
-  // Statistics over a whole training; beside modules what belongs to parameters
-  // and to the step, in records like those of save().
+  // Statistics over a complete training: of modules, and of parameters and the
+  // step, in records like those of save().
   bool Monitors() const { return task == Task::kMonitor; }
   // Calls have values; else their names are all.
   bool RecordsValues() const { return task != Task::kStructure; }

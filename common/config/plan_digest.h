@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Digest that identifies a plan: by it an agent says what it applied, and the
-// collector sees that it is what was agreed on. Thread-safe: a pure function.
+// Digest that identifies a plan: an agent reports the digest of the plan that
+// it applied, and the collector checks that this is the agreed plan.
+// Thread-safe: a pure function.
 #ifndef RANKPROBE_COMMON_CONFIG_PLAN_DIGEST_H_
 #define RANKPROBE_COMMON_CONFIG_PLAN_DIGEST_H_
 

@@ -49,8 +49,8 @@ absl::StatusOr<std::string> ConfigForRequest(absl::string_view json,
   RP_ASSIGN_OR_RETURN(const ConfigResult after, ParseConfig(out, {}));
   if (after.plan.request_id != request_id) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "no rows can be cut of task structure or level debug; the config has "
-        "task ",
+        "rows of a request cannot be selected with task structure or level "
+        "debug; the config has task ",
         name, " at level ", std::string(LevelName(after.plan.level))));
   }
   return out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A config.json for a job that runs: for one request of a server, and without a
+// A config.json for a running job: for one request of a server, and without a
 // dump_path. Pure functions.
 #ifndef RANKPROBE_COMMON_CONFIG_REQUEST_CONFIG_H_
 #define RANKPROBE_COMMON_CONFIG_REQUEST_CONFIG_H_

@@ -48,7 +48,7 @@ TEST(RequestConfigTest, WhereNoRowsAreCutItIsRefused) {
     const auto out = ConfigForRequest(json, "a");
     EXPECT_TRUE(absl::IsInvalidArgument(out.status())) << json;
     EXPECT_THAT(std::string(out.status().message()),
-                HasSubstr("no rows can be cut of"));
+                HasSubstr("rows of a request cannot be selected"));
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of a task's section of config.json that are more than a word or a
+// Values of a task's section of config.json that are neither a word nor a
 // number: data_mode, slice, and name-regex(..) among names. Free functions of
 // the parser's thread; faults go to the reader's.
 #ifndef RANKPROBE_COMMON_CONFIG_SECTION_VALUES_H_

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The course of one number from step to step, and what is wrong with it: a move
-// far off it, a value that is 0 from some step on. `rankprobe scan` and the
-// triggers of a rank are made of it, so that both say the same
-// (docs/monitor.md, "Find by itself"). Plain values, whatever the numbers are;
-// not thread-safe.
+// The course of one number from step to step, and its anomalies: a move far off
+// the course, a value that is 0 from some step on. `rankprobe scan` and the
+// triggers of a rank use it, so that both report the same (docs/monitor.md,
+// "Find by itself"). Plain values, whatever the numbers are; not thread-safe.
 #ifndef RANKPROBE_COMMON_DETECT_COURSE_H_
 #define RANKPROBE_COMMON_DETECT_COURSE_H_
 

@@ -6,7 +6,7 @@
 //
 // Order of tests: scope/list if set, else risk level (APIs only). A call's
 // verdict is fixed at its begin and holds for all its phases, so entries are
-// whole; both ends of a scope are inclusive and complete.
+// complete; both ends of a scope are inclusive and complete.
 #ifndef RANKPROBE_COMMON_FILTER_CALL_FILTER_H_
 #define RANKPROBE_COMMON_FILTER_CALL_FILTER_H_
 

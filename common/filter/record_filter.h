@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The authority's second look: are the records of one step inside the plan they
-// claim? The decisions are CallFilter's own; windows (scope, and a list at
-// level mix) are replayed from the CallTrace that agents send ahead of calls.
+// Second application of the filter, by the collector: it checks that the
+// records of one step are inside the plan that they claim. The decisions are
+// CallFilter's own; windows (scope, and a list at level mix) are replayed from
+// the CallTrace that agents send ahead of calls.
 // Not thread-safe. One instance per (incarnation, step).
 #ifndef RANKPROBE_COMMON_FILTER_RECORD_FILTER_H_
 #define RANKPROBE_COMMON_FILTER_RECORD_FILTER_H_

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The checksum that a message of protobuf carries with it: its field 100,
 //   optional fixed32 crc32c = 100;
-// which is its last one, so that it is the CRC32C of all bytes before it. Whoever
-// has the bytes can check them without knowing what they mean. Thread-safe: pure
-// functions.
+// which is its last one, so that it is the CRC32C of all bytes before it. A
+// process that has the bytes can check them without parsing them. Thread-safe:
+// pure functions.
 #ifndef RANKPROBE_COMMON_IO_CHECKSUM_FIELD_H_
 #define RANKPROBE_COMMON_IO_CHECKSUM_FIELD_H_
 

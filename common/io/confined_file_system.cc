@@ -170,9 +170,9 @@ class ConfinedFileSystem : public FileSystem {
     const int error = RemoveTree(entry->parent.get(), entry->name);
     if (error == 0) return absl::OkStatus();
     if (error == ELOOP) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("delete ", directory,
-                       ": it is nested too deep to be ours; remove it"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "delete ", directory,
+          ": it is nested deeper than any directory of rankprobe; remove it"));
     }
     return posix::FromErrno(error, "delete", directory);
   }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A FileSystem below some directories (roots) that does not leave them,
-// whatever others plant there while it works: no symbolic link is followed, no
-// ".." is taken, and what is written, renamed or deleted is reached from a
+// A FileSystem that never leaves some directories (roots), whatever other
+// processes create there in the meantime: it follows no symbolic link, accepts
+// no "..", and reaches the files that it writes, renames or deletes from a
 // descriptor of the root (openat2 with RESOLVE_BENEATH and
 // RESOLVE_NO_SYMLINKS), never by a name that was checked before.
 //
-// Paths are those of the roots with something behind them; any other is
+// A path must begin with a root and continue below it; any other is
 // PERMISSION_DENIED, except the first argument of Link, which may be a file
 // elsewhere that the caller vouches for. Ownership and threads: as FileSystem.
-// Failure: PERMISSION_DENIED names a link that is in the way. Exists says true
-// where it cannot tell, so that nothing is taken to be free.
+// Failure: PERMISSION_DENIED names a link that is in the way. Exists returns
+// true where it cannot tell, so that no used name is treated as free.
 #ifndef RANKPROBE_COMMON_IO_CONFINED_FILE_SYSTEM_H_
 #define RANKPROBE_COMMON_IO_CONFINED_FILE_SYSTEM_H_
 
@@ -31,10 +31,10 @@ enum class PathWalk {
 };
 
 enum class RootLookup {
-  // A root stays the directory that it is now, whatever becomes of its name.
+  // A root stays the directory that it is now, even if its name changes.
   kOnce,
-  // Looked up with each call: a root may go and come back (mounted anew, say).
-  // While it is away every call is UNAVAILABLE.
+  // Looked up with each call: a root may disappear and return (for example,
+  // mounted again). While it is missing, every call is UNAVAILABLE.
   kEachCall,
 };
 

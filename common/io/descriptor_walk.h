@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening what lies below a directory's descriptor, without following a link.
-// For confined_file_system.cc, and for who hands descriptors on.
+// Functions that open files below a directory's descriptor without following a
+// link. Used by confined_file_system.cc, and by code that passes descriptors
+// on.
 #ifndef RANKPROBE_COMMON_IO_DESCRIPTOR_WALK_H_
 #define RANKPROBE_COMMON_IO_DESCRIPTOR_WALK_H_
 

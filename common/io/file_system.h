@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one door to files: store, exporter and spool use it, so that tests can
-// lose un-synced bytes, fail with ENOSPC or EIO, and stop between two calls.
-// A FileSystem is thread-safe and outlives its files. A file object is used by
-// one thread at a time unless a method says otherwise. Errors: NOT_FOUND,
-// ALREADY_EXISTS, PERMISSION_DENIED, RESOURCE_EXHAUSTED (no space or quota),
-// DATA_LOSS (I/O error), each naming the path.
+// The only interface to files: store, exporter and spool use it, so that tests
+// can drop un-synced bytes, fail with ENOSPC or EIO, and stop between two
+// calls. A FileSystem is thread-safe and outlives its files. A file object is
+// used by one thread at a time unless a method says otherwise. Errors:
+// NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, RESOURCE_EXHAUSTED (no space or
+// quota), DATA_LOSS (I/O error), each naming the path.
 #ifndef RANKPROBE_COMMON_IO_FILE_SYSTEM_H_
 #define RANKPROBE_COMMON_IO_FILE_SYSTEM_H_
 

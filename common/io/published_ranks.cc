@@ -150,7 +150,7 @@ absl::Status PublishedRanks::CheckManifestReplaceable() {
   Load();
   if (manifest_is_ours_) return absl::OkStatus();
   return absl::AlreadyExistsError(absl::StrCat(
-      path, " is there and is not that of an export: remove it, or name ",
+      path, " exists and was not made by an export: remove it, or name ",
       "another directory"));
 }
 
@@ -206,7 +206,7 @@ absl::Status ClaimDirectory(FileSystem* file_system,
     return absl::OkStatus();
   if (!names.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        directory, " holds files that are not ours (", names.front(),
+        directory, " holds files that no export made (", names.front(),
         ", ..; no ", kClaimFile, "): remove it, or name another"));
   }
   RP_ASSIGN_OR_RETURN(

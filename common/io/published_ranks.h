@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rank directories of an exported tree that exports made, and that an export
 // may therefore replace: those that DIR/manifest.json names, and those that a
-// list names, where the manifest of a later export says nothing of them.
+// list names, if the manifest of a later export does not mention them.
 //
 // Thread-safe. A list or manifest that cannot be read names nothing.
 #ifndef RANKPROBE_COMMON_IO_PUBLISHED_RANKS_H_
@@ -26,7 +26,8 @@ class PublishedRanks {
   PublishedRanks(FileSystem* file_system, std::string directory,
                  std::string list);
 
-  // ALREADY_EXISTS when `rank` ("step0/rank1") is there and not ours.
+  // ALREADY_EXISTS if `rank` ("step0/rank1") exists and was not made by an
+  // export.
   absl::Status CheckReplaceable(const std::string& rank);
   // The same of DIR/manifest.json.
   absl::Status CheckManifestReplaceable();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that one process fills and another on the same host reads: an
-// anonymous file (memfd) whose descriptor is handed over.
+// anonymous file (memfd) whose descriptor is passed to the reader.
 //
-// The maker maps it. The reader does not: it reads, so that a peer that means no
-// good can neither end it by SIGBUS nor make it allocate what was never
-// written. Sealed against shrinking, so that the reader cannot end the maker
-// either.
-// Failure: where the system has no such memory Create says so.
+// The maker maps it. The reader does not map it but reads it, so that a
+// malicious peer can neither end it by SIGBUS nor make it allocate memory that
+// was never written. The file is sealed against shrinking, so that the reader
+// cannot end the maker either.
+// Failure: Create returns an error if the system has no such memory.
 #ifndef RANKPROBE_COMMON_IO_SHARED_MEMORY_H_
 #define RANKPROBE_COMMON_IO_SHARED_MEMORY_H_
 

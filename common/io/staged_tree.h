@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// An exported tree while it is written: everything lies in
-// DIR/.rankprobe-export/new (or elsewhere) until Publish moves whole rank
-// directories to their place, so that DIR never shows half an export.
+// An exported tree while it is written: all files are in
+// DIR/.rankprobe-export/new (or elsewhere) until Publish moves complete rank
+// directories to their place, so that DIR never shows an incomplete export.
 //
-// Of what is there, only what is known to be ours is deleted or replaced: a
-// staging directory that is new, empty or claimed (published_ranks.h), rank
-// directories that an earlier export made. Those that one of another run made,
-// or one for another job, move to DIR/earlier (PublishedRanks::MoveAside).
+// Existing files are deleted or replaced only if an export made them: a staging
+// directory that is new, empty or claimed (published_ranks.h), and rank
+// directories of an earlier export. Those that one of another run made, or one
+// for another job, move to DIR/earlier (PublishedRanks::MoveAside).
 //
 // Owned by one export. Threads: PathOf, Reuse and MakeDirectory from any, the
 // rest from one.
-// Failure: what is not published is deleted when the object goes, unless Keep
-// was called; a killed process leaves it too. A later Open with kReuse takes
-// the files of such an attempt up again. What a killed process had moved away,
-// and not replaced, a later Open puts back.
+// Failure: the destructor deletes files that are not published, unless Keep was
+// called; a killed process leaves them too. A later Open with kReuse uses the
+// files of such an attempt again. A later Open also restores what a killed
+// process had moved and not replaced.
 #ifndef RANKPROBE_COMMON_IO_STAGED_TREE_H_
 #define RANKPROBE_COMMON_IO_STAGED_TREE_H_
 
@@ -50,8 +50,8 @@ class StagedTree {
       std::string staging = "");
   ~StagedTree();
 
-  // A directory of the tree. ALREADY_EXISTS for a rank's when what is in its
-  // place is not ours: said now, before the work is done.
+  // A directory of the tree. ALREADY_EXISTS for a rank whose existing directory
+  // was not made by an export; this is reported before the work is done.
   absl::Status MakeDirectory(const std::string& path);
   // Where a file of the tree is being written.
   std::string PathOf(const std::string& path) const;
@@ -70,8 +70,8 @@ class StagedTree {
   // Leaves for a later attempt what is not published.
   void Keep() { keep_ = true; }
   // Replaces the directories DIR/step{N}/{rank} and DIR/manifest.json.
-  // ALREADY_EXISTS, and nothing is moved, when one of them is not ours.
-  // `run`: what all of it is of.
+  // ALREADY_EXISTS, and nothing is moved, if one of them was not made by an
+  // export. `run`: what all of it is of.
   absl::Status Publish(absl::string_view run = "");
   // Directories below DIR that Publish moved what is of others to.
   const std::set<std::string>& moved_to() const { return moved_to_; }
@@ -107,7 +107,7 @@ class StagedTree {
   bool reuse_ = false;
   bool keep_ = false;
   std::set<std::string> moved_to_;
-  // The directory is ours, and goes if nothing comes of it.
+  // This object made the directory and removes it if nothing is published.
   bool made_ = false;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small file in one piece. A free function. Failure: RESOURCE_EXHAUSTED for one
-// that is larger than was allowed; else the file system's.
+// Reading of a complete small file. A free function. Failure:
+// RESOURCE_EXHAUSTED for a file above the limit; else the file system's.
 #ifndef RANKPROBE_COMMON_IO_WHOLE_FILE_H_
 #define RANKPROBE_COMMON_IO_WHOLE_FILE_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A command line as data: what a CLI11 app was told, without the library. Help,
-// man page and completions are all made from it, so they cannot disagree with
-// what is parsed. Values only; thread-compatible.
+// A command line as data: the definition of a CLI11 app, without the library.
+// Help, man page and completions are all made from it, so they cannot disagree
+// with what is parsed. Values only; thread-compatible.
 #ifndef RANKPROBE_COMMON_MANUAL_COMMAND_H_
 #define RANKPROBE_COMMON_MANUAL_COMMAND_H_
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Help, man page and shell completion of a program, from one description: the
-// CLI11 app that parses its command line, and what such an app cannot say.
+// CLI11 app that parses its command line, and texts that such an app cannot
+// hold.
 //
 //   CLI::App app("..", "rankprobe");
 //   UseHelp(manual, &app);          // before sub-commands are added
 //   ..
 //   if (const auto text = WrittenHelp(argc, argv, app, manual)) { print; end }
 //
-// `PROGRAM --dump-help=man|bash|zsh|fish` is how the build gets the files of
-// share/man and of the shells; it is not in the help itself.
-// Values only; thread-compatible.
+// The build makes the files of share/man and of the shells with `PROGRAM
+// --dump-help=man|bash|zsh|fish`, which is not in the help itself. Values only;
+// thread-compatible.
 #ifndef RANKPROBE_COMMON_MANUAL_MANUAL_H_
 #define RANKPROBE_COMMON_MANUAL_MANUAL_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one walk over the values of a call phase: what a new section or a new
-// kind of value must be added to. Pure functions. Depth is bounded by the
+// The only walk over the values of a call phase; add every new section and
+// every new kind of value here. Pure functions. Depth is bounded by the
 // admission check of the wire and by the recorder.
 #ifndef RANKPROBE_COMMON_RECORDS_CALL_VALUES_H_
 #define RANKPROBE_COMMON_RECORDS_CALL_VALUES_H_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // NaN and infinities among the values of one call, and whether the call made
-// them. An infinity that the program asked for is no fault: a mask, a fill by a
-// constant, the maximum of nothing. Analyses and triggers judge by this one
-// rule. Plain values, pure functions.
+// them. An infinity that the program intends is not a fault: a mask, a fill
+// with a constant, the maximum of an empty tensor. Analyses and triggers all
+// use this rule. Plain values, pure functions.
 #ifndef RANKPROBE_COMMON_RECORDS_NON_FINITE_H_
 #define RANKPROBE_COMMON_RECORDS_NON_FINITE_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors of a call that may be uninitialised: memory that the call is about to
-// overwrite, or that it has allocated and not written. What stands there is
-// what was there before, a NaN for all one knows, and no fault of the program.
+// overwrite, or that it has allocated and not written. Its contents are old
+// data, possibly a NaN, and not a fault of the program.
 // Pure functions.
 #ifndef RANKPROBE_COMMON_RECORDS_UNWRITTEN_H_
 #define RANKPROBE_COMMON_RECORDS_UNWRITTEN_H_

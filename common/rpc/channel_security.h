@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verifies the collector and authenticates a client: PEM texts and a bearer
-// token, read from files once. No gRPC here; common/rpc/grpc_channel.h makes
-// channels of it. A value; copies are independent.
+// Credentials that verify the collector and authenticate a client: PEM texts
+// and a bearer token, read from files once. No gRPC here;
+// common/rpc/grpc_channel.h makes channels of it. A value; copies are
+// independent.
 #ifndef RANKPROBE_COMMON_RPC_CHANNEL_SECURITY_H_
 #define RANKPROBE_COMMON_RPC_CHANNEL_SECURITY_H_
 

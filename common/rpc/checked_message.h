@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages that carry a checksum (common/io/checksum_field.h) over a connection.
-// Without TLS nothing else would find a byte that flips on the way but TCP's sum
-// of 16 bits. Generated stubs and services write and read the types that
-// checked_types.h lists with it. Thread-safe: pure functions.
+// Messages that carry a checksum (common/io/checksum_field.h) over a
+// connection. Without TLS only TCP's 16-bit checksum would detect a byte that
+// changes in transit. Generated stubs and services write and read the types
+// that checked_types.h lists with it. Thread-safe: pure functions.
 //
-// What does not match is handed on as an empty message without a checksum, so
-// that the reader can end the stream with a reason (IsDamaged): where reading
-// fails, gRPC tells neither side why.
+// A message that does not match is passed on as an empty message without a
+// checksum, so that the reader can end the stream with a reason (IsDamaged): if
+// reading fails, gRPC reports the reason to neither side.
 #ifndef RANKPROBE_COMMON_RPC_CHECKED_MESSAGE_H_
 #define RANKPROBE_COMMON_RPC_CHECKED_MESSAGE_H_
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Client side of the checksums of answers: a damaged answer is not used, and its
-// call ends with DATA_LOSS. Requests and answers are checked as
-// they are read (checked_message.h); a channel needs WatchForDamage beside that,
-// since gRPC takes an answer that cannot be read for the end of a stream.
+// Client side of the checksums of answers: a damaged answer is not used, and
+// its call ends with DATA_LOSS. Requests and answers are checked as they are
+// read (checked_message.h); a channel needs WatchForDamage beside that, because
+// gRPC treats an answer that cannot be read as the end of a stream.
 //
 // Thread-safe.
 #ifndef RANKPROBE_COMMON_RPC_DAMAGED_ANSWERS_H_

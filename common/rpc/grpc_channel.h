@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Channels and call metadata out of a ChannelSecurity, and what became of a
+// Channels and call metadata made from a ChannelSecurity, and the outcome of a
 // call. Stateless.
 #ifndef RANKPROBE_COMMON_RPC_GRPC_CHANNEL_H_
 #define RANKPROBE_COMMON_RPC_GRPC_CHANNEL_H_

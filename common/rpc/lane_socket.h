@@ -2,8 +2,8 @@
 // Socket on which a process proves that it is on the collector's host and
 // passes the memory of its payloads: over a Unix socket in the abstract
 // namespace, whose name the collector gives in its Welcome. Such a socket
-// leaves nothing behind when its process is killed, and is not seen from
-// another network namespace.
+// leaves no file when its process is killed, and is not visible from another
+// network namespace.
 //
 //   agent -> collector  one packet: the session's id, with one descriptor
 //   collector -> agent  one packet: "taken", or why not; then the end
@@ -26,8 +26,8 @@ inline constexpr char kLaneTaken[] = "taken";
 inline constexpr size_t kMaxLaneSessionBytes = 64;
 inline constexpr size_t kMaxLaneAnswerBytes = 256;
 
-// A name that is nobody's, and whether a name is such a one: an agent speaks to
-// no other socket of its host, whatever a collector says.
+// A new unused name, and a check of its form: an agent connects to no other
+// socket of its host, whatever a collector sends.
 std::string NewLaneName();
 bool IsLaneName(absl::string_view untrusted);
 
@@ -37,9 +37,9 @@ absl::StatusOr<int> ListenLane(absl::string_view name);
 // The other side of a connected socket is of this process' user.
 bool IsOwnUser(int socket);
 
-// Hands a duplicate of `fd` over. UNAVAILABLE where nobody listens: the collector is on
-// another host or in another container; PERMISSION_DENIED when it is another
-// user's, or refuses.
+// Passes a duplicate of `fd`. UNAVAILABLE if no process listens: the collector
+// is on another host or in another container; PERMISSION_DENIED when it is
+// another user's, or refuses.
 absl::Status HandOver(absl::string_view untrusted_name,
                       absl::string_view session, int fd,
                       absl::Duration timeout);

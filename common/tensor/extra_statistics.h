@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes the statistics of kExtraStatistics of one tensor, block by block, in
-// the pass that makes the others. One that is asked for costs a widening of the
-// elements to doubles that all of them share, and its own kernel over those.
+// Computation of the statistics of kExtraStatistics of one tensor, block by
+// block, in the same pass as the others. Requested statistics share one
+// conversion of the elements to doubles, and each runs its own kernel over
+// these.
 // Used on one thread; no allocation before Finish.
 #ifndef RANKPROBE_COMMON_TENSOR_EXTRA_STATISTICS_H_
 #define RANKPROBE_COMMON_TENSOR_EXTRA_STATISTICS_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tensor with what each step of summarising it asks, resolved once: the way
-// down from the recorder to the kernels passes it on. Pure functions; the view
-// is borrowed as in tensor_view.h.
+// A tensor with the properties that each step of its summary needs, resolved
+// once and passed from the recorder down to the kernels. Pure functions; the
+// view is borrowed as in tensor_view.h.
 #ifndef RANKPROBE_COMMON_TENSOR_RESOLVED_TENSOR_H_
 #define RANKPROBE_COMMON_TENSOR_RESOLVED_TENSOR_H_
 

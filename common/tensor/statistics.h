@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers that are kept of a tensor: the four that msprobe has, and those
-// that config.json may ask for beside them ("extra_statistics"). Rules of each:
-// docs/formats.md, "Statistics". Plain values.
+// The statistics that are stored for a tensor: msprobe's four, and those that
+// config.json may request in addition ("extra_statistics"). docs/formats.md,
+// "Statistics", has the rules of each. Plain values.
 #ifndef RANKPROBE_COMMON_TENSOR_STATISTICS_H_
 #define RANKPROBE_COMMON_TENSOR_STATISTICS_H_
 

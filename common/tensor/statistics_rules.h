@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics that a dtype has, and their types (docs/formats.md, "Statistics").
-// Shared by what reduces tensors here and what takes numbers that were reduced
-// elsewhere. Pure functions.
+// Shared by code that reduces tensors here and code that accepts numbers
+// reduced elsewhere. Pure functions.
 #ifndef RANKPROBE_COMMON_TENSOR_STATISTICS_RULES_H_
 #define RANKPROBE_COMMON_TENSOR_STATISTICS_RULES_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of a strided view in its simplest form: neighbouring dimensions
-// that lie behind each other are one. Views of one memory that hold the same
+// that are contiguous are merged. Views of one memory that hold the same
 // elements (reshapes, and in any order transposes and expansions) get the same
 // layout. Pure functions; no allocation up to six dimensions.
 #ifndef RANKPROBE_COMMON_TENSOR_STRIDED_LAYOUT_H_

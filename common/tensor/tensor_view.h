@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tensor as raw memory: what every front end (LibTorch, Python, NumPy) can
-// give without an ABI in common. Borrowed: data, sizes and strides must stay
+// A tensor as raw memory, which every front end (LibTorch, Python, NumPy) can
+// provide without a common ABI. Borrowed: data, sizes and strides must stay
 // valid and unchanged during the call that takes the view. CPU memory only.
 #ifndef RANKPROBE_COMMON_TENSOR_TENSOR_VIEW_H_
 #define RANKPROBE_COMMON_TENSOR_TENSOR_VIEW_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Is a text from outside one JSON value? Pure function.
+// Check that an untrusted text is one JSON value. Pure function.
 #ifndef RANKPROBE_COMMON_TEXT_JSON_CHECK_H_
 #define RANKPROBE_COMMON_TEXT_JSON_CHECK_H_
 

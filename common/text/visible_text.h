@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text from outside (names of runs, hosts, entries, messages of errors) made
-// fit for a terminal or a line of a log: it can neither steer a terminal, nor
-// begin a line of its own, nor show its letters in another order than they
-// stand in. Pure functions.
+// Text from outside (names of runs, hosts, entries, messages of errors) escaped
+// for a terminal or a line of a log: it can neither control a terminal, nor
+// begin a new line, nor display its letters in another order. Pure functions.
 #ifndef RANKPROBE_COMMON_TEXT_VISIBLE_TEXT_H_
 #define RANKPROBE_COMMON_TEXT_VISIBLE_TEXT_H_
 

@@ -148,7 +148,7 @@ def test_a_collector_that_goes_while_ranks_record_is_told_of(tmp_path, start_job
         said(f"the collector at {collector.address} is unreachable", 1)
         job.wait_steps(20)  # training goes on, and a line of each step it is not
         collector.start()
-        said("is back, what waited is sent", 1)
+        said("is back; waiting records are sent", 1)
         job.wait_steps(3)
         ledger = collector.cli("ledger", "--run", "gone", check=False)
         assert "NOT_HEARD_OF" not in ledger.stdout, ledger.stdout

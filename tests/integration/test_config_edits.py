@@ -176,7 +176,7 @@ def _check_shared(job, collector: harness.Collector, tmp_path: pathlib.Path) -> 
     assert changes == ["statistics", "tensor", "statistics", "tensor"]
     # One line for each fault and rank.
     for rank in job.ranks:
-        assert rank.log.read_text().count("cannot be used, dumping is off") == 2, rank.log.read_text()
+        assert rank.log.read_text().count("cannot be used; dumping is off") == 2, rank.log.read_text()
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_private_collector_takes_an_edit_in_the_start_that_follows_it(python_job
     harness.wait_for(lambda: len(job.steps(0)) > 20, 60, "the schedule")
     recorded = {s["step"]: s["task"] for s in job.steps(0)[:17] if s["dumping"]}
     assert recorded == {3: "statistics", 4: "statistics", 5: "tensor", 9: "statistics", 12: "tensor"}
-    assert job.ranks[0].log.read_text().count("cannot be used, dumping is off") == 2, job.ranks[0].log.read_text()
+    assert job.ranks[0].log.read_text().count("cannot be used; dumping is off") == 2, job.ranks[0].log.read_text()
 
     client = harness.Collector(job_directory)
     client.port = int(head["collector"].rpartition(":")[2])

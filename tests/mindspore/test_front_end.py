@@ -83,7 +83,7 @@ def test_a_collector_killed_while_it_records(tmp_path: pathlib.Path, training, c
     job.wait_steps(5)
     wait_for(lambda: "is unreachable" in job.errors.read_text(), 60, "the line that says so")
     collector.start()
-    wait_for(lambda: "is back, what waited is sent" in job.errors.read_text(), 60, "the line that says so")
+    wait_for(lambda: "is back; waiting records are sent" in job.errors.read_text(), 60, "the line that says so")
     wait_for(lambda: len(job.recorded()) == 30, 120, "thirty steps")
     job.finish()
     job.whole(list(range(first, first + 30)))

@@ -229,7 +229,7 @@ def test_what_there_was_no_room_for_is_said_when_the_collector_is_back(dump, col
             ranks.stdout.close()
             ranks.wait(timeout=120)
     (said,) = [line for line in log.read_text().splitlines() if "is back" in line]
-    lost = int(said.partition("what waited is sent; for ")[2].split()[0])
+    lost = int(said.partition("waiting records are sent; for ")[2].split()[0])
     assert lost >= 8 and "see rankprobe ledger" in said
 
 

@@ -18,7 +18,7 @@ from test_compiled import Job, _fresh  # noqa: F401
 from test_compiled_recorded import _SAID, Whole, _backward, _lines, _train
 from torch._dynamo.utils import counters
 
-_FELL_BACK = "recorded steps run as plain Python from here on"
+_FELL_BACK = "from now on recorded steps run as plain Python"
 
 
 def _cond(inner: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -60,7 +60,7 @@ def test_what_cannot_be_recorded_from_within_runs_as_plain_python(dump, capfd, a
     _backward(call)
     compiled = dict(counters["stats"])
     debugger = _train(dump, model, call, _backward, steps=3, step=[0, 1])
-    said = _lines(capfd, "torch.compile: compiled code")
+    said = _lines(capfd, "torch.compile: calls inside compiled code")
     assert len(said) == 1 and why in said[0] and _FELL_BACK in said[0], said
     assert "Module.last.Linear.backward.0" in dump.data(0)
     # torch.cond has a compiler of its own in plain Python too.

@@ -26,7 +26,7 @@ from test_compiled import Job, _fresh, _switch  # noqa: F401
 from torch._dynamo.utils import counters
 
 _SAID = "recorded steps run graphs of their own"
-_FELL_BACK = "recorded steps run as plain Python from here on"
+_FELL_BACK = "from now on recorded steps run as plain Python"
 
 
 def _lines(capfd: Any, text: str) -> list[str]:

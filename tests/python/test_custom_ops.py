@@ -52,7 +52,7 @@ def test_an_edit_of_custom_op_namespaces_counts_from_the_next_step(dump, capfd) 
     _step(one, other)
     assert not (dump.path / "step2").exists()
     said = capfd.readouterr().err
-    assert "dumping is off until it is mended or an operator switches it on: custom_op_namespaces: \"rpedit\" is not legal" in said
+    assert "dumping is off until it is corrected or an operator switches it on: custom_op_namespaces: \"rpedit\" is not legal" in said
     dump.config(custom_op_namespaces=[], dump_enable=True)
     _step(one, other, lambda: torch.relu(torch.ones(2)))
     assert recorded(3) == [] and torch.ops.rpother.twice is original

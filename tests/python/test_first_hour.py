@@ -153,7 +153,7 @@ def test_a_run_that_nobody_knows_is_an_error_that_lists_those_there_are(collecto
         assert json.loads(done.stdout) is not None and "there are: training" in done.stderr
     for verb in ("watch", "top"):
         done = collector.cli(verb, "--run", "trainign", "--rounds", "1")
-        assert done.stderr.count("waiting for it to come") == 1
+        assert done.stderr.count("waiting for that step") == 1
     session.close()
 
 
@@ -180,7 +180,7 @@ def test_a_list_of_steps_that_are_over_is_said_by_the_switch(collector, tmp_path
         (tmp_path / "c.json").write_text(json.dumps({"dump_path": "d", "step": steps}))
         for verb in (("enable", "--no-wait", "--config"), ("config", "set", "--no-wait")):
             said = collector.cli(*verb, tmp_path / "c.json").stderr
-            assert (f"nothing will be recorded: {tmp_path / 'c.json'} wants steps 0-1, and this is in force from step " in said) == over, said
+            assert (f"nothing will be recorded: {tmp_path / 'c.json'} wants steps 0-1, and this takes effect at step " in said) == over, said
     session.close()
 
 

@@ -163,8 +163,7 @@ def test_another_batch_and_other_weights_change_no_verdict(reference) -> None:
     planted = plant(model)
     report = isolated(model, reference, lambda m: train(m, batch(7)))
     assert report.failing == planted
-    assert reasons(report) == {"Module.forward.0": "input.0 of Module.words.Embedding is another than in the reference: the batch, or "
-                               "code before the first module (neither was recorded)"}
+    assert reasons(report) == {"Module.forward.0": "input.0 of Module.words.Embedding differs from the reference: the batch, or code before the first module (neither was recorded)"}
     assert "the largest relative difference is" in report.notes[0]
 
 
@@ -397,7 +396,7 @@ def test_what_a_module_keeps_for_itself_is_no_fault(tmp_path: pathlib.Path) -> N
     directory = record(tmp_path / "kept", model(), step)
     report = isolated(model(), directory, step)
     assert report.exit_code == 0 and reasons(report) == {
-        "Module.1._Kept.backward.0": "it keeps a value for itself, and the gradient that comes in there was not recorded"}, str(report)
+        "Module.1._Kept.backward.0": "it stores a value itself, and the gradient of that value was not recorded"}, str(report)
 
 
 def test_gradients_of_earlier_batches_are_no_fault(tmp_path: pathlib.Path) -> None:

@@ -136,7 +136,7 @@ def test_a_lock_that_another_user_planted_is_not_waited_for(tmp_path, monkeypatc
     with open(place, "r+b", buffering=0) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         done = train(tmp_path)
-    assert done.returncode == 0 and f"it is no lock: '{place}'" in done.stderr and "nothing is recorded" in done.stderr, done
+    assert done.returncode == 0 and f"it cannot be a lock: '{place}'" in done.stderr and "nothing is recorded" in done.stderr, done
     assert place.exists()
 
 

@@ -97,7 +97,7 @@ def test_an_archive_that_goes_elsewhere_brings_what_was_kept(job: Job, tmp_path:
     target = tmp_path / "elsewhere"
     if refuses:
         (job.directory / "refuses").touch()
-        with pytest.raises(_ending.Failed, match="1 files of what killed processes kept were not delivered"):
+        with pytest.raises(_ending.Failed, match="1 files with records of killed processes were not delivered"):
             job.ending.export_all(str(target))
     else:
         assert job.ending.export_all(str(target)) == 1

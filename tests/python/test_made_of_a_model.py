@@ -207,7 +207,7 @@ def test_a_fault_that_cannot_be_shown_stays_ours(capsys) -> None:
     report_fault(Capture(), "a\ud800", Odd())
     report_fault(Capture(), "b", ValueError("x"))
     assert Capture.told == ["a\\ud800: Odd", "b: ValueError('x')"]
-    assert capsys.readouterr().err == "rankprobe: a fault could not be reported: TypeError\n"
+    assert capsys.readouterr().err == "rankprobe: an error could not be reported: TypeError\n"
 
 
 def test_where_warnings_are_errors_they_are_lines(dump, capsys) -> None:

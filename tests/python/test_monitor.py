@@ -305,7 +305,7 @@ def test_another_level_is_told_to_mean_nothing(tmp_path) -> None:
 
 
 def test_options_of_run_that_do_not_go_together(tmp_path) -> None:
-    for options, fault in ((["--monitor", "--config", "x.json"], "--monitor is a config of its own"),
+    for options, fault in ((["--monitor", "--config", "x.json"], "--monitor sets its own config"),
                            (["--every", "3"], "requires --monitor"), (["--monitor", "--every", "0"], "1 to 1000000")):
         done = subprocess.run([sys.executable, "-m", "rankprobe.run", *options, "--", "true"], capture_output=True, text=True,
                               cwd=tmp_path, timeout=60)

@@ -125,7 +125,7 @@ def test_what_was_kept_and_cannot_be_delivered_stays_and_is_said(tmp_path: pathl
     os.kill(int(killed.stdout), signal.SIGCONT)
     (note,) = harness.wait_for(lambda: list(dump.glob("rankprobe-left-*.txt")), 90, "the note")
     said = note.read_text()
-    assert "files of what killed processes kept were not delivered: 1 not opened: others made them or can change" in said, said
+    assert "files with records of killed processes were not delivered: 1 not opened: others made them or can change" in said, said
     (kept,) = dump.glob(".rankprobe/left-*/kept")
     assert list(kept.glob("*.spool"))
     assert set(_calls(dump)) >= {"step0", "step1"}
@@ -153,7 +153,7 @@ def test_a_program_that_closes_all_descriptors_goes_on_unrecorded(tmp_path: path
                 "print('trained in time' if time.monotonic() - began < 30 else 'late', flush=True)\n", dump, environment)
     assert done.returncode == 0 and done.stdout == "trained in time\n", done
     said = [line for line in done.stderr.splitlines() if line.startswith("rankprobe: ")]
-    assert len(said) == 2 and "nothing is recorded from here on" in said[1] and "Traceback" not in done.stderr, done.stderr
+    assert len(said) == 2 and "nothing is recorded from now on" in said[1] and "Traceback" not in done.stderr, done.stderr
     _ended(dump)
     assert {"step0", "step1"} <= set(_calls(dump)) <= {"step0", "step1", "step2"}
 
@@ -493,7 +493,7 @@ def test_everything_is_killed(tmp_path: pathlib.Path, environment, by_command: b
     else:
         done = _run("for _ in steps(1): pass", dump, {**environment, "RANKPROBE_RUN": "next"})
         assert done.stderr.splitlines() == [
-            f"rankprobe: run endings was killed with its collector; what it left is exported to {dump} first",
+            f"rankprobe: run endings was killed with its collector; its archive is exported to {dump} first",
             f"rankprobe: dump.json is at {dump}/step*/ (run next); steps of run endings that this run records too are moved to "
             f"{dump}/earlier"]
     _ended(dump)
@@ -531,7 +531,7 @@ def test_ranks_of_two_jobs_do_not_share_an_archive(tmp_path, environment) -> Non
     assert same.returncode == 0 and "another job" not in same.stderr, same.stderr
     other = _run("for _ in steps(5): pass\nprint('trained')", dump, {**rank, "RANK": "1", "MASTER_PORT": "29502"})
     assert (other.returncode, other.stdout) == (0, "trained\n"), other.stderr
-    assert other.stderr.count("the ranks of another job, which meet at 127.0.0.1:29501, record into it at present") == 1, other.stderr
+    assert other.stderr.count("the ranks of another job, whose rendezvous is 127.0.0.1:29501, record into it at present") == 1, other.stderr
     assert "nothing is recorded, and the training continues" in other.stderr
     # A start of the same job at another port, as torchrun does it after a rank has failed.
     first.kill()

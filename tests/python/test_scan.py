@@ -84,7 +84,7 @@ def test_a_planted_fault_is_named_at_its_step(tmp_path, collector, fault, kind, 
         assert first["name"] == name, first
     text = collector.cli("scan", "--run", run, check=False).stdout
     name = report["findings"][0]["name"]
-    assert f"Go on: rankprobe query --run {run} --of all --rows rank --from-step 10 --to-step 14 '{name}'" in text, text
+    assert f"Next: rankprobe query --run {run} --of all --rows rank --from-step 10 --to-step 14 '{name}'" in text, text
     only = json.loads(collector.cli("scan", "--run", run, "--json", "--to-step", "11").stdout)
     assert only["findings"] == []
     # A pattern with a slip is no sound run.

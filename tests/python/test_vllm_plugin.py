@@ -52,7 +52,7 @@ def test_nothing_is_asked_for(given: object) -> None:
     ({"dump_config_path": "a.json", "dump_config": {}}, "one of them"),
     ({"dump_config_path": 3}, "dump_config_path must be the path"),
     ({"dump_config_path": ""}, "dump_config_path must be the path"),
-    ({"dump_config": "a.json"}, "dump_config must be what a config.json holds"),
+    ({"dump_config": "a.json"}, "dump_config must be the contents of a config.json"),
 ])
 def test_what_cannot_be_meant_is_refused(given: dict, fault: str) -> None:
     from rankprobe.vllm._settings import settings

@@ -152,7 +152,7 @@ def test_axe_finds_nothing_for_who_signs_in_looks_and_may_not_switch(browser, gu
         if dark:
             page.get_by_role("button", name="Dark").click()
         page.get_by_role("link", name="Jobs").click()
-        page.get_by_text("Exports and scans are for a terminal").wait_for()
+        page.get_by_text("Run exports and scans in a terminal").wait_for()
         look("jobs of an operator")
     assert found == {}
 

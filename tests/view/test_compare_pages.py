@@ -292,7 +292,7 @@ def test_a_job_that_fails_says_why_and_one_that_hangs_is_cancelled(browser, page
             field.fill("run:x@1")
             field.press("Enter")
             other.get_by_role("button", name="Start").click()
-            job = other.locator(".job", has_text="at work")
+            job = other.locator(".job", has_text="running")
             job.wait_for()
             job.get_by_role("button", name="Cancel").click()
             other.locator(".job", has_text="cancelled").wait_for()

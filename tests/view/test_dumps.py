@@ -159,7 +159,7 @@ def test_a_collectors_page_shows_its_directory_and_a_job_makes_the_graph(browser
         page.get_by_role("link", name="dumps/planted").click()
         page.locator("#graph-0 [role=treeitem]").first.wait_for(state="attached", timeout=LATE)
         page.get_by_role("link", name="Jobs").click()
-        page.get_by_text("Exports and scans are for a terminal").wait_for()
+        page.get_by_text("Run exports and scans in a terminal").wait_for()
         made = page.get_by_role("group").filter(has_text="rankprobe graph_visualize")
         made.first.wait_for()
         assert made.count() == 1

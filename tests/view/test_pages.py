@@ -162,7 +162,7 @@ def test_a_step_of_the_archive_as_one_graph_of_all_ranks_and_beside_itself(page,
     page.get_by_label("Step", exact=True).fill(str(BAD_STEP))
     page.get_by_label("Step", exact=True).press("Enter")
     Boxes(page).wait("Module.first.Linear.forward.0")
-    page.get_by_text("All ranks of this step, or beside another run").click()
+    page.get_by_text("All ranks of this step, or compared with another run").click()
     here = page.url
     page.get_by_role("link", name="All ranks of this step as one graph").click()
     Boxes(page).wait("DefaultModel")
@@ -174,7 +174,7 @@ def test_a_step_of_the_archive_as_one_graph_of_all_ranks_and_beside_itself(page,
     table.locator("tbody tr").first.wait_for()
     assert table.locator("tbody tr").count() == RANKS and table.locator("tbody tr.bad").count() == 1
     page.goto(here)
-    page.get_by_text("All ranks of this step, or beside another run").click()
+    page.get_by_text("All ranks of this step, or compared with another run").click()
     page.get_by_label("Reference").fill(f"run:{training}@{BAD_STEP - 2}")
     page.get_by_role("button", name="Compare as a graph").click()
     Boxes(page, 1).wait("DefaultModel")
@@ -208,7 +208,7 @@ def test_the_trend_begins_with_loss_gradients_and_what_moved_most(page, training
     for label in ("Loss over the steps", "Norm of the gradients over the steps", "Norm of the modules' outputs over the steps"):
         page.get_by_role("img", name=label).locator("canvas").wait_for()
     # Two runs' gradients in two clicks: this page, and the other run.
-    page.get_by_label("Another run over it").select_option(training)
+    page.get_by_label("Overlay another run").select_option(training)
     page.locator(".u-legend", has_text="norm of all gradients").locator("tr", has_text=training).wait_for()
     # What it scales by grows from 1 to 1,000; nothing else does.
     moved = page.get_by_role("button", name=re.compile(r"^Module\.")).first
@@ -491,7 +491,7 @@ def test_a_heat_map_of_many_calls_has_their_names(page, collector, tmp_path) -> 
 def test_without_statistics_nothing_is_said_to_be_well(page, collector, tmp_path) -> None:
     _record(collector, tmp_path, "names only", 0, 1, statistics={"summary_mode": "xor"})
     page.get_by_role("link", name="names only").click()
-    page.get_by_text("No statistics are recorded, so nothing is known of NaN").wait_for()
+    page.get_by_text("No statistics are recorded (task structure").wait_for()
     assert page.get_by_text("No NaN and no infinity").count() == 0
 
 

@@ -110,6 +110,6 @@ export function whyNoSwitch(): string {
 // Why no job can be started here; "": it can.
 export function whyNoJobs(): string {
   const { jobs, caller } = server.value ?? {};
-  if (jobs === false) return t("This server runs no jobs. Use `rankprobe view` beside a collector, or a terminal.");
+  if (jobs === false) return t("This server runs no jobs. Use `rankprobe view` with a collector, or a terminal.");
   return caller === undefined || caller.role === "operator" ? "" : t("{0} is {1}: a job needs an operator's token.", caller.name, caller.role);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of a call in the order of dump.json. Which call of a step was the first
-// bad one is not decided here: overflow_check does that (first_bad.ts).
+// The values of a call in the order of dump.json. This file does not decide
+// which call of a step was the first bad one; overflow_check does
+// (first_bad.ts).
 import { double, int } from "./format";
 import type { CallEntry, TensorSummary, Value } from "./messages";
 

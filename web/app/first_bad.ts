@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first bad call of a run: the step by its extremes, the call by what
-// `rankprobe overflow_check` says of that step, over ranks and communication. A
-// mask of -Infinity is in every step of a sound run: it is no bad value.
+// The first bad call of a run: the step is found by its extremes, the call by
+// `rankprobe overflow_check` on that step, over ranks and communication. A mask
+// of -Infinity is in every step of a correct run and does not count as a bad
+// value.
 import { ApiError, call as ask, stream } from "./api";
 import { isBad, leavesOf, type Leaf } from "./calls";
 import type { Grid } from "./grid";

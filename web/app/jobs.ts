@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long work that the server of this page does beside it: commands of rankprobe.
+// Jobs of the page's server: commands of rankprobe.
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, call, post } from "./api";
 import { asApiError } from "./load";

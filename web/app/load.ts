@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a page asks for: loading, there, or failed with the reason.
+// State of a request of a page: loading, loaded, or failed with the reason.
 import { useLayoutEffect, useState } from "preact/hooks";
 import { ApiError } from "./api";
 

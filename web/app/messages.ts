@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the services say, as proto3 JSON has it: 64-bit integers and non-finite
-// numbers are texts. The fields that pages read; proto/rankprobe/v1 says what each is.
+// Types of the services' messages in proto3 JSON: 64-bit integers and
+// non-finite numbers are texts. They have the fields that pages read;
+// proto/rankprobe/v1 documents each.
 export type Int64 = string | number;
 export type Double = number | string;
 

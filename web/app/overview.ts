@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The extremes of each rank and step of a run that may be growing: what is behind
-// its slowest rank is asked for once, only the rest again and again.
+// The extremes of each rank and step of a run that may be growing: steps that
+// all ranks have passed are requested once, later steps repeatedly.
 import { call } from "./api";
 import { int } from "./format";
 import { queryGrid, type Grid, type Row } from "./grid";

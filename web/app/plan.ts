@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether ranks are recording: a plan for some steps stays the run's plan when they are over.
+// Whether ranks are recording: a plan for some steps stays the run's plan when these steps have ended.
 import { int } from "./format";
 import type { AgentInfo, GetConfigResponse } from "./messages";
 

@@ -73,7 +73,7 @@ function SignIn({ error }: { error: ApiError }) {
         <Field label={t("Token")}><input type="password" autocomplete="off" value={text} onInput={(event) => setText(event.currentTarget.value)} /></Field>
         <button class="primary" type="submit" disabled={!/^[!-~]+$/.test(text.trim())}>{t("Enter")}</button>
       </form>
-      <p class="note">{t("A collector's page asks for a token of its token file: a viewer's to look, an operator's to switch, too. It is kept for this tab alone.")}</p>
+      <p class="note">{t("This page needs a token from the collector's token file: a viewer's token to read, an operator's token to switch recording as well. The token is stored for this tab only.")}</p>
     </>
   );
 }

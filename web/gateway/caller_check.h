@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Authenticates and authorizes callers of a shared page, each by a token: the
-// collector's rules, for the collector's page.
+// Authentication and authorization of the callers of a collector's page, each
+// by a token and by the collector's rules.
 #ifndef RANKPROBE_WEB_GATEWAY_CALLER_CHECK_H_
 #define RANKPROBE_WEB_GATEWAY_CALLER_CHECK_H_
 
@@ -31,8 +31,9 @@ class CallerCheck {
   // PERMISSION_DENIED.
   virtual absl::Status MayCall(absl::string_view token,
                                absl::string_view path) const = 0;
-  // Writes down what an operator is about to do; what it returns is told what
-  // came of it, before he is. May wait for the disk.
+  // Records in the audit log what an operator is about to do; the caller passes
+  // the outcome to the returned function before it answers the operator. May
+  // wait for the disk.
   using Outcome = std::function<void(const absl::Status& status)>;
   virtual Outcome Audit(absl::string_view token, absl::string_view peer,
                         absl::string_view action,

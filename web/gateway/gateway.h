@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// From JSON over HTTP to the collector's services and back: the page's API. In
-// `rankprobe view` it speaks to the collector as the user who started it, like any
-// command: what that user may do, and what of it is audited, is the collector's
-// decision. In the collector itself it speaks as each who asks, whom it checks by
-// the collector's rules before every call.
+// Gateway between JSON over HTTP and the collector's services: the page's API.
+// In `rankprobe view` it calls the collector as the user who started it, like
+// any command; the collector decides what that user may do and what is audited.
+// In the collector itself it acts as the caller of each request, whose token it
+// checks by the collector's rules before every call.
 //
 //   POST /api/v1/{Service}/{Method}   the request as proto3 JSON
 //
@@ -33,15 +33,16 @@
 namespace rankprobe {
 
 struct GatewayOptions {
-  // HOST:PORT. Empty: there is none, and every call says so.
+  // HOST:PORT. Empty: there is no collector, and every call fails with that
+  // message.
   std::string collector;
   ChannelSecurity security;
-  // Inside the collector, both or none: the way to its services, which checks
-  // nobody, and who may call what. `callers` outlives the gateway. `collector` is
-  // what the page says then.
+  // Inside the collector, set both or none: the channel to its services, which
+  // checks no caller, and the check of callers. `callers` outlives the gateway.
+  // The page shows `collector`.
   std::shared_ptr<grpc::Channel> channel;
   const CallerCheck* callers = nullptr;
-  // For each call; those that go through records or wait for ranks have more.
+  // For each call; calls that read records or wait for ranks have more.
   double timeout_seconds = 30;
   // How many calls are made from JSON or to it at once, which is most of what they
   // cost; 0: all.
@@ -55,15 +56,15 @@ class Gateway {
   explicit Gateway(GatewayOptions options);
 
   // Answers a request for "ArchiveService/ListRuns". Blocks until the answer is
-  // whole or the client has gone; its call is cancelled then.
+  // complete or the client has disconnected; then its call is cancelled.
   void Answer(absl::string_view method, const HttpRequest& request,
               HttpReply* reply) const;
-  // Whoever brings `token` may read what is recorded.
+  // OK if the holder of `token` may read records.
   absl::Status MayRead(absl::string_view token) const;
-  // Whoever brings `token` may read bytes of tensors.
+  // OK if the holder of `token` may read bytes of tensors.
   absl::Status MayReadTensors(absl::string_view token) const;
-  // The bytes of one payload, for whoever answers with something made of them.
-  // Ends early when the client of `reply` goes.
+  // The bytes of one payload, for an answer that is computed from them. Ends
+  // early when the client of `reply` disconnects.
   absl::Status ReadTensor(const v1::GetTensorRequest& request,
                           const HttpRequest& asked, HttpReply* reply,
                           std::string* bytes) const;

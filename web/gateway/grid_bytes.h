@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A grid as bytes: for a picture of a million cells JSON is most of the work, on both
-// sides. All numbers are little-endian. A frame is
+// Binary encoding of a grid: for a picture of a million cells JSON would be
+// most of the work on both sides. All numbers are little-endian. A frame is
 //   u32 kind, u32 bytes of what follows
-// kind 0: the GridHead as JSON; kind 2: what ErrorJson says, the last frame;
-// kind 1: a row,
+// kind 0: the GridHead as JSON; kind 2: the output of ErrorJson, the last
+// frame; kind 1: a row,
 //   u32 flags, u32 columns, u32 bytes of the name, the name,
 //   cells (float32; float64 with flag 1), counts (u32), non_finite (u32),
 //   ranks (i32)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages as proto3 JSON over HTTP: how every part of the API reads a request
+// Messages as proto3 JSON over HTTP, as every part of the API reads requests
 // and answers. Functions without state.
 #ifndef RANKPROBE_WEB_GATEWAY_JSON_REPLY_H_
 #define RANKPROBE_WEB_GATEWAY_JSON_REPLY_H_
@@ -22,8 +22,8 @@ absl::Status ToJson(const google::protobuf::Message& message,
 absl::Status FromJson(const std::string& body,
                       google::protobuf::Message* message);
 
-// Names in an answer who could not be asked for it: a member `away`, lines for a
-// person, where there are any.
+// Adds to an answer the leaves that could not be reached: a member `away` with
+// lines of text, if there are any.
 void AddAway(const std::vector<std::string>& lines, std::string* json);
 
 // As JSON; a message that cannot be written is an error.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs of what has no database: dumps below the root and runs of the archive.
-// Each becomes a database in a file without a name, which goes when it is no
-// longer among the last eight or when the process ends. One is built at a time.
+// Builder of graphs for dumps below the root and runs of the archive, which
+// have no database. Each becomes a database in a file without a name, which is
+// removed when it is no longer among the last eight or when the process ends.
+// Graphs are built one at a time.
 // Thread-safe.
 #ifndef RANKPROBE_WEB_GRAPH_GRAPH_BUILDER_H_
 #define RANKPROBE_WEB_GRAPH_GRAPH_BUILDER_H_
@@ -44,13 +45,14 @@ class GraphBuilder {
     std::string name;  // "@3"
     std::string json;  // {"db", "nodes", "warnings"}
   };
-  // Blocks, until `gone`: CANCELLED. `progress` gets parts done and in all. A
-  // database that was built from the same sources is taken again unless `again`.
+  // Blocks; CANCELLED when `gone` is set. `progress` gets parts done and in
+  // all. A database that was built from the same sources is reused unless
+  // `again`.
   absl::StatusOr<Built> Build(
       const GraphRequest& request, bool again,
       const std::function<void(size_t, size_t)>& progress,
       const std::atomic<bool>* gone);
-  // NOT_FOUND: it has gone; build it again.
+  // NOT_FOUND: it was removed; build it again.
   absl::StatusOr<std::shared_ptr<const Descriptor>> Find(
       absl::string_view name) const;
 

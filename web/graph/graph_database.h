@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph database (.vis.db), of ours or of msprobe, as JSON for a page. What is
-// in it is not trusted: names are text, a parent that is not there or below
-// itself is a fault that is counted, columns may hold anything. One thread.
+// A graph database (.vis.db) of rankprobe or msprobe as JSON for a page. Its
+// contents are not trusted: names are text, a parent that does not exist or is
+// below its own child is counted as a fault, columns may hold any value. One
+// thread.
 //
-// Failures: INVALID_ARGUMENT "unsupported file" for what has other tables or
-// lacks a column; NOT_FOUND for a step, rank or node that is not there;
-// RESOURCE_EXHAUSTED for a graph of more than kMostGraphNodes.
+// Failures: INVALID_ARGUMENT "unsupported file" for a file with other tables or
+// without a required column; NOT_FOUND for a step, rank or node that does not
+// exist; RESOURCE_EXHAUSTED for a graph of more than kMostGraphNodes.
 #ifndef RANKPROBE_WEB_GRAPH_GRAPH_DATABASE_H_
 #define RANKPROBE_WEB_GRAPH_GRAPH_DATABASE_H_
 

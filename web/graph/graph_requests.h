@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A page's requests about graphs, as untrusted JSON. Parsed strictly: an
-// unknown field, a number that is none and a text that is too long are refused
-// in one line. Pure functions, plain values.
+// unknown field, an invalid number and a text that is too long are refused with
+// a message of one line. Pure functions, plain values.
 #ifndef RANKPROBE_WEB_GRAPH_GRAPH_REQUESTS_H_
 #define RANKPROBE_WEB_GRAPH_GRAPH_REQUESTS_H_
 

@@ -253,7 +253,7 @@ absl::Status GraphRoot::WriteText(absl::string_view path,
           0 &&
       !S_ISREG(info.st_mode)) {
     return absl::PermissionDeniedError(
-        absl::StrCat(path, ": there is something that is no file"));
+        absl::StrCat(path, ": something exists there that is not a file"));
   }
   const std::string temporary =
       absl::StrCat(".", absl::BytesToHexString(RandomBytes(8)), ".part");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The directory that `rankprobe view --root` shows: graph databases and dumps
-// below it. Nothing outside it is reached, whatever a request names and whatever
-// links lie in it: all is opened from a descriptor of the root, and no link is
-// followed. Thread-safe.
+// below it. Files outside it cannot be reached, whatever a request names and
+// whatever links it contains: every file is opened from a descriptor of the
+// root, and no link is followed. Thread-safe.
 #ifndef RANKPROBE_WEB_GRAPH_GRAPH_ROOT_H_
 #define RANKPROBE_WEB_GRAPH_GRAPH_ROOT_H_
 

@@ -77,7 +77,7 @@ void GraphService::Answer(absl::string_view method, absl::string_view body,
                   method == "Build"
                       ? "this server makes graphs as jobs (graph_visualize)"
                       : "this server writes nothing below its directory: keep "
-                        "the mapping in a file of yours"),
+                        "the mapping in your own file"),
               reply);
     return;
   }
@@ -112,10 +112,9 @@ void GraphService::SendLarge(const std::string& answer,
                              HttpReply* reply) const {
   const uint64_t before = untaken_bytes_.fetch_add(answer.size());
   if (before > 0 && before + answer.size() > options_.max_untaken_bytes) {
-    SendError(
-        absl::ResourceExhaustedError(
-            "too many graphs are on their way to others: try again later"),
-        reply);
+    SendError(absl::ResourceExhaustedError(
+                  "too many graphs are being sent: try again later"),
+              reply);
   } else {
     reply->Begin(200, kJsonType);
     absl::string_view rest = answer;
@@ -280,7 +279,7 @@ absl::StatusOr<std::string> GraphService::SaveMapping(
   absl::string_view stem = request.db;
   if (!absl::ConsumeSuffix(&stem, ".vis.db")) {
     return absl::InvalidArgumentError(
-        "a mapping is saved beside a database; of this graph there is none");
+        "a mapping is saved beside a database, and this graph has none");
   }
   // There must be one: no file appears where none of ours is.
   RP_RETURN_IF_ERROR(root_->OpenFile(request.db).status());

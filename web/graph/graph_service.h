@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs over HTTP: databases and dumps below the root, and graphs that are made
-// of runs of the archive.
+// Graphs over HTTP: databases and dumps below the root, and graphs made from
+// runs of the archive.
 //
 //   POST /api/v1/Graph/{Method}   the request as JSON (graph_requests.h)
 //
@@ -14,8 +14,9 @@
 //   LoadMapping, SaveMapping   those pairs in a file beside the database
 //   Build        a graph of dumps and runs; lines of progress, then its name
 //
-// No state of a client is kept: two pages never see each other's. A database is
-// never written to. A failure is {"error"} as everywhere. Thread-safe.
+// The service keeps no state of a client, so pages never see the state of each
+// other. It never writes to a database. A failure is {"error"} as in gateway.h.
+// Thread-safe.
 #ifndef RANKPROBE_WEB_GRAPH_GRAPH_SERVICE_H_
 #define RANKPROBE_WEB_GRAPH_GRAPH_SERVICE_H_
 
@@ -62,7 +63,7 @@ class GraphService {
   // Answers a request for "Open". Blocks.
   void Answer(absl::string_view method, absl::string_view body,
               HttpReply* reply) const;
-  // For whoever reads dumps below the root in another process.
+  // For a caller that reads dumps below the root in another process.
   absl::StatusOr<std::string> FindDirectory(absl::string_view path) const;
   // How "job:NAME" is opened, from now on.
   using OpenJobFile =

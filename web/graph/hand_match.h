@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two nodes that were matched by hand, judged from the values that a graph
-// database holds of them, by the rules that judge all others. Pure function.
+// Two nodes that were matched by hand, judged by their values in a graph
+// database, with the same rules as all other nodes. Pure function.
 #ifndef RANKPROBE_WEB_GRAPH_HAND_MATCH_H_
 #define RANKPROBE_WEB_GRAPH_HAND_MATCH_H_
 

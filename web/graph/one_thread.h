@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread that does what others wait for, one thing after another. What it needs of
-// memory meanwhile it needs once: an allocator keeps for each thread what that has
-// freed, and the threads of a server are many. Thread-safe.
+// A single worker thread that runs tasks in order while the callers wait. It
+// bounds memory: an allocator caches freed memory for each thread, and a server
+// has many threads. Thread-safe.
 #ifndef RANKPROBE_WEB_GRAPH_ONE_THREAD_H_
 #define RANKPROBE_WEB_GRAPH_ONE_THREAD_H_
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Read-only access to an untrusted SQLite database by its descriptor: SQLite
 // opens nothing by name, writes nothing, takes no lock and finds no journal.
-// What is in the file is not trusted: only tables are read, no view, no trigger
-// and no function of it runs, and a query ends at its deadline. One thread.
+// The contents of the file are not trusted: only tables are read, none of its
+// views, triggers and functions run, and a query ends at its deadline. One
+// thread.
 #ifndef RANKPROBE_WEB_GRAPH_READ_ONLY_SQLITE_H_
 #define RANKPROBE_WEB_GRAPH_READ_ONLY_SQLITE_H_
 

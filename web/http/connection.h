@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection of the HTTP server: reads a request, has it answered by a
-// worker, writes the answer, and so on. Owned by the operations that are under
-// way for it, of which there is at least one until it is closed.
+// One connection of the HTTP server: it reads a request, a worker answers it,
+// it writes the answer, and repeats. Owned by its pending operations; there is
+// at least one until it is closed.
 //
-// All runs on the socket's strand, but the handler, which runs in a worker and
-// meets the strand in ReplyStream. A failure closes the connection.
+// Everything runs on the socket's strand except the handler, which runs in a
+// worker and exchanges data with the strand through ReplyStream. A failure
+// closes the connection.
 #ifndef RANKPROBE_WEB_HTTP_CONNECTION_H_
 #define RANKPROBE_WEB_HTTP_CONNECTION_H_
 
@@ -54,9 +55,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Start();
   // Closes as soon as nothing is being answered.
   void Drain();
-  // Closes now; a handler that runs is told.
+  // Closes now; a running handler is notified.
   void Abort();
-  // Somebody has asked on it who may.
+  // An authorized request has arrived on it.
   bool proven() const { return proven_; }
   // No request is read or answered.
   bool idle() const { return idle_; }

@@ -29,17 +29,19 @@ class HttpReply {
  public:
   virtual ~HttpReply() = default;
 
-  // The whole answer; does not wait. Ignored once an answer was begun.
+  // Sends the complete answer; does not wait. Ignored after an answer was
+  // begun.
   virtual void Send(int status, absl::string_view content_type,
                     std::string body) = 0;
-  // An answer in pieces. Ignored once an answer was begun.
+  // Begins an answer in pieces. Ignored after an answer was begun.
   virtual void Begin(int status, absl::string_view content_type) = 0;
-  // Waits while the client is behind. False: it has gone, or takes nothing for
-  // the write timeout; what follows is for nobody.
+  // Waits while the client is slow. False: the client has disconnected or has
+  // read nothing for the write timeout; further pieces are dropped.
   virtual bool Write(absl::string_view piece) = 0;
-  // `callback` runs once, in another thread, when the client goes away before
-  // the answer is whole; at once if it has gone. It must neither block nor use
-  // the reply. After OnGone(nullptr) it does not run and is not running.
+  // `callback` runs once, in another thread, when the client disconnects before
+  // the answer is complete; at once if it has disconnected. It must neither
+  // block nor use the reply. After OnGone(nullptr) it does not run and is not
+  // running.
   virtual void OnGone(std::function<void()> callback) = 0;
 };
 
@@ -55,12 +57,12 @@ int HttpStatusOf(absl::StatusCode code);
 // {"error":{"code":"NOT_FOUND","message":".."}}, the body of every failure.
 std::string ErrorJson(absl::string_view code, absl::string_view message);
 std::string ErrorJson(const absl::Status& status);
-// The whole answer of a failure.
+// Sends the complete answer of a failure.
 void SendError(const absl::Status& status, HttpReply* reply);
 
-// Status line and header of an answer, with what tells a browser to run, load,
-// frame, guess and keep nothing but what this server has sent. No length:
-// chunked.
+// Status line and header of an answer, with headers that forbid a browser to
+// run, load, frame, guess or cache anything but what this server has sent. No
+// length: chunked.
 std::string ResponseHead(int status, absl::string_view content_type,
                          const size_t* content_length, bool close);
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small HTTP/1.1 server for a page: keep-alive, bodies of bounded size, answers
-// whole or in pieces with back pressure; beyond this machine with TLS only. What
-// it answers is the handler's; who may ask is decided here (request_guard.h).
+// A small HTTP/1.1 server for a page: keep-alive, bodies of bounded size,
+// answers complete or in pieces with back pressure; beyond this machine only
+// with TLS. The handler makes the answers; the server decides which requests
+// are allowed (request_guard.h).
 //
-// Two threads move bytes; each request has a thread of its own while its handler
-// runs, so a handler may block. Thread-safe. Failures: Start says why it cannot
-// listen; of a connection they end that connection, and nothing else.
+// Two threads move bytes; each request has a thread of its own while its
+// handler runs, so a handler may block. Thread-safe. Failures: Start returns
+// the reason why it cannot listen; a failure of a connection ends only that
+// connection.
 #ifndef RANKPROBE_WEB_HTTP_HTTP_SERVER_H_
 #define RANKPROBE_WEB_HTTP_HTTP_SERVER_H_
 
@@ -44,8 +46,8 @@ struct HttpServerOptions {
 
   // Further ones are closed at once with a 503.
   size_t max_connections = 64;
-  // But first the oldest one makes way on which nobody has asked who may; or else
-  // one that is idle.
+  // Before that, the server closes the oldest connection without an authorized
+  // request, or else an idle one.
   bool strangers_make_way = false;
   uint32_t max_header_bytes = 16 << 10;
   uint64_t max_body_bytes = 1 << 20;
@@ -53,17 +55,18 @@ struct HttpServerOptions {
   absl::Duration idle_timeout = absl::Seconds(60);
   // A request, from its first byte to its last.
   absl::Duration request_timeout = absl::Seconds(15);
-  // 256 KiB of an answer that the client does not take.
+  // For 256 KiB of an answer that the client does not read.
   absl::Duration write_timeout = absl::Seconds(30);
-  // What is being answered may go on for so long after Stop.
+  // Requests in progress may continue for so long after Stop.
   absl::Duration stop_grace = absl::Seconds(1);
 };
 
 class HttpServer {
  public:
-  // Listens when it returns, but accepts nobody before Serve. INVALID_ARGUMENT:
-  // an address beyond this machine without TLS, or a certificate or key that
-  // cannot be used; FAILED_PRECONDITION: the port is taken or may not be used.
+  // Listens when it returns, but accepts no connection before Serve.
+  // INVALID_ARGUMENT: an address beyond this machine without TLS, or a
+  // certificate or key that cannot be used; FAILED_PRECONDITION: the port is
+  // taken or may not be used.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Listen(
       HttpServerOptions options);
   // Both.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between the worker that makes an answer and the connection that writes it: a
-// bounded buffer. The worker's side is HttpReply; the other is for the
+// Bounded buffer between the worker that makes an answer and the connection
+// that writes it. The worker's side is HttpReply; the other side is for the
 // connection's strand. Thread-safe.
 #ifndef RANKPROBE_WEB_HTTP_REPLY_STREAM_H_
 #define RANKPROBE_WEB_HTTP_REPLY_STREAM_H_
@@ -49,7 +49,7 @@ class ReplyStream final : public HttpReply {
   bool end_taken_ ABSL_GUARDED_BY(mutex_) = false;
   bool handler_done_ ABSL_GUARDED_BY(mutex_) = false;
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
-  // The strand has been told and has not looked yet.
+  // The strand has been notified and has not checked yet.
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

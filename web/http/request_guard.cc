@@ -111,10 +111,12 @@ std::optional<Refusal> WhyRefused(const RequestHead& head,
   for (const absl::string_view origin : ValuesOf(head, "Origin")) {
     if (!absl::EqualsIgnoreCase(origin,
                                 absl::StrCat(rules.scheme, "://", host)))
-      return Refusal{403, kDenied, "a page of another site asks"};
+      return Refusal{403, kDenied,
+                     "the request comes from a page of another site"};
   }
   if (ComesFromOtherSite(head))
-    return Refusal{403, kDenied, "a page of another site asks"};
+    return Refusal{403, kDenied,
+                   "the request comes from a page of another site"};
   if (head.method != "GET" && head.method != "POST")
     return Refusal{405, "UNIMPLEMENTED", "GET and POST only"};
   if (head.path.empty() || head.path[0] != '/')

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Accepts or refuses requests to a server: the page that it served itself, and
-// programs that know a token. Pages of other sites in the same browser reach
-// the port too, by their own name for 127.0.0.1 (DNS rebinding) or by plain
-// requests across sites; they are told apart here, before a body is read. Pure.
+// Filter of the requests to a server: it accepts those of the page that the
+// server served, and of programs that have a token. Pages of other sites in the
+// same browser can also reach the port, with their own name for 127.0.0.1 (DNS
+// rebinding) or with cross-site requests; it refuses these before a body is
+// read. Pure.
 #ifndef RANKPROBE_WEB_HTTP_REQUEST_GUARD_H_
 #define RANKPROBE_WEB_HTTP_REQUEST_GUARD_H_
 

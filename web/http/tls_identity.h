@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Server certificate and key: its certificate with what it is called there, and
-// the key. Functions without state.
+// Server certificate with the names in it, and its key. Functions without
+// state.
 #ifndef RANKPROBE_WEB_HTTP_TLS_IDENTITY_H_
 #define RANKPROBE_WEB_HTTP_TLS_IDENTITY_H_
 

@@ -46,7 +46,8 @@ class ChildProcess {
   // or so `tick` is called. Returns its exit status; 128 + N of a signal.
   int Wait(const std::function<void(bool error, absl::string_view)>& on_text,
            const std::function<void()>& tick);
-  // Its memory now; 0: it has ended, or nobody knows. For the owning thread.
+  // Its memory now; 0: it has ended, or the size is unknown. For the owning
+  // thread.
   uint64_t ResidentBytes() const;
   // Asks it to end; some seconds later it is killed. May be called again.
   void Stop();

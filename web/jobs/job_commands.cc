@@ -197,10 +197,11 @@ class CommandMaker {
     const auto live = spec_.options().find("live");
     if (row.reads_files && live == spec_.options().end())
       return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
-        row.name, row.reads_files ? " --live" : "",
-        " asks a collector, and jobs of this server do not: use the command, "
-        "or `rankprobe view --collector`"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(row.name, row.reads_files ? " --live" : "",
+                     " needs a collector, and jobs of this server have none: "
+                     "use the command, "
+                     "or `rankprobe view --collector`"));
   }
 
   // A page names runs and what lies below the root: another path would be one of

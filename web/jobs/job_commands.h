@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands of `rankprobe`, with options, that a page may run: all that say what
-// is asked, none that says where to write, whom to ask or as whom. Pure.
+// Commands of `rankprobe`, with options, that a page may run. Options that
+// describe the analysis are allowed; options that choose an output path, a
+// collector or credentials are not. Pure.
 #ifndef RANKPROBE_WEB_JOBS_JOB_COMMANDS_H_
 #define RANKPROBE_WEB_JOBS_JOB_COMMANDS_H_
 

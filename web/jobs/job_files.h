@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of a job's directory, and those of them that people may see. Functions
+// Files of a job's directory, and the ones that users may see. Functions
 // without state.
 #ifndef RANKPROBE_WEB_JOBS_JOB_FILES_H_
 #define RANKPROBE_WEB_JOBS_JOB_FILES_H_
@@ -13,7 +13,8 @@
 
 namespace rankprobe {
 
-// Of regular files; no link is followed, and what goes meanwhile is none.
+// Bytes of regular files; no link is followed, and files that are removed
+// meanwhile do not count.
 uint64_t BytesBelow(const std::string& directory);
 // The first ones by their names below `directory`.
 std::vector<v1::JobFile> FilesBelow(const std::string& directory);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Output of a running command: its answer, what it said for people, and how far
-// it says to be. Not thread-safe.
+// Output of a running command: its answer, its messages for people, and its
+// progress. Not thread-safe.
 #ifndef RANKPROBE_WEB_JOBS_JOB_OUTPUT_H_
 #define RANKPROBE_WEB_JOBS_JOB_OUTPUT_H_
 

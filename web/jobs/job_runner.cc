@@ -119,7 +119,7 @@ absl::StatusOr<JobRunner::JobPointer> JobRunner::Begin(
     const v1::JobSpec& spec) {
   if (options_.program.empty())
     return absl::UnimplementedError(
-        "this server does no jobs: start `rankprobe view`, or use the command");
+        "this server runs no jobs: start `rankprobe view`, or use the command");
   // A page asks much that is wrong; it costs no directory.
   RP_RETURN_IF_ERROR(
       ToCommand(spec, ScratchDirectory::Parent(), options_.sources).status());
@@ -229,7 +229,7 @@ absl::StatusOr<JobRunner::File> JobRunner::FindFile(
   const JobPointer job = Find(id);
   if (job == nullptr) return absl::NotFoundError("there is no such job");
   if (!IsOver(job->info.state()))
-    return absl::FailedPreconditionError("the job is at work");
+    return absl::FailedPreconditionError("the job is running");
   for (const v1::JobFile& file : job->info.files()) {
     if (file.name() != name) continue;
     File out;

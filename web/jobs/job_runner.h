@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long work beside the page: commands of `rankprobe`, each a process of its own,
-// so that what it costs and where it fails is its own affair. Some at a time, the
-// rest waits; what they made is kept in a directory of each until the runner
-// ends, or the number kept is reached and the oldest goes.
+// Jobs of the page: commands of `rankprobe`, each in its own process, so that
+// its cost and its failures do not affect the page. A limited number runs at a
+// time and the rest waits. The results of each job stay in its directory until
+// the runner ends, or until the number of kept jobs is reached and the oldest
+// is removed.
 //
 // A job reads the archive as the user who started this process; the collector
 // decides what that user may. It writes below its directory and nowhere else.
@@ -79,12 +80,12 @@ class JobRunner {
   // Ends what runs, and deletes what the jobs made.
   ~JobRunner();
 
-  // INVALID_ARGUMENT: such a job there cannot be; RESOURCE_EXHAUSTED: too many
-  // wait; UNIMPLEMENTED: this server does no jobs.
+  // INVALID_ARGUMENT: an invalid job; RESOURCE_EXHAUSTED: too many jobs wait;
+  // UNIMPLEMENTED: this server runs no jobs.
   absl::StatusOr<v1::JobInfo> Start(const v1::JobSpec& spec);
-  // Starts it, or takes one that is alike, waits for its end and answers as Get.
-  // `reply` is whose client waits: when the last one who waits goes, the job is
-  // cancelled.
+  // Starts the job, or uses an equal one, waits for its end and answers as Get.
+  // The client of `reply` waits; when the last waiting client disconnects, the
+  // job is cancelled.
   absl::StatusOr<v1::JobInfo> Do(const v1::JobSpec& spec, HttpReply* reply);
   v1::JobList List() const;
   // With its report. NOT_FOUND.

@@ -57,7 +57,8 @@ class JobsApi {
   FileSystem* const file_system_;
   const uint64_t max_table_bytes_;
   JobRunner runner_;
-  // For whoever looks at a run: not kept, in no list, and in nobody's way.
+  // For checks on the page of a run: not kept, not listed, and independent of
+  // other jobs.
   JobRunner checks_;
   absl::Mutex mutex_;
   // Paths and tables, the one that was looked at last in front.

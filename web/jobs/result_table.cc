@@ -55,7 +55,7 @@ absl::StatusOr<std::shared_ptr<ResultTable>> ResultTable::Read(
     return absl::InvalidArgumentError("only csv files are shown as tables");
   RP_ASSIGN_OR_RETURN(const uint64_t size, file_system->FileSize(path));
   const absl::Status too_large = absl::ResourceExhaustedError(
-      "the table is larger than a page can look at: save it");
+      "the table is larger than the page can show: save it");
   if (size > max_file_bytes) return too_large;
   auto table = std::shared_ptr<ResultTable>(new ResultTable());
   analysis::TableLimits limits;

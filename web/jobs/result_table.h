@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table that a job made (csv), held in memory so that a page can look at any
-// window of it, sorted and filtered, without having all of it. The file is the
-// job's, with texts from records: nothing of it is trusted. Thread-safe.
+// A table that a job made (csv), held in memory so that a page can read any
+// window of it, sorted and filtered, without the complete table. The job's file
+// has texts from records, so its contents are not trusted. Thread-safe.
 #ifndef RANKPROBE_WEB_JOBS_RESULT_TABLE_H_
 #define RANKPROBE_WEB_JOBS_RESULT_TABLE_H_
 
@@ -68,7 +68,7 @@ class ResultTable {
   std::vector<std::pair<uint32_t, uint32_t>> cells_;
 
   absl::Mutex mutex_;
-  // What was asked last, without its window: whoever scrolls asks the same.
+  // The last request without its window: scrolling repeats the same request.
   std::string chosen_for_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> chosen_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<std::string, uint64_t>> results_

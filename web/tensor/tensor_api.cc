@@ -48,7 +48,7 @@ absl::StatusOr<TensorApi::Bytes> TensorApi::Fetch(const v1::TensorPlace& place,
   if (place.length_bytes() > options_.max_tensor_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the tensor is larger than the ", options_.max_tensor_bytes >> 20,
-        " MiB that a page looks at: rankprobe export writes it as a file"));
+        " MiB that the page can show: rankprobe export writes it as a file"));
   }
   const std::string key =
       absl::StrCat(place.run(), std::string(1, '\0'), place.digest(),

@@ -3,8 +3,8 @@
 //
 //   POST /api/v1/TensorLook    messages of proto/rankprobe/v1/tensor_look.proto
 //
-// The bytes come from the collector as the user who asks; the last ones are kept,
-// as whoever looks at slices asks for one after another. Thread-safe.
+// The bytes come from the collector with the rights of the caller; the latest
+// are cached, because users request slices one after another. Thread-safe.
 #ifndef RANKPROBE_WEB_TENSOR_TENSOR_API_H_
 #define RANKPROBE_WEB_TENSOR_TENSOR_API_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks at the numbers of a tensor, or of the difference of two, in pieces: its
-// memory is that of the bytes and of a piece. Pure; nothing of the request is
-// trusted.
+// Statistics, histogram and slices of a tensor, or of the difference of two,
+// computed in pieces: it needs memory for the bytes and for one piece. Pure;
+// the request is not trusted.
 #ifndef RANKPROBE_WEB_TENSOR_TENSOR_LOOK_H_
 #define RANKPROBE_WEB_TENSOR_TENSOR_LOOK_H_
 

@@ -202,7 +202,7 @@ class PySession {
                           lost_->has_last_step() ? lost_->last_step() : -1);
   }
 
-  // What hooks of PyTorch record through. One per session.
+  // The recorder that hooks of PyTorch use. One per session.
   std::shared_ptr<Capture> MakeCapture(const py::dict& torch,
                                        const std::string& skipped_directory) {
     Get();
@@ -460,7 +460,7 @@ PYBIND11_MODULE(_native, m) {
       .def("close", &StepExporter::Close, ReleaseGil());
   using rankprobe::ConfigFile;
   py::class_<ConfigFile>(m, "ConfigFile",
-                         "A config file that is looked at for edits.")
+                         "A config file that is checked for edits.")
       .def(py::init<std::string>(), py::arg("path"))
       .def(
           "look",

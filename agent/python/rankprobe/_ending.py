@@ -120,7 +120,7 @@ class Ending:
             said = str(error)
         left = _kept()
         why = "; ".join(line for line in said.splitlines() if not line.startswith("delivered: "))
-        return f"{len(left)} files of what killed processes kept were not delivered: {why}" if left else ""
+        return f"{len(left)} files with records of killed processes were not delivered: {why}" if left else ""
 
     def _own_staging(self) -> int:
         """So that no export of a process that was killed goes on beside us."""
@@ -155,7 +155,7 @@ class Ending:
         left = [lost for mark in sorted(pathlib.Path().glob("unfinished/*")) if (lost := lost_of(mark.name))]
         return losses + [(lost.rank, lost.records, lost.payloads,
                           (f"steps {lost.first_step} to {lost.last_step}: " if lost.first_step >= 0 else "")
-                          + "the process ended before the collector had them")
+                          + "the process ended before the collector received them")
                          for lost in left if lost.rank not in ranks]
 
     def _export(self) -> int:

@@ -16,8 +16,8 @@ from rankprobe._inputs import show
 
 PASS, ERROR, NOT_JUDGED = "pass", "error", "not judged"
 _SHOWN = 3
-NOTICE = ("in this step modules were given recorded values instead of the program's: its loss, gradients and outputs are not those of "
-          "a training")
+NOTICE = ("in this step modules received recorded values instead of the program's: its loss, gradients and outputs are not "
+          "those of a training")
 
 
 @dataclasses.dataclass

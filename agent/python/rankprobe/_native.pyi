@@ -126,7 +126,7 @@ class StepExporter:
     def close(self) -> None: ...
 
 class ConfigFile:
-    """A config file that is looked at for edits."""
+    """A config file that is checked for edits."""
 
     def __init__(self, path: str) -> None: ...
     def look(self) -> tuple[bytes, str] | None:
@@ -175,7 +175,7 @@ class SavedValue:
     """A value of save()."""
 
 class Capture:
-    """What hooks of PyTorch record through. Faults of ours are counted, never raised into the model."""
+    """The recorder that hooks of PyTorch use. Faults of ours are counted, never raised into the model."""
 
     enabled: bool
     @property

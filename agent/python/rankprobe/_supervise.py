@@ -106,7 +106,7 @@ class Supervisor:
                 self._job.remove_gone()
                 return 0
         except FileNotFoundError:  # it went between two looks
-            self.started("the collector before has just ended")
+            self.started("the previous collector has just ended")
             return 0
         # The archive of a job that has ended gets no new users.
         self._users = lock("users.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,7 +118,7 @@ class Supervisor:
             self._until_unused()
         failed = self._finish()
         if not self._job.is_there():
-            say(f"{self._job.path} was moved or removed while it was in use: nothing is brought to {self._job.root} any more")
+            say(f"{self._job.path} was moved or removed while it was in use: nothing more is exported to {self._job.root}")
         elif failed is None:
             failed = self._job.remove()
         if failed is not None:

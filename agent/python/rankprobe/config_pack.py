@@ -164,7 +164,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"rankprobe: {error}", file=sys.stderr)
         return 2
     if arguments.files and len(members) < 3:
-        print("rankprobe: the files start no training with options (torchrun, msrun, torch.distributed.launch) and have no settings",
+        print("rankprobe: the files contain neither settings nor a command that starts a training with options "
+              "(torchrun, msrun, torch.distributed.launch)",
               file=sys.stderr)
     print(f"{out}: {', '.join(sorted(members))}")
     return 0

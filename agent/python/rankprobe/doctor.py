@@ -83,7 +83,7 @@ def python(question: Question) -> Iterator[Finding]:
     machine = f"{platform.system()} {platform.machine()}, {' '.join(platform.libc_ver())}".rstrip(", ")
     tested = platform.system() == "Linux" and platform.machine() == "x86_64"
     yield Finding("python", OK if tested else WARNING, f"Python {platform.python_version()} ({sys.executable}), {machine}",
-                  "" if tested else "Linux on x86-64 is what is tested")
+                  "" if tested else "only Linux on x86-64 is tested")
 
 
 def framework(question: Question) -> Iterator[Finding]:
@@ -118,7 +118,8 @@ def framework(question: Question) -> Iterator[Finding]:
     elif native:
         yield Finding("device", OK, f"{', '.join(names)}: statistics by rankprobe's kernel")
     else:
-        yield Finding("device", NOTE, f"{', '.join(names)}: below compute capability 7.0 statistics are made by PyTorch's operators, slower")
+        yield Finding("device", NOTE, f"{', '.join(names)}: below compute capability 7.0 "
+                      "operators of PyTorch compute the statistics, which is slower")
 
 
 def configuration(question: Question) -> Iterator[Finding]:
@@ -226,7 +227,8 @@ def shared_memory(question: Question) -> Iterator[Finding]:
         finally:
             os.close(memory)
     except OSError as error:
-        yield Finding("shared memory", WARNING, f"memfd_create with seals fails: {error.strerror}; payloads use the connection, slower",
+        yield Finding("shared memory", WARNING, f"memfd_create with seals fails: {error.strerror}; payloads use the "
+                      "connection, which is slower",
                       "allow memfd_create in the container's seccomp profile")
         return
     yield Finding("shared memory", OK, "memfd with seals works")

@@ -92,7 +92,7 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             if not _is_private(fd, path):
-                raise PermissionError(errno.EACCES, "another user has made it or can open it, so it is no lock", str(path))
+                raise PermissionError(errno.EACCES, "another user has made it or can open it, so it cannot be a lock", str(path))
             if _try_lock(fd, fcntl.LOCK_EX):
                 if os.path.samestat(os.stat(path), os.fstat(fd)):
                     break
@@ -170,7 +170,7 @@ class EmbeddedCollector:
                 raise RuntimeError(f"the private collector below {self._base} neither ends nor answers")
             if waited > _TELL_SECONDS and not told:
                 told = True
-                _warn(f"rankprobe: waiting until the job before this one is exported to {self.root}", level=3)
+                _warn(f"rankprobe: waiting until the previous job is exported to {self.root}", level=3)
             time.sleep(0.02)
         _in_use.add(self)
 
@@ -227,7 +227,7 @@ class EmbeddedCollector:
         if not launch or other in ("", launch):
             return
         if not _is_unused(users):
-            raise OtherJobError(f"the ranks of another job, which meet at {other}, record into it at present; give this job a "
+            raise OtherJobError(f"the ranks of another job, whose rendezvous is {other}, record into it at present; give this job a "
                                 "dump_path of its own, or start it after the other has ended")
         path.write_text(launch, encoding="utf-8")
 
@@ -286,7 +286,7 @@ class EmbeddedCollector:
             if not self._told_of_left:
                 self._told_of_left = True
                 left = json.loads((self.directory / "job.json").read_text(encoding="utf-8"))["run"]
-                say(f"rankprobe: run {left} was killed with its collector; what it left is exported to {self.root} first")
+                say(f"rankprobe: run {left} was killed with its collector; its archive is exported to {self.root} first")
             self._supervise(soon=True)
             return False
         if not _try_lock(users, fcntl.LOCK_SH):

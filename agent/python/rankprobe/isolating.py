@@ -33,9 +33,9 @@ def _parser() -> Parser:
                         "of the reference")
     parser.add_argument("--rank", type=int, metavar="R", help="rank of the reference; default that of the process")
     parser.add_argument("--tolerance", default="auto", metavar="auto|NUMBER", help="relative; default from dtype and length of sums")
-    parser.add_argument("-lm", "--layer_mapping", metavar="FILE", help="layers of other names, as of compare")
-    parser.add_argument("-cm", "--cell_mapping", metavar="FILE", help="modules of other names, as of compare")
-    parser.add_argument("--force", action="store_true", help="read what the permission rule refuses, with a warning")
+    parser.add_argument("-lm", "--layer_mapping", metavar="FILE", help="mapping of layer names, as in compare")
+    parser.add_argument("-cm", "--cell_mapping", metavar="FILE", help="mapping of module names, as in compare")
+    parser.add_argument("--force", action="store_true", help="read files that the permission rule refuses, with a warning")
     parser.add_argument("--json", action="store_true", help="one line of JSON on standard output; the program's output is on standard error")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARGUMENT..]")
     return parser

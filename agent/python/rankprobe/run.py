@@ -94,8 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                         help="no collector answers: end the program, keep what is recorded in RANKPROBE_SPOOL, or record "
                         "nothing; default RANKPROBE_ON_COLLECTOR_MISSING, else ignore")
     parser.add_argument("--on", action="store_true", help="record from the first step on")
-    parser.add_argument("--monitor", action="store_true", help="record from the first step on what a long training is watched "
-                        "by (task monitor): activations, gradients, parameters, optimizer, loss")
+    parser.add_argument("--monitor", action="store_true", help="record with task monitor from the first step on: "
+                        "activations, gradients, parameters, optimizer, loss")
     parser.add_argument("--every", type=int, metavar="STEPS", help=f"with --monitor: interval in steps; default {_EVERY}")
     parser.add_argument("--as-msprobe", action="store_true", help="the program makes msprobe's PrecisionDebugger itself: "
                         "its `import msprobe` gives rankprobe's, installed or not; nothing else is attached")
@@ -105,9 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not command:
         parser.error("no command given after --")
     if arguments.as_msprobe and (arguments.on or arguments.config or arguments.monitor):
-        parser.error("--as-msprobe: the program's own PrecisionDebugger says what is recorded, not --on, --monitor or --config")
+        parser.error("--as-msprobe: the program's own PrecisionDebugger decides what is recorded, not --on, --monitor or --config")
     if arguments.monitor and arguments.config:
-        parser.error("--monitor is a config of its own: with --config, say task monitor in the file")
+        parser.error("--monitor sets its own config: with --config, set task monitor in the file")
     if arguments.every is not None and (not arguments.monitor or not 1 <= arguments.every <= 1_000_000):
         parser.error("--every is a number of steps, 1 to 1000000, and requires --monitor")
     config = arguments.config or os.environ.get("RANKPROBE_CONFIG", "")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of the CUDA driver library that the statistics kernel needs,
-// found at run time: neither a CUDA toolkit nor its headers are needed to build,
-// and a machine without the library is one without such tensors.
+// found at run time: the build needs neither a CUDA toolkit nor its headers,
+// and a machine without the library has no CUDA tensors.
 //
 // Immutable after Load, which may be called by any thread. The library stays
 // loaded for the life of the process, as PyTorch keeps it.

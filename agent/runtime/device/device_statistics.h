@@ -5,14 +5,14 @@
 // TakePending; Delivery::Wait brings all of them to the host with one copy.
 //
 // Owner: the Python front end's DeviceReader, which also takes slots here for
-// what it reads itself. Thread-safe; Reduce holds a mutex for the time of one
-// launch. Delivery::Wait waits for the device and needs no lock.
+// tensors that it reads itself. Thread-safe; Reduce holds a mutex for the time
+// of one launch. Delivery::Wait waits for the device and needs no lock.
 //
 // Failure: a tensor that cannot be reduced is left to the caller (non-OK). An
 // error of the driver turns the kernel off for the rest of the process, because
-// what broke it would break it again; error() says what it was. The program's
-// context is the only one that is used, memory comes from the driver and not
-// from PyTorch's allocator, and a stream that captures a graph is left alone.
+// the error would occur again; error() returns it. Only the program's context
+// is used, memory comes from the driver and not from PyTorch's allocator, and
+// nothing is launched in a stream that captures a graph.
 #ifndef RANKPROBE_AGENT_RUNTIME_DEVICE_DEVICE_STATISTICS_H_
 #define RANKPROBE_AGENT_RUNTIME_DEVICE_DEVICE_STATISTICS_H_
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for the numbers of up to 16,384 tensors that were reduced in one stream:
-// partial results on a device, their sums, and the pinned host memory that the
-// sums are copied to. The room for partial results is used again behind the
-// kernel that adds them up, which the order of the stream makes safe.
+// Memory for the numbers of up to 16,384 tensors that were reduced in one
+// stream: partial results on a device, their sums, and the pinned host memory
+// that the sums are copied to. The memory of partial results is reused after
+// the kernel that adds them up, which is safe because the stream runs kernels
+// in order.
 //
 // Owner: DeviceStatistics, and a Delivery while the copy is under way. Not
 // thread-safe. The caller has made the device's context current.

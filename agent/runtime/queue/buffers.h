@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers handed to the session: records on their arena, and bytes of payloads
-// that are counted in its budget. Used by one thread at a time.
+// Buffers passed to the session: records on their arena, and bytes of payloads
+// that count against its budget. Used by one thread at a time.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_BUFFERS_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_BUFFERS_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// UploadFrame as bytes, without copying what it carries into messages first.
+// Encoder of UploadFrame that does not copy its contents into messages first.
 // Thread-safe: pure functions.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_ENCODING_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_ENCODING_H_

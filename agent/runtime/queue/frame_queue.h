@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's memory of what is not yet safe: submissions become numbered
-// frames that stay until they are committed, inside one byte budget.
+// Bounded send queue: submissions become numbered frames that stay until they
+// are committed, within one byte budget.
 //
 // Threads: Submit*, Reserve*, Flush, NextUnspooled and the counters from any
 // thread; NextFrame and Resume from the session's worker only, Ack from one
-// thread at a time, and not beside Resume.
+// thread at a time, and not concurrently with Resume.
 // Failure: a full budget sheds by policy and counts; nothing else fails.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_QUEUE_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_QUEUE_H_
@@ -53,8 +53,9 @@ class FrameQueue {
     // Whether large payloads lie in shared memory, for UseLane.
     bool shared_memory = false;
     // How long records may wait for others to leave together with them, unless
-    // somebody waits at a barrier or they are many: each departure wakes threads
-    // on both sides. Only where a spool has them meanwhile.
+    // a thread waits at a barrier or they are many: each frame that is sent
+    // wakes threads on both sides. Used only if a spool has the records in the
+    // meantime.
     absl::Duration hold;
   };
   using Digest = std::array<uint8_t, 16>;
@@ -82,12 +83,12 @@ class FrameQueue {
   // From now on payloads are offered before they are sent, and equal bytes of
   // several ranks cross the wire once. Not for a spooled queue.
   void UseOffers(bool use);
-  // What is to be offered before anything else is sent; false: nothing.
+  // The payloads to offer before anything else is sent; false: none.
   bool NextOffers(v1::PayloadOffers* offers);
 
-  // Where large payloads lie, once there was one: a collector that has been given
-  // it to read may be told of the place in place of the bytes. Null: there is
-  // none, and why in `status` if that is known.
+  // The shared memory of large payloads, once there was one: a collector that
+  // can read it may receive the offset instead of the bytes. Null: there is
+  // none; `status` has the reason if it is known.
   const SharedMemory* shared_memory(absl::Status* status) const;
   // From now on NextFrame does so, or not.
   void UseLane(bool use);
@@ -117,7 +118,7 @@ class FrameQueue {
   // waits for room by policy, once.
   bool Ack(const v1::UploadAck& ack);
   // Of this connection's acks: one that speaks of frames that were never sent.
-  // Nothing it said is believed, and the connection is to be ended.
+  // Its contents are ignored, and the caller must end the connection.
   absl::Status AckFault() const;
   // How long frames have been on their way without a word about any; zero: none
   // are.
@@ -126,13 +127,13 @@ class FrameQueue {
   // again with one and the same frame alone on its way, that frame is dropped
   // as if it were refused: it would never let the others through.
   enum class End : uint8_t { kRefused, kDamaged };
-  // kDamaged: what came did not match its checksum. That is the way's fault and
-  // no frame's, so one is tried some times more.
+  // kDamaged: what came did not match its checksum. The cause is the connection
+  // and not a frame, so the frame is sent some more times.
   void StreamEnded(absl::string_view reason, End end = End::kRefused);
-  // Something has not been sent yet, and need not wait for company.
+  // Something has not been sent yet and does not wait for more records.
   bool HasWork() const;
-  // How long NextFrame gives nothing because what there is waits for company;
-  // infinite: it does not.
+  // How long NextFrame returns nothing because records wait for more records;
+  // infinite: they do not wait.
   absl::Duration HeldFor() const;
   // Submissions and barriers that have not become frames.
   size_t Unframed() const;
@@ -142,9 +143,10 @@ class FrameQueue {
   // Called from time to time; gives memory back that is no longer needed.
   void Trim() { memory_->Trim(); }
 
-  // What is here and not committed, and what was shed and not told; `reason` is
-  // not set. Reads all frames: for the end. `spool_delivers`: without what the
-  // spool has. The collector has frames up to `held`, if no ack said so either.
+  // Data that is here and not committed, and dropped data that was not
+  // reported; `reason` is not set. Reads all frames: for the end.
+  // `spool_delivers`: without what the spool has. The collector has frames up
+  // to `held`, if no ack said so either.
   v1::Undelivered Undelivered(bool spool_delivers = false,
                               uint64_t held = 0) const;
 
@@ -159,7 +161,7 @@ class FrameQueue {
   // Records that were submitted; whether the worker is to know.
   bool HoldRecords(uint64_t bytes, bool urgent)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // All that there is leaves; what comes when it has left is held anew.
+  // Sends everything that is held; records that come later are held again.
   void EndHold() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { leaving_ = true; }
   void NoteLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   class Buffer;
@@ -291,7 +293,8 @@ class FrameQueue {
   bool shedding_ ABSL_GUARDED_BY(mutex_) = false;
   v1::PayloadCredit payload_credit_ ABSL_GUARDED_BY(mutex_) =
       v1::PAYLOAD_CREDIT_TAKEN;
-  // A wait for the collector's room was in vain: none until it has some.
+  // A wait for room in the collector timed out: no further wait until it has
+  // room.
   bool waited_for_collector_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t credit_lines_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
@@ -317,8 +320,8 @@ class FrameQueue {
   size_t next_frame_ ABSL_GUARDED_BY(mutex_) = 0;
   // Likewise, of the next one to spool.
   size_t next_spooled_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Of the newest frame that is in the spool, and where a barrier waited for
-  // it in vain.
+  // Number of the newest frame in the spool, and of the frame for which a
+  // barrier timed out.
   uint64_t spooled_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<uint64_t> spool_stuck_at_ ABSL_GUARDED_BY(mutex_);
   uint64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -340,7 +343,7 @@ class FrameQueue {
   // Payloads sent, with the step they were sent in.
   absl::flat_hash_map<Digest, int64_t> known_ ABSL_GUARDED_BY(mutex_);
   int64_t newest_step_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Records shed, by step and reason, until a LossEvent tells of them.
+  // Dropped records, by step and reason, until a LossEvent reports them.
   std::map<std::pair<int64_t, v1::LossReason>, uint64_t> losses_
       ABSL_GUARDED_BY(mutex_);
   // Losses that have more to say, by step.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the frame that ends an upload. A stream that ends does not say which of
 // the frames on their way was the cause, so these are sent again one at a time,
-// and one that is alone each time is given up. Not thread-safe.
+// and a frame that was alone each time a stream ended is dropped. Not
+// thread-safe.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_SUSPECT_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_SUSPECT_H_
 

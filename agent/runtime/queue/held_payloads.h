@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payload bytes that wait for the end of their call: reference mode sends them only
-// if the call turns out to differ. In a record their place is a token, which is
-// replaced by a reference or taken out before the record leaves.
+// Payload bytes that wait for the end of their call: reference mode sends them
+// only if the call turns out to differ. A token in the record marks their
+// place; it is replaced by a reference or removed before the record is sent.
 //
 // Ownership: of one open call; must not outlive the counter it is given.
 // Not thread-safe: guarded by the Recorder's lock.

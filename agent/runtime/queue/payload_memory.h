@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recycling pool of memory for payload bytes: a training step needs blocks of
 // the same sizes as the one before, and fresh memory costs more in page faults
-// than the copy into it. Large blocks lie in memory that a collector on this
-// host can be given to read; where there is none, or no room in it, in the
-// heap.
+// than the copy into it. Large blocks are in memory that can be shared with a
+// collector on this host, or in the heap if there is no such memory or no room
+// in it.
 //
 // Ownership: shared by the queue and every block; blocks may outlive the queue
 // (the transport holds them until they are written).
-// Threads: all methods are thread-safe. Training threads take the lock, so
-// nothing is asked of the kernel under it.
-// Failure: none but that of operator new.
+// Threads: all methods are thread-safe. Training threads take the lock, so no
+// system call is made under it.
+// Failure: only that of operator new.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_PAYLOAD_MEMORY_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_PAYLOAD_MEMORY_H_
 

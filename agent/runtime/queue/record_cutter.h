@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last resort for a record that no frame can carry: the sections of a call
-// end where the room ends, marked with a CutValue. Front ends keep to
-// common/base/limits.h by counting, which is not exact. Thread-safe: pure functions.
+// Cutter of records that no frame can carry: the sections of a call end at the
+// limit, marked with a CutValue. It is a last resort; front ends keep the
+// limits of common/base/limits.h by counting, which is not exact. Thread-safe:
+// pure functions.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_RECORD_CUTTER_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_RECORD_CUTTER_H_
 

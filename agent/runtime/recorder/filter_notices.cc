@@ -68,7 +68,7 @@ std::optional<std::string> FilterNotices::Started(
       "config.json asks for rank ", RanksText(plan->ranks),
       " and this is a single process ",
       rank.has_value() ? absl::StrCat("of rank ", *rank) : "without a rank",
-      ": nothing is recorded; say \"rank\": []");
+      ": nothing is recorded; set \"rank\": []");
 }
 
 std::optional<std::string> FilterNotices::Stopped(

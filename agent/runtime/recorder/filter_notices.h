@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notices that a user gets once: filters that leave nothing to record. The
-// lines of the Python package (agent/python/rankprobe/_frontend/notices.py).
+// Notices, printed once, about filters that leave nothing to record. The texts
+// are those of the Python package
+// (agent/python/rankprobe/_frontend/notices.py).
 //
 // Ownership: one per debugger. Not thread-safe: the training's thread. Never
-// fails; says nothing or one line, which the caller prints.
+// fails; returns nothing or one line, which the caller prints.
 #ifndef RANKPROBE_AGENT_RUNTIME_RECORDER_FILTER_NOTICES_H_
 #define RANKPROBE_AGENT_RUNTIME_RECORDER_FILTER_NOTICES_H_
 

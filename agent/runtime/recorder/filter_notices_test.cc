@@ -30,7 +30,7 @@ TEST(FilterNoticesTest, ARankFilterThatLeavesOutASingleProcessIsSaidOnce) {
   EXPECT_THAT(notices.Started(plan, 0, true),
               Optional(std::string(
                   "config.json asks for rank [2, '4-6'] and this is a single "
-                  "process of rank 0: nothing is recorded; say \"rank\": []")));
+                  "process of rank 0: nothing is recorded; set \"rank\": []")));
   EXPECT_EQ(notices.Started(plan, 0, true), std::nullopt);
   // Another plan is another reason to say it.
   const auto next = Make([](Plan* p) { p->ranks = IntSet({3}); });
@@ -38,7 +38,7 @@ TEST(FilterNoticesTest, ARankFilterThatLeavesOutASingleProcessIsSaidOnce) {
       notices.Started(next, std::nullopt, true),
       Optional(std::string(
           "config.json asks for rank [3] and this is a single process without "
-          "a rank: nothing is recorded; say \"rank\": []")));
+          "a rank: nothing is recorded; set \"rank\": []")));
   EXPECT_EQ(notices.Started(Make([](Plan*) {}), std::nullopt, true),
             std::nullopt);
 }

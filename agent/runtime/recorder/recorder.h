@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// From hook events to records: the torch-free half of every front end. It keeps
-// the step state machine, names and counters, the module stack, filters, and
-// the order of records; front ends say what was called with which tensors.
+// Converter of hook events to records: the part of every front end that does
+// not use torch. It keeps the step state machine, names and counters, the
+// module stack, filters, and the order of records; front ends say what was
+// called with which tensors.
 //
 // Use, per step of the training loop:
 //   recorder->Start(rank);            ... hooks ...
@@ -18,7 +19,7 @@
 // thread (autograd has its own); builders run with the recorder's lock held and
 // must not call the recorder again. Module stacks are per thread.
 // Failure: nothing here throws or stops training. Faults are counted and sent
-// as ErrorEvents; what is shed is marked lost. After a fork the child's
+// as ErrorEvents; dropped data is marked lost. After a fork the child's
 // recorder does nothing.
 #ifndef RANKPROBE_AGENT_RUNTIME_RECORDER_RECORDER_H_
 #define RANKPROBE_AGENT_RUNTIME_RECORDER_RECORDER_H_
@@ -105,8 +106,8 @@ struct RecorderOptions {
   std::string framework = "pytorch";
   // The global rank, when it is known already.
   std::optional<int64_t> rank;
-  // How long Stop() waits for a collector that answers; after it has waited in
-  // vain it does not, until the collector goes on.
+  // How long Stop() waits for a collector that answers; after a timeout it does
+  // not wait again until the collector continues.
   absl::Duration stop_deadline = absl::Seconds(10);
   // The same of one that says nothing of what it was sent: it may hang.
   absl::Duration silence_deadline = absl::Milliseconds(50);
@@ -132,10 +133,11 @@ class Recorder {
   // server's step: the plan's request_id picks a step and its rows by them.
   void Start(std::optional<int64_t> rank = std::nullopt,
              const v1::StepRequests* requests = nullptr);
-  // True: what was recorded is safe in a file of its own (Session::Keep), or
-  // nothing was; false: the collector was waited for, at most for the deadline,
-  // or for `at_most`, where the caller knows that it may be in vain. That is asked
-  // where there is something to wait for, with no lock held; it may throw.
+  // True: the records are safe in a file (Session::Keep), or there are none;
+  // false: Stop waited for the collector, at most for the deadline, or for
+  // `at_most` if the caller knows that the wait may time out. `at_most` is
+  // called only if there is something to wait for, without a lock; it may
+  // throw.
   bool Stop(const std::function<absl::Duration()>& at_most = {});
   void Step();
   // A step has begun, no call was made in it, and nothing of it is sent yet.
@@ -156,8 +158,9 @@ class Recorder {
   bool request_missing() const;
   // Names the plan under which hooks may be left out altogether.
   std::shared_ptr<const Plan> plan() const;
-  // What the last Start was asked for: plan() is the flight recorder's where that
-  // wants no such step. Without a plan before the first Start.
+  // The plan that the last Start used for the step: plan() is the flight
+  // recorder's if this plan does not record the step. Without a plan before the
+  // first Start.
   ActivePlan asked() const;
   std::optional<int64_t> rank() const;
   // Of the step so far: forwards that began, and those that passed the filters.
@@ -169,7 +172,7 @@ class Recorder {
 
   // --- Calls. All are no-ops when not recording.
   RecordedCall BeginApi(absl::string_view prefix, absl::string_view op);
-  // Modules are recorded at level L1 too, until told otherwise.
+  // Modules are recorded at level L1 too, until this is set to false.
   void SetModulesForced(bool forced) { modules_forced_ = forced; }
   // `module` is "Module.{path}.{Class}".
   RecordedCall BeginModule(absl::string_view module);
@@ -333,7 +336,7 @@ class Recorder {
   TensorRecorder tensors_ ABSL_GUARDED_BY(mutex_);
   // Behind the tensors: what it holds is counted there.
   ReferenceComparer reference_ ABSL_GUARDED_BY(mutex_);
-  // The plan of which a reference that could not be had was told.
+  // The plan whose missing reference was reported.
   std::optional<uint64_t> reference_fault_epoch_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Plan> plan_ ABSL_GUARDED_BY(mutex_);
   ActivePlan asked_ ABSL_GUARDED_BY(mutex_);
@@ -378,7 +381,7 @@ class Recorder {
   absl::flat_hash_map<uint64_t, uint32_t> numbered_stacks_
       ABSL_GUARDED_BY(mutex_);
   uint64_t faults_ ABSL_GUARDED_BY(mutex_) = 0;
-  // What the collector had committed when Stop() last waited in vain.
+  // What the collector had committed when Stop() last timed out.
   std::optional<uint64_t> stuck_at_ ABSL_GUARDED_BY(mutex_);
 };
 

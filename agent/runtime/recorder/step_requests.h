@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requests of a server's step: whose rows its tensors hold. Pure functions.
+// The requests of a server's step, and the rows of its tensors that belong to
+// each. Pure functions.
 #ifndef RANKPROBE_AGENT_RUNTIME_RECORDER_STEP_REQUESTS_H_
 #define RANKPROBE_AGENT_RUNTIME_RECORDER_STEP_REQUESTS_H_
 

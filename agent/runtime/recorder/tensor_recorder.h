@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Turns a tensor in memory into the TensorSummary of a record: statistics,
-// checksum and payload by the plan. A tensor seen twice unchanged in a step is
-// summarised once. Not thread-safe: guarded by the Recorder's lock.
+// checksum and payload by the plan. The statistics of a tensor that occurs
+// again unchanged in a step are computed once. Not thread-safe: guarded by the
+// Recorder's lock.
 // Failure: what cannot be stored is marked lost in the summary.
 #ifndef RANKPROBE_AGENT_RUNTIME_RECORDER_TENSOR_RECORDER_H_
 #define RANKPROBE_AGENT_RUNTIME_RECORDER_TENSOR_RECORDER_H_

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensor.bench_path while training runs: the reference of the step in progress,
-// the calls that wait for their outputs, and the count of differences against
-// tensor.diff_nums.
+// Comparison with tensor.bench_path during the training: the reference of the
+// step in progress, the calls that wait for their outputs, and the count of
+// differences against tensor.diff_nums.
 //
 // A call is a difference when the reference has it with the same inputs and an
-// output of the same shape with another md5. Only then its tensors are sent.
+// output of the same shape with another md5. Only the tensors of such a call
+// are sent.
 //
 // Ownership: the Recorder's; Session, FileSystem and Clock outlive it.
 // Not thread-safe: guarded by the Recorder's lock.
-// Failure: a reference that cannot be had makes a step without comparison; what is
-// wrong is said once for each step. A reference in the archive is fetched with a
-// deadline; after one that passed there is a pause.
+// Failure: a step whose reference is not available is not compared, and the
+// reason is reported once for each step. A reference in the archive is fetched
+// with a deadline; after a timeout the comparer pauses before the next fetch.
 #ifndef RANKPROBE_AGENT_RUNTIME_REFERENCE_REFERENCE_COMPARER_H_
 #define RANKPROBE_AGENT_RUNTIME_REFERENCE_REFERENCE_COMPARER_H_
 

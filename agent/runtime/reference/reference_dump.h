@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reference of config.json (tensor.bench_path) of one step: shape and md5
-// of every tensor that stands by itself among the positional inputs or the
-// outputs of a forward. Answers whether a call of this process differs from it.
+// of every tensor that is itself a positional input or an output of a forward,
+// not inside of a container. Answers whether a call of this process differs
+// from it.
 //
 // Ownership: the ReferenceComparer's. Not thread-safe.
 // Failure: a reference that is missing, too large or malformed is an error of

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a dump.json piece by piece and says what a reference needs of it. The file
-// is not trusted: depth, names and shapes are bounded, numbers may be anything, and
-// an item of over 1 MiB is no tensor, so that little of the file is in memory at once.
+// Reader of a dump.json in pieces, which returns what a reference needs of it.
+// The file is not trusted: depth, names and shapes are bounded, numbers may
+// have any value, and an item of over 1 MiB is not read as a tensor, so that
+// only a small part of the file is in memory at once.
 #ifndef RANKPROBE_AGENT_RUNTIME_REFERENCE_REFERENCE_JSON_H_
 #define RANKPROBE_AGENT_RUNTIME_REFERENCE_REFERENCE_JSON_H_
 

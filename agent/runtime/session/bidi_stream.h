@@ -5,7 +5,7 @@
 // Ownership: the driving thread; destroyed only after done() or Close().
 // Threads: all public methods from the driving thread; callbacks from gRPC's.
 // Failure: done() becomes true with status(); nothing throws or blocks, except
-// that Close waits for gRPC to let go after a cancellation.
+// that Close waits until gRPC has released the stream after a cancellation.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_BIDI_STREAM_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_BIDI_STREAM_H_
 

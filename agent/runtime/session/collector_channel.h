@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of a session to one collector: over gRPC, or over what a simulation
-// has in its place. Thread-safe. Failure: that of the calls.
+// The calls of a session to one collector: over gRPC, or over the replacement
+// of a simulation. Thread-safe. Failure: that of the calls.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_CHANNEL_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_CHANNEL_H_
 

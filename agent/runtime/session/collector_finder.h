@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks the address that was named where a process is to connect to: a root names
-// one of its leaves (docs/scale.md), any other collector does not know the
-// question and is meant itself.
+// Finds the collector that a process connects to: a root at the given address
+// names one of its leaves (docs/scale.md); any other collector does not
+// implement the request, and the process connects to it.
 //
 // Ownership: the channel is shared, the rest outlives it. Threads: Find and the
-// other methods from one thread; it waits by `wait`, which returns when something
-// may have happened (`wake` was called, from gRPC's threads) and is false when
-// the caller is to stop.
+// other methods from one thread; it waits by `wait`, which returns when
+// something may have happened (`wake` was called, from gRPC's threads) and is
+// false when the caller must stop.
 // Failure: see Find; nothing is kept of a question that failed.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_FINDER_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_FINDER_H_

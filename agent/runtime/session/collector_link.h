@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The session's connection to its collector and the thread behind it: control
-// and upload stream, reconnects, spool, what the flight recorder sends.
+// and upload stream, reconnects, spool, frames of the flight recorder.
 //
 // Ownership: of the Session, which owns the parts it is given; they outlive it.
 // Threads: one worker of its own. The methods may be called from any thread.
-// Failure: a collector that is absent, hangs or refuses is tried again; the
-// last trouble is in FillStats. Destroy only after Join or Abandon.
+// Failure: it retries a collector that is absent, hangs or refuses; FillStats
+// has the last error. Destroy only after Join or Abandon.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_LINK_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_LINK_H_
 
@@ -72,13 +72,14 @@ class CollectorLink {
   // See Session.
   bool Keep();
   void TellStuck(absl::Duration waited);
-  // At the end, before the outbox is told to stop: the worker is to say what is
+  // At the end, before the outbox is stopped: the worker must report what is
   // lost, to the collector as well. See FrameQueue::Undelivered.
   void AccountAtEnd(bool spool_delivers);
-  // At the end: says what the next process there will send.
+  // At the end: reports the records that the next process of this spool will
+  // send.
   void TellSpooled(const v1::Undelivered& left);
 
-  // Waits for the worker, which ends once the outbox was told to stop.
+  // Waits for the worker, which ends after the outbox was stopped.
   void Join() { worker_.join(); }
   // After a fork: the threads are the parent's, nothing may be joined.
   void Abandon();
@@ -96,15 +97,15 @@ class CollectorLink {
     std::shared_ptr<CollectorChannel> channel;
   };
   static constexpr absl::Duration kTick = absl::Milliseconds(500);
-  // How long a collector may take to appear before its absence is told.
+  // How long a collector may take to answer before its absence is reported.
   static constexpr absl::Duration kSilence = absl::Milliseconds(900);
   static constexpr absl::Duration kDamagedBackoff = absl::Milliseconds(2);
-  // How long frames may be on their way without a word about any before the
-  // connection is made anew. A step waits as long.
+  // How long frames may stay without an ack before the agent reconnects. A step
+  // waits as long.
   static constexpr absl::Duration kAckPatience = absl::Seconds(2);
   static constexpr absl::Duration kMaxAckPatience = absl::Seconds(30);
   static constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
-  // How long a collector may take to hear a farewell.
+  // How long a collector may take to receive the goodbye.
   static constexpr absl::Duration kFarewellPatience = absl::Milliseconds(500);
 
   void Work();
@@ -112,7 +113,7 @@ class CollectorLink {
   void StayConnected();
   bool RunConnection();
   absl::Duration AfterDamage();
-  // No word for so long; the connection is then to be made anew.
+  // Whether nothing was received for so long that the agent must reconnect.
   bool IsSilent(absl::Duration waited);
   // How long until IsSilent may become true.
   absl::Duration UntilSilent() const;
@@ -167,10 +168,10 @@ class CollectorLink {
   void TellOther(bool ends);
   // Warns of another process of the same name, once.
   void NoteOther(const v1::OtherProcess& other);
-  // A collector that was there has been away for a while, and what is recorded
-  // waits for it.
+  // Reports that a collector that was connected has been unreachable for a
+  // while, and that records wait for it.
   void TellGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A collector that was said to be missing, or gone, is there.
+  // Reports that a collector that was missing or unreachable answers.
   void TellFound() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteEnd(const grpc::Status& status, bool welcomed);
   void NoteUploadEnd(const grpc::Status& status);
@@ -185,7 +186,7 @@ class CollectorLink {
   const MonotonicTime began_ = MonotonicNow();
 
   mutable absl::Mutex mutex_;
-  // Told when connected_ or fatal_ is set.
+  // Notified when connected_ or fatal_ is set.
   MonotonicCondVar decided_;
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;
   // The last connection was given up because nothing was heard on it.
@@ -193,14 +194,14 @@ class CollectorLink {
   bool heard_ ABSL_GUARDED_BY(mutex_) = false;
   bool told_ ABSL_GUARDED_BY(mutex_) = false;
   bool found_ ABSL_GUARDED_BY(mutex_) = false;
-  // Since the last connection ended, and whether that was said.
+  // When the last connection ended, and whether that was reported.
   std::optional<MonotonicTime> gone_since_ ABSL_GUARDED_BY(mutex_);
   bool told_gone_ ABSL_GUARDED_BY(mutex_) = false;
-  // What TellOther has to say yet. The worker's alone.
+  // What TellOther has still to report. Only the worker uses it.
   std::optional<v1::OtherProcess> other_;
-  // A root says it again when it was started again.
+  // A root reports it again after a restart.
   bool told_other_ = false;
-  // Records and payloads that were lost when it was told.
+  // Records and payloads that were lost at the time of the report.
   uint64_t lost_when_gone_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
   uint64_t reconnects_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -151,7 +151,7 @@ void CollectorLink::TellSpool(const absl::Status& status) {
   // stop() waits for the collector instead.
   if (Keeps() || std::exchange(told_spool_, true)) return;
   const std::string line = absl::StrCat(
-      "rankprobe: what is recorded from now on is not kept in ",
+      "rankprobe: records from now on are not kept in ",
       options_.spool_directory,
       ", and is lost if the process ends before a collector has it: ",
       status.message(), "\n");

@@ -96,7 +96,7 @@ void CollectorLink::TellOnce() {
     why = absl::StrCat("no collector at ", options_.collector,
                        last_error_.empty() ? "" : " (", last_error_,
                        last_error_.empty() ? "" : ")",
-                       "; it is still looked for");
+                       "; the agent keeps trying to connect");
   }
   // A refusal is for good; else frames wait for a collector that comes.
   const std::string what =
@@ -225,7 +225,7 @@ void CollectorLink::TellFound() {
         stats.lost_records + stats.lost_payloads - lost_when_gone_;
     const std::string line = absl::StrCat(
         "rankprobe: the collector at ", options_.collector,
-        " is back, what waited is sent",
+        " is back; waiting records are sent",
         lost == 0 ? ""
                   : absl::StrCat("; for ", lost,
                                  " records and payloads there was no room, "
@@ -237,7 +237,7 @@ void CollectorLink::TellFound() {
   found_ = true;
   const std::string line =
       absl::StrCat("rankprobe: the collector at ", options_.collector,
-                   " is there now, what is queued is sent\n");
+                   " is connected; queued records are sent\n");
   std::fputs(line.c_str(), stderr);
 }
 

@@ -187,8 +187,8 @@ EditReport SubmitEdit(const std::string& path,
 
 std::string FaultLine(absl::string_view path, absl::string_view fault) {
   return absl::StrCat("rankprobe: ", path,
-                      " cannot be used, dumping is off until it is ",
-                      "mended or an operator switches it on: ",
+                      " cannot be used; dumping is off until it is ",
+                      "corrected or an operator switches it on: ",
                       absl::StrReplaceAll(fault, {{"\n", "; "}}), "\n");
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json as a switch: the file is looked at in each start(), and an edit
-// is handed to the session.
+// The config.json of a running job as a switch: each start() checks the file
+// and passes an edit to the session.
 //
 // Ownership: of the debugger. Not thread-safe: the training thread's.
-// Failure: a file that is gone says nothing (editors move files about), nor does
-// one that the system cannot read now (no descriptors, no memory, an error of
-// the disk): what was said last holds, and the next look tries again. One that
-// cannot be read for another reason, or not be used, is a fault of the edit,
-// which keeps dumping off.
+// Failure: a missing file changes nothing (editors move files), nor does a file
+// that the system cannot read now (no descriptors, no memory, a disk error):
+// the last configuration stays in force, and the next check tries again. A file
+// that cannot be read for another reason, or is invalid, is a fault of the edit
+// and keeps dumping off.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_CONFIG_FILE_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_CONFIG_FILE_H_
 
@@ -30,9 +30,10 @@ class ConfigFile {
   // Takes what the file says now as known.
   explicit ConfigFile(std::string path);
 
-  // What it says, if that is something else than the last time; an error when
-  // it cannot be read and will not be. Costs an open and an fstat while nothing has changed. A
-  // text that is no JSON is read again for some 100 ms: it may be half written.
+  // The contents, if they differ from the last time; an error if the file
+  // cannot be read and a retry will not help. Costs an open and an fstat while
+  // nothing has changed. A text that is no JSON is read again for some 100 ms:
+  // it may be half written.
   std::optional<absl::StatusOr<std::string>> Look();
 
   const std::string& path() const { return path_; }
@@ -47,14 +48,15 @@ class ConfigFile {
     bool operator==(const Stamp& other) const;
   };
 
-  // Nothing: the file is gone, or is what it was. Unavailable: not now.
+  // Nothing: the file is missing or unchanged. Unavailable: it cannot be read
+  // now.
   std::optional<absl::StatusOr<std::string>> Read(bool force);
 
   const std::string path_;
   Stamp stamp_;
   // So new that another edit may leave the stamp as it is.
   bool young_ = false;
-  // What was handed out last: text, or message of the fault.
+  // What was returned last: text, or message of the fault.
   std::string said_;
   bool fault_ = false;
 };
@@ -64,8 +66,8 @@ class ConfigFile {
 std::string MergeOverrides(const std::string& json,
                            const ConfigOverrides& overrides);
 
-// Checks an edit and hands it to the session. What there is to be told about
-// it: warnings, or the fault that keeps dumping off.
+// Result of checking an edit and passing it to the session: warnings, or the
+// fault that keeps dumping off.
 struct EditReport {
   std::vector<std::string> warnings;
   std::string fault;

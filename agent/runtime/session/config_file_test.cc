@@ -172,8 +172,8 @@ TEST_F(ConfigFileTest, AnEditIsCheckedBeforeItIsHandedOn) {
   EXPECT_EQ(session.edits[1].config_json, "");
   EXPECT_EQ(session.edits[1].fault, report.fault);
   EXPECT_EQ(FaultLine("p", "a\nb"),
-            "rankprobe: p cannot be used, dumping is off until it is mended or "
-            "an operator switches it on: a; b\n");
+            "rankprobe: p cannot be used; dumping is off until it is corrected "
+            "or an operator switches it on: a; b\n");
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Queue between the session's callers and its worker: events for the collector,
-// the newest progress, and the wish to stop. Also what wakes the worker.
+// the newest progress, and the request to stop. It also wakes the worker.
 //
 // Ownership: of the Session; outlives everything that wakes the worker.
-// Thread-safe. Emit drops what does not fit: an agent that cannot reach its
-// collector forgets.
+// Thread-safe. Emit drops events that do not fit, so an agent that cannot reach
+// its collector loses them.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_EVENT_OUTBOX_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_EVENT_OUTBOX_H_
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan in force at each step: the agent's half of step-aligned switching. A
 // prepared plan waits for its commit, an agreed one for its step; a plan whose
-// step comes before its commit is not applied, unless the collector brings it
-// again (Adopt). What is prepared or called off meanwhile does nothing to what
-// is agreed.
+// step comes before its commit is not applied, unless the collector sends it
+// again (Adopt). A plan that is prepared or cancelled in the meantime does not
+// change an agreed plan.
 //
-// Who decides, when the process' own config file is edited too: the newest. Of
-// a process with a private collector the file counts at once (Edit), until a
-// plan of somebody else comes that was made later; plans that the collector
-// makes of config files are for the others then. Every other process leaves it
-// to the collector, as long as there is one.
-// Thread-safe. Never fails; what goes wrong is answered in PlanPrepared.
+// If the config file of the process is edited too, the newest change decides.
+// In a process with a private collector an edit takes effect at once (Edit),
+// until a later plan arrives that was not made from a config file; plans that
+// the collector makes from config files then apply to other ranks. Every other
+// process leaves the decision to the collector while it is connected to one.
+// Thread-safe. Never fails; PlanPrepared reports errors.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_PLAN_SWITCHER_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_PLAN_SWITCHER_H_
 
@@ -57,9 +57,10 @@ class PlanSwitcher {
 
   int64_t step() const;
   uint64_t epoch() const;
-  // Of the plan of that epoch, to be told with it; empty for the process' own.
+  // Digest of the plan of that epoch, which is reported with it; empty for the
+  // process' own plan.
   std::string plan_digest() const;
-  // Highest epoch that was ever heard of, in force or not.
+  // Highest epoch that was ever received, in force or not.
   uint64_t heard_epoch() const;
 
  private:

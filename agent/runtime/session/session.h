@@ -7,8 +7,8 @@
 // Threads: every method may be called from any thread. Methods marked
 // [training] never wait on the network; only SubmitPayload and SubmitRecords
 // under OverflowPolicy::kBlock may wait, for at most block_deadline, for room.
-// Failure: the collector being absent, hanging, refusing or restarting is never
-// an error of a [training] method; what is shed is counted and reported as
+// Failure: an absent, hanging, refusing or restarting collector is never an
+// error of a [training] method; dropped data is counted and reported as
 // LossEvents. After a fork the child's Session does nothing.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_SESSION_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_SESSION_H_
@@ -36,10 +36,10 @@ namespace rankprobe {
 class CollectorChannel;
 class FileSystem;
 
-// When no collector answers within a second. kIgnore: training goes on, stderr
-// says that nothing is recorded, the collector is still looked for. kSpool: the
-// same, with what is recorded kept on disk for the next session. kFail: Create
-// waits a while longer, then it is an error.
+// When no collector answers within a second. kIgnore: the training continues,
+// stderr says that nothing is recorded, and the session keeps trying to
+// connect. kSpool: the same, and records are kept on disk for the next session.
+// kFail: Create waits a while longer and then returns an error.
 enum class MissingCollector { kIgnore, kSpool, kFail };
 
 // When a step that was recorded is safe. kCommitted: the collector has written
@@ -81,8 +81,8 @@ struct SessionOptions {
   // process: the next session with this directory delivers them. Empty: no
   // spool.
   std::string spool_directory;
-  // Somebody delivers what is left there when this process has ended, and says
-  // what he could not.
+  // Another process delivers the spool's remaining files when this process has
+  // ended, and reports those that it could not deliver.
   bool spool_is_attended = false;
   // kKept needs spool_directory.
   StopBarrier stop_barrier = StopBarrier::kCommitted;
@@ -143,24 +143,25 @@ class Session {
   virtual absl::Status WaitConnected(absl::Duration deadline) = 0;
 
   // [training] The process has entered `step`: reports progress, applies a plan
-  // whose step has come, and returns what is in force now. Cheap.
+  // whose step has been reached, and returns the plan in force. Cheap.
   virtual ActivePlan BeginStep(int64_t step) = 0;
 
   // [training] Replaces the plan from this side (constructor config); used
   // while the collector has none of its own.
   virtual void SetLocalPlan(std::shared_ptr<const Plan> plan, bool enabled) = 0;
 
-  // [training] The config file has been edited. The collector is told and makes
-  // a plan of the run of it, unless an operator spoke later. `at_once`, when
-  // the collector is private: in force here with the next BeginStep.
+  // [training] The config file has been edited. The collector receives it and
+  // makes a plan of the run, unless an operator has sent a later plan.
+  // `at_once`, when the collector is private: in force here with the next
+  // BeginStep.
   virtual void EditConfig(const ConfigEdit& edit, bool at_once) {}
 
-  // This process cannot record: plans that enable recording are refused for this
-  // reason, which the collector is told at once.
+  // This process cannot record: plans that enable recording are refused for
+  // this reason, which is sent to the collector at once.
   virtual void RefuseRecording(const std::string& reason) {}
 
-  // [training] Room for one payload, or null when it is shed; `*reason` says
-  // why. Waits under kBlock.
+  // [training] Memory for one payload, or null if the payload is dropped;
+  // `*reason` says why. Waits under kBlock.
   virtual std::unique_ptr<PayloadBuffer> ReservePayload(
       uint64_t length_bytes, v1::LossReason* reason) = 0;
 
@@ -173,8 +174,8 @@ class Session {
   virtual bool KnowsPayload(const std::array<uint8_t, 16>& digest,
                             uint64_t length_bytes) = 0;
 
-  // [training] Queues records of one step (batch()->step is set). Payloads
-  // they refer to were submitted before. False: shed and counted.
+  // [training] Queues records of one step (batch()->step is set). Payloads they
+  // refer to were submitted before. False: dropped and counted.
   virtual bool SubmitRecords(std::unique_ptr<RecordBuffer> records) = 0;
 
   // [training] The rank has become known (proc -> rank).
@@ -191,13 +192,13 @@ class Session {
     return absl::OkStatus();
   }
 
-  // [training] Under StopBarrier::kKept: makes what was submitted before safe, in
-  // this thread, without waiting for anybody. False: it is not, Flush waits for
-  // it.
+  // [training] Under StopBarrier::kKept: makes everything submitted before
+  // safe, in this thread, without waiting. False: it is not safe, and Flush
+  // waits for it.
   virtual bool Keep() { return false; }
 
-  // [training] Says to whoever started the training that a step waited for a
-  // collector that is connected and takes nothing.
+  // [training] Reports to the user that a step waited for a collector that is
+  // connected and accepts nothing.
   virtual void TellStuck(absl::Duration waited) {}
 
   virtual SessionStats GetStats() const = 0;

@@ -6,12 +6,12 @@
 // {incarnation}.{number}.spool, each
 //   "RPQ3" | hello frame | upload frames ...
 //   frame: length u32 | crc32c u32 | bytes       (little-endian)
-// The hello holds the identity and the incarnation's secret.
-// A torn frame at the end of a file is where its process died.
+// The hello holds the identity and the incarnation's secret. A torn frame at
+// the end of a file marks the point where its process was killed.
 //
 // Ownership: the session; FileSystem outlives it. Threads: one at a time.
-// Failure: a full spool or a failing disk takes no more frames and says so;
-// what is in memory is sent all the same.
+// Failure: if the spool is full or the disk fails, no more frames are accepted,
+// and this is reported; frames in memory are sent anyway.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_H_
 
@@ -93,16 +93,16 @@ class Spool {
   bool refusing_ = false;
 };
 
-// A plain file of this user that nobody else can change. What is in a spool is
-// sent in this user's name.
+// Whether this is a regular file of this user that no other user can change.
+// The contents of a spool are sent in this user's name.
 bool IsOwnFile(const std::string& path);
 
-// What a dead process left: its files, locked for us until destroyed.
+// The spool files of a killed process, locked until this object is destroyed.
 class OrphanSpool {
  public:
   using IsOwnFn = std::function<bool(const std::string& path)>;
-  // Those whose process is gone; files that cannot be read are left alone, and
-  // those with a file that is not our own, which `passed_over` counts.
+  // Finds the spools whose process has ended. It skips files that cannot be
+  // read, and spools with a file of another user, which `passed_over` counts.
   static std::vector<std::unique_ptr<OrphanSpool>> Find(
       const std::string& directory, FileSystem* file_system,
       const IsOwnFn& is_own, int* passed_over);

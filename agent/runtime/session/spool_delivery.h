@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings what dead processes left in a spool directory to a collector, without
-// a session of one's own: for `rankprobe deliver`, and with it for a private
-// collector whose user was killed.
+// Delivery to a collector of frames that killed processes left in a spool
+// directory, without an own session: for `rankprobe deliver`, and through it
+// for a private collector whose user was killed.
 // Threads: the caller's, which waits for the network until the deadline.
-// Failure: what cannot be delivered stays where it is, and is said.
+// Failure: files that cannot be delivered stay in place and are reported.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_DELIVERY_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_DELIVERY_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Delivers what a dead process left in its spool, under that process' own
-// identity, before the live one connects.
+// Delivery of frames that a killed process left in its spool, under the
+// identity of that process, before the new process connects.
 // Threads: Run from the session's worker; `wait` returns when something may
 // have happened, false when the session stops.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_DRAIN_H_

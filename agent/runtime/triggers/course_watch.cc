@@ -220,8 +220,7 @@ std::optional<std::string> CourseWatch::LookForState(int64_t step,
     return std::nullopt;
   it->second.told = true;
   return absl::StrCat(
-      "the optimizer's state of it is no more there; last in "
-      "step ",
+      "the optimizer's state of it no longer exists; last in step ",
       it->second.last_step);
 }
 

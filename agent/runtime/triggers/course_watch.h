@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rule that looks at the course of values (Move, Vanished): what it has seen
-// of each, and whether it has come true. A value is found by its whole name,
+// One rule about the course of values (Move, Vanished): the history of each
+// value, and whether the rule has fired. A value is found by its complete name,
 // "Parameter.fc.weight.0.debug.grad"; values of one rule cost their names, and
 // 8 bytes for each number of its window. Not thread-safe: guarded by the
 // TriggerWatcher's lock.

@@ -299,7 +299,8 @@ TEST_F(CourseWatchTest, TheStateOfAnOptimizerThatIsNoMoreThere) {
   ASSERT_THAT(fired_, SizeIs(1));
   EXPECT_EQ(fired_[0].entry(), "Update.a.weight.0.debug");
   EXPECT_EQ(fired_[0].step(), 6);
-  EXPECT_THAT(fired_[0].detail(), HasSubstr("no more there; last in step 5"));
+  EXPECT_THAT(fired_[0].detail(),
+              HasSubstr("no longer exists; last in step 5"));
 }
 
 TEST_F(CourseWatchTest, ANewSpecWithTheSameRuleKeepsWhatWasSeen) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules of a TriggerSpec against what a rank records: which have come true.
-// Cheap when a rule does not ask: non-finite values cost three comparisons a
-// tensor; names of values are made only where a rule looks at courses. Not
+// Evaluation of the rules of a TriggerSpec on what a rank records; it returns
+// the rules that have fired. Cost: non-finite values take three comparisons for
+// each tensor; names of values are made only if a rule checks courses. Not
 // thread-safe: guarded by the TriggerWatcher's lock.
 #ifndef RANKPROBE_AGENT_RUNTIME_TRIGGERS_TRIGGER_ENGINE_H_
 #define RANKPROBE_AGENT_RUNTIME_TRIGGERS_TRIGGER_ENGINE_H_

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Evaluates trigger rules while recording is off: flight recorder, triggers,
 // budgets, and the names of the last calls for Explain. Sits between the
-// Recorder, which feeds it, and the Session, which configures it and sends what
-// it has to say.
+// Recorder, which feeds it, and the Session, which configures it and sends its
+// events.
 //
 // Ownership: the Session's; the Recorder borrows it from its Session.
 // Threads: thread-safe behind one mutex. `emit` is called with it held and must
 // only queue. Nothing here waits.
-// Failure: none; what does not fit is dropped oldest first and said so.
+// Failure: none; if records do not fit, the oldest are dropped, and this is
+// reported.
 #ifndef RANKPROBE_AGENT_RUNTIME_TRIGGERS_TRIGGER_WATCHER_H_
 #define RANKPROBE_AGENT_RUNTIME_TRIGGERS_TRIGGER_WATCHER_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CRC-32 as in zlib, at the speed this CPU has. Pure and thread-safe; the
-// result does not depend on the CPU.
+// CRC-32 as in zlib, with the fastest instructions of this CPU. Pure and
+// thread-safe; the result does not depend on the CPU.
 #ifndef RANKPROBE_COMMON_TENSOR_KERNELS_CRC32_H_
 #define RANKPROBE_COMMON_TENSOR_KERNELS_CRC32_H_
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node of a database: its values beside those of its partner, its stack, where it
-// sends to, what was merged into it, and why it has no partner.
+// A node of a database: its values and those of its partner, its stack, the
+// destinations of its communication, the ranks merged into it, and why it has
+// no partner.
 import { useMemo } from "preact/hooks";
 import { number } from "../format";
 import { useLoaded } from "../load";

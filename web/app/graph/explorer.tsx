@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph to look at: one side or two beside each other, opened together; a list of
-// what was searched or filtered; what was chosen is in the address.
+// Interactive view of a graph: one side or two side by side, expanded together,
+// and a list of the search results. The selection is part of the address.
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { count } from "../format";
@@ -258,7 +258,7 @@ export function Explorer(props: Props) {
       </div>
       {help && <Keys />}
       {query.node !== undefined && chosenNode < 0 && props.whole !== false && <p class="failure" role="alert">{t("There is no node {0} here.", query.node)}</p>}
-      {graph.faults > 0 && <p class="failure">{t("{0} nodes name a parent or a partner that is not there, stand in a circle, or have the name of another: they are shown at the top.", count(graph.faults))}</p>}
+      {graph.faults > 0 && <p class="failure">{t("{0} nodes name a parent or a partner that does not exist, form a cycle, or have a duplicate name: they are shown at the top.", count(graph.faults))}</p>}
       <div class={`graph-body${listed ? " listed" : ""}`}>
         {listed && (
           <div class="graph-list">

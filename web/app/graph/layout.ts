@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the boxes are: a node below the one that was before it, children inside
-// their parent where it is open. Only what can be seen has a place.
+// Positions of the boxes: each node is below the previous one, and children are
+// inside an expanded parent. Only visible nodes have a position.
 import { isLeaf, type Side } from "./model";
 
 export const ROW_PX = 26;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pairs of nodes that a person makes: judged by the server as all others are, kept
-// in this page until they are saved as a mapping. The database is not written to.
+// Pairs of nodes that the user matches: the server judges them like all others,
+// and the page keeps them until they are saved as a mapping. The database is
+// not changed.
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { asApiError, useLoaded } from "../load";
 import { route, setQuery } from "../route";
@@ -89,7 +90,7 @@ export function usePairs(db: string, step: number, rank: number, graph: GraphDat
     const { partners } = shown.sides[side];
     if (partners === undefined) return [];
     if (partners[node] < 0) return [[t("Match by hand …"), () => wait({ side, node })]];
-    return [[t("Take apart"), () => separate(shown, side === 0 ? node : partners[node])]];
+    return [[t("Remove the match"), () => separate(shown, side === 0 ? node : partners[node])]];
   };
   return { hand, judged, apart, byTarget, refused, error: answer.error ?? mapping.error, waiting, withChildren, setWithChildren, wait, pick, separate, set, menu };
 }
@@ -124,7 +125,7 @@ export function HandMatching({ db, step, rank, graph, pairs, chosen, onDisk }: {
   return (
     <details class="hand" open={changed > 0 || pairs.waiting !== undefined}>
       <summary>{t("Match by hand")}{changed > 0 ? ` · ${t("{0} changes", changed)}` : ""}</summary>
-      <p class="note">{t("Choose a grey node, press “Match by hand”, then click its partner on the other side: forward and backward go together. What you do stays in this page until it is saved as a mapping beside the database; the database is not written to.")}</p>
+      <p class="note">{t("Choose a grey node, press “Match by hand”, then click its partner on the other side: forward and backward are matched together. Your matches stay in this page until you save them as a mapping beside the database; the database itself is not changed.")}</p>
       <div class="graph-bar">
         {side !== undefined && partner < 0 && pairs.waiting === undefined && <button class="primary" onClick={() => pairs.wait({ side: chosen!.side, node: chosen!.node })}>{t("Match by hand …")}</button>}
         {pairs.waiting !== undefined && (
@@ -133,8 +134,8 @@ export function HandMatching({ db, step, rank, graph, pairs, chosen, onDisk }: {
             <button onClick={() => pairs.wait(undefined)}>{t("Cancel")}</button>
           </>
         )}
-        {side !== undefined && partner >= 0 && <button onClick={() => pairs.separate(graph, chosen!.side === 0 ? chosen!.node : partner)}>{t("Take apart")}{(side.flags[chosen!.node] & BY_HAND) !== 0 ? ` (${t("made by hand")})` : ""}</button>}
-        <label class="check"><input type="checkbox" checked={pairs.withChildren} onChange={() => pairs.setWithChildren(!pairs.withChildren)} /> {t("with what is in them")}</label>
+        {side !== undefined && partner >= 0 && <button onClick={() => pairs.separate(graph, chosen!.side === 0 ? chosen!.node : partner)}>{t("Remove the match")}{(side.flags[chosen!.node] & BY_HAND) !== 0 ? ` (${t("made by hand")})` : ""}</button>}
+        <label class="check"><input type="checkbox" checked={pairs.withChildren} onChange={() => pairs.setWithChildren(!pairs.withChildren)} /> {t("with their children")}</label>
         <span class="grow" />
         {onDisk && <button disabled={pairs.hand.matched.length === 0} onClick={save}>{t("Save the mapping")}</button>}
         <button disabled={pairs.hand.matched.length === 0} onClick={() => saveBlob(name, new Blob([text()], { type: "application/json" }))}>{t("Download")}</button>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be done with a node, where the pointer is.
+// Context menu of a node.
 import { useEffect, useRef } from "preact/hooks";
 import { t } from "../text";
 

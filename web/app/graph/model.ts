@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph as columns: nodes by number, with what is wrong counted up to every
-// parent. Built without recursion: a chain may be as long as a database has rows.
+// A graph as columns: nodes by number, with the faults summed up to every
+// parent. Built without recursion: a chain may be as long as a database has
+// rows.
 
 // What `POST /api/v1/Graph/Graph` says of a side.
 export interface SideColumns {

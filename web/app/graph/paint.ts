@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Boxes on a canvas, and all of them small beside it. What is out of sight costs
-// nothing; what is smaller than a pixel is drawn once a pixel, the worst of it.
+// Painter of the boxes on a canvas and in a small overview. Boxes out of sight
+// are skipped; of boxes smaller than a pixel only the worst one for each pixel
+// is drawn.
 import { ROW_PX, type Layout } from "./layout";
 import { BY_HAND, COMMUNICATES, isLeaf, MERGED, shortName, statusOf, WRONG, type Colouring, type Side, type Status } from "./model";
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes that a person matched or took apart, and what may be said of a node that
-// has no partner.
+// Nodes that the user matched or unmatched, and possible reasons why a node has
+// no partner.
 import { childrenOf, isLeaf, type GraphData, type Side } from "./model";
 
 export interface HandPairs {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One side of a graph on the screen: a canvas that is scrolled and zoomed, a small
-// picture of all of it, and, for those who do not see the canvas, the boxes in
-// sight as the items of a tree. Owned by the component that made it.
+// One side of a graph on the screen: a canvas that can be scrolled and zoomed,
+// a small overview, and, for screen readers, the visible boxes as items of a
+// tree. Owned by the component that made it.
 import { layOut, placeAt, ROW_PX, type Layout } from "./layout";
 import { isLeaf, statusOf, type Colouring, type Side } from "./model";
 import { paint, paintSmall, palette, type Scene } from "./paint";

@@ -103,10 +103,10 @@ function RowCard({ run, row, columns, stack, table, target: here, beside }: { ru
       <p><strong>{cell(row, columns, "Result")}</strong> {message}</p>
       {alone && (
         <div class="note">
-          <p>{t("No partner: the other side has no row of this name. Why that may be:")}</p>
+          <p>{t("No partner: the other side has no row of this name. Possible reasons:")}</p>
           <ul>
             <li>{t("It was not recorded there: another list, scope or level.")} {other !== "" && <a href={href("ledger", other)}>{t("Ledger")}</a>}</li>
-            <li>{t("Its calls are numbered otherwise.")} <button onClick={() => setQuery({ fuzzy_match: "true", job: undefined })}>{t("Match calls in order, whatever their numbers")}</button></li>
+            <li>{t("Its calls have other numbers.")} <button onClick={() => setQuery({ fuzzy_match: "true", job: undefined })}>{t("Match calls in order, whatever their numbers")}</button></li>
             <li>{t("Its layers have other names.")} <button onClick={() => setQuery({ layer_mapping: "true", job: undefined })}>{t("Match layers of other names")}</button></li>
           </ul>
         </div>
@@ -194,7 +194,7 @@ export function CompareResult({ run, id, report, files, target, beside }: { run:
         <RemoteTable id={id} file={fileOf(table)} find={find} results={wanted} sort={sort} down={down !== ""} label={t("Values of both sides")}
           onSort={(column, to) => setQuery({ sort: column, down: to ? "1" : undefined }, true)} onCounts={setCounts} rowClass={verdictClass} show={columns === "" ? usualColumns : allColumns} titleOf={titleOf}
           onOpen={(row) => setQuery({ at: String(row.row) })} />
-      ) : <p class="note">{t("A workbook: save it.")}</p>}
+      ) : <p class="note">{t("This result is a workbook: save it to open it.")}</p>}
     </>
   );
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first calls whose outputs differ while their inputs match, over all ranks,
-// as `rankprobe first-divergence` finds them, with both sides beside each other.
+// The first calls whose outputs differ while their inputs match, over all
+// ranks, as `rankprobe first-divergence` finds them, with both sides side by
+// side.
 import { useState } from "preact/hooks";
 import { call, stream, whyNoJobs, whyNoSwitch } from "../api";
 import { dtypeName, isBad, leavesOf, numbersOf, shapeText, type Leaf } from "../calls";
@@ -180,7 +181,7 @@ function Again({ run, other, alive }: { run: string; other: string; alive: boole
       {!alive && <span class="note"> {t("No rank is connected.")}</span>}
       <NoSwitch />
       {error !== undefined && <Failure error={asApiError(error)} />}
-      <p class="note">{t("To go on:")}</p>
+      <p class="note">{t("Next steps:")}</p>
       <Command text={`rankprobe compare -tp run:${quoted(run)} -gp run:${quoted(other)}`} />
     </>
   );
@@ -217,7 +218,7 @@ export function DivergencePage({ run }: { run: string }) {
             <>
               <h2>{t("Recorded again in full: {0}", report.captured.target)}</h2>
               {report.captured.report ? <Findings run={run} other={other} target={sideOf(report.captured.target)} beside={sideOf("")} report={report.captured.report} />
-                : <p class="note">{t("The other side is no run in progress, so there is nothing to compare with.")}</p>}
+                : <p class="note">{t("The other side is not a run in progress, so there is nothing to compare with.")}</p>}
             </>
           )}
           {report && report.origins.length > 0 && <Again run={run} other={other} alive={alive} />}

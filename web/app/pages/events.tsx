@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happened, newest first; and the triggers that wait for something.
+// Events, newest first, and the triggers of the run.
 import { ApiError, call } from "../api";
 import { int, processName, quoted, time } from "../format";
 import { useLoaded } from "../load";
@@ -36,7 +36,7 @@ export function Events({ run }: { run: string }) {
       <Show of={events}>
         {({ events: all }) => all.length === 0 ? (
           <Empty>
-            <p>{t("Nothing has happened yet. A trigger records the steps around a NaN, a jump of a norm or of the loss, by itself:")}</p>
+            <p>{t("There are no events yet. A trigger automatically records the steps around a NaN or a jump of a norm or of the loss:")}</p>
             <Command text={`rankprobe triggers set --run ${quoted(run)} triggers.json`} />
           </Empty>
         ) : <Table rows={[...all].reverse()} columns={columns} file="events.csv" label={t("Events")} rowKey={(one) => String(one.id)}

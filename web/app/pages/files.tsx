@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies below the directory of `rankprobe view --root`: graph databases, and
-// dumps that a graph is made of for the page.
+// Graph databases and dumps below the directory of `rankprobe view --root`; the
+// page makes graphs from the dumps.
 import { useState } from "preact/hooks";
 import { whyNoJobs } from "../api";
 import { bytes, count, time } from "../format";
@@ -32,7 +32,7 @@ export function Files() {
       {(found) => found.root === "" ? null : (
         <section>
           <h2>{t("On disk")} <small><code>{found.root}</code></small></h2>
-          {found.truncated && <p class="note">{t("There is more: six levels and 200,000 names are looked at.")}</p>}
+          {found.truncated && <p class="note">{t("There is more: only six levels and 200,000 names are read.")}</p>}
           {found.databases.length + found.dumps.length === 0 ? (
             <Empty>
               <p>{t("There is no graph database and no dump. Make one:")}</p>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Modules and the calls in them, of one process at one step, straight from the
-// archive: what made a NaN or an infinity is counted up to every module.
+// archive: calls that made a NaN or an infinity are counted up to every module.
 import { useMemo } from "preact/hooks";
 import { whyNoJobs } from "../api";
 import { quoted } from "../format";
@@ -64,8 +64,8 @@ export function Graph({ run }: { run: string }) {
             )}
           </Show>
           {whyNoJobs() !== "" ? <p class="note" role="note">{whyNoJobs()} {t("All ranks of this step as one graph:")}</p> : <details class="hand">
-            <summary>{t("All ranks of this step, or beside another run")}</summary>
-            <p><a href={graphHref({ target: `run:${run}@${where.step}`, overflowCheck: true })}>{t("All ranks of this step as one graph, with where they send to")}</a></p>
+            <summary>{t("All ranks of this step, or compared with another run")}</summary>
+            <p><a href={graphHref({ target: `run:${run}@${where.step}`, overflowCheck: true })}>{t("All ranks of this step as one graph, with the ranks that they send to")}</a></p>
             <Together names={[]} target={`run:${run}@${where.step}`} />
           </details>}
           <Command text={`rankprobe graph_visualize -tp run:${quoted(run)}@${where.step} -o graph`} />

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The graph of a database, or of dumps and runs that one is made of for this page:
+// The graph of a database, or a graph made for this page from dumps and runs:
 // "#/graph?db=a.vis.db", "#/graph?target=run:a@3&reference=dumps/b&oc=1".
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { server } from "../api";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this server does or has done beside the page: compare, convert, export.
+// Current and finished jobs of this server: compare, convert, export.
 import { useState } from "preact/hooks";
 import { call, server, whyNoJobs } from "../api";
 import { bytes, duration, int, quoted, time } from "../format";
@@ -151,7 +151,7 @@ function NewJob({ done }: { done: () => void }) {
       <p class="note">{t("The results stay on this server; save them from here.")}</p>
       {possible.length < COMMANDS.length && (
         <>
-          <p class="note">{t("Exports and scans are for a terminal, or for `rankprobe view`:")}</p>
+          <p class="note">{t("Run exports and scans in a terminal, or use `rankprobe view`:")}</p>
           <Command text={`rankprobe export --run ${run === "" ? "RUN" : quoted(run)} --tar dump.tar --collector ${server.value!.collector}`} />
         </>
       )}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What became of every record: whole, or missing and why.
+// The account of every record: complete, or missing and why.
 import { stream } from "../api";
 import { count, int, processName, quoted } from "../format";
 import { useLoaded } from "../load";

@@ -107,7 +107,7 @@ function Switch({ run, config, agents, changed }: { run: string; config: GetConf
   if (forSteps !== "" && forSteps !== "0") words.push("--for-steps", forSteps);
   return (
     <Card title={on ? t("Dumping is on") : t("Dumping is off")} kind={on ? "good" : ""}>
-      {config.enabled && int(config.forSteps) > 0 && <p class="note">{t("{0} steps from step {1}", int(config.forSteps), int(config.effectiveAtStep))}{!on && ` (${t("they are over")})`}</p>}
+      {config.enabled && int(config.forSteps) > 0 && <p class="note">{t("{0} steps from step {1}", int(config.forSteps), int(config.effectiveAtStep))}{!on && ` (${t("these steps have ended")})`}</p>}
       {config.configFault !== "" && <p class="failure">{config.configFault}</p>}
       <div class="form">
         <TextField label={t("Ranks (all if empty)")} value={ranks} placeholder="0,2-3" onChange={setRanks} />
@@ -120,7 +120,7 @@ function Switch({ run, config, agents, changed }: { run: string; config: GetConf
       <NoSwitch />
       <details>
         <summary>{t("config.json: what is recorded")}</summary>
-        <Field label={t("Sent with “Switch on” when it was changed here")}>
+        <Field label={t("If you change it here, it is sent with “Switch on”")}>
           <textarea rows={14} spellcheck={false} value={configText} onInput={(event) => setText(event.currentTarget.value)} />
         </Field>
         <button disabled={busy} onClick={() => run1(async () => setPreview(await call<ExplainResponse>("ControlService/Explain", { run, configJson: configText, maxCalls: 2000 })))}>
@@ -132,7 +132,7 @@ function Switch({ run, config, agents, changed }: { run: string; config: GetConf
       {error !== undefined && <Failure error={asApiError(error)} />}
       {result && (
         <div class="done" role="status">
-          <p>{result.summary}{result.waits && ` – ${t("the ranks are idle and follow at their next step")}`}</p>
+          <p>{result.summary}{result.waits && ` – ${t("the ranks are idle and apply this at their next step")}`}</p>
           <ul>
             {result.ranks.map((rank) => (
               <li key={`${rank.rank} ${rank.pid}`} class={rank.state === "STATE_APPLIED" || rank.state === "STATE_PREPARED" ? "taken" : "left"}>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first minute with a run: is it whole, is it alive, where did it first go
-// wrong, on which ranks, and the call that made it.
+// Overview of a run: whether it is complete and in progress, where it first
+// went wrong, on which ranks, and the call that made the first bad value.
 import { useMemo } from "preact/hooks";
 import { call } from "../api";
 import { dtypeName, numbersOf, shapeText } from "../calls";
@@ -54,7 +54,7 @@ function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: num
             {found.cleanInputs ? t("All its inputs are finite: this call made the first bad value.")
               : found.made ? t("The infinities in its inputs are intended, such as a mask: this call made the first bad value.") : t("One of its inputs is already bad.")}
           </p>
-          {bad.others.length > 0 && <p class="note">{t("As early, on other ranks:")} {bad.others.slice(0, 8).map((one) => `rank ${one.rank} ${one.call}`).join(", ")}</p>}
+          {bad.others.length > 0 && <p class="note">{t("Equally early, on other ranks:")} {bad.others.slice(0, 8).map((one) => `rank ${one.rank} ${one.call}`).join(", ")}</p>}
           {found.entry.stack && found.entry.stack.length > 0 && (
             <details open>
               <summary>{t("Stack")}</summary>
@@ -104,7 +104,7 @@ export function Run({ run }: { run: string }) {
                 <>
                   <span>{t("{0} ranks", count(of.ranks))}</span><span>{t("{0} steps", count(of.steps))}</span>
                   <span>{t("{0} records", count(of.records))}</span><span>{t("{0} payloads", bytes(of.storedPayloadBytes))}</span>
-                  <span>{t("begun {0}", time(of.createdUnixNs))}</span><span>{t("last written {0}", time(of.updatedUnixNs))}</span>
+                  <span>{t("started {0}", time(of.createdUnixNs))}</span><span>{t("last written {0}", time(of.updatedUnixNs))}</span>
                 </>
               ) : <span>{t("nothing is recorded yet")}</span>}
             </div>
@@ -133,7 +133,7 @@ export function Run({ run }: { run: string }) {
                   <Show of={bad}>
                     {(found) => found?.bad ? <FirstBadCard run={run} bad={found.bad} all={ranks} live={isLive} /> : found && (
                       <Card title={t("First bad call")} kind={statistics ? "good" : "warn"}>
-                        <p>{!statistics ? t("No statistics are recorded, so nothing is known of NaN (task structure, or checksums).") : t("No NaN and no infinity in {0} steps, except masks.", count(head.steps))}</p>
+                        <p>{!statistics ? t("No statistics are recorded (task structure, or checksums only), so NaN cannot be found.") : t("No NaN and no infinity in {0} steps, except masks.", count(head.steps))}</p>
                       </Card>
                     )}
                   </Show>

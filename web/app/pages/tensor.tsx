@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A recorded tensor: its numbers, how they are spread, slices of it with every
-// number, and what it differs in from that of another run, step or rank.
+// A recorded tensor: its statistics, histogram, slices with every number, and
+// the difference from the tensor of another run, step or rank.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, call, stream } from "../api";
 import { dtypeName, kept, leavesOf, shapeText, type Leaf } from "../calls";
@@ -50,7 +50,7 @@ async function findLeaf(run: string, step: string, process: string, entry: strin
     const leaf = one.entry === entry ? leavesOf(one).find((each) => each.name === value) : undefined;
     if (leaf?.tensor === undefined) continue;
     if (kept(leaf.tensor)) return leaf;
-    throw new ApiError("NOT_FOUND", t("Of {0} in {1} at step {2} only statistics are recorded.", `${entry}.${value}`, run, step));
+    throw new ApiError("NOT_FOUND", t("For {0} in {1} at step {2}, only statistics are recorded.", `${entry}.${value}`, run, step));
   }
   throw new ApiError("NOT_FOUND", t("{0} is not recorded in {1} at step {2}.", `${entry}.${value}`, run, step));
 }
@@ -229,7 +229,7 @@ function TensorView({ run, step, process, entry, value }: { run: string; step: s
           <>
             <div class="facts">
               <span class="call-name">{entry}.{value}</span><span>{dtypeName(tensor)}</span><span>{shapeText(tensor)}</span><span>{bytes(tensor.payload!.lengthBytes)}</span>
-              {beside && <span class={`badge ${same ? "live" : ""}`}>{same ? t("bit for bit the same") : t("minus that of {0}", `${other || run} step ${ostep || step}`)}</span>}
+              {beside && <span class={`badge ${same ? "live" : ""}`}>{same ? t("bit for bit the same") : t("minus the tensor of {0}", `${other || run} step ${ostep || step}`)}</span>}
             </div>
             <Numbers tensor={there} minus={beside} log={log !== ""} />
             <h2>{beside ? t("Slices of the difference") : t("Slices")}</h2>
@@ -286,7 +286,7 @@ export function Tensor({ run }: { run: string }) {
             <PlaceFields where={where} />
             {entry !== "" && (
               <>
-                <RunSelect label={t("Minus that of the run")} value={other} none={run} onChange={(to) => setQuery({ other: to })} />
+                <RunSelect label={t("Subtract the tensor of the run")} value={other} none={run} onChange={(to) => setQuery({ other: to })} />
                 <TextField label={t("its step")} value={ostep} placeholder={String(where.step)} onChange={(to) => setQuery({ ostep: to })} />
                 <TextField label={t("its rank")} value={orank} placeholder={where.process.replace(/^rank/, "")} onChange={(to) => setQuery({ orank: to })} />
                 <a href={href("tensor", run, { step: where.step, rank: where.process.replace(/^rank/, "") })}>{t("All tensors of the step")}</a>
@@ -297,7 +297,7 @@ export function Tensor({ run }: { run: string }) {
             <Show of={calls}>
               {() => recorded.length === 0 ? (
                 <Card title={t("No tensor of this step is recorded in full")}>
-                  <p>{t("Statistics are. Record tensors of one call from the overview, or of all calls for a step:")}</p>
+                  <p>{t("Only statistics are recorded. Record the tensors of one call from the overview, or of all calls for a step:")}</p>
                   <Command text={`rankprobe enable --run ${quoted(run)} --for-steps 1 --config FILE   # "task": "tensor"`} />
                 </Card>
               ) : (

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One value over the steps: smallest, middle and largest over the ranks, and single
-// ranks; or several values beside each other; and another run's below it.
+// One value over the steps: smallest, middle and largest over the ranks, and
+// single ranks; or several values together; and the value of another run below
+// it.
 import { useMemo } from "preact/hooks";
 import { lastStep } from "../steps";
 import { count, parseRanges, quoted, stepOf } from "../format";
@@ -87,7 +88,7 @@ export function Trend({ run }: { run: string }) {
         <Select label={t("Statistic")} value={stat} onChange={(value) => setQuery({ stat: value })} of={STATISTICS.map((one) => [one, one])} />
         <Select label={t("A line is a")} value={by} onChange={(value) => setQuery({ by: value })} of={[["rank", t("rank")], ["value", t("tensor")]]} />
         {by === "rank" && <TextField label={t("Single ranks, 16 at most")} value={lines} placeholder="0,3" onChange={(value) => setQuery({ lines: value })} />}
-        <RunSelect label={t("Another run over it")} value={other} onChange={(value) => setQuery({ other: value })} />
+        <RunSelect label={t("Overlay another run")} value={other} onChange={(value) => setQuery({ other: value })} />
         <Select label={t("Scale")} value={scale} onChange={(value) => setQuery({ scale: value })} of={[["log", t("logarithmic")], ["linear", t("linear")]]} />
         <TextField label={t("From step")} value={from ?? ""} onChange={(value) => setQuery({ from: value })} />
         <TextField label={t("To step")} value={to ?? ""} onChange={(value) => setQuery({ to: value })} />

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small things that every page is made of.
+// Basic components of every page.
 import type { ComponentChildren } from "preact";
 import { useId, useLayoutEffect, useState } from "preact/hooks";
 import { call, whyNoSwitch, type ApiError } from "../api";
@@ -12,7 +12,7 @@ export function Failure({ error, retry }: { error: ApiError; retry?: () => void 
     <div class="failure" role="alert">
       <strong>{error.code}</strong> {error.message}
       {error.code === "UNAVAILABLE" && <p>{t("No collector answers there. Start one, or give its address: rankprobe view --collector HOST:PORT")}</p>}
-      {error.code === "UNAUTHENTICATED" && <p>{t("Open the address that rankprobe view printed: its end is the key to this page.")}</p>}
+      {error.code === "UNAUTHENTICATED" && <p>{t("Open the address that rankprobe view printed: it ends with the key to this page.")}</p>}
       {retry && <button onClick={retry}>{t("Try again")}</button>}
     </div>
   );

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Colours of a heat map. The scale is robust: the 2nd to the 98th percentile of
-// what is finite, so that one spike does not make everything else one colour; what
-// is beyond has the colour of the end, and its true value where it is pointed at.
+// Colours of a heat map. The scale is robust: it covers the 2nd to the 98th
+// percentile of the finite values, so that one spike does not give all other
+// values one colour. Values beyond have the colour of the end, and the tooltip
+// shows the true value.
 import type { Row } from "../grid";
 
 export interface Scale {

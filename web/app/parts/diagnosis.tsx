@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer of `rankprobe diagnose` about a run: its findings, the likely cause
-// first, what was found sound, and what could not be judged.
+// The answer of `rankprobe diagnose` about a run: its findings, the likely
+// cause first, the parts without a fault, and those that could not be judged.
 import { useState } from "preact/hooks";
 import { call } from "../api";
 import { count, quoted } from "../format";

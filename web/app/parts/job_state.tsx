@@ -9,7 +9,7 @@ import { Failure } from "./basics";
 function stateText(state: string): string {
   switch (state) {
     case "JOB_STATE_WAITING": return t("waits");
-    case "JOB_STATE_RUNNING": return t("at work");
+    case "JOB_STATE_RUNNING": return t("running");
     case "JOB_STATE_DONE": return t("done");
     case "JOB_STATE_FAILED": return t("failed");
     case "JOB_STATE_CANCELLED": return t("cancelled");
@@ -34,7 +34,7 @@ export function JobProgress({ job }: { job: JobInfo }) {
 // While it is at work, and when it failed; its result is the page's.
 export function JobState({ job, error, gone }: { job?: JobInfo; error?: ApiError; gone?: () => void }) {
   if (error !== undefined && error.code === "NOT_FOUND") {
-    return <p class="note">{t("This result no longer exists: the server keeps the last ones until it ends.")} {gone && <button onClick={gone}>{t("Do it again")}</button>}</p>;
+    return <p class="note">{t("This result no longer exists: the server keeps only the latest results, until it stops.")} {gone && <button onClick={gone}>{t("Run it again")}</button>}</p>;
   }
   if (error !== undefined) return <Failure error={error} />;
   if (job === undefined) return <p class="waiting" aria-busy="true">{t("Loading …")}</p>;
@@ -46,7 +46,7 @@ export function JobState({ job, error, gone }: { job?: JobInfo; error?: ApiError
           <button disabled={whyNoJobs() !== ""} onClick={() => void call("JobCancel", { id: job.id }).catch(() => undefined)}>{t("Cancel")}</button>
         </p>
       )}
-      {job.state === "JOB_STATE_CANCELLED" && <p class="note">{t("cancelled")}. {gone && <button onClick={gone}>{t("Do it again")}</button>}</p>}
+      {job.state === "JOB_STATE_CANCELLED" && <p class="note">{t("cancelled")}. {gone && <button onClick={gone}>{t("Run it again")}</button>}</p>}
       {job.state === "JOB_STATE_FAILED" && (
         <div class="failure" role="alert"><strong>{t("failed")}</strong> <pre class="messages">{job.messages}</pre>{gone && <button onClick={gone}>{t("Try again")}</button>}</div>
       )}

@@ -69,7 +69,7 @@ export function RecordInFull({ run, rank, entry, live }: { run: string; rank: nu
       const begin = int(first.effectiveAtStep);
       setSaid([t("In full from step {0}: {1}", begin, first.summary)]);
       if (first.waits) {
-        setSaid([t("The ranks are idle: they follow at their next step, and record one step so.")]);
+        setSaid([t("The ranks are idle: they apply this at their next step and record one step with it.")]);
       } else {
         const left = endOf(before) - begin - 1;
         const second = await call<SwitchResult>("ControlService/SetDumpEnable", {
@@ -77,9 +77,9 @@ export function RecordInFull({ run, rank, entry, live }: { run: string; rank: nu
           options: { forSteps: wasOn && Number.isFinite(left) ? String(Math.max(1, left)) : "0", timeoutMs: 8000 } });
         const last = int(second.effectiveAtStep) - 1;
         setSaid([t("In full in steps {0} to {1}; then as before.", begin, last)]);
-        setBusy(t("Its tensors are on their way …"));
+        setBusy(t("Waiting for its tensors …"));
         const found = await findAgain(run, rank, entry, begin, last);
-        if (found === undefined) setSaid((before) => [...before, t("This call, by its module, line and shapes, was not made in these steps.")]);
+        if (found === undefined) setSaid((before) => [...before, t("No call with this module, line and shapes was made in these steps.")]);
         setTensors(found);
       }
     } catch (failure) {

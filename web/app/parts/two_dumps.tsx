@@ -110,7 +110,7 @@ export function TwoDumps({ run, action, spec, more }: Props) {
       </fieldset>
       <div class="form">
         <label class="check"><input type="checkbox" checked={field("fuzzy_match") === "true"} onChange={(event) => setQuery({ fuzzy_match: event.currentTarget.checked ? "true" : undefined })} /> {t("Match calls in order, whatever their numbers")}</label>
-        <label class="check"><input type="checkbox" checked={field("layout") === "auto"} onChange={(event) => setQuery({ layout: event.currentTarget.checked ? "auto" : undefined })} /> {t("Put the ranks of each run together first (other layout)")}</label>
+        <label class="check"><input type="checkbox" checked={field("layout") === "auto"} onChange={(event) => setQuery({ layout: event.currentTarget.checked ? "auto" : undefined })} /> {t("Merge the ranks of each run first (other layout)")}</label>
         {more}
         <details class="mapping">
           <summary>{t("Layers of other names")}</summary>

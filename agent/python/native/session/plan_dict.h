@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Plan, and what parsing a config says, as Python dicts.
+// A Plan, and the result of parsing a config, as Python dicts.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_PLAN_DICT_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_PLAN_DICT_H_
 

@@ -228,7 +228,7 @@ absl::Status StepExporter::Flush(absl::Duration patience) {
            Since(moved) < patience);
   if (!absl::IsDeadlineExceeded(status)) return status;
   return absl::DeadlineExceededError(
-      absl::StrCat("the collector has not taken all records after ",
+      absl::StrCat("the collector has not accepted all records after ",
                    absl::ToInt64Seconds(Since(begun)), " s"));
 }
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepExporter: has a private collector write the trees of finished steps,
-// beside the training of the next ones.
+// StepExporter: makes a private collector write the trees of finished steps
+// while the next ones are trained.
 //
 // Owned by the Python package. Threads: one of its own, begun with the first
 // step; it never takes the GIL, so the training does not wait for it. Methods
 // are called by one thread without the GIL, except in a forked child, where
-// only the destructor may run. Failure: a collector that is started again in
-// the meantime is waited for; a step that could not be exported all the same
-// is told by TakeFaults, and left to the end of the job (_supervise.py). Once a
-// step has been waited for in vain (the disk may be full) nobody waits until the
-// collector answers again: steps that come while one is tried are left as well.
-// Each export wakes a dozen threads and asks for a commit: of steps that follow each
-// other fast several go together.
+// only the destructor may run. Failure: the exporter waits for a collector that
+// is being restarted. TakeFaults reports a step that could not be exported; it
+// is exported at the end of the job (_supervise.py). After a wait for a step
+// has timed out (the disk may be full), no caller waits until the collector
+// answers again, and steps that end during the next try are also left to the
+// end. Each export wakes a dozen threads and asks for a commit, so steps that
+// follow each other quickly are exported together.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_STEP_EXPORTER_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_SESSION_STEP_EXPORTER_H_
 
@@ -53,11 +53,11 @@ class StepExporter {
   StepExporter(const StepExporter&) = delete;
   StepExporter& operator=(const StepExporter&) = delete;
 
-  // Exports `step`, with those that wait as well, after those before them; with
-  // a collector that is stuck perhaps not. Waits for nobody.
+  // Exports `step` and all steps that wait, after earlier ones; if the
+  // collector is stuck, the export may not happen. Does not wait.
   void Begin(int64_t step);
-  // The collector is known to commit nothing for now: what it exports next is
-  // waited for no longer than after an export that was in vain.
+  // The collector is known to commit nothing for now: the wait for its next
+  // export is as short as after a failed export.
   void Stuck();
   // Until all steps are exported.
   void Wait();
@@ -74,11 +74,11 @@ class StepExporter {
   // `patience`: how long a collector that does nothing is waited for.
   absl::Status Export(const std::vector<int64_t>& steps,
                       absl::Duration patience);
-  // What became of `steps`, after which time.
+  // Notes the result of exporting `steps`, and whether it took long.
   void Note(const std::vector<int64_t>& steps, const absl::Status& exported,
             bool took_long);
-  // Until what was recorded is committed, or the collector has been away or
-  // stuck for too long.
+  // Waits until the records are committed, or until the collector has been
+  // unreachable or stuck for too long.
   absl::Status Flush(absl::Duration patience);
   void NoteLeft(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -104,10 +104,10 @@ class StepExporter {
   // Some are being exported.
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  // What was tried last is not exported, and it took long to find out.
+  // The last export failed, and it took long to fail.
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stuck_ ABSL_GUARDED_BY(mutex_) = false;
-  // Steps that were not exported since that was told, and the last of them.
+  // Steps that were not exported since the last report, and the newest of them.
   int64_t left_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t last_left_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::string> faults_ ABSL_GUARDED_BY(mutex_);

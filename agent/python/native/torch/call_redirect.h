@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends the calls of a C function elsewhere while the function stays the object
-// that it is: a program that compares, keeps, pickles or inspects it finds no
-// difference, and there is no attribute to put back.
+// Redirects the calls of a C function and keeps the function object itself: a
+// program that compares, stores, pickles or inspects it finds no difference,
+// and no attribute needs to be restored.
 //
-// Two kinds of object are known, builtin_function_or_method and
-// method_descriptor. While calls are redirected the object's PyMethodDef and
-// vectorcall pointers are ours. The interpreter reads both at each call: its
-// specialized instructions compare the flags in the PyMethodDef, and ours have
-// none of the flags that they are for.
+// It supports two kinds of object, builtin_function_or_method and
+// method_descriptor. While calls are redirected, the object has rankprobe's
+// PyMethodDef and vectorcall pointers. The interpreter reads both at each call:
+// its specialized instructions compare the flags in the PyMethodDef, and
+// rankprobe's has none of the flags that they require.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CALL_REDIRECT_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CALL_REDIRECT_H_
 

@@ -5,8 +5,9 @@
 // Ownership: shared by PrecisionDebugger and every ApiObject; owns a share of
 // the Recorder. Threads: the GIL is held on entry and released while memory is
 // read; nothing that needs the GIL happens under the Recorder's lock.
-// Failure: a fault of our own is cleared, counted and reported to the Recorder;
-// it never reaches the model. Errors of the model pass through unchanged.
+// Failure: an error of rankprobe is cleared, counted and reported to the
+// Recorder; it never reaches the model. Errors of the model pass through
+// unchanged.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CAPTURE_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_CAPTURE_H_
 
@@ -73,7 +74,8 @@ class Capture : public std::enable_shared_from_this<Capture> {
   void EndApi(const ApiSpec& spec, RecordedCall call, PyObject* const* args,
               Py_ssize_t count, PyObject* keywords, PyObject* result,
               ModuleGradients* gradients) noexcept;
-  // The error is still set: the end of a recomputation is told from the rest.
+  // The error is still set, so that the end of a recomputation can be
+  // distinguished from other errors.
   void AbandonApi(const RecordedCall& call) noexcept;
   // Where the gradients of a call are taken as a module's are: before it runs,
   // null where it has none; then handed to EndApi.
@@ -118,7 +120,8 @@ class Capture : public std::enable_shared_from_this<Capture> {
   void EndBackwards() noexcept;
   template <typename Fn>
   void GuardedGradients(Fn&& fn) noexcept;
-  // A leaf's accumulator is held by graphs alone, and ours may not be made yet.
+  // Only graphs hold the accumulator of a leaf, and the graph that needs it may
+  // not exist yet.
   void KeepForStep(PyRef node) { kept_.push_back(std::move(node)); }
   void ResetModules();
   void PushScope(const std::string& name);
@@ -162,10 +165,11 @@ class Capture : public std::enable_shared_from_this<Capture> {
   // Forwards since BeginStep, and those of them that the filters let pass.
   uint64_t seen() const { return seen_; }
   uint64_t matched() const { return matched_; }
-  // A fault of ours that Python code has caught.
+  // Reports an error of rankprobe that Python code has caught.
   void ReportFault(const std::string& what);
 
-  // Gives up the recorder; whoever uses it at that moment keeps it until then.
+  // Releases the recorder; a caller that is using it keeps it until it has
+  // finished.
   std::shared_ptr<Recorder> Close() { return std::move(recorder_); }
   const TorchBindings& torch() const { return torch_; }
   // An idle one, to be given back; null where the framework has none. See
@@ -236,9 +240,8 @@ class CallScope {
   static bool Active();
 };
 
-// A CallScope around code of ours alone: what it asks of tensors is no call of
-// the program's either, so no __torch_function__ sees it, of no class and no
-// mode.
+// A CallScope around code of rankprobe only. Its calls on tensors are not calls
+// of the program, so no __torch_function__ of a class or a mode sees them.
 class QuietScope {
  public:
   explicit QuietScope(const Capture& capture);

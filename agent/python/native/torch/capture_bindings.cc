@@ -127,7 +127,7 @@ void RegisterCapture(py::module_& m) {
       .def("clear", &ModuleForwards::Clear);
   py::class_<Recorder::SavedValue>(m, "SavedValue", "A value of save().");
   py::class_<Capture, std::shared_ptr<Capture>>(
-      m, "Capture", "What hooks of PyTorch record through.")
+      m, "Capture", "The recorder that hooks of PyTorch use.")
       .def_property_readonly("active", &Capture::Active)
       .def_property("enabled", &Capture::enabled, &Capture::SetEnabled)
       .def("set_apis_enabled", &Capture::SetApisEnabled, py::arg("enabled"))

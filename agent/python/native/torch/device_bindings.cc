@@ -20,9 +20,9 @@ namespace rankprobe {
 void RegisterDeviceStatistics(py::module_& m) {
   py::class_<DeviceStatistics> statistics(
       m, "DeviceStatistics",
-      "Statistics of tensors on CUDA devices, reduced by a kernel of ours.");
-  py::class_<DeviceStatistics::Delivery>(m, "DeviceDelivery",
-                                         "Numbers on their way from devices.")
+      "Statistics of tensors on CUDA devices, reduced by rankprobe's kernel.");
+  py::class_<DeviceStatistics::Delivery>(
+      m, "DeviceDelivery", "Statistics that are being copied from devices.")
       .def_property_readonly("first", &DeviceStatistics::Delivery::first)
       .def_property_readonly("end", &DeviceStatistics::Delivery::end)
       .def(

@@ -3,9 +3,9 @@
 // PyTorch offers DLPack's exchange table (DLPack 1.3; PyTorch 2.10 and later),
 // in place of six calls of Python methods.
 //
-// Immutable; needs the GIL. Failure: false, without a Python error, for what
-// is no dense memory of the CPU or of a CUDA device, or has a dtype of which
-// there is more to know.
+// Immutable; needs the GIL. Failure: false, without a Python error, for tensors
+// that are not dense memory of the CPU or of a CUDA device, and for dtypes that
+// need more than these fields.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_DLPACK_VIEW_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_DLPACK_VIEW_H_
 

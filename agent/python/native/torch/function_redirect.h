@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Redirects the calls of a Python function by replacing its __code__ while a
-// target is put. inspect finds the signature and the source of the function
-// through `__wrapped__`. If the program assigns another __code__ in the meantime,
-// that one stays.
+// target is set. inspect finds the signature and the source of the function
+// through `__wrapped__`. If the program assigns another __code__ in the
+// meantime, that one stays.
 //
-// Threads: the GIL is held. Failure: an error of ours is cleared, and the calls
-// are not redirected.
+// Threads: the GIL is held. Failure: an error of rankprobe is cleared, and the
+// calls are not redirected.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_FUNCTION_REDIRECT_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_FUNCTION_REDIRECT_H_
 

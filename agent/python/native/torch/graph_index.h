@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Index of the autograd nodes that a module's forward has made, and of the
-// targets of their gradients: found by walking the graph that is there. Nothing
-// is added.
+// targets of their gradients: found by walking the existing graph. Nothing is
+// added to it.
 //
-// Ownership: shared by the module calls that are open on one thread, and gone
-// with the outermost: it holds the nodes that it has seen. Each node is looked
-// at once, at the end of the innermost call that made it.
+// Ownership: shared by the module calls that are open on one thread, and freed
+// with the outermost; it holds the nodes that it has seen. Each node is visited
+// once, at the end of the innermost call that made it.
 // Threads: one, with the GIL held. Failure: throws pybind11::error_already_set.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_GRAPH_INDEX_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_GRAPH_INDEX_H_

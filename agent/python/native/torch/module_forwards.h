@@ -4,9 +4,10 @@
 //
 // Ownership: held by the Python hooks of one debugger; owns a share of the
 // Capture, and of each module whose forward is open. Threads: the GIL is held;
-// open forwards are by thread. Failure: a fault of ours is thrown to the hook,
-// which reports it, when what was begun is on the list of what is open; an
-// error of the model passes through the hooks, which never see it.
+// open forwards are by thread. Failure: an error of rankprobe is thrown to the
+// hook, which reports it, after the forward that has begun is in the list of
+// open ones; an error of the model passes through the hooks, which never see
+// it.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_MODULE_FORWARDS_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_MODULE_FORWARDS_H_
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradients of one module call's inputs and outputs, taken by hooks on the
-// nodes that PyTorch made: no node of ours is in the graph, so gradients are
-// added in the order in which they are added without us.
+// nodes that PyTorch made: rankprobe adds no node to the graph, so gradients
+// are summed in the same order as without rankprobe.
 //
 // The gradient of an input is the sum of what the nodes made inside the forward
-// send to where the input comes from; that of an output is what arrives at the
-// node that made it, less what nodes inside the forward sent there.
+// send to the source of the input; the gradient of an output is what arrives at
+// the node that made it, less what nodes inside the forward sent there.
 //
-// Ownership: the graph's nodes hold the hooks, these a share of the call's
-// gradients, which hold no node: the graph is freed as without us.
+// Ownership: the graph's nodes hold the hooks, and the hooks share the call's
+// gradients, which hold no node, so the graph is freed as without rankprobe.
 // Threads: the GIL is held. Failure: thrown while a forward runs (the caller
 // reports it); in a backward reported to the Capture. Never reaches the model.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_MODULE_GRADIENTS_H_

@@ -3,8 +3,8 @@
 // vectorcall with no conversion of arguments.
 //
 // Ownership: held by hooks; each owns a share of the ModuleForwards. Threads:
-// the GIL is held. Failure: the two of a module raise, and the hook around them
-// reports it; that of a gradient reports it itself.
+// the GIL is held. Failure: the two hooks of a module raise, and the hook
+// around them reports the error; the hook of a gradient reports its own errors.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_MODULE_HOOKS_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_MODULE_HOOKS_H_
 
@@ -30,7 +30,7 @@ PyObject* NewModuleBegin(std::shared_ptr<ModuleForwards> forwards,
 PyObject* NewModuleEnd(std::shared_ptr<ModuleForwards> forwards);
 
 // Called with anything when the gradient of `parameter` has been accumulated;
-// report(error): a fault of ours.
+// report(error) is called with an error of rankprobe.
 PyObject* NewParameterHook(std::shared_ptr<ModuleForwards> forwards,
                            std::string module, std::string name,
                            PyObject* parameter, PyRef report);

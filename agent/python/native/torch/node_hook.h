@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hooks of ours on nodes of PyTorch's graph. For module calls there is one a node,
-// for all that take gradients there. None changes a gradient.
+// Hooks of rankprobe on nodes of PyTorch's graph. All module calls that take
+// gradients at a node share one hook. No hook changes a gradient.
 //
 // Ownership: the node's metadata and its list of hooks hold it.
-// Threads: the GIL is held. Failure: what puts hooks on nodes throws; a running
-// hook reports.
+// Threads: the GIL is held. Failure: functions that put hooks on nodes throw; a
+// running hook reports errors.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_NODE_HOOK_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_NODE_HOOK_H_
 

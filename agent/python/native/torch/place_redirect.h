@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Redirects calls by setting the attribute host.name to the target: for functions
-// whose calls cannot be redirected, and for those whose names are recorded apart.
-// If the program sets the attribute in the meantime, its value stays.
+// Redirects calls by setting the attribute host.name to the target: for
+// functions whose calls cannot be redirected, and for those whose names are
+// recorded separately. If the program sets the attribute in the meantime, its
+// value stays.
 //
-// Threads: the GIL is held. Failure: an error, of a read-only namespace, is
-// cleared, and what stands there stays.
+// Threads: the GIL is held. Failure: an error, such as that of a read-only
+// namespace, is cleared, and the attribute keeps its value.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PLACE_REDIRECT_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PLACE_REDIRECT_H_
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python errors that our code runs into: those of its own are cleared, those of
-// the program reach it.
+// Python errors that occur in rankprobe's code: its own are cleared, those of
+// the program are passed to the program.
 //
-// A signal handler of the program runs whenever Python code does, ours too, and
-// what it raises (Ctrl-C, a time limit, an end that was asked for) is no fault
-// of a call of ours. Such an error is raised again in the main thread as soon
-// as our code is done with what it was at, as if the signal had come then. So
-// is what a computation of the program's came to that our code waited for
-// (rankprobe._program_error.raise_programs).
+// A signal handler of the program can run during any Python code, also
+// rankprobe's, and what it raises (Ctrl-C, a time limit, a requested end) is
+// not an error of rankprobe. Such an error is raised again in the main thread
+// as soon as rankprobe's code has finished its work, as if the signal had
+// arrived then. The same holds for an error of a computation of the program
+// that rankprobe waited for (rankprobe._program_error.raise_programs).
 //
-// Threads: with the GIL held. Failure: none; without memory, or with 32 of
-// them waiting, one is lost.
+// Threads: the GIL is held. Failure: none; if memory is exhausted or 32 errors
+// are waiting, one is lost.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PROGRAM_ERROR_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PROGRAM_ERROR_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small Python objects as plain data. With the GIL held.
+// Small Python objects as plain data. The GIL is held.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_READ_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_READ_H_
 
@@ -19,7 +19,7 @@ bool ReadInts(PyObject* tuple, absl::InlinedVector<int64_t, 6>* out);
 // Leaves no Python error.
 std::string PyText(PyObject* object);
 
-// What a weak reference refers to; empty: it is gone.
+// The object that a weak reference refers to; empty if it no longer exists.
 PyRef Referent(PyObject* weak);
 
 // 1: *out has it; 0: there is no such attribute, and no error; -1: an error is

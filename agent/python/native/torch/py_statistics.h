@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics that Python has computed, of what is no tensor (NumPy arrays).
-// The GIL is held.
+// Statistics that Python has computed of objects that are not tensors (NumPy
+// arrays). The GIL is held.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_STATISTICS_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_PY_STATISTICS_H_
 

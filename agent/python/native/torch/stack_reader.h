@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Python stack of the caller as lines of stack.json. Frames of rankprobe
-// and frames without a source line are left out. A line is made once per
+// and frames without a source line are left out. A line is made once for each
 // (code, instruction). Guarded by the GIL.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_STACK_READER_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_STACK_READER_H_

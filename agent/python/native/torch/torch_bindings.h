@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The native code's view of the framework in this process: type objects and
-// attribute descriptors, handed over once by rankprobe.pytorch. A framework
-// whose tensors are not read by descriptors (rankprobe.mindspore) leaves those
-// out: its tensors are described. Reading a tensor through descriptors costs no
-// ABI: one build serves every PyTorch. Threads: used with the GIL held.
+// attribute descriptors, passed once by rankprobe.pytorch. A framework whose
+// tensors are not read by descriptors (rankprobe.mindspore) omits those and
+// describes its tensors. Reading a tensor through descriptors needs no ABI of
+// PyTorch, so one build serves every version. Threads: used with the GIL held.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_TORCH_BINDINGS_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_TORCH_BINDINGS_H_
 

@@ -59,8 +59,8 @@ class Exports:
         if self.embedded is not None and not self.embedded.commit(self._session, kept):
             self._steps.stuck()
             # The disk is not this line of the script's affair: no warning, which shows one and may be off.
-            say("rankprobe: the private collector does not take what is recorded: "
-                  f"{self.embedded.why_stuck()}; it waits in this process, and the training continues")
+            say("rankprobe: the private collector does not accept records: "
+                  f"{self.embedded.why_stuck()}; they wait in this process, and the training continues")
 
     def begin(self, step: int) -> None:
         """Exports `step` in the background, after the one before it."""
@@ -76,7 +76,7 @@ class Exports:
         for fault in self._steps.take_faults():
             if self.embedded is not None:
                 self.embedded.unfinished = True
-                fault += ("; what the collector has by then is brought there when the last process of the job has ended"
+                fault += ("; what the collector has by then is exported there when the last process of the job has ended"
                           if self.embedded.directory.is_dir() else
                           f"; {self.embedded.directory}, where a private collector keeps its data until the end of the job, is missing")
             self._warn(fault)

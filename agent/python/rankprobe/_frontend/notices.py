@@ -43,7 +43,7 @@ class Notices:
             return
         if world == 1:
             self._once(plan, "rank", f"config.json asks for rank {_text(ranks)} and this is a single process "
-                       f"{'without a rank' if rank is None else f'of rank {rank}'}: nothing is recorded; say \"rank\": []")
+                       f"{'without a rank' if rank is None else f'of rank {rank}'}: nothing is recorded; set \"rank\": []")
         elif environment_rank(self._framework) == 0 and not any(first < world for first, _ in ranks):
             self._once(plan, "rank", f"config.json asks for rank {_text(ranks)} and this job has ranks 0 to {world - 1}: "
                        "nothing is recorded")

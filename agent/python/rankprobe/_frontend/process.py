@@ -36,7 +36,7 @@ def report_fault(capture: Any, where: str, error: BaseException) -> None:
     except Exception as fault:  # noqa: BLE001
         if _native.raise_later_if_programs(fault):
             return
-        say(f"rankprobe: a fault could not be reported: {type(fault).__name__}")
+        say(f"rankprobe: an error could not be reported: {type(fault).__name__}")
 
 
 def _action(text: str, module: str) -> str:
@@ -86,7 +86,7 @@ def run_name() -> str:
         return run
     launcher = os.getppid() if "LOCAL_RANK" in os.environ else os.getpid()
     if os.environ.get("LOCAL_WORLD_SIZE", "1") != os.environ.get("WORLD_SIZE", "1") and "LOCAL_RANK" in os.environ:
-        warn("several machines and no name for the run: set RANKPROBE_RUN alike on all, or torchrun's --rdzv-id")
+        warn("the job runs on several machines and the run has no name: set the same RANKPROBE_RUN on all of them, or torchrun's --rdzv-id")
     try:
         with open(f"/proc/{launcher}/stat", encoding="utf-8", errors="replace") as file:
             started = file.read().rpartition(")")[2].split()[19]

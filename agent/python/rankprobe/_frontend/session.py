@@ -227,8 +227,8 @@ class RankSession:
         self.native.abandon()
         if self.embedded is not None:
             self.embedded.forget()
-        say("rankprobe: the program has closed descriptors that it did not open (os.closerange, a daemon's start), those of "
-            "rankprobe with them: nothing is recorded from here on, and the training continues")
+        say("rankprobe: the program has closed descriptors that it did not open (os.closerange, a daemon's start), "
+            "and rankprobe's among them: nothing is recorded from now on, and the training continues")
 
     def close(self) -> None:
         self._watched.close()

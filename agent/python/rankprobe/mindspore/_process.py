@@ -24,5 +24,5 @@ def check_mode() -> None:
     """Graph mode runs no Python of ours: said at once, not by an empty dump."""
     if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
         raise InterfaceUsageError(
-            "rankprobe records MindSpore in PyNative mode alone: in graph mode a network is one compiled program, which only "
+            "rankprobe records MindSpore only in PyNative mode: in graph mode a network is one compiled program, which only "
             "MindSpore's own dump on an NPU sees; set_context(mode=mindspore.PYNATIVE_MODE)")

@@ -222,7 +222,7 @@ class _Attachment:
             # The model's own hooks do not see the call that is under way.
             self._attach([module])
             self._forwards = _Forwards(module, self._begin)
-            self._tell("; a step is one forward, for there is no optimizer")
+            self._tell("; a step is one forward, because there is no optimizer")
             self._forwards.enter()
         else:
             self._attach(roots[:1])
@@ -331,7 +331,7 @@ class _Attachment:
                 models = find_models(p for group in optimizer.param_groups for p in group["params"])
                 if not models:
                     return
-                self._adopt(optimizer, models, "the optimizer before has not stepped for a while" if ends is not None
+                self._adopt(optimizer, models, "the previous optimizer has not stepped for a while" if ends is not None
                             else "the previous optimizer no longer exists")
             self._others = 0
             PrecisionDebugger._instance._optimizer_stepped(optimizer)

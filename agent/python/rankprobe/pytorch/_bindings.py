@@ -135,8 +135,8 @@ def _describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -
     def described_special(special: torch.Tensor) -> dict[str, Any]:
         kind = type(special).__name__
         if kind == "AsyncCollectiveTensor":
-            devices.tell("the statistics of an AsyncCollectiveTensor are null: its collective has not been waited for, "
-                         "and a wait of ours could change the order of the program's")
+            devices.tell("the statistics of an AsyncCollectiveTensor are null: the program has not waited for its collective, "
+                         "and a wait by rankprobe could change the order of the program's")
         return _described(special, type=_SPECIAL[kind])
 
     if numpy is not None and isinstance(tensor, numpy.ndarray):

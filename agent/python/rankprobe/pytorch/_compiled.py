@@ -149,5 +149,4 @@ class EagerStance:
         """One line, once there is something compiled."""
         if not self._told and compiles():
             self._told = True
-            say("rankprobe: torch.compile: recorded steps run as plain Python, not compiled; the others run what was "
-                  "compiled")
+            say("rankprobe: torch.compile: recorded steps run as plain Python, not compiled; the other steps run compiled")

@@ -222,12 +222,12 @@ class DeviceReader:
             return self._read(tensor, origin, needs, generation)
         except Exception as error:  # noqa: BLE001 - out of memory, no such kernel
             if not _native.raise_later_if_programs(error):
-                self.tell(f"no numbers of a tensor on {tensor.device}: {type(error).__name__}: {error}")
+                self.tell(f"no statistics of a tensor on {tensor.device}: {type(error).__name__}: {error}")
             return {}
 
     def _read(self, tensor: torch.Tensor, origin: torch.Tensor, needs: int, generation: int) -> dict[str, Any]:
         if error := self.statistics.take_error():
-            self.tell(f"tensors on CUDA devices are reduced by operators of PyTorch from now on, which is slower: {error}")
+            self.tell(f"from now on operators of PyTorch compute the statistics of tensors on CUDA devices, which is slower: {error}")
         backend = self._find_backend(tensor.device)
         if backend is not None and getattr(backend, "is_current_stream_capturing", lambda: False)():
             return {}
@@ -317,7 +317,7 @@ class DeviceReader:
 
     def _tell_lost(self, error: Exception) -> None:
         # Lost they are, whosever the error is.
-        self.tell(f"numbers on devices are lost: {type(error).__name__}: {error}")
+        self.tell(f"statistics computed on a device are lost: {type(error).__name__}: {error}")
         _native.raise_later_if_programs(error)
 
     def tell(self, what: str) -> None:

@@ -210,7 +210,7 @@ class RecordedGraphs:
         if variant is None:
             variant = self._variants[callback] = _Variant(callback, self._failed)
         self._tell("graph", "torch.compile: recorded steps run graphs of their own, compiled at the first of them, that record "
-                   "modules and gradients; what they fuse may differ, and so may last bits; the others run what was compiled")
+                   "modules and gradients; what they fuse may differ, and so may last bits; the other steps run compiled")
         of = eval_frame.get_eval_frame_isolate_recompiles_id()  # type: ignore[attr-defined]
         if of not in self._regions:
             self._regions[of] = next(eval_frame._next_isolate_recompiles_id)
@@ -223,8 +223,8 @@ class RecordedGraphs:
         self._calls.leave()
         if first and self.wanted:
             self._on_fault()
-        self._tell("fault", "torch.compile: compiled code is not recorded from within: "
-                   f"{reason}; recorded steps run as plain Python from here on")
+        self._tell("fault", "torch.compile: calls inside compiled code cannot be recorded: "
+                   f"{reason}; from now on recorded steps run as plain Python")
 
     def _tell(self, what: str, text: str) -> None:
         if what not in self._told:

@@ -258,7 +258,7 @@ class Frame:
             return
         if own is None:
             if bool((recorded != 0).any()):
-                self.wrong("backward", leaf.where, "no gradient comes there")
+                self.wrong("backward", leaf.where, "it receives no gradient")
             return
         found = numbers.difference(own, recorded)
         tolerance = self._tolerance(own, rounding)

@@ -143,7 +143,7 @@ def give_parameters(state: SavedState, reference: Reference, modules: Sequence[t
     if not moved:
         return [], without
     largest = max(moved)
-    return [f"{len(moved)} parameters had other values than in the reference and were given those for this step; the largest relative "
+    return [f"{len(moved)} parameters had other values than in the reference and received those for this step; the largest relative "
             f"difference is {largest[0]:.3g}, of {largest[1]}"], without
 
 

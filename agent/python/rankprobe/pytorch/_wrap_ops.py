@@ -31,7 +31,7 @@ def parse(text: str) -> dict[str, list[str]]:
     names: Optional[list[str]] = None
 
     def fault(number: int, why: str) -> ValueError:
-        return ValueError(f"line {number}: {why}; wanted is a module path, and below it \"- \" and a name of it in each line")
+        return ValueError(f"line {number}: {why}; expected a module path, and below it one line with \"- \" and a name for each function")
 
     for number, raw in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", raw).rstrip()

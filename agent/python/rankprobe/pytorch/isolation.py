@@ -109,7 +109,7 @@ class Isolation:
 
     def __enter__(self) -> Report:
         if self._thread:
-            raise IsolationError("this isolation has had its step; make another")
+            raise IsolationError("this isolation has already run its step; create another one")
         self._thread = threading.get_ident()
         try:
             self._enter()
@@ -185,7 +185,7 @@ class Isolation:
     def _before(self, module: torch.nn.Module, name: str, path: Optional[str], arguments: Arguments, args: tuple[Any, ...],
                 kwargs: dict[str, Any]) -> Any:
         if self._passes_by():
-            self._skipped.setdefault((name, "forward"), "also called in another thread or by a recomputation, which is not judged")
+            self._skipped.setdefault((name, "forward"), "also called in another thread or by a recomputation; such calls are not judged")
             return None
         self._drawn()
         number = self._counts.get(id(module), 0)
@@ -291,7 +291,7 @@ class Isolation:
         first = around.call is None and not around.leaves
         same = around.compare(f"{where} of {frame.name}.forward.{frame.number}", own, recorded)
         if first and not same:
-            around.reason = (f"{where} of {frame.name} is another than in the reference: the batch, or code before the first module "
+            around.reason = (f"{where} of {frame.name} differs from the reference: the batch, or code before the first module "
                              "(neither was recorded)")
 
     # --- behind a module
@@ -413,7 +413,7 @@ class Isolation:
             gc.collect()
         for row, watched in self._kept:
             if any(one() is not None for one in watched):  # such as a loss for the balance of experts
-                row.verdict, row.reason = NOT_JUDGED, "it keeps a value for itself, and the gradient that comes in there was not recorded"
+                row.verdict, row.reason = NOT_JUDGED, "it stores a value itself, and the gradient of that value was not recorded"
         sources = {name: source_of(module) for name, _, module in self._targets}
         rows.extend(parameter_rows(self._reference, self._targets, self._parameters, self._fixed, self._without, sources, list(rows),
                                    self.report.notes))

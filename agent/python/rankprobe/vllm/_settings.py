@@ -52,11 +52,11 @@ def settings(additional_config: Any, environment: Mapping[str, str]) -> Optional
         raise ValueError(f"additional_config: unknown {', '.join(unknown)}; known are {' and '.join(_KNOWN)}")
     path, content = given.get("dump_config_path"), given.get("dump_config")
     if path is not None and content is not None:
-        raise ValueError("additional_config has dump_config_path and dump_config: one of them, please")
+        raise ValueError("additional_config: give only one of dump_config_path and dump_config")
     if path is not None and not (isinstance(path, str) and path):
         raise ValueError(f"additional_config: dump_config_path must be the path of a config.json, not {path!r}")
     if content is not None and not isinstance(content, dict):
-        raise ValueError(f"additional_config: dump_config must be what a config.json holds, not {content!r}")
+        raise ValueError(f"additional_config: dump_config must be the contents of a config.json, not {content!r}")
     if path is None and content is None:
         return Settings() if environment.get("RANKPROBE_ATTACH") else None
     return Settings(path, content)

@@ -47,7 +47,7 @@ def _look_at(worker: Any, vllm_config: Any) -> None:
             return
         parallel = vllm_config.parallel_config
         if getattr(parallel, "data_parallel_index", 0) > 0 and torch.distributed.get_world_size() == parallel.world_size:
-            raise RuntimeError("of engines that serve beside each other (data parallel) only the first is recorded")
+            raise RuntimeError("of several data-parallel engines only the first is recorded")
         _when_ready(worker, functools.partial(_attach, worker, vllm_config, wanted))
     except Exception as error:  # noqa: BLE001 - serving goes on
         _say_why_not(worker, error)
