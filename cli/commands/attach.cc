@@ -47,7 +47,7 @@ constexpr PythonVerb kPythonVerbs[] = {
     {"doctor", "rankprobe.doctor",
      "check this environment, and say what would be recorded\n"
      "Package, PyTorch, device, config.json, dump_path, collector, ports, "
-     "shared memory,\nlimits and variables; of each fault the way out. Exit "
+     "shared memory,\nlimits and variables; a remedy for each fault. Exit "
      "code 1: there is a fault.\nOptions: --collector HOST:PORT, --config "
      "FILE, --dump-path DIR, --json.",
      "--collector HOST:PORT"},
