@@ -40,13 +40,13 @@ class BoundRanksTest : public testing::EditsFixture {
     v1::AgentEvent event;
     event.mutable_fired()->set_rule(rule);
     event.mutable_fired()->set_step(rank.step);
-    control_->OnEvent(rank.session, event);
+    control_->agents().OnEvent(rank.session, event);
   }
   void Differ(const FollowingRank& rank) {
     v1::AgentEvent event;
     event.mutable_difference()->set_step(rank.step);
     event.mutable_difference()->set_plan_epoch(rank.in_force.epoch());
-    control_->OnEvent(rank.session, event);
+    control_->agents().OnEvent(rank.session, event);
   }
   std::vector<std::string> OutcomesOf(v1::Event::Kind kind) {
     std::vector<std::string> out;
@@ -143,7 +143,7 @@ TEST_F(BoundRanksTest, ARankThatBroughtTheFileOrHasGoneIsNotWaitedFor) {
   Edit(a, kTensor);
   Run({&a, &b, &c});
   EXPECT_FALSE(a.in_force.enabled());
-  control_->Disconnected(c.session, "gone");
+  control_->agents().Disconnected(c.session, "gone");
   Run({&a, &b});
   EXPECT_TRUE(a.in_force.enabled());
   EXPECT_TRUE(b.in_force.enabled());
@@ -156,7 +156,7 @@ TEST_F(BoundRanksTest, WhatWasTakenBackIsNotMadeThePlanLater) {
   Run({&a, &b}, 2);
   Edit(a, kTensor);
   Edit(a, kOff);
-  control_->Disconnected(b.session, "gone");
+  control_->agents().Disconnected(b.session, "gone");
   Run({&a});
   EXPECT_FALSE(a.in_force.enabled());
 }
@@ -212,7 +212,7 @@ TEST_F(BoundRanksTest, ARuleThatFiresReachesTheRanksOfTheToken) {
   v1::TriggerRule& still = *triggers.mutable_spec()->add_rules();
   still.set_name("silence");
   still.mutable_silence()->set_after_ms(1000000);
-  ASSERT_TRUE(control_->SetTriggers(triggers).ok());
+  ASSERT_TRUE(control_->triggers().Set(triggers).ok());
   FollowingRank a, b, c;
   Join(0, &a, kOff, Of("alice", 0, 3));
   Join(5, &b, kOff, Of("bob", 5, 6));

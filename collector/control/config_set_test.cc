@@ -31,7 +31,7 @@ class ConfigSetTest : public testing::EditsFixture {
     request.set_run("run");
     request.set_config_json(config);
     result_.reset();
-    control_->SetConfig(
+    control_->plans().SetConfig(
         request,
         [this](absl::StatusOr<v1::SwitchResult> r) { result_ = std::move(r); },
         "anna");
@@ -43,7 +43,7 @@ class ConfigSetTest : public testing::EditsFixture {
     request.set_enable(true);
     request.mutable_options()->set_for_steps(steps);
     result_.reset();
-    control_->SetDumpEnable(
+    control_->plans().SetDumpEnable(
         request,
         [this](absl::StatusOr<v1::SwitchResult> r) { result_ = std::move(r); });
     while (!result_.has_value()) Run({&rank_}, 1);
@@ -120,7 +120,7 @@ TEST_F(ConfigSetTest, OneRequestStaysUntilAllAreWantedAgain) {
     request.set_enable(true);
     if (id.has_value()) request.set_request_id(*id);
     result_.reset();
-    control_->SetDumpEnable(
+    control_->plans().SetDumpEnable(
         request,
         [this](absl::StatusOr<v1::SwitchResult> r) { result_ = std::move(r); });
     while (!result_.has_value()) Run({&rank_}, 1);

@@ -124,7 +124,8 @@ TEST_F(ControlPlaneTest, SilenceCallsTheSwitchOff) {
   EXPECT_EQ((*result_)->ranks(1).state(), v1::RankSwitch::STATE_SILENT);
   Deliver(&ranks[0]);
   EXPECT_FALSE(ranks[0].prepared.has_value()) << "aborted";
-  EXPECT_FALSE(control_->GetConfig("run")->enabled()) << "the old plan stays";
+  EXPECT_FALSE(control_->plans().GetConfig("run")->enabled())
+      << "the old plan stays";
 }
 
 TEST_F(ControlPlaneTest, LostRanksDoNotHoldTheOthers) {
@@ -132,7 +133,7 @@ TEST_F(ControlPlaneTest, LostRanksDoNotHoldTheOthers) {
   for (int r = 0; r < 2; ++r) Join(r, &ranks[r]);
   Enable();
   Deliver(&ranks[0]);
-  control_->Disconnected(ranks[1].session, "gone");
+  control_->agents().Disconnected(ranks[1].session, "gone");
   Deliver(&ranks[0]);
   for (int64_t step = 1; step < 9; ++step) BeginStep(&ranks[0], step);
   ASSERT_TRUE(result_.has_value() && result_->ok());
@@ -166,14 +167,15 @@ TEST_F(ControlPlaneTest, StepsOfAPlanOfBeforeTheLastStartAreTaken) {
   Deliver(&rank);
   for (int64_t step = 1; step < 9; ++step) BeginStep(&rank, step);
   ASSERT_TRUE(result_.has_value() && result_->ok());
-  const v1::Identity identity = MakeIdentity("run", 0, 100);
+  const v1::Identity identity = testing::MakeIdentity("run", 0, 100);
   ASSERT_EQ((*result_)->epoch(), 2u);
-  EXPECT_FALSE(control_->Admits(identity, 3, 1)) << "that plan was off";
+  EXPECT_FALSE(control_->gate().Admits(identity, 3, 1)) << "that plan was off";
   Restart();
   Join(0, &rank);
-  EXPECT_TRUE(control_->Admits(identity, 3, 1)) << "what it was nobody knows";
-  EXPECT_TRUE(control_->Admits(identity, 8, 2));
-  EXPECT_FALSE(control_->Admits(identity, 8, 3)) << "there was none";
+  EXPECT_TRUE(control_->gate().Admits(identity, 3, 1))
+      << "what it was nobody knows";
+  EXPECT_TRUE(control_->gate().Admits(identity, 8, 2));
+  EXPECT_FALSE(control_->gate().Admits(identity, 8, 3)) << "there was none";
 }
 
 TEST_F(ControlPlaneTest, ASubsetLeavesTheOthersAlone) {
@@ -186,8 +188,8 @@ TEST_F(ControlPlaneTest, ASubsetLeavesTheOthersAlone) {
   Deliver(&ranks[1]);
   Deliver(&ranks[1]);
   FakeRank again;
-  control_->Disconnected(ranks[0].session, "");
-  control_->Disconnected(ranks[1].session, "");
+  control_->agents().Disconnected(ranks[0].session, "");
+  control_->agents().Disconnected(ranks[1].session, "");
   EXPECT_FALSE(Join(0, &again, 900).plan().enabled());
   EXPECT_TRUE(Join(1, &again, 901).plan().enabled());
   Restart();
@@ -212,7 +214,7 @@ TEST_F(ControlPlaneTest, BadRequestsChangeNothing) {
   Enable(options);
   EXPECT_EQ(result_->status().code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(rank.inbox.empty());
-  EXPECT_FALSE(control_->GetConfig("run")->enabled());
+  EXPECT_FALSE(control_->plans().GetConfig("run")->enabled());
 }
 
 // Whoever sends it: no rank hears of a list that is none.
@@ -226,23 +228,24 @@ TEST_F(ControlPlaneTest, AListOfFunctionsIsReadBeforeAnybodyHearsOfIt) {
     request.set_config_json(std::string(DefaultConfigJson()));
     request.set_api_list(list);
     result_.reset();
-    control_->SetConfig(request, [this](absl::StatusOr<v1::SwitchResult> r) {
-      result_ = std::move(r);
-    });
+    control_->plans().SetConfig(
+        request,
+        [this](absl::StatusOr<v1::SwitchResult> r) { result_ = std::move(r); });
     while (!rank.inbox.empty()) Deliver(&rank);
     const int64_t until = rank.step + 10;
     while (rank.step < until) BeginStep(&rank, rank.step + 1);
   };
-  const uint64_t epoch = control_->GetConfig("run")->epoch();
+  const uint64_t epoch = control_->plans().GetConfig("run")->epoch();
   set_list("functional: [relu]");
   ASSERT_TRUE(result_.has_value());
   EXPECT_EQ(result_->status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(result_->status().message()),
               HasSubstr("the API list: line 1"));
-  EXPECT_EQ(control_->GetConfig("run")->epoch(), epoch);
+  EXPECT_EQ(control_->plans().GetConfig("run")->epoch(), epoch);
   set_list("functional:\n- relu\n");
   ASSERT_TRUE(result_.has_value() && result_->ok());
-  EXPECT_EQ(control_->GetConfig("run")->api_list(), "functional:\n- relu\n");
+  EXPECT_EQ(control_->plans().GetConfig("run")->api_list(),
+            "functional:\n- relu\n");
 
   // A configuration that is only tried would keep the list.
   v1::ExplainRequest question;
@@ -250,11 +253,12 @@ TEST_F(ControlPlaneTest, AListOfFunctionsIsReadBeforeAnybodyHearsOfIt) {
   question.set_call("Torch.abs.0.forward");
   question.set_config_json(std::string(DefaultConfigJson()));
   std::vector<std::string> failed;
-  control_->Explain(question, [&](absl::StatusOr<v1::ExplainResponse> said) {
-    ASSERT_TRUE(said.ok());
-    for (const v1::Explanation& stage : said->ranks(0).stages())
-      if (!stage.passes()) failed.push_back(stage.stage());
-  });
+  control_->explanations().Explain(
+      question, [&](absl::StatusOr<v1::ExplainResponse> said) {
+        ASSERT_TRUE(said.ok());
+        for (const v1::Explanation& stage : said->ranks(0).stages())
+          if (!stage.passes()) failed.push_back(stage.stage());
+      });
   clock_.Advance(absl::Seconds(10));
   control_->Tick();
   EXPECT_THAT(failed, ::testing::Contains("functions"));
@@ -296,7 +300,9 @@ TEST_F(ControlPlaneTest, AProcessMayBeginItsNextSessionBeforeTheEndOfTheLast) {
   const auto admit = [&](uint64_t incarnation, const std::string& job) {
     v1::Hello hello = HelloOf("run", 3, incarnation);
     hello.mutable_identity()->set_job(job);
-    return control_->Admit(hello, [](const v1::Directive&) {}).status();
+    return control_->agents()
+        .Admit(hello, [](const v1::Directive&) {})
+        .status();
   };
   EXPECT_TRUE(admit(1, "job").ok());
   EXPECT_TRUE(admit(2, "job").ok());
@@ -307,8 +313,8 @@ TEST_F(ControlPlaneTest, AProcessMayBeginItsNextSessionBeforeTheEndOfTheLast) {
 TEST_F(ControlPlaneTest, TwoProcessesCannotBeOneRank) {
   FakeRank rank, other;
   Join(3, &rank);
-  const auto second =
-      control_->Admit(HelloOf("run", 3, 555), [](const v1::Directive&) {});
+  const auto second = control_->agents().Admit(HelloOf("run", 3, 555),
+                                               [](const v1::Directive&) {});
   ASSERT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
   const std::string message(second.status().message());
   EXPECT_THAT(message, HasSubstr("rank 3"));
@@ -316,7 +322,7 @@ TEST_F(ControlPlaneTest, TwoProcessesCannotBeOneRank) {
   EXPECT_THAT(message, Not(HasSubstr(absl::StrCat(absl::Hex(103)))))
       << "an incarnation is nobody else's business";
   Join(3, &other, 103);  // the same life, over a new connection
-  control_->Disconnected(other.session, "");
+  control_->agents().Disconnected(other.session, "");
   Join(3, &other, 555);  // a restart
 }
 
@@ -324,7 +330,10 @@ TEST_F(ControlPlaneTest, HostileHellosAreRefused) {
   const auto code = [&](const std::function<void(v1::Hello*)>& change) {
     v1::Hello hello = HelloOf("run", 0, 1);
     change(&hello);
-    return control_->Admit(hello, [](const v1::Directive&) {}).status().code();
+    return control_->agents()
+        .Admit(hello, [](const v1::Directive&) {})
+        .status()
+        .code();
   };
   using absl::StatusCode;
   EXPECT_EQ(code([](v1::Hello* h) { h->set_protocol(2); }),
@@ -363,8 +372,8 @@ TEST_F(ControlPlaneTest, AReconnectDuringASwitchLeavesNoGhostAndIsTold) {
   ASSERT_EQ((*result_)->ranks_size(), 2);
   EXPECT_EQ((*result_)->ranks(0).state(), v1::RankSwitch::STATE_APPLIED);
   EXPECT_EQ((*result_)->ranks(1).state(), v1::RankSwitch::STATE_LOST);
-  EXPECT_EQ(control_->ListAgents("").agents_size(), 2);
-  control_->Shutdown();  // says goodbye to everybody there is
+  EXPECT_EQ(control_->agents().List("").agents_size(), 2);
+  control_->agents().Shutdown();  // says goodbye to everybody there is
 }
 
 // Whatever the order of messages and steps: a rank that is reported as applied

@@ -185,14 +185,15 @@ TEST_F(EditsTest, AnEditThatCannotBeUsedIsOffOnAllRanksUntilItIsMended) {
   EXPECT_EQ(Config().epoch(), 2u) << "one fault, one plan";
   EXPECT_THAT(Config().config_fault(), HasSubstr("rank 0, /work/config.json"));
   EXPECT_THAT(Config().config_fault(), ::testing::Not(HasSubstr("\x1b")));
-  EXPECT_THAT(control_->ListAgents("run").agents(1).config_fault(),
+  EXPECT_THAT(control_->agents().List("run").agents(1).config_fault(),
               HasSubstr("is not legal"));
   Edit(b, kOn);
   Run({&a, &b});
   EXPECT_TRUE(a.in_force.enabled());
   EXPECT_THAT(Config().config_fault(), IsEmpty());
-  EXPECT_THAT(control_->ListAgents("run").agents(1).config_fault(), IsEmpty());
-  EXPECT_THAT(control_->ListAgents("run").agents(0).config_fault(),
+  EXPECT_THAT(control_->agents().List("run").agents(1).config_fault(),
+              IsEmpty());
+  EXPECT_THAT(control_->agents().List("run").agents(0).config_fault(),
               HasSubstr("is not legal"))
       << "that rank has not read it again yet";
 }
@@ -281,7 +282,7 @@ TEST_F(EditsTest, AnOperatorOverrulesAFileThatCannotBeUsed) {
   Run({&rank});
   EXPECT_TRUE(rank.in_force.enabled());
   EXPECT_THAT(Config().config_fault(), IsEmpty());
-  EXPECT_THAT(control_->ListAgents("run").agents(0).config_fault(),
+  EXPECT_THAT(control_->agents().List("run").agents(0).config_fault(),
               HasSubstr("not valid JSON"))
       << "the file is as it was";
 }

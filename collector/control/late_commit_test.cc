@@ -90,7 +90,7 @@ TEST_F(LateCommitTest, LateForAllAndThenSilenceLeavesNobodyBehind) {
     BeginStep(&rank, first + 1);
     EXPECT_EQ(rank.epoch, agreed);
   }
-  EXPECT_EQ(control_->GetConfig("run")->epoch(), agreed);
+  EXPECT_EQ(control_->plans().GetConfig("run")->epoch(), agreed);
 }
 
 }  // namespace

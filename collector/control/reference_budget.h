@@ -2,7 +2,7 @@
 // tensor.diff_nums of one run: one budget for all ranks under one plan epoch, or
 // for those of each domain where ranks do not answer for each other.
 // Counts since this collector began; a restart counts anew.
-// Not thread-safe: guarded by the ControlPlane's lock.
+// Not thread-safe: guarded by ControlCore's lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_REFERENCE_BUDGET_H_
 #define RANKPROBE_COLLECTOR_CONTROL_REFERENCE_BUDGET_H_
 
@@ -23,7 +23,7 @@ class ReferenceBudget {
 
   struct Key {
     uint64_t epoch = 0;
-    // ControlPlane's; empty: of all ranks.
+    // As Reach has it; empty: of all ranks.
     std::string domain;
     bool operator<(const Key& other) const {
       return std::tie(epoch, domain) < std::tie(other.epoch, other.domain);

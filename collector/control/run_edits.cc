@@ -23,10 +23,9 @@ FileEdit FileEdit::Read(const v1::ConfigEdited& untrusted,
                         const v1::Identity& identity) {
   FileEdit edit;
   edit.rank = RankOf(identity);
-  edit.who = absl::StrCat(
-      edit.rank.has_value() ? absl::StrCat("rank ", *edit.rank)
-                            : absl::StrCat("proc", identity.pid()),
-      ", ", VisibleText(untrusted.path().substr(0, kMaxPathBytes)));
+  edit.who =
+      absl::StrCat(RankText(identity), ", ",
+                   VisibleText(untrusted.path().substr(0, kMaxPathBytes)));
   edit.seen_epoch = untrusted.seen_epoch();
   edit.fault = VisibleText(untrusted.fault().substr(0, kMaxFaultBytes));
   if (edit.fault.empty()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Edits of the config files of one run's ranks: which state of the file is
 // known already, which edit waits to become the run's plan, and why dumping is
-// kept off. Not thread-safe: guarded by the ControlPlane's lock.
+// kept off. Not thread-safe: guarded by ControlCore's lock.
 //
 // The newest of file edit and operator's command wins. Ranks read the same file
 // at different times, so a state of the file that the run knows is no edit; and

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plans of one run: the one in force for all ranks, those of single ranks,
 // and the compiled history that the ingest gate checks records against.
-// Not thread-safe: guarded by the ControlPlane's lock.
+// Not thread-safe: guarded by ControlCore's lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_RUN_PLANS_H_
 #define RANKPROBE_COLLECTOR_CONTROL_RUN_PLANS_H_
 
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "common/config/plan.h"
 #include "rankprobe/v1/agent.pb.h"
 
@@ -24,6 +25,12 @@ namespace rankprobe {
 inline std::optional<int64_t> RankOf(const v1::Identity& identity) {
   return identity.has_rank() ? std::optional<int64_t>(identity.rank())
                              : std::nullopt;
+}
+
+// "rank 3", or "proc12" of a process without one.
+inline std::string RankText(const v1::Identity& identity) {
+  return identity.has_rank() ? absl::StrCat("rank ", identity.rank())
+                             : absl::StrCat("proc", identity.pid());
 }
 
 // A plan with what the gate needs; immutable.

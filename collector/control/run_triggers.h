@@ -2,7 +2,7 @@
 // The collector's half of triggers for one run: rules that need more than one
 // rank (silence, replicas), cool-downs over all ranks, and the run's byte
 // budget. Pure: what happened goes in, what fires comes out.
-// Not thread-safe: guarded by the ControlPlane's lock.
+// Not thread-safe: guarded by ControlCore's lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_RUN_TRIGGERS_H_
 #define RANKPROBE_COLLECTOR_CONTROL_RUN_TRIGGERS_H_
 

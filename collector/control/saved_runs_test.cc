@@ -38,19 +38,20 @@ TEST_F(SavedRunsTest, APlanThatCannotBeReadIsNotNone) {
     failed = failed || fail;
     return fail ? FaultKind::kIoError : FaultKind::kNone;
   });
-  EXPECT_EQ(control_->GetConfig("run").status().code(),
+  EXPECT_EQ(control_->plans().GetConfig("run").status().code(),
             absl::StatusCode::kUnavailable);
   EXPECT_TRUE(failed);
   Enable();
   const auto result = TakeResult();
   ASSERT_TRUE(result.has_value());
   EXPECT_EQ(result->status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(control_->SetTriggers(SomeTriggers()).status().code(),
+  EXPECT_EQ(control_->triggers().Set(SomeTriggers()).status().code(),
             absl::StatusCode::kUnavailable);
-  EXPECT_FALSE(control_->Admit(HelloOf(0), [](const v1::Directive&) {}).ok());
+  EXPECT_FALSE(
+      control_->agents().Admit(HelloOf(0), [](const v1::Directive&) {}).ok());
   EXPECT_EQ(control_->CountRuns(), 0u);
   fs_.FailWhile(nullptr);
-  const auto config = control_->GetConfig("run");
+  const auto config = control_->plans().GetConfig("run");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->epoch(), 1u);
   EXPECT_EQ(Join(0, &again).plan().epoch(), 1u);
@@ -61,7 +62,7 @@ TEST_F(SavedRunsTest, APlanThatCannotBeUsedIsTold) {
   spec.set_epoch(7);
   spec.set_config_json("{");
   ASSERT_TRUE(store_->SavePlan("run", spec).ok());
-  EXPECT_TRUE(absl::IsNotFound(control_->GetConfig("run").status()));
+  EXPECT_TRUE(absl::IsNotFound(control_->plans().GetConfig("run").status()));
   const v1::ListEventsResponse events = control_->ListEvents({});
   ASSERT_EQ(events.events_size(), 1);
   EXPECT_EQ(events.events(0).kind(), v1::Event::KIND_ERROR);
@@ -85,7 +86,7 @@ TEST_F(SavedRunsTest, AReconnectDoesNotPutInForceWhatWasNotAgreedOn) {
   const std::string row = absl::StrCat("run", std::string(1, '\0'), 1);
   ASSERT_EQ((*store_->LoadPlan(row))->epoch(), plan->epoch());
   EXPECT_EQ(Join(1, &again).plan().epoch(), 1u);
-  v1::GetConfigResponse config = *control_->GetConfig("run");
+  v1::GetConfigResponse config = *control_->plans().GetConfig("run");
   EXPECT_EQ(config.epoch(), 1u);
   Answer();
   EXPECT_EQ(Join(1, &later).plan().epoch(), 1u) << "taken back";
@@ -131,9 +132,9 @@ TEST_F(SavedRunsTest, TriggersThatCannotBeSyncedAreNotAnsweredWithOk) {
   fs_.FailWhile([](const std::string& op, const std::string&) {
     return op == "fdatasync" ? FaultKind::kIoError : FaultKind::kNone;
   });
-  EXPECT_FALSE(control_->SetTriggers(SomeTriggers()).ok());
+  EXPECT_FALSE(control_->triggers().Set(SomeTriggers()).ok());
   EXPECT_TRUE(rank.Take().empty());
-  EXPECT_TRUE(absl::IsNotFound(control_->GetTriggers("run").status()));
+  EXPECT_TRUE(absl::IsNotFound(control_->triggers().Get("run").status()));
 }
 
 TEST_F(SavedRunsTest, TriggersWaitForTheSyncAndNotForEver) {
@@ -147,20 +148,21 @@ TEST_F(SavedRunsTest, TriggersWaitForTheSyncAndNotForEver) {
   Hang("Sync");
   std::atomic<bool> answered{false};
   std::thread operators([&] {
-    EXPECT_TRUE(control_->SetTriggers(SomeTriggers()).ok());
+    EXPECT_TRUE(control_->triggers().Set(SomeTriggers()).ok());
     answered = true;
   });
   EXPECT_TRUE(WaitUntilItHangs());
   EXPECT_FALSE(answered);
-  EXPECT_TRUE(absl::IsNotFound(control_->GetTriggers("run").status()));
+  EXPECT_TRUE(absl::IsNotFound(control_->triggers().Get("run").status()));
   Answer();
   operators.join();
-  EXPECT_EQ(control_->GetTriggers("run")->flight().steps(), 2u);
+  EXPECT_EQ(control_->triggers().Get("run")->flight().steps(), 2u);
   Close();
   options.sync_wait = absl::Milliseconds(1);
   Open(options);
   Hang("Sync");
-  EXPECT_TRUE(control_->SetTriggers(SomeTriggers()).ok()) << "while it hangs";
+  EXPECT_TRUE(control_->triggers().Set(SomeTriggers()).ok())
+      << "while it hangs";
   Answer();
 }
 
@@ -180,7 +182,8 @@ TEST_F(SavedRunsTest, AnOperatorsPlanIsNotOverwrittenByAFirstRanks) {
         std::string(100 << 10, 'x'), R"("]}})"));
     std::thread first([&] {
       go = true;
-      EXPECT_TRUE(control_->Admit(hello, [](const v1::Directive&) {}).ok());
+      EXPECT_TRUE(
+          control_->agents().Admit(hello, [](const v1::Directive&) {}).ok());
     });
     while (!go) std::this_thread::yield();
     v1::SetDumpEnableRequest request;
@@ -189,7 +192,7 @@ TEST_F(SavedRunsTest, AnOperatorsPlanIsNotOverwrittenByAFirstRanks) {
     request.mutable_options()->set_no_wait(true);
     uint64_t agreed = 0;
     for (int i = 0; i < 20; ++i) {
-      control_->SetDumpEnable(
+      control_->plans().SetDumpEnable(
           request, [&](const absl::StatusOr<v1::SwitchResult>& result) {
             if (result.ok()) agreed = std::max(agreed, result->epoch());
           });
@@ -197,7 +200,7 @@ TEST_F(SavedRunsTest, AnOperatorsPlanIsNotOverwrittenByAFirstRanks) {
     first.join();
     control_->WaitForSaves();
     const uint64_t saved = (*store_->LoadPlan(run))->epoch();
-    EXPECT_EQ(control_->GetConfig(run)->epoch(), saved);
+    EXPECT_EQ(control_->plans().GetConfig(run)->epoch(), saved);
     EXPECT_GE(saved, agreed);
   }
 }
@@ -207,7 +210,8 @@ TEST_F(SavedRunsTest, ARunsNameIsCheckedBeforeAnythingIsRead) {
   Join(3, &rank);
   for (const std::string& name :
        {std::string(1 << 20, 'r'), std::string("run\0003", 5), std::string()}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(control_->GetConfig(name).status()));
+    EXPECT_TRUE(
+        absl::IsInvalidArgument(control_->plans().GetConfig(name).status()));
   }
   EXPECT_EQ(control_->CountRuns(), 1u);
 }

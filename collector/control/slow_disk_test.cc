@@ -43,11 +43,11 @@ TEST_F(SlowDiskTest, NothingThatRanksNeedIsLockedWhileTheDiskWorks) {
     ++probes;
     MonotonicEvent* const answered = new MonotonicEvent;
     std::thread probe([this, answered, session = ranks[0].session] {
-      control_->ListAgents("");
+      control_->agents().List("");
       control_->ListEvents(v1::ListEventsRequest());
       v1::AgentEvent event;
       event.mutable_progress()->set_step(3);
-      control_->OnEvent(session, event);
+      control_->agents().OnEvent(session, event);
       answered->Set();
     });
     if (answered->WaitFor(absl::Seconds(60))) {
@@ -63,7 +63,7 @@ TEST_F(SlowDiskTest, NothingThatRanksNeedIsLockedWhileTheDiskWorks) {
   Join(1, &ranks[1]);
   v1::AgentEvent known;
   known.mutable_rank_known()->set_rank(1);
-  control_->OnEvent(ranks[1].session, known);
+  control_->agents().OnEvent(ranks[1].session, known);
   for (const FakeRank& rank : ranks) BeginStep(rank, 3);
   Enable();
   std::optional<v1::PlanSpec> plan;
@@ -79,15 +79,15 @@ TEST_F(SlowDiskTest, NothingThatRanksNeedIsLockedWhileTheDiskWorks) {
   v1::SetTriggersRequest triggers;
   triggers.set_run("run");
   triggers.mutable_spec()->mutable_flight()->set_steps(2);
-  const auto told = control_->SetTriggers(triggers);
+  const auto told = control_->triggers().Set(triggers);
   EXPECT_TRUE(told.ok()) << told.status();
   v1::AgentEvent event;
   event.mutable_error()->set_message("an event");
-  control_->OnEvent(ranks[0].session, event);
+  control_->agents().OnEvent(ranks[0].session, event);
   event.mutable_config_edited()->set_config_json(
       R"({"dump_enable": false, "level": "L1"})");
   event.mutable_config_edited()->set_seen_epoch(plan->epoch());
-  control_->OnEvent(ranks[0].session, event);
+  control_->agents().OnEvent(ranks[0].session, event);
   for (FakeRank& rank : ranks) plan = Accept(&rank, 3);
   ASSERT_TRUE(plan.has_value());
   control_->WaitForSaves();
@@ -97,8 +97,8 @@ TEST_F(SlowDiskTest, NothingThatRanksNeedIsLockedWhileTheDiskWorks) {
   ASSERT_TRUE(plan.has_value());
   control_->WaitForSaves();
   Apply(ranks[1], *plan);
-  EXPECT_FALSE(control_->GetConfig("another").ok());
-  control_->Disconnected(ranks[1].session, "gone");
+  EXPECT_FALSE(control_->plans().GetConfig("another").ok());
+  control_->agents().Disconnected(ranks[1].session, "gone");
   clock_.Advance(absl::Seconds(1));
   control_->Tick();
   control_->WaitForSaves();
@@ -124,7 +124,7 @@ TEST_F(SlowDiskTest, ADiskThatIsSlowToSyncDoesNotHoldASwitch) {
   clock_.Advance(absl::Milliseconds(900));
   control_->Tick();
   EXPECT_THAT(rank.Take(), IsEmpty());
-  EXPECT_FALSE(control_->GetConfig("run")->enabled());
+  EXPECT_FALSE(control_->plans().GetConfig("run")->enabled());
   clock_.Advance(absl::Milliseconds(200));
   bool committed = false;
   // Until the plan is written, which waits for no sync.
@@ -193,7 +193,7 @@ TEST_F(SlowDiskTest, AStepThatWasAskedForAndHasPassedIsRefused) {
   const auto result = TakeResult();
   ASSERT_TRUE(result.has_value());
   EXPECT_EQ(result->status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_FALSE(control_->GetConfig("run")->enabled());
+  EXPECT_FALSE(control_->plans().GetConfig("run")->enabled());
   EXPECT_FALSE((*store_->LoadPlan("run"))->enabled()) << "taken back";
 }
 
@@ -222,10 +222,10 @@ TEST_F(SlowDiskTest, TheAnswerComesAtTheDeadlineAndThePlanIsTakenBack) {
   EXPECT_TRUE(aborted);
   Answer();
   EXPECT_FALSE(HasCommit(rank.Take(), plan->epoch()));
-  EXPECT_FALSE(control_->GetConfig("run")->enabled());
+  EXPECT_FALSE(control_->plans().GetConfig("run")->enabled());
   Close();
   Open();
-  EXPECT_FALSE(control_->GetConfig("run")->enabled()) << "taken back";
+  EXPECT_FALSE(control_->plans().GetConfig("run")->enabled()) << "taken back";
 }
 
 // An operator speaks while a file's plan is being saved: his is the last one in
@@ -240,7 +240,7 @@ TEST_F(SlowDiskTest, PlansAreSavedInTheOrderInWhichTheyHold) {
   edit.mutable_config_edited()->set_config_json(
       R"({"dump_enable": false, "level": "L1"})");
   edit.mutable_config_edited()->set_seen_epoch(1);
-  control_->OnEvent(rank.session, edit);
+  control_->agents().OnEvent(rank.session, edit);
   const std::optional<v1::PlanSpec> file = Accept(&rank, 10);
   ASSERT_TRUE(file.has_value());
   Enable();
@@ -252,8 +252,8 @@ TEST_F(SlowDiskTest, PlansAreSavedInTheOrderInWhichTheyHold) {
   EXPECT_EQ((*store_->LoadPlan("run"))->epoch(), plan->epoch());
   Close();
   Open();
-  EXPECT_EQ(control_->GetConfig("run")->epoch(), plan->epoch());
-  EXPECT_TRUE(control_->GetConfig("run")->enabled());
+  EXPECT_EQ(control_->plans().GetConfig("run")->epoch(), plan->epoch());
+  EXPECT_TRUE(control_->plans().GetConfig("run")->enabled());
 }
 
 // What a rank has heard of is on disk, also when the machine dies.
@@ -292,7 +292,7 @@ TEST_F(SlowDiskTest, ACommitThatWasHeardOfSurvives) {
   fs_.FailWhile(nullptr);
   fs_.CrashAndRestart();
   Open();
-  EXPECT_EQ(control_->GetConfig("run")->epoch(), epoch);
+  EXPECT_EQ(control_->plans().GetConfig("run")->epoch(), epoch);
 }
 
 // It would come back empty, and whatever is saved next would be saved over its
@@ -310,15 +310,15 @@ TEST_F(SlowDiskTest, ARunIsNotForgottenWhileSomethingOfItIsSaved) {
   triggers.set_run("run");
   triggers.mutable_spec()->mutable_flight()->set_steps(2);
   absl::StatusOr<uint64_t> told;
-  std::thread operators([&] { told = control_->SetTriggers(triggers); });
+  std::thread operators([&] { told = control_->triggers().Set(triggers); });
   EXPECT_TRUE(WaitUntilItHangs());
   clock_.Advance(absl::Seconds(31));
   control_->Tick();
   Answer();
   operators.join();
   EXPECT_TRUE(told.ok()) << told.status();
-  EXPECT_EQ(control_->GetTriggers("run")->flight().steps(), 2u);
-  const auto config = control_->GetConfig("run");
+  EXPECT_EQ(control_->triggers().Get("run")->flight().steps(), 2u);
+  const auto config = control_->plans().GetConfig("run");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->epoch(), 1u);
   // When nothing is being saved it is forgotten.

@@ -2,7 +2,7 @@
 // Pace of a rank: steps over the time they took, lately. One step that took
 // microseconds says nothing of the next. Times are monotonic.
 //
-// Not thread-safe: guarded by the ControlPlane's lock.
+// Not thread-safe: guarded by ControlCore's lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_STEP_PACE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_STEP_PACE_H_
 

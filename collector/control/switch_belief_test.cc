@@ -26,7 +26,7 @@ class SwitchBeliefTest : public testing::SwitchFixture {
       v1::AgentEvent event;
       event.mutable_prepared()->set_epoch(d.prepare().plan().epoch());
       event.mutable_prepared()->set_current_step(step);
-      control_->OnEvent(rank->session, event);
+      control_->agents().OnEvent(rank->session, event);
     }
   }
 
@@ -68,7 +68,7 @@ TEST_F(SwitchBeliefTest, WhoPassesEachStepIsLeftOut) {
     EXPECT_THAT(result.ranks(2).reason(), HasSubstr("left out: it says"));
     if (also_in_progress) continue;
     // Its lie is nobody's step.
-    EXPECT_LT(control_->ListAgents("run").agents(2).step(), 200);
+    EXPECT_LT(control_->agents().List("run").agents(2).step(), 200);
   }
 }
 
@@ -127,7 +127,7 @@ TEST_F(SwitchBeliefTest, WhatGoesRoundASilentOrARefusingRankIsSaid) {
   event.mutable_prepared()->set_epoch(
       ranks_[1].inbox.front().prepare().plan().epoch());
   event.mutable_prepared()->set_reason("no memory");
-  control_->OnEvent(ranks_[1].session, event);
+  control_->agents().OnEvent(ranks_[1].session, event);
   ASSERT_TRUE(result_.has_value() && result_->ok());
   EXPECT_THAT((*result_)->ranks(0).reason(),
               HasSubstr("rank 1 refused; select the others with --ranks"));

@@ -159,7 +159,7 @@ TEST_F(SwitchIdleTest, AStepOfASecondIsNoPause) {
       v1::AgentEvent event;
       event.mutable_progress()->set_step(step);
       event.mutable_progress()->set_last_step_ns(1000000000);
-      control_->OnEvent(rank.session, event);
+      control_->agents().OnEvent(rank.session, event);
       rank.step = step;
     }
   }
@@ -191,9 +191,9 @@ TEST_F(SwitchIdleTest, AServerThatIsStartedAgainIsSaidToSwitchLater) {
   v1::AgentEvent event;
   event.mutable_progress()->set_step(21);
   event.mutable_progress()->set_dumping(true);
-  control_->OnEvent(ranks_[0].session, event);
-  control_->Disconnected(ranks_[0].session, "killed");
-  control_->Disconnected(ranks_[1].session, "killed");
+  control_->agents().OnEvent(ranks_[0].session, event);
+  control_->agents().Disconnected(ranks_[0].session, "killed");
+  control_->agents().Disconnected(ranks_[1].session, "killed");
   const v1::ListEventsResponse gone = control_->ListEvents({});
   EXPECT_EQ(gone.events().rbegin()->detail(), "killed");
   EXPECT_EQ(std::next(gone.events().rbegin())->detail(),
@@ -201,7 +201,7 @@ TEST_F(SwitchIdleTest, AServerThatIsStartedAgainIsSaidToSwitchLater) {
             "lost if it does not come back");
   FakeRank again;
   Join(0, &again, 200);
-  const auto listed = control_->ListAgents("run");
+  const auto listed = control_->agents().List("run");
   for (const v1::AgentInfo& agent : listed.agents()) {
     const bool is_new = agent.identity().incarnation() == 200;
     EXPECT_EQ(agent.has_switches_at_step(), is_new) << agent.DebugString();
@@ -251,11 +251,11 @@ TEST_F(SwitchBeforeTheFirstStepTest, WhateverTheNumberOfTheFirstItCounts) {
   const uint64_t epoch = (*result_)->epoch();
   const v1::Identity one = testing::HelloOf("run", 1, 101).identity();
   const auto admits = [&](int64_t step) {
-    return control_->Admits(one, step, epoch);
+    return control_->gate().Admits(one, step, epoch);
   };
   // The records of a step may be here before the word that it is the first.
   EXPECT_TRUE(admits(1000));
-  EXPECT_TRUE(control_->GetConfig("run")->from_first_step());
+  EXPECT_TRUE(control_->plans().GetConfig("run")->from_first_step());
   for (FakeRank& rank : ranks_) {
     BeginStep(&rank, 1000);
     EXPECT_EQ(rank.applied_at, 1000);
@@ -263,7 +263,7 @@ TEST_F(SwitchBeforeTheFirstStepTest, WhateverTheNumberOfTheFirstItCounts) {
   EXPECT_FALSE(admits(999));
   EXPECT_TRUE(admits(1000) && admits(1002));
   EXPECT_FALSE(admits(1003));
-  const auto plan = control_->GetConfig("run");
+  const auto plan = control_->plans().GetConfig("run");
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->effective_at_step(), 1000);
   EXPECT_FALSE(plan->from_first_step());

@@ -22,7 +22,7 @@
 // commit that is not saved. A plan that was saved and not agreed on is taken
 // back. Owned by a shared pointer: what is being saved holds it.
 //
-// Not thread-safe: guarded by the ControlPlane's lock.
+// Not thread-safe: guarded by ControlCore's lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_SWITCH_OPERATION_H_
 #define RANKPROBE_COLLECTOR_CONTROL_SWITCH_OPERATION_H_
 

@@ -38,7 +38,7 @@ class TriggersTest : public testing::ControlFixture {
     hello.set_incarnation_secret(std::string(32, 's'));
     hello.set_step(-1);
     hello.set_config_json(R"({"dump_path": "d", "dump_enable": false})");
-    auto admission = control_->Admit(
+    auto admission = control_->agents().Admit(
         hello, [fake](const v1::Directive& d) { fake->inbox.push_back(d); });
     ASSERT_TRUE(admission.ok()) << admission.status();
     fake->welcome = admission->welcome;
@@ -48,7 +48,7 @@ class TriggersTest : public testing::ControlFixture {
   void Step(const Rank& rank, int64_t step) {
     v1::AgentEvent event;
     event.mutable_progress()->set_step(step);
-    control_->OnEvent(rank.session, event);
+    control_->agents().OnEvent(rank.session, event);
   }
 
   void Fire(const Rank& rank, int64_t step, const std::string& entry) {
@@ -56,7 +56,7 @@ class TriggersTest : public testing::ControlFixture {
     event.mutable_fired()->set_rule("nan");
     event.mutable_fired()->set_step(step);
     event.mutable_fired()->set_entry(entry);
-    control_->OnEvent(rank.session, event);
+    control_->agents().OnEvent(rank.session, event);
   }
 
   static v1::TriggerSpec NanSpec() {
@@ -73,7 +73,7 @@ class TriggersTest : public testing::ControlFixture {
     v1::SetTriggersRequest request;
     request.set_run("run");
     *request.mutable_spec() = spec;
-    const auto ranks = control_->SetTriggers(request);
+    const auto ranks = control_->triggers().Set(request);
     EXPECT_TRUE(ranks.ok()) << ranks.status();
     return ranks.value_or(0);
   }
@@ -97,11 +97,11 @@ TEST_F(TriggersTest, TriggersReachConnectedRanksLateOnesAndRestarts) {
   Join(1, &late);
   EXPECT_EQ(late.welcome.triggers().flight().steps(), 4u);
   Restart();
-  EXPECT_EQ(control_->GetTriggers("run")->rules(0).name(), "nan");
+  EXPECT_EQ(control_->triggers().Get("run")->rules(0).name(), "nan");
   Rank again;
   Join(0, &again);
   EXPECT_TRUE(again.welcome.has_triggers());
-  EXPECT_TRUE(absl::IsNotFound(control_->GetTriggers("other").status()));
+  EXPECT_TRUE(absl::IsNotFound(control_->triggers().Get("other").status()));
 }
 
 TEST_F(TriggersTest, AFiredRuleShipsEveryFlightRecorderAndRaisesTheLevelOnce) {
@@ -162,7 +162,7 @@ TEST_F(TriggersTest, TheRunsBudgetReachesEveryRank) {
   v1::TriggerSpec spec;
   spec.mutable_budget()->set_bytes_per_run(1000);
   Set(spec);
-  control_->NoteReceived(first.session, 1500, 0);
+  control_->gate().NoteReceived(first.session, 1500, 0);
   ASSERT_EQ(first.Count(v1::Directive::kDegrade), 1u);
   EXPECT_EQ(first.inbox.back().degrade().level(), 1u);
   Join(1, &late);
@@ -177,7 +177,8 @@ TEST_F(TriggersTest, ExplainWaitsForTheRanksAndNotForever) {
   v1::ExplainRequest request;
   request.set_run("run");
   std::optional<absl::StatusOr<v1::ExplainResponse>> answer;
-  control_->Explain(request, [&](auto r) { answer = std::move(r); });
+  control_->explanations().Explain(request,
+                                   [&](auto r) { answer = std::move(r); });
   ASSERT_FALSE(answer.has_value());
   ASSERT_EQ(ranks[0].Count(v1::Directive::kReportCalls), 1u);
   v1::AgentEvent event;
@@ -187,7 +188,7 @@ TEST_F(TriggersTest, ExplainWaitsForTheRanksAndNotForever) {
       event.mutable_calls()->mutable_calls()->add_items();
   item->set_kind(v1::CallTrace::KIND_API);
   item->set_entry("Torch.relu.0.forward");
-  control_->OnEvent(ranks[0].session, event);
+  control_->agents().OnEvent(ranks[0].session, event);
   EXPECT_FALSE(answer.has_value()) << "the other has not answered";
   clock_.Advance(absl::Seconds(3));
   control_->Tick();
@@ -197,11 +198,13 @@ TEST_F(TriggersTest, ExplainWaitsForTheRanksAndNotForever) {
   EXPECT_EQ((*answer)->ranks(1).calls_size(), 0);
 
   request.set_config_json("{\"task\": \"bogus\"}");
-  control_->Explain(request, [&](auto r) { answer = std::move(r); });
+  control_->explanations().Explain(request,
+                                   [&](auto r) { answer = std::move(r); });
   EXPECT_TRUE(absl::IsInvalidArgument(answer->status()));
   request.clear_config_json();
   request.set_rank(9);
-  control_->Explain(request, [&](auto r) { answer = std::move(r); });
+  control_->explanations().Explain(request,
+                                   [&](auto r) { answer = std::move(r); });
   EXPECT_EQ((*answer)->stages(0).stage(), "connected");
 }
 

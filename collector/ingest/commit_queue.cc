@@ -34,11 +34,11 @@ bool IsLast(const v1::PayloadChunk& chunk) {
 }  // namespace
 
 CommitQueue::CommitQueue(const Options& options, FrameStore* store,
-                         ControlPlane* control, const Clock* clock,
+                         IngestGate* gate, const Clock* clock,
                          std::function<void(const absl::Status&)> failed)
     : options_(options),
       store_(store),
-      control_(control),
+      gate_(gate),
       clock_(clock),
       failed_(std::move(failed)),
       sync_thread_([this] { RunSync(); }),
@@ -190,8 +190,8 @@ bool CommitQueue::Enqueue(uint64_t upload, Pending pending) {
   const auto it = uploads_.find(upload);
   if (it == uploads_.end() || it->second->removed) return true;
   pending_ += pending.size.memory;
-  control_->NoteReceived(it->second->session, pending.size.encoded,
-                         static_cast<int64_t>(pending.size.memory));
+  gate_->NoteReceived(it->second->session, pending.size.encoded,
+                      static_cast<int64_t>(pending.size.memory));
   it->second->received =
       std::max(it->second->received, pending.frame->sequence());
   it->second->backlog += pending.size.memory;
@@ -246,8 +246,8 @@ void CommitQueue::ReleaseBytes(Upload* upload, const Pending& pending) {
   // A failed sync may have forgotten all that was pending.
   pending_ -= std::min(pending_, pending.size.memory);
   upload->backlog -= std::min(upload->backlog, pending.size.memory);
-  control_->NoteReceived(upload->session, 0,
-                         -static_cast<int64_t>(pending.size.memory));
+  gate_->NoteReceived(upload->session, 0,
+                      -static_cast<int64_t>(pending.size.memory));
 }
 
 FrameToStore CommitQueue::ToStore(const Taken& taken) {

@@ -2,7 +2,7 @@
 // Group commit: takes the frames of all uploads in turn, writes them with one
 // FrameStore::Commit, tells each upload, and syncs at a cadence.
 //
-// Ownership: one per collector; FrameStore, ControlPlane and Clock outlive it.
+// Ownership: one per collector; FrameStore, IngestGate and Clock outlive it.
 // Threads: Add, Remove and Submit from any thread, none of them waits for the
 // disk. Callbacks come from the commit thread and the sync thread, without
 // locks held.
@@ -27,7 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "collector/control/control_plane.h"
+#include "collector/control/ingest_gate.h"
 #include "collector/ingest/decoded_size.h"
 #include "collector/ingest/disk_pressure.h"
 #include "collector/ingest/ingest_metrics.h"
@@ -73,7 +73,7 @@ class CommitQueue {
     std::function<void()> resume;
   };
 
-  CommitQueue(const Options& options, FrameStore* store, ControlPlane* control,
+  CommitQueue(const Options& options, FrameStore* store, IngestGate* gate,
               const Clock* clock,
               std::function<void(const absl::Status&)> failed);
   ~CommitQueue();
@@ -202,7 +202,7 @@ class CommitQueue {
 
   const Options options_;
   FrameStore* const store_;
-  ControlPlane* const control_;
+  IngestGate* const gate_;
   const Clock* const clock_;
   const std::function<void(const absl::Status&)> failed_;
 

@@ -25,7 +25,7 @@ void CommitQueue::BeginStepGate(Upload* upload, int64_t step, uint64_t epoch) {
   StepPlan& plan = upload->plan_of_step[step];
   plan.epoch = epoch;
   const std::shared_ptr<const CompiledPlan> compiled =
-      epoch == 0 ? nullptr : control_->PlanOf(upload->identity, epoch);
+      epoch == 0 ? nullptr : gate_->PlanOf(upload->identity, epoch);
   plan.gate.reset();
   if (compiled != nullptr) {
     plan.gate = std::make_shared<RecordFilter>(
@@ -73,7 +73,7 @@ void CommitQueue::ApplyGate(Upload* upload, v1::UploadFrame* frame) {
   const auto it = upload->plan_of_step.find(batch.step());
   // After a reconnect the beginning of a step may have come on another stream.
   if (it == upload->plan_of_step.end()) return;
-  if (control_->Admits(upload->identity, batch.step(), it->second.epoch)) {
+  if (gate_->Admits(upload->identity, batch.step(), it->second.epoch)) {
     if (it->second.gate != nullptr) CheckCalls(it->second.gate.get(), frame);
     return;
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "collector/control/control_plane.h"
 #include "collector/ingest/commit_queue.h"
 #include "collector/testing/frames.h"
 #include "common/records/call_values.h"
@@ -92,7 +93,7 @@ class CommitQueuePressureTest : public testing::TempDirTest {
     options.sync_interval = absl::Milliseconds(10);
     options.pressure = &*pressure_;
     queue_ =
-        std::make_unique<CommitQueue>(options, store_.get(), control_.get(),
+        std::make_unique<CommitQueue>(options, store_.get(), &control_->gate(),
                                       &clock_, [](const absl::Status&) {});
   }
   void TearDown() override {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "collector/control/control_plane.h"
 #include "collector/ingest/payload_scope.h"
 #include "collector/ingest/refusal.h"
 #include "collector/testing/frames.h"
@@ -83,7 +84,7 @@ class CommitQueueTest : public testing::TempDirTest {
     CommitQueue::Options options;
     options.sync_interval = absl::Milliseconds(10);
     queue_ =
-        std::make_unique<CommitQueue>(options, store_.get(), control_.get(),
+        std::make_unique<CommitQueue>(options, store_.get(), &control_->gate(),
                                       &real_clock_, [](const absl::Status&) {});
   }
   void TearDown() override {
@@ -155,7 +156,7 @@ TEST_F(CommitQueueTest, ManyBytesAreSyncedBeforeTheInterval) {
   options.sync_interval = absl::Hours(1);
   options.sync_bytes = 1 << 20;
   queue_ =
-      std::make_unique<CommitQueue>(options, store_.get(), control_.get(),
+      std::make_unique<CommitQueue>(options, store_.get(), &control_->gate(),
                                     &real_clock_, [](const absl::Status&) {});
   Frames few(MakeIdentity("run", 0, 1)), many(MakeIdentity("run", 1, 2));
   few.AddPayload(std::string(200000, 'f'));
@@ -241,7 +242,8 @@ TEST_F(CommitQueueTest, RecordsOutsideThePlanAreRefusedAndCounted) {
   *hello.mutable_identity() = MakeIdentity("run", 0, 1);
   hello.set_protocol(1);
   hello.set_config_json(R"({"dump_path": "d", "step": [5]})");
-  ASSERT_TRUE(control_->Admit(hello, [](const v1::Directive&) {}).ok());
+  ASSERT_TRUE(
+      control_->agents().Admit(hello, [](const v1::Directive&) {}).ok());
   Heard& heard = heard_[0];
   Frames frames(hello.identity());
   for (const int64_t step : {5, 6}) {
@@ -281,7 +283,8 @@ TEST_F(CommitQueueTest, CallsAreCheckedOneByOneAgainstTheTrace) {
   hello.set_config_json(
       R"({"dump_path": "d", "level": "L1", "statistics":
           {"scope": ["Torch.a.0.forward", "Torch.b.0.forward"]}})");
-  ASSERT_TRUE(control_->Admit(hello, [](const v1::Directive&) {}).ok());
+  ASSERT_TRUE(
+      control_->agents().Admit(hello, [](const v1::Directive&) {}).ok());
   Frames frames(hello.identity());
   v1::RecordBatch* batch = frames.AddBatch(5);
   uint64_t order = 0;

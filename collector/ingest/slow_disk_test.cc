@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collector/control/control_plane.h"
 #include "collector/ingest/commit_queue.h"
 #include "collector/testing/frames.h"
 #include "common/base/monotonic_event.h"
@@ -100,7 +101,7 @@ TEST_F(SlowDiskIngest, NothingThatComesFromRanksWaitsForTheStore) {
   CommitQueue::Options options;
   options.sync_interval = absl::Milliseconds(10);
   // The store is not asked before the first frame comes.
-  queue = std::make_unique<CommitQueue>(options, &slow, &control, &clock,
+  queue = std::make_unique<CommitQueue>(options, &slow, &control.gate(), &clock,
                                         [](const absl::Status&) {});
   // One rank sends a payload in two pieces that another has offered, too, so
   // that the queue asks the store after each commit whether it is whole.

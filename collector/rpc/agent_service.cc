@@ -30,10 +30,10 @@ constexpr uint64_t kMaxLostFrames = uint64_t{1} << 28;
 
 class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
  public:
-  SessionStream(size_t max_queued, ControlPlane* control, LaneServer* lanes,
+  SessionStream(size_t max_queued, AgentSessions* sessions, LaneServer* lanes,
                 Peer peer, Runner run, absl::Status refusal)
       : ServerStream(max_queued),
-        control_(control),
+        sessions_(sessions),
         lanes_(lanes),
         run_(std::move(run)),
         refusal_(std::move(refusal)),
@@ -64,11 +64,11 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
     // These wait for the store.
     if (untrusted->has_rank_known() || untrusted->has_config_edited()) {
       return GoOnElsewhere(run_, untrusted->ByteSizeLong(), [this, untrusted] {
-        control_->OnEvent(session_, *untrusted);
+        sessions_->OnEvent(session_, *untrusted);
         return true;
       });
     }
-    control_->OnEvent(session_, *untrusted);
+    sessions_->OnEvent(session_, *untrusted);
     // So that the process knows it was heard.
     if (untrusted->has_goodbye()) return FinishOnce(absl::OkStatus());
     ReadNext();
@@ -77,7 +77,7 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
   void OnGone() override {
     if (session_.empty()) return;
     // In this order: whose memory is forgotten is known to be gone (Upload).
-    control_->Disconnected(session_, "the stream ended");
+    sessions_->Disconnected(session_, "the stream ended");
     if (lanes_ != nullptr) lanes_->Forget(session_);
   }
 
@@ -92,7 +92,7 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
   }
 
   bool Admit(v1::AgentEvent* untrusted) {
-    absl::StatusOr<ControlPlane::Admission> admission = control_->Admit(
+    absl::StatusOr<AgentSessions::Admission> admission = sessions_->Admit(
         untrusted->hello(),
         [handle = handle()](const v1::Directive& directive) {
           handle->Send(directive);
@@ -113,7 +113,7 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
     return true;
   }
 
-  ControlPlane* const control_;
+  AgentSessions* const sessions_;
   LaneServer* const lanes_;
   const Runner run_;
   const absl::Status refusal_;
@@ -125,12 +125,11 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
 class UploadStream
     : public ServerStream<grpc::ByteBuffer, v1::UploadAck, grpc::ByteBuffer> {
  public:
-  UploadStream(ControlPlane* control, CommitQueue* commits,
-               RunRegistry* registry, const LaneServer* lanes,
-               IngestMetrics* metrics, const Logger* logger,
-               Principal principal, Runner run)
+  UploadStream(IngestGate* gate, CommitQueue* commits, RunRegistry* registry,
+               const LaneServer* lanes, IngestMetrics* metrics,
+               const Logger* logger, Principal principal, Runner run)
       : ServerStream(/*max_queued=*/64),
-        control_(control),
+        gate_(gate),
         commits_(commits),
         registry_(registry),
         lanes_(lanes),
@@ -168,7 +167,7 @@ class UploadStream
       // What was handed over has gone with the session: that is no fault of the
       // frame's, which is sent again when the rank comes back.
       if (Lane() == nullptr && lanes_ != nullptr &&
-          !control_->Find(session_, principal_).ok()) {
+          !gate_->Find(session_, principal_).ok()) {
         return Fail(absl::FailedPreconditionError(
             "a chunk lies in shared memory of a session that has ended"));
       }
@@ -246,8 +245,8 @@ class UploadStream
     }
     // Who the agent is was settled in its session; what it says here is not
     // asked.
-    const absl::StatusOr<ControlPlane::SessionInfo> session =
-        control_->Find(frame.open().session_id(), principal_);
+    const absl::StatusOr<IngestGate::SessionInfo> session =
+        gate_->Find(frame.open().session_id(), principal_);
     if (!session.ok()) {
       return absl::FailedPreconditionError(
           "the upload names a session that is not open");
@@ -325,7 +324,7 @@ class UploadStream
                           {"status", status.ToString()}});
   }
 
-  ControlPlane* const control_;
+  IngestGate* const gate_;
   CommitQueue* const commits_;
   RunRegistry* const registry_;
   const LaneServer* const lanes_;
@@ -405,14 +404,14 @@ grpc::ServerWriteReactor<v1::ReferenceChunk>* AgentService::GetReference(
 
 grpc::ServerBidiReactor<v1::AgentEvent, v1::Directive>* AgentService::Session(
     grpc::CallbackServerContext* context) {
-  return new SessionStream(options_.max_queued_directives, control_,
+  return new SessionStream(options_.max_queued_directives, sessions_,
                            options_.lanes, PeerOf(*context),
                            options_.run_session, options_.refusal);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 AgentService::Upload(grpc::CallbackServerContext* context) {
-  return new UploadStream(control_, commits_, registry_, options_.lanes,
+  return new UploadStream(gate_, commits_, registry_, options_.lanes,
                           options_.metrics, options_.logger,
                           PeerOf(*context).principal, options_.run_session);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // AgentService over gRPC's callback API: no thread per rank. Streams check and
 // queue; the control plane and the commit queue do the work.
-// Ownership: one per server; ControlPlane, CommitQueue and Store outlive it.
+// Ownership: one per server; AgentSessions, IngestGate, CommitQueue and Store outlive it.
 // Failure: a frame whose content is bad is refused alone, by its number; any
 // other bad message ends its stream with a status and nothing else.
 #ifndef RANKPROBE_COLLECTOR_RPC_AGENT_SERVICE_H_
@@ -12,7 +12,8 @@
 #include <utility>
 
 #include "collector/auth/authorizer.h"
-#include "collector/control/control_plane.h"
+#include "collector/control/agent_sessions.h"
+#include "collector/control/ingest_gate.h"
 #include "collector/ingest/commit_queue.h"
 #include "collector/rpc/lane_server.h"
 #include "common/base/logger.h"
@@ -46,11 +47,12 @@ class AgentService : public AgentServiceBase {
   };
 
   // `commits` and `registry` null: this collector takes no frames of ranks.
-  AgentService(const Options& options, ControlPlane* control,
-               CommitQueue* commits, RunRegistry* registry,
+  AgentService(const Options& options, AgentSessions* sessions,
+               IngestGate* gate, CommitQueue* commits, RunRegistry* registry,
                ArchiveReader* archive)
       : options_(options),
-        control_(control),
+        sessions_(sessions),
+        gate_(gate),
         commits_(commits),
         registry_(registry),
         archive_(archive) {}
@@ -73,7 +75,8 @@ class AgentService : public AgentServiceBase {
   Peer PeerOf(const grpc::CallbackServerContext& context) const;
 
   const Options options_;
-  ControlPlane* const control_;
+  AgentSessions* const sessions_;
+  IngestGate* const gate_;
   CommitQueue* const commits_;
   RunRegistry* const registry_;
   ArchiveReader* const archive_;

@@ -94,7 +94,7 @@ uint64_t HeldBytes(const Request& request) {
 
 }  // namespace
 
-ControlPlane::SwitchDone ControlService::WhenDone(
+PlanSwitches::Done ControlService::WhenDone(
     const Auditor::Entry& entry,
     std::function<void(absl::StatusOr<v1::SwitchResult>)> done) {
   // Called under the control plane's lock.
@@ -144,7 +144,7 @@ grpc::ServerUnaryReactor* ControlService::SetConfig(
       entry, HeldBytes(*request),
       [this, request = *request, entry, done,
        actor = auditor_->ActorOf(*context)] {
-        control_->SetConfig(request, WhenDone(entry, done), actor);
+        control_->plans().SetConfig(request, WhenDone(entry, done), actor);
       },
       done);
   return reactor;
@@ -170,7 +170,7 @@ grpc::ServerUnaryReactor* ControlService::SetDumpEnable(
       entry, HeldBytes(*request),
       [this, request = *request, entry, done,
        actor = auditor_->ActorOf(*context)] {
-        control_->SetDumpEnable(request, WhenDone(entry, done), actor);
+        control_->plans().SetDumpEnable(request, WhenDone(entry, done), actor);
       },
       done);
   return reactor;
@@ -182,7 +182,7 @@ grpc::ServerUnaryReactor* ControlService::GetConfig(
   if (leaves_.elsewhere != nullptr)
     return Answer(context, leaves_.elsewhere(request->run()));
   return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
-    RP_ASSIGN_OR_RETURN(*response, control_->GetConfig(request->run()));
+    RP_ASSIGN_OR_RETURN(*response, control_->plans().GetConfig(request->run()));
     return absl::OkStatus();
   });
 }
@@ -192,7 +192,7 @@ grpc::ServerUnaryReactor* ControlService::ListAgents(
     v1::ListAgentsResponse* response) {
   *response = leaves_.list_agents != nullptr
                   ? leaves_.list_agents(request->run())
-                  : control_->ListAgents(request->run());
+                  : control_->agents().List(request->run());
   return Answer(context, absl::OkStatus());
 }
 
@@ -205,7 +205,7 @@ grpc::ServerUnaryReactor* ControlService::Explain(
   // The caller may leave meanwhile, and take the request along.
   if (!pool_->Run(
           [this, request = *request, done = reactor->Done()] {
-            control_->Explain(request, done);
+            control_->explanations().Explain(request, done);
           },
           request->ByteSizeLong())) {
     reactor->Done()(
@@ -227,7 +227,8 @@ grpc::ServerUnaryReactor* ControlService::SetTriggers(
   ActAudited(
       entry, HeldBytes(*request),
       [this, request, response, reactor, entry] {
-        const absl::StatusOr<uint64_t> ranks = control_->SetTriggers(*request);
+        const absl::StatusOr<uint64_t> ranks =
+            control_->triggers().Set(*request);
         entry.End(ranks.status(),
                   absl::StrCat("sent to ", ranks.value_or(0), " ranks"));
         response->set_ranks(ranks.value_or(0));
@@ -245,7 +246,7 @@ grpc::ServerUnaryReactor* ControlService::GetTriggers(
   if (leaves_.elsewhere != nullptr)
     return Answer(context, leaves_.elsewhere(request->run()));
   return RunUnary(context, pool_, [this, request, response]() -> absl::Status {
-    RP_ASSIGN_OR_RETURN(*response, control_->GetTriggers(request->run()));
+    RP_ASSIGN_OR_RETURN(*response, control_->triggers().Get(request->run()));
     return absl::OkStatus();
   });
 }
@@ -262,7 +263,8 @@ grpc::ServerUnaryReactor* ControlService::ShipFlight(
   ActAudited(
       entry, HeldBytes(*request),
       [this, request, response, reactor, entry] {
-        const absl::StatusOr<uint64_t> ranks = control_->ShipFlight(*request);
+        const absl::StatusOr<uint64_t> ranks =
+            control_->triggers().ShipFlight(*request);
         entry.End(ranks.status(),
                   absl::StrCat("asked ", ranks.value_or(0), " ranks"));
         response->set_ranks(ranks.value_or(0));

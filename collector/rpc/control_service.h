@@ -77,7 +77,7 @@ class ControlService : public v1::ControlService::CallbackService {
                   std::function<void()> act,
                   const std::function<void(const absl::Status&)>& refuse);
   // What a switch tells when it is over.
-  ControlPlane::SwitchDone WhenDone(
+  PlanSwitches::Done WhenDone(
       const Auditor::Entry& entry,
       std::function<void(absl::StatusOr<v1::SwitchResult>)> done);
 

@@ -26,12 +26,12 @@ constexpr size_t kMaxTextBytes = 512;
 class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
  public:
   LinkStream(LeafRegistry* registry, LeafQuestions* questions,
-             ControlPlane* control, const Logger* logger, std::string who,
+             AgentSessions* agents, const Logger* logger, std::string who,
              Runner run)
       : ServerStream(kMaxQueuedNotes),
         registry_(registry),
         questions_(questions),
-        control_(control),
+        agents_(agents),
         logger_(logger),
         who_(std::move(who)),
         run_(std::move(run)) {
@@ -64,7 +64,7 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
     registry_->Disconnected(link_, MonotonicNow());
     questions_->Gone(link_);
     for (const auto& [leafs, session] : sessions_)
-      control_->Disconnected(session, "its leaf has disconnected");
+      agents_->Disconnected(session, "its leaf has disconnected");
     logger_->Info("leaf_gone", {{"leaf", leaf_}});
   }
 
@@ -118,8 +118,8 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
     const auto known = sessions_.find(name);
     if (untrusted.has_gone()) {
       if (known == sessions_.end()) return absl::OkStatus();
-      control_->Disconnected(known->second,
-                             untrusted.gone().substr(0, kMaxTextBytes));
+      agents_->Disconnected(known->second,
+                            untrusted.gone().substr(0, kMaxTextBytes));
       sessions_.erase(known);
       return absl::OkStatus();
     }
@@ -131,7 +131,7 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
     }
     // Of one that was refused here.
     if (known == sessions_.end()) return absl::OkStatus();
-    control_->OnEvent(known->second, untrusted.event());
+    agents_->OnEvent(known->second, untrusted.event());
     return absl::OkStatus();
   }
 
@@ -153,8 +153,8 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
       *relayed->mutable_directive() = directive;
       handle->Send(note);
     };
-    const absl::StatusOr<ControlPlane::Admission> admission =
-        control_->Admit(untrusted.event().hello(), send, std::move(peer));
+    const absl::StatusOr<AgentSessions::Admission> admission =
+        agents_->Admit(untrusted.event().hello(), send, std::move(peer));
     if (absl::IsUnavailable(admission.status()) ||
         absl::IsResourceExhausted(admission.status()))
       return admission.status();
@@ -193,7 +193,7 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
 
   LeafRegistry* const registry_;
   LeafQuestions* const questions_;
-  ControlPlane* const control_;
+  AgentSessions* const agents_;
   const Logger* const logger_;
   const std::string who_;
   const Runner run_;
@@ -215,7 +215,7 @@ std::string RootService::NameOf(
 
 grpc::ServerBidiReactor<v1::LeafReport, v1::RootNote>* RootService::Link(
     grpc::CallbackServerContext* context) {
-  return new LinkStream(registry_, questions_, control_, logger_,
+  return new LinkStream(registry_, questions_, agents_, logger_,
                         NameOf(*context), run_);
 }
 

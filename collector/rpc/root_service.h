@@ -4,7 +4,7 @@
 // and goes to the control plane, as if they were connected here; what that says to
 // them goes back the same way.
 // Answers of leaves to what they were asked go to whoever asked.
-// Ownership: one per root; registry, questions, control plane and Logger outlive
+// Ownership: one per root; registry, questions, sessions and Logger outlive
 // it.
 // Failure: a report that cannot be used ends its stream with a status; the leaf
 // begins anew. A rank that is refused is told goodbye.
@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "collector/auth/authorizer.h"
-#include "collector/control/control_plane.h"
+#include "collector/control/agent_sessions.h"
 #include "collector/control/leaf_registry.h"
 #include "collector/rpc/leaf_questions.h"
 #include "common/base/logger.h"
@@ -31,11 +31,11 @@ class RootService : public v1::RootService::CallbackService {
   // As AgentService's: what waits for the store runs there. Null: in place.
   using Runner = std::function<bool(std::function<void()>, size_t bytes)>;
   RootService(LeafRegistry* registry, LeafQuestions* questions,
-              ControlPlane* control, const Logger* logger,
+              AgentSessions* agents, const Logger* logger,
               std::shared_ptr<const Authorizer> authorizer, Runner run)
       : registry_(registry),
         questions_(questions),
-        control_(control),
+        agents_(agents),
         logger_(logger),
         authorizer_(std::move(authorizer)),
         run_(std::move(run)) {}
@@ -55,7 +55,7 @@ class RootService : public v1::RootService::CallbackService {
 
   LeafRegistry* const registry_;
   LeafQuestions* const questions_;
-  ControlPlane* const control_;
+  AgentSessions* const agents_;
   const Logger* const logger_;
   const std::shared_ptr<const Authorizer> authorizer_;
   const Runner run_;

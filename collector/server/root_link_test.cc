@@ -35,7 +35,7 @@ class RootLinkTest : public testing::ControlFixture {
     questions.part_time = part_time_;
     questions_ = std::make_unique<LeafQuestions>(questions, MonotonicNow());
     service_ = std::make_unique<RootService>(
-        registry_.get(), questions_.get(), control_.get(), &logger_,
+        registry_.get(), questions_.get(), &control_->agents(), &logger_,
         std::make_shared<Authorizer>(std::nullopt, false), nullptr);
     grpc::ServerBuilder builder;
     int bound = 0;
@@ -120,7 +120,7 @@ class RootLinkTest : public testing::ControlFixture {
     return next;
   }
   int64_t StepOf(int64_t rank) {
-    const v1::ListAgentsResponse all = control_->ListAgents("run");
+    const v1::ListAgentsResponse all = control_->agents().List("run");
     for (const v1::AgentInfo& agent : all.agents())
       if (agent.connected() && agent.identity().rank() == rank)
         return agent.step();
@@ -177,11 +177,11 @@ TEST_F(RootLinkTest, WhatRanksAndRootSayComesThrough) {
   request.set_enable(true);
   absl::Mutex mutex;
   std::optional<absl::StatusOr<v1::SwitchResult>> done;
-  control_->SetDumpEnable(request,
-                          [&](absl::StatusOr<v1::SwitchResult> result) {
-                            absl::MutexLock lock(&mutex);
-                            done = std::move(result);
-                          });
+  control_->plans().SetDumpEnable(request,
+                                  [&](absl::StatusOr<v1::SwitchResult> result) {
+                                    absl::MutexLock lock(&mutex);
+                                    done = std::move(result);
+                                  });
   int64_t step = 0;
   for (const char* const session : {"a", "b"}) {
     const v1::Directive prepare = NextSaid(session);

@@ -22,6 +22,7 @@
 #include "collector/auth/audit_log.h"
 #include "collector/auth/auditor.h"
 #include "collector/auth/server_credentials.h"
+#include "collector/control/control_plane.h"
 #include "collector/control/disk_queue.h"
 #include "collector/control/event_log.h"
 #include "collector/control/leaf_registry.h"
@@ -113,7 +114,8 @@ class ServerImpl final : public Server {
         lanes_(StartLanes(config, logger)),
         agent_service_(AgentOptions(config, &ingest_metrics_, &quick_pool_,
                                     session_pool_.get(), lanes_.get(), logger),
-                       &control_, commits_.get(), archive.registry, archive_),
+                       &control_.agents(), &control_.gate(), commits_.get(),
+                       archive.registry, archive_),
         control_service_(&control_, &audited_, &quick_pool_),
         archive_service_(
             archive_, archive.upkeep, store_.get(), file_system, &pool_,
@@ -170,7 +172,7 @@ class ServerImpl final : public Server {
     options.relay = &relay_;
     options.say = [this](const std::string& session,
                          const v1::Directive& directive) {
-      control_.Say(session, directive);
+      control_.agents().Say(session, directive);
     };
     options.healthy = [this] { return !archive_failed_; };
     options.runs = [this] { return store_->RunNames(); };
@@ -196,8 +198,8 @@ class ServerImpl final : public Server {
     options.own_addresses = OwnAddresses(config_.listen, port());
     leaves_ = std::make_unique<LeafRegistry>(options, MonotonicNow());
     root_service_ = std::make_unique<RootService>(
-        leaves_.get(), questions_, &control_, logger_, security_.authorizer,
-        [this](std::function<void()> task, size_t bytes) {
+        leaves_.get(), questions_, &control_.agents(), logger_,
+        security_.authorizer, [this](std::function<void()> task, size_t bytes) {
           return session_pool_->Run(std::move(task), bytes);
         });
     control_service_.SetLeaves({[this](const std::string& run) {
@@ -357,7 +359,7 @@ class ServerImpl final : public Server {
     gate_->Stop();
     // Its requests are calls like others; they end, so that these can.
     if (page_ != nullptr) page_->Stop();
-    control_.Shutdown();
+    control_.agents().Shutdown();
     EndCalls();
     metrics_server_.reset();
     if (janitor_ != nullptr) janitor_->Stop();
@@ -486,8 +488,8 @@ class ServerImpl final : public Server {
   // which bounds it and counts what it drops.
   void WriteAgentsAudit() {
     if (audit_batch_waits_) return;
-    std::vector<AuditRecord> records = control_.TakeAudit();
-    const uint64_t dropped = control_.CountDroppedAudit();
+    std::vector<AuditRecord> records = control_.audit().Take();
+    const uint64_t dropped = control_.audit().CountDropped();
     if (dropped > audit_drops_told_) {
       if (audit_drops_told_ == 0) {
         logger_->Log(Logger::Severity::kWarning, "audit_dropped",
@@ -531,12 +533,13 @@ class ServerImpl final : public Server {
                      : Logger::Severity::kWarning,
                  "disk_pressure",
                  {{"disk", change.what}, {"so", change.outcome}});
-    control_.TellAllRuns(v1::Event::KIND_DISK, change.what, change.outcome);
+    control_.agents().TellAllRuns(v1::Event::KIND_DISK, change.what,
+                                  change.outcome);
     if (commits_ != nullptr) commits_->TellPayloadCredit();
   }
   void TellDisksOfLeaves() {
     for (const v1::DiskState& disk : leaves_->TakeDiskChanges()) {
-      control_.TellAllRuns(
+      control_.agents().TellAllRuns(
           v1::Event::KIND_DISK,
           absl::StrCat("the disk of the leaf ", disk.collector(), " is ",
                        disk.used_percent(), " % full"),
@@ -546,8 +549,8 @@ class ServerImpl final : public Server {
               : "it takes payloads again");
     }
   }
-  v1::ListAgentsResponse ListAgents(const std::string& run) const {
-    v1::ListAgentsResponse agents = control_.ListAgents(run);
+  v1::ListAgentsResponse ListAgents(const std::string& run) {
+    v1::ListAgentsResponse agents = control_.agents().List(run);
     if (pressure_ != nullptr) *agents.add_disks() = pressure_->State();
     return agents;
   }
@@ -631,7 +634,7 @@ class ServerImpl final : public Server {
     if (store_ == nullptr) return nullptr;
     return std::make_unique<CommitQueue>(
         CommitOptions(config, &ingest_metrics_, pressure_.get()), store_.get(),
-        &control_, clock_,
+        &control_.gate(), clock_,
         [this](const absl::Status& status) { OnStoreFailed(status); });
   }
   static CommitQueue::Options CommitOptions(const ServerConfig& config,
@@ -679,7 +682,7 @@ class ServerImpl final : public Server {
     input.ingest = &ingest_metrics_;
     input.lanes = lanes_ == nullptr ? 0 : lanes_->lanes();
     input.exports = &export_metrics_;
-    input.agents = control_.ListAgents("");
+    input.agents = control_.agents().List("");
     if (store_ != nullptr) {
       input.store = store_->Totals();
       input.garbage = janitor_->last_garbage();
@@ -690,14 +693,15 @@ class ServerImpl final : public Server {
     input.disk_free_bytes = free.ok() ? *free : 0;
     if (pressure_ != nullptr) input.disk = pressure_->State();
     input.archive_failed = archive_failed_;
-    input.dropped_audit = control_.CountDroppedAudit() + audit_->CountDropped();
+    input.dropped_audit =
+        control_.audit().CountDropped() + audit_->CountDropped();
     if (!config_.metrics_values.empty())
       input.values = ReadValues(input.agents);
     return MetricsText(input);
   }
-  absl::flat_hash_set<uint64_t> LiveIncarnations() const {
+  absl::flat_hash_set<uint64_t> LiveIncarnations() {
     absl::flat_hash_set<uint64_t> live;
-    const v1::ListAgentsResponse agents = control_.ListAgents("");
+    const v1::ListAgentsResponse agents = control_.agents().List("");
     for (const v1::AgentInfo& agent : agents.agents()) {
       if (agent.connected()) live.insert(agent.identity().incarnation());
     }

@@ -52,7 +52,7 @@ class EditsFixture : public ControlFixture {
     hello.set_config_json(config);
     hello.set_config_path("/work/config.json");
     hello.set_step(-1);
-    auto admission = control_->Admit(
+    auto admission = control_->agents().Admit(
         hello, [fake](const v1::Directive& d) { fake->inbox.push_back(d); },
         std::move(peer));
     ASSERT_TRUE(admission.ok()) << admission.status();
@@ -71,7 +71,7 @@ class EditsFixture : public ControlFixture {
     edited.set_path("/work/config.json");
     edited.set_step(rank.step);
     edited.set_seen_epoch(seen.value_or(rank.heard_epoch));
-    control_->OnEvent(rank.session, event);
+    control_->agents().OnEvent(rank.session, event);
   }
 
   void Answer(FollowingRank* rank) {
@@ -87,7 +87,7 @@ class EditsFixture : public ControlFixture {
         event.mutable_prepared()->set_current_step(rank->step);
         event.mutable_prepared()->set_accepted(
             rank->prepared->effective_at_step() > rank->step);
-        control_->OnEvent(rank->session, event);
+        control_->agents().OnEvent(rank->session, event);
       } else if (d.has_commit()) {
         if (rank->prepared.has_value() &&
             rank->prepared->epoch() == d.commit().epoch())
@@ -105,7 +105,7 @@ class EditsFixture : public ControlFixture {
     v1::AgentEvent event;
     event.mutable_progress()->set_step(rank->step);
     event.mutable_progress()->set_last_step_ns(100000000);
-    control_->OnEvent(rank->session, event);
+    control_->agents().OnEvent(rank->session, event);
     const auto due = std::find_if(
         rank->agreed.rbegin(), rank->agreed.rend(), [&](const auto& plan) {
           return rank->step >= plan.effective_at_step();
@@ -117,7 +117,7 @@ class EditsFixture : public ControlFixture {
     v1::AgentEvent applied;
     applied.mutable_applied()->set_epoch(rank->in_force.epoch());
     applied.mutable_applied()->set_step(rank->step);
-    control_->OnEvent(rank->session, applied);
+    control_->agents().OnEvent(rank->session, applied);
   }
 
   // A few steps of all ranks, and time for the ticker.
@@ -134,13 +134,13 @@ class EditsFixture : public ControlFixture {
     v1::SetDumpEnableRequest request;
     request.set_run("run");
     request.set_enable(on);
-    control_->SetDumpEnable(
+    control_->plans().SetDumpEnable(
         request,
         [this](absl::StatusOr<v1::SwitchResult> r) { result_ = std::move(r); },
         "anna");
   }
 
-  v1::GetConfigResponse Config() { return *control_->GetConfig("run"); }
+  v1::GetConfigResponse Config() { return *control_->plans().GetConfig("run"); }
   std::vector<std::string> Outcomes() {
     v1::ListEventsRequest request;
     request.set_run("run");
@@ -156,7 +156,7 @@ class EditsFixture : public ControlFixture {
   // Of the edits since the last call.
   std::vector<std::string> Audited() {
     std::vector<std::string> out;
-    for (const AuditRecord& record : control_->TakeAudit()) {
+    for (const AuditRecord& record : control_->audit().Take()) {
       if (record.action == "ConfigEdited")
         out.push_back(absl::StrCat(record.detail, ": ", record.outcome));
     }

@@ -94,7 +94,7 @@ class SlowDiskFixture : public ::testing::Test {
       absl::MutexLock lock(&fake->mutex);
       fake->ended = status;
     };
-    const auto admission = control_->Admit(
+    const auto admission = control_->agents().Admit(
         HelloOf(rank),
         [fake](const v1::Directive& d) {
           absl::MutexLock lock(&fake->mutex);
@@ -110,7 +110,7 @@ class SlowDiskFixture : public ::testing::Test {
     v1::AgentEvent event;
     event.mutable_progress()->set_step(step);
     event.mutable_progress()->set_last_step_ns(100000000);
-    control_->OnEvent(rank.session, event);
+    control_->agents().OnEvent(rank.session, event);
   }
   // Accepts the newest plan in the inbox, if there is one.
   std::optional<v1::PlanSpec> Accept(FakeRank* rank, int64_t step) {
@@ -123,14 +123,14 @@ class SlowDiskFixture : public ::testing::Test {
     event.mutable_prepared()->set_epoch(plan->epoch());
     event.mutable_prepared()->set_current_step(step);
     event.mutable_prepared()->set_accepted(true);
-    control_->OnEvent(rank->session, event);
+    control_->agents().OnEvent(rank->session, event);
     return plan;
   }
   void Apply(const FakeRank& rank, const v1::PlanSpec& plan) {
     v1::AgentEvent event;
     event.mutable_applied()->set_epoch(plan.epoch());
     event.mutable_applied()->set_step(plan.effective_at_step());
-    control_->OnEvent(rank.session, event);
+    control_->agents().OnEvent(rank.session, event);
   }
   void Enable(std::optional<int64_t> at_step = std::nullopt,
               const std::vector<int64_t>& ranks = {}) {
@@ -139,7 +139,7 @@ class SlowDiskFixture : public ::testing::Test {
     request.set_enable(true);
     if (at_step.has_value()) request.mutable_options()->set_at_step(*at_step);
     for (const int64_t rank : ranks) request.mutable_options()->add_ranks(rank);
-    control_->SetDumpEnable(
+    control_->plans().SetDumpEnable(
         request, [this](const absl::StatusOr<v1::SwitchResult>& result) {
           absl::MutexLock lock(&result_mutex_);
           result_ = result;

@@ -46,7 +46,7 @@ struct FakeRank {
 class SwitchFixture : public ControlFixture {
  protected:
   v1::Welcome Join(int64_t rank, FakeRank* fake, uint64_t incarnation = 0) {
-    auto admission = control_->Admit(
+    auto admission = control_->agents().Admit(
         HelloOf("run", rank, incarnation == 0 ? 100 + rank : incarnation),
         [fake](const v1::Directive& d) { fake->inbox.push_back(d); });
     EXPECT_TRUE(admission.ok()) << admission.status();
@@ -59,7 +59,7 @@ class SwitchFixture : public ControlFixture {
     v1::AgentEvent event;
     event.mutable_progress()->set_step(step);
     event.mutable_progress()->set_last_step_ns(100000000);
-    control_->OnEvent(rank->session, event);
+    control_->agents().OnEvent(rank->session, event);
     if (rank->committed && step >= rank->prepared->effective_at_step()) {
       rank->epoch = rank->prepared->epoch();
       rank->applied_at = step;
@@ -68,7 +68,7 @@ class SwitchFixture : public ControlFixture {
       applied.mutable_applied()->set_step(step);
       rank->prepared.reset();
       rank->committed = false;
-      control_->OnEvent(rank->session, applied);
+      control_->agents().OnEvent(rank->session, applied);
     }
   }
 
@@ -107,7 +107,7 @@ class SwitchFixture : public ControlFixture {
       }
       return;
     }
-    control_->OnEvent(rank->session, event);
+    control_->agents().OnEvent(rank->session, event);
   }
 
   void Enable(v1::SwitchOptions options = {}, const std::string& config = "",
@@ -119,7 +119,7 @@ class SwitchFixture : public ControlFixture {
     request.set_expected_epoch(epoch);
     *request.mutable_options() = options;
     result_.reset();
-    control_->SetDumpEnable(
+    control_->plans().SetDumpEnable(
         request,
         [this](absl::StatusOr<v1::SwitchResult> r) { result_ = std::move(r); });
   }
@@ -129,13 +129,14 @@ class SwitchFixture : public ControlFixture {
     v1::ExplainRequest request;
     request.set_run("run");
     std::string reason;
-    control_->Explain(request, [&](absl::StatusOr<v1::ExplainResponse> r) {
-      for (const v1::RankExplanation& told : r->ranks()) {
-        for (const v1::Explanation& stage : told.stages()) {
-          if (stage.stage() == "switch") reason = stage.reason();
-        }
-      }
-    });
+    control_->explanations().Explain(
+        request, [&](absl::StatusOr<v1::ExplainResponse> r) {
+          for (const v1::RankExplanation& told : r->ranks()) {
+            for (const v1::Explanation& stage : told.stages()) {
+              if (stage.stage() == "switch") reason = stage.reason();
+            }
+          }
+        });
     clock_.Advance(absl::Seconds(3));
     control_->Tick();
     // Asked for its calls, it said nothing.

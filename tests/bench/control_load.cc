@@ -137,13 +137,13 @@ class Bench {
       link.max_ranks = 4096;
       link.agents = [this, &leaf] {
         ++reports_;
-        return leaf.control->ListAgents("");
+        return leaf.control->agents().List("");
       };
       link.relay = &leaf.relay;
       link.say = [this, &leaf](const std::string& session,
                                const v1::Directive& directive) {
         directives_.Note(directive.directive_case());
-        leaf.control->Say(session, directive);
+        leaf.control->agents().Say(session, directive);
       };
       link.healthy = [] { return true; };
       link.runs = [&leaf] { return leaf.store->RunNames(); };
@@ -182,7 +182,7 @@ class Bench {
       }
       Rank& rank = ranks_[i];
       rank.leaf = by_name.at(found.leaf());
-      auto admission = rank.leaf->control->Admit(
+      auto admission = rank.leaf->control->agents().Admit(
           hello, [this, i](const v1::Directive& d) { Take(i, d); });
       if (!admission.ok()) Fail(admission.status().ToString());
       rank.session = admission->welcome.session_id();
@@ -305,13 +305,13 @@ class Bench {
 
   static void Answer(Rank* rank, const v1::Directive& directive) {
     if (const auto event = rank->rank.Answer(directive); event.has_value())
-      rank->leaf->control->OnEvent(rank->session, *event);
+      rank->leaf->control->agents().OnEvent(rank->session, *event);
   }
 
   void BeginStep(int64_t step, Rank* rank) {
     for (const v1::AgentEvent& event :
          rank->rank.BeginStep(step, clock_.MonotonicNanos()))
-      rank->leaf->control->OnEvent(rank->session, event);
+      rank->leaf->control->agents().OnEvent(rank->session, event);
   }
 
   const std::string root_;

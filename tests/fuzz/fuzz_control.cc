@@ -57,14 +57,15 @@ class Play {
     control_ = std::make_unique<ControlPlane>(options, TheStore(), TheStore(),
                                               &clock_);
   }
-  ~Play() { control_->Shutdown(); }
+  ~Play() { control_->agents().Shutdown(); }
 
   void Piece(uint8_t kind, const std::string& bytes) {
     switch (kind % 12) {
       case 0: {
         v1::Hello hello;
         if (!Parse(bytes, &hello)) return;
-        auto admission = control_->Admit(hello, [](const v1::Directive&) {});
+        auto admission =
+            control_->agents().Admit(hello, [](const v1::Directive&) {});
         if (admission.ok())
           sessions_.push_back(admission->welcome.session_id());
         break;
@@ -72,44 +73,45 @@ class Play {
       case 1: {
         v1::AgentEvent event;
         if (Parse(bytes, &event) && !sessions_.empty())
-          control_->OnEvent(sessions_[kind / 12 % sessions_.size()], event);
+          control_->agents().OnEvent(sessions_[kind / 12 % sessions_.size()],
+                                     event);
         break;
       }
       case 2: {
         v1::SetConfigRequest request;
         if (Parse(bytes, &request))
-          control_->SetConfig(request, [](const auto&) {});
+          control_->plans().SetConfig(request, [](const auto&) {});
         break;
       }
       case 3: {
         v1::SetDumpEnableRequest request;
         if (Parse(bytes, &request))
-          control_->SetDumpEnable(request, [](const auto&) {});
+          control_->plans().SetDumpEnable(request, [](const auto&) {});
         break;
       }
       case 4: {
         v1::SetTriggersRequest request;
         if (Parse(bytes, &request))
-          control_->SetTriggers(request).status().IgnoreError();
+          control_->triggers().Set(request).status().IgnoreError();
         break;
       }
       case 5: {
         v1::ShipFlightRequest request;
         if (Parse(bytes, &request))
-          control_->ShipFlight(request).status().IgnoreError();
+          control_->triggers().ShipFlight(request).status().IgnoreError();
         break;
       }
       case 6: {
         v1::ExplainRequest request;
         if (Parse(bytes, &request))
-          control_->Explain(request, [](const auto&) {});
+          control_->explanations().Explain(request, [](const auto&) {});
         break;
       }
       case 7: {
         v1::ListEventsRequest request;
         if (Parse(bytes, &request)) control_->ListEvents(request);
-        control_->ListAgents("");
-        control_->GetConfig(bytes).status().IgnoreError();
+        control_->agents().List("");
+        control_->plans().GetConfig(bytes).status().IgnoreError();
         break;
       }
       case 8:
@@ -118,7 +120,8 @@ class Play {
         break;
       case 9:
         if (!sessions_.empty())
-          control_->Disconnected(sessions_[kind / 12 % sessions_.size()], "");
+          control_->agents().Disconnected(
+              sessions_[kind / 12 % sessions_.size()], "");
         break;
       case 10: {
         v1::RecordBatch batch;
@@ -127,8 +130,9 @@ class Play {
       }
       default:
         if (!sessions_.empty()) {
-          control_->NoteReceived(sessions_.back(), bytes.size() * 1000, 0);
-          control_->Admits({}, 0, kind);
+          control_->gate().NoteReceived(sessions_.back(), bytes.size() * 1000,
+                                        0);
+          control_->gate().Admits({}, 0, kind);
         }
         break;
     }

@@ -325,12 +325,12 @@ TWO_LEAVES = [
            """  CountRecord(record, ignore, &all_);
 """, sealed_test("UniteTest.TwoCollectorsSealWhatOneWould")),
     Mutant("two-processes-are-one-rank", "two-leaves", "a second process of a rank is refused while the first is there",
-           "collector/control/control_plane_others.cc",
-           """        agent.identity.rank() != identity.rank() ||
-        agent.identity.incarnation() == identity.incarnation() ||
+           "collector/control/session_table.cc",
+           """        agent->identity.rank() != identity.rank() ||
+        agent->identity.incarnation() == identity.incarnation() ||
 """,
-           """        agent.identity.rank() != identity.rank() ||
-        agent.identity.incarnation() != 0 ||
+           """        agent->identity.rank() != identity.rank() ||
+        agent->identity.incarnation() != 0 ||
 """, control_test("ControlPlaneTest.TwoProcessesCannotBeOneRank")),
     Mutant("the-second-is-not-told", "two-leaves", "a second process of a rank is told to go, by whichever leaf it came", ROOT_SERVICE,
            """      send(goodbye);
@@ -436,7 +436,7 @@ SWITCHED = [
 """,
            """    if (!committed_ && is_last && !stored_) actions_.take_back();
 """, control_test("SlowDiskTest.TheAnswerComesAtTheDeadlineAndThePlanIsTakenBack")),
-    Mutant("an-epoch-is-used-again", "switch", "no epoch is used twice", "collector/control/control_plane_runs.cc",
+    Mutant("an-epoch-is-used-again", "switch", "no epoch is used twice", "collector/control/saved_runs.cc",
            """  run->plans.RaiseEpoch(saved.epoch);
 """, NOTHING, control_test("SavedRunsTest.AnEpochOfARankThatIsGoneIsNotUsedAgain")),
     Mutant("two-roots-decide", "switch", "of two roots one decides", PLAN_LOG,

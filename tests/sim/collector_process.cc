@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<CollectorProcess>> CollectorProcess::Start(
   commits.sync_bytes = options.sync_bytes;
   commits.pressure = self->pressure_.get();
   self->commits_ = std::make_unique<CommitQueue>(
-      commits, self->store_.get(), self->control_.get(), clock,
+      commits, self->store_.get(), &self->control_->gate(), clock,
       [process = self.get()](const absl::Status&) {
         if (process->alive_) process->failed_();
       });
@@ -64,8 +64,8 @@ absl::StatusOr<std::unique_ptr<CollectorProcess>> CollectorProcess::Start(
     return pool->Run(std::move(task), bytes);
   };
   self->agents_ = std::make_unique<AgentService>(
-      agents, self->control_.get(), self->commits_.get(), self->store_.get(),
-      self->store_.get());
+      agents, &self->control_->agents(), &self->control_->gate(),
+      self->commits_.get(), self->store_.get(), self->store_.get());
   self->ticker_ = ServiceThread([process = self.get()] { process->Tick(); });
   return self;
 }
@@ -94,7 +94,7 @@ void CollectorProcess::KillAtWrite(uint64_t count,
   });
 }
 
-void CollectorProcess::SayGoodbye() { control_->Shutdown(); }
+void CollectorProcess::SayGoodbye() { control_->agents().Shutdown(); }
 
 CollectorProcess::~CollectorProcess() {
   stop_.Set();

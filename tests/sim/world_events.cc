@@ -207,7 +207,7 @@ void World::Switch() {
   const MonotonicTime began = MonotonicNow();
   // It may be killed meanwhile.
   std::shared_ptr<CollectorProcess> process = collector_;
-  process->control()->SetDumpEnable(request, done, "operator");
+  process->control()->plans().SetDumpEnable(request, done, "operator");
   process.reset();
   // Plans are saved once, and a late one is tried anew: three times its time
   // at most.

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collector/control/control_plane.h"
-#include "collector/testing/frames.h"
+#include "collector/testing/control_fixture.h"
 #include "common/config/plan_digest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,18 +18,8 @@ using ::testing::SizeIs;
 
 const std::string kSecret(32, 's'), kOther(32, 'o');
 
-class SessionsTest : public testing::TempDirTest {
+class SessionsTest : public testing::ControlFixture {
  protected:
-  void SetUp() override {
-    TempDirTest::SetUp();
-    store_ = OpenStore();
-    Restart({});
-  }
-  void TearDown() override {
-    control_.reset();
-    store_.reset();
-    TempDirTest::TearDown();
-  }
   void Restart(const ControlPlane::Options& options) {
     control_ = std::make_unique<ControlPlane>(options, store_.get(),
                                               store_.get(), &clock_);
@@ -56,17 +46,15 @@ class SessionsTest : public testing::TempDirTest {
     EXPECT_TRUE(table.ok()) << table.status();
     return *table->Find("aaaaaaaaaaaaaaaa");
   }
-  absl::StatusOr<ControlPlane::Admission> Admit(const v1::Hello& hello,
-                                                const Peer& peer = {}) {
-    return control_->Admit(
+  absl::StatusOr<AgentSessions::Admission> Admit(const v1::Hello& hello,
+                                                 const Peer& peer = {}) {
+    return control_->agents().Admit(
         hello, [this](const v1::Directive& d) { inbox_.push_back(d); }, peer);
   }
   absl::StatusCode Code(const v1::Hello& hello, const Peer& peer = {}) {
     return Admit(hello, peer).status().code();
   }
 
-  std::unique_ptr<Store> store_;
-  std::unique_ptr<ControlPlane> control_;
   std::vector<v1::Directive> inbox_;
 };
 
@@ -79,14 +67,14 @@ TEST_F(SessionsTest, IdsAreNotToBeGuessedAndThePrincipalsOwn) {
   const std::string id = first->welcome.session_id();
   EXPECT_THAT(id, SizeIs(32));
   EXPECT_NE(id.substr(0, 8), second->welcome.session_id().substr(0, 8));
-  const auto found = control_->Find(id, alice);
+  const auto found = control_->gate().Find(id, alice);
   ASSERT_TRUE(found.ok());
   EXPECT_EQ(found->identity.rank(), 0);
   EXPECT_EQ(found->principal, "alice");
-  EXPECT_TRUE(absl::IsNotFound(control_->Find(id, bob).status()));
+  EXPECT_TRUE(absl::IsNotFound(control_->gate().Find(id, bob).status()));
   Principal bound = alice;
   bound.run = "run";
-  EXPECT_TRUE(absl::IsNotFound(control_->Find(id, bound).status()))
+  EXPECT_TRUE(absl::IsNotFound(control_->gate().Find(id, bound).status()))
       << "another token of the same name";
 }
 
@@ -113,9 +101,11 @@ TEST_F(SessionsTest, TheOldConnectionIsEnded) {
   ASSERT_TRUE(Admit(HelloOf(0, 1)).ok());
   ASSERT_THAT(ended, SizeIs(1));
   EXPECT_TRUE(absl::IsAborted(ended[0]));
-  EXPECT_TRUE(absl::IsNotFound(
-      control_->Find(old->welcome.session_id(), Peer().principal).status()));
-  EXPECT_EQ(control_->ListAgents("run").agents_size(), 1);
+  EXPECT_TRUE(
+      absl::IsNotFound(control_->gate()
+                           .Find(old->welcome.session_id(), Peer().principal)
+                           .status()));
+  EXPECT_EQ(control_->agents().List("run").agents_size(), 1);
 }
 
 // What a process takes with it is in the ledger's rows, once and bounded.
@@ -129,10 +119,10 @@ TEST_F(SessionsTest, TheFarewellSaysWhatIsLost) {
   left->set_first_step(3);
   left->set_last_step(5);
   left->set_reason("disk \x1b[31mfull");
-  control_->OnEvent(session->welcome.session_id(), event);
+  control_->agents().OnEvent(session->welcome.session_id(), event);
   left->set_records(1);
-  control_->OnEvent(session->welcome.session_id(), event);
-  control_->Disconnected(session->welcome.session_id(), "");
+  control_->agents().OnEvent(session->welcome.session_id(), event);
+  control_->agents().Disconnected(session->welcome.session_id(), "");
   control_->WaitForSaves();
   std::vector<v1::Undelivered> kept;
   ASSERT_TRUE(store_
@@ -155,7 +145,7 @@ TEST_F(SessionsTest, WhoWasDumpingAndSaidNoGoodbyeIsKnown) {
     v1::AgentEvent event;
     event.mutable_progress()->set_step(4);
     event.mutable_progress()->set_dumping(dumping);
-    control_->OnEvent(session, event);
+    control_->agents().OnEvent(session, event);
   };
   const auto missing = [this] {
     control_->WaitForSaves();
@@ -186,9 +176,9 @@ TEST_F(SessionsTest, WhoWasDumpingAndSaidNoGoodbyeIsKnown) {
   dumps(sessions[1], false);  // switched off
   v1::AgentEvent goodbye;
   goodbye.mutable_goodbye();
-  control_->OnEvent(sessions[2], goodbye);
-  control_->Disconnected(sessions[2], "");
-  control_->Disconnected(sessions[3], "cut");
+  control_->agents().OnEvent(sessions[2], goodbye);
+  control_->agents().Disconnected(sessions[2], "");
+  control_->agents().Disconnected(sessions[3], "cut");
   EXPECT_THAT(missing(), ::testing::ElementsAre(3)) << "it said no goodbye";
   again();
   EXPECT_THAT(missing(), ::testing::ElementsAre(3, 4, 5));
@@ -198,20 +188,20 @@ TEST_F(SessionsTest, WhoWasDumpingAndSaidNoGoodbyeIsKnown) {
   const auto briefly = Admit(HelloOf(3, 4));
   ASSERT_TRUE(briefly.ok());
   EXPECT_THAT(missing(), ::testing::ElementsAre(4, 5));
-  control_->Disconnected(briefly->welcome.session_id(), "cut");
+  control_->agents().Disconnected(briefly->welcome.session_id(), "cut");
   EXPECT_THAT(missing(), ::testing::ElementsAre(3, 4, 5));
   const auto to_part = Admit(HelloOf(3, 4));
   ASSERT_TRUE(to_part.ok());
-  control_->OnEvent(to_part->welcome.session_id(), goodbye);
-  control_->Disconnected(to_part->welcome.session_id(), "");
+  control_->agents().OnEvent(to_part->welcome.session_id(), goodbye);
+  control_->agents().Disconnected(to_part->welcome.session_id(), "");
   EXPECT_THAT(missing(), ::testing::ElementsAre(4, 5));
   const auto back = Admit(HelloOf(4, 5));
   ASSERT_TRUE(back.ok());
   EXPECT_THAT(missing(), ::testing::ElementsAre(5));
   // A collector that ends in good order is not there to come back to either.
   dumps(back->welcome.session_id(), true);
-  control_->Shutdown();
-  control_->Disconnected(back->welcome.session_id(), "");
+  control_->agents().Shutdown();
+  control_->agents().Disconnected(back->welcome.session_id(), "");
   again();
   EXPECT_THAT(missing(), ::testing::ElementsAre(4, 5));
 }
@@ -225,11 +215,11 @@ TEST_F(SessionsTest, WhoWasToRecordNoMoreIsNotMissed) {
     ASSERT_TRUE(admitted.ok());
     v1::AgentEvent event;
     event.mutable_applied()->set_epoch(1);
-    control_->OnEvent(admitted->welcome.session_id(), event);
+    control_->agents().OnEvent(admitted->welcome.session_id(), event);
     event.mutable_progress()->set_step(3 + rank);
     event.mutable_progress()->set_dumping(true);
-    control_->OnEvent(admitted->welcome.session_id(), event);
-    control_->Disconnected(admitted->welcome.session_id(), "killed");
+    control_->agents().OnEvent(admitted->welcome.session_id(), event);
+    control_->agents().Disconnected(admitted->welcome.session_id(), "killed");
   }
   control_->WaitForSaves();
   std::vector<uint64_t> dumping;
@@ -258,10 +248,10 @@ TEST_F(SessionsTest, ALaterFarewellReplacesAnEarlierOne) {
   };
   v1::AgentEvent event;
   event.mutable_goodbye()->mutable_undelivered()->set_records(7);
-  control_->OnEvent(Admit(HelloOf(0, 1))->welcome.session_id(), event);
+  control_->agents().OnEvent(Admit(HelloOf(0, 1))->welcome.session_id(), event);
   EXPECT_EQ(rows_with_losses(), 1);
   event.mutable_goodbye()->mutable_undelivered()->set_records(0);
-  control_->OnEvent(Admit(HelloOf(0, 1))->welcome.session_id(), event);
+  control_->agents().OnEvent(Admit(HelloOf(0, 1))->welcome.session_id(), event);
   EXPECT_EQ(rows_with_losses(), 0);
 }
 
@@ -270,7 +260,7 @@ TEST_F(SessionsTest, WithoutASecretNobodyIsEvicted) {
   ASSERT_TRUE(old.ok());
   EXPECT_EQ(Code(HelloOf(0, 1, "")), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(Code(HelloOf(0, 1)), absl::StatusCode::kAlreadyExists);
-  control_->Disconnected(old->welcome.session_id(), "");
+  control_->agents().Disconnected(old->welcome.session_id(), "");
   EXPECT_TRUE(Admit(HelloOf(0, 1, "")).ok());
 }
 
@@ -286,12 +276,13 @@ TEST_F(SessionsTest, TokensAreForTheirRunAndRanks) {
   ASSERT_TRUE(process.ok());
   v1::AgentEvent event;
   event.mutable_rank_known()->set_rank(3);
-  control_->OnEvent(process->welcome.session_id(), event);
+  control_->agents().OnEvent(process->welcome.session_id(), event);
   ASSERT_FALSE(inbox_.empty());
   EXPECT_THAT(inbox_.back().goodbye().reason(), HasSubstr("ranks 0,4-5"));
   event.mutable_rank_known()->set_rank(4);
-  control_->OnEvent(process->welcome.session_id(), event);
-  EXPECT_EQ(control_->Find(process->welcome.session_id(), peer.principal)
+  control_->agents().OnEvent(process->welcome.session_id(), event);
+  EXPECT_EQ(control_->gate()
+                .Find(process->welcome.session_id(), peer.principal)
                 ->identity.rank(),
             4);
 }
@@ -341,8 +332,8 @@ TEST_F(SessionsTest, ARankThatFollowsAnotherPlanIsShown) {
   applied.mutable_applied()->set_step(1);
   applied.mutable_applied()->set_plan_digest(PlanDigest(plan));
   const auto say = [&] {
-    control_->OnEvent(admission->welcome.session_id(), applied);
-    return control_->ListAgents("run").agents(0).other_plan();
+    control_->agents().OnEvent(admission->welcome.session_id(), applied);
+    return control_->agents().List("run").agents(0).other_plan();
   };
   EXPECT_EQ(say(), "");
   v1::PlanSpec damaged = plan;
@@ -354,7 +345,7 @@ TEST_F(SessionsTest, ARankThatFollowsAnotherPlanIsShown) {
   hello.set_plan_digest(PlanDigest(damaged));
   admission = Admit(hello);
   ASSERT_TRUE(admission.ok()) << admission.status();
-  EXPECT_THAT(control_->ListAgents("run").agents(0).other_plan(),
+  EXPECT_THAT(control_->agents().List("run").agents(0).other_plan(),
               HasSubstr("another plan"));
 }
 
@@ -374,21 +365,21 @@ TEST_F(SessionsTest, RunsThatNobodyIsInAreForgottenAndComeBack) {
   for (int i = 0; i < 40; ++i) {
     const std::string session = join(i);
     // A rank stays in the first.
-    if (i > 0) control_->Disconnected(session, "gone");
+    if (i > 0) control_->agents().Disconnected(session, "gone");
     clock_.Advance(absl::Milliseconds(10));
   }
   control_->Tick();
   EXPECT_EQ(control_->CountRuns(), 40u) << "not what is being used";
   clock_.Advance(absl::Seconds(31));
   // Spoken of again.
-  EXPECT_TRUE(control_->GetConfig("run3").ok());
+  EXPECT_TRUE(control_->plans().GetConfig("run3").ok());
   control_->Tick();
   EXPECT_EQ(control_->CountRuns(), 10u) << "8, the first and the one spoken of";
-  const auto config = control_->GetConfig("run1");
+  const auto config = control_->plans().GetConfig("run1");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->epoch(), 1u);
   for (int i = 0; i < 100; ++i) {
-    EXPECT_FALSE(control_->GetConfig(absl::StrCat("made up ", i)).ok());
+    EXPECT_FALSE(control_->plans().GetConfig(absl::StrCat("made up ", i)).ok());
   }
   clock_.Advance(absl::Seconds(31));
   control_->Tick();
@@ -403,7 +394,7 @@ TEST_F(SessionsTest, ASwitchBeforeTheFirstRankTakesItsConfig) {
     request.set_enable(enable);
     request.mutable_options()->set_for_steps(3);
     absl::Status status = absl::UnknownError("no answer");
-    control_->SetDumpEnable(
+    control_->plans().SetDumpEnable(
         request, [&](const auto& answer) { status = answer.status(); }, "op");
     ASSERT_TRUE(status.ok()) << status;
   }
@@ -435,7 +426,7 @@ TEST_F(SessionsTest, ARuleForAllRunsDoesNotKeepThemAll) {
   rule.mutable_silence()->set_after_ms(1000);
   Restart(options);
   for (int i = 0; i < 20; ++i) {
-    EXPECT_FALSE(control_->GetConfig(absl::StrCat("made up ", i)).ok());
+    EXPECT_FALSE(control_->plans().GetConfig(absl::StrCat("made up ", i)).ok());
   }
   for (int second = 0; second < 32; ++second) {
     clock_.Advance(absl::Seconds(1));
@@ -453,27 +444,28 @@ TEST_F(SessionsTest, PlansOfAnotherCollectorAreNotChecked) {
   v1::Hello first = HelloOf(0, 1);
   first.set_config_json(R"({"dump_path": "d", "rank": [0]})");
   ASSERT_TRUE(Admit(first).ok());
-  EXPECT_TRUE(control_->Admits(first.identity(), 0, 1));
-  EXPECT_NE(control_->PlanOf(first.identity(), 1), nullptr);
+  EXPECT_TRUE(control_->gate().Admits(first.identity(), 0, 1));
+  EXPECT_NE(control_->gate().PlanOf(first.identity(), 1), nullptr);
   // One that has come new is under this run's plan, which is not for rank 1.
   const v1::Hello fresh = HelloOf(1, 2);
   ASSERT_TRUE(Admit(fresh).ok());
-  EXPECT_FALSE(control_->Admits(fresh.identity(), 0, 1));
+  EXPECT_FALSE(control_->gate().Admits(fresh.identity(), 0, 1));
   // One that was elsewhere.
   v1::Hello moved = HelloOf(2, 3);
   moved.set_plan_epoch(7);
   ASSERT_TRUE(Admit(moved).ok());
   for (const uint64_t epoch : {1, 5, 7}) {
-    EXPECT_TRUE(control_->Admits(moved.identity(), 0, epoch)) << epoch;
-    EXPECT_EQ(control_->PlanOf(moved.identity(), epoch), nullptr) << epoch;
+    EXPECT_TRUE(control_->gate().Admits(moved.identity(), 0, epoch)) << epoch;
+    EXPECT_EQ(control_->gate().PlanOf(moved.identity(), epoch), nullptr)
+        << epoch;
   }
   // The next plan from here is newer than what it brought.
   v1::SetDumpEnableRequest request;
   request.set_run("run");
   request.set_enable(false);
   request.mutable_options()->set_no_wait(true);
-  control_->SetDumpEnable(request, [](const auto&) {});
-  EXPECT_FALSE(control_->Admits(moved.identity(), 0, 8));
+  control_->plans().SetDumpEnable(request, [](const auto&) {});
+  EXPECT_FALSE(control_->gate().Admits(moved.identity(), 0, 8));
   // What an agent says cannot use up the epochs.
   v1::Hello hostile = HelloOf(4, 4);
   hostile.set_plan_epoch(UINT64_MAX);
@@ -500,21 +492,21 @@ TEST_F(SessionsTest, RanksOfALeafAreControlledByItsRoot) {
   const std::string session = admission->welcome.session_id();
   v1::Directive adopt;
   adopt.mutable_adopt()->mutable_plan()->set_epoch(4);
-  control_->Say(session, adopt);
-  control_->Say("nobody", adopt);
+  control_->agents().Say(session, adopt);
+  control_->agents().Say("nobody", adopt);
   // Its plan is not known here, and is not checked.
-  EXPECT_TRUE(control_->Admits(hello.identity(), 3, 4));
+  EXPECT_TRUE(control_->gate().Admits(hello.identity(), 3, 4));
   v1::AgentEvent edited;
   edited.mutable_config_edited()->set_config_json(R"({"dump_path": "e"})");
-  control_->OnEvent(session, edited);
+  control_->agents().OnEvent(session, edited);
   EXPECT_EQ(relayed.back().event().config_edited().config_json(),
             edited.config_edited().config_json());
-  EXPECT_TRUE(absl::IsNotFound(control_->GetConfig("run").status()));
+  EXPECT_TRUE(absl::IsNotFound(control_->plans().GetConfig("run").status()));
   v1::AgentEvent progress;
   progress.mutable_progress()->set_step(9);
-  control_->OnEvent(session, progress);
-  EXPECT_EQ(control_->ListAgents("run").agents(0).step(), 9);
-  control_->Disconnected(session, "it broke");
+  control_->agents().OnEvent(session, progress);
+  EXPECT_EQ(control_->agents().List("run").agents(0).step(), 9);
+  control_->agents().Disconnected(session, "it broke");
   ASSERT_EQ(relayed.size(), 4u);
   EXPECT_EQ(relayed.back().gone(), "it broke");
 }
@@ -528,18 +520,18 @@ TEST_F(SessionsTest, ARunIsKeptForFramesOfARankThatIsGone) {
   const auto admission = Admit(hello);
   ASSERT_TRUE(admission.ok()) << admission.status();
   const std::string session = admission->welcome.session_id();
-  control_->NoteReceived(session, 1000, 1000);
-  control_->Disconnected(session, "gone");
+  control_->gate().NoteReceived(session, 1000, 1000);
+  control_->agents().Disconnected(session, "gone");
   clock_.Advance(absl::Seconds(31));
   control_->Tick();
-  EXPECT_TRUE(control_->Admits(hello.identity(), 0, 1));
-  control_->NoteReceived(session, 0, -1000);
+  EXPECT_TRUE(control_->gate().Admits(hello.identity(), 0, 1));
+  control_->gate().NoteReceived(session, 0, -1000);
   clock_.Advance(absl::Seconds(31));
   control_->Tick();
   EXPECT_EQ(control_->CountRuns(), 0u);
   // An upload that outlived its session.
-  control_->NoteReceived(session, 1000, 1000);
-  const auto config = control_->GetConfig("run");
+  control_->gate().NoteReceived(session, 1000, 1000);
+  const auto config = control_->plans().GetConfig("run");
   ASSERT_TRUE(config.ok()) << "forgotten, and not read again: "
                            << config.status();
   EXPECT_EQ(config->epoch(), 1u);
@@ -553,25 +545,25 @@ TEST_F(SessionsTest, WhatNobodyWritesDownIsBoundedAndCounted) {
   v1::AgentEvent event;
   for (int i = 0; i < 2000; ++i) {
     event.mutable_config_edited()->set_fault(absl::StrCat("bad in way ", i));
-    control_->OnEvent(admission->welcome.session_id(), event);
+    control_->agents().OnEvent(admission->welcome.session_id(), event);
   }
-  const size_t kept = control_->TakeAudit().size();
+  const size_t kept = control_->audit().Take().size();
   EXPECT_EQ(kept, 1024u);
-  const uint64_t dropped = control_->CountDroppedAudit();
+  const uint64_t dropped = control_->audit().CountDropped();
   EXPECT_GT(dropped, 900u);
   // Taken at once it is no more either: so many lines a second.
   event.mutable_config_edited()->set_fault("bad in another way");
-  control_->OnEvent(admission->welcome.session_id(), event);
-  EXPECT_THAT(control_->TakeAudit(), SizeIs(0));
+  control_->agents().OnEvent(admission->welcome.session_id(), event);
+  EXPECT_THAT(control_->audit().Take(), SizeIs(0));
   clock_.Advance(absl::Seconds(10));
   uint64_t lines = 0;
   for (int i = 0; i < 100; ++i) {
     event.mutable_config_edited()->set_fault(absl::StrCat("worse ", i));
-    control_->OnEvent(admission->welcome.session_id(), event);
-    lines += control_->TakeAudit().size();
+    control_->agents().OnEvent(admission->welcome.session_id(), event);
+    lines += control_->audit().Take().size();
   }
   EXPECT_EQ(lines, 20u);
-  EXPECT_GT(control_->CountDroppedAudit(), dropped + 80);
+  EXPECT_GT(control_->audit().CountDropped(), dropped + 80);
 }
 
 TEST_F(SessionsTest, OnePrincipalsFloodLeavesRoomForAnothersLines) {
@@ -585,13 +577,13 @@ TEST_F(SessionsTest, OnePrincipalsFloodLeavesRoomForAnothersLines) {
     event.mutable_config_edited()->set_path(std::string(5000, 'p'));
     event.mutable_config_edited()->set_fault(
         absl::StrCat("bad in way ", i, std::string(10000, 'x')));
-    control_->OnEvent(admission->welcome.session_id(), event);
-    for (const AuditRecord& record : control_->TakeAudit())
+    control_->agents().OnEvent(admission->welcome.session_id(), event);
+    for (const AuditRecord& record : control_->audit().Take())
       EXPECT_LT(record.detail.size(), 700u);
   }
   event.mutable_config_edited()->set_fault("bob's");
-  control_->OnEvent(other->welcome.session_id(), event);
-  const std::vector<AuditRecord> audit = control_->TakeAudit();
+  control_->agents().OnEvent(other->welcome.session_id(), event);
+  const std::vector<AuditRecord> audit = control_->audit().Take();
   ASSERT_FALSE(audit.empty());
   EXPECT_EQ(audit.back().actor, "bob");
 }
@@ -613,7 +605,7 @@ TEST_F(SessionsTest, WhoOnlySaysHelloBeginsSoManyRunsAndNoMore) {
     }
     const auto admission = Admit(hello, peer);
     if (admission.ok())
-      control_->Disconnected(admission->welcome.session_id(), "gone");
+      control_->agents().Disconnected(admission->welcome.session_id(), "gone");
     return admission.status();
   };
   const Peer alice = Holder(Principal::Of(Role::kAgent, "alice")),
@@ -639,14 +631,14 @@ TEST_F(SessionsTest, APlanThatAnAgentBringsIsNotedOnce) {
   hello.set_config_json(R"({"dump_path": "d"})");
   ASSERT_TRUE(Admit(hello, Holder(Principal::Of(Role::kAgent, "alice"))).ok());
   ASSERT_TRUE(Admit(HelloOf(1, 2)).ok());
-  const std::vector<AuditRecord> audit = control_->TakeAudit();
+  const std::vector<AuditRecord> audit = control_->audit().Take();
   ASSERT_THAT(audit, SizeIs(1));
   EXPECT_EQ(audit[0].actor, "alice");
   EXPECT_EQ(audit[0].role, "agent");
   EXPECT_EQ(audit[0].run, "run");
   EXPECT_EQ(audit[0].epoch, 1u);
   EXPECT_THAT(audit[0].detail, HasSubstr("dump_path"));
-  EXPECT_THAT(control_->TakeAudit(), SizeIs(0));
+  EXPECT_THAT(control_->audit().Take(), SizeIs(0));
 }
 
 }  // namespace

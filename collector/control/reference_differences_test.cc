@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "collector/control/control_plane.h"
-#include "collector/testing/frames.h"
+#include "collector/testing/control_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -21,23 +21,8 @@ struct Rank {
   bool answers = true;
 };
 
-class ReferenceControlTest : public testing::TempDirTest {
+class ReferenceControlTest : public testing::ControlFixture {
  protected:
-  void SetUp() override {
-    TempDirTest::SetUp();
-    store_ = OpenStore();
-    events_ = *EventLog::Open({}, nullptr, &clock_);
-    ControlPlane::Options options;
-    options.events = events_.get();
-    control_ = std::make_unique<ControlPlane>(options, store_.get(),
-                                              store_.get(), &clock_);
-  }
-  void TearDown() override {
-    control_.reset();
-    store_.reset();
-    TempDirTest::TearDown();
-  }
-
   void Join(int64_t rank, Rank* fake, const std::string& diff_nums) {
     v1::Hello hello;
     *hello.mutable_identity() = testing::MakeIdentity("run", rank, 100 + rank);
@@ -48,7 +33,7 @@ class ReferenceControlTest : public testing::TempDirTest {
         R"({"task": "tensor", "dump_path": "d", "tensor": {"summary_mode":
             "md5", "bench_path": "run:good", "diff_nums": )" +
         diff_nums + "}}");
-    auto admission = control_->Admit(
+    auto admission = control_->agents().Admit(
         hello, [fake](const v1::Directive& d) { fake->inbox.push_back(d); });
     ASSERT_TRUE(admission.ok()) << admission.status();
     fake->welcome = admission->welcome;
@@ -61,7 +46,7 @@ class ReferenceControlTest : public testing::TempDirTest {
     event.mutable_difference()->set_entry(entry);
     event.mutable_difference()->set_plan_epoch(epoch);
     event.mutable_difference()->set_detail("output 0: md5 1, reference 2");
-    control_->OnEvent(rank.session, event);
+    control_->agents().OnEvent(rank.session, event);
   }
 
   // Ranks that answer take what was prepared.
@@ -75,12 +60,12 @@ class ReferenceControlTest : public testing::TempDirTest {
         event.mutable_prepared()->set_epoch(directive.prepare().plan().epoch());
         event.mutable_prepared()->set_current_step(0);
         event.mutable_prepared()->set_accepted(true);
-        control_->OnEvent(rank->session, event);
+        control_->agents().OnEvent(rank->session, event);
       }
     }
   }
 
-  bool Enabled() { return control_->GetConfig("run")->enabled(); }
+  bool Enabled() { return control_->plans().GetConfig("run")->enabled(); }
 
   std::vector<v1::Event> Events(v1::Event::Kind kind) {
     std::vector<v1::Event> out;
@@ -88,10 +73,6 @@ class ReferenceControlTest : public testing::TempDirTest {
       if (event.kind() == kind) out.push_back(event);
     return out;
   }
-
-  std::unique_ptr<Store> store_;
-  std::unique_ptr<EventLog> events_;
-  std::unique_ptr<ControlPlane> control_;
 };
 
 TEST_F(ReferenceControlTest, DifferencesOfAllRanksSpendOneBudget) {
@@ -112,7 +93,8 @@ TEST_F(ReferenceControlTest, DifferencesOfAllRanksSpendOneBudget) {
   EXPECT_EQ(told[1].outcome(), "difference 2 of 3");
   EXPECT_THAT(told[1].detail(), HasSubstr("reference 2"));
   // What an operator switches on again has a budget of its own.
-  EXPECT_THAT(control_->GetConfig("run")->config_json(), HasSubstr("run:good"));
+  EXPECT_THAT(control_->plans().GetConfig("run")->config_json(),
+              HasSubstr("run:good"));
 }
 
 TEST_F(ReferenceControlTest, WithoutLimitNothingEnds) {
@@ -142,7 +124,7 @@ TEST_F(ReferenceControlTest, WaitsForASwitchInProgressAndTriesAgain) {
   request.set_enable(true);
   request.mutable_options()->set_timeout_ms(1000);
   absl::StatusOr<v1::SwitchResult> switched = absl::UnknownError("");
-  control_->SetDumpEnable(
+  control_->plans().SetDumpEnable(
       request,
       [&](const absl::StatusOr<v1::SwitchResult>& r) { switched = r; });
   Differ(a, 1, "x");
@@ -162,7 +144,7 @@ TEST_F(ReferenceControlTest, ErrorsOfAgentsAreEvents) {
   v1::AgentEvent event;
   event.mutable_error()->set_step(5);
   event.mutable_error()->set_message("no reference");
-  control_->OnEvent(a.session, event);
+  control_->agents().OnEvent(a.session, event);
   const auto told = Events(v1::Event::KIND_ERROR);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].detail(), "no reference");

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "collector/control/control_plane.h"
-#include "collector/testing/frames.h"
+#include "collector/testing/control_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -16,29 +16,18 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kNoRank = -1;
 
-class OthersTest : public testing::TempDirTest {
+class OthersTest : public testing::ControlFixture {
  protected:
-  void SetUp() override {
-    TempDirTest::SetUp();
-    store_ = OpenStore();
-    control_ = std::make_unique<ControlPlane>(
-        ControlPlane::Options(), store_.get(), store_.get(), &clock_);
-  }
-  void TearDown() override {
-    control_.reset();
-    store_.reset();
-    TempDirTest::TearDown();
-  }
-  absl::StatusOr<ControlPlane::Admission> Admit(int64_t rank,
-                                                uint64_t incarnation,
-                                                const std::string& job = "") {
+  absl::StatusOr<AgentSessions::Admission> Admit(int64_t rank,
+                                                 uint64_t incarnation,
+                                                 const std::string& job = "") {
     v1::Hello hello;
     v1::Identity& identity = *hello.mutable_identity();
     identity = testing::MakeIdentity("run", rank, incarnation);
     identity.set_pid(static_cast<int64_t>(incarnation));
     identity.set_job(job);
     hello.set_protocol(1);
-    return control_->Admit(hello, [](const v1::Directive&) {});
+    return control_->agents().Admit(hello, [](const v1::Directive&) {});
   }
   // What a process that starts now is told; of its session the id.
   std::optional<v1::OtherProcess> Told(int64_t rank, uint64_t incarnation,
@@ -61,13 +50,11 @@ class OthersTest : public testing::TempDirTest {
     if (in_good_order) {
       v1::AgentEvent goodbye;
       goodbye.mutable_goodbye();
-      control_->OnEvent(session_, goodbye);
+      control_->agents().OnEvent(session_, goodbye);
     }
-    control_->Disconnected(session_, "");
+    control_->agents().Disconnected(session_, "");
   }
 
-  std::unique_ptr<Store> store_;
-  std::unique_ptr<ControlPlane> control_;
   std::string session_;
   v1::Identity identity_;
 };

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/control/explanations.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collector/control/explain.h"
+
+namespace rankprobe {
+namespace {
+
+constexpr absl::Duration kTimeout = absl::Seconds(2);
+constexpr uint32_t kMaxExplainedCalls = 20000;
+constexpr int kMaxReportedCalls = 20000;
+
+bool IsAsked(const v1::ExplainRequest& request, const AgentSession& agent) {
+  return agent.identity.run() == request.run() &&
+         (!request.has_rank() || (agent.identity.has_rank() &&
+                                  agent.identity.rank() == request.rank()));
+}
+
+}  // namespace
+
+void Explanations::Explain(const v1::ExplainRequest& request, Done done) {
+  std::shared_ptr<const CompiledPlan> hypothetical;
+  if (!request.config_json().empty()) {
+    v1::PlanSpec spec;
+    spec.set_config_json(request.config_json());
+    spec.set_enabled(true);
+    auto compiled = RunPlans::Compile(spec);
+    if (!compiled.ok()) return done(compiled.status());
+    hypothetical = *std::move(compiled);
+  }
+  if (const absl::Status status = saved_->Read(request.run()); !status.ok())
+    return done(status);
+  const ControlLock lock(core_);
+  Operation& op = operations_.emplace_back();
+  op.id = next_id_++;
+  op.request = request;
+  op.hypothetical = std::move(hypothetical);
+  op.done = std::move(done);
+  op.deadline = core_->Now() + kTimeout;
+  v1::Directive directive;
+  directive.mutable_report_calls()->set_id(op.id);
+  for (const AgentSession* agent : core_->sessions.ConnectedOf(request.run())) {
+    if (!IsAsked(request, *agent)) continue;
+    op.waiting.insert(agent->identity.incarnation());
+    agent->sender(directive);
+  }
+  Finish();
+}
+
+void Explanations::OnCalls(const v1::Identity& identity,
+                           const v1::CallReport& report) {
+  for (Operation& op : operations_) {
+    if (op.id == report.id() && op.waiting.erase(identity.incarnation()) > 0 &&
+        report.calls().items_size() <= kMaxReportedCalls)
+      op.reports[identity.incarnation()] = report;
+  }
+  Finish();
+}
+
+void Explanations::OnLost(const v1::Identity& identity) {
+  for (Operation& op : operations_) op.waiting.erase(identity.incarnation());
+}
+
+void Explanations::Finish() {
+  const absl::Time now = core_->Now();
+  for (auto it = operations_.begin(); it != operations_.end();) {
+    if (!it->waiting.empty() && now < it->deadline) {
+      ++it;
+      continue;
+    }
+    it->done(Answer(*it));
+    it = operations_.erase(it);
+  }
+}
+
+v1::ExplainResponse Explanations::Answer(const Operation& op) {
+  v1::ExplainResponse response;
+  const RunState* const run = core_->LoadRun(op.request.run());
+  if (run->plans.ForAll() != nullptr)
+    response.set_epoch(run->plans.ForAll()->spec.epoch());
+  ExplainQuestion question;
+  question.call = op.request.call();
+  if (op.request.has_step()) question.step = op.request.step();
+  question.hypothetical = op.hypothetical != nullptr;
+  if (op.request.max_calls() > 0)
+    question.max_calls = std::min(op.request.max_calls(), kMaxExplainedCalls);
+  const absl::Time now = core_->Now();
+  for (const auto& [session, agent] : core_->sessions.all()) {
+    if (!IsAsked(op.request, agent)) continue;
+    RankFacts facts;
+    facts.identity = agent.identity;
+    facts.connected = agent.connected;
+    facts.step = agent.step;
+    facts.silent_ms = absl::ToInt64Milliseconds(now - agent.last_heard);
+    facts.degrade = run->triggers.degrade();
+    facts.late_epoch = agent.late_epoch;
+    facts.late_reason = agent.late_reason;
+    const auto report = op.reports.find(agent.identity.incarnation());
+    if (report != op.reports.end()) facts.report = report->second;
+    const auto in_force = run->plans.ForRank(RankOf(agent.identity));
+    if (in_force != nullptr) facts.api_list = in_force->spec.api_list();
+    *response.add_ranks() = ExplainRank(
+        question, op.hypothetical != nullptr ? op.hypothetical : in_force,
+        facts);
+  }
+  if (response.ranks().empty()) {
+    v1::Explanation& stage = *response.add_stages();
+    stage.set_stage("connected");
+    stage.set_reason(
+        op.request.has_rank()
+            ? absl::StrCat("rank ", op.request.rank(), " is not connected")
+            : "no rank of this run is connected");
+  }
+  std::sort(response.mutable_ranks()->begin(), response.mutable_ranks()->end(),
+            [](const v1::RankExplanation& a, const v1::RankExplanation& b) {
+              return std::make_pair(a.identity().rank(), a.identity().pid()) <
+                     std::make_pair(b.identity().rank(), b.identity().pid());
+            });
+  return response;
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks of the ingest: finds the session of an upload, and asks the plan of a frame
+// whether it wants the records.
+//
+// Ownership: the control plane's. Thread-safe, reads memory only. Failure: NOT_FOUND.
+#ifndef RANKPROBE_COLLECTOR_CONTROL_INGEST_GATE_H_
+#define RANKPROBE_COLLECTOR_CONTROL_INGEST_GATE_H_
+
+#include "collector/control/control_core.h"
+#include "collector/control/trigger_rules.h"
+
+namespace rankprobe {
+
+class IngestGate {
+ public:
+  struct SessionInfo {
+    v1::Identity identity;
+    // As IncarnationRow has it.
+    std::string principal;
+  };
+
+  IngestGate(ControlCore* core, TriggerRules* triggers)
+      : core_(core), triggers_(triggers) {}
+
+  // The session behind an id, if it is the principal's own; NOT_FOUND.
+  absl::StatusOr<SessionInfo> Find(const std::string& session,
+                                   const Principal& principal) const;
+  // May this process record this step under this epoch?
+  bool Admits(const v1::Identity& identity, int64_t step, uint64_t epoch) const;
+  // The plan behind an epoch of this process; null when it is not known (any more),
+  // or another collector's.
+  std::shared_ptr<const CompiledPlan> PlanOf(const v1::Identity& identity,
+                                             uint64_t epoch) const;
+  void NoteReceived(const std::string& session, uint64_t bytes,
+                    int64_t pending_delta);
+
+ private:
+  ControlCore* const core_;
+  TriggerRules* const triggers_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_CONTROL_INGEST_GATE_H_
