@@ -253,10 +253,13 @@ Manual CliManual() {
          "read what the permission rule refuses, with a warning"}}},
   };
   manual.exit_codes = {
-      {"0", "done"},
+      {"0", "done; a command that judges found nothing"},
       {"1",
-       "partly: a rank did not follow, an export has gaps, two dumps differ or "
-       "not all of them was seen"},
+       "a command that judges found something (a NaN, a difference, a fault) "
+       "or "
+       "could not see all of it; a rank did not follow, or an export has gaps. "
+       "compare and graph_visualize write what differs to files, as msprobe's "
+       "do, and end with 0"},
       {"2", "bad usage or config"},
       {"3", "no collector there"},
       {"4", "not found"},
