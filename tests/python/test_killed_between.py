@@ -67,7 +67,7 @@ class Job:
         for name in ("unfinished", "manifests", "kept"):
             (self.directory / name).mkdir(parents=True)
         (self.directory / "recorded").touch()
-        job = types.SimpleNamespace(run="r", root=self.root, rankprobe=str(program))
+        job = types.SimpleNamespace(run="r", root=self.root, rankprobe=str(program), since=0.0)
         collector = types.SimpleNamespace(ensure=lambda same_address=True: "unix:1", serves=lambda: True)
         self.ending = _ending.Ending(job, collector)
 
