@@ -123,6 +123,7 @@ Manual CliManual() {
       {"--call", "TEXT"},
       {"--max-calls", "N"},
       {"--limit", "N"},
+      {"--job", "N"},
       {"--rounds", "N"},
       {"--output", "DIR"},
       {"--payloads", "DUMP"},

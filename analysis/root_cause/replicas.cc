@@ -135,7 +135,7 @@ class Checker {
 
   void RememberAlike() {
     for (const auto& [row, numbers] : numbers_) {
-      if (shards_.contains(row) || alike_.contains(row)) continue;
+      if (!shards_[row].empty() || alike_.contains(row)) continue;
       std::map<std::string, std::vector<int64_t>> by_content;
       for (const auto& [rank, held] : numbers) {
         if (IsOfOneTensor(held))

@@ -165,7 +165,7 @@ def test_a_collector_on_its_way_out_is_followed_by_another(job: Job, tmp_path: p
     program = tmp_path / "rankprobed"
     program.write_text(LATE_COLLECTOR.format(python=sys.executable))
     program.chmod(0o755)
-    directory = types.SimpleNamespace(run="r", root=job.root, path=job.directory, spare_directory=tmp_path / "spare",
+    directory = types.SimpleNamespace(run="r", root=job.root, since=0.0, path=job.directory, spare_directory=tmp_path / "spare",
                                       rankprobe="rankprobe", rankprobed=str(program),
                                       processes=lambda _: iter(()), is_process=lambda pid, _: pathlib.Path(f"/proc/{pid}").exists())
     before = _collector_process.Collector(directory)
