@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<std::string>> FlagsOf(const CLI::App& verb,
   }
   return absl::InvalidArgumentError(
       absl::StrCat("run:", run, ": ", verb.get_name(),
-                   " is about a whole run: --run ", run.substr(0, at)));
+                   " is about all steps of a run: --run ", run.substr(0, at)));
 }
 
 }  // namespace
