@@ -11,6 +11,7 @@ namespace rankprobe {
 void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
   RegisterAttachCommand(app, command);
   RegisterRunCommands(app, globals, command);
+  RegisterStatusCommand(app, globals, command);
   RegisterSwitchCommands(app, globals, command);
   RegisterMonitorCommands(app, globals, command);
   RegisterExportCommand(app, globals, command);
@@ -34,7 +35,8 @@ void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
 
 void AddGlobals(CLI::App* app, Globals* globals) {
   app->add_option("--collector", globals->collector,
-                  "the collector, or unix:PATH of its Unix socket (else "
+                  "the collector, or unix:PATH of its Unix socket, or the "
+                  "dump_path of a job with a private one (else "
                   "RANKPROBE_COLLECTOR, else 127.0.0.1:7411)")
       ->type_name("HOST:PORT");
   app->add_option(

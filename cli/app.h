@@ -22,6 +22,8 @@ struct ParsedCommand {
 
 void RegisterRunCommands(CLI::App* app, Globals* globals,
                          ParsedCommand* command);
+void RegisterStatusCommand(CLI::App* app, Globals* globals,
+                           ParsedCommand* command);
 void RegisterSwitchCommands(CLI::App* app, Globals* globals,
                             ParsedCommand* command);
 void RegisterMonitorCommands(CLI::App* app, Globals* globals,

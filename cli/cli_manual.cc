@@ -133,6 +133,7 @@ Manual CliManual() {
       {"--limit", "N"},
       {"--after", "ID"},
       {"--html", "FILE"},
+      {"--job", "N"},
       {"--rounds", "N"},
       {"--output", "DIR"},
       {"--payloads", "DUMP"},
@@ -293,10 +294,13 @@ Manual CliManual() {
          "read files that the permission rule refuses, with a warning"}}},
   };
   manual.exit_codes = {
-      {"0", "done"},
+      {"0", "done; a command that judges found nothing"},
       {"1",
-       "partial: a rank did not follow, an export has gaps, two dumps differ "
-       "or could not be compared completely"},
+       "a command that judges found something (a NaN, a difference, a fault) "
+       "or "
+       "could not see all of it; a rank did not follow, or an export has gaps. "
+       "compare and graph_visualize write what differs to files, as msprobe's "
+       "do, and end with 0"},
       {"2", "bad usage or config"},
       {"3", "no collector answers"},
       {"4", "not found"},

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "analysis/testing/dump_text.h"
@@ -88,13 +89,38 @@ TEST_F(DumpDiagnosisTest, StepsOfAnEarlierRunAreLeftOutAndNamed) {
   EXPECT_THAT(report.findings(), IsEmpty());
   ASSERT_THAT(report.unjudged(), SizeIs(1));
   EXPECT_THAT(report.unjudged(0).what(),
-              HasSubstr("steps 2-3,5 of the earlier run old"));
+              HasSubstr("steps 2-3,5 of an earlier job (run old)"));
   EXPECT_THAT(report.unjudged(0).judge(), HasSubstr("/d/step2 (each step"));
   EXPECT_EQ(report.unjudged(0).record(), "");
   // By its name it is judged.
   report = Diagnose("d/step2");
   ASSERT_THAT(report.findings(), SizeIs(1));
   EXPECT_EQ(report.findings(0).step(), 2);
+}
+
+TEST_F(DumpDiagnosisTest, AJobOfTheSameNameIsToldFromWhatGoesOnForIt) {
+  for (const int64_t step : {0, 1, 3}) Sound(step);
+  Nan(2);
+  const auto manifest = [&](const std::string& newest,
+                            const std::string& earlier) {
+    dir_.WriteFile("d/manifest.json",
+                   absl::StrCat(R"({"run":"x","files":[)", newest,
+                                R"(],"earlier_runs":[{"run":"x","files":[)",
+                                earlier, "]}]}"));
+  };
+  // It began again at step 0, and did not reach step 2.
+  manifest(absl::StrCat(FileOf(0), ",", FileOf(1)),
+           absl::StrCat(FileOf(2), ",", FileOf(3)));
+  v1::DiagnoseReport report = Diagnose("d");
+  EXPECT_THAT(report.findings(), IsEmpty());
+  ASSERT_THAT(report.unjudged(), SizeIs(1));
+  EXPECT_THAT(report.unjudged(0).what(),
+              HasSubstr("steps 2-3 of an earlier job (run x)"));
+  // It went on behind the last step of the one before.
+  manifest(FileOf(3), absl::StrCat(FileOf(0), ",", FileOf(1), ",", FileOf(2)));
+  report = Diagnose("d");
+  EXPECT_THAT(report.findings(), SizeIs(1));
+  EXPECT_THAT(report.unjudged(), IsEmpty());
 }
 
 TEST_F(DumpDiagnosisTest, RanksOfAnEarlierRunAreNoReplicas) {
@@ -106,6 +132,38 @@ TEST_F(DumpDiagnosisTest, RanksOfAnEarlierRunAreNoReplicas) {
                               R"(],"earlier_runs":[{"run":"old","files":[)",
                               R"({"path":"step0/rank1/dump.json"}]}]})"));
   EXPECT_THAT(Diagnose("d").findings(), IsEmpty());
+}
+
+TEST_F(DumpDiagnosisTest, ReplicasThatPartedAreNoShards) {
+  Weight(3, 0, "8.1");
+  Weight(3, 1, "9.2");
+  v1::DiagnoseReport report = Diagnose("d");
+  EXPECT_THAT(report.findings(), IsEmpty());
+  ASSERT_THAT(report.unjudged(), SizeIs(1));
+  EXPECT_THAT(report.unjudged(0).what(), HasSubstr("or replicas that parted"));
+  // What they held before.
+  Weight(2, 0, "8");
+  Weight(2, 1, "8");
+  report = Diagnose("d");
+  ASSERT_THAT(report.findings(), SizeIs(1));
+  EXPECT_EQ(report.findings(0).step(), 3);
+  EXPECT_THAT(report.unjudged(), IsEmpty());
+  // What the program says: in one step alone, too.
+  const auto say = [&](int64_t rank, const std::string& replicas) {
+    dir_.WriteFile(absl::StrCat("d/step3/rank", rank, "/run_card.json"),
+                   absl::StrCat(R"({"world":{"replicas":")", replicas, "\"}}"));
+  };
+  say(0, "0,1");
+  say(1, "0,1");
+  EXPECT_THAT(Diagnose("d/step3").findings(), SizeIs(1));
+  // Each of its own, and what no program says.
+  for (const auto& [one, other] :
+       {std::pair("0", "1"), std::pair("0,1", "0"), std::pair("x", "x"),
+        std::pair("", "99999999999999999999")}) {
+    say(0, one);
+    say(1, other);
+    EXPECT_THAT(Diagnose("d/step3").findings(), IsEmpty()) << one;
+  }
 }
 
 TEST_F(DumpDiagnosisTest, AManifestThatCannotBeReadIsSaid) {

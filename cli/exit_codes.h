@@ -9,8 +9,8 @@ namespace rankprobe {
 
 enum ExitCode {
   kOk = 0,
-  // A rank did not follow, an export has gaps, two dumps differ or could not be
-  // compared completely.
+  // A command that judges found something, or did not see all of it. Of others: a
+  // rank did not follow, what was written has gaps.
   kPartial = 1,
   kBadUsage = 2,     // bad flags, bad config
   kUnreachable = 3,  // no collector answers, or another program does

@@ -20,8 +20,10 @@
 #include "cli/app.h"
 #include "cli/cli_manual.h"
 #include "cli/client/away_notes.h"
+#include "cli/client/private_collectors.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
+#include "cli/flags/run_words.h"
 #include "cli/output/output.h"
 #include "collector/rpc/local_reader.h"
 #include "common/base/clock.h"
@@ -82,12 +84,22 @@ std::string WhatIsWrong(const CLI::App& root, const CLI::ParseError& error) {
           " is required");
     }
   }
-  return what;
+  return absl::StrCat(what, RunAdvice(*app));
 }
 
 int NotKnown(const std::string& what) {
   Print(stderr, "rankprobe: %s (see --help)\n", what);
   return kBadUsage;
+}
+
+// Of a job of this directory, where nobody answers and nobody was named.
+std::string HintAtPrivate(const Globals& globals, const absl::Status& status) {
+  if (!absl::IsUnavailable(status) || !IsUsualCollector(globals)) return "";
+  const auto found = FindPrivateCollectors(".");
+  if (!found.ok() || found->served.empty()) return "";
+  const std::string& path = found->served.front().dump_path;
+  return absl::StrCat("; the job of ", path,
+                      " has a private collector: --collector ", path);
 }
 
 int Main(int argc, char** argv) {
@@ -126,9 +138,11 @@ int Main(int argc, char** argv) {
     return kOk;
   }
   try {
-    std::vector<std::string> arguments = ArgumentsOf(argc, argv);
-    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
-    app.parse(std::move(arguments));
+    auto arguments = WithRunFlags(app, ArgumentsOf(argc, argv));
+    if (!arguments.ok())
+      return NotKnown(std::string(arguments.status().message()));
+    std::reverse(arguments->begin(), arguments->end());  // as CLI11 wants them
+    app.parse(*std::move(arguments));
   } catch (const CLI::Success& success) {
     // "bogus --help" asks for the help of something that is not there.
     if (const auto unknown = UnknownWord(app)) return NotKnown(*unknown);
@@ -137,6 +151,12 @@ int Main(int argc, char** argv) {
     if (const auto unknown = UnknownWord(app)) return NotKnown(*unknown);
     return NotKnown(WhatIsWrong(app, error));
   }
+  auto collector = ResolveCollector(globals.collector);
+  if (!collector.ok()) {
+    Print(stderr, "rankprobe: %s\n", std::string(collector.status().message()));
+    return ExitCodeOf(collector.status());
+  }
+  globals.collector = *std::move(collector);
   if (const absl::Status address = CheckCollectorAddress(globals.collector);
       !address.ok()) {
     Print(stderr, "rankprobe: --collector: %s\n",
@@ -168,9 +188,10 @@ int Main(int argc, char** argv) {
   int exit_code = kOk;
   const absl::Status status = command.run(globals, &exit_code);
   if (status.ok()) return exit_code;
-  Print(stderr, "rankprobe: %s\n",
+  Print(stderr, "rankprobe: %s%s\n",
         Lines{absl::StrReplaceAll(std::string(status.message()),
-                                  {{"\n", "\nrankprobe: "}})});
+                                  {{"\n", "\nrankprobe: "}})},
+        HintAtPrivate(globals, status));
   return ExitCodeOf(status);
 }
 

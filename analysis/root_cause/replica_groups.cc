@@ -47,9 +47,13 @@ bool AreOfOneSize(const std::vector<std::vector<int64_t>>& groups) {
 
 }  // namespace
 
+bool IsOfOneTensor(const HeldTensor& a) {
+  return a.elements >= kLeastElements && !IsOfOneSize(a);
+}
+
 bool AreCopies(const HeldTensor& a, const HeldTensor& b) {
-  if (a.elements != b.elements || a.elements < kLeastElements) return false;
-  if (IsOfOneSize(a) || IsOfOneSize(b)) return false;
+  if (a.elements != b.elements || !IsOfOneTensor(a) || !IsOfOneTensor(b))
+    return false;
   if ((a.largest == b.largest && IsLongNumber(a.largest)) ||
       (a.smallest == b.smallest && IsLongNumber(a.smallest)))
     return true;

@@ -30,6 +30,10 @@ struct HeldTensor {
 // shards of random weights are apart by what chance makes of so many elements.
 bool AreCopies(const HeldTensor& a, const HeldTensor& b);
 
+// Whether two ranks that hold these numbers hold one tensor: neither a few elements
+// nor one number everywhere, as the shards of a bias begin with, are alike by chance.
+bool IsOfOneTensor(const HeldTensor& a);
+
 // Groups of replicas: the division of ranks that most rows with several contents
 // have, in groups of one size of at least 2. Empty: no row has one.
 std::vector<std::vector<int64_t>> GroupsOfRows(

@@ -85,8 +85,9 @@ HeldTensor HeldOf(const DumpRow& row) {
 
 class Checker {
  public:
-  Checker(FileSystem* file_system, const ReplicaOptions& options)
-      : file_system_(file_system), options_(options) {}
+  Checker(FileSystem* file_system, const ReplicaOptions& options,
+          HeldAlike* alike)
+      : file_system_(file_system), options_(options), alike_(*alike) {}
 
   absl::StatusOr<ReplicaReport> Run(DumpLayout layout) {
     // A process beside the ranks holds nobody's replica.
@@ -127,8 +128,25 @@ class Checker {
     links.Match();
     for (const auto& group : GroupsOf(world)) CheckParameters(group);
     CheckHeld();
+    RememberAlike();
     CheckLinks(links);
     return absl::OkStatus();
+  }
+
+  void RememberAlike() {
+    for (const auto& [row, numbers] : numbers_) {
+      if (!shards_[row].empty() || alike_.contains(row)) continue;
+      std::map<std::string, std::vector<int64_t>> by_content;
+      for (const auto& [rank, held] : numbers) {
+        if (IsOfOneTensor(held))
+          by_content[parameters_[row][rank]].push_back(rank);
+      }
+      std::vector<std::vector<int64_t>> groups;
+      for (auto& [content, ranks] : by_content) {
+        if (ranks.size() > 1) groups.push_back(std::move(ranks));
+      }
+      if (!groups.empty()) alike_.emplace(row, std::move(groups));
+    }
   }
 
   std::vector<std::vector<int64_t>> GroupsOf(
@@ -200,8 +218,11 @@ class Checker {
         row.back().content = content;
       }
     }
-    const std::vector<std::vector<int64_t>> groups = GroupsOfRows(rows);
+    const std::vector<std::vector<int64_t>> of_rows = GroupsOfRows(rows);
     for (size_t i = 0; i < rows.size(); ++i) {
+      std::vector<std::vector<int64_t>> groups = of_rows;
+      if (const auto held = alike_.find(unlike_[i].row); held != alike_.end())
+        groups.insert(groups.end(), held->second.begin(), held->second.end());
       if (JudgeHeld(rows[i], groups) == HeldAs::kReplicas) {
         report_.differences.push_back(std::move(unlike_[i]));
         continue;
@@ -288,6 +309,7 @@ class Checker {
 
   FileSystem* const file_system_;
   const ReplicaOptions& options_;
+  HeldAlike& alike_;
   ReplicaReport report_;
   int64_t step_ = 0;
   std::map<std::string, Holders> parameters_;
@@ -324,8 +346,11 @@ absl::StatusOr<ReplicaReport> CheckReplicas(FileSystem* file_system,
 
 absl::StatusOr<ReplicaReport> CheckReplicas(FileSystem* file_system,
                                             DumpLayout layout,
-                                            const ReplicaOptions& options) {
-  return Checker(file_system, options).Run(std::move(layout));
+                                            const ReplicaOptions& options,
+                                            HeldAlike* alike) {
+  HeldAlike none;
+  return Checker(file_system, options, alike == nullptr ? &none : alike)
+      .Run(std::move(layout));
 }
 
 }  // namespace rankprobe::analysis

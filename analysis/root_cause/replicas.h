@@ -6,6 +6,7 @@
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_REPLICAS_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,10 @@ struct ReplicaOptions {
   // Gradients too: a rank's own, before they are averaged, differ by design.
   bool gradients = false;
 };
+
+// Of each parameter the groups of ranks that held the same of it in the first step
+// that was looked at. Who held the same are replicas, however far they part later.
+using HeldAlike = std::map<std::string, std::vector<std::vector<int64_t>>>;
 
 struct ReplicaDifference {
   enum class Kind { kParameter, kGradient, kCollective, kTransfer };
@@ -49,10 +54,12 @@ struct ReplicaReport {
 absl::StatusOr<ReplicaReport> CheckReplicas(FileSystem* file_system,
                                             const std::string& dump,
                                             const ReplicaOptions& options);
-// Of these ranks.
+// Of these ranks. alike: of the steps before these, and of these then; null: there
+// are none before.
 absl::StatusOr<ReplicaReport> CheckReplicas(FileSystem* file_system,
                                             DumpLayout layout,
-                                            const ReplicaOptions& options);
+                                            const ReplicaOptions& options,
+                                            HeldAlike* alike = nullptr);
 
 }  // namespace rankprobe::analysis
 

@@ -74,6 +74,43 @@ TEST_F(ReplicasTest, Replicas) {
   EXPECT_THAT(check(together).differences, SizeIs(1));
 }
 
+TEST_F(ReplicasTest, WhoHeldTheSameInAnEarlierStepAreReplicas) {
+  const auto check = [&](const std::string& dump) {
+    auto report = CheckReplicas(file_system_.get(), dir_.path() + dump, {});
+    EXPECT_TRUE(report.ok()) << report.status();
+    return *std::move(report);
+  };
+  // Far apart in step 1: as shards of random weights are.
+  dir_.Write("d/step1/rank0", {Parameter("8.1")});
+  dir_.Write("d/step1/rank1", {Parameter("9.2", "-0.1")});
+  EXPECT_EQ(check("/d").rows_of_shards, 1);
+  dir_.Write("d/step0/rank0", {Parameter("8")});
+  dir_.Write("d/step0/rank1", {Parameter("8")});
+  ReplicaReport report = check("/d");
+  ASSERT_THAT(report.differences, SizeIs(1));
+  EXPECT_EQ(report.differences[0].step, 1);
+  EXPECT_EQ(report.rows_of_shards, 0);
+  // Steps that are looked at one by one.
+  HeldAlike alike;
+  for (const size_t step : {0, 1}) {
+    auto layout = FindDumps(file_system_.get(),
+                            absl::StrCat(dir_.path(), "/d/step", step));
+    ASSERT_TRUE(layout.ok());
+    const auto found =
+        CheckReplicas(file_system_.get(), *std::move(layout), {}, &alike);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_THAT(found->differences, SizeIs(step));
+  }
+  // One number, which shards begin with, is alike on all of them.
+  const std::string zeros =
+      absl::StrReplaceAll(Parameter("0", "0"), {{R"("Min":-0)", R"("Min":0)"}});
+  dir_.Write("d/step0/rank0", {zeros});
+  dir_.Write("d/step0/rank1", {zeros});
+  report = check("/d");
+  EXPECT_THAT(report.differences, IsEmpty());
+  EXPECT_EQ(report.rows_of_shards, 1);
+}
+
 // Four ranks, two replicas of two shards: {0, 2} and {1, 3} hold the same.
 TEST_F(ReplicasTest, ShardsAreReplicasOfThoseWithTheSamePart) {
   const auto write = [&](int64_t rank, const std::string& value,

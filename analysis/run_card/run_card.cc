@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "analysis/run_card/cards.h"
 #include "common/base/status_macros.h"
 #include "dump_format/input_files.h"
@@ -328,6 +330,43 @@ std::vector<std::string> CardExplanations(FileSystem* file_system,
       out.push_back(DifferenceText(difference));
   }
   return out;
+}
+
+std::vector<std::vector<int64_t>> ReplicasByCards(FileSystem* file_system,
+                                                  const DumpLayout& layout) {
+  // A process says it with the first step that it records.
+  DumpLayout first = layout;
+  first.places.clear();
+  std::set<int64_t> seen;
+  for (const DumpPlace& place : layout.places) {
+    if (!place.process && seen.insert(place.rank).second)
+      first.places.push_back(place);
+  }
+  std::map<std::vector<int64_t>, std::set<int64_t>> said_by;
+  for (const auto& [rank, card] : ReadCards(file_system, first).ranks) {
+    const auto said = card.once.find({"world", "replicas"});
+    if (said == card.once.end()) continue;
+    std::vector<int64_t> group;
+    for (const absl::string_view word : absl::StrSplit(said->second, ',')) {
+      int64_t other = 0;
+      if (absl::SimpleAtoi(word, &other)) group.push_back(other);
+    }
+    said_by[std::move(group)].insert(rank);
+  }
+  std::vector<std::vector<int64_t>> groups;
+  std::set<int64_t> placed;
+  for (const auto& [group, ranks] : said_by) {
+    for (const int64_t rank : group) {
+      if (!placed.insert(rank).second) return {};
+    }
+    std::vector<int64_t> here(ranks.begin(), ranks.end());
+    if (std::any_of(here.begin(), here.end(), [&g = group](int64_t rank) {
+          return std::find(g.begin(), g.end(), rank) == g.end();
+        }))
+      return {};
+    if (here.size() > 1) groups.push_back(std::move(here));
+  }
+  return groups;
 }
 
 }  // namespace rankprobe::analysis

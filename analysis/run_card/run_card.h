@@ -5,6 +5,7 @@
 #ifndef RANKPROBE_ANALYSIS_RUN_CARD_RUN_CARD_H_
 #define RANKPROBE_ANALYSIS_RUN_CARD_RUN_CARD_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,12 @@ std::vector<std::string> CardExplanations(FileSystem* file_system,
                                           const DumpLayout& target,
                                           const DumpLayout& reference,
                                           Unlike what, size_t most);
+
+// Groups of ranks that hold the same parameters, as their programs say of all of
+// them: DistributedDataParallel. Empty where none says so, or two contradict each
+// other.
+std::vector<std::vector<int64_t>> ReplicasByCards(FileSystem* file_system,
+                                                  const DumpLayout& layout);
 
 // "weights layer.weight, ranks 0-3: a | b"
 std::string DifferenceText(const v1::RunCardReport::Difference& difference);

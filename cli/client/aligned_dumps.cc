@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/output/given_names.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
 
@@ -46,6 +47,10 @@ absl::StatusOr<AlignedDumps> AlignedDumps::Make(FileSystem* file_system,
   RP_ASSIGN_OR_RETURN(ScratchDirectory scratch,
                       ScratchDirectory::Make(file_system));
   AlignedDumps out(std::move(scratch));
+  NameTemporary(out.target(), absl::StrCat("aligned ", target),
+                GivenForm::kSteps);
+  NameTemporary(out.reference(), absl::StrCat("aligned ", reference),
+                GivenForm::kSteps);
   RP_ASSIGN_OR_RETURN(
       out.report_, analysis::AlignDumps(file_system, target, reference, rules,
                                         flags.options, out.scratch_.path()));

@@ -7,12 +7,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "analysis/calls/call_place.h"
 #include "analysis/root_cause/overflow_check.h"
 #include "analysis/root_cause/replicas.h"
+#include "analysis/run_card/run_card.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/ledger_text.h"
 #include "common/base/status_macros.h"
@@ -43,7 +46,28 @@ std::string RunOf(const JsonValue& manifest) {
   return run != nullptr && run->is_string() ? std::string(run->text) : "";
 }
 
-// The run that wrote each place which only an earlier run wrote.
+int64_t StepOfPlace(absl::string_view place) {
+  int64_t step = -1;
+  absl::ConsumePrefix(&place, "step");
+  return absl::SimpleAtoi(place.substr(0, place.find('/')), &step) ? step : -1;
+}
+
+int64_t FirstStepOf(const std::set<std::string>& places) {
+  int64_t first = INT64_MAX;
+  for (const std::string& place : places)
+    first = std::min(first, StepOfPlace(place));
+  return first;
+}
+
+int64_t LastStepOf(const std::set<std::string>& places) {
+  int64_t last = -1;
+  for (const std::string& place : places)
+    last = std::max(last, StepOfPlace(place));
+  return last;
+}
+
+// The run that wrote each place which only an earlier run wrote. A run of the same
+// name whose steps are all before those of the newest is what that goes on for.
 std::map<std::string, std::string> EarlierPlaces(const JsonValue& manifest) {
   std::map<std::string, std::string> earlier;
   const JsonValue* const runs = manifest.Find("earlier_runs");
@@ -52,7 +76,11 @@ std::map<std::string, std::string> EarlierPlaces(const JsonValue& manifest) {
   for (const JsonValue& run : runs->items()) {
     // The files of such a run were moved to a directory of their own.
     if (run.Find("directory") != nullptr) continue;
-    for (const std::string& place : PlacesOf(run)) {
+    const std::set<std::string> places = PlacesOf(run);
+    if (RunOf(run) == RunOf(manifest) &&
+        LastStepOf(places) < FirstStepOf(newest))
+      continue;
+    for (const std::string& place : places) {
       if (!newest.contains(place)) earlier.emplace(place, RunOf(run));
     }
   }
@@ -98,7 +126,9 @@ class DumpDiagnosis {
       step.places.push_back(place);
     }
     RP_RETURN_IF_ERROR(LookAtOverflows(steps));
-    return LookAtReplicas(steps);
+    analysis::ReplicaOptions options;
+    options.groups = analysis::ReplicasByCards(file_system_, layout);
+    return LookAtReplicas(steps, options);
   }
   const std::string& ended() const { return ended_; }
 
@@ -134,8 +164,8 @@ class DumpDiagnosis {
     });
     for (const auto& [run, steps] : steps_of_run) {
       report_->UnjudgedYet(
-          absl::StrCat("steps ", RangesText(steps), " of the earlier run ", run,
-                       ", which are in the same directory"),
+          absl::StrCat("steps ", RangesText(steps), " of an earlier job (run ",
+                       run, "), which are in the same directory"),
           absl::StrCat("rankprobe diagnose ", layout->path, "/step",
                        steps.front(),
                        steps.size() > 1 ? " (each step by itself)" : ""));
@@ -155,8 +185,10 @@ class DumpDiagnosis {
     return absl::OkStatus();
   }
 
-  absl::Status LookAtReplicas(const std::map<int64_t, DumpLayout>& steps) {
+  absl::Status LookAtReplicas(const std::map<int64_t, DumpLayout>& steps,
+                              const analysis::ReplicaOptions& options) {
     analysis::ReplicaReport sum;
+    analysis::HeldAlike alike;
     bool any = false;
     for (const auto& [step, ranks] : steps) {
       // A process without a rank holds no replica.
@@ -165,8 +197,9 @@ class DumpDiagnosis {
           2)
         continue;
       any = true;
-      RP_ASSIGN_OR_RETURN(const analysis::ReplicaReport replicas,
-                          analysis::CheckReplicas(file_system_, ranks, {}));
+      RP_ASSIGN_OR_RETURN(
+          const analysis::ReplicaReport replicas,
+          analysis::CheckReplicas(file_system_, ranks, options, &alike));
       sum.rows_compared += replicas.rows_compared;
       sum.transfers_compared += replicas.transfers_compared;
       sum.collectives_compared += replicas.collectives_compared;
@@ -179,9 +212,12 @@ class DumpDiagnosis {
     if (sum.rows_of_shards > 0) {
       report_->UnjudgedYet(
           absl::StrCat(sum.rows_of_shards,
-                       " parameters that are shards by their numbers"),
+                       " parameters differ between ranks: shards of one "
+                       "tensor, or replicas that parted before what is "
+                       "recorded here"),
           absl::StrCat("rankprobe replicas ", given_,
-                       " --groups 0,1 (if ranks 0 and 1 hold the same)"));
+                       " --groups 0,1 (if ranks 0 and 1 should hold the "
+                       "same)"));
     }
     if (any && sum.differences.empty() &&
         sum.rows_compared + sum.transfers_compared + sum.collectives_compared >

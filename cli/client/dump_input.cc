@@ -9,12 +9,34 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cli/client/answer_stream.h"
+#include "cli/client/run_jobs.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/export_receiver.h"
+#include "cli/output/given_names.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
+namespace {
+
+// Of a name that several jobs have used the steps of the newest: those that it did
+// not reach are of another training.
+absl::Status ChooseStepsOfJob(const Client& client, const std::string& run,
+                              v1::ExportRequest* request) {
+  RP_ASSIGN_OR_RETURN(const std::vector<RunJob> jobs, ReadJobs(client, run));
+  RP_ASSIGN_OR_RETURN(
+      const JudgedJob judged,
+      ChooseJob(run, jobs, /*wanted=*/std::nullopt, /*verb=*/""));
+  for (const std::string& note : judged.notes)
+    Print(stderr, "rankprobe: %s.\n", note);
+  if (judged.only.has_value())
+    request->mutable_steps()->Assign(judged.only->steps.begin(),
+                                     judged.only->steps.end());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
                                           const Globals& globals,
                                           const std::string& name,
@@ -53,6 +75,7 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
                       ScratchDirectory::Make(file_system_));
   scratch_.emplace(std::move(scratch));
   const std::string directory = scratch_->path() + "/dump";
+  NameTemporary(directory, absl::StrCat("run:", run), GivenForm::kRun);
   v1::ExportRequest request;
   request.set_takes_files(true);
   request.set_run(run);
@@ -76,10 +99,12 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
                         ParseRanges(absl::StrCat("run:", run, "@"), step));
     request.mutable_steps()->Assign(steps.begin(), steps.end());
   }
+  const Client client(globals);
+  if (place.empty())
+    RP_RETURN_IF_ERROR(ChooseStepsOfJob(client, run, &request));
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<ExportFiles> files,
                       ExportFiles::Open(file_system_, directory,
                                         StagedTree::Leftovers::kDelete));
-  const Client client(globals);
   AnswerStream<v1::ExportEvent> reader(
       client, kLongestExportSeconds, [&](grpc::ClientContext* context) {
         return client.archive->Export(context, request);

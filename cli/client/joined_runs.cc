@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/output/given_names.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
 #include "dump_format/dump_layout.h"
@@ -58,9 +59,15 @@ absl::StatusOr<JoinedRuns> JoinedRuns::Make(FileSystem* file_system,
   }
   RP_ASSIGN_OR_RETURN(ScratchDirectory scratch,
                       ScratchDirectory::Make(file_system));
-  JoinedRuns joined(file_system, std::move(scratch));
-  joined.target_ = target;
-  joined.reference_ = reference;
+  JoinedRuns joined(std::move(scratch));
+  for (const auto& [ours, given] : {std::pair(joined.target(), target),
+                                    std::pair(joined.reference(), reference)}) {
+    const auto layout = FindDumps(file_system, given);
+    NameTemporary(ours, given,
+                  layout.ok() && layout->kind == DumpLayout::Kind::kSteps
+                      ? GivenForm::kSteps
+                      : GivenForm::kOneStep);
+  }
   RP_ASSIGN_OR_RETURN(const analysis::LayoutReport report,
                       analysis::JoinDumps(file_system, target, reference,
                                           options, joined.scratch_.path()));
@@ -68,22 +75,6 @@ absl::StatusOr<JoinedRuns> JoinedRuns::Make(FileSystem* file_system,
     Print(out, "%s\n", text);
   }
   return joined;
-}
-
-std::string JoinedRuns::Named(absl::string_view text) const {
-  const std::string file = "/rank0/dump.json";
-  std::string out(text);
-  for (const auto& [ours, given] :
-       {std::pair(target(), target_), std::pair(reference(), reference_)}) {
-    const size_t at = out.find(ours + "/step");
-    const size_t end = out.find(file, at == std::string::npos ? 0 : at);
-    if (at == std::string::npos || end == std::string::npos) continue;
-    const std::string step =
-        out.substr(at + ours.size(), end - at - ours.size());
-    out.replace(at, end + file.size() - at,
-                file_system_->Exists(given + step) ? given + step : given);
-  }
-  return out;
 }
 
 void HintAtLayout(FileSystem* file_system, const LayoutFlags& flags,

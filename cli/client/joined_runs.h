@@ -47,19 +47,12 @@ class JoinedRuns {
 
   std::string target() const { return scratch_.path() + "/target"; }
   std::string reference() const { return scratch_.path() + "/reference"; }
-  // A text with the names of the dumps that the user gave, in place of those in
-  // the temporary directory, whose steps have numbers of their own where he gave
-  // the directory of one step.
-  std::string Named(absl::string_view text) const;
 
  private:
-  JoinedRuns(FileSystem* file_system, ScratchDirectory scratch)
-      : file_system_(file_system), scratch_(std::move(scratch)) {}
+  explicit JoinedRuns(ScratchDirectory scratch)
+      : scratch_(std::move(scratch)) {}
 
-  FileSystem* file_system_;
   ScratchDirectory scratch_;
-  std::string target_;
-  std::string reference_;
 };
 
 }  // namespace rankprobe

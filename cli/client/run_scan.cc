@@ -53,6 +53,8 @@ v1::QueryGridRequest RequestOf(const RunScanRequest& asked) {
   if (asked.from_step.has_value()) request.set_first_step(*asked.from_step);
   if (asked.to_step.has_value()) request.set_last_step(*asked.to_step);
   request.mutable_ranks()->Assign(asked.ranks.begin(), asked.ranks.end());
+  request.mutable_incarnations()->Assign(asked.incarnations.begin(),
+                                         asked.incarnations.end());
   return request;
 }
 

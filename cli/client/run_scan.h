@@ -22,6 +22,8 @@ struct RunScanRequest {
   std::string run, match;
   std::vector<int64_t> ranks;
   std::optional<int64_t> from_step, to_step;
+  // What these processes recorded; empty: all.
+  std::vector<uint64_t> incarnations;
   size_t window = analysis::ScanOptions().window;
   double factor = analysis::ScanOptions().factor;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "cli/app.h"
 #include "cli/client/dump_diagnosis.h"
 #include "cli/client/dump_input.h"
+#include "cli/client/run_jobs.h"
 #include "cli/client/run_rules.h"
 #include "cli/client/run_scan.h"
 #include "cli/client/run_scope.h"
@@ -49,6 +51,7 @@ struct DiagnoseFlags {
   std::string input;
   std::string reference;
   std::string html;
+  std::optional<int64_t> job;
   int limit = 5;
   bool force = false;
 };
@@ -63,6 +66,8 @@ class Diagnosis {
     absl::string_view run = flags_.input;
     if (absl::ConsumePrefix(&run, "run:") && !absl::StrContains(run, '@')) {
       RP_RETURN_IF_ERROR(LookAtRun(std::string(run)));
+    } else if (flags_.job.has_value()) {
+      return absl::InvalidArgumentError("--job chooses among jobs of run:NAME");
     } else {
       RP_ASSIGN_OR_RETURN(
           const DumpInput input,
@@ -131,6 +136,7 @@ class Diagnosis {
   absl::Status LookAtRun(const std::string& run) {
     RunScanRequest request;
     request.run = run;
+    RP_RETURN_IF_ERROR(ChooseJobOf(run, &request));
     RP_ASSIGN_OR_RETURN(const RunScan scan, ScanRun(globals_, request));
     std::optional<int64_t> non_finite;
     size_t fallen = 0;
@@ -175,7 +181,10 @@ class Diagnosis {
           absl::StrCat("replicas were compared within ", scan.groups.size(),
                        " groups of ranks, found from equal parameters"));
     JudgeScope(scan);
-    RP_ASSIGN_OR_RETURN(ended_, ReadEndedRanks(Client(globals_), run));
+    RP_ASSIGN_OR_RETURN(
+        ended_, ReadEndedRanks(Client(globals_), run,
+                               job_.has_value() ? job_->incarnations
+                                                : std::set<uint64_t>()));
     if (!ended_.empty()) {
       report_.UnjudgedYet(
           absl::StrCat("what was recorded last by processes that ended early, "
@@ -186,6 +195,22 @@ class Diagnosis {
     RP_RETURN_IF_ERROR(LookAtRules(request, scan));
     if (non_finite.has_value())
       RP_RETURN_IF_ERROR(LookAtStep(run, *non_finite));
+    return absl::OkStatus();
+  }
+
+  // A name that several jobs have used: one of them is looked at.
+  absl::Status ChooseJobOf(const std::string& run, RunScanRequest* request) {
+    RP_ASSIGN_OR_RETURN(jobs_, ReadJobs(Client(globals_), run));
+    RP_ASSIGN_OR_RETURN(
+        JudgedJob judged,
+        ChooseJob(run, jobs_, flags_.job, absl::StrCat("diagnose run:", run)));
+    for (std::string& note : judged.notes) report_.Note(std::move(note));
+    for (auto& [what, command] : judged.unjudged)
+      report_.UnjudgedYet(std::move(what), std::move(command));
+    job_ = std::move(judged.only);
+    if (job_.has_value())
+      request->incarnations.assign(job_->incarnations.begin(),
+                                   job_->incarnations.end());
     return absl::OkStatus();
   }
 
@@ -253,13 +278,16 @@ class Diagnosis {
         "\"step\": "
         "[",
         step, "] and \"level\": \"mix\" in FILE");
-    if (!input.ok()) {
-      report_.Unjudged(absl::StrCat("the call of step ", step, ": ",
-                                    input.status().message()),
-                       record);
+    if (!input.ok() || IsReplaced(step)) {
+      report_.Unjudged(
+          absl::StrCat("the call of step ", step, ": ",
+                       input.ok() ? "a later job recorded the step again"
+                                  : input.status().message()),
+          record);
       return absl::OkStatus();
     }
-    const auto ranks = FindDumps(file_system_, input->path());
+    auto ranks = FindDumps(file_system_, input->path());
+    if (ranks.ok()) LeaveOutOtherJobs(&*ranks);
     absl::StatusOr<bool> is_made = false;
     if (ranks.ok())
       is_made = DiagnoseOverflow(file_system_, *ranks, step, &report_);
@@ -269,6 +297,23 @@ class Diagnosis {
                        record);
     }
     return absl::OkStatus();
+  }
+
+  // An export has of each rank the newest record of the step.
+  void LeaveOutOtherJobs(DumpLayout* ranks) const {
+    if (!job_.has_value()) return;
+    std::erase_if(ranks->places, [&](const DumpPlace& place) {
+      return !job_->places.contains(
+          place.directory.substr(place.directory.rfind('/') + 1));
+    });
+  }
+  // Whether a later job recorded the step again.
+  bool IsReplaced(int64_t step) const {
+    return job_.has_value() &&
+           std::any_of(jobs_.begin(), jobs_.end(), [&](const RunJob& other) {
+             return other.first_ns > job_->first_ns &&
+                    other.steps.contains(step);
+           });
   }
 
   static std::string GroundOf(const analysis::Divergence& d) {
@@ -335,6 +380,9 @@ class Diagnosis {
   FileSystem* const file_system_;
   const DiagnoseFlags& flags_;
   DiagnosisReport report_;
+  // Of a run: its jobs, and the one that is looked at where that is not all of them.
+  std::vector<RunJob> jobs_;
+  std::optional<RunJob> job_;
   // Of a run: its processes that ended without a goodbye.
   std::string ended_;
 };
@@ -400,6 +448,10 @@ void RegisterDiagnoseCommand(CLI::App* app, Globals* globals,
       ->required();
   verb->add_option("--reference,reference", flags->reference,
                    "a correct run or dump to compare with");
+  verb->add_option("--job", flags->job,
+                   "of a run that several jobs recorded: which, by its number "
+                   "in the answer; default the newest")
+      ->check(CLI::PositiveNumber);
   verb->add_option("--limit", flags->limit,
                    "maximum number of findings; 0: all; default 5")
       ->check(CLI::NonNegativeNumber);

@@ -66,12 +66,13 @@ absl::Status ExportTable(const Globals& globals, const ExportFlags& flags,
 
 // What is no gap and yet not what a reader would take it for: chosen between
 // processes, or of other requests, too.
-void SayWhatElse(const v1::ExportDone& done) {
+void SayWhatElse(const v1::ExportDone& done, const std::string& run) {
   if (done.conflicts() > 0) {
     Print(stderr,
           "%d steps of a rank were recorded by another process, too, and left "
-          "out: see conflicts in manifest.json\n",
-          done.conflicts());
+          "out: see conflicts in manifest.json; `rankprobe status --run %s` "
+          "names the jobs\n",
+          done.conflicts(), run);
   }
   for (const std::string& place : done.moved_to()) {
     Print(stderr, "files of another run were moved to %s/%s\n",
@@ -211,7 +212,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
     done.set_directory(flags.output);
     for (const std::string& place : files->moved_to()) done.add_moved_to(place);
   }
-  SayWhatElse(done);
+  SayWhatElse(done, flags.run);
   if (done.gaps() > 0 || done.incomplete_steps() > 0) *exit_code = kPartial;
   if (globals.json) {
     PrintJson(ToJson(done));

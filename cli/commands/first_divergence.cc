@@ -183,12 +183,8 @@ absl::StatusOr<analysis::DivergenceReport> Report(
         const JoinedRuns joined,
         JoinedRuns::Make(file_system, flags.layout, n.path(), b.path(),
                          globals.json ? stderr : stdout));
-    RP_ASSIGN_OR_RETURN(
-        analysis::DivergenceReport report,
-        analysis::FindDivergence(file_system, joined.target(),
-                                 joined.reference(), match, tolerance));
-    for (std::string& text : report.unseen.examples) text = joined.Named(text);
-    return report;
+    return analysis::FindDivergence(file_system, joined.target(),
+                                    joined.reference(), match, tolerance);
   }
   if (flags.align.rules.empty()) {
     HintAtLayout(file_system, flags.layout, n.path(), b.path());

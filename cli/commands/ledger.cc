@@ -12,6 +12,7 @@
 #include "cli/output/ledger_text.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {

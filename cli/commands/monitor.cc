@@ -22,6 +22,7 @@
 #include "common/base/status_macros.h"
 #include "common/config/plan.h"
 #include "common/config/trigger_spec.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {

@@ -11,6 +11,7 @@
 #include "analysis/root_cause/report_messages.h"
 #include "cli/app.h"
 #include "cli/client/dump_input.h"
+#include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
 #include "cli/output/output.h"
 #include "common/base/clock.h"
@@ -57,7 +58,8 @@ void PrintOrigin(const analysis::OverflowOrigin& origin) {
   PrintList("out", origin.outputs);
 }
 
-absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
+absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags,
+                           int* exit_code) {
   analysis::OverflowKinds kinds;
   kinds.nan = flags.only != "inf";
   kinds.infinity = flags.only != "nan";
@@ -78,6 +80,7 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags) {
   RP_ASSIGN_OR_RETURN(
       const analysis::OverflowFindings findings,
       analysis::CheckOverflow(file_system.get(), layout, kinds));
+  if (!findings.found.empty()) *exit_code = kPartial;
   std::string path;
   // Nothing found, nothing written: as msprobe.
   if (!findings.found.empty() && !flags.output.empty()) {
@@ -129,8 +132,8 @@ void RegisterOverflowCheckCommand(CLI::App* app, Globals* globals,
       ->check(CLI::IsMember({"nan", "inf"}));
   AddForce(overflow, &overflow_flags->force);
   overflow->callback([command, overflow_flags] {
-    command->run = [overflow_flags](const Globals& g, int*) {
-      return OverflowCheck(g, *overflow_flags);
+    command->run = [overflow_flags](const Globals& g, int* code) {
+      return OverflowCheck(g, *overflow_flags, code);
     };
   });
 }

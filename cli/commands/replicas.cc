@@ -4,18 +4,21 @@
 
 #include <cstdio>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "analysis/root_cause/report_messages.h"
+#include "analysis/run_card/run_card.h"
 #include "cli/app.h"
 #include "cli/client/dump_input.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
+#include "dump_format/dump_layout.h"
 
 namespace rankprobe {
 namespace {
@@ -53,9 +56,13 @@ absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
   options.gradients = flags.gradients;
   RP_ASSIGN_OR_RETURN(const DumpInput dump,
                       DumpInput::Open(file_system.get(), globals, flags.dump));
+  RP_ASSIGN_OR_RETURN(DumpLayout layout,
+                      FindDumps(file_system.get(), dump.path()));
+  if (options.groups.empty())
+    options.groups = analysis::ReplicasByCards(file_system.get(), layout);
   RP_ASSIGN_OR_RETURN(
       const analysis::ReplicaReport report,
-      analysis::CheckReplicas(file_system.get(), dump.path(), options));
+      analysis::CheckReplicas(file_system.get(), std::move(layout), options));
   if (!report.differences.empty()) *exit_code = kPartial;
   if (globals.json) {
     PrintJson(ToJson(analysis::ToMessage(report)));
@@ -78,8 +85,8 @@ absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
   if (report.rows_of_shards > 0) {
     Print(stdout,
           "%d parameters are treated as shards, because their numbers are not "
-          "those of one tensor (the first: %s); if ranks should hold the same: "
-          "--groups 0,1\n",
+          "those of one tensor, and no earlier step here has them alike (the "
+          "first: %s); if ranks should hold the same: --groups 0,1\n",
           report.rows_of_shards, report.first_of_shards.c_str());
   }
   return absl::OkStatus();

@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/app.h"
 #include "cli/client/away_notes.h"
+#include "cli/client/run_jobs.h"
 #include "cli/client/run_scan.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/ranges.h"
@@ -33,7 +34,7 @@ constexpr int64_t kStepsAround = 2;
 
 struct ScanFlags {
   std::string run, match, ranks;
-  std::optional<int64_t> from_step, to_step;
+  std::optional<int64_t> from_step, to_step, job;
   size_t window = analysis::ScanOptions().window;
   double factor = analysis::ScanOptions().factor;
   size_t limit = 20;
@@ -122,6 +123,16 @@ absl::Status Scan(const Globals& globals, const ScanFlags& flags,
   request.window = flags.window;
   request.factor = flags.factor;
   RP_ASSIGN_OR_RETURN(request.ranks, ParseRanges("--ranks", flags.ranks));
+  RP_ASSIGN_OR_RETURN(const std::vector<RunJob> jobs,
+                      ReadJobs(Client(globals), flags.run));
+  RP_ASSIGN_OR_RETURN(const JudgedJob judged,
+                      ChooseJob(flags.run, jobs, flags.job,
+                                absl::StrCat("scan --run ", flags.run)));
+  if (judged.only.has_value())
+    request.incarnations.assign(judged.only->incarnations.begin(),
+                                judged.only->incarnations.end());
+  for (const std::string& note : judged.notes)
+    Print(globals.json ? stderr : stdout, "%s.\n", note);
   RP_ASSIGN_OR_RETURN(const RunScan scan, ScanRun(globals, request));
   const v1::GridHead& head = scan.head;
   const analysis::ScanInput& input = scan.input;
@@ -170,6 +181,10 @@ void RegisterScanCommand(CLI::App* app, Globals* globals,
       ->check(CLI::NonNegativeNumber);
   verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out")
       ->check(WhyNoRanges);
+  verb->add_option("--job", flags->job,
+                   "of a run that several jobs recorded: which, by its number "
+                   "in the answer; default the newest")
+      ->check(CLI::PositiveNumber);
   verb->add_option("--window", flags->window,
                    "number of recorded steps from which a value's course is "
                    "computed; default 20")

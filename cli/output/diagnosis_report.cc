@@ -84,6 +84,10 @@ DiagnosisReport::Finding* DiagnosisReport::Add(std::string by, int64_t step,
   return finding;
 }
 
+void DiagnosisReport::Note(std::string what) {
+  report_.add_notes(std::move(what));
+}
+
 void DiagnosisReport::Healthy(std::string what) {
   report_.add_healthy(std::move(what));
 }

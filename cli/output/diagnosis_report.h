@@ -19,6 +19,8 @@ class DiagnosisReport {
   // until the next call.
   Finding* Add(std::string by, int64_t step, int64_t rank, std::string name,
                std::string what, bool exact);
+  // What one must know before all of it.
+  void Note(std::string what);
   void Healthy(std::string what);
   // record: the command that records it; empty where none helps.
   void Unjudged(std::string what, std::string record);

@@ -39,6 +39,7 @@ void PrintDiagnosis(const v1::DiagnoseReport& report, const std::string& ended,
   const auto is_exact = [](const v1::DiagnoseReport::Finding& finding) {
     return finding.sure() == "exact";
   };
+  for (const std::string& note : report.notes()) Print(stdout, "%s.\n", note);
   if (!ended.empty()) Print(stdout, "Ended early: %s\n", ended);
   const char* const otherwise = ended.empty() ? "" : " else";
   if (report.findings().empty()) {

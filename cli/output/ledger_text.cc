@@ -111,8 +111,9 @@ std::string LedgerRank(const v1::StepLedger& ledger) {
              : absl::StrCat("proc", ledger.pid());
 }
 
-absl::StatusOr<std::string> ReadEndedRanks(const Client& client,
-                                           const std::string& run) {
+absl::StatusOr<std::string> ReadEndedRanks(
+    const Client& client, const std::string& run,
+    const std::set<uint64_t>& incarnations) {
   v1::GetLedgerRequest request;
   request.set_run(run);
   AnswerStream<v1::StepLedger> reader(
@@ -121,7 +122,10 @@ absl::StatusOr<std::string> ReadEndedRanks(const Client& client,
       });
   EndedRanks ended;
   v1::StepLedger ledger;
-  while (reader.Read(&ledger)) ended.Add(ledger);
+  while (reader.Read(&ledger)) {
+    if (incarnations.empty() || incarnations.contains(ledger.incarnation()))
+      ended.Add(ledger);
+  }
   RP_RETURN_IF_ERROR(reader.Finish());
   return ended.ToText();
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
 #include "cli/client/client.h"
@@ -64,9 +65,10 @@ class EndedRanks {
 // that was not asked may have any.
 std::string LedgerRank(const v1::StepLedger& ledger);
 
-// Those of a run, by its counts.
-absl::StatusOr<std::string> ReadEndedRanks(const Client& client,
-                                           const std::string& run);
+// Those of a run, by its counts; of these processes, empty: of all.
+absl::StatusOr<std::string> ReadEndedRanks(
+    const Client& client, const std::string& run,
+    const std::set<uint64_t>& incarnations = {});
 
 // Asks for the counts of a run and prints the totals; a run that has nothing in
 // the archive yet prints nothing.

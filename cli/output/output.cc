@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "cli/output/given_names.h"
+#include "common/text/visible_text.h"
 #include "google/protobuf/descriptor.h"
 #include "rapidjson/stringbuffer.h"
 #include "rapidjson/writer.h"
@@ -107,12 +109,12 @@ void WriteValue(const Message& message, const FieldDescriptor& field, int index,
                          .c_str());
       break;
     case FieldDescriptor::CPPTYPE_STRING: {
-      const std::string text = many
-                                   ? r.GetRepeatedString(message, &field, index)
-                                   : r.GetString(message, &field);
+      std::string text = many ? r.GetRepeatedString(message, &field, index)
+                              : r.GetString(message, &field);
       if (field.type() == FieldDescriptor::TYPE_BYTES) {
         writer->String(absl::BytesToHexString(text).c_str());
       } else {
+        text = WithGivenNames(text);
         writer->String(text.c_str(),
                        static_cast<rapidjson::SizeType>(text.size()));
       }
@@ -151,12 +153,15 @@ void WriteMessage(const Message& message, JsonWriter* writer) {
 
 }  // namespace
 
+std::string output_internal::Show(absl::string_view text) {
+  return VisibleText(WithGivenNames(text));
+}
+
 std::string output_internal::Show(Lines lines) {
   std::string out;
   bool first = true;
   for (const absl::string_view line : absl::StrSplit(lines.text, '\n'))
-    absl::StrAppend(&out, std::exchange(first, false) ? "" : "\n",
-                    VisibleText(line));
+    absl::StrAppend(&out, std::exchange(first, false) ? "" : "\n", Show(line));
   return out;
 }
 

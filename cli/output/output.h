@@ -16,7 +16,6 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "common/text/visible_text.h"
 #include "google/protobuf/message.h"
 
 namespace rankprobe {
@@ -29,7 +28,7 @@ struct Lines {
 namespace output_internal {
 
 std::string Show(Lines lines);
-inline std::string Show(absl::string_view text) { return VisibleText(text); }
+std::string Show(absl::string_view text);
 template <typename T>
 requires(!std::convertible_to<T, absl::string_view>) T Show(const T& value) {
   return value;
@@ -40,8 +39,9 @@ using Shown = decltype(Show(std::declval<const T&>()));
 
 }  // namespace output_internal
 
-// Like fprintf, with VisibleText in place of every text among the arguments;
-// the line breaks of the format stay.
+// Like fprintf, with VisibleText in place of every text among the arguments, and
+// the names that the user gave in place of temporary directories; the line breaks
+// of the format stay.
 template <typename... Args>
 void Print(std::FILE* out,
            const absl::FormatSpec<output_internal::Shown<Args>...>& format,

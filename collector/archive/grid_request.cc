@@ -57,6 +57,8 @@ ValueSelection SelectionOf(const v1::QueryGridRequest& request) {
                                   : std::numeric_limits<int64_t>::max()}});
   }
   selection.ranks = IntSet({request.ranks().begin(), request.ranks().end()});
+  selection.incarnations = {request.incarnations().begin(),
+                            request.incarnations().end()};
   selection.match = request.match();
   selection.values = request.values();
   return selection;

@@ -59,6 +59,13 @@ bool IsIn(const StepIntervals& intervals, int64_t step) {
   return it != intervals.begin() && step <= std::prev(it)->second;
 }
 
+bool IsAskedFor(const v1::Identity& identity, const IntSet& ranks,
+                const OfIncarnations& incarnations) {
+  return IsChosen(incarnations, identity.incarnation()) &&
+         (ranks.all() ||
+          (identity.has_rank() && ranks.Contains(identity.rank())));
+}
+
 // What is left of the steps of a process.
 void AddRest(const Process& process, const StepIntervals& without,
              std::vector<ProcessRange>* out) {
@@ -96,7 +103,8 @@ v1::StepInfo StepOf(const v1::Identity& identity, int64_t step,
 
 absl::StatusOr<std::optional<RunSteps>> FindRunSteps(
     const QuerySources& sources, const std::string& run, int64_t first_step,
-    int64_t last_step, const IntSet& ranks) {
+    int64_t last_step, const IntSet& ranks,
+    const OfIncarnations& incarnations) {
   if (sources.series == nullptr) return std::optional<RunSteps>();
   RP_ASSIGN_OR_RETURN(const bool summarised, sources.series->IsSummarised(run));
   if (!summarised) return std::optional<RunSteps>();
@@ -117,9 +125,7 @@ absl::StatusOr<std::optional<RunSteps>> FindRunSteps(
   RP_RETURN_IF_ERROR(sources.records->ForEachIncarnation(
       run, [&](const v1::IncarnationRow& row) {
         const v1::Identity& identity = row.identity();
-        if (!ranks.all() &&
-            (!identity.has_rank() || !ranks.Contains(identity.rank())))
-          return;
+        if (!IsAskedFor(identity, ranks, incarnations)) return;
         const int64_t first = std::max(first_step, row.lowest_step());
         const int64_t last = std::min(last_step, row.highest_step());
         if (!row.has_lowest_step() || first > last) return;

@@ -41,11 +41,18 @@ struct RunSteps {
   }
 };
 
+// What these processes recorded; empty: all of them.
+using OfIncarnations = absl::flat_hash_set<uint64_t>;
+inline bool IsChosen(const OfIncarnations& incarnations, uint64_t one) {
+  return incarnations.empty() || incarnations.contains(one);
+}
+
 // The last step included. Nothing: the run is an older collector's and not
 // reindexed, or there is too much that has to be looked at one by one.
 absl::StatusOr<std::optional<RunSteps>> FindRunSteps(
     const QuerySources& sources, const std::string& run, int64_t first_step,
-    int64_t last_step, const IntSet& ranks);
+    int64_t last_step, const IntSet& ranks,
+    const OfIncarnations& incarnations = {});
 
 // The rank-step of a head, as far as a head knows it.
 v1::StepInfo StepOf(const v1::Identity& identity, int64_t step,

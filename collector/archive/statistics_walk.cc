@@ -61,7 +61,7 @@ absl::StatusOr<std::optional<RankSteps>> FindRolledUpSteps(
                    wanted.empty() ? 0 : wanted.front().first,
                    wanted.empty() ? std::numeric_limits<int64_t>::max()
                                   : wanted.front().last,
-                   selection.ranks));
+                   selection.ranks, selection.incarnations));
   if (!found.has_value()) return std::nullopt;
   RankSteps out;
   out.deleted = found->deleted;
@@ -100,8 +100,11 @@ absl::StatusOr<RankSteps> FindRankSteps(const QuerySources& sources,
     if (rolled_up->has_value()) return **std::move(rolled_up);
   }
   RP_ASSIGN_OR_RETURN(
-      const std::vector<v1::StepInfo> all,
+      std::vector<v1::StepInfo> all,
       sources.records->ListSteps(selection.run, selection.steps));
+  std::erase_if(all, [&](const v1::StepInfo& step) {
+    return !IsChosen(selection.incarnations, step.incarnation());
+  });
   ChosenSteps chosen = ChooseSteps(all, selection.ranks);
   RankSteps out;
   out.steps = std::move(chosen.steps);

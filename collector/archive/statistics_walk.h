@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "collector/archive/query_sources.h"
+#include "collector/archive/run_steps.h"
 #include "common/config/plan.h"
 #include "dump_format/statistics.h"
 #include "rankprobe/v1/query.pb.h"
@@ -29,6 +30,7 @@ struct ValueSelection {
   std::string run;
   // Empty = all.
   IntSet steps, ranks;
+  OfIncarnations incarnations;
   // As in QueryGridRequest.
   std::string match;
   v1::GridValues values = v1::GRID_VALUES_OUTPUTS;

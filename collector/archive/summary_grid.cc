@@ -244,7 +244,8 @@ absl::StatusOr<bool> QuerySummaries(
                                    : 0,
           request.has_last_step() ? request.last_step()
                                   : std::numeric_limits<int64_t>::max(),
-          IntSet({request.ranks().begin(), request.ranks().end()})));
+          IntSet({request.ranks().begin(), request.ranks().end()}),
+          {request.incarnations().begin(), request.incarnations().end()}));
   if (!steps.has_value()) return false;
   v1::GridReply reply;
   if (request.skip_unrolled()) {

@@ -7,7 +7,6 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "collector/sealed/order_ranges.h"
 #include "collector/store/step_counts.h"
 #include "common/base/saturating_add.h"
@@ -149,6 +148,7 @@ v1::StepInfo StepUnion::Describe(
   all.set_pid(first.pid());
   all.set_host(first.host());
   all.set_incarnation(first.incarnation());
+  all.set_job(first.job());
   DescribeCounts(all_, &all);
   for (const auto& [log, info] : infos) {
     if (info.has_rank()) all.set_rank(info.rank());
@@ -173,10 +173,7 @@ void RunCounter::Add(const v1::StepInfo& step) {
   first_ns_ = std::min(first_ns_, step.updated_unix_ns());
   last_ns_ = std::max(last_ns_, step.updated_unix_ns());
   if (step.deleted()) return;
-  processes_.insert(step.has_rank()
-                        ? absl::StrCat("rank", step.rank())
-                        : absl::StrCat("proc", step.pid(), "@", step.host()));
-  incarnations_.insert(step.incarnation());
+  processes_.Add(step);
   steps_.insert(step.step());
   records_ = SaturatingAdd(records_, step.records());
 }
@@ -184,8 +181,7 @@ void RunCounter::Add(const v1::StepInfo& step) {
 void RunCounter::Describe(v1::RunInfo* run) const {
   run->set_created_unix_ns(first_ns_ == INT64_MAX ? 0 : first_ns_);
   run->set_updated_unix_ns(last_ns_);
-  run->set_ranks(processes_.size());
-  run->set_processes(incarnations_.size());
+  processes_.Describe(run);
   run->set_steps(steps_.size());
   run->set_records(records_);
 }

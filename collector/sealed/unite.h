@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "collector/store/run_processes.h"
 #include "rankprobe/v1/archive.pb.h"
 #include "rankprobe/v1/store.pb.h"
 #include "rankprobe/v1/types.pb.h"
@@ -45,8 +46,7 @@ class RunCounter {
   void Describe(v1::RunInfo* run) const;
 
  private:
-  std::set<std::string> processes_;
-  std::set<uint64_t> incarnations_;
+  RunProcesses processes_;
   std::set<int64_t> steps_;
   int64_t first_ns_ = INT64_MAX, last_ns_ = 0;
   uint64_t records_ = 0;

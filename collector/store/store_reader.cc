@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <set>
 #include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
 #include "collector/store/rows.h"
+#include "collector/store/run_processes.h"
 #include "collector/store/step_counts.h"
 #include "collector/store/store_core.h"
 #include "common/base/limits.h"
@@ -47,6 +46,7 @@ class StepReader {
     info.set_pid(identity.pid());
     info.set_host(identity.host());
     info.set_incarnation(parts->incarnation);
+    info.set_job(identity.job());
     DescribeCounts(row, &info);
     info.set_updated_unix_ns(row.updated_unix_ns());
     info.set_deleted(row.deleted_unix_ns() != 0);
@@ -148,8 +148,7 @@ absl::StatusOr<std::vector<v1::RunInfo>> StoreReader::ListRuns() {
 // What is here now; the run's row counts what was ever committed.
 absl::Status StoreReader::CountSteps(uint32_t run, v1::RunInfo* info) {
   StepReader reader(core_->index.get(), run);
-  absl::flat_hash_set<uint64_t> incarnations;
-  std::set<std::string> processes;
+  RunProcesses processes;
   absl::flat_hash_set<int64_t> steps;
   uint64_t records = 0;
   // A run has as many of them as ranks times steps: one is in memory at a time.
@@ -160,15 +159,10 @@ absl::Status StoreReader::CountSteps(uint32_t run, v1::RunInfo* info) {
         if (step.deleted()) return absl::OkStatus();
         steps.insert(step.step());
         records += step.records();
-        if (incarnations.insert(step.incarnation()).second) {
-          processes.insert(step.has_rank() ? absl::StrCat("rank", step.rank())
-                                           : absl::StrCat("proc", step.pid(),
-                                                          "@", step.host()));
-        }
+        processes.Add(step);
         return absl::OkStatus();
       }));
-  info->set_ranks(processes.size());
-  info->set_processes(incarnations.size());
+  processes.Describe(info);
   info->set_steps(steps.size());
   info->set_records(records);
   return absl::OkStatus();

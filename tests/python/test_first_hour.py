@@ -199,7 +199,13 @@ def test_nobody_who_answers_is_said_with_what_to_do(tmp_path: pathlib.Path):
     (["config", "gett"], "there is no command config gett; did you mean get?"),
     (["first-divergence", "run:b"], "REFERENCE is required"),
     (["compare"], "TARGET is required"),
-    (["query"], "--run is required"),
+    (["query"], "--run is required; a run is named by --run NAME or run:NAME (see"),
+    (["ledger", "train"], "--run is required; a run is named by --run NAME or run:NAME (see"),
+    (["query", "new", "old"], "--run is required; a run is named by --run NAME or run:NAME; two runs are compared by `rankprobe first-divergence "
+     "run:new run:old` or `rankprobe diagnose run:new --reference run:old` (see"),
+    (["query", "run:new", "run:old"], "query is about one run; two runs are compared by `rankprobe first-divergence run:new run:old` or "),
+    (["scan", "run:new", "--json", "run:old"], "scan is about one run; two runs are compared by `rankprobe first-divergence run:new run:old` or "),
+    (["reindex", "run:new@5"], "run:new@5: reindex is about all steps of a run: --run new (see"),
     (["bogus"], "there is no command bogus (see"),
     (["overflow_check", "--inptu_path", "x"], "there is no flag --inptu_path of overflow_check; did you mean --input_path?"),
     (["overflow_check", "--inptu_path=x"], "there is no flag --inptu_path of overflow_check; did you mean --input_path?"),
@@ -277,10 +283,29 @@ def test_overflow_check_writes_nothing_that_was_not_asked_for(tmp_path: pathlib.
     here = tmp_path / "here"
     here.mkdir()
     done = subprocess.run([str(harness.BIN / "rankprobe"), "overflow_check", step], cwd=here, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and "Torch.log.0.forward" in done.stdout and not any(here.iterdir()), done.stdout
+    assert done.returncode == 1 and "Torch.log.0.forward" in done.stdout and not any(here.iterdir()), done.stdout
     done = subprocess.run([str(harness.BIN / "rankprobe"), "overflow_check", step, "-o", "report"], cwd=here, capture_output=True, text=True,
                           timeout=60)
     assert "details: report/anomaly_analyze_" in done.stdout and len(list((here / "report").iterdir())) == 1
+
+
+def test_a_command_that_judges_ends_with_1_when_it_finds_something(tmp_path: pathlib.Path, dump):
+    """One rule for all of them; what writes a table is no judge, as msprobe's."""
+    import torch
+
+    debugger = dump.debugger()
+    for value in (1.0, -1.0):
+        debugger.start()
+        torch.log(torch.tensor([value]))
+        debugger.stop()
+        debugger.step()
+    good, bad = (dump.rank_directory(step).parent for step in (0, 1))
+    for words, code in ((("overflow_check", good), 0), (("overflow_check", bad), 1), (("overflow_check", bad, "-o", tmp_path / "report"), 1),
+                        (("--json", "overflow_check", bad), 1), (("overflow_check", bad, "--only", "inf"), 0), (("diagnose", good), 0),
+                        (("diagnose", bad), 1), (("first-divergence", good, good), 0), (("first-divergence", bad, good), 1),
+                        (("compare", bad, good, "-o", tmp_path / "table"), 0)):
+        done = cli(*words)
+        assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
 
 
 def test_accumulation_and_checkpointing_are_numbered_as_the_documents_say(dump):

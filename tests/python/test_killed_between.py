@@ -67,7 +67,7 @@ class Job:
         for name in ("unfinished", "manifests", "kept"):
             (self.directory / name).mkdir(parents=True)
         (self.directory / "recorded").touch()
-        job = types.SimpleNamespace(run="r", root=self.root, rankprobe=str(program))
+        job = types.SimpleNamespace(run="r", root=self.root, rankprobe=str(program), since=0.0)
         collector = types.SimpleNamespace(ensure=lambda same_address=True: "unix:1", serves=lambda: True)
         self.ending = _ending.Ending(job, collector)
 
@@ -165,7 +165,7 @@ def test_a_collector_on_its_way_out_is_followed_by_another(job: Job, tmp_path: p
     program = tmp_path / "rankprobed"
     program.write_text(LATE_COLLECTOR.format(python=sys.executable))
     program.chmod(0o755)
-    directory = types.SimpleNamespace(run="r", root=job.root, path=job.directory, spare_directory=tmp_path / "spare",
+    directory = types.SimpleNamespace(run="r", root=job.root, since=0.0, path=job.directory, spare_directory=tmp_path / "spare",
                                       rankprobe="rankprobe", rankprobed=str(program),
                                       processes=lambda _: iter(()), is_process=lambda pid, _: pathlib.Path(f"/proc/{pid}").exists())
     before = _collector_process.Collector(directory)

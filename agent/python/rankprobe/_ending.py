@@ -43,7 +43,7 @@ class Ending:
 
     def __init__(self, job: JobDirectory, collector: Collector) -> None:
         self._collector = collector
-        self._run, self._root, self._program = job.run, job.root, job.rankprobe
+        self._run, self._root, self._program, self._since = job.run, job.root, job.rankprobe, job.since
 
     def needed(self) -> bool:
         return any(any(pathlib.Path().glob(files)) for files in ("unfinished/*", "manifests/*", "kept/*.spool"))
@@ -163,7 +163,7 @@ class Ending:
         if not is_there and not self._losses(is_there):
             return 0  # they ended before anything was recorded
         recorded = self._recorded() if is_there else []
-        manifest = _manifests.read_manifest(self._root, self._run)
+        manifest = _manifests.read_manifest(self._root, self._run, self._since)
         parts = [] if manifest is None else [manifest]
         for file in sorted(pathlib.Path().glob("manifests/*")):
             theirs = _manifests.read_parts(file)
@@ -191,11 +191,11 @@ class Ending:
             parts = [_manifests.merge_manifests([*parts, _manifests.part_of_losses(self._run, losses)], None)]
         if parts:
             # That of another machine may have written there since.
-            now = _manifests.read_manifest(self._root, self._run)
+            now = _manifests.read_manifest(self._root, self._run, self._since)
             if now is not None:
                 own = {_directory_of(step) for step in recorded} | {rank for rank, *_ in losses}
                 parts = [_manifests.merge_manifests([now, parts[0]], own)]
-            _manifests.write_manifest(self._root, parts[0], pathlib.Path("manifest.new"))
+            _manifests.write_manifest(self._root, parts[0], pathlib.Path("manifest.new"), self._since)
         if faults:
             raise Failed("; ".join(faults))
         return len(losses)

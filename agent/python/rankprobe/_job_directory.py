@@ -2,7 +2,7 @@
 """The directory of a private collector, dump_path/.rankprobe/collector-HOST.
 
     job.json         run, root (dump_path), the programs, the lock file of root,
-                     whether the job made root
+                     whether the job made root, when the job began
     launch           where the ranks of the job meet; empty: not known
     data/            the archive
     users.lock       every user holds it shared; the kernel lets it go whatever
@@ -174,6 +174,7 @@ class JobDirectory:
         self.rankprobe: str = job["rankprobe"]
         self._root_lock = pathlib.Path(job["lock"])
         self._made_root: bool = job.get("made", False)
+        self.since: float = job.get("since", 0.0)
 
     @property
     def spare_directory(self) -> pathlib.Path:

@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import struct
+import time
 import zlib
 from typing import TYPE_CHECKING, Any, Container, Optional
 
@@ -27,6 +28,8 @@ _SECTIONS = ("files", "gaps", "ledger", "incomplete", "conflicts")
 _EARLIER = "earlier_runs"
 # Of an earlier run: where, below dump_path, its files are. Those that are in their place have none.
 _DIRECTORY = "directory"
+# When it was written. A job that began later has nothing of it, though its run may have the same name.
+_WRITTEN = "written_unix_s"
 _SCALARS = (str, int, float, type(None))
 # Of a part in a file of parts: bytes packed, bytes as JSON. StepExporter
 # (agent/python/native/session/step_exporter.cc) writes it.
@@ -122,9 +125,16 @@ def read_runs(root: pathlib.Path) -> list[dict[str, Any]]:
     return [one for one in [there, *(earlier if isinstance(earlier, list) else [])] if _is_manifest(one)]
 
 
-def read_manifest(root: pathlib.Path, run: str) -> Optional[dict[str, Any]]:
-    """What manifest.json of `root` says of this run, if it does, but for what made way for another."""
-    return next((one for one in read_runs(root) if one["run"] == run and _DIRECTORY not in one), None)
+def _is_of(one: dict[str, Any], run: str, since: float) -> bool:
+    """Of this run and of the job that began then: its ranks on other machines write there, too."""
+    written = one.get(_WRITTEN)
+    return one["run"] == run and not (isinstance(written, (int, float)) and written < since)
+
+
+def read_manifest(root: pathlib.Path, run: str, since: float = 0.0) -> Optional[dict[str, Any]]:
+    """What manifest.json of `root` says of this run, if it does, but for what made way for another, and for what was written
+    before the job began."""
+    return next((one for one in read_runs(root) if _is_of(one, run, since) and _DIRECTORY not in one), None)
 
 
 def named_places(root: pathlib.Path) -> dict[tuple[str, str], str]:
@@ -168,17 +178,18 @@ def _in_earlier(there: list[dict[str, Any]], root: pathlib.Path) -> list[dict[st
     return told
 
 
-def write_manifest(root: pathlib.Path, manifest: dict[str, Any], scratch: pathlib.Path) -> None:
+def write_manifest(root: pathlib.Path, manifest: dict[str, Any], scratch: pathlib.Path, since: float = 0.0) -> None:
     """Replaces what manifest.json of `root` says of the manifest's run, at once;
-    what other runs left there stays in it, as long as there are files of the
+    what other runs left there, and jobs of its name before `since`, stays in it, as long as there are files of the
     run. `scratch`: a name on the same file system for what is not finished yet."""
     places = {place_of(entry) for section in _SECTIONS for entry in manifest.get(section, [])}
     there = read_runs(root)
     earlier = [without(one, places | _gone(one, root)) for one in there
-               if one["run"] != manifest["run"] and _DIRECTORY not in one]
+               if not _is_of(one, manifest["run"], since) and _DIRECTORY not in one]
     earlier = [one for one in [*earlier, *_in_earlier(there, root)] if one.get("files")]
+    manifest = {**manifest, _WRITTEN: round(time.time(), 3)}
     if earlier:
-        manifest = {**manifest, _EARLIER: earlier}
+        manifest[_EARLIER] = earlier
     try:
         with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o640), "w",
                   encoding="utf-8") as file:

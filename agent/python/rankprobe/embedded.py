@@ -144,7 +144,7 @@ class EmbeddedCollector:
     """This process' use of the collector of a dump_path.
 
     `address` is where it listens, a Unix socket, also after it was killed and
-    started again; `run` the name of the run; `manifests` the file for those of
+    started again; `run` the name of the run; `since` when the job began; `manifests` the file for those of
     this process' exports. `unfinished`: something is not in dump_path, and is
     to be brought there when the last user has ended; unless it is set, leave()
     says that all is there. A forked child has no use of it. FileNotFoundError
@@ -241,7 +241,7 @@ class EmbeddedCollector:
     def _create(self, run: str) -> int:
         """A new directory, in use by us before it has its name."""
         job = {"run": run, "root": str(self.root), **self._programs, "lock": str(_root_lock_path(self.root)),
-               "made": self._made}
+               "made": self._made, "since": time.time()}
         self._base.mkdir(mode=0o750, exist_ok=True)
         fresh = self._base / f"new-{socket.gethostname()}-{os.getpid()}-{time.time_ns():x}"
         fresh.mkdir(mode=0o700)
@@ -300,7 +300,7 @@ class EmbeddedCollector:
         self._mark.touch(mode=0o600)
         self.manifests = self.directory / "manifests" / name
         self._supervisor = _open(self.directory / "supervisor.lock", os.O_RDWR | os.O_CREAT)
-        self._users, self.address, self.run = users, address, job["run"]
+        self._users, self.address, self.run, self.since = users, address, job["run"], job.get("since", 0.0)
         return True
 
     def _address(self) -> str:

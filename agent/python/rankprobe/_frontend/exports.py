@@ -18,6 +18,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import time
 import zlib
 from typing import Any, Callable, Optional
 
@@ -48,6 +49,7 @@ class Exports:
                                                str(embedded.manifests))
         self._session = session
         self._told = False
+        self._since = embedded.since if embedded is not None else time.time()
 
     def _label(self) -> str:
         rank = self._rank()
@@ -107,10 +109,10 @@ class Exports:
     def _write_manifest(self, parts: list[dict[str, Any]], scratch: pathlib.Path) -> None:
         if not parts:
             return
-        there = read_manifest(self.root, self._run)
+        there = read_manifest(self.root, self._run, self._since)
         if there is not None:
             parts.insert(0, there)
-        write_manifest(self.root, merge_manifests(parts, {self._label()}), scratch)
+        write_manifest(self.root, merge_manifests(parts, {self._label()}), scratch, self._since)
 
 
 def tell_place(run: str, root: str, exports: Optional[Exports], rank: Optional[int]) -> None:

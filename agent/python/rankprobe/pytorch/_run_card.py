@@ -192,6 +192,22 @@ def world() -> Iterator[tuple[str, str]]:
         yield "ranks", os.environ.get("WORLD_SIZE", "1")
 
 
+def replicas(model: Any) -> Iterator[tuple[str, str]]:
+    """The ranks that hold the same parameters as this one: those of a DistributedDataParallel that has all of the model's."""
+    own = {id(parameter) for _, root in _roots(model) for parameter in root.parameters()}
+    ranks_of = getattr(torch.distributed, "get_process_group_ranks", None)
+    if not own or ranks_of is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return
+    for wrapper in _living(torch.nn.parallel.DistributedDataParallel):
+        if "module" not in wrapper._modules or "process_group" not in vars(wrapper):  # its __init__ has not ended
+            continue
+        ignored = vars(wrapper).get("parameters_to_ignore", ())
+        held = {id(parameter) for name, parameter in wrapper._modules["module"].named_parameters() if name not in ignored}
+        if own <= held:
+            yield "replicas", ",".join(map(str, sorted(ranks_of(wrapper.process_group))))
+            return
+
+
 def determinism() -> Iterator[tuple[str, str]]:
     yield "torch seed", str(torch.initial_seed())
     yield "deterministic algorithms", str(torch.are_deterministic_algorithms_enabled())
@@ -335,6 +351,7 @@ class RunCard:
                 facts += self._section(section, source)
             facts += self._section("environment", lambda: environment(os.environ))
             facts += self._section("command line", lambda: command_line(sys.argv))
+            facts += self._section("world", lambda: replicas(model))
             facts += self._facts("model", lambda: model_facts(model))
         self._capture.record_facts(facts)
         self._roots = {id(root): prefix for prefix, root in _roots(model)}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// status: of the ranks of a collector, and of the private collectors of a directory.
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/app.h"
+#include "cli/client/known_runs.h"
+#include "cli/client/private_collectors.h"
+#include "cli/client/run_jobs.h"
+#include "cli/output/ledger_text.h"
+#include "cli/output/output.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+namespace {
+
+std::string RankText(const v1::Identity& identity) {
+  return identity.has_rank() ? absl::StrCat(identity.rank())
+                             : absl::StrCat("proc", identity.pid());
+}
+
+std::string DumpText(const v1::AgentInfo& agent) {
+  const auto text = [](bool on) { return on ? "on" : "off"; };
+  if (!agent.has_switches_at_step()) return text(agent.dumping());
+  return absl::StrCat(text(agent.dumping()), ", ", text(!agent.dumping()),
+                      " at ", agent.switches_at_step());
+}
+
+// Nothing where there is room and there always was.
+void PrintDisk(const v1::DiskState& disk) {
+  const std::string whose = disk.collector().empty()
+                                ? "the collector"
+                                : absl::StrCat("the leaf ", disk.collector());
+  const char* taken = nullptr;
+  switch (disk.level()) {
+    case v1::DiskState::LEVEL_FULL:
+      taken = "records alone are taken";
+      break;
+    case v1::DiskState::LEVEL_HIGH:
+      taken = "no tensors are taken";
+      break;
+    default:
+      if (disk.refused_payloads() == 0) return;
+      taken = "all is taken";
+  }
+  Print(stdout, "the disk of %s is %d %% full: %s", whose, disk.used_percent(),
+        std::string(taken));
+  if (disk.refused_payloads() > 0) {
+    Print(stdout, "; %d tensors (%s) were refused", disk.refused_payloads(),
+          HumanBytes(disk.refused_payload_bytes()));
+  }
+  Print(stdout, "\n");
+}
+
+void PrintAgents(const v1::ListAgentsResponse& response) {
+  Table table({"RUN", "RANK", "HOST", "PID", "STATE", "STEP", "PLAN", "DUMP",
+               "BYTES", "PENDING", "LAG", "LOST", "SILENT"});
+  for (const v1::AgentInfo& agent : response.agents()) {
+    table.Add({agent.identity().run(), RankText(agent.identity()),
+               agent.identity().host(), absl::StrCat(agent.identity().pid()),
+               agent.connected() ? "connected" : "gone",
+               absl::StrCat(agent.step()), absl::StrCat(agent.plan_epoch()),
+               DumpText(agent), HumanBytes(agent.received_bytes()),
+               HumanBytes(agent.pending_bytes()),
+               absl::StrCat(agent.lag_steps(), " steps"),
+               absl::StrCat(agent.lost_records() + agent.lost_payloads()),
+               absl::StrFormat("%.1f s",
+                               static_cast<double>(agent.silent_ms()) / 1000)});
+  }
+  Print(stdout, "%s", Lines{table.ToText()});
+  for (const v1::AgentInfo& agent : response.agents()) {
+    if (agent.config_fault().empty()) continue;
+    Print(stdout,
+          "rank %s of %s records nothing because its configuration is invalid: "
+          "%s\n",
+          RankText(agent.identity()), agent.identity().run(),
+          agent.config_fault());
+  }
+  for (const v1::AgentInfo& agent : response.agents()) {
+    if (agent.other_plan().empty()) continue;
+    Print(stdout, "rank %s of %s: %s\n", RankText(agent.identity()),
+          agent.identity().run(), agent.other_plan());
+  }
+  std::map<std::string, int> lanes;
+  for (const v1::AgentInfo& agent : response.agents())
+    if (agent.connected() && !agent.lane().empty()) ++lanes[agent.lane()];
+  for (const auto& [how, ranks] : lanes) {
+    Print(stdout, "payloads of %d ranks come through %s\n", ranks, how);
+  }
+  for (const v1::DiskState& disk : response.disks()) PrintDisk(disk);
+}
+
+absl::StatusOr<v1::ListAgentsResponse> AskAgents(const Client& client,
+                                                 const std::string& run) {
+  v1::ListAgentsRequest request;
+  request.set_run(run);
+  v1::ListAgentsResponse response;
+  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+    return client.control->ListAgents(context, request, &response);
+  }));
+  return response;
+}
+
+absl::Status PrintJobs(const Client& client, const std::string& run) {
+  RP_ASSIGN_OR_RETURN(const std::vector<RunJob> jobs, ReadJobs(client, run));
+  if (jobs.size() > 1) {
+    Print(stdout, "%d jobs had the name of this run: %s\n", jobs.size(),
+          JobsText(jobs));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Agents(const Globals& globals, const std::string& run) {
+  const Client client(globals);
+  RP_ASSIGN_OR_RETURN(const v1::ListAgentsResponse response,
+                      AskAgents(client, run));
+  if (response.agents().empty())
+    RP_RETURN_IF_ERROR(SayNoSuchRun(client, globals, run));
+  if (globals.json) {
+    PrintJson(ToJson(response));
+    return absl::OkStatus();
+  }
+  PrintAgents(response);
+  if (run.empty()) return absl::OkStatus();
+  RP_RETURN_IF_ERROR(PrintLedgerSummary(client, run));
+  return PrintJobs(client, run);
+}
+
+// Of the private collectors of a directory, and how to go on.
+absl::Status Directory(Globals globals, const std::string& directory) {
+  RP_ASSIGN_OR_RETURN(const PrivateCollectors found,
+                      FindPrivateCollectors(directory));
+  v1::ListAgentsResponse all;
+  for (const PrivateCollector& one : found.served) {
+    globals.collector = one.address;
+    const auto response = AskAgents(Client(globals), /*run=*/"");
+    if (!response.ok()) {
+      Print(stderr, "rankprobe: %s: %s\n", one.dump_path,
+            response.status().message());
+      continue;
+    }
+    all.MergeFrom(*response);
+    if (globals.json) continue;
+    Print(stdout, "%s: run %s records here, into a private collector\n",
+          one.dump_path, one.run);
+    PrintAgents(*response);
+    Print(stdout,
+          "Go on: rankprobe top --collector %s\n"
+          "       rankprobe enable --collector %s --for-steps 1\n"
+          "       rankprobe diagnose --collector %s run:%s\n",
+          one.dump_path, one.dump_path, one.dump_path, one.run);
+  }
+  if (globals.json) {
+    PrintJson(ToJson(all));
+    return absl::OkStatus();
+  }
+  if (found.served.empty()) {
+    RP_ASSIGN_OR_RETURN(const std::string there, WhatIsThere(found));
+    Print(stdout, "%s", Lines{there});
+  }
+  return absl::OkStatus();
+}
+
+void PrintSteps(const v1::ListStepsResponse& response) {
+  Table table(
+      {"STEP", "RANK", "HOST", "PID", "RECORDS", "PAYLOADS", "LOST", "STATE"});
+  for (const v1::StepInfo& step : response.steps()) {
+    table.Add({absl::StrCat(step.step()),
+               step.has_rank() ? absl::StrCat(step.rank())
+                               : absl::StrCat("proc", step.pid()),
+               step.host(), absl::StrCat(step.pid()),
+               absl::StrCat(step.records()), absl::StrCat(step.payloads()),
+               absl::StrCat(step.lost()),
+               step.complete() ? "complete" : "incomplete"});
+  }
+  Print(stdout, "%s", Lines{table.ToText()});
+}
+
+absl::Status Steps(const Globals& globals, const std::string& run) {
+  const Client client(globals);
+  v1::ListStepsRequest request;
+  request.set_run(run);
+  // A long run has more steps than one answer holds.
+  v1::ListStepsResponse all;
+  for (;;) {
+    v1::ListStepsResponse response;
+    RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+      return client.archive->ListSteps(context, request, &response);
+    }));
+    for (v1::StepInfo& step : *response.mutable_steps())
+      all.add_steps()->Swap(&step);
+    if (!response.truncated() || response.steps().empty()) break;
+    request.set_after_step(all.steps().rbegin()->step());
+  }
+  if (globals.json) {
+    PrintJson(ToJson(all));
+  } else {
+    PrintSteps(all);
+  }
+  return absl::OkStatus();
+}
+
+struct StatusFlags {
+  std::string run, directory;
+  bool steps = false;
+};
+
+absl::Status Status(const Globals& globals, const StatusFlags& flags) {
+  if (!flags.directory.empty()) {
+    if (!flags.run.empty())
+      return absl::InvalidArgumentError(
+          "of a directory, or of a run of a collector (--run), not both");
+    return Directory(globals, flags.directory);
+  }
+  if (flags.steps) return Steps(globals, flags.run);
+  const absl::Status status = Agents(globals, flags.run);
+  // Nobody was named, and a job of this directory has a collector of its own.
+  if (absl::IsUnavailable(status) && flags.run.empty() &&
+      IsUsualCollector(globals)) {
+    const auto here = FindPrivateCollectors(".");
+    if (here.ok() && !here->served.empty()) return Directory(globals, ".");
+  }
+  return status;
+}
+
+}  // namespace
+
+void RegisterStatusCommand(CLI::App* app, Globals* globals,
+                           ParsedCommand* command) {
+  CLI::App* const verb = app->add_subcommand(
+      "status", "list the ranks: host, step, recording or not, lag");
+  AddGlobals(verb, globals);
+  auto flags = std::make_shared<StatusFlags>();
+  verb->add_option(
+      "directory", flags->directory,
+      "a dump_path, or a directory with some: the jobs that record "
+      "there without a collector of their own, or what they left");
+  CLI::Option* const run =
+      verb->add_option("--run", flags->run, "only this run");
+  verb->add_flag("--steps", flags->steps, "the recorded steps instead")
+      ->needs(run);
+  verb->callback([command, flags] {
+    command->run = [flags](const Globals& g, int*) {
+      return Status(g, *flags);
+    };
+  });
+}
+
+}  // namespace rankprobe

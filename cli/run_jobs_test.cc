@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The jobs of a run, and which of them is judged.
+#include "cli/client/run_jobs.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Steps of one process, a second apart from `second` on.
+struct Process {
+  std::optional<int64_t> rank;
+  int64_t pid = 0;
+  std::string job;
+  int64_t second = 0, first_step = 0, last_step = 0;
+  std::string host = "h";
+};
+
+std::vector<RunJob> Jobs(const std::vector<Process>& processes) {
+  std::vector<v1::StepInfo> steps;
+  for (const Process& process : processes) {
+    for (int64_t step = process.first_step; step <= process.last_step; ++step) {
+      v1::StepInfo& info = steps.emplace_back();
+      info.set_step(step);
+      if (process.rank.has_value()) info.set_rank(*process.rank);
+      info.set_pid(process.pid);
+      info.set_host(process.host);
+      info.set_incarnation(static_cast<uint64_t>(process.pid));
+      info.set_job(process.job);
+      info.set_updated_unix_ns((process.second + step - process.first_step) *
+                               1000000000);
+    }
+  }
+  return JobsOf(steps);
+}
+
+JudgedJob Choose(const std::vector<RunJob>& jobs,
+                 std::optional<int64_t> wanted = std::nullopt) {
+  auto judged = ChooseJob("r", jobs, wanted, "diagnose run:r");
+  EXPECT_TRUE(judged.ok()) << judged.status();
+  return *std::move(judged);
+}
+
+TEST(RunJobsTest, OneJobIsOne) {
+  // Ranks that were started each by itself; on two machines; one after the other.
+  EXPECT_THAT(Jobs({{0, 1, "a", 0, 0, 3}, {1, 2, "b", 0, 0, 3}}), SizeIs(1));
+  EXPECT_THAT(Jobs({{0, 1, "", 0, 0, 0}, {1, 2, "", 5, 0, 0}}), SizeIs(1));
+  // A restart of the same job.
+  EXPECT_THAT(Jobs({{0, 1, "a", 0, 0, 3}, {0, 2, "a", 9, 2, 5}}), SizeIs(1));
+  // Processes without ranks at the same time.
+  EXPECT_THAT(Jobs({{{}, 1, "", 0, 0, 3}, {{}, 2, "", 1, 0, 3}}), SizeIs(1));
+  EXPECT_THAT(Jobs({{{}, 1, "a", 0, 0, 3}, {{}, 2, "a", 90, 0, 3}}), SizeIs(1));
+  // One beside ranks.
+  EXPECT_THAT(Jobs({{0, 1, "a", 0, 0, 3}, {{}, 2, "b", 90, 0, 3}}), SizeIs(1));
+  EXPECT_THAT(Jobs({}), IsEmpty());
+  EXPECT_FALSE(Choose(Jobs({{0, 1, "a", 0, 0, 3}})).only.has_value());
+}
+
+TEST(RunJobsTest, TheNewestJobOfANameIsJudged) {
+  const std::vector<RunJob> jobs =
+      Jobs({{0, 3, "b", 90, 0, 4}, {0, 1, "a", 0, 0, 9}, {1, 2, "a", 0, 0, 9}});
+  ASSERT_THAT(jobs, SizeIs(2));
+  EXPECT_THAT(jobs[0].incarnations, ElementsAre(1, 2));
+  const JudgedJob judged = Choose(jobs);
+  ASSERT_TRUE(judged.only.has_value());
+  EXPECT_THAT(judged.only->incarnations, ElementsAre(3));
+  EXPECT_THAT(judged.only->places, ElementsAre("rank0"));
+  ASSERT_THAT(judged.notes, SizeIs(2));
+  EXPECT_THAT(judged.notes[0],
+              HasSubstr("has steps of 2 jobs: job 1, process 1 on h and 1 more "
+                        "(steps 0-9, until "));
+  EXPECT_THAT(judged.notes[1], HasSubstr("Judged: job 2, the newest"));
+  ASSERT_THAT(judged.unjudged, SizeIs(1));
+  EXPECT_EQ(judged.unjudged[0].first, "steps 0-9 of job 1");
+  EXPECT_EQ(judged.unjudged[0].second, "rankprobe diagnose run:r --job 1");
+  EXPECT_THAT(Choose(jobs, 1).only->incarnations, ElementsAre(1, 2));
+  for (const int64_t none : {0, 3})
+    EXPECT_TRUE(
+        absl::IsInvalidArgument(ChooseJob("r", jobs, none, "scan").status()));
+}
+
+TEST(RunJobsTest, ProcessesWithoutRanksAreToldApart) {
+  // By what started them, also at the same time; by their times without that.
+  EXPECT_THAT(Jobs({{{}, 1, "a", 0, 0, 9}, {{}, 2, "b", 3, 0, 4}}), SizeIs(2));
+  EXPECT_THAT(Jobs({{{}, 1, "", 0, 0, 3}, {{}, 2, "", 90, 0, 3}}), SizeIs(2));
+  // Of another machine, which starts its part of a job by itself.
+  EXPECT_THAT(Jobs({{{}, 1, "a", 0, 0, 9}, {{}, 2, "b", 3, 0, 4, "other"}}),
+              SizeIs(1));
+}
+
+TEST(RunJobsTest, AJobThatGoesOnIsJudgedWithTheOneBefore) {
+  const JudgedJob judged =
+      Choose(Jobs({{0, 1, "a", 0, 0, 9}, {0, 2, "b", 90, 10, 14}}));
+  EXPECT_FALSE(judged.only.has_value());
+  ASSERT_THAT(judged.notes, SizeIs(2));
+  EXPECT_THAT(judged.notes[1], HasSubstr("Judged together"));
+  EXPECT_THAT(judged.unjudged, IsEmpty());
+  // From a step that the one before has, too.
+  EXPECT_TRUE(Choose(Jobs({{0, 1, "a", 0, 0, 9}, {0, 2, "b", 90, 9, 14}}))
+                  .only.has_value());
+}
+
+}  // namespace
+}  // namespace rankprobe

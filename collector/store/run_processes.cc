@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collector/store/run_processes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace rankprobe {
+
+void RunProcesses::Add(const v1::StepInfo& step) {
+  if (!incarnations_.insert(step.incarnation()).second) return;
+  if (step.has_rank()) {
+    // What a job starts again has its name; without a name each life is a job.
+    places_[absl::StrCat("rank", step.rank())].insert(
+        step.job().empty() ? absl::StrCat("#", step.incarnation())
+                           : step.job());
+    return;
+  }
+  places_[absl::StrCat("proc", step.pid(), "@", step.host())];
+  // A program of several processes without ranks may have none.
+  jobs_.insert(step.job());
+}
+
+void RunProcesses::Describe(v1::RunInfo* run) const {
+  size_t jobs = jobs_.size();
+  for (const auto& [place, of_place] : places_)
+    jobs = std::max(jobs, of_place.size());
+  run->set_ranks(places_.size());
+  run->set_processes(incarnations_.size());
+  run->set_jobs(jobs);
+}
+
+}  // namespace rankprobe

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts who recorded the steps of a run: ranks, processes, jobs. Not thread-safe.
+#ifndef RANKPROBE_COLLECTOR_STORE_RUN_PROCESSES_H_
+#define RANKPROBE_COLLECTOR_STORE_RUN_PROCESSES_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/container/flat_hash_set.h"
+#include "rankprobe/v1/archive.pb.h"
+
+namespace rankprobe {
+
+class RunProcesses {
+ public:
+  void Add(const v1::StepInfo& step);
+  void Describe(v1::RunInfo* run) const;
+
+ private:
+  absl::flat_hash_set<uint64_t> incarnations_;
+  // Ranks, and processes without one; of each rank the jobs that had it.
+  std::map<std::string, std::set<std::string>> places_;
+  // Of the processes without a rank.
+  std::set<std::string> jobs_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_COLLECTOR_STORE_RUN_PROCESSES_H_
