@@ -532,6 +532,26 @@ TEST_F(OneRankTest, ClippingOfGradientsWithTheirScale) {
   EXPECT_TRUE(found[0].exact);
 }
 
+TEST_F(OneRankTest, ASoftmaxOverAnotherDimension) {
+  const auto set = [&](double wrong, double causal) {
+    for (size_t i = 0; i < 3; ++i) {
+      Training(0, "softmax_dims.0", i, wrong);
+      Training(0, "softmax_dims.1", i, causal);
+      Training(0, "softmax_dims.2", i, 4);
+    }
+  };
+  set(0, 0);
+  EXPECT_THAT(Find(""), IsEmpty());
+  set(4, 4);
+  auto found = Find("softmax-dimension");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+  set(1, 0);
+  found = Find("softmax-dimension");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+}
+
 TEST_F(OneRankTest, AModelThatStaysInEvaluation) {
   const auto sleep = [&](size_t first, size_t end, double asleep, double root) {
     for (size_t i = 0; i < kRankSteps; ++i) {

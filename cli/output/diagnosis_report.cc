@@ -21,6 +21,7 @@ int WeightOf(const DiagnosisReport::Finding& finding) {
                                           "rule: all-reduce-wrong",
                                           "rule: label-shift",
                                           "rule: attention-sees-future",
+                                          "rule: softmax-dimension",
                                           "rule: positions-merge",
                                           "rule: tokens-weigh-unequally",
                                           "rule: micro-batches-lost",

@@ -232,6 +232,28 @@ def mask_missing():
     train(net, opt, step_of)
 
 
+class QueryAttention(Attention):
+    """The softmax is over the queries."""
+
+    def forward(self, x, mask, pos):
+        b, t, d = x.shape
+        q, k, v = (m(x).view(b, t, self.h, -1).transpose(1, 2) for m in (self.q, self.k, self.v))
+        p = torch.softmax(torch.matmul(rope(q, pos), rope(k, pos).transpose(-1, -2)) * self.scale + mask, -2 if BUG else -1)
+        return self.o(torch.matmul(F.dropout(p, 0.1), v).transpose(1, 2).reshape(b, t, d))
+
+
+def softmax_over_queries():
+    """softmax(dim=-2)"""
+    net = Lm(attn=QueryAttention)
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
 def replicas(step_of):
     """Trains a model that DistributedDataParallel makes replicas of; step_of(step, net, opt, rank)."""
     rank, _ = setup()
@@ -792,7 +814,7 @@ CASES = {
     "branch_detached": (1, "layers.1.mlp"), "branches_detached": (1, "gradient-missing"), "block_frozen": (1, "layers.1."),
     "block_not_in_optimizer": (1, "layers.3."), "micro_batches_summed": (1, "gradient-multiple"),
     "micro_batches_summed_clipped_at_times": (1, "gradient-multiple"), "micro_batches_running_mean": (1, "micro-batch-weights"),
-    "clipped_before_unscaling": (1, "clip-scaled"),
+    "clipped_before_unscaling": (1, "clip-scaled"), "softmax_over_queries": (1, "softmax-dimension"),
     "sound_directions": (1, ""), "sound_padding": (1, ""), "sound_pipeline": (4, ""), "sound_fsdp": (2, ""), "sound_batchnorm": (2, ""),
     "sound_fine_tuning": (1, ""), "sound_lora": (1, ""), "sound_gan": (1, ""), "sound_teacher": (1, ""), "sound_checkpointing": (1, ""),
     "sound_scaler": (1, ""), "sound_blocks": (1, ""),
