@@ -689,6 +689,18 @@ TEST_F(ResidualTest, OneThatIsDetached) {
   EXPECT_THAT(Find(""), IsEmpty());
 }
 
+TEST_F(ResidualTest, AShortcutThatIsAModule) {
+  for (size_t i = 0; i < kRankSteps; ++i) {
+    const RankCell x = At(0, "Module.blocks.1.Block.forward.0.input.0", i);
+    const RankCell gradient =
+        At(0, "Module.blocks.1.Block.backward.0.output.0", i);
+    Put("blocks.1.shortcut.Identity.forward.0.input.0", i, x);
+    Put("blocks.1.shortcut.Identity.forward.0.output.0", i, x);
+    Put("blocks.1.shortcut.Identity.backward.0.output.0", i, gradient);
+  }
+  EXPECT_THAT(Find(""), IsEmpty());
+}
+
 TEST_F(ResidualTest, ASequenceOfOneBlockPassesItsGradientOn) {
   for (const char* const value :
        {"forward.0.input.0", "forward.0.output.0", "backward.0.input.0",

@@ -73,8 +73,9 @@ class ResidualDetached : public RankRule {
     return "none beside the recording";
   }
   absl::string_view twin() const override {
-    return "a residual that passes its gradient on; layers without one; values "
-           "in 16 bits, whose sums are rounded, are not judged";
+    return "a residual that passes its gradient on, or goes through a module "
+           "that gives on what it takes; layers without one; values in 16 "
+           "bits, whose sums are rounded, are not judged";
   }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
@@ -91,7 +92,7 @@ class ResidualDetached : public RankRule {
       const std::map<std::string, ModuleCall> calls = ModuleCallsOf(rank);
       std::optional<RankFinding> found;
       for (const auto& [path, block] : calls) {
-        const auto one = LookAt(input, calls, block);
+        const auto one = LookAt(input, rank, calls, block);
         if (!one.has_value()) continue;
         if (found.has_value()) {
           ++found->others;
@@ -143,8 +144,8 @@ class ResidualDetached : public RankRule {
   }
 
   static std::optional<RankFinding> LookAt(
-      const RankInput& input, const std::map<std::string, ModuleCall>& calls,
-      const ModuleCall& block) {
+      const RankInput& input, const RankSeries& rank,
+      const std::map<std::string, ModuleCall>& calls, const ModuleCall& block) {
     std::vector<const ModuleCall*> inside;
     const std::string prefix = absl::StrCat(block.path, ".");
     for (auto it = calls.lower_bound(prefix);
@@ -160,6 +161,7 @@ class ResidualDetached : public RankRule {
         sums.push_back({call->input, call->input_gradient});
     }
     for (const ModuleCall* const user : inside) {
+      if (GivesOn(rank, *user)) continue;
       // The only one that has the gradient of what it takes.
       const std::string how = WhoseGradient(block, inside, *user);
       if (how.empty() || user->input == nullptr) continue;
@@ -188,6 +190,17 @@ class ResidualDetached : public RankRule {
 
   static bool IsIn(const ModuleCall& call, const ModuleCall& outer) {
     return absl::StartsWith(call.path, outer.path + ".");
+  }
+
+  // Whether it gives on what it takes (Identity): others that use it do so with
+  // the gradient of what this module gives.
+  static bool GivesOn(const RankSeries& rank, const ModuleCall& call) {
+    const std::string prefix = absl::StrCat(call.name, ".forward.0.output.");
+    for (auto it = rank.values.lower_bound(prefix);
+         it != rank.values.end() && absl::StartsWith(it->first, prefix); ++it) {
+      if (AreSame(&it->second, call.input)) return true;
+    }
+    return false;
   }
 
   // The value that the module takes, where all gradient that it has is that of
