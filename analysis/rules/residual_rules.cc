@@ -192,13 +192,14 @@ class ResidualDetached : public RankRule {
     return absl::StartsWith(call.path, outer.path + ".");
   }
 
-  // Whether it gives on what it takes (Identity): others that use it do so with
-  // the gradient of what this module gives.
+  // Whether it gives on what it takes (Identity), or may do so beside another
+  // output: who uses that one gives it a gradient, which this module passes on.
   static bool GivesOn(const RankSeries& rank, const ModuleCall& call) {
     const std::string prefix = absl::StrCat(call.name, ".forward.0.output.");
     for (auto it = rank.values.lower_bound(prefix);
          it != rank.values.end() && absl::StartsWith(it->first, prefix); ++it) {
-      if (AreSame(&it->second, call.input)) return true;
+      if (&it->second != call.output || AreSame(call.output, call.input))
+        return true;
     }
     return false;
   }
