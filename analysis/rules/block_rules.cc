@@ -161,7 +161,7 @@ class GradientMissing : public RankRule {
   absl::string_view twin() const override {
     return "blocks that are frozen, or run without a graph, completely; "
            "experts and heads that no batch uses and the last block, whose "
-           "output may be for nobody: these are only worth a look";
+           "output may be unused: these are only worth a look";
   }
   size_t LeastSteps() const override { return kLeastBlockSteps; }
   bool CanJudge(const RankInput& input) const override {
@@ -209,7 +209,7 @@ class GradientMissing : public RankRule {
                      " is used in each forward, requires a gradient and "
                      "is held by the optimizer, and has no gradient in any of ",
                      input.steps.size(), " steps, ", why,
-                     ": what it computes is detached, or nobody uses it");
+                     ": what it computes is detached, or it is not used");
     return finding;
   }
   // The first that is sure, with the number of all others.

@@ -73,7 +73,7 @@ class ResidualDetached : public RankRule {
     return "none beside the recording";
   }
   absl::string_view twin() const override {
-    return "a residual that passes its gradient on, or goes through a module "
+    return "a residual that passes its gradient on, or passes through a module "
            "that gives on what it takes; layers without one; values in 16 "
            "bits, whose sums are rounded, are not judged";
   }
