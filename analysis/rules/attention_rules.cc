@@ -108,11 +108,47 @@ class PositionsMerge : public RankRule {
   }
 };
 
+// Weights that do not sum to 1 over what they weigh.
+class SoftmaxDimension : public RankRule {
+ public:
+  absl::string_view name() const override { return "softmax-dimension"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override { return kCostOfAttentionRules; }
+  absl::string_view twin() const override {
+    return "weights that are turned before the product, or whose product is no "
+           "square of places; without a causal mask it is only worth a look";
+  }
+  size_t LeastSteps() const override { return 1; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "softmax_dims");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<double> dims = TrainingAt(rank, "softmax_dims", i);
+        if (dims.size() != 3 || dims[0] == 0) continue;
+        RankFinding finding;
+        finding.step = input.steps[i];
+        finding.name = "Training.0.debug.softmax_dims.0";
+        finding.exact = dims[1] > 0;
+        finding.what = absl::StrCat(
+            "in ", dims[0], " of ", dims[2],
+            " attention calls the softmax is over another dimension than the "
+            "product with the values sums over: the weights of a token do not "
+            "sum to 1");
+        return {finding};
+      }
+    }
+    return {};
+  }
+};
+
 }  // namespace
 
 void AddAttentionRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<AttentionSeesFuture>());
   rules->push_back(std::make_unique<PositionsMerge>());
+  rules->push_back(std::make_unique<SoftmaxDimension>());
 }
 
 }  // namespace rankprobe::analysis

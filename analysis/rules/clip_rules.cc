@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"
@@ -46,6 +47,11 @@ std::optional<double> FactorOfMost(const std::vector<Factor>& factors) {
       });
   if (static_cast<size_t>(same) * 2 < values.size()) return std::nullopt;
   return median;
+}
+
+double SpreadOf(const std::vector<double>& norms) {
+  const auto [least, most] = std::minmax_element(norms.begin(), norms.end());
+  return *most > 0 ? (*most - *least) / *most : 0;
 }
 
 bool IsOne(double factor) { return std::fabs(factor - 1) <= 1e-6; }
@@ -144,10 +150,10 @@ class ClipNorm : public RankRule {
       for (size_t r = 0; r < whole.size(); ++r)
         own[r].push_back(std::sqrt(squares.own[r]));
     }
-    if (steps.size() < kLeast || Spread(once) < kChanges) return {};
+    if (steps.size() < kLeast || SpreadOf(once) < kChanges) return {};
     std::string used;
     const auto all_same = [](const auto& norms) {
-      return Spread(norms) < kIsTheSame;
+      return SpreadOf(norms) < kIsTheSame;
     };
     if (all_same(each)) {
       used = absl::StrCat("counts what the ranks hold copies of ", whole.size(),
@@ -211,9 +217,89 @@ class ClipNorm : public RankRule {
     }
     return false;
   }
-  static double Spread(const std::vector<double>& norms) {
-    const auto [least, most] = std::minmax_element(norms.begin(), norms.end());
-    return *most > 0 ? (*most - *least) / *most : 0;
+};
+
+// Clipping before the loss scale is taken out leaves next to nothing.
+class ClipScaled : public RankRule {
+ public:
+  absl::string_view name() const override { return "clip-scaled"; }
+  absl::string_view needs() const override {
+    return "training, weight_gradients";
+  }
+  absl::string_view cost() const override { return "that of clip-uneven"; }
+  absl::string_view twin() const override {
+    return "clipping behind unscale_(), which leaves a norm that does not "
+           "change with the scale";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "loss_scale") &&
+           !OwnGradientsOf(input.ranks[0]).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      const std::vector<OwnGradient> gradients = OwnGradientsOf(rank);
+      std::optional<size_t> first;
+      std::vector<double> left, scaled;
+      bool is_small = true;
+      double own = 0, taken = 0;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<double> scale = TrainingAt(rank, "loss_scale", i);
+        if (scale.size() != 1 || scale[0] < kLeastScale) continue;
+        const auto [before, behind] = NormsAt(gradients, rank, i);
+        if (before == 0 || behind == 0) continue;
+        if (!first.has_value()) {
+          first = i;
+          own = before / scale[0];
+          taken = behind;
+        }
+        is_small = is_small && behind * scale[0] < 0.1 * before;
+        left.push_back(behind);
+        scaled.push_back(behind * scale[0]);
+      }
+      if (left.size() < kLeast || !is_small || SpreadOf(scaled) > 1e-3)
+        continue;
+      // Nobody clips at so small a norm on purpose.
+      if (SpreadOf(left) < 0.4 && taken > kTooSmall) continue;
+      RankFinding finding;
+      finding.step = input.steps[*first];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name = "Training.0.debug.grad_norm";
+      finding.what = absl::StrCat(
+          "gradients are clipped while they contain the loss scale: their norm "
+          "times the scale is ",
+          scaled[0], " in each of ", left.size(),
+          " steps, and the optimizer "
+          "takes a norm of ",
+          taken, " where backward left one of ", own,
+          ": unscale_() has to come before the clipping");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 4;  // steps
+  static constexpr double kLeastScale = 16;
+  static constexpr double kTooSmall = 1e-2;
+
+  // Of what the backward left, with the scale, and of what the optimizer takes.
+  static std::pair<double, double> NormsAt(
+      const std::vector<OwnGradient>& gradients, const RankSeries& rank,
+      size_t step) {
+    double before = 0, behind = 0;
+    for (const OwnGradient& own : gradients) {
+      const auto* const taken = rank.Of("Parameter", own.parameter, "grad");
+      const RankCell* last = nullptr;
+      for (const auto* const micro : own.micro) {
+        if (IsFinite((*micro)[step])) last = &(*micro)[step];
+      }
+      if (taken == nullptr || last == nullptr || !IsFinite((*taken)[step]))
+        continue;
+      before += last->norm * last->norm;
+      behind += (*taken)[step].norm * (*taken)[step].norm;
+    }
+    return {std::sqrt(before), std::sqrt(behind)};
   }
 };
 
@@ -222,6 +308,7 @@ class ClipNorm : public RankRule {
 void AddClipRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<ClipUneven>());
   rules->push_back(std::make_unique<ClipNorm>());
+  rules->push_back(std::make_unique<ClipScaled>());
 }
 
 }  // namespace rankprobe::analysis

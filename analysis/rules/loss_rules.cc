@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "analysis/rules/rank_rule.h"
 
@@ -113,6 +114,89 @@ class TokensWeighUnequally : public RankRule {
   }
 };
 
+// Micro batches that count differently in the step, for no reason that the
+// number of their targets gives.
+class MicroBatchWeights : public RankRule {
+ public:
+  absl::string_view name() const override { return "micro-batch-weights"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override { return kCostOfLossRules; }
+  absl::string_view twin() const override {
+    return "several losses of one batch, means and sums of different numbers "
+           "of targets; data that is weighed on purpose: worth a look, no "
+           "fault";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "token_weight") &&
+           KnowsTraining(input, "target_checksum");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      std::optional<size_t> first;
+      // Relative to the first micro batch.
+      std::vector<double> shares;
+      size_t steps = 0;
+      bool same = true;
+      for (size_t i = 0; same && i < input.steps.size(); ++i) {
+        const std::vector<LossCall> calls = CallsAt(rank, i);
+        if (calls.size() < 2) continue;
+        const std::optional<std::vector<double>> now = SharesOf(rank, calls, i);
+        same = now.has_value() && (!first.has_value() || Are(*now, shares));
+        if (!same) break;
+        ++steps;
+        if (!first.has_value()) {
+          first = i;
+          shares = *now;
+        }
+      }
+      if (!same || steps < kLeast) continue;
+      RankFinding finding;
+      finding.step = input.steps[*first];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name = "Training.0.debug.token_weight";
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          "a target of one micro batch weighs more than one of another, in "
+          "each of ",
+          steps, " steps the same: relative to the first ",
+          absl::StrJoin(shares, ", "));
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 3;  // steps
+
+  static bool Are(const std::vector<double>& a, const std::vector<double>& b) {
+    return a.size() == b.size() &&
+           std::equal(a.begin(), a.end(), b.begin(), AreAlike);
+  }
+  // Null: they are no micro batches, or weigh as they should.
+  static std::optional<std::vector<double>> SharesOf(
+      const RankSeries& rank, const std::vector<LossCall>& calls, size_t step) {
+    std::vector<double> checksums = TrainingAt(rank, "target_checksum", step);
+    if (checksums.size() != calls.size() ||
+        calls.size() != TrainingAt(rank, "loss", step).size())
+      return std::nullopt;
+    std::sort(checksums.begin(), checksums.end());
+    if (std::adjacent_find(checksums.begin(), checksums.end()) !=
+        checksums.end())
+      return std::nullopt;
+    std::vector<double> shares;
+    bool differ = false;
+    for (const LossCall& call : calls) {
+      // Means of different numbers of targets are tokens-weigh-unequally.
+      if (!AreAlike(call.tokens, calls[0].tokens)) return std::nullopt;
+      shares.push_back(std::round(call.weight / calls[0].weight * 1e4) / 1e4);
+      differ |= !AreAlike(call.weight, calls[0].weight);
+    }
+    if (!differ) return std::nullopt;
+    return shares;
+  }
+};
+
 // The gradient of the step is a multiple of that of the mean loss.
 class GradientMultiple : public RankRule {
  public:
@@ -122,7 +206,9 @@ class GradientMultiple : public RankRule {
   }
   absl::string_view cost() const override { return kCostOfLossRules; }
   absl::string_view twin() const override {
-    return "losses that are sums on purpose: worth a look, no fault";
+    return "losses that are sums on purpose, gradients that the program "
+           "divides "
+           "and then clips in each step: worth a look, no fault";
   }
   size_t LeastSteps() const override { return 3; }
   bool CanJudge(const RankInput& input) const override {
@@ -131,47 +217,111 @@ class GradientMultiple : public RankRule {
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const std::vector<size_t>& group : ReplicasOf(input)) {
-      std::vector<double> multiples;
-      size_t most_calls = 0;
+      std::vector<At> steps;
+      steps.reserve(input.steps.size());
+      size_t most_calls = 1;
       for (size_t i = 0; i < input.steps.size(); ++i) {
-        double weights = 0;
+        At at;
         size_t ranks = 0;
         for (const size_t r : group) {
           const auto calls = CallsAt(input.ranks[r], i);
+          // Several losses of one backward may be a sum on purpose.
+          if (calls.size() != TrainingAt(input.ranks[r], "loss", i).size())
+            continue;
           most_calls = std::max(most_calls, calls.size());
           ranks += calls.empty() ? 0 : 1;
           for (const LossCall& call : calls)
-            weights += call.tokens * call.weight;
+            at.weights += call.tokens * call.weight;
         }
         const std::optional<double> factor = FactorAt(input, group, i);
-        if (ranks == group.size() && factor.has_value())
-          multiples.push_back(weights * *factor);
+        if (ranks < group.size() || !factor.has_value()) continue;
+        at.factor = *factor;
+        at.norm = NormAt(input.ranks[group[0]], i);
+        steps.push_back(at);
       }
-      if (multiples.size() < 3) continue;
-      const double multiple = MedianOf(multiples);
-      const bool is_constant =
-          std::all_of(multiples.begin(), multiples.end(), [&](double one) {
-            return std::fabs(one - multiple) < 1e-3 * multiple;
-          });
-      if (!is_constant) continue;
-      const std::string why =
-          Why(multiple, group.size(), std::max<size_t>(most_calls, 1));
+      if (steps.size() < 3) continue;
+      const std::optional<Multiple> multiple = MultipleOf(steps, group.size());
+      if (!multiple.has_value()) continue;
+      const std::string why = Why(multiple->value, group.size(), most_calls);
       if (why.empty()) continue;
       RankFinding finding;
       finding.step = input.steps[0];
       finding.name = "Training.0.debug.token_weight";
       finding.exact = false;
-      finding.what =
-          absl::StrCat("the gradient that the optimizer takes is ",
-                       std::round(multiple * 1e6) / 1e6,
-                       " times that of the mean over all targets, in each of ",
-                       multiples.size(), " steps: ", why);
+      finding.what = absl::StrCat(
+          "the gradient ",
+          multiple->is_clipped ? "before the clipping, which hides it, is "
+                               : "that the optimizer takes is ",
+          std::round(multiple->value * 1e6) / 1e6,
+          " times that of the mean over all targets, in each of ", steps.size(),
+          " steps: ", why);
       return {finding};
     }
     return {};
   }
 
  private:
+  struct At {
+    double weights = 0;  // of all targets in the losses
+    double factor = 0;   // by which the gradients are multiplied
+    double norm = 0;     // of the gradients that the optimizer takes
+  };
+
+  struct Multiple {
+    double value = 0;
+    bool is_clipped = false;
+  };
+
+  static double NormAt(const RankSeries& rank, size_t step) {
+    double squares = 0;
+    for (const std::string& parameter : ParametersOf(rank)) {
+      const auto* const taken = rank.Of("Parameter", parameter, "grad");
+      if (taken == nullptr || !IsFinite((*taken)[step])) continue;
+      squares += (*taken)[step].norm * (*taken)[step].norm;
+    }
+    return std::sqrt(squares);
+  }
+  static bool IsConstant(const std::vector<double>& values) {
+    const double middle = MedianOf(values);
+    return std::all_of(values.begin(), values.end(), [&](double value) {
+      return std::fabs(value - middle) < 1e-3 * middle;
+    });
+  }
+  // Of the gradient before any clipping. Null: it differs from step to step.
+  static std::optional<Multiple> MultipleOf(const std::vector<At>& steps,
+                                            size_t ranks) {
+    std::vector<double> multiples, weights;
+    multiples.reserve(steps.size());
+    weights.reserve(steps.size());
+    double whole = 0, most = 0;
+    for (const At& at : steps) {
+      multiples.push_back(at.weights * at.factor);
+      weights.push_back(at.weights);
+      whole = std::max(whole, at.factor);
+      most = std::max(most, at.norm);
+    }
+    if (IsConstant(multiples)) return Multiple{MedianOf(multiples), false};
+    if (whole <= 0 || !IsConstant(weights)) return std::nullopt;
+    // Those with the largest norm are clipped, and those with the largest factor
+    // are not.
+    size_t clipped = 0, left = 0;
+    for (const At& at : steps) {
+      const bool is_whole = at.factor > whole * (1 - 1e-3);
+      const bool is_clipped = at.norm > most * (1 - 1e-3);
+      if (!is_whole && !is_clipped) return std::nullopt;
+      left += is_whole ? 1 : 0;
+      clipped += is_clipped ? 1 : 0;
+    }
+    // Where each step is clipped, it is not known what they were divided by
+    // before: by the ranks, as is usual.
+    if (clipped == steps.size()) {
+      whole = 1 / static_cast<double>(ranks);
+    } else if (clipped < 2 || left < 2) {
+      return std::nullopt;
+    }
+    return Multiple{MedianOf(weights) * whole, true};
+  }
+
   // What the optimizer takes over the sum of the ranks' own.
   static std::optional<double> FactorAt(const RankInput& input,
                                         const std::vector<size_t>& group,
@@ -407,6 +557,7 @@ class LearningRateZero : public RankRule {
 void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<LabelShift>());
   rules->push_back(std::make_unique<TokensWeighUnequally>());
+  rules->push_back(std::make_unique<MicroBatchWeights>());
   rules->push_back(std::make_unique<GradientMultiple>());
   rules->push_back(std::make_unique<WorseThanGuessing>());
   rules->push_back(std::make_unique<LearningRateZero>());

@@ -91,6 +91,9 @@ void AddMessageRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddBatchRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddAttentionRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddModeRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddBlockRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddResidualRules(std::vector<std::unique_ptr<RankRule>>* rules);
 
 // What backward left in a parameter's gradient on one rank, of each micro batch.
 struct OwnGradient {

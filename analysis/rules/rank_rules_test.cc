@@ -436,6 +436,7 @@ TEST_F(RankRulesTest, ASumOverRanksThatIsNotDivided) {
     for (size_t r = 0; r < 2; ++r) {
       Training(r, "loss_tokens", i, 48);
       Training(r, "token_weight", i, 1.0 / 48);
+      Training(r, "loss", i, 1 + 0.1 * Noise(r, i));
     }
   }
   EXPECT_THAT(Find(""), IsEmpty());
@@ -444,6 +445,270 @@ TEST_F(RankRulesTest, ASumOverRanksThatIsNotDivided) {
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_FALSE(found[0].exact);
   EXPECT_THAT(found[0].what, HasSubstr("not divided"));
+}
+
+class MicroBatchesTest : public OneRankTest {
+ protected:
+  // Two micro batches a step, of other targets each.
+  void Weigh(double first, double second) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      for (size_t k = 0; k < 2; ++k) {
+        Training(0, absl::StrCat("loss_tokens.", k), i, 48);
+        Training(0, absl::StrCat("loss.", k), i, 1);
+        Training(0, absl::StrCat("target_checksum.", k), i,
+                 checksum_ + static_cast<double>(10 * i + k * apart_));
+        Training(0, absl::StrCat("token_weight.", k), i,
+                 (k == 0 ? first : second) / 48);
+      }
+    }
+  }
+  double checksum_ = 100;
+  size_t apart_ = 1;
+};
+
+TEST_F(MicroBatchesTest, WhatClippingHides) {
+  // Clipped in each step, and in every second one.
+  for (const size_t every : {1UL, 2UL}) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      double square = 0;
+      for (size_t layer = 0; layer < kLayers; ++layer) {
+        const double norm = At(0, Own(layer), i).norm;
+        square += norm * norm;
+      }
+      const double factor = i % every == 0 ? 1 / std::sqrt(square) : 1;
+      for (size_t layer = 0; layer < kLayers; ++layer) {
+        const RankCell own = i % every == 0
+                                 ? At(0, Own(layer), i)
+                                 : Cell(0.2 + 0.01 * Noise(layer, i), 0.02);
+        At(0, Own(layer), i) = own;
+        At(0, OfParameter(Weight(layer), "grad"), i) =
+            Cell(own.norm * factor, own.mean * factor);
+      }
+    }
+    Weigh(0.5, 0.5);
+    EXPECT_THAT(Find(""), IsEmpty());
+    Weigh(1, 1);
+    const auto found = Find("gradient-multiple");
+    ASSERT_THAT(found, SizeIs(1)) << every;
+    EXPECT_FALSE(found[0].exact);
+    EXPECT_THAT(found[0].what, HasSubstr("before the clipping"));
+  }
+}
+
+TEST_F(MicroBatchesTest, OneThatWeighsMoreThanAnother) {
+  Weigh(0.75, 0.25);
+  EXPECT_THAT(Find("micro-batch-weights"), SizeIs(1));
+  // Two losses of one batch.
+  apart_ = 0;
+  Weigh(0.75, 0.25);
+  EXPECT_THAT(Find(""), IsEmpty());
+}
+
+TEST_F(OneRankTest, ClippingOfGradientsWithTheirScale) {
+  const auto clip = [&](double factor_of_norm) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      const double scale = i < 8 ? 1024 : 2048;
+      Training(0, "loss_scale", i, scale);
+      double square = 0;
+      for (size_t layer = 0; layer < kLayers; ++layer) {
+        const RankCell own = OwnGradient(layer, i, 0);
+        At(0, Own(layer), i) = Cell(own.norm * scale, own.mean * scale);
+        square += own.norm * own.norm;
+      }
+      const double norm = factor_of_norm > 0 ? factor_of_norm : 1 / scale;
+      for (size_t layer = 0; layer < kLayers; ++layer) {
+        const RankCell own = OwnGradient(layer, i, 0);
+        const double factor = norm / std::sqrt(square);
+        At(0, OfParameter(Weight(layer), "grad"), i) =
+            Cell(own.norm * factor, own.mean * factor);
+      }
+    }
+  };
+  clip(0.1);
+  EXPECT_THAT(Find(""), IsEmpty());
+  clip(0);
+  const auto found = Find("clip-scaled");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+}
+
+TEST_F(OneRankTest, ASoftmaxOverAnotherDimension) {
+  const auto set = [&](double wrong, double causal) {
+    for (size_t i = 0; i < 3; ++i) {
+      Training(0, "softmax_dims.0", i, wrong);
+      Training(0, "softmax_dims.1", i, causal);
+      Training(0, "softmax_dims.2", i, 4);
+    }
+  };
+  set(0, 0);
+  EXPECT_THAT(Find(""), IsEmpty());
+  set(4, 4);
+  auto found = Find("softmax-dimension");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+  set(1, 0);
+  found = Find("softmax-dimension");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+}
+
+TEST_F(OneRankTest, AModelThatStaysInEvaluation) {
+  const auto sleep = [&](size_t first, size_t end, double asleep, double root) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      const bool is = i >= first && i < end;
+      Training(0, "in_eval.0", i, is ? asleep : 0);
+      Training(0, "in_eval.1", i, 6);
+      Training(0, "in_eval.2", i, is ? root : 0);
+    }
+  };
+  sleep(0, 0, 0, 0);
+  EXPECT_THAT(Find(""), IsEmpty());
+  // A part that is frozen, and two steps.
+  sleep(4, kRankSteps, 5, 0);
+  EXPECT_THAT(Find(""), IsEmpty());
+  sleep(4, kRankSteps, 6, 0);
+  EXPECT_THAT(Find(""), IsEmpty());
+  sleep(4, 6, 6, 1);
+  EXPECT_THAT(Find(""), IsEmpty());
+  sleep(4, 9, 6, 1);
+  auto found = Find("model-in-eval");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 4);
+  EXPECT_TRUE(found[0].exact);
+  sleep(0, kRankSteps, 6, 1);
+  found = Find("model-in-eval");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+}
+
+// Blocks of two parameters, the second of which is in question.
+class BlocksTest : public OneRankTest {
+ protected:
+  BlocksTest() {
+    for (size_t layer = 0; layer < 4; ++layer) {
+      Use(layer, "one", {"param", "grad"}, true);
+      Use(layer, "two", {"param", "grad"}, true);
+    }
+  }
+  static std::string Of(size_t layer, const std::string& part) {
+    return absl::StrCat("blocks.", layer, ".", part, ".weight");
+  }
+  void Use(size_t layer, const std::string& part,
+           const std::vector<const char*>& values, bool is_updated) {
+    const RankCell cell = Cell(1, 0.1 + 0.01 * static_cast<double>(layer));
+    const std::string parameter = Of(layer, part);
+    const auto fill = [&](const std::string& name) {
+      input_.ranks[0].values[name].assign(kRankSteps, cell);
+    };
+    for (const char* const all : {"param", "grad"})
+      input_.ranks[0].values.erase(OfParameter(parameter, all));
+    const std::string update =
+        absl::StrCat("Update.", parameter, ".0.debug.update");
+    input_.ranks[0].values.erase(update);
+    fill(absl::StrCat("Module.blocks.", layer, ".", part,
+                      ".Linear.forward.0.parameters.weight"));
+    for (const char* const value : values) fill(OfParameter(parameter, value));
+    if (is_updated) fill(update);
+  }
+};
+
+TEST_F(BlocksTest, ABranchThatIsDetached) {
+  EXPECT_THAT(Find(""), IsEmpty());
+  Use(1, "two", {"param"}, true);
+  auto found = Find("gradient-missing");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+  EXPECT_EQ(found[0].name, "Parameter.blocks.1.two.weight.0.debug.param");
+  // Nobody may use what the last block computes there.
+  Use(1, "two", {"param", "grad"}, true);
+  Use(3, "two", {"param"}, true);
+  found = Find("gradient-missing");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  // In all blocks.
+  for (size_t layer = 0; layer < 4; ++layer) Use(layer, "two", {"param"}, true);
+  found = Find("gradient-missing");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_EQ(found[0].others, 3);
+  // Of blocks without any gradient nothing is known.
+  for (size_t layer = 0; layer < 4; ++layer) Use(layer, "one", {"param"}, true);
+  EXPECT_THAT(Find(""), IsEmpty());
+}
+
+TEST_F(BlocksTest, ABlockThatIsFrozen) {
+  for (const char* const part : {"one", "two"}) Use(0, part, {}, false);
+  EXPECT_THAT(Find(""), IsEmpty());
+  for (const char* const part : {"one", "two"})
+    Use(0, part, {"param", "grad"}, true);
+  // Held by the optimizer, and not.
+  Use(2, "one", {"param"}, false);
+  Use(2, "two", {}, false);
+  const auto found = Find("block-frozen");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_EQ(found[0].others, 1);
+}
+
+// x + two(norm(x)) in a block.
+class ResidualTest : public OneRankTest {
+ protected:
+  ResidualTest() {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      const double x = 0.3 + 0.1 * Noise(i, 1), f = 0.2 + 0.1 * Noise(i, 2);
+      Put("blocks.1.Block.forward.0.input.0", i, Cell(4, x));
+      Put("blocks.1.norm.Norm.forward.0.input.0", i, Cell(4, x));
+      Put("blocks.1.norm.Norm.forward.0.output.0", i, Cell(3, 0.01));
+      Put("blocks.1.two.Linear.forward.0.input.0", i, Cell(3, 0.01));
+      Put("blocks.1.two.Linear.forward.0.output.0", i, Cell(2, f));
+      Put("blocks.1.Block.forward.0.output.0", i, Cell(5, x + f));
+      Put("blocks.1.Block.backward.0.input.0", i, Cell(0.5, 0.02));
+      Put("blocks.1.two.Linear.backward.0.input.0", i, Cell(0.5, 0.02));
+      Put("blocks.1.norm.Norm.backward.0.output.0", i, Cell(0.1, 0.003));
+      Put("blocks.1.Block.backward.0.output.0", i, Cell(0.55, 0.023));
+    }
+  }
+  void Put(const std::string& name, size_t step, const RankCell& cell) {
+    At(0, absl::StrCat("Module.", name), step) = cell;
+  }
+};
+
+TEST_F(ResidualTest, OneThatIsDetached) {
+  EXPECT_THAT(Find(""), IsEmpty());
+  for (size_t i = 0; i < kRankSteps; ++i)
+    Put("blocks.1.Block.backward.0.output.0", i, Cell(0.1, 0.003));
+  const auto found = Find("residual-detached");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+  EXPECT_EQ(found[0].name, "Module.blocks.1.norm.Norm.backward.0.output.0");
+  // A layer without a residual.
+  for (size_t i = 0; i < kRankSteps; ++i) {
+    Put("blocks.1.Block.forward.0.output.0", i,
+        Cell(5, 0.2 + 0.1 * Noise(i, 2)));
+  }
+  EXPECT_THAT(Find(""), IsEmpty());
+}
+
+TEST_F(ResidualTest, AShortcutThatIsAModule) {
+  for (size_t i = 0; i < kRankSteps; ++i) {
+    const RankCell x = At(0, "Module.blocks.1.Block.forward.0.input.0", i);
+    const RankCell gradient =
+        At(0, "Module.blocks.1.Block.backward.0.output.0", i);
+    Put("blocks.1.shortcut.Identity.forward.0.input.0", i, x);
+    Put("blocks.1.shortcut.Identity.forward.0.output.0", i, x);
+    Put("blocks.1.shortcut.Identity.backward.0.output.0", i, gradient);
+  }
+  EXPECT_THAT(Find(""), IsEmpty());
+}
+
+TEST_F(ResidualTest, ASequenceOfOneBlockPassesItsGradientOn) {
+  for (const char* const value :
+       {"forward.0.input.0", "forward.0.output.0", "backward.0.input.0",
+        "backward.0.output.0"}) {
+    input_.ranks[0].values[absl::StrCat("Module.blocks.Sequential.", value)] =
+        input_.ranks[0].values[absl::StrCat("Module.blocks.1.Block.", value)];
+  }
+  EXPECT_THAT(Find(""), IsEmpty());
 }
 
 TEST_F(OneRankTest, LabelsThatAreShiftedTwice) {

@@ -178,6 +178,9 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   AddLossRules(&rules);
   AddBatchRules(&rules);
   AddAttentionRules(&rules);
+  AddModeRules(&rules);
+  AddBlockRules(&rules);
+  AddResidualRules(&rules);
   return rules;
 }
 

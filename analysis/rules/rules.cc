@@ -65,8 +65,10 @@ class UpdateZero : public Rule {
     return "none beside the recording: one pass over two values a parameter";
   }
   absl::string_view twin() const override {
-    return "frozen layers, which have no gradient; a learning rate of 0 in the "
-           "first steps of a warm-up; a tied weight, which is updated by its "
+    return "frozen layers, which have no gradient; an optimizer of the last "
+           "layers alone, which is only worth a look; a learning rate of 0 in "
+           "the first steps of a warm-up; a tied weight, which is updated by "
+           "its "
            "other name";
   }
   size_t LeastSteps() const override { return kLeast; }
@@ -78,7 +80,7 @@ class UpdateZero : public Rule {
     const ValueIndex index(&norms);
     // Of parameters that the optimizer does not hold, and of those that it does.
     std::optional<RuleFinding> foreign, held;
-    size_t moved = 0;
+    size_t moved = 0, foreigners = 0;
     for (const auto& [parameter, gradient] : OwnGradients(norms)) {
       if (gradient->cells.size() != norms.steps.size() ||
           IsTied(norms, index, parameter, *gradient))
@@ -89,6 +91,7 @@ class UpdateZero : public Rule {
         if (updates.steps > 0) ++moved;
         continue;
       }
+      if (!updates.is_held) ++foreigners;
       std::optional<RuleFinding>& found = updates.is_held ? held : foreign;
       if (found.has_value()) {
         ++found->others;
@@ -110,8 +113,11 @@ class UpdateZero : public Rule {
     std::vector<RuleFinding> findings;
     if (held.has_value()) findings.push_back(*std::move(held));
     // A run whose optimizer cannot be seen updates nothing that is known.
-    if (foreign.has_value() && (moved > 0 || HasOptimizer(norms)))
+    if (foreign.has_value() && (moved > 0 || HasOptimizer(norms))) {
+      // Many train the last layers in this way, and leave the rest as it is.
+      foreign->exact = moved == 0 || foreigners < moved;
       findings.push_back(*std::move(foreign));
+    }
     return findings;
   }
 

@@ -79,6 +79,20 @@ TEST_F(RulesTest, AParameterThatTheOptimizerDoesNotOwn) {
   EXPECT_EQ(found[0].step, 0);
 }
 
+TEST_F(RulesTest, AnOptimizerOfFewParametersIsOnlyWorthALook) {
+  for (const char* const parameter : {"l1", "l2", "l3"}) {
+    const std::string weight = absl::StrCat(parameter, ".weight.0.debug.");
+    for (size_t i = 0; i < kSteps; ++i) {
+      At(&norms_, absl::StrCat("Parameter.", weight, "grad"), i).count = 0;
+      At(&norms_, absl::StrCat("Update.", weight, "update"), i).count = 0;
+    }
+  }
+  const auto found = Find("update-zero");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_EQ(found[0].others, 2);
+}
+
 TEST_F(RulesTest, AGroupWithoutALearningRateIsNotSaidToBeForeign) {
   Add(&norms_, "Training.0.debug.lr.0", 0.1, 0.1);
   Add(&norms_, "Training.0.debug.lr.1", 0, 0);

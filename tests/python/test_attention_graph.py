@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rankprobe.pytorch._attention_graph import attention_sees, merged_positions
+from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, softmax_dims
 from rankprobe.pytorch._loss_targets import LossTargets, _nodes
 
 pytestmark = pytest.mark.skipif(not hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook"), reason="PyTorch below 2 has no hooks of nodes")
@@ -38,6 +38,23 @@ def _causal(shift: int, fill: float = -math.inf) -> torch.Tensor:
 @pytest.mark.parametrize("shift, sees", [(1, [0, 0, 1]), (2, [1, 0, 1]), (3, [0, 1, 1])])
 def test_a_mask_by_hand(shift, sees, fill):
     assert _by_hand(_causal(shift, fill)) == sees
+
+
+@pytest.mark.parametrize("dim, causal, dims", [(-1, True, [0, 0, 1]), (3, False, [0, 0, 1]), (-2, True, [1, 1, 1]), (-2, False, [1, 0, 1]),
+                                               (1, False, [1, 0, 1])])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_the_dimension_of_a_softmax(dim, causal, dims, dropout):
+    query, key, value = _heads()
+    scores = query @ key.transpose(-1, -2) + (_causal(1) if causal else 0)
+    assert [one.item() for one in softmax_dims(_nodes_of(F.dropout(torch.softmax(scores, dim), dropout) @ value))] == dims
+
+
+def test_weights_that_are_turned_are_not_judged():
+    query, key, value = _heads()
+    weights = torch.softmax(query @ key.transpose(-1, -2), -2)
+    assert softmax_dims(_nodes_of(weights.transpose(-1, -2) @ value)) == []
+    assert softmax_dims(_nodes_of(value.transpose(-1, -2) @ weights)) == []
+    assert softmax_dims(_nodes_of(torch.softmax(query, -2) @ value.transpose(-1, -2))) == []
 
 
 def test_a_window_to_both_sides_is_no_shifted_mask():

@@ -232,6 +232,28 @@ def mask_missing():
     train(net, opt, step_of)
 
 
+class QueryAttention(Attention):
+    """The softmax is over the queries."""
+
+    def forward(self, x, mask, pos):
+        b, t, d = x.shape
+        q, k, v = (m(x).view(b, t, self.h, -1).transpose(1, 2) for m in (self.q, self.k, self.v))
+        p = torch.softmax(torch.matmul(rope(q, pos), rope(k, pos).transpose(-1, -2)) * self.scale + mask, -2 if BUG else -1)
+        return self.o(torch.matmul(F.dropout(p, 0.1), v).transpose(1, 2).reshape(b, t, d))
+
+
+def softmax_over_queries():
+    """softmax(dim=-2)"""
+    net = Lm(attn=QueryAttention)
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
 def replicas(step_of):
     """Trains a model that DistributedDataParallel makes replicas of; step_of(step, net, opt, rank)."""
     rank, _ = setup()
@@ -418,6 +440,368 @@ def sound_batchnorm():
     train(net, opt, step_of)
 
 
+class DropBlock(Block):
+    def __init__(self, **kw):
+        super().__init__(**kw)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x, mask, pos):
+        x = x + self.drop(self.attn(self.norm1(x), mask, pos))
+        return x + self.drop(self.mlp(self.norm2(x)))
+
+
+def with_dropout():
+    net = Lm()
+    net.layers = nn.ModuleList(DropBlock() for _ in range(3))
+    return net
+
+
+def evaluation_not_undone():
+    """An evaluation each six steps calls model.eval(), and nobody calls model.train() behind it before the epoch's end."""
+    net = with_dropout()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        if step % 6 == 5:
+            net.eval()
+            with torch.no_grad():
+                ce(net(batch(900 + step)[0]), batch(900 + step)[1])
+            if not BUG:
+                net.train()
+        plain(step, net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def never_in_training():
+    """A pretrained model comes in evaluation, and model.train() is not called."""
+    net = with_dropout()
+    net.train(not BUG)
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+class Detached(Block):
+    """Which part of a block's residuals is detached."""
+    where = ""
+
+    def forward(self, x, mask, pos):
+        a = self.attn(self.norm1(x), mask, pos)
+        x = (x.detach() if self.where == "first" else x) + a
+        m = self.mlp(self.norm2(x))
+        return (x.detach() if self.where == "second" else x) + (m.detach() if self.where == "branch" else m)
+
+
+def detached(where, layers):
+    net = Lm()
+    net.layers = nn.ModuleList(Detached() for _ in range(3))
+    for layer in layers if BUG else ():
+        net.layers[layer].where = where
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def residual_detached():
+    """x.detach() + attention in each block."""
+    detached("first", (0, 1, 2))
+
+
+def residual_detached_behind():
+    """x.detach() + mlp in one block."""
+    detached("second", (1,))
+
+
+def branch_detached():
+    """x + mlp.detach() in one block."""
+    detached("branch", (1,))
+
+
+def branches_detached():
+    """x + mlp.detach() in each block."""
+    detached("branch", (0, 1, 2))
+
+
+def block_frozen():
+    """The second of four blocks requires no gradient."""
+    net = Lm(layers=4)
+    net.layers[1].requires_grad_(not BUG)
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def block_not_in_optimizer():
+    """The optimizer's list leaves the last block out."""
+    net = Lm(layers=4)
+    opt = torch.optim.AdamW([p for n, p in net.named_parameters() if not BUG or not n.startswith("layers.3.")], 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def accumulate(weights, clip):
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        opt.zero_grad()
+        for micro, weight in enumerate(weights):
+            x, y = batch(4 * step + micro)
+            (ce(net(x), y) * weight).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(net.parameters(), clip)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def micro_batches_summed():
+    """The loss is not divided by the number of micro batches; clipping in each step hides it."""
+    accumulate([1] * 4 if BUG else [1 / 4] * 4, 0.05)
+
+
+def micro_batches_summed_clipped_at_times():
+    """The same, with a clipping that works in some steps."""
+    accumulate([1] * 4 if BUG else [1 / 4] * 4, 2.0)
+
+
+def micro_batches_running_mean():
+    """The loss is divided by the number of micro batches so far."""
+    accumulate([1 / (i + 1) for i in range(4)] if BUG else [1 / 4] * 4, 0)
+
+
+def clipped_before_unscaling():
+    """Gradients are clipped while they have the GradScaler's factor."""
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
+
+    def step_of(step, net, opt):
+        x, y = batch(step)
+        loss = ce(net(x), y)
+        opt.zero_grad()
+        scaler.scale(loss).backward()
+        if not BUG:
+            scaler.unscale_(opt)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(opt)
+        scaler.update()
+
+    train(net, opt, step_of)
+
+
+def sound_fine_tuning():
+    """A frozen backbone with BatchNorm in evaluation (BUG=0), an optimizer of the head alone (BUG=1)."""
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(D, D), nn.BatchNorm1d(D), nn.ReLU(), nn.Dropout(0.1)) for _ in range(4))
+            self.head = nn.Linear(D, V)
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = x + block(x)
+            return self.head(x)
+
+    net = Net()
+    if not BUG:
+        net.blocks[:3].requires_grad_(False)
+        net.blocks[:3].eval()
+    opt = torch.optim.AdamW(net.head.parameters() if BUG else [p for p in net.parameters() if p.requires_grad], 1e-3)
+
+    def step_of(step, net, opt):
+        x = torch.randn(16, D, generator=torch.Generator().manual_seed(step))
+        opt.zero_grad()
+        F.cross_entropy(net(x), x.argmax(-1)).backward()
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def sound_lora():
+    """Adapters on the attention of two of three blocks (BUG=1: of all)."""
+    class Adapter(nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base, self.a, self.b = base.requires_grad_(False), nn.Linear(D, 4, bias=False), nn.Linear(4, D, bias=False)
+            nn.init.zeros_(self.b.weight)
+            self.drop = nn.Dropout(0.1)
+
+        def forward(self, x):
+            return self.base(x) + self.b(self.a(self.drop(x)))
+
+    net = Lm().requires_grad_(False)
+    for layer in net.layers if BUG else net.layers[1:]:
+        layer.attn.q = Adapter(layer.attn.q)
+        layer.attn.v = Adapter(layer.attn.v)
+    opt = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def sound_gan():
+    """A generator that is in evaluation and detached while the discriminator learns (BUG=0); both in training (BUG=1)."""
+    def net_of(n, out):
+        return nn.Sequential(*(nn.Sequential(nn.Linear(n if i == 0 else D, D), nn.BatchNorm1d(D), nn.LeakyReLU(0.2), nn.Dropout(0.1))
+                               for i in range(3)), nn.Linear(D, out))
+
+    made, judge = net_of(8, D), net_of(D, 1)
+    opt, other = (torch.optim.Adam(one.parameters(), 1e-3) for one in (made, judge))
+
+    def step_of(step, net, opt):
+        real = torch.randn(16, D, generator=torch.Generator().manual_seed(step)) + 1
+        made.train(BUG)
+        fake = made(torch.randn(16, 8)).detach()
+        other.zero_grad()
+        (F.softplus(-judge(real)).mean() + F.softplus(judge(fake)).mean()).backward()
+        other.step()
+        made.train()
+        opt.zero_grad()
+        F.softplus(-judge(made(torch.randn(16, 8)))).mean().backward()
+        opt.step()
+
+    train(made, opt, step_of)
+
+
+def sound_teacher():
+    """A student and an EMA of it that runs in evaluation without a graph; BUG=1: both are parts of one module."""
+    student = with_dropout()
+    teacher = copy.deepcopy(student).eval()
+    both = nn.ModuleDict({"student": student, "teacher": teacher})
+    opt = torch.optim.AdamW(student.parameters(), 1e-3)
+    if BUG:
+        both.teacher.requires_grad_(False)
+
+    def step_of(step, net, opt):
+        x, y = batch(step)
+        with torch.no_grad():
+            wanted = teacher(x)
+        logits = student(x)
+        loss = ce(logits, y) + 0.1 * (logits - wanted).square().mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        with torch.no_grad():
+            for old, new in zip(teacher.parameters(), student.parameters()):
+                old.lerp_(new, 0.1)
+
+    train(student, opt, step_of)
+
+
+def sound_checkpointing():
+    """Blocks that are recomputed, the second and third of four (BUG=0: reentrant, BUG=1: not), with an evaluation in the middle and
+    accumulation."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Recomputed(DropBlock):
+        def forward(self, x, mask, pos):
+            return checkpoint(super().forward, x, mask, pos, use_reentrant=not BUG)
+
+    net = Lm()
+    net.layers = nn.ModuleList([DropBlock(), Recomputed(), Recomputed(), DropBlock()])
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        if step % 4 == 3:
+            net.eval()
+            with torch.no_grad():
+                net(batch(900 + step)[0])
+            net.train()
+        opt.zero_grad()
+        for micro in range(2):
+            x, y = batch(2 * step + micro)
+            (ce(net(x), y) / 2).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def sound_scaler():
+    """Mixed precision with a GradScaler, whose gradients are unscaled and then clipped: in each step (BUG=0), seldom (BUG=1)."""
+    net = with_dropout()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4096.0, growth_interval=5)
+
+    def step_of(step, net, opt):
+        x, y = batch(step)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = ce(net(x).float(), y)
+        opt.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        nn.utils.clip_grad_norm_(net.parameters(), 3.0 if BUG else 0.1)
+        scaler.step(opt)
+        scaler.update()
+
+    train(net, opt, step_of)
+
+
+def sound_blocks():
+    """Parts of blocks that have no gradient for a reason: experts that are seldom used and the last block's second stream (BUG=0), post
+    norm with a scaled residual (BUG=1)."""
+    class Streams(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two, self.norm = nn.Linear(D, D), nn.Linear(D, D), nn.LayerNorm(D)
+            self.experts = nn.ModuleList(nn.Linear(D, D) for _ in range(4))
+
+        def forward(self, x, other):
+            if BUG:
+                return self.norm(0.5 * x + self.one(x)), other
+            chosen = self.one(x).argmax(-1) % 4
+            out = x + self.two(other)
+            for number, expert in enumerate(self.experts):
+                out = out + expert(x) * (chosen == number)[..., None]
+            return out, other + self.one(x)
+
+    net = nn.ModuleDict({"blocks": nn.ModuleList(Streams() for _ in range(3)), "head": nn.Linear(D, V)})
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x, other):
+            for block in self.net["blocks"]:
+                x, other = block(x, other)
+            return self.net["head"](x)
+
+    model = Model()
+
+    def step_of(step, net, opt):
+        x = torch.randn(16, D, generator=torch.Generator().manual_seed(step))
+        opt.zero_grad()
+        F.cross_entropy(model(x, x * 2), x.argmax(-1)).backward()
+        opt.step()
+
+    train(model, opt, step_of)
+
+
 # Ranks, and a part of the first answer; "": both are sound.
 CASES = {
     "lost_micro_batches": (1, "micro-batches-lost"), "never_zeroed": (1, "gradients-not-zeroed"), "tie_broken": (1, "tied-weights-part"),
@@ -425,7 +809,15 @@ CASES = {
     "seeds_of_ranks": (2, "replicas-never-alike"), "divided_twice": (2, "gradient-multiple"), "result_lost_on_a_rank": (4, "all-reduce-wrong"),
     "elements_zeroed": (4, "message-changed"), "mask_missing": (1, "attention-sees-future"),
     "one_batch_on_all_ranks": (2, "same-batch-on-ranks"), "batch_repeated": (1, "batch-repeated"), "step_left_out": (2, "optimizer-step-skipped"),
+    "evaluation_not_undone": (1, "model-in-eval"), "never_in_training": (1, "model-in-eval"),
+    "residual_detached": (1, "residual-detached"), "residual_detached_behind": (1, "residual-detached"),
+    "branch_detached": (1, "layers.1.mlp"), "branches_detached": (1, "gradient-missing"), "block_frozen": (1, "layers.1."),
+    "block_not_in_optimizer": (1, "layers.3."), "micro_batches_summed": (1, "gradient-multiple"),
+    "micro_batches_summed_clipped_at_times": (1, "gradient-multiple"), "micro_batches_running_mean": (1, "micro-batch-weights"),
+    "clipped_before_unscaling": (1, "clip-scaled"), "softmax_over_queries": (1, "softmax-dimension"),
     "sound_directions": (1, ""), "sound_padding": (1, ""), "sound_pipeline": (4, ""), "sound_fsdp": (2, ""), "sound_batchnorm": (2, ""),
+    "sound_fine_tuning": (1, ""), "sound_lora": (1, ""), "sound_gan": (1, ""), "sound_teacher": (1, ""), "sound_checkpointing": (1, ""),
+    "sound_scaler": (1, ""), "sound_blocks": (1, ""),
 }
 
 if __name__ == "__main__":

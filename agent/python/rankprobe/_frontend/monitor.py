@@ -109,7 +109,7 @@ class Monitor:
         """Has before_optimizer() and after_optimizer() called around each step of an optimizer; what undoes it."""
         raise NotImplementedError
 
-    def _watch_losses(self) -> Iterator[Callable[[], None]]:
+    def _watch_losses(self, model: Any) -> Iterator[Callable[[], None]]:
         """Has note_loss() and note_scaled() called; what undoes it."""
         raise NotImplementedError
 
@@ -126,7 +126,7 @@ class Monitor:
         return []
 
     def _targets(self) -> dict[str, Any]:
-        """What the losses of this step say of what they compare with, for Training."""
+        """What else is known of the losses of this step and the models that they train, for Training."""
         return {}
 
     def _plain(self, tensor: Any) -> Any:
@@ -167,7 +167,7 @@ class Monitor:
             if any(spec[word] for word in _OF_OPTIMIZERS):
                 self._undo += self._watch_optimizers()
             if spec["training"]:
-                for undo in self._watch_losses():
+                for undo in self._watch_losses(model):
                     self._undo.append(undo)
         except Exception as error:  # noqa: BLE001 - the training must not notice
             report_fault(self._capture, "monitor", error)

@@ -78,7 +78,7 @@ class Monitor(monitor.Monitor):
     def _watch_optimizers(self) -> list[Callable[[], None]]:
         return [calls.watch(lambda optimizer, arguments: self.before_optimizer(optimizer, *arguments), self.after_optimizer)]
 
-    def _watch_losses(self) -> Iterator[Callable[[], None]]:
+    def _watch_losses(self, model: Any) -> Iterator[Callable[[], None]]:
         run = _GRADIENTS._pynative_forward_run
 
         @functools.wraps(run)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the attention of a language model sees, read out of the graph of its loss before the backward.
 
-Two questions of the first steps: does a token attend to tokens after it, and do positions share one rotary embedding. Both are
-read from tensors that the graph keeps for the backward: probabilities or masks of the attention, factors of a rotation. Nothing of
+Questions of the first steps: does a token attend to tokens after it, do its weights sum to 1 over what they weigh, and do positions
+share one rotary embedding. All are read from tensors that the graph keeps for the backward: probabilities or masks of the attention, factors of a rotation. Nothing of
 the program is called; tensors stay on their device and are not waited for.
 """
 
@@ -15,6 +15,10 @@ import torch
 _PRODUCT = "MulBackward0"
 _SOFTMAX = ("SoftmaxBackward0", "SafeSoftmaxBackward0")
 _SDPA = "ScaledDotProduct"
+# What may lie between a softmax and its product with the values: shapes, dtypes, dropout.
+_BETWEEN = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "ExpandBackward0", "CloneBackward0", "ToCopyBackward0",
+            "NativeDropoutBackward0", "MulBackward0")
+_MOST_BETWEEN = 8
 # Calls that are looked at in a graph, and sequences and places of one call: enough for a mask, little for the device.
 _MOST_CALLS, _MOST_SEQUENCES, _MOST_PLACES = 64, 8, 128
 # A pattern of fewer places may be chance.
@@ -80,18 +84,58 @@ def _looks_ahead(weights: Any) -> Any:
     length = weights.shape[-1]
     if weights.shape[-2] != length or length < _LEAST_PLACES or weights.numel() == 0:
         return None
-    weights = weights.detach()
-    while weights.dim() > 3:  # one head
-        weights = weights.select(1, 0)
-    if weights.dim() == 2:
-        weights = weights[None]
-    each = weights[:_MOST_SEQUENCES, :_MOST_PLACES, :_MOST_PLACES].float().nan_to_num(0.0)
+    each = _one_head(weights).float().nan_to_num(0.0)
     total = each.sum((1, 2))
     ahead = each.diagonal(1, 1, 2).sum(1) / total > _NOTHING
     later = each.triu(2).sum((1, 2)) / total > _NOTHING
     before = each.tril(-2).sum((1, 2)) / total > _NOTHING
     # Rows of padding see everything: the sequence with the fewest stands for all.
     return torch.stack([(ahead & ~later & before).any(), later.all()])
+
+
+def _one_head(weights: Any) -> Any:
+    """The first places of the first head, of some sequences."""
+    weights = weights.detach()
+    while weights.dim() > 3:
+        weights = weights.select(1, 0)
+    if weights.dim() == 2:
+        weights = weights[None]
+    return weights[:_MOST_SEQUENCES, :_MOST_PLACES, :_MOST_PLACES]
+
+
+def softmax_dims(nodes: Iterable[Any]) -> list[Any]:
+    """Of the products of square attention weights with values: how many sum over another dimension than the softmax did, how many of
+    these look at no later place, and how many products there are. Empty: there is none that can be judged."""
+    wrong, causal, calls = 0, [], 0
+    for node in nodes:
+        if node.name() != "BmmBackward0" or calls == _MOST_CALLS:
+            continue
+        softmax = _softmax_before(node)
+        weights, taken = saved(softmax, "result"), saved(node, "self")
+        if (type(weights) is not torch.Tensor or taken is None or weights.dim() < 3 or weights.numel() == 0
+                or not weights.shape[-2] == weights.shape[-1] >= _LEAST_PLACES or taken.shape[-2:] != weights.shape[-2:]):
+            continue
+        calls += 1
+        dim = softmax._saved_dim
+        if (dim - (1 << 64) if dim >= 1 << 63 else dim) % weights.dim() != weights.dim() - 1:
+            wrong += 1
+            causal.append((_one_head(weights).triu(1) == 0).all())
+    if calls == 0:
+        return []
+    later = sum(one.to(causal[0].device).double() for one in causal) if causal else torch.tensor(0.0, dtype=torch.float64)
+    return [torch.tensor(float(wrong), dtype=torch.float64), later, torch.tensor(float(calls), dtype=torch.float64)]
+
+
+def _softmax_before(product: Any) -> Any:
+    """The softmax that makes the first factor of a product, with nothing behind it that moves its last two dimensions."""
+    node = product.next_functions[0][0]
+    for _ in range(_MOST_BETWEEN):
+        if node is None or node.name() in _SOFTMAX:
+            return node
+        if node.name() not in _BETWEEN:
+            return None
+        node = node.next_functions[0][0]
+    return None
 
 
 def merged_positions(nodes: Iterable[Any]) -> list[Any]:
@@ -140,4 +184,4 @@ def _merged(cosine: Any, sine: Any) -> Any:
     return late.sum().float() * (is_rotation & ~early.any() & (steps_after_first > 0))
 
 
-__all__ = ["attention_sees", "merged_positions", "saved"]
+__all__ = ["attention_sees", "merged_positions", "saved", "softmax_dims"]

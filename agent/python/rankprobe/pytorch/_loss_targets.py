@@ -14,7 +14,7 @@ from typing import Any, Iterator
 
 import torch
 
-from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, saved
+from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, saved, softmax_dims
 
 _LOSSES = ("NllLossBackward0", "NllLoss2DBackward0")
 _EMBEDDINGS = ("EmbeddingBackward0",)
@@ -114,7 +114,7 @@ class LossTargets:
         if self._graph_steps < _GRAPH_STEPS and self._graph is None:
             nodes = list(_nodes(root, _MOST_NODES))
             read = {"target_is_input": self._match(nodes, target, counts), "attention_sees": attention_sees(nodes),
-                    "merged_positions": merged_positions(nodes)}
+                    "merged_positions": merged_positions(nodes), "softmax_dims": softmax_dims(nodes)}
             self._graph = {name: values for name, values in read.items() if values}
 
     @staticmethod

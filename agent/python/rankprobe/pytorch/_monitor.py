@@ -16,6 +16,7 @@ from rankprobe._frontend import monitor
 from rankprobe._frontend.monitor import Part, classes_with, matching_names, replaced
 from rankprobe.pytorch._apis import around_optimizer_steps
 from rankprobe.pytorch._loss_targets import LossTargets
+from rankprobe.pytorch._modes import Modes
 from rankprobe.pytorch._modules import named_targets
 
 
@@ -68,6 +69,7 @@ class Monitor(monitor.Monitor):
     def __init__(self, capture: Any) -> None:
         super().__init__(capture)
         self._loss_targets = LossTargets()
+        self._modes = Modes()
 
     def _buffers_of(self, model: Any, wanted: list[str]) -> list[tuple[str, Callable[[], Any]]]:
         found: list[tuple[str, Callable[[], Any]]] = []
@@ -83,7 +85,10 @@ class Monitor(monitor.Monitor):
         return found
 
     def _targets(self) -> dict[str, Any]:
-        return self._loss_targets.take()
+        values, modes = self._loss_targets.take(), self._modes.take()
+        if modes is not None:
+            values["in_eval"] = [self._number(number) for number in modes]
+        return values
 
     def _named(self, model: Any, wanted: list[str]) -> dict[int, str]:
         return parameter_names(model, wanted)
@@ -124,7 +129,8 @@ class Monitor(monitor.Monitor):
 
         return undo
 
-    def _watch_losses(self) -> Iterator[Callable[[], None]]:
+    def _watch_losses(self, model: Any) -> Iterator[Callable[[], None]]:
+        self._modes.begin(model)
         backward = torch.autograd.backward
 
         def rankprobe_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -153,6 +159,7 @@ class Monitor(monitor.Monitor):
         loss = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
             self.note_loss(loss)
+            self._guarded(lambda _: self._modes.note())
             self._guarded(lambda _: self._loss_targets.note(loss))
 
     def _rates_of(self, optimizer: Any) -> list[float]:
@@ -160,6 +167,8 @@ class Monitor(monitor.Monitor):
         return [float(rate) if rate is not None else math.nan for rate in rates]
 
     def _parts(self, optimizer: Any, arguments: tuple[Any, ...], spec: dict[str, Any]) -> Iterator[Part]:
+        if spec["training"]:
+            self._modes.hold(optimizer)
         states = getattr(optimizer, "state", {})
         scale = getattr(optimizer, "grad_scale", None)
         for group in optimizer.param_groups:

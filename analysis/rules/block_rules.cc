@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks of one kind are trained alike: a parameter without a gradient, or one
+// that is frozen, among its counterparts in the other blocks.
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "analysis/rules/rank_rule.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+constexpr size_t kLeastBlockSteps = 3;
+
+enum class BlockTraining {
+  kGradient,  // in any step
+  kMissing,   // wants one and never has it
+  kFrozen,
+};
+
+// A parameter that a module uses, as one of a row of blocks.
+struct BlockMember {
+  std::string parameter;
+  // "layers.1" of "layers.1.mlp.up.weight".
+  std::string block;
+  // Of the value that a finding names.
+  std::string name;
+  BlockTraining training = BlockTraining::kGradient;
+};
+
+// Counterparts by the number of their block: "layers.*.mlp.up.weight" of one
+// class.
+using BlockRow = std::map<int64_t, BlockMember>;
+
+size_t StepsOf(const std::vector<RankCell>* cells) {
+  return cells == nullptr ? 0
+                          : static_cast<size_t>(std::count_if(
+                                cells->begin(), cells->end(),
+                                [](const RankCell& c) { return c.is_there; }));
+}
+
+class Blocks {
+ public:
+  explicit Blocks(const RankSeries& rank) : rank_(rank) {
+    for (const OwnGradient& own : OwnGradientsOf(rank)) {
+      size_t steps = 0;
+      for (const auto* const micro : own.micro) steps += StepsOf(micro);
+      if (steps > 0) with_own_gradient_.insert(own.parameter);
+    }
+    for (const auto& [name, cells] : rank.values) AddUsed(name, cells);
+  }
+  const std::map<std::pair<std::string, std::string>, BlockRow>& rows() const {
+    return rows_;
+  }
+  // Whether another parameter of the block has a gradient.
+  bool IsTrainedInPart(const std::string& block) const {
+    return trained_.count(block) > 0;
+  }
+
+ private:
+  // "Module.{path}.{Class}.forward.{n}.parameters.{parameter}"
+  void AddUsed(absl::string_view name, const std::vector<RankCell>& cells) {
+    const std::string whole(name);
+    if (!absl::ConsumePrefix(&name, "Module.")) return;
+    const size_t at = name.find(".forward.0.parameters.");
+    if (at == absl::string_view::npos || StepsOf(&cells) < kLeastBlockSteps)
+      return;
+    const absl::string_view module = name.substr(0, at);
+    const size_t dot = module.rfind('.');
+    if (dot == absl::string_view::npos) return;
+    BlockMember member;
+    member.parameter =
+        absl::StrCat(module.substr(0, dot), ".", name.substr(at + 22));
+    const std::optional<BlockTraining> training = TrainingOf(member.parameter);
+    if (!training.has_value()) return;
+    member.training = *training;
+    member.name =
+        absl::StrCat("Parameter.", member.parameter, ".0.debug.param");
+    if (rank_.Find(member.name) == nullptr) member.name = whole;
+    std::vector<std::string> parts = absl::StrSplit(member.parameter, '.');
+    for (size_t i = 0; i + 1 < parts.size(); ++i) {
+      int64_t number = 0;
+      if (!absl::SimpleAtoi(parts[i], &number)) continue;
+      member.block = absl::StrJoin(
+          parts.begin(), parts.begin() + static_cast<int64_t>(i) + 1, ".");
+      if (member.training == BlockTraining::kGradient)
+        trained_.insert(member.block);
+      std::vector<std::string> row = parts;
+      row[i] = "*";
+      rows_[{absl::StrJoin(row, "."), std::string(module.substr(dot + 1))}]
+           [number] = member;
+    }
+  }
+
+  // Null: it cannot be said.
+  std::optional<BlockTraining> TrainingOf(const std::string& parameter) const {
+    const size_t held = StepsOf(rank_.Of("Parameter", parameter, "param"));
+    if (with_own_gradient_.count(parameter) > 0 ||
+        StepsOf(rank_.Of("Parameter", parameter, "grad")) > 0)
+      return BlockTraining::kGradient;
+    const bool is_updated =
+        StepsOf(rank_.Of("Update", parameter, "update")) > 0;
+    if (held >= kLeastBlockSteps && is_updated) return BlockTraining::kMissing;
+    return is_updated ? std::nullopt
+                      : std::make_optional(BlockTraining::kFrozen);
+  }
+
+  const RankSeries& rank_;
+  std::set<std::string> with_own_gradient_;
+  std::set<std::string> trained_;
+  std::map<std::pair<std::string, std::string>, BlockRow> rows_;
+};
+
+bool CanSeeBlocks(const RankInput& input) {
+  return std::any_of(
+      input.ranks.begin(), input.ranks.end(), [](const RankSeries& rank) {
+        bool gradient = false, update = false, used = false;
+        for (const auto& [name, cells] : rank.values) {
+          const absl::string_view text = name;
+          gradient |= absl::StartsWith(text, "Parameter.") &&
+                      absl::EndsWith(text, ".debug.grad");
+          update |= absl::StartsWith(text, "Update.") &&
+                    absl::EndsWith(text, ".debug.update");
+          used |= absl::StrContains(text, ".forward.0.parameters.");
+        }
+        return gradient && update && used;
+      });
+}
+
+// Of a row, the blocks of that training; none where they are not the fewer.
+std::vector<int64_t> Exceptions(const BlockRow& row, BlockTraining training) {
+  std::vector<int64_t> out;
+  size_t trained = 0;
+  for (const auto& [number, member] : row) {
+    if (member.training == training) out.push_back(number);
+    trained += member.training == BlockTraining::kGradient ? 1 : 0;
+  }
+  if (trained < 2 * out.size() || trained < 2) out.clear();
+  return out;
+}
+
+constexpr char kCostOfBlockRules[] = "none beside the recording";
+
+// A branch that is detached leaves its parameters without a gradient.
+class GradientMissing : public RankRule {
+ public:
+  absl::string_view name() const override { return "gradient-missing"; }
+  absl::string_view needs() const override {
+    return "activations, weight_gradients, parameters, optimizer";
+  }
+  absl::string_view cost() const override { return kCostOfBlockRules; }
+  absl::string_view twin() const override {
+    return "blocks that are frozen, or run without a graph, completely; "
+           "experts and heads that no batch uses and the last block, whose "
+           "output may be unused: these are only worth a look";
+  }
+  size_t LeastSteps() const override { return kLeastBlockSteps; }
+  bool CanJudge(const RankInput& input) const override {
+    return CanSeeBlocks(input);
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      const Blocks blocks(rank);
+      // In some blocks, and in all of them.
+      std::optional<RankFinding> in_some, in_all;
+      for (const auto& [key, row] : blocks.rows()) {
+        const std::vector<int64_t> some =
+            Exceptions(row, BlockTraining::kMissing);
+        for (const int64_t number : some) {
+          const BlockMember& member = row.at(number);
+          const bool is_sure = number != row.rbegin()->first &&
+                               blocks.IsTrainedInPart(member.block);
+          Keep(Finding(input, member, is_sure,
+                       "and in other blocks its counterparts have"),
+               &in_some);
+        }
+        if (!some.empty() || !AreAllMissing(blocks, row)) continue;
+        for (const auto& [number, member] : row) {
+          Keep(Finding(input, member, false,
+                       "nor have its counterparts in all other blocks, whose "
+                       "other parameters have"),
+               &in_all);
+        }
+      }
+      if (in_some.has_value()) return {*in_some};
+      if (in_all.has_value()) return {*in_all};
+    }
+    return {};
+  }
+
+ private:
+  static RankFinding Finding(const RankInput& input, const BlockMember& member,
+                             bool exact, absl::string_view why) {
+    RankFinding finding;
+    finding.step = input.steps[0];
+    finding.name = member.name;
+    finding.exact = exact;
+    finding.what =
+        absl::StrCat(member.parameter,
+                     " is used in each forward, requires a gradient and "
+                     "is held by the optimizer, and has no gradient in any of ",
+                     input.steps.size(), " steps, ", why,
+                     ": what it computes is detached, or it is not used");
+    return finding;
+  }
+  // The first that is sure, with the number of all others.
+  static void Keep(RankFinding one, std::optional<RankFinding>* found) {
+    if (!found->has_value()) {
+      *found = std::move(one);
+      return;
+    }
+    const size_t others = (*found)->others + 1;
+    if (one.exact && !(*found)->exact) *found = std::move(one);
+    (*found)->others = others;
+  }
+  static bool AreAllMissing(const Blocks& blocks, const BlockRow& row) {
+    return row.size() >= 2 &&
+           std::all_of(row.begin(), row.end(), [&](const auto& one) {
+             return one.second.training == BlockTraining::kMissing &&
+                    blocks.IsTrainedInPart(one.second.block);
+           });
+  }
+};
+
+// A block that is frozen between blocks that are trained.
+class BlockFrozen : public RankRule {
+ public:
+  absl::string_view name() const override { return "block-frozen"; }
+  absl::string_view needs() const override {
+    return "activations, weight_gradients, parameters, optimizer";
+  }
+  absl::string_view cost() const override { return kCostOfBlockRules; }
+  absl::string_view twin() const override {
+    return "the first blocks or all of them frozen, as for fine-tuning and "
+           "adapters; others that are frozen on purpose: worth a look, no "
+           "fault";
+  }
+  size_t LeastSteps() const override { return kLeastBlockSteps; }
+  bool CanJudge(const RankInput& input) const override {
+    return CanSeeBlocks(input);
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      const Blocks blocks(rank);
+      std::optional<RankFinding> found;
+      for (const auto& [key, row] : blocks.rows()) {
+        for (const int64_t number : Exceptions(row, BlockTraining::kFrozen)) {
+          const BlockMember& member = row.at(number);
+          // Who freezes the first blocks saves their backward.
+          const bool is_behind = std::any_of(
+              row.begin(), row.find(number), [](const auto& before) {
+                return before.second.training == BlockTraining::kGradient;
+              });
+          if (!is_behind) continue;
+          if (found.has_value()) {
+            ++found->others;
+            continue;
+          }
+          found = RankFinding{input.steps[0], -1, member.name, "", false};
+          found->what = absl::StrCat(
+              member.parameter,
+              " requires no gradient, or no optimizer holds it and it has "
+              "none, while its counterparts in blocks before and beside it "
+              "are trained");
+        }
+      }
+      if (found.has_value()) return {*found};
+    }
+    return {};
+  }
+};
+
+}  // namespace
+
+void AddBlockRules(std::vector<std::unique_ptr<RankRule>>* rules) {
+  rules->push_back(std::make_unique<GradientMissing>());
+  rules->push_back(std::make_unique<BlockFrozen>());
+}
+
+}  // namespace rankprobe::analysis

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// In which mode the modules are while the model is trained.
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "analysis/rules/rank_rule.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+// model.eval() that nobody undoes, or model.train() that nobody calls.
+class ModelInEval : public RankRule {
+ public:
+  absl::string_view name() const override { return "model-in-eval"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override {
+    return "in each step, the mode of each dropout and BatchNorm until a loss "
+           "finds it in training";
+  }
+  absl::string_view twin() const override {
+    return "an evaluation between steps or before them; BatchNorm, or a frozen "
+           "part, that alone is in evaluation; a model that is from the first "
+           "step on, which is only worth a look";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "in_eval");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      std::optional<size_t> first, last;
+      size_t asleep = 0, awake = 0;
+      double switches = 0;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<double> modes = TrainingAt(rank, "in_eval", i);
+        if (modes.size() != 3) continue;
+        if (modes[0] < modes[1] || modes[2] == 0) {
+          ++awake;
+          continue;
+        }
+        ++asleep;
+        switches = modes[1];
+        if (!first.has_value()) first = i;
+        last = i;
+      }
+      if (asleep < kLeast) continue;
+      RankFinding finding;
+      finding.step = input.steps[*first];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name = "Training.0.debug.in_eval.0";
+      // Some train a complete model in evaluation on purpose.
+      finding.exact = awake > 0;
+      finding.what = absl::StrCat(
+          "the model is in evaluation (model.eval()) in ", asleep, " of ",
+          asleep + awake, " steps that train it, from step ",
+          input.steps[*first], " to ", input.steps[*last], ": ", switches,
+          switches == 1 ? " dropout or BatchNorm is off"
+                        : " dropouts and BatchNorms are off",
+          awake > 0 ? ". Before or after it is in training: model.train() is "
+                      "not called behind an evaluation"
+                    : ". model.train() is not called, or this is meant");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 3;  // steps
+};
+
+}  // namespace
+
+void AddModeRules(std::vector<std::unique_ptr<RankRule>>* rules) {
+  rules->push_back(std::make_unique<ModelInEval>());
+}
+
+}  // namespace rankprobe::analysis
