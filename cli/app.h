@@ -64,8 +64,8 @@ void RegisterMergeResultCommand(CLI::App* app, Globals* globals,
 
 void RegisterAttachCommand(CLI::App* app, ParsedCommand* command);
 
-// `rankprobe run ARGUMENTS` and `rankprobe doctor ARGUMENTS`: the process becomes
-// the Python that does it. Returns only if that failed.
+// `rankprobe run ARGUMENTS`, `rankprobe check ARGUMENTS` and the like: the
+// process becomes the Python that does it. Returns only if that failed.
 absl::Status BecomePython(const std::string& verb,
                           const std::vector<std::string>& arguments);
 

@@ -34,7 +34,7 @@ Manual CliManual() {
       {"Find what is wrong",
        {"diagnose", "scan", "overflow_check", "first-divergence",
         "config_check", "compare", "merge_result", "graph_visualize",
-        "replicas", "align", "acc_check", "isolate"}},
+        "replicas", "align", "acc_check", "isolate", "check"}},
       {"Keep the archive",
        {"verify", "delete", "backup", "reindex", "deliver"}},
   };
@@ -94,6 +94,9 @@ Manual CliManual() {
        {"rankprobe acc_check dump/step5/rank0/dump.json -o check"}},
       {"isolate",
        {"rankprobe isolate --reference good/step0 -- python train.py"}},
+      {"check",
+       {"rankprobe check --update golden.json -- python train.py",
+        "rankprobe check golden.json -- python train.py"}},
       {"verify", {"rankprobe verify --read-data --subset 10%"}},
       {"delete", {"rankprobe delete --run train --steps 0-99"}},
       {"deliver", {"rankprobe deliver /var/spool/rankprobe"}},
@@ -251,6 +254,9 @@ Manual CliManual() {
          "",
          {},
          "read what the permission rule refuses, with a warning"}}},
+      {"check",
+       {{{"--update"}, "", {}, "write the file in place of comparing"},
+        {{"--step"}, "N", {}, "step of the program (0)"}}},
   };
   manual.exit_codes = {
       {"0", "done"},
@@ -269,7 +275,8 @@ Manual CliManual() {
        "RANKPROBE_TLS_SERVER_NAME, RANKPROBE_TOKEN_FILE",
        "For the flags of these names."},
       {"RANKPROBE_PYTHON",
-       "The Python that runs acc_check, run, isolate and doctor (with torch), "
+       "The Python that runs acc_check, run, isolate, check and doctor (with "
+       "torch), "
        "export "
        "--format "
        "(with pyarrow) and config_check -d; else python3."},

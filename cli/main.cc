@@ -55,7 +55,7 @@ std::optional<std::string> UnknownVerb(const CLI::App& app,
 std::optional<std::string> UnknownWord(const CLI::App& root) {
   std::string path;
   for (const CLI::App* app = &root;;) {
-    // run, isolate and acc_check hand the rest on.
+    // run, isolate, check and acc_check hand the rest on.
     if (app->get_prefix_command()) return std::nullopt;
     if (const auto flag = UnknownFlag(*app, path)) return flag;
     const auto chosen = app->get_subcommands();
@@ -95,7 +95,8 @@ int Main(int argc, char** argv) {
   // what matters of it is in the status of the call.
   google::protobuf::SetLogHandler(nullptr);
   if (const std::string verb = argc > 1 ? argv[1] : "";
-      verb == "run" || verb == "isolate" || verb == "doctor") {
+      verb == "run" || verb == "isolate" || verb == "doctor" ||
+      verb == "check") {
     const absl::Status status = BecomePython(verb, {argv + 2, argv + argc});
     Print(stderr, "rankprobe: %s\n", std::string(status.message()));
     return kBadUsage;

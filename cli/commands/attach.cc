@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// run, isolate and doctor: a training job with the agent in it, one of its steps
-// on recorded inputs, and checks of the environment. They are written in Python,
-// so this process executes it and keeps its process id, terminal and signals.
+// run, isolate, check and doctor: a training job with the agent in it, one of its
+// steps on recorded inputs or against stored statistics, and checks of the
+// environment. They are written in Python, so this process executes it and keeps
+// its process id, terminal and signals.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -68,6 +69,20 @@ void RegisterAttachCommand(CLI::App* app, ParsedCommand* command) {
       return absl::InvalidArgumentError(
           "isolate comes first; its options stand behind it: rankprobe isolate "
           "--reference DIR -- COMMAND");
+    };
+  });
+  CLI::App* const check = app->add_subcommand(
+      "check",
+      "compare one step of a program with stored statistics\n"
+      "The program is started as by run, and not changed; the numbers of one "
+      "step are compared\nwith a small text file, call by call. Options before "
+      "the file: --update, --step N.\nrankprobe check golden.json -- COMMAND");
+  check->prefix_command();
+  check->callback([command] {
+    command->run = [](const Globals&, int*) {
+      return absl::InvalidArgumentError(
+          "check comes first; its options follow it: rankprobe check "
+          "golden.json -- COMMAND");
     };
   });
   CLI::App* const doctor = app->add_subcommand(

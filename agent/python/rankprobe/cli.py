@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Console scripts: `rankprobe` and `rankprobed`, the programs of this package.
 
-`rankprobe run -- COMMAND` is rankprobe.run, `rankprobe isolate` rankprobe.isolating, `rankprobe doctor` rankprobe.doctor; all else is the native program.
+`rankprobe run -- COMMAND` is rankprobe.run, `rankprobe isolate` rankprobe.isolating, `rankprobe check` rankprobe.check,
+`rankprobe doctor` rankprobe.doctor; all else is the native program.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ def rankprobe() -> NoReturn:
         from rankprobe.isolating import main as isolate
 
         sys.exit(isolate(sys.argv[2:]))
-    if sys.argv[1:2] == ["doctor"]:
-        from rankprobe.doctor import main as check
+    if sys.argv[1:2] == ["check"]:
+        from rankprobe.check import main as check
 
         sys.exit(check(sys.argv[2:]))
+    if sys.argv[1:2] == ["doctor"]:
+        from rankprobe.doctor import main as doctor
+
+        sys.exit(doctor(sys.argv[2:]))
     _become("rankprobe")
 
 
