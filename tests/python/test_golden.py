@@ -146,8 +146,16 @@ def test_a_gradient_that_is_only_rounding_is_not_judged() -> None:
     def run(noise: float) -> golden.Golden:
         return golden.Golden({}, [_call("Torch.f.0.backward", 1.0, -1.0, 0.0, 2.0), _call("Torch.g.0.backward", noise, -noise, 0.0, noise)])
 
-    assert not golden.compare(run(1e-9), run(-3e-9)).wrong
+    assert not golden.compare(run(1e-7), run(-3e-7)).wrong
     assert golden.compare(run(1e-3), run(2e-3)).wrong
+
+
+def test_what_float32_has_of_numbers_of_16_bits_has_their_tolerance() -> None:
+    def run(value: float, dtype: str) -> golden.Golden:
+        return golden.Golden({}, [_call("Torch.f.0.forward", 1.0, 0.0, 0.5, 1.0, dtype=dtype), _call("Torch.g.0.forward", 1.0, 0.0, 0.5, value)])
+
+    assert golden.compare(run(1.0, "float32"), run(1.01, "float32")).wrong
+    assert not golden.compare(run(1.0, "float16"), run(1.01, "float16")).wrong
 
 
 def test_whole_numbers_are_exact() -> None:

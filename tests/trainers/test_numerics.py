@@ -29,7 +29,7 @@ def gpt2(**more: Any) -> Any:
     torch.manual_seed(0)
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**{
         "vocab_size": 64, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0,
-        "initializer_range": 0.5, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, **more}))
+        "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, **more}))
 
 
 def qwen2(**more: Any) -> Any:

@@ -8,10 +8,9 @@ import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "lib"))
-
 import walkthrough
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_the_page_of_trainers(tmp_path: pathlib.Path) -> None:

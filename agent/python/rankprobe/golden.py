@@ -21,12 +21,14 @@ from typing import Any, Iterator, Mapping, NamedTuple, Optional
 from rankprobe._inputs import Refused, show
 
 _VERSION = 1
-# Relative. The reasons are in docs/numerics-in-ci.md; tests/trainers measures what other kernels of a CPU change.
-TOLERANCES = {"float64": 1e-9, "complex128": 1e-9, "float32": 1e-4, "complex64": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
-_OTHER_FLOATS = 0.25  # of 8 bits and fewer
+# Relative. Other kernels of a CPU (no vectors, AVX2, no oneDNN) changed Llama, BERT and T5 of two layers by up to 6.5e-7 in
+# float32, 5.2e-3 in float16 and 8.3e-2 in bfloat16. Weights of float64 are drawn in float32 first, by the same kernels.
+TOLERANCES = {"float64": 1e-5, "complex128": 1e-5, "float32": 1e-5, "complex64": 1e-5, "float16": 2e-2, "bfloat16": 0.2}
+_OTHER_FLOATS = 0.4  # of 8 bits and fewer
 _STATISTICS = ("Max", "Min", "Mean", "Norm")
-# A gradient that is zero in mathematics is rounding in numbers: it is not judged below this share of the largest one.
-_NOISE = {"float64": 1e-14, "complex128": 1e-14, "float32": 1e-6, "complex64": 1e-6}
+# A gradient that is zero in mathematics is rounding in numbers: it is not judged below this share of the tolerance, of the
+# largest gradient.
+_NOISE = 0.1
 _PARTS = re.compile(r"(?P<kind>.+)\.(?P<count>\d+)\.(?P<direction>forward|backward)$|"
                     r"(?P<module>Module\..+)\.(?P<phase>forward|backward|parameters_grad)\.(?P<number>\d+)$")
 
@@ -173,13 +175,16 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
-def _tensor_differences(place: str, old: list[Any], new: list[Any], tolerances: Mapping[str, float], floor: float) -> Optional[Difference]:
+def _allowed(dtype: str, tolerances: Mapping[str, float]) -> float:
+    return tolerances.get(dtype, _OTHER_FLOATS if "float" in dtype else 0.0)
+
+
+def _tensor_differences(place: str, old: list[Any], new: list[Any], allowed: float, floor: float) -> Optional[Difference]:
     (old_dtype, old_shape, *stored), (dtype, shape, *now) = old, new
     if old_dtype != dtype:
         return Difference(place, f"dtype was {old_dtype}, is {dtype}", [])
     if old_shape != shape:
         return Difference(place, f"shape was {old_shape}, is {shape}", [])
-    allowed = tolerances.get(dtype, _OTHER_FLOATS if "float" in dtype else 0.0)
     size = max((abs(_number(value)) for value in stored[:3] if math.isfinite(_number(value))), default=0.0)
     rows = []
     for name, before, after in zip(_STATISTICS, map(_number, stored), map(_number, now)):
@@ -188,7 +193,7 @@ def _tensor_differences(place: str, old: list[Any], new: list[Any], tolerances: 
         scale = abs(before) if name == "Norm" else size
         apart = abs(after - before)
         relative = apart / scale if scale > 0 and math.isfinite(apart) else math.inf
-        if not (relative <= allowed or apart <= floor * _NOISE.get(dtype, 0.1 * allowed)):
+        if not (relative <= allowed or apart <= _NOISE * allowed * floor):
             rows.append((name, before, after, relative, allowed))
     return Difference(place, f"{dtype} {shape}", rows) if rows else None
 
@@ -222,7 +227,7 @@ def _keys(calls: list[Call]) -> tuple[dict[tuple[str, ...], Call], dict[str, lis
         owner = _place(call.owner)
         key = (owner, match["kind"], match["direction"])
         turns[key] = turns.get(key, -1) + 1
-        found[(*key, str(turns[key]))] = call
+        found[key + (str(turns[key]),)] = call
         kinds.setdefault(owner, []).append(f"{match['kind']}.{match['direction']}")
     return found, kinds
 
@@ -233,6 +238,8 @@ def compare(old: Golden, new: Golden, tolerances: Optional[Mapping[str, float]] 
     (before, old_kinds), (after, new_kinds) = _keys(old.calls), _keys(new.calls)
     rewritten = sorted(owner for owner in {*old_kinds, *new_kinds} if old_kinds.get(owner) != new_kinds.get(owner))
     floor = _largest_gradient(old.calls)
+    # What is computed in float32 of values of 16 bits has their rounding.
+    coarsest = max((_allowed(tensor[0], tolerances) for call in old.calls for tensor in call.values.values()), default=0.0)
     compared, wrong = 0, []
     for key, call in after.items():
         partner = before.get(key)
@@ -243,7 +250,8 @@ def compare(old: Golden, new: Golden, tolerances: Optional[Mapping[str, float]] 
         differences += [Difference(place, "was not there", []) for place in call.values if place not in partner.values]
         for place, tensor in call.values.items():
             if place in partner.values:
-                found = _tensor_differences(place, partner.values[place], tensor, tolerances, 0.0 if forward else floor)
+                allowed = max(coarsest, _allowed(tensor[0], tolerances)) if _allowed(tensor[0], tolerances) else 0.0
+                found = _tensor_differences(place, partner.values[place], tensor, allowed, 0.0 if forward else floor)
                 differences += [found] if found is not None else []
         compared += bool(call.values)
         if differences:
@@ -257,7 +265,7 @@ def _inputs_agree(judged: Judged, tolerances: Mapping[str, float]) -> Optional[b
     old, new = judged.old.inputs, judged.new.inputs
     if len(old) != len(new):
         return None
-    allowed = max((tolerances.get(tensor[0], 0.0) for tensor in judged.new.values.values()), default=0.0)
+    allowed = max((_allowed(tensor[0], tolerances) for tensor in judged.new.values.values()), default=0.0)
     return all(_number(a) == _number(b) or abs(_number(a) - _number(b)) <= allowed * abs(_number(a)) or
                (math.isnan(_number(a)) and math.isnan(_number(b))) for a, b in zip(old, new))
 
