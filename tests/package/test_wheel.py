@@ -61,6 +61,7 @@ def test_type_stubs_lie_beside_the_extensions(unpacked: pathlib.Path):
 def test_vllm_finds_the_plugin(unpacked: pathlib.Path):
     (entry_points,) = unpacked.glob("rankprobe-*.dist-info/entry_points.txt")
     assert "[vllm.general_plugins]\nrankprobe = rankprobe.vllm:register\n" in entry_points.read_text()
+    assert "[pytest11]\nrankprobe = rankprobe.pytest_plugin\n" in entry_points.read_text()
     assert (unpacked / "rankprobe" / "vllm" / "__init__.py").is_file()
 
 

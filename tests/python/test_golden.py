@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import tomllib
 from typing import Any
 
 import pytest
@@ -227,10 +229,9 @@ def test_the_plugin_of_pytest(tmp_path: pathlib.Path) -> None:
 
 def test_the_wheel_names_the_plugin_as_pytest_finds_it() -> None:
     text = (pathlib.Path(__file__).resolve().parents[2] / "agent/python/pyproject.toml").read_text()
-    assert '[project.entry-points.pytest11]\nrankprobe = "rankprobe.pytest_plugin"' in text
-    from rankprobe import pytest_plugin
-
-    assert pytest_plugin.pytest_addoption and pytest_plugin.rankprobe_golden
+    declared = tomllib.loads(text)["project"]["entry-points"]["pytest11"]
+    plugin = importlib.metadata.EntryPoint("rankprobe", declared["rankprobe"], "pytest11").load()
+    assert plugin.pytest_addoption and plugin.rankprobe_golden
 
 
 PROGRAM = """
