@@ -66,7 +66,7 @@ void RegisterMergeResultCommand(CLI::App* app, Globals* globals,
 
 void RegisterAttachCommand(CLI::App* app, ParsedCommand* command);
 
-// The verbs that are written in Python: run, isolate, doctor, sink, mcp.
+// The verbs that are written in Python: run, isolate, check, doctor, sink, mcp.
 bool IsPythonVerb(const std::string& verb);
 
 // `rankprobe VERB ARGUMENTS` of such a verb: the process becomes the Python that

@@ -35,7 +35,7 @@ Manual CliManual() {
       {"Find what is wrong",
        {"diagnose", "scan", "overflow_check", "first-divergence",
         "config_check", "compare", "merge_result", "graph_visualize",
-        "replicas", "align", "acc_check", "isolate", "mcp"}},
+        "replicas", "align", "acc_check", "isolate", "check", "mcp"}},
       {"Keep the archive",
        {"verify", "delete", "backup", "reindex", "deliver"}},
   };
@@ -102,6 +102,9 @@ Manual CliManual() {
        {"rankprobe acc_check dump/step5/rank0/dump.json -o check"}},
       {"isolate",
        {"rankprobe isolate --reference good/step0 -- python train.py"}},
+      {"check",
+       {"rankprobe check --update golden.json -- python train.py",
+        "rankprobe check golden.json -- python train.py"}},
       {"verify", {"rankprobe verify --read-data --subset 10%"}},
       {"delete", {"rankprobe delete --run train --steps 0-99"}},
       {"deliver", {"rankprobe deliver /var/spool/rankprobe"}},
@@ -313,7 +316,8 @@ Manual CliManual() {
        "RANKPROBE_TLS_SERVER_NAME, RANKPROBE_TOKEN_FILE",
        "Defaults of the flags with these names."},
       {"RANKPROBE_PYTHON",
-       "The Python that runs acc_check, run, isolate and doctor (with torch), "
+       "The Python that runs acc_check, run, isolate, check and doctor (with "
+       "torch), "
        "export --format (with pyarrow), sink, mcp and config_check -d; else "
        "python3."},
   };

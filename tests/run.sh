@@ -16,7 +16,7 @@ source "$RANKPROBE_ROOT/tests/lib/venv.sh"
 
 quick=unit,torch113,attack,integration,docs
 default=unit,python,torch113,attack,integration,docs,view,interop
-all=unit,unit_release,python-all,torch113-all,libtorch213,attack-all,integration-all,docs-all,view-all,interop-all,harmless,realbugs,tools,workloads,tidy,tsan,package,clone,containers,mindspore,vllm,scale,aarch64
+all=unit,unit_release,python-all,torch113-all,libtorch213,attack-all,integration-all,docs-all,view-all,interop-all,harmless,realbugs,tools,trainers,workloads,tidy,tsan,package,clone,containers,mindspore,vllm,scale,aarch64
 # The parts of --all that a run of CI takes one shard of, and into how many.
 sharded=python,integration,view,interop
 shards=40

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands that are written in Python: a training job with the agent in it, one
-// of its steps on recorded inputs, checks of the environment, and what hands
+// of its steps on recorded inputs or against stored statistics, checks of the
+// environment, and what hands
 // events and answers to other programs. This process executes Python and keeps
 // its process id, terminal and signals.
 #include <unistd.h>
@@ -44,6 +45,12 @@ constexpr PythonVerb kPythonVerbs[] = {
      "-cm FILE, --force, --json.\nrankprobe isolate --reference DIR -- "
      "COMMAND",
      "--reference DIR -- COMMAND"},
+    {"check", "rankprobe.check",
+     "compare one step of a program with stored statistics\n"
+     "The program is started as by run, and not changed; the numbers of one "
+     "step are compared\nwith a small text file, call by call. Options before "
+     "the file: --update, --step N.\nrankprobe check golden.json -- COMMAND",
+     "golden.json -- COMMAND"},
     {"doctor", "rankprobe.doctor",
      "check this environment, and say what would be recorded\n"
      "Package, PyTorch, device, config.json, dump_path, collector, ports, "

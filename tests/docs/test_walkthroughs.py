@@ -27,7 +27,7 @@ def _until(command: str) -> str:
     return f"for i in $(seq 300); do {command} > /dev/null 2>&1 && break; sleep 0.2; done\n"
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/getting-started.md", "docs/two-runs-differ.md", "docs/agents.md", "docs/sinks.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/getting-started.md", "docs/two-runs-differ.md", "docs/agents.md", "docs/sinks.md", "docs/numerics-in-ci.md"])
 def test_walkthrough(document: str, tmp_path: pathlib.Path) -> None:
     blocks = walkthrough.blocks(ROOT / document)
     assert blocks
@@ -38,7 +38,7 @@ def test_walkthrough(document: str, tmp_path: pathlib.Path) -> None:
     (tools / "python").symlink_to(sys.executable)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RANKPROBE_")}
     environment |= {"PATH": f"{tools}:{BUILD}/bin:{environment['PATH']}", "PYTHONPATH": str(BUILD / "python"),
-                    "RANKPROBE_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+                    "PYTEST_PLUGINS": "rankprobe.pytest_plugin", "RANKPROBE_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     script = walkthrough.script(blocks)
     script = script.replace("127.0.0.1:7411", f"127.0.0.1:{free_port()}")
     # A reader waits a little; a busy machine, as long as it takes.

@@ -67,6 +67,7 @@ def test_the_guide_for_agents_is_in_it_and_no_package_of_theirs_is_needed(unpack
 def test_vllm_finds_the_plugin(unpacked: pathlib.Path):
     (entry_points,) = unpacked.glob("rankprobe-*.dist-info/entry_points.txt")
     assert "[vllm.general_plugins]\nrankprobe = rankprobe.vllm:register\n" in entry_points.read_text()
+    assert "[pytest11]\nrankprobe = rankprobe.pytest_plugin\n" in entry_points.read_text()
     assert (unpacked / "rankprobe" / "vllm" / "__init__.py").is_file()
 
 

@@ -25,7 +25,6 @@ PACKAGE = str(pathlib.Path(rankprobe.__file__).parents[1])
 
 def test_the_entry_point_that_is_declared_can_be_loaded() -> None:
     declared = tomllib.loads((ROOT / "agent" / "python" / "pyproject.toml").read_text())["project"]["entry-points"]
-    assert set(declared) == {"vllm.general_plugins"}
     (name, value), = declared["vllm.general_plugins"].items()
     register = importlib.metadata.EntryPoint(name, value, "vllm.general_plugins").load()
     assert name == "rankprobe" and register.__name__ == "register"

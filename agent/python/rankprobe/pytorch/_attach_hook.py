@@ -20,6 +20,7 @@ import multiprocessing
 import os
 import sys
 import threading
+import types
 import weakref
 from typing import Any, Callable, Iterable, Optional
 
@@ -33,6 +34,12 @@ from rankprobe.pytorch._errors import CollectorMissingError
 from rankprobe.pytorch._hidden_hooks import marked
 from rankprobe.pytorch._redirect import Around
 from rankprobe.pytorch.debugger import PrecisionDebugger
+
+# By the modules that run while an optimizer is made; the first one counts.
+_TRAINERS = {"trl": "a trainer of TRL", "transformers.trainer": "transformers.Trainer", "lightning.pytorch": "lightning.Trainer",
+             "pytorch_lightning": "lightning.Trainer", "deepspeed.runtime.engine": "a DeepSpeed engine", "torchtitan": "torchtitan",
+             "verl": "verl", "megatron.training": "Megatron"}
+
 
 def find_models(parameters: Iterable[torch.Tensor]) -> list[torch.nn.Module]:
     """The outermost modules of this process that own any of `parameters`."""
@@ -138,6 +145,8 @@ class _Attachment:
         self._called: Optional[torch.nn.Module] = None
         self._calls = 0
         self._watch: Any = None
+        # A trainer's callback (rankprobe.integrations) will begin and end the steps.
+        self._claimed = False
         self._scalers: list[Around] = []
 
     def watch_calls(self) -> None:
@@ -151,7 +160,7 @@ class _Attachment:
             return
         with self._lock:
             ours = bool(self._models) or self._forwards is not None
-            if ours != (PrecisionDebugger._instance is not None):
+            if self._claimed or ours != (PrecisionDebugger._instance is not None):
                 return  # the program has a debugger of its own, or has closed this one
             models = find_models(p for group in optimizer.param_groups for p in group["params"])
             if not models:
@@ -163,7 +172,7 @@ class _Attachment:
             elif not ours:
                 self._attach(models)
                 self._optimizer = weakref.ref(optimizer)
-                self._tell(f"; a step ends with {type(optimizer).__name__}.step()")
+                self._tell(f"; a step ends with {type(optimizer).__name__}.step()", _trainer())
                 self._begin()
             elif self._optimizer() is None or not self._alive():
                 self._adopt(optimizer, models, "the previous optimizer no longer exists")
@@ -236,17 +245,34 @@ class _Attachment:
         self._watch_no_more()
         self._pid = -1
 
+    def claim(self) -> None:
+        self._claimed = True
+
+    def hand_over(self, models: list[torch.nn.Module], how: str) -> bool:
+        if os.getpid() != self._pid:
+            return False
+        with self._lock:
+            if PrecisionDebugger._instance is None:
+                self._attach(models)
+            if self._forwards is not None:
+                self._forwards.stop()
+            debugger = PrecisionDebugger._instance
+            if debugger is not None and debugger._attached and not debugger._inert:
+                debugger._stop()
+                debugger._instruments.forget_models()
+                self._models = [weakref.ref(model) for model in models]
+                self._tell(how)
+            self.stand_back()
+            return True
+
     def _attach(self, models: list[torch.nn.Module]) -> None:
         self._watch_no_more()
-        path = config_file(os.environ.get("RANKPROBE_ATTACH", "idle"))
         try:
-            PrecisionDebugger(config_path=path)._attached = True
+            make_debugger(os.environ.get("RANKPROBE_ATTACH", "idle"))._attached = True
         except CollectorMissingError as error:
             if os.environ.get("RANKPROBE_ON_COLLECTOR_MISSING") == "fail":
                 raise SystemExit(f"rankprobe: not attached: {error}") from error
             raise
-        finally:
-            os.unlink(path)
         self._models = [weakref.ref(model) for model in models]
         self._watch_scalers()
         # Before the debugger's own, which was registered before it.
@@ -278,15 +304,8 @@ class _Attachment:
             say("not attached: no optimizer was made of a module's parameters, and no module with parameters was called; "
                 "use PrecisionDebugger in the program (docs/pytorch.md)")
 
-    def _tell(self, how: str = "") -> None:
-        """How to switch recording on; one rank says it."""
-        debugger = PrecisionDebugger._instance
-        if os.environ.get("RANK", "0") != "0" or debugger is None or debugger._inert:
-            return
-        session, switch = debugger._session, debugger._switch
-        state = "recording" if switch.enabled else "idle"
-        say(f"attached to {', '.join(type(m).__name__ for m in self._alive()[:3])}, {state}{how}; "
-            f"{switch_hint(switch.enabled, session.address, session.run)}")
+    def _tell(self, how: str, where: str = "") -> None:
+        tell(self._alive(), how, where)
 
     def _begin(self) -> None:
         models = self._alive()
@@ -339,6 +358,40 @@ class _Attachment:
             self._end_step()
 
 
+def make_debugger(mode: str) -> PrecisionDebugger:
+    """With the config of `rankprobe run`: recording where `mode` is "on", else idle."""
+    path = config_file(mode)
+    try:
+        return PrecisionDebugger(config_path=path)
+    finally:
+        os.unlink(path)
+
+
+def tell(models: list[torch.nn.Module], how: str, where: str = "") -> None:
+    """How to switch recording on; one rank says it."""
+    debugger = PrecisionDebugger._instance
+    if os.environ.get("RANK", "0") != "0" or debugger is None or debugger._inert:
+        return
+    session, switch = debugger._session, debugger._switch
+    state = "recording" if switch.enabled else "idle"
+    say(f"attached to {', '.join(type(m).__name__ for m in models[:3])}{where}, {state}{how}; "
+        f"{switch_hint(switch.enabled, session.address, session.run)}")
+
+
+def _trainer() -> str:
+    """Which trainer is making its optimizer, " of .."; "" for a loop that the program has itself."""
+    frame: Optional[types.FrameType] = sys._getframe(1)
+    modules = set()
+    while frame is not None:
+        modules.add(str(frame.f_globals.get("__name__", "")))
+        frame = frame.f_back
+    for package, name in _TRAINERS.items():
+        if any(module == package or module.startswith(package + ".") for module in modules):
+            return f" of {name}"
+    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    return " of a loop of Accelerate" if getattr(state, "_shared_state", None) else ""
+
+
 def _step() -> None:
     debugger = PrecisionDebugger._get("step")
     debugger._stop()
@@ -360,6 +413,18 @@ def _guarded(function: Callable[..., None], *arguments: Any) -> None:
 
 
 _attachment: Optional[_Attachment] = None
+
+
+def claim() -> None:
+    """A trainer's callback was made, which hands over when the training begins: no optimizer begins steps until then."""
+    if _attachment is not None:
+        _attachment.claim()
+
+
+def hand_over(models: list[torch.nn.Module], how: str) -> bool:
+    """Under `rankprobe run`: the debugger of this process is there, and whoever calls begins and ends its steps from now on,
+    those of `models`. False: nothing is attached in this process, or it has been handed over."""
+    return _attachment is not None and _attachment.hand_over(models, how)
 
 
 def stand_back() -> None:

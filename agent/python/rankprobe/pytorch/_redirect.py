@@ -70,6 +70,11 @@ class Around:
             self._target = make(self._redirect.original)
             self._redirect.put(self._target)
 
+    @property
+    def works(self) -> bool:
+        """Whether calls of this function can go elsewhere."""
+        return self._redirect is not None
+
     def put(self) -> None:
         if self._redirect is not None:
             self._redirect.put(self._target)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rankprobe check: one step of a program against stored statistics.
+
+    rankprobe check golden.json -- python train.py
+    rankprobe check --update golden.json -- python train.py
+
+The program is started as by `rankprobe run --on`, and is not changed; one step of it is recorded, of rank 0, and compared
+with the file call by call (docs/numerics-in-ci.md). Exit status: 0 the numbers are those of the file, 1 they are not, 2 bad
+usage, 4 there is no such file; of a program that fails, its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Optional, Sequence
+
+from rankprobe import golden
+from rankprobe._inputs import Refused, show
+from rankprobe.run import Parser, environment
+
+
+def _record(command: Sequence[str], step: int, directory: pathlib.Path) -> Optional[int]:
+    """Runs it with one step recorded. Its exit status where it failed."""
+    config = directory / "config.json"
+    config.write_text(json.dumps({"task": "statistics", "dump_path": str(directory / "dump"), "rank": [], "step": [step],
+                                  "level": "mix", "statistics": {"data_mode": ["all"], "summary_mode": "statistics"}}))
+    asked = argparse.Namespace(monitor=False, as_msprobe=False, on=True, every=None, collector=None, run=None, config=str(config),
+                               on_collector_missing="fail")
+    variables = environment(asked, {k: v for k, v in os.environ.items() if k not in ("RANKPROBE_COLLECTOR", "RANKPROBE_RUN")})
+    done = subprocess.run(command, env=variables, check=False)
+    return None if done.returncode == 0 else done.returncode if done.returncode > 0 else 128 - done.returncode
+
+
+def _check(path: pathlib.Path, command: Sequence[str], step: int, update: bool, directory: pathlib.Path) -> int:
+    stored = None if update else golden.read(path)  # before the program, which may take long
+    failed = _record(command, step, directory)
+    if failed is not None:
+        return failed
+    found = sorted((directory / "dump").glob(f"step{step}/*/dump.json"), key=lambda one: (one.parent.name != "rank0", one.parent.name))
+    if not found:
+        raise Refused(f"the program ended without a step {step} of an optimizer or a model")
+    now = golden.condense(found[0].parent)
+    if stored is None:
+        golden.write(path, now)
+        print(f"{show(path)}: {len(now.calls)} calls of step {step}, {path.stat().st_size} bytes")
+        return 0
+    result = golden.compare(stored, now)
+    text = golden.report(result, stored, now, str(path))
+    print(text or f"{show(path)}: {result.compared} calls have the stored numbers")
+    return 1 if text else 0
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    parser = Parser(prog="rankprobe check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--update", action="store_true", help="write the file in place of comparing")
+    parser.add_argument("--step", type=int, default=0, metavar="N", help="which step; default 0")
+    parser.add_argument("golden", help="the file")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARGUMENT..]")
+    arguments = parser.parse_args(argv)
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        parser.error("no command given after --")
+    if arguments.step < 0:
+        parser.error("--step is a number of a step, 0 or more")
+    try:
+        with tempfile.TemporaryDirectory(prefix="rankprobe-check-", ignore_cleanup_errors=True) as directory:
+            return _check(pathlib.Path(arguments.golden), command, arguments.step, arguments.update, pathlib.Path(directory))
+    except FileNotFoundError as error:
+        print(f"rankprobe check: {show(error.filename)}: there is no such file"
+              + ("" if error.filename == command[0] else "; --update makes it"), file=sys.stderr)
+        return 4
+    except Refused as error:
+        print(f"rankprobe check: {show(error)}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of a training, as its framework reports them: begin() of the training, then start(), pause() and end() of each step.
+
+Without a switch that asks for recording every call returns at once. A fault of rankprobe is one line on stderr, after
+which nothing more is recorded; the training continues.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Callable, Optional, Sequence
+
+from rankprobe import _native
+from rankprobe._frontend.errors import CollectorMissingError
+from rankprobe._say import say
+
+
+def _debugger_of_process() -> Any:
+    """The PrecisionDebugger of this process; None: there is none. Imports nothing."""
+    module = sys.modules.get("rankprobe.pytorch.debugger")
+    return None if module is None else module.PrecisionDebugger._instance
+
+
+def _check(config_path: str) -> None:
+    """Raises InvalidParameterError naming every fault of the file, before the training begins."""
+    from rankprobe._frontend import config
+
+    config.parse(config.merged_text(config_path, {}), config_path)
+
+
+class TrainingSteps:
+    """loop: the name of what reports the steps, for messages. config_path: config.json; None: only the environment and
+    `rankprobe run` say what is recorded. Raises InvalidParameterError for a bad config."""
+
+    def __init__(self, loop: str, config_path: Optional[str] = None) -> None:
+        self._loop, self._config_path = loop, None if config_path is None else os.path.abspath(config_path)
+        self._debugger: Any = None
+        self._models: list[Any] = []
+        self._faulty = self._numbers_told = False
+        # Between start() and pause() or end().
+        self.running = False
+        if self._config_path is not None:
+            _check(self._config_path)
+        if os.environ.get("RANKPROBE_ATTACH"):
+            self.guarded(self._claim)
+
+    @staticmethod
+    def _claim() -> None:
+        """An optimizer that the framework makes from here on begins no step under `rankprobe run`."""
+        from rankprobe.pytorch import _attach_hook
+
+        _attach_hook.claim()
+
+    def begin(self, models: Sequence[Any], step: int) -> bool:
+        """The training of `models` begins, and its next step has this number. Whether recording is possible."""
+        self._debugger, self.running = None, False
+        asked = (self._config_path or os.environ.get("RANKPROBE_ATTACH") or os.environ.get("RANKPROBE_CONFIG")
+                 or os.environ.get("RANKPROBE_COLLECTOR") or _debugger_of_process() is not None)
+        if asked and not self._faulty:
+            self.guarded(self._begin, list(models), step)
+        return self.recordable
+
+    @property
+    def recordable(self) -> bool:
+        """Whether a training has begun that can be recorded."""
+        return self._debugger is not None
+
+    def start(self) -> None:
+        """What follows belongs to the current step; called again in a step: goes on after pause()."""
+        if self._debugger is not None and not self.running:
+            self.running = True
+            self.guarded(self._debugger._start, self._models[0] if len(self._models) == 1 else self._models, None, None)
+
+    def pause(self) -> None:
+        """What follows belongs to no step: an evaluation, a checkpoint."""
+        if self.running:
+            self.running = False
+            self.guarded(self._debugger._stop)
+
+    def end(self) -> None:
+        """The optimizer has done the step, or left it out; the next one is current."""
+        if self._debugger is not None:
+            self.running = False
+            self.guarded(self._end)
+
+    def _begin(self, models: list[Any], step: int) -> None:
+        from rankprobe.pytorch import _attach_hook
+        from rankprobe.pytorch.debugger import PrecisionDebugger
+
+        how = f"; a step is one of {self._loop}"
+        if not _attach_hook.hand_over(models, how) and PrecisionDebugger._instance is None:
+            path = self._config_path or os.environ.get("RANKPROBE_CONFIG")
+            if path:
+                PrecisionDebugger(config_path=path)
+            else:
+                _attach_hook.make_debugger("idle")
+                _attach_hook.tell(models, how)
+        debugger = PrecisionDebugger._instance
+        if debugger is None or debugger._inert:
+            return
+        self._models = models
+        self._number(debugger, step)
+        self._debugger = debugger
+
+    def _number(self, debugger: Any, step: int) -> None:
+        """The current step gets this number; steps that were recorded before keep theirs."""
+        state, native = debugger._steps, debugger._session.native
+        if step <= state.current:
+            if step < state.current and not self._numbers_told and os.environ.get("RANK", "0") == "0":
+                self._numbers_told = True
+                say(f"rankprobe: {self._loop} begins with step {step}, and this process has had {state.current} steps: "
+                    f"the numbers continue with {state.current}")
+            return
+        if state.has_records and not native.forget_empty_step():
+            debugger._step()
+        debugger.set_init_step(max(step, state.current))
+
+    def _end(self) -> None:
+        self._debugger.report_replica(self._models)
+        self._debugger._stop()
+        self._debugger._step()
+
+    def guarded(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Calls it; a fault of ours ends the recording and no training."""
+        try:
+            function(*arguments)
+        except CollectorMissingError:
+            raise  # RANKPROBE_ON_COLLECTOR_MISSING=fail asks for it
+        except Exception as error:  # noqa: BLE001 - the training goes on
+            if not _native.raise_later_if_programs(error):
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        debugger, self._debugger = self._debugger, None
+        self._faulty, self.running = True, False
+        say(f"rankprobe: {self._loop}: nothing more is recorded, and the training continues: {error!r}")
+        try:
+            if debugger is not None:
+                debugger._stop()
+        except Exception as fault:  # noqa: BLE001
+            _native.raise_later_if_programs(fault)
+
+
+__all__ = ["TrainingSteps"]
