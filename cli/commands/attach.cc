@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands that are written in Python: a training job with the agent in it, one
 // of its steps on recorded inputs or against stored statistics, checks of the
-// environment, and what hands
-// events and answers to other programs. This process executes Python and keeps
-// its process id, terminal and signals.
+// environment, and what hands events and answers to other programs. This process
+// executes Python and keeps its process id, terminal and signals.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
