@@ -295,6 +295,9 @@ Manual CliManual() {
          "",
          {},
          "read files that the permission rule refuses, with a warning"}}},
+      {"check",
+       {{{"--update"}, "", {}, "write the file instead of comparing"},
+        {{"--step"}, "N", {}, "step of the program (0)"}}},
   };
   manual.exit_codes = {
       {"0", "done; a command that judges found nothing"},
