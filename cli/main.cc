@@ -32,6 +32,7 @@
 #include "common/io/file_system.h"
 #include "common/manual/unknown_flag.h"
 #include "common/text/nearest.h"
+#include "common/text/shell_word.h"
 
 namespace rankprobe {
 
@@ -99,7 +100,8 @@ std::string HintAtPrivate(const Globals& globals, const absl::Status& status) {
   if (!found.ok() || found->served.empty()) return "";
   const std::string& path = found->served.front().dump_path;
   return absl::StrCat("; the job of ", path,
-                      " has a private collector: --collector ", path);
+                      " has a private collector: --collector ",
+                      ShellWord(path));
 }
 
 int Main(int argc, char** argv) {

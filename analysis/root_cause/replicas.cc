@@ -221,9 +221,14 @@ class Checker {
     const std::vector<std::vector<int64_t>> of_rows = GroupsOfRows(rows);
     for (size_t i = 0; i < rows.size(); ++i) {
       std::vector<std::vector<int64_t>> groups = of_rows;
-      if (const auto held = alike_.find(unlike_[i].row); held != alike_.end())
+      bool are_replicas = JudgeHeld(rows[i], groups) == HeldAs::kReplicas;
+      if (const auto held = alike_.find(unlike_[i].row);
+          !are_replicas && held != alike_.end()) {
         groups.insert(groups.end(), held->second.begin(), held->second.end());
-      if (JudgeHeld(rows[i], groups) == HeldAs::kReplicas) {
+        are_replicas = unlike_[i].only_alike_before =
+            JudgeHeld(rows[i], groups) == HeldAs::kReplicas;
+      }
+      if (are_replicas) {
         report_.differences.push_back(std::move(unlike_[i]));
         continue;
       }

@@ -35,6 +35,9 @@ struct ReplicaDifference {
   std::string row;
   // Rank and what it holds, ranks with equal values together.
   std::vector<std::pair<std::vector<int64_t>, std::string>> values;
+  // All that is known: the ranks held the same in an earlier step. Parts of a
+  // model that each rank has for itself do, too, where they are initialised alike.
+  bool only_alike_before = false;
 };
 const char* ReplicaKindName(ReplicaDifference::Kind kind);
 

@@ -206,7 +206,7 @@ class GradientMissing : public RankRule {
     finding.exact = exact;
     finding.what =
         absl::StrCat(member.parameter,
-                     " is used in each forward, requires a gradient and "
+                     " is used, requires a gradient and "
                      "is held by the optimizer, and has no gradient in any of ",
                      input.steps.size(), " steps, ", why,
                      ": what it computes is detached, or it is not used");

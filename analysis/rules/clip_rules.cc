@@ -281,7 +281,7 @@ class ClipScaled : public RankRule {
  private:
   static constexpr size_t kLeast = 4;  // steps
   static constexpr double kLeastScale = 16;
-  static constexpr double kTooSmall = 1e-2;
+  static constexpr double kTooSmall = 1e-3;
 
   // Of what the backward left, with the scale, and of what the optimizer takes.
   static std::pair<double, double> NormsAt(

@@ -31,12 +31,13 @@ class ModelInEval : public RankRule {
     for (const RankSeries& rank : input.ranks) {
       std::optional<size_t> first, last;
       size_t asleep = 0, awake = 0;
-      double switches = 0;
+      double switches = 0, switches_before = 0;
       for (size_t i = 0; i < input.steps.size(); ++i) {
         const std::vector<double> modes = TrainingAt(rank, "in_eval", i);
         if (modes.size() != 3) continue;
         if (modes[0] < modes[1] || modes[2] == 0) {
           ++awake;
+          if (!first.has_value()) switches_before = modes[1];
           continue;
         }
         ++asleep;
@@ -49,17 +50,18 @@ class ModelInEval : public RankRule {
       finding.step = input.steps[*first];
       if (input.ranks.size() > 1) finding.rank = rank.rank;
       finding.name = "Training.0.debug.in_eval.0";
-      // Some train a complete model in evaluation on purpose.
-      finding.exact = awake > 0;
+      // Some train a complete model in evaluation on purpose, from the first step
+      // on, or beside another model that is in training.
+      finding.exact = switches_before == switches;
       finding.what = absl::StrCat(
           "the model is in evaluation (model.eval()) in ", asleep, " of ",
           asleep + awake, " steps that train it, from step ",
           input.steps[*first], " to ", input.steps[*last], ": ", switches,
           switches == 1 ? " dropout or BatchNorm is off"
                         : " dropouts and BatchNorms are off",
-          awake > 0 ? ". Before or after it is in training: model.train() is "
-                      "not called behind an evaluation"
-                    : ". model.train() is not called, or this is meant");
+          finding.exact ? ". Before that it is in training: model.train() is "
+                          "not called after an evaluation"
+                        : ". model.train() is not called, or this is meant");
       return {finding};
     }
     return {};

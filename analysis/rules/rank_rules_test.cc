@@ -701,6 +701,28 @@ TEST_F(ResidualTest, AShortcutThatIsAModule) {
   EXPECT_THAT(Find(""), IsEmpty());
 }
 
+TEST_F(ResidualTest, AModuleThatKeepsTheMeanOrHasAResidualOfItsOwn) {
+  const RankCell gradient = Cell(0.7, 0.01);
+  // The block's input goes into a pooling first, or into a wrapper that adds what a
+  // module registered beside it makes of it.
+  for (const bool wrapper : {false, true}) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      const RankCell x = At(0, "Module.blocks.1.Block.forward.0.input.0", i);
+      const RankCell sum = At(0, "Module.blocks.1.Block.forward.0.output.0", i);
+      Put("blocks.1.Block.backward.0.output.0", i, gradient);
+      Put("blocks.1.first.First.backward.0.output.0", i, gradient);
+      Put("blocks.1.first.First.forward.0.input.0", i, x);
+      Put("blocks.1.first.First.forward.0.output.0", i,
+          wrapper ? sum : Cell(8, x.mean));
+    }
+    EXPECT_THAT(Find(""), IsEmpty()) << wrapper;
+  }
+  // Neither: its gradient is all that the input has, and the block adds the input.
+  for (size_t i = 0; i < kRankSteps; ++i)
+    Put("blocks.1.first.First.forward.0.output.0", i, Cell(8, 0.9));
+  EXPECT_THAT(Find("residual-detached"), SizeIs(1));
+}
+
 TEST_F(ResidualTest, ASequenceOfOneBlockPassesItsGradientOn) {
   for (const char* const value :
        {"forward.0.input.0", "forward.0.output.0", "backward.0.input.0",

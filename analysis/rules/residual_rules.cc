@@ -74,8 +74,9 @@ class ResidualDetached : public RankRule {
   }
   absl::string_view twin() const override {
     return "a residual that passes its gradient on, or passes through a module "
-           "that gives on what it takes; layers without one; values in 16 "
-           "bits, whose sums are rounded, are not judged";
+           "that gives on what it takes or keeps its mean (pooling, "
+           "upsampling); a wrapper with a residual of its own; layers without "
+           "one; values in 16 bits, whose sums are rounded, are not judged";
   }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
@@ -135,6 +136,20 @@ class ResidualDetached : public RankRule {
     }
     return steps >= kLeast;
   }
+  // Whether the means of both agree in each step, as those of a pooling or an
+  // upsampling and of what it takes do: then a sum with one looks like a sum with
+  // the other.
+  static bool HaveSameMeans(const CallCells* a, const CallCells* b) {
+    for (size_t i = 0; i < a->size(); ++i) {
+      const RankCell &x = (*a)[i], &y = (*b)[i];
+      if (!IsFinite(x) || !IsFinite(y)) continue;
+      const double rounding =
+          1e-6 * std::max({std::fabs(x.largest), std::fabs(x.smallest),
+                           std::fabs(y.largest), std::fabs(y.smallest)});
+      if (std::fabs(x.mean - y.mean) > rounding) return false;
+    }
+    return true;
+  }
   static bool HasGradient(const CallCells* gradient) {
     return gradient != nullptr &&
            std::any_of(gradient->begin(), gradient->end(),
@@ -164,14 +179,19 @@ class ResidualDetached : public RankRule {
       if (GivesOn(rank, *user)) continue;
       // The only one that has the gradient of what it takes.
       const std::string how = WhoseGradient(block, inside, *user);
-      if (how.empty() || user->input == nullptr) continue;
+      if (how.empty() || user->input == nullptr || user->output == nullptr ||
+          HaveSameMeans(user->output, user->input))
+        continue;
       for (const BlockSum& sum : sums) {
         if (sum.value == user->input || !HasGradient(sum.gradient)) continue;
         for (const ModuleCall* const branch : inside) {
           // What it adds within itself is its own.
           if (branch == user || IsIn(*branch, *user) ||
               branch->output == nullptr || branch->output == sum.value ||
-              !IsSumOf(sum.value, user->input, branch->output))
+              !IsSumOf(sum.value, user->input, branch->output) ||
+              // A wrapper that adds what it takes to what a module registered
+              // elsewhere makes of it has a residual of its own.
+              IsSumOf(user->output, user->input, branch->output))
             continue;
           RankFinding finding;
           finding.step = input.steps[0];

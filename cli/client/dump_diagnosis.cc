@@ -231,13 +231,24 @@ class DumpDiagnosis {
   }
 
   void AddDifference(const analysis::ReplicaReport& replicas) {
-    const analysis::ReplicaDifference& d = replicas.differences.front();
+    // What is certain first.
+    const auto certain =
+        std::find_if(replicas.differences.begin(), replicas.differences.end(),
+                     [](const analysis::ReplicaDifference& one) {
+                       return !one.only_alike_before;
+                     });
+    const bool exact = certain != replicas.differences.end();
+    const analysis::ReplicaDifference& d =
+        exact ? *certain : replicas.differences.front();
     DiagnosisReport::Finding* const finding = report_->Add(
         "replicas", d.step, -1, d.row,
         absl::StrCat(analysis::ReplicaKindName(d.kind),
-                     " that should be the same on these ranks is not (",
+                     exact ? " that should be the same on these ranks is not ("
+                           : " that was the same on these ranks in an earlier "
+                             "step is not: replicas that parted, or parts of "
+                             "the model that each rank has for itself (",
                      replicas.differences.size(), " in this step)"),
-        true);
+        exact);
     for (const auto& [ranks, content] : d.values) {
       finding->add_numbers(
           absl::StrCat("rank ", absl::StrJoin(ranks, ","), ": ", content));

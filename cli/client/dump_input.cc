@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cli/client/answer_stream.h"
@@ -29,9 +30,20 @@ absl::Status ChooseStepsOfJob(const Client& client, const std::string& run,
       ChooseJob(run, jobs, /*wanted=*/std::nullopt, /*verb=*/""));
   for (const std::string& note : judged.notes)
     Print(stderr, "rankprobe: %s.\n", note);
-  if (judged.only.has_value())
-    request->mutable_steps()->Assign(judged.only->steps.begin(),
-                                     judged.only->steps.end());
+  if (!judged.only.has_value()) return absl::OkStatus();
+  request->mutable_steps()->Assign(judged.only->steps.begin(),
+                                   judged.only->steps.end());
+  // An older job with more ranks would lend it the others. A process without a
+  // rank cannot be asked for alone.
+  std::vector<int64_t> ranks;
+  for (const std::string& place : judged.only->places) {
+    int64_t rank = 0;
+    if (!absl::StartsWith(place, "rank") ||
+        !absl::SimpleAtoi(place.substr(4), &rank))
+      return absl::OkStatus();
+    ranks.push_back(rank);
+  }
+  request->mutable_ranks()->Assign(ranks.begin(), ranks.end());
   return absl::OkStatus();
 }
 

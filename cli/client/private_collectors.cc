@@ -17,6 +17,7 @@
 #include "cli/flags/ranges.h"
 #include "common/base/collector_address.h"
 #include "common/base/status_macros.h"
+#include "common/text/shell_word.h"
 #include "dump_format/dump_layout.h"
 #include "dump_format/input_files.h"
 #include "dump_format/json_value.h"
@@ -137,7 +138,7 @@ absl::StatusOr<std::string> WhatIsThere(const PrivateCollectors& found) {
         ": its private collector does not answer: its job begins or "
         "ends just now, or was killed; `python -m "
         "rankprobe.embedded ",
-        path, "` exports what a killed job left\n");
+        ShellWord(path), "` exports what a killed job left\n");
   }
   for (const std::string& path : found.elsewhere)
     absl::StrAppend(&out, path, ": ask on that machine\n");
@@ -146,7 +147,7 @@ absl::StatusOr<std::string> WhatIsThere(const PrivateCollectors& found) {
         &out, path,
         ": the archive of an earlier job is not exported; `python -m "
         "rankprobe.embedded ",
-        path, "` exports it\n");
+        ShellWord(path), "` exports it\n");
   }
   const std::unique_ptr<FileSystem> inputs = OpenInputs(/*force=*/false);
   std::vector<std::string> paths = {found.directory};
@@ -160,7 +161,7 @@ absl::StatusOr<std::string> WhatIsThere(const PrivateCollectors& found) {
     const std::string dump = DumpText(inputs.get(), path);
     if (dump.empty()) continue;
     absl::StrAppend(&out, path, ": no job records here now; it holds ", dump,
-                    "\nGo on: rankprobe diagnose ", path, "\n");
+                    "\nGo on: rankprobe diagnose ", ShellWord(path), "\n");
   }
   if (!out.empty()) return out;
   return absl::NotFoundError(absl::StrCat(
@@ -179,7 +180,7 @@ absl::StatusOr<std::string> ResolveCollector(const std::string& given) {
   if (found->served.empty()) {
     return absl::UnavailableError(absl::StrCat(
         given, ": no private collector answers there; `rankprobe status ",
-        given, "` says what is there"));
+        ShellWord(given), "` says what is there"));
   }
   std::vector<std::string> paths;
   paths.reserve(found->served.size());

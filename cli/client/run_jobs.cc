@@ -194,7 +194,11 @@ absl::StatusOr<std::vector<RunJob>> ReadJobs(const Client& client,
     RP_RETURN_IF_ERROR(status);
     for (v1::StepInfo& step : *response.mutable_steps())
       all.emplace_back().Swap(&step);
-    if (!response.truncated() || response.steps().empty()) break;
+    if (!response.truncated() || all.empty()) break;
+    if (request.has_after_step() && all.back().step() <= request.after_step()) {
+      return absl::DataLossError(absl::StrCat(
+          "the collector lists steps of run ", run, " again and again"));
+    }
     request.set_after_step(all.back().step());
   }
   return JobsOf(all);

@@ -115,22 +115,28 @@ class Diagnosis {
 
   // Prints the numbers of the finding again.
   std::string CommandOf(const Finding& finding) const {
+    return absl::StrCat(
+        "rankprobe ", WordsOf(finding),
+        absl::StartsWith(flags_.input, "run:") &&
+                !globals_.collector_in_environment &&
+                globals_.collector != Globals().collector
+            ? absl::StrCat(" --collector ", ShellWord(globals_.collector))
+            : "");
+  }
+  std::string WordsOf(const Finding& finding) const {
     if (finding.by() == "first-divergence") {
-      return absl::StrCat("rankprobe first-divergence ",
-                          ShellWord(flags_.input), " ",
+      return absl::StrCat("first-divergence ", ShellWord(flags_.input), " ",
                           ShellWord(flags_.reference));
     }
     if (finding.by() == "overflow_check" || finding.by() == "replicas") {
-      return absl::StrCat("rankprobe ", finding.by(), " ",
-                          ShellWord(StepOf(finding)));
+      return absl::StrCat(finding.by(), " ", ShellWord(StepOf(finding)));
     }
     // Rules and scan: of a whole run. Some steps before and after show a move.
-    return absl::StrCat("rankprobe query --run ",
-                        ShellWord(absl::StripPrefix(flags_.input, "run:")),
-                        " --of all --rows rank --from-step ",
-                        std::max<int64_t>(0, finding.step() - kStepsAround),
-                        " --to-step ", finding.step() + kStepsAround, " ",
-                        ShellWord(finding.name()));
+    return absl::StrCat(
+        "query --run ", ShellWord(absl::StripPrefix(flags_.input, "run:")),
+        " --of all --rows rank --from-step ",
+        std::max<int64_t>(0, finding.step() - kStepsAround), " --to-step ",
+        finding.step() + kStepsAround, " ", ShellWord(finding.name()));
   }
 
   absl::Status LookAtRun(const std::string& run) {
@@ -203,7 +209,9 @@ class Diagnosis {
     RP_ASSIGN_OR_RETURN(jobs_, ReadJobs(Client(globals_), run));
     RP_ASSIGN_OR_RETURN(
         JudgedJob judged,
-        ChooseJob(run, jobs_, flags_.job, absl::StrCat("diagnose run:", run)));
+        ChooseJob(
+            run, jobs_, flags_.job,
+            absl::StrCat("diagnose ", ShellWord(absl::StrCat("run:", run)))));
     for (std::string& note : judged.notes) report_.Note(std::move(note));
     for (auto& [what, command] : judged.unjudged)
       report_.UnjudgedYet(std::move(what), std::move(command));
@@ -418,7 +426,8 @@ absl::Status Diagnose(const Globals& globals, const DiagnoseFlags& flags,
         .command = absl::StrCat(
             "rankprobe diagnose ", ShellWord(flags.input),
             flags.reference.empty() ? "" : " ",
-            flags.reference.empty() ? "" : ShellWord(flags.reference)),
+            flags.reference.empty() ? "" : ShellWord(flags.reference),
+            flags.job.has_value() ? absl::StrCat(" --job ", *flags.job) : ""),
         .ended = diagnosis.ended(),
         .time = absl::Now()};
     RP_RETURN_IF_ERROR(

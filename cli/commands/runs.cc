@@ -9,6 +9,7 @@
 #include "cli/client/away_notes.h"
 #include "cli/exit_codes.h"
 #include "cli/output/output.h"
+#include "common/text/shell_word.h"
 
 namespace rankprobe {
 namespace {
@@ -68,8 +69,9 @@ absl::Status Runs(const Globals& globals, int* exit_code) {
     if (run.jobs() < 2) continue;
     Print(stdout,
           "%s: %d jobs had this name; `rankprobe status --run %s` says which "
-          "steps are whose, `rankprobe diagnose run:%s` judges the newest\n",
-          run.run(), run.jobs(), run.run(), run.run());
+          "steps are whose, `rankprobe diagnose %s` judges the newest\n",
+          run.run(), run.jobs(), ShellWord(run.run()),
+          ShellWord(absl::StrCat("run:", run.run())));
   }
   return absl::OkStatus();
 }

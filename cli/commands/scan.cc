@@ -23,6 +23,7 @@
 #include "cli/output/output.h"
 #include "cli/output/sparkline.h"
 #include "common/base/status_macros.h"
+#include "common/text/shell_word.h"
 #include "rankprobe/v1/analysis.pb.h"
 
 namespace rankprobe {
@@ -125,9 +126,10 @@ absl::Status Scan(const Globals& globals, const ScanFlags& flags,
   RP_ASSIGN_OR_RETURN(request.ranks, ParseRanges("--ranks", flags.ranks));
   RP_ASSIGN_OR_RETURN(const std::vector<RunJob> jobs,
                       ReadJobs(Client(globals), flags.run));
-  RP_ASSIGN_OR_RETURN(const JudgedJob judged,
-                      ChooseJob(flags.run, jobs, flags.job,
-                                absl::StrCat("scan --run ", flags.run)));
+  RP_ASSIGN_OR_RETURN(
+      const JudgedJob judged,
+      ChooseJob(flags.run, jobs, flags.job,
+                absl::StrCat("scan --run ", ShellWord(flags.run))));
   if (judged.only.has_value())
     request.incarnations.assign(judged.only->incarnations.begin(),
                                 judged.only->incarnations.end());

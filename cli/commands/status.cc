@@ -15,6 +15,7 @@
 #include "cli/output/ledger_text.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
+#include "common/text/shell_word.h"
 
 namespace rankprobe {
 namespace {
@@ -136,33 +137,36 @@ absl::Status Directory(Globals globals, const std::string& directory) {
   RP_ASSIGN_OR_RETURN(const PrivateCollectors found,
                       FindPrivateCollectors(directory));
   v1::ListAgentsResponse all;
+  size_t answered = 0;
+  absl::Status failure;
   for (const PrivateCollector& one : found.served) {
     globals.collector = one.address;
     const auto response = AskAgents(Client(globals), /*run=*/"");
     if (!response.ok()) {
       Print(stderr, "rankprobe: %s: %s\n", one.dump_path,
             response.status().message());
+      failure = response.status();
       continue;
     }
+    ++answered;
     all.MergeFrom(*response);
     if (globals.json) continue;
+    const std::string path = ShellWord(one.dump_path);
     Print(stdout, "%s: run %s records here, into a private collector\n",
           one.dump_path, one.run);
     PrintAgents(*response);
     Print(stdout,
           "Go on: rankprobe top --collector %s\n"
           "       rankprobe enable --collector %s --for-steps 1\n"
-          "       rankprobe diagnose --collector %s run:%s\n",
-          one.dump_path, one.dump_path, one.dump_path, one.run);
+          "       rankprobe diagnose --collector %s %s\n",
+          path, path, path, ShellWord(absl::StrCat("run:", one.run)));
   }
-  if (globals.json) {
-    PrintJson(ToJson(all));
-    return absl::OkStatus();
-  }
+  if (answered == 0 && !failure.ok()) return failure;
   if (found.served.empty()) {
     RP_ASSIGN_OR_RETURN(const std::string there, WhatIsThere(found));
-    Print(stdout, "%s", Lines{there});
+    if (!globals.json) Print(stdout, "%s", Lines{there});
   }
+  if (globals.json) PrintJson(ToJson(all));
   return absl::OkStatus();
 }
 

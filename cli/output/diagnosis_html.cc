@@ -174,7 +174,10 @@ std::string DiagnosisHtml(const v1::DiagnoseReport& report,
       "style-src 'unsafe-inline'\">\n<title>rankprobe diagnose ",
       Text(page.input), "</title>\n<style>", kStyle,
       "</style>\n</head>\n<body>\n<main>\n<h1>Diagnosis of ", Text(page.input),
-      "</h1>\n", Verdict(report, !page.ended.empty()));
+      "</h1>\n");
+  for (const std::string& note : report.notes())
+    absl::StrAppend(&out, "<p>", Text(note), ".</p>\n");
+  absl::StrAppend(&out, Verdict(report, !page.ended.empty()));
   if (!page.ended.empty())
     absl::StrAppend(&out, "<p>Ended early: ", Text(page.ended), "</p>\n");
   absl::StrAppend(&out, Command(page.command));

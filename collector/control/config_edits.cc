@@ -89,6 +89,10 @@ void ConfigEdits::OnConfigEdited(const std::string& session,
     if (agent == nullptr) return;
     agent->last_heard = core_->Now();
     agent->config_fault = edit.fault;
+    if (untrusted.cannot_record()) {
+      agent->cannot_record = true;
+      return;
+    }
     edit.seen_epoch = std::min(edit.seen_epoch, agent->sent_epoch);
     if (agent->file_state != edit.state) agent->file_seen = edit.seen_epoch;
     agent->file_state = edit.state;

@@ -57,8 +57,15 @@ void PlanSwitches::Begin(RunState* run, SwitchOperation::Request request,
                                    options.ranks().end());
   std::vector<std::string> sessions;
   std::vector<int64_t> steps;
-  for (const AgentSession* agent :
-       core_->sessions.ConnectedOf(run->name, ranks)) {
+  std::vector<AgentSession*> agents =
+      core_->sessions.ConnectedOf(run->name, ranks);
+  // One that cannot record would refuse the switch for all. Alone it says why.
+  const auto cannot = [](const AgentSession* agent) {
+    return agent->cannot_record;
+  };
+  if (spec.enabled() && !std::all_of(agents.begin(), agents.end(), cannot))
+    std::erase_if(agents, cannot);
+  for (const AgentSession* agent : agents) {
     sessions.push_back(agent->id);
     steps.push_back(agent->step);
   }

@@ -71,6 +71,8 @@ struct AgentSession {
   std::string other_plan;
   // Why its config file cannot be used; empty: it can.
   std::string config_fault;
+  // It has said so: config_fault has the reason.
+  bool cannot_record = false;
   // The plan whose commit came too late for it, and which it was brought for
   // its next step; 0: none. And why.
   uint64_t late_epoch = 0;

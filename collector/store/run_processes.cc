@@ -19,11 +19,16 @@ void RunProcesses::Add(const v1::StepInfo& step) {
   }
   places_[absl::StrCat("proc", step.pid(), "@", step.host())];
   // A program of several processes without ranks may have none.
-  jobs_.insert(step.job());
+  jobs_[step.host()].insert(step.job());
 }
 
 void RunProcesses::Describe(v1::RunInfo* run) const {
-  size_t jobs = jobs_.size();
+  size_t jobs = 0;
+  for (const auto& [host, names] : jobs_) {
+    // A process without a name may be of the job that has one.
+    const bool unnamed = names.size() > 1 && names.contains("");
+    jobs = std::max(jobs, names.size() - (unnamed ? 1 : 0));
+  }
   for (const auto& [place, of_place] : places_)
     jobs = std::max(jobs, of_place.size());
   run->set_ranks(places_.size());

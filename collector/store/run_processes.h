@@ -22,8 +22,9 @@ class RunProcesses {
   absl::flat_hash_set<uint64_t> incarnations_;
   // Ranks, and processes without one; of each rank the jobs that had it.
   std::map<std::string, std::set<std::string>> places_;
-  // Of the processes without a rank.
-  std::set<std::string> jobs_;
+  // Of the processes without a rank, by host: each host has a name of its own for
+  // one job.
+  std::map<std::string, std::set<std::string>> jobs_;
 };
 
 }  // namespace rankprobe

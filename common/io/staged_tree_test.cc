@@ -142,7 +142,8 @@ TEST_F(StagedTreeTest, SomebodysDirectoryIsNoStagingDirectory) {
     const auto tree =
         StagedTree::Open(fs_.get(), root_, Leftovers::kDelete, staging);
     EXPECT_EQ(tree.status().code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(tree.status().message()), HasSubstr("not ours"));
+    EXPECT_THAT(std::string(tree.status().message()),
+                HasSubstr("that no export made"));
   }
   EXPECT_EQ(Read(root_ + "/alice/new/thesis"), "new");
   EXPECT_EQ(Read(root_ + "/alice/kept/thesis"), "kept");

@@ -40,7 +40,7 @@ def test_E10_a_staging_directory_of_somebody_is_left_alone(place):
         (root / "alice" / name / "thesis").write_text("thesis")
     before = files_below(root / "alice")
     status, text = server_export(daemon, root / "out", staging_directory=str(root / "alice"))
-    assert status == "FAILED_PRECONDITION" and "not ours" in text
+    assert status == "FAILED_PRECONDITION" and "that no export made" in text
     assert files_below(root / "alice") == before
     # Our own serves one export after another.
     for _ in range(2):

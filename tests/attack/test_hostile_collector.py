@@ -25,9 +25,13 @@ DONE = archive.ExportEvent(done=archive.ExportDone(files=1, bytes=2))
 class Liar(archive_grpc.ArchiveServiceServicer):
     def __init__(self):
         self.events, self.pages = [], 0
+        self.steps = archive.ListStepsResponse()
 
     def Export(self, request, context):
         yield from self.events
+
+    def ListSteps(self, request, context):
+        return self.steps
 
     def ListRuns(self, request, context):
         self.pages += 1
@@ -68,6 +72,13 @@ def test_a_dump_of_a_run_without_its_end_is_an_error(liar):
     liar.events = [DIRECTORY, FILE]
     result = cli(liar, "overflow_check", "-i", "run:x")
     assert result.returncode == 5 and "ended before the export was complete" in result.stderr, result
+
+
+def test_steps_that_come_again_and_again_end(liar):
+    liar.steps = archive.ListStepsResponse(steps=[archive.StepInfo(step=3)], truncated=True)
+    for words in (["overflow_check", "-i", "run:x"], ["diagnose", "run:x"]):
+        result = cli(liar, *words)
+        assert result.returncode == 5 and "again and again" in result.stderr, result
 
 
 def test_runs_that_come_again_and_again_end(liar):

@@ -111,7 +111,7 @@ def test_a_job_of_a_collector_asks_nobody_and_names_no_path(start_secured, token
     for command, options in (("export", {"run": "job"}), ("scan", {"run": "job"}),
                              ("first-divergence", {"target": "run:job", "reference": "run:job", "live": "true"})):
         status, code, said = operator.error("JobStart", {"command": command, "options": options})
-        assert code == "FAILED_PRECONDITION" and "asks a collector" in said, said
+        assert code == "FAILED_PRECONDITION" and "needs a collector" in said, said
     for path in ("/etc", "root:..", "root:../outside/dump", "root:/etc", "root:a/../../outside/dump", "root:none", "root:a/step0/rank0/dump.json", "run:",
                  "root:a\0b", "job:1/x", "--help"):
         code = operator.error("JobStart", {"command": "overflow_check", "options": {"input_path": path}})[1]

@@ -161,7 +161,7 @@ def test_E12_a_backup_through_links_or_over_others_files_is_refused(place):
         assert backup(daemon, path)[0] in ("ALREADY_EXISTS", "PERMISSION_DENIED"), path
     assert backup(daemon, root / "b2")[0] == "PERMISSION_DENIED"
     status, text = backup(daemon, root / "b3")
-    assert status == "FAILED_PRECONDITION" and "not ours" in text
+    assert status == "FAILED_PRECONDITION" and "that no export made" in text
     assert (root / "b3.tmp" / "mine").read_text() == "mine"
     assert state(outside) == before and not (root.parent / "exports.tmp").exists()
     # Slashes at the end do not move DIR.tmp into DIR.

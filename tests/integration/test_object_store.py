@@ -298,4 +298,4 @@ def test_a_store_that_cannot_be_used_is_told_in_one_line(tmp_path):
     ended = stored(str(tmp_path / "nothing"), "export", "--run", "x", "-o", tmp_path / "o", check=False)
     assert ended.returncode != 0 and 'no run "x"' in ended.stderr, ended.stderr
     ended = stored(str(tmp_path / "nothing"), "status", check=False)
-    assert ended.returncode != 0 and "asks a collector" in ended.stderr, ended.stderr
+    assert ended.returncode != 0 and "needs a collector" in ended.stderr, ended.stderr

@@ -40,8 +40,10 @@ class BadWire:
             self._kept, self._kept_up_to = frozenset(directions), 1 << 30 if later else self.connections
 
     def cut(self) -> None:
-        """All connections end, and none is made any more."""
+        """All connections have ended, and none is made any more."""
         self._refuses = True
+        for thread in self._threads[1:]:
+            thread.join()
 
     def calm(self) -> None:
         """No more flips."""

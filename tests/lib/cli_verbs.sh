@@ -99,6 +99,7 @@ export RANKPROBE_PYTHON=/bin/true
 ask acc_check -api_info "$here/dumps/cnn_stat_mix/step0/rank0/dump.json"
 ask run --run x -- true
 ask isolate --reference x -- true
+ask check golden.json -- true
 ask doctor
 ask sink webhook
 ask mcp

@@ -287,3 +287,9 @@ def test_bad_usage_of_check(words: list[str], said: str, capfd: Any) -> None:
 def test_the_file_is_json_text_that_others_can_read(stored: pathlib.Path) -> None:
     data = json.loads(stored.read_text())
     assert set(data) == {"rankprobe_golden", "made_with", "calls"} and data["made_with"]["torch"] == torch.__version__
+
+
+def test_check_names_a_file_that_cannot_be_used(tmp_path: pathlib.Path) -> None:
+    for words in ([tmp_path, "--", "true"], ["--update", tmp_path / "golden.json", "--", tmp_path]):
+        done = subprocess.run([sys.executable, "-m", "rankprobe.check", *map(str, words)], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 2 and "Traceback" not in done.stderr and str(tmp_path) in done.stderr, (done.returncode, done.stderr)

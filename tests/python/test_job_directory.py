@@ -191,3 +191,31 @@ def test_the_directory_of_a_process_with_another_lock_is_kept(tmp_path):
         assert [entry.name for entry in slow._base.iterdir()] == [slow.directory.name]
     finally:
         os.close(users)
+
+
+def test_clocks_of_two_machines_are_not_compared(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of one job on two hosts that share dump_path; the clock of the second is 100 s ahead."""
+    import socket
+    import time
+
+    from rankprobe import _manifests
+
+    def write(host: str, clock: float, since: float, rank: int) -> None:
+        monkeypatch.setattr(socket, "gethostname", lambda: host)
+        monkeypatch.setattr(time, "time", lambda: clock)
+        (tmp_path / "step0" / f"rank{rank}").mkdir(parents=True, exist_ok=True)
+        part = {"format": "rankprobe-manifest-1", "run": "r", "files": [{"path": f"step0/rank{rank}/dump.json"}], "gaps": [], "ledger": [], "incomplete": [],
+                "conflicts": []}
+        there = _manifests.read_manifest(tmp_path, "r", since)
+        _manifests.write_manifest(tmp_path, _manifests.merge_manifests([*([there] if there else []), part], {f"rank{rank}"}), tmp_path / "new", since)
+
+    for host, clock, since, rank in (("a", 20, 0, 0), ("b", 121, 100, 2), ("a", 22, 0, 1), ("b", 123, 100, 3)):
+        write(host, clock, since, rank)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert sorted(file["path"] for file in manifest["files"]) == [f"step0/rank{rank}/dump.json" for rank in range(4)] and "earlier_runs" not in manifest
+    # The next job of that name, on the first host.
+    write("a", 60, 50, 0)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert [file["path"] for file in manifest["files"]] == ["step0/rank0/dump.json"]
+    (earlier,) = manifest["earlier_runs"]
+    assert sorted(file["path"] for file in earlier["files"]) == [f"step0/rank{rank}/dump.json" for rank in (1, 2, 3)]

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pathlib
 import pickle
 import subprocess
 import sys
+import weakref
 from typing import Any, Callable, Optional
 
 import pytest
@@ -203,6 +205,7 @@ def test_under_rankprobe_run_the_loop_has_the_steps(tmp_path: pathlib.Path) -> N
     """The optimizer is made first; what the attachment has begun by then goes on as the loop's."""
     (tmp_path / "train.py").write_text(f"""
 import sys
+import weakref
 sys.path[:0] = [{str(pathlib.Path(__file__).parent)!r}, {str(pathlib.Path(__file__).parents[1] / "integration")!r}]
 from test_loops import _made, _train
 from rankprobe.integrations.loops import watch
@@ -217,3 +220,17 @@ _train(model, optimizer)
     assert {5, 6, 7} <= set(steps)
     for step in (5, 6, 7):
         assert [n for n in steps[step] if n.startswith("Module.0.") and ".forward." in n] == _both()[0]
+
+
+def test_a_model_that_the_program_drops_is_freed(dump: Any) -> None:
+    """A search over hyperparameters makes one after another, and its optimizers share a class."""
+    step = torch.optim.AdamW.step
+    for turn in range(3):
+        model, optimizer = _made()
+        assert loops.watch(model, optimizer, config_path=dump.config(level="L0")) is not None
+        _train(model, optimizer, 2)
+        gone = weakref.ref(model)
+        del model, optimizer
+        gc.collect()
+        assert gone() is None, turn
+    assert torch.optim.AdamW.step is step

@@ -275,3 +275,19 @@ def test_names_of_runs_are_names_of_files() -> None:
     names = ["a", "a/b", "a-b", "../x", "-", "é", "a" * 99]
     short = [_sinks._short_name(name) for name in names]
     assert len(set(short)) == len(names) and short[0] == "a" and all(part.strip(".-") and "/" not in part and len(part) < 80 for part in short)
+
+
+@pytest.mark.parametrize("url, token", [
+    ("https://user:PASSWORD@host/x", ""), ("https://host/services/SE CRET", ""), ("https://host:SECRET/x", ""), ("https://host/SECR\u00c9T", ""),
+    ("https://host/x", "SECRET\nSECRET"),
+])
+def test_an_address_or_a_token_that_cannot_be_used_is_not_shown(url: str, token: str, tmp_path: pathlib.Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "rankprobe.sink", "webhook", "--once", "--position", tmp_path / "position", "--collector", "127.0.0.1:1"],
+                          env={**os.environ, "RANKPROBE_SINK_URL": url, "RANKPROBE_SINK_TOKEN": token}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "SECR" not in done.stderr and "PASSWORD" not in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_token_of_a_mounted_file_may_end_with_a_line_break() -> None:
+    from rankprobe._sinks import Webhook
+
+    assert Webhook({}, "https://host/x", "SECRET\n")._token == "SECRET"

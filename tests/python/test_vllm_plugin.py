@@ -48,7 +48,7 @@ def test_nothing_is_asked_for(given: object) -> None:
 
 @pytest.mark.parametrize("given, fault", [
     ({"dump_config_pth": "a.json"}, "unknown dump_config_pth; known are dump_config_path and dump_config"),
-    ({"dump_config_path": "a.json", "dump_config": {}}, "one of them"),
+    ({"dump_config_path": "a.json", "dump_config": {}}, "give only one of"),
     ({"dump_config_path": 3}, "dump_config_path must be the path"),
     ({"dump_config_path": ""}, "dump_config_path must be the path"),
     ({"dump_config": "a.json"}, "dump_config must be the contents of a config.json"),
@@ -105,3 +105,44 @@ def test_a_server_of_compiled_graphs_says_why_it_records_nothing(collector: harn
     assert switched.returncode == 1 and why in switched.stdout + switched.stderr, (switched.returncode, switched.stdout, switched.stderr)
     _, said = server.communicate("\n", timeout=60)
     assert server.returncode == 0 and said.count("rankprobe: not attached: Please enforce eager mode") == 1, said
+
+
+TRAINER = """
+import sys, torch
+from rankprobe.pytorch import PrecisionDebugger
+debugger, net = PrecisionDebugger(config_path=sys.argv[1]), torch.nn.Linear(2, 2)
+for _ in sys.stdin:
+    debugger.start(model=net)
+    net(torch.ones(1, 2))
+    debugger.stop()
+    debugger.step()
+    print("step", flush=True)
+debugger.close()
+"""
+
+
+def test_a_compiled_server_beside_a_training_of_its_run_stops_nothing(collector: harness.Collector, tmp_path: pathlib.Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"task": "statistics", "dump_path": str(tmp_path / "dump"), "rank": [], "step": [], "level": "L1"}))
+    environment = {**os.environ, "PYTHONPATH": PACKAGE, "RANKPROBE_COLLECTOR": collector.address, "RANKPROBE_RUN": "both"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": tmp_path}
+    trainer = subprocess.Popen([sys.executable, "-c", TRAINER, config], env={**environment, "RANK": "0"}, **pipes)
+
+    def step() -> None:
+        trainer.stdin.write("\n")
+        trainer.stdin.flush()
+        assert trainer.stdout.readline() == "step\n"
+
+    step()
+    server = subprocess.Popen([sys.executable, "-c", COMPILED_SERVER], env={**environment, "RANKPROBE_ATTACH": "idle"}, **pipes)
+    assert server.stdout.readline() == "serving\n"
+    harness.wait_for(lambda: "runs compiled graphs" in collector.cli("status", "--run", "both", check=False).stdout, 60, "the reason in status")
+    step()
+    # A switch is of the rank that can follow.
+    switched = collector.cli("enable", "--run", "both", "--for-steps", "1", "--no-wait", check=False)
+    assert switched.returncode == 0, (switched.stdout, switched.stderr)
+    for process in (server, trainer):
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    recorded = [json.loads(line) for line in collector.cli("ledger", "--run", "both", "--json", check=False).stdout.splitlines()]
+    assert {one["step"] for one in recorded if one.get("state") == "STATE_WHOLE"} == {0, 1}, recorded

@@ -168,7 +168,7 @@ def _post(view: View, method: str, body: dict | None) -> tuple[int, str]:
 @pytest.mark.parametrize("method, body, said", [
     ("ArchiveService/ListRuns", {}, "has no collector"),
     ("TensorLook", {"tensor": {"run": "r", "digest": "AAAA", "lengthBytes": 8, "dtype": "DTYPE_FLOAT32", "shape": [2]}, "bins": 8}, "has no collector"),
-    ("JobStart", {"command": "scan", "options": {"run": "r"}}, "asks a collector")])
+    ("JobStart", {"command": "scan", "options": {"run": "r"}}, "needs a collector")])
 def test_what_needs_a_collector_says_so_where_there_is_none(files, method: str, body: dict, said: str) -> None:
     status, answer = _post(files, method, body)
     assert status != 200 and said in answer

@@ -24,11 +24,19 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from rankprobe._native import Session, __version__
-
 if TYPE_CHECKING:
+    from rankprobe._native import Session, __version__
     from rankprobe._recording import Recording
     from rankprobe.pytorch.isolation import Isolation
+
+
+def __getattr__(name: str) -> Any:
+    """Session and __version__. Not with the package, which each pytest of an environment imports for its plugin."""
+    if name in ("Session", "__version__"):
+        from rankprobe import _native
+
+        return getattr(_native, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def isolate(model: Any, reference: str | os.PathLike[str], **options: Any) -> Isolation:

@@ -33,7 +33,7 @@ def text_of(words: Sequence[str], *, collector: str | None = None, token_file: s
         done = subprocess.run([find_binary("rankprobe"), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
                               env=environment, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise CommandFailed(REFUSED, f"rankprobe {words[0]} took longer than {_SECONDS} s and was ended") from None
+        raise CommandFailed(REFUSED, f"rankprobe {next((word for word in words if word != '--json'), '')} took longer than {_SECONDS} s and was ended") from None
     except OSError as error:  # FileNotFoundError of find_binary among them
         raise CommandFailed(REFUSED, str(error)) from None
     said = "\n".join(line.removeprefix("rankprobe: ") for line in done.stderr.strip().splitlines())

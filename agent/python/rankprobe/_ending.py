@@ -71,9 +71,9 @@ class Ending:
         losses = self._losses()
         if losses:
             root = pathlib.Path(target)
-            parts = [_manifests.read_manifest(root, self._run), _manifests.part_of_losses(self._run, losses)]
+            parts = [_manifests.read_manifest(root, self._run, self._since), _manifests.part_of_losses(self._run, losses)]
             _manifests.write_manifest(root, _manifests.merge_manifests([part for part in parts if part], None),
-                                      root / ".rankprobe-manifest")
+                                      root / ".rankprobe-manifest", self._since)
         if fault:
             raise Failed(fault)
         return len(losses)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import socket
 import struct
 import time
 import zlib
@@ -28,8 +29,9 @@ _SECTIONS = ("files", "gaps", "ledger", "incomplete", "conflicts")
 _EARLIER = "earlier_runs"
 # Of an earlier run: where, below dump_path, its files are. Those that are in their place have none.
 _DIRECTORY = "directory"
-# When it was written. A job that began later has nothing of it, though its run may have the same name.
-_WRITTEN = "written_unix_s"
+# When this machine wrote it, seconds, behind the name of the machine: clocks of two machines are not compared. A job that began
+# here later has nothing of it, though its run may have the same name.
+_WRITTEN = "written_unix_s on "
 _SCALARS = (str, int, float, type(None))
 # Of a part in a file of parts: bytes packed, bytes as JSON. StepExporter
 # (agent/python/native/session/step_exporter.cc) writes it.
@@ -126,15 +128,16 @@ def read_runs(root: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _is_of(one: dict[str, Any], run: str, since: float) -> bool:
-    """Of this run and of the job that began then: its ranks on other machines write there, too."""
-    written = one.get(_WRITTEN)
-    return one["run"] == run and not (isinstance(written, (int, float)) and written < since)
+    """Of this run and of the job that began here then: its ranks on other machines write there, too."""
+    written = one.get(_WRITTEN + socket.gethostname())
+    return one["run"] == run and _DIRECTORY not in one and not (isinstance(written, (int, float)) and written < since)
 
 
 def read_manifest(root: pathlib.Path, run: str, since: float = 0.0) -> Optional[dict[str, Any]]:
     """What manifest.json of `root` says of this run, if it does, but for what made way for another, and for what was written
     before the job began."""
-    return next((one for one in read_runs(root) if _is_of(one, run, since) and _DIRECTORY not in one), None)
+    of = [one for one in read_runs(root) if _is_of(one, run, since)]
+    return merge_manifests(of[::-1], None) if of else None
 
 
 def named_places(root: pathlib.Path) -> dict[tuple[str, str], str]:
@@ -186,8 +189,9 @@ def write_manifest(root: pathlib.Path, manifest: dict[str, Any], scratch: pathli
     there = read_runs(root)
     earlier = [without(one, places | _gone(one, root)) for one in there
                if not _is_of(one, manifest["run"], since) and _DIRECTORY not in one]
+    others = {key: value for one in there[::-1] if _is_of(one, manifest["run"], since) for key, value in one.items() if key.startswith(_WRITTEN)}
     earlier = [one for one in [*earlier, *_in_earlier(there, root)] if one.get("files")]
-    manifest = {**manifest, _WRITTEN: round(time.time(), 3)}
+    manifest = {**manifest, **others, _WRITTEN + socket.gethostname(): round(time.time(), 3)}
     if earlier:
         manifest[_EARLIER] = earlier
     try:

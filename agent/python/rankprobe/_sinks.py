@@ -61,14 +61,31 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
+_PRINTABLE = re.compile("[!-~]+")
+
+
+def _has_port(parts: urllib.parse.SplitResult) -> bool:
+    """Whether its port is a number, or absent."""
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
+
+
 class Webhook(Sink):
     """POST of JSON: {"source": "rankprobe", "text": .., "items": [..]}. An item has its own id: one that comes twice is the same."""
 
     def __init__(self, state: dict[str, Any], url: str, token: str = "") -> None:
         super().__init__(state)
+        # Libraries quote what they cannot use: only what they can use is handed to them.
+        if not _PRINTABLE.fullmatch(url):
+            raise ValueError("the address of the webhook has white space or characters beyond ASCII (it is not shown, because it may be a secret)")
         parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("the address of the webhook does not begin with https://HOST (it is not shown, as it may be a secret)")
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or not _has_port(parts):
+            raise ValueError("the address of the webhook is not https://HOST[:PORT]/PATH (it is not shown, because it may be a secret)")
+        token = token.strip()
+        if token and not _PRINTABLE.fullmatch(token):
+            raise ValueError("RANKPROBE_SINK_TOKEN has white space or characters beyond ASCII")
         self._url, self._token = url, token
         # Without the path, which is the secret of Slack's and Teams' addresses.
         self.place = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
@@ -90,9 +107,11 @@ class Webhook(Sink):
             with error:
                 again = error.code in (408, 425, 429) or error.code >= 500
                 raise SinkError(f"{self.place} answered {error.code} {error.reason}", again, _retry_after(error.headers)) from None
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or error
-            raise SinkError(f"{self.place} does not answer: {type(reason).__name__ if self._url in str(reason) else reason}", True) from None
+            # The text of an operating system has no address; a library's may have a part of it.
+            said = reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
+            raise SinkError(f"{self.place} does not answer: {said}", not isinstance(error, ValueError)) from None
 
 
 def _retry_after(headers: Any) -> float:

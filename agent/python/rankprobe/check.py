@@ -75,6 +75,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         print(f"rankprobe check: {show(error.filename)}: there is no such file"
               + ("" if error.filename == command[0] else "; --update makes it"), file=sys.stderr)
         return 4
+    except OSError as error:  # it is a directory, must not be read, cannot be executed or written
+        print(f"rankprobe check: {show(error.filename)}: {error.strerror}", file=sys.stderr)
+        return 2
     except Refused as error:
         print(f"rankprobe check: {show(error)}", file=sys.stderr)
         return 2

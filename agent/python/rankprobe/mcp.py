@@ -278,7 +278,7 @@ class Answers:
         lines, notes = _command.ask(words, collector=self._collector, token_file=self._operator_token if tool.writes else None)
         document = tool.shown(lines)
         if notes:
-            document["notes"] = _cut(notes)
+            document["said"] = _cut(notes)
         found = pages(document)
         key = f"{asked}.{hashlib.sha256(json.dumps(found).encode()).hexdigest()[:8]}"
         self._kept[key] = found

@@ -125,11 +125,17 @@ class Position:
         self.state: dict[str, Any] = kept.get("state", {})
 
     def save(self) -> None:
-        with tempfile.NamedTemporaryFile("w", dir=self._path.parent, prefix=f".{self._path.name}.", delete=False, encoding="utf-8") as file:
-            json.dump({"after": self.after, "answers": self.answers, "asked": sorted(self.asked), "state": self.state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, self._path)
+        """Stop where it cannot be written: what was sent would be sent again."""
+        fresh = self._path.with_name(f".{self._path.name}.new")  # one process has this position
+        try:
+            with open(fresh, "w", encoding="utf-8") as file:
+                json.dump({"after": self.after, "answers": self.answers, "asked": sorted(self.asked), "state": self.state}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(fresh, self._path)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise Stop(5, f"{self._path}: {error.strerror}; the next start sends the last items once more") from None
 
 
 class Follower:
@@ -313,11 +319,11 @@ def _parser() -> Parser:
 
 
 @contextlib.contextmanager
-def _ended_by_a_signal() -> Iterator[None]:
-    """A service is ended by SIGTERM, which is no fault. What was sent is kept by then."""
+def _ended_by_a_signal(is_service: bool) -> Iterator[None]:
+    """A service is ended by SIGTERM, which is no fault: what was sent is kept by then. Other work is not done."""
 
     def end(number: int, _: Any) -> None:
-        sys.exit(0)  # libraries catch every Exception
+        sys.exit(0 if is_service else 128 + number)  # libraries catch every Exception
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -331,7 +337,7 @@ def _serve(options: argparse.Namespace) -> None:
     position = Position(_position_path(options))
     sink = make_sink(options, position.state)
     follower = Follower(sink, position, options)
-    with _ended_by_a_signal(), contextlib.closing(sink):
+    with _ended_by_a_signal(not (options.answer or options.once)), contextlib.closing(sink):
         if options.answer:
             follower.send([answer_item(options.answer, options.collector)])
             position.save()

@@ -134,9 +134,10 @@ class SessionImpl final : public Session {
   void RefuseRecording(const std::string& reason) override {
     if (Forked()) return;
     gate_.RefuseRecording(reason);
-    ConfigEdit edit;
-    edit.fault = reason;
-    SessionImpl::EditConfig(edit, /*at_once=*/false);
+    v1::ConfigEdited edited;
+    edited.set_fault(reason);
+    edited.set_cannot_record(true);
+    link_.TellEdit(std::move(edited));
   }
 
   std::unique_ptr<PayloadBuffer> ReservePayload(

@@ -24,6 +24,8 @@ interface Finding {
 }
 
 interface DiagnoseReport {
+  // Which of several jobs of this name was judged.
+  notes: string[];
   findings: Finding[];
   healthy: string[];
   unjudged: { what: string; record: string; judge: string }[];
@@ -60,6 +62,7 @@ function Report({ run, report, isShown }: { run: string; report: DiagnoseReport;
     : exact ? t("Diagnosis") : t("Worth a look");
   return (
     <Card title={title} kind={`diagnosis ${findings.length === 0 ? "good" : isCause ? "bad" : "warn"}`}>
+      {report.notes.map((note) => <p key={note} class="note">{note}.</p>)}
       {findings.slice(0, MOST_FINDINGS).map((finding, i) => <FindingText key={i} run={run} finding={finding} />)}
       {findings.length > MOST_FINDINGS && <p class="note">{t("The first {0} of {1}.", MOST_FINDINGS, findings.length)}</p>}
       {report.healthy.length > 0 && (

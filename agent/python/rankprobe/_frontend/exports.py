@@ -18,7 +18,6 @@ import os
 import pathlib
 import shutil
 import subprocess
-import time
 import zlib
 from typing import Any, Callable, Optional
 
@@ -49,7 +48,7 @@ class Exports:
                                                str(embedded.manifests))
         self._session = session
         self._told = False
-        self._since = embedded.since if embedded is not None else time.time()
+        self._since = embedded.since if embedded is not None else 0.0
 
     def _label(self) -> str:
         rank = self._rank()

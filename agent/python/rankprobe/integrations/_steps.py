@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from typing import Any, Callable, Optional, Sequence
 
 from rankprobe import _native
@@ -36,7 +37,7 @@ class TrainingSteps:
     def __init__(self, loop: str, config_path: Optional[str] = None) -> None:
         self._loop, self._config_path = loop, None if config_path is None else os.path.abspath(config_path)
         self._debugger: Any = None
-        self._models: list[Any] = []
+        self._models: list[weakref.ref[Any]] = []
         self._faulty = self._numbers_told = False
         # Between start() and pause() or end().
         self.running = False
@@ -69,8 +70,9 @@ class TrainingSteps:
     def start(self) -> None:
         """What follows belongs to the current step; called again in a step: goes on after pause()."""
         if self._debugger is not None and not self.running:
+            models = self._alive()
             self.running = True
-            self.guarded(self._debugger._start, self._models[0] if len(self._models) == 1 else self._models, None, None)
+            self.guarded(self._debugger._start, models[0] if len(models) == 1 else models, None, None)
 
     def pause(self) -> None:
         """What follows belongs to no step: an evaluation, a checkpoint."""
@@ -99,7 +101,7 @@ class TrainingSteps:
         debugger = PrecisionDebugger._instance
         if debugger is None or debugger._inert:
             return
-        self._models = models
+        self._models = [weakref.ref(model) for model in models]
         self._number(debugger, step)
         self._debugger = debugger
 
@@ -116,8 +118,12 @@ class TrainingSteps:
             debugger._step()
         debugger.set_init_step(max(step, state.current))
 
+    def _alive(self) -> list[Any]:
+        """The models, as long as the program has them: nothing here keeps one."""
+        return [model for model in (known() for known in self._models) if model is not None]
+
     def _end(self) -> None:
-        self._debugger.report_replica(self._models)
+        self._debugger.report_replica(self._alive())
         self._debugger._stop()
         self._debugger._step()
 

@@ -23,11 +23,19 @@ class Watched:
 
     def __init__(self, steps: TrainingSteps, called: Sequence[Any], optimizer: Any, is_step: Callable[[], bool]) -> None:
         self._steps, self._is_step = steps, is_step
-        self._optimizer = weakref.ref(optimizer)
+        try:
+            self._optimizer: Callable[[], Any] = weakref.ref(optimizer)
+        except TypeError:  # a class with __slots__
+            self._optimizer = lambda: optimizer
+        else:
+            # Else what is in place around its class's step() would stay as long as the process. Hooks of models go with the
+            # models: this may come in the middle of a forward that goes over them.
+            weakref.finalize(optimizer, steps.guarded, self._let_step_go).atexit = False
         # No forward for training was seen in a step: steps last from one optimizer step to the next.
         self._unseen = False
         self._stepped = 0
         self._undo: list[Callable[[], None]] = []
+        self._undo_around: list[Callable[[], None]] = []
         steps.guarded(self._install, called, optimizer)
         if not steps.recordable:
             self.remove()
@@ -44,21 +52,27 @@ class Watched:
         around = Around(type(optimizer).step, self._around_step)
         if not around.works:
             raise TypeError(f"{type(optimizer).__name__}.step is no function of Python whose calls can be seen")
-        self._undo.append(around.remove)
+        self._undo_around.append(around.remove)
         scalers = sys.modules.get("torch.amp.grad_scaler") or sys.modules.get("torch.cuda.amp.grad_scaler")
         if scalers is not None:
-            self._undo.append(Around(scalers.GradScaler.step, self._around_scaler).remove)
+            self._undo_around.append(Around(scalers.GradScaler.step, self._around_scaler).remove)
 
     def remove(self) -> None:
+        self._let_step_go()
         for undo in self._undo:
             undo()
         self._undo.clear()
         self._steps.pause()
 
+    def _let_step_go(self) -> None:
+        for undo in self._undo_around:
+            undo()
+        self._undo_around.clear()
+
     def _forward(self, module: Any) -> None:
         import torch
 
-        if not torch.is_grad_enabled() or not (module.training or self._unseen):
+        if self._optimizer() is None or not torch.is_grad_enabled() or not (module.training or self._unseen):
             self._steps.pause()
         else:
             self._steps.start()

@@ -209,6 +209,8 @@ class _Attachment:
                 self._see(module)
 
     def _see(self, module: torch.nn.Module) -> None:
+        if self._claimed:
+            return None  # an evaluation before the training, which a trainer's callback begins
         if PrecisionDebugger._instance is not None:
             return self._watch_no_more()
         if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]

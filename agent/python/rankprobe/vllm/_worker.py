@@ -89,6 +89,10 @@ def _refuse(worker: Any, vllm_config: Any, wanted: Settings) -> None:
     _say_why_not(worker, RuntimeError(GRAPH_MODE))
     if not (os.environ.get("RANKPROBE_COLLECTOR") or os.environ.get("RANKPROBE_ATTACH")):
         return  # a dump_path of its own, which nobody asks from elsewhere
+    from rankprobe.pytorch import PrecisionDebugger
+
+    if PrecisionDebugger._instance is not None:
+        return  # of a training in this process, which is recorded
     debugger = _debugger(vllm_config, wanted)
     if not debugger._inert:
         debugger._started = True  # no step is begun here, and that is no fault
