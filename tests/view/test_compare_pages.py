@@ -250,7 +250,7 @@ def test_what_diverged_is_recorded_again_on_the_run_that_is_alive(page, training
     heading.wait_for(timeout=LATE)
     step = int(re.search(r"@(\d+)", heading.inner_text())[1])
     assert step > BAD_STEP
-    page.get_by_text("The other side is no run in progress").wait_for()
+    page.get_by_text("The other side is not a run in progress").wait_for()
 
 
 def test_a_run_is_exported_by_a_job_and_saved(page, training, collector) -> None:
