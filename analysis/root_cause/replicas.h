@@ -25,7 +25,7 @@ struct ReplicaOptions {
 };
 
 // Of each parameter the groups of ranks that held the same of it in the first step
-// that was looked at. Who held the same are replicas, however far they part later.
+// that was looked at.
 using HeldAlike = std::map<std::string, std::vector<std::vector<int64_t>>>;
 
 struct ReplicaDifference {

@@ -148,24 +148,29 @@ std::vector<int64_t> Exceptions(const BlockRow& row, BlockTraining training) {
   return out;
 }
 
-constexpr char kCostOfBlockRules[] = "none beside the recording";
-
-// A branch that is detached leaves its parameters without a gradient.
-class GradientMissing : public RankRule {
+// What rules that compare blocks have in common.
+class BlockRule : public RankRule {
  public:
-  absl::string_view name() const override { return "gradient-missing"; }
   absl::string_view needs() const override {
     return "activations, weight_gradients, parameters, optimizer";
   }
-  absl::string_view cost() const override { return kCostOfBlockRules; }
-  absl::string_view twin() const override {
-    return "blocks that are frozen, or run without a graph, completely; "
-           "experts and heads that no batch uses and the last block, whose "
-           "output may be unused: these are only worth a look";
+  absl::string_view cost() const override {
+    return "none beside the recording";
   }
   size_t LeastSteps() const override { return kLeastBlockSteps; }
   bool CanJudge(const RankInput& input) const override {
     return CanSeeBlocks(input);
+  }
+};
+
+// A branch that is detached leaves its parameters without a gradient.
+class GradientMissing : public BlockRule {
+ public:
+  absl::string_view name() const override { return "gradient-missing"; }
+  absl::string_view twin() const override {
+    return "blocks that are frozen, or run without a graph, completely; "
+           "experts and heads that no batch uses and the last block, whose "
+           "output may be unused: these are only worth a look";
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
@@ -180,14 +185,14 @@ class GradientMissing : public RankRule {
           const bool is_sure = number != row.rbegin()->first &&
                                blocks.IsTrainedInPart(member.block);
           Keep(Finding(input, member, is_sure,
-                       "and in other blocks its counterparts have"),
+                       "while its counterparts in other blocks have one"),
                &in_some);
         }
         if (!some.empty() || !AreAllMissing(blocks, row)) continue;
         for (const auto& [number, member] : row) {
           Keep(Finding(input, member, false,
-                       "nor have its counterparts in all other blocks, whose "
-                       "other parameters have"),
+                       "like its counterparts in all other blocks, whose "
+                       "other parameters have one"),
                &in_all);
         }
       }
@@ -232,21 +237,13 @@ class GradientMissing : public RankRule {
 };
 
 // A block that is frozen between blocks that are trained.
-class BlockFrozen : public RankRule {
+class BlockFrozen : public BlockRule {
  public:
   absl::string_view name() const override { return "block-frozen"; }
-  absl::string_view needs() const override {
-    return "activations, weight_gradients, parameters, optimizer";
-  }
-  absl::string_view cost() const override { return kCostOfBlockRules; }
   absl::string_view twin() const override {
     return "the first blocks or all of them frozen, as for fine-tuning and "
            "adapters; others that are frozen on purpose: worth a look, no "
            "fault";
-  }
-  size_t LeastSteps() const override { return kLeastBlockSteps; }
-  bool CanJudge(const RankInput& input) const override {
-    return CanSeeBlocks(input);
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {

@@ -290,10 +290,7 @@ class ClipScaled : public RankRule {
     double before = 0, behind = 0;
     for (const OwnGradient& own : gradients) {
       const auto* const taken = rank.Of("Parameter", own.parameter, "grad");
-      const RankCell* last = nullptr;
-      for (const auto* const micro : own.micro) {
-        if (IsFinite((*micro)[step])) last = &(*micro)[step];
-      }
+      const RankCell* const last = LastMicro(own, step);
       if (taken == nullptr || last == nullptr || !IsFinite((*taken)[step]))
         continue;
       before += last->norm * last->norm;

@@ -333,10 +333,7 @@ class GradientMultiple : public RankRule {
       const RankSeries& rank = input.ranks[r];
       for (const OwnGradient& own : OwnGradientsOf(rank)) {
         const auto* const taken = rank.Of("Parameter", own.parameter, "grad");
-        const RankCell* last = nullptr;
-        for (const auto* const micro : own.micro) {
-          if (IsFinite((*micro)[step])) last = &(*micro)[step];
-        }
+        const RankCell* const last = LastMicro(own, step);
         if (taken == nullptr || last == nullptr || !IsFinite((*taken)[step]))
           continue;
         sums[own.parameter].first += last->mean;

@@ -103,6 +103,8 @@ struct OwnGradient {
   std::vector<const std::vector<RankCell>*> micro;
 };
 std::vector<OwnGradient> OwnGradientsOf(const RankSeries& rank);
+// Of the last micro batch of a step (an index); null: of none.
+const RankCell* LastMicro(const OwnGradient& own, size_t step);
 
 // Names of parameters that the optimizer of a rank was seen to hold.
 std::vector<std::string> ParametersOf(const RankSeries& rank);

@@ -104,6 +104,14 @@ std::vector<OwnGradient> OwnGradientsOf(const RankSeries& rank) {
   return out;
 }
 
+const RankCell* LastMicro(const OwnGradient& own, size_t step) {
+  const RankCell* last = nullptr;
+  for (const auto* const micro : own.micro) {
+    if (IsFinite((*micro)[step])) last = &(*micro)[step];
+  }
+  return last;
+}
+
 std::vector<std::string> ParametersOf(const RankSeries& rank) {
   std::vector<std::string> out;
   for (const auto& [name, cells] : rank.values) {

@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "cli/client/known_runs.h"
 #include "common/base/collector_address.h"
+#include "common/base/status_macros.h"
 
 namespace rankprobe {
 namespace {
@@ -73,6 +74,39 @@ std::string WhyNobodyAnswers(const grpc::Status& status,
 }
 
 }  // namespace
+
+absl::StatusOr<v1::ListAgentsResponse> Client::ListAgents(
+    const std::string& run) const {
+  v1::ListAgentsRequest request;
+  request.set_run(run);
+  v1::ListAgentsResponse response;
+  RP_RETURN_IF_ERROR(Ask([&](grpc::ClientContext* context) {
+    return control->ListAgents(context, request, &response);
+  }));
+  return response;
+}
+
+absl::StatusOr<std::vector<v1::StepInfo>> Client::ListSteps(
+    const std::string& run) const {
+  v1::ListStepsRequest request;
+  request.set_run(run);
+  std::vector<v1::StepInfo> steps;
+  for (;;) {
+    v1::ListStepsResponse response;
+    RP_RETURN_IF_ERROR(Ask([&](grpc::ClientContext* context) {
+      return archive->ListSteps(context, request, &response);
+    }));
+    for (v1::StepInfo& step : *response.mutable_steps())
+      steps.emplace_back().Swap(&step);
+    if (!response.truncated() || steps.empty()) return steps;
+    if (request.has_after_step() &&
+        steps.back().step() <= request.after_step()) {
+      return absl::DataLossError(absl::StrCat(
+          "the collector lists steps of run ", run, " again and again"));
+    }
+    request.set_after_step(steps.back().step());
+  }
+}
 
 absl::Status Client::ToStatus(const grpc::Status& status) const {
   if (status.ok()) return absl::OkStatus();

@@ -8,8 +8,10 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "cli/client/away_notes.h"
 #include "common/rpc/damaged_answers.h"
 #include "common/rpc/grpc_channel.h"
@@ -85,6 +87,13 @@ class Client {
       return call(&context);
     }));
   }
+
+  // The connected and the disconnected ranks of the run; empty: of all runs.
+  absl::StatusOr<v1::ListAgentsResponse> ListAgents(
+      const std::string& run) const;
+  // All recorded steps of the run, which may take many answers. NOT_FOUND.
+  absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
+      const std::string& run) const;
 
   // The status with a message of rankprobe and, where known, a remedy.
   absl::Status ToStatus(const grpc::Status& status) const;

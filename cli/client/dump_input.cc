@@ -87,7 +87,8 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
                       ScratchDirectory::Make(file_system_));
   scratch_.emplace(std::move(scratch));
   const std::string directory = scratch_->path() + "/dump";
-  NameTemporary(directory, absl::StrCat("run:", run), GivenForm::kRun);
+  if (wanted.is_for_output)
+    NameTemporary(directory, absl::StrCat("run:", run), GivenForm::kRun);
   v1::ExportRequest request;
   request.set_takes_files(true);
   request.set_run(run);

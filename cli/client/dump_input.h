@@ -29,6 +29,9 @@ class DumpInput {
     bool rank_directory = true;
     // Asked at each piece that comes: true ends it, CANCELLED. Or empty.
     std::function<bool()> cancelled;
+    // What is printed names the dump as the user did. Only for a process that
+    // runs one command: such names are kept until it ends.
+    bool is_for_output = true;
   };
   static absl::StatusOr<DumpInput> Open(FileSystem* file_system,
                                         const Globals& globals,

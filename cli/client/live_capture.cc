@@ -30,12 +30,8 @@ struct State {
 
 absl::StatusOr<std::vector<v1::AgentInfo>> Connected(const Client& client,
                                                      const std::string& run) {
-  v1::ListAgentsRequest request;
-  request.set_run(run);
-  v1::ListAgentsResponse response;
-  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
-    return client.control->ListAgents(context, request, &response);
-  }));
+  RP_ASSIGN_OR_RETURN(const v1::ListAgentsResponse response,
+                      client.ListAgents(run));
   std::vector<v1::AgentInfo> out;
   for (const v1::AgentInfo& agent : response.agents()) {
     if (agent.connected()) out.push_back(agent);

@@ -115,6 +115,27 @@ std::string StepsOf(const RunJob& job) {
   return RangesText({job.steps.begin(), job.steps.end()});
 }
 
+// Whether the collector's own counts say so. A long run of many ranks has millions
+// of rank-steps, which are not listed for that.
+absl::StatusOr<bool> HasOneJob(const Client& client, const std::string& run) {
+  v1::ListRunsRequest request;
+  for (;;) {
+    v1::ListRunsResponse response;
+    RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+      return client.archive->ListRuns(context, request, &response);
+    }));
+    for (const v1::RunInfo& info : response.runs()) {
+      if (info.run() == run)
+        return info.jobs() == 1 && info.processes_without_rank() < 2;
+    }
+    // No such run; or a collector that lists the same again.
+    if (!response.truncated() || response.runs().empty() ||
+        response.runs().rbegin()->run() <= request.after_run())
+      return false;
+    request.set_after_run(response.runs().rbegin()->run());
+  }
+}
+
 }  // namespace
 
 std::vector<RunJob> JobsOf(const std::vector<v1::StepInfo>& steps) {
@@ -143,11 +164,12 @@ absl::StatusOr<JudgedJob> ChooseJob(const std::string& run,
                                     std::optional<int64_t> wanted,
                                     const std::string& verb) {
   JudgedJob out;
+  const size_t count = std::max<size_t>(1, jobs.size());
   if (wanted.has_value() &&
-      (*wanted < 1 || *wanted > static_cast<int64_t>(jobs.size()))) {
+      (*wanted < 1 || *wanted > static_cast<int64_t>(count))) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--job ", *wanted, ": run ", run, " has ", jobs.size(),
-                     jobs.size() == 1 ? " job" : " jobs",
+        absl::StrCat("--job ", *wanted, ": run ", run, " has ", count,
+                     count == 1 ? " job" : " jobs",
                      jobs.empty() ? "" : absl::StrCat(": ", JobsText(jobs))));
   }
   if (jobs.size() < 2) return out;
@@ -162,14 +184,14 @@ absl::StatusOr<JudgedJob> ChooseJob(const std::string& run,
   }
   if (each_goes_on) {
     out.notes.push_back(
-        "Judged together: each begins behind the last step of the one before");
+        "Judged together: each begins after the last step of the previous one");
     return out;
   }
   out.only = jobs[chosen];
   out.notes.push_back(absl::StrCat(
       "Judged: job ", chosen + 1,
       chosen + 1 == jobs.size() ? ", the newest" : "",
-      ". A job of its own needs a name of its own: `rankprobe run --run NAME` "
+      ". Give each job a name of its own: `rankprobe run --run NAME` "
       "or RANKPROBE_RUN"));
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (i == chosen) continue;
@@ -182,26 +204,12 @@ absl::StatusOr<JudgedJob> ChooseJob(const std::string& run,
 
 absl::StatusOr<std::vector<RunJob>> ReadJobs(const Client& client,
                                              const std::string& run) {
-  v1::ListStepsRequest request;
-  request.set_run(run);
-  std::vector<v1::StepInfo> all;
-  for (;;) {
-    v1::ListStepsResponse response;
-    const absl::Status status = client.Ask([&](grpc::ClientContext* context) {
-      return client.archive->ListSteps(context, request, &response);
-    });
-    if (absl::IsNotFound(status)) return std::vector<RunJob>();
-    RP_RETURN_IF_ERROR(status);
-    for (v1::StepInfo& step : *response.mutable_steps())
-      all.emplace_back().Swap(&step);
-    if (!response.truncated() || all.empty()) break;
-    if (request.has_after_step() && all.back().step() <= request.after_step()) {
-      return absl::DataLossError(absl::StrCat(
-          "the collector lists steps of run ", run, " again and again"));
-    }
-    request.set_after_step(all.back().step());
-  }
-  return JobsOf(all);
+  RP_ASSIGN_OR_RETURN(const bool one, HasOneJob(client, run));
+  if (one) return std::vector<RunJob>();
+  auto steps = client.ListSteps(run);
+  if (absl::IsNotFound(steps.status())) return std::vector<RunJob>();
+  RP_RETURN_IF_ERROR(steps.status());
+  return JobsOf(*steps);
 }
 
 }  // namespace rankprobe

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The jobs that recorded a run: its name may be used again, by another job or by one
-// that goes on for it, and their steps are no one training's. Told apart by what
-// `rankprobe run` calls a job, by two processes of one rank, and by the times of
-// processes without a rank. JobsOf() is pure.
+// The jobs that recorded a run. A name may be used again, by another job or by one
+// that continues the first, so the steps may belong to several trainings. Jobs are
+// distinguished by the name that `rankprobe run` gives a job, by two processes of
+// one rank, and by the times of processes without a rank. JobsOf() is pure.
 #ifndef RANKPROBE_CLI_CLIENT_RUN_JOBS_H_
 #define RANKPROBE_CLI_CLIENT_RUN_JOBS_H_
 
@@ -52,7 +52,8 @@ absl::StatusOr<JudgedJob> ChooseJob(const std::string& run,
                                     std::optional<int64_t> wanted,
                                     const std::string& verb);
 
-// None of a run that is not there: whoever asks next says so.
+// Empty where one job alone has the run, and where there is no such run: the next
+// question reports that.
 absl::StatusOr<std::vector<RunJob>> ReadJobs(const Client& client,
                                              const std::string& run);
 

@@ -147,17 +147,6 @@ absl::StatusOr<v1::ListEventsResponse> FetchEvents(const Client& client,
   return response;
 }
 
-absl::StatusOr<v1::ListAgentsResponse> FetchAgents(const Client& client,
-                                                   const std::string& run) {
-  v1::ListAgentsRequest request;
-  request.set_run(run);
-  v1::ListAgentsResponse response;
-  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
-    return client.control->ListAgents(context, request, &response);
-  }));
-  return response;
-}
-
 absl::Status Events(const Globals& globals, const std::string& run,
                     uint64_t after, uint32_t limit) {
   const Client client(globals);
@@ -213,7 +202,7 @@ absl::Status Watch(const Globals& globals, const WatchFlags& flags) {
     }
     if (globals.json) {
       RP_ASSIGN_OR_RETURN(const v1::ListAgentsResponse agents,
-                          FetchAgents(client, flags.run));
+                          client.ListAgents(flags.run));
       PrintJson(ToJson(agents));
     }
     std::fflush(stdout);
@@ -233,7 +222,7 @@ class Top {
          ++round) {
       if (round > 0) Sleep(flags_.interval_seconds);
       RP_ASSIGN_OR_RETURN(const v1::ListAgentsResponse agents,
-                          FetchAgents(client_, flags_.run));
+                          client_.ListAgents(flags_.run));
       RP_ASSIGN_OR_RETURN(const v1::ListEventsResponse events,
                           FetchEvents(client_, flags_.run, 0, kEvents));
       Draw(agents, events);

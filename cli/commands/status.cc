@@ -96,17 +96,6 @@ void PrintAgents(const v1::ListAgentsResponse& response) {
   for (const v1::DiskState& disk : response.disks()) PrintDisk(disk);
 }
 
-absl::StatusOr<v1::ListAgentsResponse> AskAgents(const Client& client,
-                                                 const std::string& run) {
-  v1::ListAgentsRequest request;
-  request.set_run(run);
-  v1::ListAgentsResponse response;
-  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
-    return client.control->ListAgents(context, request, &response);
-  }));
-  return response;
-}
-
 absl::Status PrintJobs(const Client& client, const std::string& run) {
   RP_ASSIGN_OR_RETURN(const std::vector<RunJob> jobs, ReadJobs(client, run));
   if (jobs.size() > 1) {
@@ -119,7 +108,7 @@ absl::Status PrintJobs(const Client& client, const std::string& run) {
 absl::Status Agents(const Globals& globals, const std::string& run) {
   const Client client(globals);
   RP_ASSIGN_OR_RETURN(const v1::ListAgentsResponse response,
-                      AskAgents(client, run));
+                      client.ListAgents(run));
   if (response.agents().empty())
     RP_RETURN_IF_ERROR(SayNoSuchRun(client, globals, run));
   if (globals.json) {
@@ -141,7 +130,7 @@ absl::Status Directory(Globals globals, const std::string& directory) {
   absl::Status failure;
   for (const PrivateCollector& one : found.served) {
     globals.collector = one.address;
-    const auto response = AskAgents(Client(globals), /*run=*/"");
+    const auto response = Client(globals).ListAgents(/*run=*/"");
     if (!response.ok()) {
       Print(stderr, "rankprobe: %s: %s\n", one.dump_path,
             response.status().message());
@@ -186,21 +175,10 @@ void PrintSteps(const v1::ListStepsResponse& response) {
 }
 
 absl::Status Steps(const Globals& globals, const std::string& run) {
-  const Client client(globals);
-  v1::ListStepsRequest request;
-  request.set_run(run);
-  // A long run has more steps than one answer holds.
+  RP_ASSIGN_OR_RETURN(std::vector<v1::StepInfo> steps,
+                      Client(globals).ListSteps(run));
   v1::ListStepsResponse all;
-  for (;;) {
-    v1::ListStepsResponse response;
-    RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
-      return client.archive->ListSteps(context, request, &response);
-    }));
-    for (v1::StepInfo& step : *response.mutable_steps())
-      all.add_steps()->Swap(&step);
-    if (!response.truncated() || response.steps().empty()) break;
-    request.set_after_step(all.steps().rbegin()->step());
-  }
+  for (v1::StepInfo& step : steps) all.add_steps()->Swap(&step);
   if (globals.json) {
     PrintJson(ToJson(all));
   } else {

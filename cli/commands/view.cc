@@ -49,7 +49,8 @@ class FetchedRun final : public FetchedDump {
     RP_ASSIGN_OR_RETURN(DumpInput dump,
                         DumpInput::Open(files.get(), globals, name,
                                         {.payloads = payloads,
-                                         .cancelled = std::move(cancelled)}));
+                                         .cancelled = std::move(cancelled),
+                                         .is_for_output = false}));
     return std::unique_ptr<FetchedDump>(
         new FetchedRun(std::move(files), std::move(dump)));
   }

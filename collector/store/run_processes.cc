@@ -17,6 +17,7 @@ void RunProcesses::Add(const v1::StepInfo& step) {
                            : step.job());
     return;
   }
+  ++without_rank_;
   places_[absl::StrCat("proc", step.pid(), "@", step.host())];
   // A program of several processes without ranks may have none.
   jobs_[step.host()].insert(step.job());
@@ -34,6 +35,7 @@ void RunProcesses::Describe(v1::RunInfo* run) const {
   run->set_ranks(places_.size());
   run->set_processes(incarnations_.size());
   run->set_jobs(jobs);
+  run->set_processes_without_rank(without_rank_);
 }
 
 }  // namespace rankprobe

@@ -20,6 +20,7 @@ class RunProcesses {
 
  private:
   absl::flat_hash_set<uint64_t> incarnations_;
+  uint64_t without_rank_ = 0;
   // Ranks, and processes without one; of each rank the jobs that had it.
   std::map<std::string, std::set<std::string>> places_;
   // Of the processes without a rank, by host: each host has a name of its own for

@@ -195,12 +195,12 @@ def diagnose(source: str, reference: str | os.PathLike[str] = "",
 
 
 def answer_text(report: dict[str, Any], most: int = 5) -> str:
-    """The findings in lines."""
-    lines = []
+    """The findings in lines, behind what was judged where several jobs have the name of the run."""
+    notes, lines = [f"{note}." for note in report.get("notes", [])], []
     for one in report["findings"][:most]:
         rank = f" rank {one['rank']}" if one.get("rank") is not None else ""
         place = f" at {one['code_line']}" if one.get("code_line") else ""
         lines.append(f"step {one['step']}{rank}: {one['name']} {one['what']}{place} ({one['by']}, {one['sure']})")
     if len(report["findings"]) > most:
         lines.append(f"{len(report['findings']) - most} more findings")
-    return "\n".join(lines or ["nothing was found in what was recorded"])
+    return "\n".join([*notes, *(lines or ["nothing was found in what was recorded"])])

@@ -32,7 +32,7 @@ def _record(command: Sequence[str], step: int, directory: pathlib.Path) -> Optio
                                   "level": "mix", "statistics": {"data_mode": ["all"], "summary_mode": "statistics"}}))
     asked = argparse.Namespace(monitor=False, as_msprobe=False, on=True, every=None, collector=None, run=None, config=str(config),
                                on_collector_missing="fail")
-    variables = environment(asked, {k: v for k, v in os.environ.items() if k not in ("RANKPROBE_COLLECTOR", "RANKPROBE_RUN")})
+    variables = environment(asked, {k: v for k, v in os.environ.items() if k not in golden.ELSEWHERE})
     done = subprocess.run(command, env=variables, check=False)
     return None if done.returncode == 0 else done.returncode if done.returncode > 0 else 128 - done.returncode
 
@@ -58,7 +58,7 @@ def _check(path: pathlib.Path, command: Sequence[str], step: int, update: bool, 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = Parser(prog="rankprobe check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--update", action="store_true", help="write the file in place of comparing")
+    parser.add_argument("--update", action="store_true", help="write the file instead of comparing")
     parser.add_argument("--step", type=int, default=0, metavar="N", help="which step; default 0")
     parser.add_argument("golden", help="the file")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARGUMENT..]")

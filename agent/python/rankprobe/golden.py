@@ -26,6 +26,8 @@ _VERSION = 1
 TOLERANCES = {"float64": 1e-5, "complex128": 1e-5, "float32": 1e-5, "complex64": 1e-5, "float16": 2e-2, "bfloat16": 0.2}
 _OTHER_FLOATS = 0.4  # of 8 bits and fewer
 _STATISTICS = ("Max", "Min", "Mean", "Norm")
+# Variables that would send the records elsewhere.
+ELSEWHERE = ("RANKPROBE_COLLECTOR", "RANKPROBE_RUN", "RANKPROBE_SPOOL", "RANKPROBE_STOP")
 # A gradient that is zero in mathematics is rounding in numbers: it is not judged below this share of the tolerance, of the
 # largest gradient.
 _NOISE = 0.1
@@ -319,9 +321,8 @@ def report(result: Result, old: Golden, new: Golden, name: str, tolerances: Opti
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """Without variables that would send the records elsewhere."""
-    taken = {name: os.environ.pop(name) for name in ("RANKPROBE_COLLECTOR", "RANKPROBE_RUN", "RANKPROBE_SPOOL", "RANKPROBE_STOP")
-             if name in os.environ}
+    """Without ELSEWHERE."""
+    taken = {name: os.environ.pop(name) for name in ELSEWHERE if name in os.environ}
     try:
         yield
     finally:

@@ -23,7 +23,7 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rankprobe")
     group.addoption("--rankprobe-golden", metavar="DIR", help="compare what the fixture rankprobe_golden records with the files of DIR")
-    group.addoption("--rankprobe-update", action="store_true", help="write these files in place of comparing")
+    group.addoption("--rankprobe-update", action="store_true", help="write these files instead of comparing")
     parser.addini("rankprobe_golden", "the directory of --rankprobe-golden, from the root directory of the tests")
 
 
