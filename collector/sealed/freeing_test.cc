@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "collector/sealed/sealer.h"
 #include "collector/sealed/testing/whole_steps.h"
@@ -126,6 +127,32 @@ TEST_F(Freeing, AStepThatHasMoreThanIsStoredStays) {
   EXPECT_EQ(report.addenda, 1u);
   SealedReader reader(&objects);
   EXPECT_EQ(See(&reader, "run"), all);
+}
+
+// A rank that was behind sends a step while the same step of others is being
+// stored.
+TEST_F(Freeing, AStepThatComesMeanwhileStays) {
+  const std::unique_ptr<Store> store = OpenStore();
+  FaultObjectStore objects;
+  Frames early(MakeIdentity("run", 0, 7)), late(MakeIdentity("run", 1, 8));
+  for (int64_t step = 0; step < 10; ++step) {
+    AddWholeStep(&early, step, RandomBytes(step, 1000));
+    AddWholeStep(&late, step, RandomBytes(100 + step, 1000));
+  }
+  Commit(store.get(), early);
+  const auto sealer = OpenSealer(store.get(), &objects, KeepsThree());
+  bool has_come = false;
+  objects.before_commit = [&](const std::string&) {
+    if (!std::exchange(has_come, true)) Commit(store.get(), late);
+  };
+  Sealer::Report report;
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  ASSERT_GT(report.freed_steps, 0u);
+  EXPECT_EQ(Kept(store.get()), Steps(0, 9));
+  ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
+  EXPECT_EQ(Kept(store.get()), Steps(7, 9));
+  SealedReader reader(&objects);
+  EXPECT_EQ(See(&reader, "run").size(), 20u);
 }
 
 // A payload that comes late is stored late; until then its step is not whole there.

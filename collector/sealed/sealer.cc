@@ -184,7 +184,7 @@ absl::Status Sealer::SealOpenRun(const std::string& name, Run* run,
 }
 
 // `steps` as they were before anything was sealed: what has come since is not
-// among what is stored.
+// among what is stored, and stays.
 absl::Status Sealer::Free(const std::string& name,
                           const std::vector<v1::StepInfo>& steps, Run* run,
                           Report* report) {
@@ -193,6 +193,7 @@ absl::Status Sealer::Free(const std::string& name,
   // All that ever were have come, and are stored.
   const bool none_missing = run->missing.empty() && run->to_survey.empty();
   std::set<int64_t> chosen, kept;
+  std::map<StepId, uint64_t> unchanged;
   for (const v1::StepInfo& info : steps) {
     if (info.deleted() || info.step() > newest - options_.keep_steps) continue;
     const auto sealed = run->sealed.find({info.step(), info.incarnation()});
@@ -200,10 +201,12 @@ absl::Status Sealer::Free(const std::string& name,
                         sealed->second.records == info.records() &&
                         (sealed->second.missing_payloads == 0 || none_missing);
     (stored ? chosen : kept).insert(info.step());
+    unchanged[{info.step(), info.incarnation()}] = info.records();
   }
   for (const int64_t step : kept) chosen.erase(step);
   if (chosen.empty()) return absl::OkStatus();
   DeleteOptions options{.run = name, .steps = chosen};
+  options.unchanged = std::move(unchanged);
   if (options_.live) options.live_incarnations = options_.live();
   options.reclaim = false;
   RP_RETURN_IF_ERROR(store_->Delete(options).status());

@@ -8,9 +8,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
@@ -30,6 +32,9 @@ struct DeleteOptions {
   int64_t keep_steps = kCollectorKeepsSteps;
   // Give the space back at once. Else CollectGarbage does.
   bool reclaim = true;
+  // With `steps`: of these, the processes alone (step, incarnation) that still have
+  // so many records. What has come since whoever deletes looked stays.
+  std::optional<std::map<std::pair<int64_t, uint64_t>, uint64_t>> unchanged;
 };
 
 class ArchiveUpkeep {

@@ -75,26 +75,33 @@ absl::Status FreePayload(StoreCore* core, const keys::PayloadParts& payload,
 }
 
 // Marks the steps deleted, so that nothing is added to them or read from them.
+// Those that have changed are left out of `*steps`.
 absl::Status MarkSteps(StoreCore* core, uint32_t run,
-                       const std::vector<StepToDelete>& steps,
-                       int64_t now_unix_ns, v1::DeleteReport* report) {
+                       std::vector<StepToDelete>* steps, int64_t now_unix_ns,
+                       v1::DeleteReport* report) {
   return core->Exclusive([&]() -> absl::Status {
     core->mutex.AssertHeld();
     std::unique_ptr<IndexBatch> batch = core->index->NewBatch();
-    for (const StepToDelete& step : steps) {
+    std::vector<StepToDelete> chosen;
+    chosen.reserve(steps->size());
+    for (const StepToDelete& step : *steps) {
       const std::string key = keys::Step(run, step.step, step.incarnation);
       RP_ASSIGN_OR_RETURN(const std::optional<std::string> bytes,
                           core->index->Get(key));
       v1::StepRow row;
-      if (!bytes.has_value() || !ParseRow(*bytes, &row) ||
-          row.deleted_unix_ns() != 0)
+      const bool readable = bytes.has_value() && ParseRow(*bytes, &row);
+      if (step.records.has_value() &&
+          (!readable || row.records() != *step.records))
         continue;
+      chosen.push_back(step);
+      if (!readable || row.deleted_unix_ns() != 0) continue;
       row.set_deleted_unix_ns(std::max<int64_t>(now_unix_ns, 1));
       batch->Put(key, row.SerializeAsString());
       batch->Put(keys::DeletedStep(run, step.step, step.incarnation), "");
       core->ForgetStep({run, step.step, step.incarnation});
       report->set_steps(report->steps() + 1);
     }
+    *steps = std::move(chosen);
     return core->index->Write(std::move(batch), /*sync=*/true);
   });
 }
@@ -151,10 +158,10 @@ absl::Status RemoveRecords(StoreCore* core, uint32_t run,
 }  // namespace
 
 absl::Status DeleteSteps(StoreCore* core, uint32_t run,
-                         const std::vector<StepToDelete>& steps,
+                         std::vector<StepToDelete> steps,
                          int64_t keep_from_step, int64_t now_unix_ns,
                          v1::DeleteReport* report) {
-  RP_RETURN_IF_ERROR(MarkSteps(core, run, steps, now_unix_ns, report));
+  RP_RETURN_IF_ERROR(MarkSteps(core, run, &steps, now_unix_ns, report));
   for (const StepToDelete& step : steps) {
     std::set<std::string> candidates;
     RP_RETURN_IF_ERROR(RemoveRecords(core, run, step, &candidates, report));

@@ -14,6 +14,7 @@
 #define RANKPROBE_COLLECTOR_STORE_MAINTENANCE_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,12 +28,14 @@ namespace rankprobe {
 struct StepToDelete {
   int64_t step = 0;
   uint64_t incarnation = 0;
+  // It stays if it has another number of records by then.
+  std::optional<uint64_t> records;
 };
 
 // Deletes the records of the steps and the payloads that only they refer to.
 // Payloads that a step at or above `keep_from_step` referred to stay.
 absl::Status DeleteSteps(StoreCore* core, uint32_t run,
-                         const std::vector<StepToDelete>& steps,
+                         std::vector<StepToDelete> steps,
                          int64_t keep_from_step, int64_t now_unix_ns,
                          v1::DeleteReport* report);
 

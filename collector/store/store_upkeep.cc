@@ -93,8 +93,15 @@ absl::StatusOr<v1::DeleteReport> StoreUpkeep::DeleteStepsOf(
                       reader_->ListSteps(options.run));
   std::vector<StepToDelete> steps;
   for (const v1::StepInfo& step : all) {
-    if (!step.deleted() && options.steps->contains(step.step()))
-      steps.push_back({step.step(), step.incarnation()});
+    if (step.deleted() || !options.steps->contains(step.step())) continue;
+    StepToDelete chosen{step.step(), step.incarnation(), std::nullopt};
+    if (options.unchanged.has_value()) {
+      const auto known =
+          options.unchanged->find({step.step(), step.incarnation()});
+      if (known == options.unchanged->end()) continue;
+      chosen.records = known->second;
+    }
+    steps.push_back(chosen);
   }
   if (steps.empty())
     return absl::NotFoundError("none of these steps is in the archive");
