@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/collector_process.h"
 
+#include <set>
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "tests/sim/facts.h"
 
 namespace rankprobe::sim {
 namespace {
@@ -11,14 +13,15 @@ namespace {
 // As server.cc.
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 constexpr absl::Duration kDiskLook = absl::Milliseconds(100);
+constexpr absl::Duration kSealEvery = absl::Milliseconds(300);
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CollectorProcess>> CollectorProcess::Start(
-    const Options& options, FileSystem* disk, const Clock* clock,
-    std::function<void()> failed) {
+    const Options& options, FileSystem* disk, MortalBucket bucket,
+    const Clock* clock, std::function<void()> failed) {
   std::unique_ptr<CollectorProcess> self(
-      new CollectorProcess(disk, std::move(failed)));
+      new CollectorProcess(disk, bucket, std::move(failed)));
   StoreOptions store;
   store.data_dir = "/data";
   store.min_free_bytes = 4 << 10;
@@ -67,7 +70,52 @@ absl::StatusOr<std::unique_ptr<CollectorProcess>> CollectorProcess::Start(
       agents, &self->control_->agents(), &self->control_->gate(),
       self->commits_.get(), self->store_.get(), self->store_.get());
   self->ticker_ = ServiceThread([process = self.get()] { process->Tick(); });
+  self->frees_early_ = options.frees_early;
+  if (options.leaf) RP_RETURN_IF_ERROR(self->OpenSealer(clock));
   return self;
+}
+
+absl::Status CollectorProcess::OpenSealer(const Clock* clock) {
+  SealerOptions sealing;
+  sealing.directory = "/data/sealing";
+  sealing.quiet_time = absl::Seconds(2);
+  sealing.block_steps = 6;
+  sealing.free_stored = true;
+  sealing.keep_steps = 2;
+  sealing.live = [this] {
+    absl::flat_hash_set<uint64_t> live;
+    const v1::ListAgentsResponse agents = control_->agents().List("");
+    for (const v1::AgentInfo& agent : agents.agents()) {
+      if (agent.connected()) live.insert(agent.identity().incarnation());
+    }
+    return live;
+  };
+  RP_ASSIGN_OR_RETURN(sealer_, Sealer::Open(std::move(sealing), store_.get(),
+                                            &bucket_, &files_, clock));
+  sealing_ = ServiceThread([this] { Seal(); });
+  return absl::OkStatus();
+}
+
+void CollectorProcess::FreeEarly() {
+  const auto steps = store_->ListSteps(kRun);
+  if (!steps.ok() || steps->empty()) return;
+  DeleteOptions options{.run = kRun, .steps = std::set<int64_t>()};
+  for (const v1::StepInfo& info : *steps) {
+    if (info.complete() && info.step() < steps->back().step())
+      options.steps->insert(info.step());
+  }
+  options.reclaim = false;
+  (void)store_->Delete(options);
+}
+
+void CollectorProcess::Seal() {
+  while (!stop_.WaitFor(kSealEvery)) {
+    if (frees_early_) FreeEarly();
+    Sealer::Report report;
+    // What cannot be stored now is tried again.
+    (void)sealer_->SealReady([this] { return !alive_; }, &report);
+    if (report.fenced) return;
+  }
 }
 
 void CollectorProcess::Tick() {
@@ -83,6 +131,7 @@ void CollectorProcess::Tick() {
 
 void CollectorProcess::Kill() {
   alive_ = false;
+  bucket_.Kill();
   files_.Kill();
 }
 
@@ -90,6 +139,7 @@ void CollectorProcess::KillAtWrite(uint64_t count,
                                    std::function<void()> killed) {
   files_.KillAtWrite(count, [this, killed = std::move(killed)] {
     alive_ = false;
+    bucket_.Kill();
     killed();
   });
 }
@@ -99,6 +149,8 @@ void CollectorProcess::SayGoodbye() { control_->agents().Shutdown(); }
 CollectorProcess::~CollectorProcess() {
   stop_.Set();
   if (ticker_.joinable()) ticker_.join();
+  if (sealing_.joinable()) sealing_.join();
+  sealer_.reset();
   pool_.reset();
   agents_.reset();
   commits_.reset();

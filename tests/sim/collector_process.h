@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One life of a collector: the parts that server.cc puts together for ranks
-// (store, control plane, commit queue, agent service, disk pressure, ticker),
-// on a simulated machine. What server.cc has around them (listening, TLS, pages,
+// (store, control plane, commit queue, agent service, disk pressure, ticker, and of
+// a leaf the sealer), on a simulated machine. What server.cc has around them (listening, TLS, pages,
 // metrics, janitor) is not here.
 //
 // Ownership: disk, clock and scheduler outlive it. Made and destroyed on a
@@ -19,10 +19,12 @@
 #include "collector/ingest/disk_pressure.h"
 #include "collector/rpc/agent_service.h"
 #include "collector/rpc/worker_pool.h"
+#include "collector/sealed/sealer.h"
 #include "collector/store/store.h"
 #include "common/base/clock.h"
 #include "common/base/monotonic_event.h"
 #include "common/base/service_thread.h"
+#include "tests/sim/bucket.h"
 #include "tests/sim/mortal_file_system.h"
 
 namespace rankprobe::sim {
@@ -37,11 +39,16 @@ class CollectorProcess {
     uint64_t sync_bytes = 512 << 10;
     bool compress = false;
     bool watch_disk = true;
+    // A leaf: what has ended goes there and is freed here.
+    bool leaf = false;
+    // A fault that is planted: it frees what it has not stored yet.
+    bool frees_early = false;
   };
   // `failed`: the store has; the process is to be ended.
+  // `bucket` is used by a leaf alone.
   static absl::StatusOr<std::unique_ptr<CollectorProcess>> Start(
-      const Options& options, FileSystem* disk, const Clock* clock,
-      std::function<void()> failed);
+      const Options& options, FileSystem* disk, MortalBucket bucket,
+      const Clock* clock, std::function<void()> failed);
   ~CollectorProcess();
 
   // From now on it does nothing any more that others could notice, but for
@@ -56,14 +63,22 @@ class CollectorProcess {
   AgentService* agents() { return agents_.get(); }
   ControlPlane* control() { return control_.get(); }
   Store* store() { return store_.get(); }
+  // Null: it is no leaf.
+  Sealer* sealer() { return sealer_.get(); }
   CommitQueue* commits() { return commits_.get(); }
 
  private:
-  CollectorProcess(FileSystem* disk, std::function<void()> failed)
-      : files_(disk), failed_(std::move(failed)) {}
+  CollectorProcess(FileSystem* disk, MortalBucket bucket,
+                   std::function<void()> failed)
+      : files_(disk), bucket_(bucket), failed_(std::move(failed)) {}
+  absl::Status OpenSealer(const Clock* clock);
   void Tick();
+  void Seal();
+  void FreeEarly();
 
   MortalFileSystem files_;
+  MortalBucket bucket_;
+  bool frees_early_ = false;
   const std::function<void()> failed_;
   bool alive_ = true;
   std::unique_ptr<EventLog> events_;
@@ -74,8 +89,9 @@ class CollectorProcess {
   // One thread: of two the second would wait for a lock of the first.
   std::unique_ptr<WorkerPool> pool_;
   std::unique_ptr<AgentService> agents_;
+  std::unique_ptr<Sealer> sealer_;
   MonotonicEvent stop_;
-  ServiceThread ticker_;
+  ServiceThread ticker_, sealing_;
 };
 
 }  // namespace rankprobe::sim

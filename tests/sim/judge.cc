@@ -40,7 +40,7 @@ void Judge::Fault(std::string text) {
   if (faults_.size() < kMaxFaults) faults_.push_back(std::move(text));
 }
 
-uint64_t Judge::CheckRecords(Store* store, const std::string& place,
+uint64_t Judge::CheckRecords(ArchiveReader* store, const std::string& place,
                              const Life& life, int64_t step,
                              const v1::StepInfo& info, bool whole) {
   const std::vector<Payload> payloads = PayloadsOf(life.rank, step);
@@ -107,7 +107,7 @@ uint64_t Judge::CheckRecords(Store* store, const std::string& place,
   return right;
 }
 
-void Judge::CheckStep(Store* store, const Life& life, int64_t step,
+void Judge::CheckStep(ArchiveReader* store, const Life& life, int64_t step,
                       const StepFact& fact, const v1::StepInfo* info) {
   const std::string place = absl::StrCat(
       "rank ", life.rank, " step ", step, " (epoch ", fact.epoch,
@@ -157,9 +157,9 @@ void Judge::CheckStep(Store* store, const Life& life, int64_t step,
   if (must && whole) ++whole_;
 }
 
-void Judge::CheckArchive(Store* store) {
+void Judge::CheckArchive(ArchiveReader* archive) {
   std::map<std::pair<uint64_t, int64_t>, v1::StepInfo> infos;
-  if (const auto steps = store->ListSteps(kRun); steps.ok()) {
+  if (const auto steps = archive->ListSteps(kRun); steps.ok()) {
     for (const v1::StepInfo& info : *steps) {
       if (!infos.emplace(std::pair(info.incarnation(), info.step()), info)
                .second)
@@ -171,7 +171,7 @@ void Judge::CheckArchive(Store* store) {
   for (const Life& life : facts_->lives) {
     for (const auto& [step, fact] : life.steps) {
       const auto info = infos.find({life.incarnation, step});
-      CheckStep(store, life, step, fact,
+      CheckStep(archive, life, step, fact,
                 info == infos.end() ? nullptr : &info->second);
       if (info != infos.end()) infos.erase(info);
     }
@@ -180,13 +180,27 @@ void Judge::CheckArchive(Store* store) {
     Fault(absl::StrCat("rank ", info.rank(), " step ", info.step(),
                        ": nobody recorded it"));
   }
+}
+
+v1::VerifyRequest ReadAllData() {
   v1::VerifyRequest request;
   request.set_read_data(true);
-  const auto report = store->Verify(
-      request, [](const v1::VerifyReport&) { return absl::OkStatus(); });
+  return request;
+}
+
+void Judge::CheckFiles(Store* store) {
+  CheckReport("store",
+              store->Verify(ReadAllData(), [](const v1::VerifyReport&) {
+                return absl::OkStatus();
+              }));
+}
+
+void Judge::CheckReport(const char* of,
+                        const absl::StatusOr<v1::VerifyReport>& report) {
   if (!report.ok())
-    return Fault(absl::StrCat("verify: ", report.status().message()));
-  for (const std::string& fault : report->faults()) Fault("verify: " + fault);
+    return Fault(absl::StrCat("verify ", of, ": ", report.status().message()));
+  for (const std::string& fault : report->faults())
+    Fault(absl::StrCat("verify ", of, ": ", fault));
 }
 
 bool Judge::Followed(const Told& told) {

@@ -13,16 +13,25 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "collector/store/archive_reader.h"
 #include "collector/store/store.h"
 #include "tests/sim/facts.h"
 
 namespace rankprobe::sim {
 
+// All bytes are looked at.
+v1::VerifyRequest ReadAllData();
+
 class Judge {
  public:
   explicit Judge(const Facts* facts);
 
-  void CheckArchive(Store* store);
+  void CheckArchive(ArchiveReader* archive);
+  // What the files say of themselves.
+  void CheckFiles(Store* store);
+  void CheckReport(const char* of,
+                   const absl::StatusOr<v1::VerifyReport>& report);
   void CheckSwitches();
 
   uint64_t whole_steps() const { return whole_; }
@@ -33,10 +42,10 @@ class Judge {
   void Fault(std::string text);
   bool MayBeMissing(const v1::LedgerGap& gap) const;
   static bool Followed(const Told& told);
-  void CheckStep(Store* store, const Life& life, int64_t step,
+  void CheckStep(ArchiveReader* store, const Life& life, int64_t step,
                  const StepFact& fact, const v1::StepInfo* info);
   // Records of the step that are there and right.
-  uint64_t CheckRecords(Store* store, const std::string& place,
+  uint64_t CheckRecords(ArchiveReader* store, const std::string& place,
                         const Life& life, int64_t step,
                         const v1::StepInfo& info, bool whole);
   void CheckAnswer(const Told& told);

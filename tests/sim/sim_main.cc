@@ -48,7 +48,8 @@ int main(int argc, char** argv) {
           CLI::CheckedTransformer(std::map<std::string, rankprobe::sim::Plant>{
               {"early_commit", rankprobe::sim::Plant::kEarlyCommit},
               {"early_sync", rankprobe::sim::Plant::kEarlySync},
-              {"wrong_step", rankprobe::sim::Plant::kWrongStep}}));
+              {"wrong_step", rankprobe::sim::Plant::kWrongStep},
+              {"early_free", rankprobe::sim::Plant::kEarlyFree}}));
   app.add_flag("--trace", trace, "print what happens");
   app.add_flag("--verbose", verbose, "a line for each seed, and stderr");
   CLI11_PARSE(app, argc, argv);
@@ -58,7 +59,8 @@ int main(int argc, char** argv) {
   if (!verbose && std::freopen("/dev/null", "w", stderr) == nullptr) return 2;
   uint64_t bad = 0, ran = 0, events = 0, steps = 0, applied = 0;
   int cuts = 0, rank_kills = 0, collector_kills = 0, crashes = 0, full = 0,
-      flips = 0;
+      flips = 0, bucket_faults = 0;
+  uint64_t sealed = 0;
   absl::Duration virtual_time;
   const auto began = std::chrono::steady_clock::now();
   const auto elapsed = [&] {
@@ -98,17 +100,24 @@ int main(int argc, char** argv) {
     crashes += outcome.crashes;
     full += outcome.full_disks;
     flips += outcome.flips;
+    bucket_faults += outcome.bucket_faults;
+    sealed += outcome.sealed_steps;
     virtual_time += outcome.virtual_time;
   }
   std::printf(
-      "%llu seeds, %llu with faults; %llu steps whole, %llu ranks switched; %d "
-      "cuts, %d ranks killed, %d collectors ended, %d machines down, %d full "
-      "disks, %d flips; %llu events, %s in %.1f s\n",
+      "%llu seeds, %llu with faults; %llu steps whole, %llu of them in the "
+      "bucket "
+      "too, %llu ranks switched; %d cuts, %d ranks killed, %d collectors "
+      "ended, "
+      "%d machines down, %d full disks, %d flips, %d faults of the bucket; "
+      "%llu "
+      "events, %s in %.1f s\n",
       static_cast<unsigned long long>(ran),
       static_cast<unsigned long long>(bad),
-      static_cast<unsigned long long>(steps),
+      static_cast<unsigned long long>(steps - sealed),
+      static_cast<unsigned long long>(sealed),
       static_cast<unsigned long long>(applied), cuts, rank_kills,
-      collector_kills, crashes, full, flips,
+      collector_kills, crashes, full, flips, bucket_faults,
       static_cast<unsigned long long>(events),
       absl::FormatDuration(virtual_time).c_str(), elapsed());
   return bad == 0 ? 0 : 1;

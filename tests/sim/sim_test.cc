@@ -31,8 +31,8 @@ TEST(SimTest, AnotherSeedDoesSomethingElse) {
 
 // What it is for: each kind of fault is found within some seeds.
 TEST(SimTest, APlantedFaultIsFound) {
-  for (const Plant plant :
-       {Plant::kEarlyCommit, Plant::kEarlySync, Plant::kWrongStep}) {
+  for (const Plant plant : {Plant::kEarlyCommit, Plant::kEarlySync,
+                            Plant::kWrongStep, Plant::kEarlyFree}) {
     uint64_t seed = 1;
     while (seed <= 200 && World(seed, plant).Run(nullptr).faults.empty())
       ++seed;

@@ -7,6 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collector/sealed/sealed_reader.h"
+#include "collector/sealed/store_verify.h"
+#include "collector/sealed/testing/fake_leaves.h"
+#include "collector/sealed/united_reader.h"
 #include "common/base/monotonic_time.h"
 #include "common/config/plan.h"
 #include "tests/sim/judge.h"
@@ -17,6 +21,7 @@ namespace {
 // What may pass between a deadline and its return: a busy processor's time.
 constexpr absl::Duration kSlack = absl::Milliseconds(500);
 constexpr absl::Duration kVirtualLimit = absl::Minutes(10);
+constexpr absl::Duration kAllSealed = absl::Seconds(30);
 
 std::string PlanText(const ActivePlan& active) {
   if (active.plan == nullptr) return "none";
@@ -95,7 +100,8 @@ World::World(uint64_t seed, Plant plant)
     : plant_(plant),
       scheduler_(seed),
       collector_clock_(&scheduler_),
-      rank_clock_(&scheduler_) {}
+      rank_clock_(&scheduler_),
+      bucket_(&bucket_disk_, "/bucket") {}
 
 World::~World() = default;
 
@@ -330,7 +336,12 @@ bool World::AllEnded() const {
 void World::Judge(Outcome* outcome) {
   // What is on the disk, and nothing else.
   sim::Judge judge(&facts_);
-  if (collector_ != nullptr) judge.CheckArchive(collector_->store());
+  if (collector_ != nullptr && collector_->sealer() != nullptr) {
+    JudgeLeaf(&judge);
+  } else if (collector_ != nullptr) {
+    judge.CheckArchive(collector_->store());
+  }
+  if (collector_ != nullptr) judge.CheckFiles(collector_->store());
   judge.CheckSwitches();
   outcome->steps = judge.whole_steps();
   outcome->applied = judge.applied();
@@ -339,11 +350,31 @@ void World::Judge(Outcome* outcome) {
                          judge.faults().end());
 }
 
+void World::JudgeLeaf(sim::Judge* judge) {
+  testing::FakeLeaves leaves;
+  leaves.Add(collector_->store(), collector_->sealer());
+  SealedReader stored(&bucket_);
+  UnitedReader united(&stored, &leaves);
+  judge->CheckArchive(&united);
+  // Some passes behind the quiet time there is nothing more to seal.
+  scheduler_.Sleep(kAllSealed);
+  const uint64_t seen = judge->whole_steps();
+  SealedReader bucket(&bucket_);
+  judge->CheckArchive(&bucket);
+  outcome_.sealed_steps = judge->whole_steps() - seen;
+  const auto report = VerifyObjectStore(
+      &bucket_, ReadAllData(),
+      [](const v1::VerifyReport&) { return absl::OkStatus(); });
+  judge->CheckReport("bucket", report);
+}
+
 Outcome World::Run(std::vector<std::string>* trace) {
   scheduler_.KeepTrace(trace);
   disk_.SetCapacity(uint64_t{1} << 40);
   collector_options_.compress = scheduler_.Chance(0.3);
   collector_options_.watch_disk = scheduler_.Chance(0.7);
+  collector_options_.leaf = scheduler_.Chance(0.5);
+  collector_options_.frees_early = plant_ == Plant::kEarlyFree;
   steps_per_rank_ = 8 + static_cast<int64_t>(scheduler_.Choose(12));
   ranks_.resize(kRanks);
   reached_.assign(kRanks, -1);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One simulated job: ranks with their sessions, a collector, an operator who
-// switches, and a seed that breaks things. Everything of the product runs as it
+// One simulated job: ranks with their sessions, a collector (of some seeds a leaf,
+// which stores what has ended in a bucket and frees it), an operator who switches,
+// and a seed that breaks things. Everything of the product runs as it
 // is; what it stands on is simulated: time and threads (scheduler.h), the network
 // (network.h), disks (common/testing/fault_file_system.h), randomness.
 // Not thread-safe, and one at a time.
@@ -15,7 +16,9 @@
 
 #include "agent/runtime/session/collector_channel.h"
 #include "agent/runtime/session/session.h"
+#include "collector/object_store/directory_object_store.h"
 #include "common/testing/fault_file_system.h"
+#include "tests/sim/bucket.h"
 #include "tests/sim/collector_process.h"
 #include "tests/sim/facts.h"
 #include "tests/sim/network.h"
@@ -38,6 +41,8 @@ enum class Plant {
   kEarlySync,
   // One rank is told of another step than the others.
   kWrongStep,
+  // A leaf frees what is not stored.
+  kEarlyFree,
 };
 
 struct Outcome {
@@ -48,8 +53,12 @@ struct Outcome {
   // Steps that were found whole, ranks that applied a switch; what was done.
   uint64_t steps = 0, applied = 0;
   int cuts = 0, rank_kills = 0, collector_kills = 0, crashes = 0,
-      full_disks = 0, flips = 0;
+      full_disks = 0, flips = 0, bucket_faults = 0;
+  // Steps that were judged as the bucket alone has them.
+  uint64_t sealed_steps = 0;
 };
+
+class Judge;
 
 class World {
  public:
@@ -91,15 +100,22 @@ class World {
   void EndCollector(bool machine, bool graceful);
   void Bury(std::shared_ptr<CollectorProcess> process);
   void FillDisk();
+  void TroubleBucket();
   void Fault(std::string text);
   void ForgetStreams();
   bool AllEnded() const;
   void Judge(Outcome* outcome);
+  // What a root sees of the leaf; then, when all is sealed, what the bucket has.
+  void JudgeLeaf(sim::Judge* judge);
 
   const Plant plant_;
   Scheduler scheduler_;
   SimClock collector_clock_, rank_clock_;
   testing::FaultFileSystem disk_;
+  // Of another machine, which stays.
+  testing::FaultFileSystem bucket_disk_;
+  DirectoryObjectStore bucket_;
+  BucketWeather weather_;
   CollectorProcess::Options collector_options_;
   std::shared_ptr<CollectorProcess> collector_;
   int collector_lives_ = 0;

@@ -63,7 +63,9 @@ bool World::StartCollector() {
   ++collector_lives_;
   const int life = collector_lives_;
   auto started = CollectorProcess::Start(
-      collector_options_, &disk_, &collector_clock_, [this, life] {
+      collector_options_, &disk_,
+      MortalBucket(&bucket_, &weather_, &scheduler_), &collector_clock_,
+      [this, life] {
         // The store has failed: the process ends, and is started again.
         scheduler_.At(absl::Milliseconds(1), [this, life] {
           if (life == collector_lives_ && collector_ != nullptr)
@@ -177,6 +179,19 @@ void World::FillDisk() {
   disk_full_ = false;
 }
 
+void World::TroubleBucket() {
+  if (!collector_options_.leaf) return;
+  ++outcome_.bucket_faults;
+  if (scheduler_.Chance(0.5)) {
+    weather_.lost_answers = 1 + static_cast<int>(scheduler_.Choose(4));
+  } else {
+    weather_.away_until =
+        scheduler_.nanos() + absl::ToInt64Nanoseconds(scheduler_.Between(
+                                 absl::Milliseconds(100), absl::Seconds(6)));
+  }
+  scheduler_.Trace("the bucket is in trouble");
+}
+
 // The operator.
 
 void World::Switch() {
@@ -243,7 +258,7 @@ void World::DisturbOnce() {
   const auto rank = static_cast<int64_t>(scheduler_.Choose(kRanks));
   const bool may_end =
       collector_ != nullptr && collector_lives_ < kMaxCollectorLives - 1;
-  switch (scheduler_.Choose(12)) {
+  switch (scheduler_.Choose(13)) {
     case 0:
     case 1:
       return CutRank(rank);
@@ -279,6 +294,8 @@ void World::DisturbOnce() {
       connection->flips = 1 + static_cast<int>(scheduler_.Choose(3));
       return;
     }
+    case 11:
+      return TroubleBucket();
     default:
       // Set by its owner, or by NTP.
       return collector_clock_.Jump(
