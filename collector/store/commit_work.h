@@ -44,7 +44,9 @@ struct CommitWork {
   std::set<uint64_t> new_segments;
   std::set<RunIncarnation> incarnations;
   std::set<StepId> steps;
-  std::set<std::string> runs;
+  // Runs by name, each row as it was before: the index may not be readable when
+  // the work is undone.
+  std::map<std::string, v1::RunRow> runs;
   // Of records that the batch puts; the index does not have them yet.
   std::map<StepId, OrderSet> orders;
   std::map<std::string, std::optional<Partial>> partials_before;

@@ -86,10 +86,7 @@ void RunTable::Erase(const std::string& run) {
 
 void RunTable::Undo(const CommitWork& work) {
   for (const RunIncarnation& id : work.incarnations) incarnations_.erase(id);
-  for (const std::string& name : work.runs) {
-    const auto stored = GetRow<v1::RunRow>(index_, keys::Run(name));
-    if (stored.ok() && stored->has_value()) runs_[name] = **stored;
-  }
+  for (const auto& [name, before] : work.runs) runs_[name] = before;
 }
 
 absl::flat_hash_set<uint64_t> RunTable::HeardSince(uint32_t run,

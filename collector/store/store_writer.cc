@@ -188,7 +188,7 @@ absl::Status StoreWriter::AddFrame(const FrameToStore& f, CommitWork* work) {
   if (sequence <= row->committed_sequence()) return absl::OkStatus();
   const uint64_t incarnation = f.identity->incarnation();
   work->incarnations.insert({run->id(), incarnation});
-  work->runs.insert(f.identity->run());
+  work->runs.try_emplace(f.identity->run(), *run);
   run->set_updated_unix_ns(work->now_unix_ns);
   if (f.refusal != nullptr) NoteRefusal(*f.refusal, row);
   if (f.frame->has_batch()) {
@@ -277,7 +277,7 @@ void StoreWriter::PutRows(CommitWork* work) {
       work->batch->Put(keys::PendingRollup(id.run, id.step, id.incarnation),
                        "");
   }
-  for (const std::string& run : work->runs)
+  for (const auto& [run, before] : work->runs)
     work->batch->Put(keys::Run(run),
                      core_->runs.rows().at(run).SerializeAsString());
 }
