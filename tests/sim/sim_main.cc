@@ -58,8 +58,8 @@ int main(int argc, char** argv) {
   // What the product says to a person is not what is looked at.
   if (!verbose && std::freopen("/dev/null", "w", stderr) == nullptr) return 2;
   uint64_t bad = 0, ran = 0, events = 0, steps = 0, applied = 0;
-  int cuts = 0, rank_kills = 0, collector_kills = 0, crashes = 0, full = 0,
-      flips = 0, bucket_faults = 0;
+  int cuts = 0, moves = 0, rank_kills = 0, collector_kills = 0, crashes = 0,
+      full = 0, flips = 0, bucket_faults = 0;
   uint64_t sealed = 0;
   absl::Duration virtual_time;
   const auto began = std::chrono::steady_clock::now();
@@ -95,6 +95,7 @@ int main(int argc, char** argv) {
     steps += outcome.steps;
     applied += outcome.applied;
     cuts += outcome.cuts;
+    moves += outcome.moves;
     rank_kills += outcome.rank_kills;
     collector_kills += outcome.collector_kills;
     crashes += outcome.crashes;
@@ -107,7 +108,8 @@ int main(int argc, char** argv) {
   std::printf(
       "%llu seeds, %llu with faults; %llu steps whole, %llu of them in the "
       "bucket "
-      "too, %llu ranks switched; %d cuts, %d ranks killed, %d collectors "
+      "too, %llu ranks switched; %d cuts, %d ranks moved, %d killed, %d "
+      "collectors "
       "ended, "
       "%d machines down, %d full disks, %d flips, %d faults of the bucket; "
       "%llu "
@@ -116,7 +118,7 @@ int main(int argc, char** argv) {
       static_cast<unsigned long long>(bad),
       static_cast<unsigned long long>(steps - sealed),
       static_cast<unsigned long long>(sealed),
-      static_cast<unsigned long long>(applied), cuts, rank_kills,
+      static_cast<unsigned long long>(applied), cuts, moves, rank_kills,
       collector_kills, crashes, full, flips, bucket_faults,
       static_cast<unsigned long long>(events),
       absl::FormatDuration(virtual_time).c_str(), elapsed());

@@ -51,7 +51,8 @@ class World::Channel final : public CollectorChannel {
   void FindCollector(grpc::ClientContext*, const v1::FindCollectorRequest*,
                      v1::FoundCollector*,
                      std::function<void(const grpc::Status&)> done) override {
-    const bool there = world_->collector_ != nullptr && !process_->dead;
+    const bool there = !process_->dead &&
+                       world_->MachineOf(process_->rank)->collector != nullptr;
     world_->scheduler_.At(
         absl::Milliseconds(1), [there, done = std::move(done)] {
           done(there ? grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no root")
@@ -73,22 +74,24 @@ class World::Channel final : public CollectorChannel {
       process_->connection->latency = world_->scheduler_.Between(
           absl::Microseconds(50), absl::Milliseconds(2));
     }
-    World* const world = world_;
+    const Machine* const on = world_->MachineOf(process_->rank);
+    const uint64_t to = on->process();
     const std::shared_ptr<RankProcess> process = process_;
     auto stream = std::make_shared<TypedStream<CReq, CResp, SReq, SResp>>(
         &world_->scheduler_,
         absl::StrCat(what, " ", process_->rank, "/", process_->number,
                      " connection ", process_->connection->number),
         reactor,
-        [world, process, method](grpc::CallbackServerContext* context)
+        [on, to, process, method](grpc::CallbackServerContext* context)
             -> grpc::ServerBidiReactor<SReq, SResp>* {
-          if (process->dead || world->collector_ == nullptr) return nullptr;
-          return method(world->collector_->agents(), context);
+          if (process->dead || on->process() != to || on->collector == nullptr)
+            return nullptr;
+          return method(on->collector->agents(), context);
         });
     stream->connection = process_->connection;
     world_->PlantIn(stream.get(), process_->rank, *what == 'u');
     stream->from = process_->number;
-    stream->to = kCollector + static_cast<uint64_t>(world_->collector_lives_);
+    stream->to = to;
     world_->streams_.push_back(std::move(stream));
   }
 
@@ -99,7 +102,6 @@ class World::Channel final : public CollectorChannel {
 World::World(uint64_t seed, Plant plant)
     : plant_(plant),
       scheduler_(seed),
-      collector_clock_(&scheduler_),
       rank_clock_(&scheduler_),
       bucket_(&bucket_disk_, "/bucket") {}
 
@@ -336,12 +338,15 @@ bool World::AllEnded() const {
 void World::Judge(Outcome* outcome) {
   // What is on the disk, and nothing else.
   sim::Judge judge(&facts_);
-  if (collector_ != nullptr && collector_->sealer() != nullptr) {
-    JudgeLeaf(&judge);
-  } else if (collector_ != nullptr) {
-    judge.CheckArchive(collector_->store());
+  const CollectorProcess* const first = machines_[0]->collector.get();
+  if (first != nullptr && collector_options_.leaf) {
+    JudgeLeaves(&judge);
+  } else if (first != nullptr) {
+    judge.CheckArchive(machines_[0]->collector->store());
   }
-  if (collector_ != nullptr) judge.CheckFiles(collector_->store());
+  for (const auto& on : machines_) {
+    if (on->collector != nullptr) judge.CheckFiles(on->collector->store());
+  }
   judge.CheckSwitches();
   outcome->steps = judge.whole_steps();
   outcome->applied = judge.applied();
@@ -350,9 +355,12 @@ void World::Judge(Outcome* outcome) {
                          judge.faults().end());
 }
 
-void World::JudgeLeaf(sim::Judge* judge) {
+void World::JudgeLeaves(sim::Judge* judge) {
   testing::FakeLeaves leaves;
-  leaves.Add(collector_->store(), collector_->sealer());
+  for (const auto& on : machines_) {
+    if (on->collector != nullptr)
+      leaves.Add(on->collector->store(), on->collector->sealer());
+  }
   SealedReader stored(&bucket_);
   UnitedReader united(&stored, &leaves);
   judge->CheckArchive(&united);
@@ -370,19 +378,27 @@ void World::JudgeLeaf(sim::Judge* judge) {
 
 Outcome World::Run(std::vector<std::string>* trace) {
   scheduler_.KeepTrace(trace);
-  disk_.SetCapacity(uint64_t{1} << 40);
   collector_options_.compress = scheduler_.Chance(0.3);
   collector_options_.watch_disk = scheduler_.Chance(0.7);
   collector_options_.leaf = scheduler_.Chance(0.5);
+  const bool two = collector_options_.leaf && scheduler_.Chance(0.5);
+  for (uint64_t i = 0; i < (two ? 2 : 1); ++i) {
+    machines_.push_back(std::make_unique<Machine>(&scheduler_));
+    machines_.back()->first = kCollector + 100 * i;
+    machines_.back()->disk.SetCapacity(uint64_t{1} << 40);
+  }
+  for (size_t rank = 0; rank < kRanks; ++rank)
+    rank_machines_.push_back(machines_[rank % machines_.size()].get());
   collector_options_.frees_early = plant_ == Plant::kEarlyFree;
   steps_per_rank_ = 8 + static_cast<int64_t>(scheduler_.Choose(12));
   ranks_.resize(kRanks);
   reached_.assign(kRanks, -1);
   bool judged = false;
   Spawn([this] {
-    StartCollector();
+    for (const auto& on : machines_) StartCollector(on.get());
     for (int64_t rank = 0; rank < kRanks; ++rank) StartRank(rank);
-    Spawn([this] { Operate(); });
+    operator_ended_ = machines_.size() > 1;
+    if (!operator_ended_) Spawn([this] { Operate(); });
     Spawn([this] { Disturb(); });
   });
   const auto ready = [this] { return ranks_.back() != nullptr && AllEnded(); };
@@ -390,12 +406,12 @@ Outcome World::Run(std::vector<std::string>* trace) {
     Fault(absl::StrCat("not at its end after ",
                        absl::FormatDuration(kVirtualLimit)));
   }
-  // The machine goes down once more: what was synced has to be there.
+  // Each machine goes down once more: what was synced has to be there.
   Spawn([this, &judged] {
-    if (collector_ != nullptr) EndCollector(true, false);
+    for (const auto& on : machines_) EndCollector(on.get(), true, false);
     while (buried_ > 0) scheduler_.Sleep(absl::Milliseconds(50));
     Judge(&outcome_);
-    collector_.reset();
+    for (const auto& on : machines_) on->collector.reset();
     judged = true;
   });
   scheduler_.RunUntil([&] { return judged && buried_ == 0; }, absl::Minutes(2));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One simulated job: ranks with their sessions, a collector (of some seeds a leaf,
-// which stores what has ended in a bucket and frees it), an operator who switches,
-// and a seed that breaks things. Everything of the product runs as it
+// One simulated job: ranks with their sessions, a collector and an operator who
+// switches, and a seed that breaks things. Of half of the seeds the collector is a
+// leaf, which stores what has ended in a bucket and frees it; of half of these there
+// are two, between which ranks move, and no operator: that takes a root, which is
+// not simulated. Everything of the product runs as it
 // is; what it stands on is simulated: time and threads (scheduler.h), the network
 // (network.h), disks (common/testing/fault_file_system.h), randomness.
 // Not thread-safe, and one at a time.
@@ -27,7 +29,8 @@
 namespace rankprobe::sim {
 
 inline constexpr int64_t kRanks = 3;
-// The number of the collector's first process is one more.
+// The number of a collector's first process is one more, of the next machine's a
+// hundred more.
 inline constexpr uint64_t kCollector = 1000;
 // A config.json; the number tells one plan from another.
 std::string ConfigText(uint64_t number, bool enabled);
@@ -52,7 +55,7 @@ struct Outcome {
   absl::Duration virtual_time;
   // Steps that were found whole, ranks that applied a switch; what was done.
   uint64_t steps = 0, applied = 0;
-  int cuts = 0, rank_kills = 0, collector_kills = 0, crashes = 0,
+  int cuts = 0, moves = 0, rank_kills = 0, collector_kills = 0, crashes = 0,
       full_disks = 0, flips = 0, bucket_faults = 0;
   // Steps that were judged as the bucket alone has them.
   uint64_t sealed_steps = 0;
@@ -77,7 +80,23 @@ class World {
     std::shared_ptr<Connection> connection;
   };
   class Channel;
+  // What a collector runs on.
+  struct Machine {
+    explicit Machine(const Scheduler* scheduler) : clock(scheduler) {}
+    // Of the collector's present life.
+    uint64_t process() const { return first + static_cast<uint64_t>(lives); }
+    uint64_t first = 0;
+    SimClock clock;
+    testing::FaultFileSystem disk;
+    // Null: it is down.
+    std::shared_ptr<CollectorProcess> collector;
+    int lives = 0;
+    bool disk_full = false;
+  };
 
+  Machine* MachineOf(int64_t rank) const {
+    return rank_machines_[static_cast<size_t>(rank)];
+  }
   void PlantIn(Stream* stream, int64_t rank, bool upload) const;
   // A fiber of the world's own.
   void Spawn(std::function<void()> body);
@@ -92,33 +111,37 @@ class World {
   void DisturbOnce();
   void CutRank(int64_t rank);
   void KillRank(int64_t rank);
+  // To the other leaf.
+  void MoveRank(int64_t rank);
   // False: its disk is full.
-  bool StartCollector();
+  bool StartCollector(Machine* on);
   // In one of its next writes, and the rest of it soon after.
-  void KillCollectorAtWrite(bool machine);
+  void KillCollectorAtWrite(Machine* on, bool machine);
   // `machine`: with what was not synced. `graceful`: it says goodbye.
-  void EndCollector(bool machine, bool graceful);
-  void Bury(std::shared_ptr<CollectorProcess> process);
-  void FillDisk();
+  void EndCollector(Machine* on, bool machine, bool graceful);
+  void Bury(std::shared_ptr<CollectorProcess> process,
+            std::vector<std::shared_ptr<Stream>> streams);
+  std::vector<std::shared_ptr<Stream>> StreamsTo(uint64_t process);
+  void FillDisk(Machine* on);
   void TroubleBucket();
   void Fault(std::string text);
   void ForgetStreams();
   bool AllEnded() const;
   void Judge(Outcome* outcome);
-  // What a root sees of the leaf; then, when all is sealed, what the bucket has.
-  void JudgeLeaf(sim::Judge* judge);
+  // What a root sees of the leaves; then, when all is sealed, what the bucket has.
+  void JudgeLeaves(sim::Judge* judge);
 
   const Plant plant_;
   Scheduler scheduler_;
-  SimClock collector_clock_, rank_clock_;
-  testing::FaultFileSystem disk_;
+  SimClock rank_clock_;
   // Of another machine, which stays.
   testing::FaultFileSystem bucket_disk_;
   DirectoryObjectStore bucket_;
   BucketWeather weather_;
   CollectorProcess::Options collector_options_;
-  std::shared_ptr<CollectorProcess> collector_;
-  int collector_lives_ = 0;
+  std::vector<std::unique_ptr<Machine>> machines_;
+  // Where a rank's collector runs.
+  std::vector<Machine*> rank_machines_;
   int buried_ = 0, restarts_ = 0;
   std::vector<std::shared_ptr<Stream>> streams_;
   uint64_t connections_ = 0;
@@ -127,7 +150,7 @@ class World {
   // The newest step that each rank began, in all of its lives.
   std::vector<int64_t> reached_;
   int64_t steps_per_rank_ = 0;
-  bool disk_full_ = false, quiet_ = false, operator_ended_ = false;
+  bool quiet_ = false, operator_ended_ = false;
   Facts facts_;
   Outcome outcome_;
 };

@@ -2,6 +2,7 @@
 // What happens to the simulated job: switches of the operator, and what the seed
 // breaks.
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -43,6 +44,14 @@ void World::CutRank(int64_t rank) {
   }
 }
 
+void World::MoveRank(int64_t rank) {
+  ++outcome_.moves;
+  Machine*& on = rank_machines_[static_cast<size_t>(rank)];
+  on = machines_[on == machines_[0].get() ? 1 : 0].get();
+  scheduler_.Trace(absl::StrCat("move ", rank));
+  CutRank(rank);
+}
+
 void World::KillRank(int64_t rank) {
   const std::shared_ptr<RankProcess> process =
       ranks_[static_cast<size_t>(rank)];
@@ -59,34 +68,43 @@ void World::KillRank(int64_t rank) {
 
 // The collector.
 
-bool World::StartCollector() {
-  ++collector_lives_;
-  const int life = collector_lives_;
+bool World::StartCollector(Machine* on) {
+  ++on->lives;
+  const int life = on->lives;
   auto started = CollectorProcess::Start(
-      collector_options_, &disk_,
-      MortalBucket(&bucket_, &weather_, &scheduler_), &collector_clock_,
-      [this, life] {
+      collector_options_, &on->disk,
+      MortalBucket(&bucket_, &weather_, &scheduler_), &on->clock,
+      [this, on, life] {
         // The store has failed: the process ends, and is started again.
-        scheduler_.At(absl::Milliseconds(1), [this, life] {
-          if (life == collector_lives_ && collector_ != nullptr)
-            Spawn([this] { EndCollector(false, false); });
+        scheduler_.At(absl::Milliseconds(1), [this, on, life] {
+          if (life == on->lives && on->collector != nullptr)
+            Spawn([this, on] { EndCollector(on, false, false); });
         });
       });
   scheduler_.Trace(absl::StrCat("collector ", started.ok()));
   if (!started.ok()) {
-    if (disk_full_) return false;
+    if (on->disk_full) return false;
     Fault(absl::StrCat("the collector does not start: ",
                        started.status().message()));
     return true;
   }
-  collector_ = *std::move(started);
+  on->collector = *std::move(started);
   return true;
 }
 
-void World::Bury(std::shared_ptr<CollectorProcess> process) {
+std::vector<std::shared_ptr<Stream>> World::StreamsTo(uint64_t process) {
+  ForgetStreams();
+  std::vector<std::shared_ptr<Stream>> streams;
+  std::copy_if(streams_.begin(), streams_.end(), std::back_inserter(streams),
+               [process](const auto& s) { return s->to == process; });
+  return streams;
+}
+
+void World::Bury(std::shared_ptr<CollectorProcess> process,
+                 std::vector<std::shared_ptr<Stream>> streams) {
   // Its streams end first: they call it.
-  const auto streams = streams_;
-  Spawn([this, process = std::move(process), streams]() mutable {
+  Spawn([this, process = std::move(process),
+         streams = std::move(streams)]() mutable {
     for (int i = 0; i < 1000; ++i) {
       if (std::all_of(streams.begin(), streams.end(),
                       [](const auto& s) { return s->server_over(); }))
@@ -99,10 +117,10 @@ void World::Bury(std::shared_ptr<CollectorProcess> process) {
   ++buried_;
 }
 
-void World::EndCollector(bool machine, bool graceful) {
-  if (collector_ == nullptr) return;
+void World::EndCollector(Machine* on, bool machine, bool graceful) {
+  if (on->collector == nullptr) return;
   std::shared_ptr<CollectorProcess> process =
-      std::exchange(collector_, nullptr);
+      std::exchange(on->collector, nullptr);
   scheduler_.Trace(absl::StrCat("end of the collector ", machine, graceful));
   ++outcome_.collector_kills;
   ++restarts_;
@@ -120,63 +138,63 @@ void World::EndCollector(bool machine, bool graceful) {
         if (!fact.synced) fact.at_risk = true;
       }
     }
-    disk_.CrashAndRestart(scheduler_.Chance(0.5)
-                              ? testing::FaultFileSystem::Unsynced::kDropped
-                              : testing::FaultFileSystem::Unsynced::kHalfKept);
+    on->disk.CrashAndRestart(
+        scheduler_.Chance(0.5) ? testing::FaultFileSystem::Unsynced::kDropped
+                               : testing::FaultFileSystem::Unsynced::kHalfKept);
   }
-  ForgetStreams();
-  for (const std::shared_ptr<Stream>& stream : streams_) {
+  const std::vector<std::shared_ptr<Stream>> streams = StreamsTo(on->process());
+  for (const std::shared_ptr<Stream>& stream : streams) {
     stream->Break(
         scheduler_.Between(absl::ZeroDuration(),
                            machine ? absl::Seconds(5) : absl::Milliseconds(3)),
         absl::ZeroDuration());
   }
   for (const auto& rank : ranks_) {
-    if (rank != nullptr) rank->connection = nullptr;
+    if (rank != nullptr && MachineOf(rank->rank) == on)
+      rank->connection = nullptr;
   }
   if (graceful) {
     // It ends before the next begins, or that finds the lock taken.
-    while (!std::all_of(streams_.begin(), streams_.end(),
+    while (!std::all_of(streams.begin(), streams.end(),
                         [](const auto& s) { return s->server_over(); }))
       scheduler_.Sleep(absl::Milliseconds(10));
     while (process.use_count() > 1) scheduler_.Sleep(absl::Milliseconds(10));
     process.reset();
   } else {
-    Bury(std::move(process));
+    Bury(std::move(process), streams);
   }
-  disk_.FailWhile(nullptr);
+  on->disk.FailWhile(nullptr);
   scheduler_.Sleep(
       scheduler_.Between(absl::Milliseconds(20), absl::Seconds(2)));
-  while (!StartCollector()) scheduler_.Sleep(absl::Seconds(1));
+  while (!StartCollector(on)) scheduler_.Sleep(absl::Seconds(1));
   --restarts_;
 }
 
-void World::KillCollectorAtWrite(bool machine) {
-  const int life = collector_lives_;
-  collector_->KillAtWrite(1 + scheduler_.Choose(60), [this, life, machine] {
-    scheduler_.Trace("killed at a write");
-    for (const std::shared_ptr<Stream>& stream : streams_) {
-      if (stream->to == kCollector + static_cast<uint64_t>(life))
-        stream->Mute();
-    }
-    scheduler_.At(
-        scheduler_.Between(absl::ZeroDuration(), absl::Milliseconds(8)),
-        [this, life, machine] {
-          if (life != collector_lives_ || collector_ == nullptr) return;
-          Spawn([this, machine] { EndCollector(machine, false); });
-        });
-  });
+void World::KillCollectorAtWrite(Machine* on, bool machine) {
+  const int life = on->lives;
+  on->collector->KillAtWrite(
+      1 + scheduler_.Choose(60), [this, on, life, machine] {
+        scheduler_.Trace("killed at a write");
+        for (const std::shared_ptr<Stream>& stream : StreamsTo(on->process()))
+          stream->Mute();
+        scheduler_.At(
+            scheduler_.Between(absl::ZeroDuration(), absl::Milliseconds(8)),
+            [this, on, life, machine] {
+              if (life != on->lives || on->collector == nullptr) return;
+              Spawn([this, on, machine] { EndCollector(on, machine, false); });
+            });
+      });
 }
 
-void World::FillDisk() {
+void World::FillDisk(Machine* on) {
   ++outcome_.full_disks;
-  facts_.disk_was_full = disk_full_ = true;
-  disk_.SetCapacity(disk_.used_bytes() + scheduler_.Choose(60 << 10));
+  facts_.disk_was_full = on->disk_full = true;
+  on->disk.SetCapacity(on->disk.used_bytes() + scheduler_.Choose(60 << 10));
   scheduler_.Trace("the disk is full");
   scheduler_.Sleep(
       scheduler_.Between(absl::Milliseconds(200), absl::Seconds(4)));
-  disk_.SetCapacity(uint64_t{1} << 40);
-  disk_full_ = false;
+  on->disk.SetCapacity(uint64_t{1} << 40);
+  on->disk_full = false;
 }
 
 void World::TroubleBucket() {
@@ -199,7 +217,8 @@ void World::Switch() {
     bool done = false;
     absl::StatusOr<v1::SwitchResult> result;
   };
-  if (collector_ == nullptr) return;
+  Machine* const on = machines_[0].get();
+  if (on->collector == nullptr) return;
   const auto answer = std::make_shared<Answer>();
   const auto done = [answer](absl::StatusOr<v1::SwitchResult> result) {
     answer->done = true;
@@ -218,19 +237,19 @@ void World::Switch() {
   const auto timeout = static_cast<uint32_t>(1000 + scheduler_.Choose(4000));
   request.mutable_options()->set_for_steps(told.for_steps);
   request.mutable_options()->set_timeout_ms(timeout);
-  const int life = collector_lives_;
+  const int life = on->lives;
   const MonotonicTime began = MonotonicNow();
   // It may be killed meanwhile.
-  std::shared_ptr<CollectorProcess> process = collector_;
+  std::shared_ptr<CollectorProcess> process = on->collector;
   process->control()->plans().SetDumpEnable(request, done, "operator");
   process.reset();
   // Plans are saved once, and a late one is tried anew: three times its time
   // at most.
-  while (!answer->done && life == collector_lives_ && collector_ != nullptr &&
+  while (!answer->done && life == on->lives && on->collector != nullptr &&
          Since(began) < absl::Milliseconds(timeout) + absl::Seconds(10))
     scheduler_.Sleep(absl::Milliseconds(10));
   if (!answer->done) {
-    if (life == collector_lives_ && collector_ != nullptr)
+    if (life == on->lives && on->collector != nullptr)
       Fault(absl::StrCat("a switch of ", timeout, " ms is not answered"));
     return;
   }
@@ -256,9 +275,10 @@ void World::Operate() {
 
 void World::DisturbOnce() {
   const auto rank = static_cast<int64_t>(scheduler_.Choose(kRanks));
+  Machine* const on = machines_[scheduler_.Choose(machines_.size())].get();
   const bool may_end =
-      collector_ != nullptr && collector_lives_ < kMaxCollectorLives - 1;
-  switch (scheduler_.Choose(13)) {
+      on->collector != nullptr && on->lives < kMaxCollectorLives - 1;
+  switch (scheduler_.Choose(machines_.size() > 1 ? 20 : 13)) {
     case 0:
     case 1:
       return CutRank(rank);
@@ -273,19 +293,19 @@ void World::DisturbOnce() {
     case 3:
       return KillRank(rank);
     case 4:
-      if (may_end) EndCollector(false, false);
+      if (may_end) EndCollector(on, false, false);
       return;
     case 5:
-      if (may_end) EndCollector(true, false);
+      if (may_end) EndCollector(on, true, false);
       return;
     case 6:
-      if (may_end) KillCollectorAtWrite(scheduler_.Chance(0.3));
+      if (may_end) KillCollectorAtWrite(on, scheduler_.Chance(0.3));
       return;
     case 7:
-      if (may_end) EndCollector(false, true);
+      if (may_end) EndCollector(on, false, true);
       return;
     case 8:
-      return FillDisk();
+      return FillDisk(on);
     case 9:
     case 10: {
       const auto& connection = ranks_[static_cast<size_t>(rank)]->connection;
@@ -296,10 +316,12 @@ void World::DisturbOnce() {
     }
     case 11:
       return TroubleBucket();
-    default:
+    case 12:
       // Set by its owner, or by NTP.
-      return collector_clock_.Jump(
+      return on->clock.Jump(
           scheduler_.Between(-absl::Hours(2), absl::Hours(2)));
+    default:
+      return MoveRank(rank);
   }
 }
 
@@ -310,7 +332,9 @@ void World::Disturb() {
         scheduler_.Between(absl::ZeroDuration(), absl::Milliseconds(700)));
     DisturbOnce();
   }
-  if (collector_ != nullptr) collector_->KillAtWrite(0, nullptr);
+  for (const auto& on : machines_) {
+    if (on->collector != nullptr) on->collector->KillAtWrite(0, nullptr);
+  }
   scheduler_.Sleep(absl::Milliseconds(500));
   quiet_ = true;
 }
