@@ -196,6 +196,7 @@ absl::Status ChooseJobOfDump(FileSystem* file_system,
       ". Give each job a dump_path of its own");
   const std::set<size_t>& kept = jobs[static_cast<size_t>(chosen) - 1].places;
   std::vector<DumpPlace> places;
+  places.reserve(layout->places.size());
   for (size_t i = 0; i < layout->places.size(); ++i) {
     DumpPlace& place = layout->places[i];
     if (pids.contains(place.step)) {
