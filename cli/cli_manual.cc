@@ -137,6 +137,7 @@ Manual CliManual() {
       {"--after", "ID"},
       {"--html", "FILE"},
       {"--job", "N"},
+      {"--reference-job", "N"},
       {"--rounds", "N"},
       {"--output", "DIR"},
       {"--payloads", "DUMP"},

@@ -3,12 +3,12 @@
 #include "cli/client/dump_diagnosis.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "analysis/testing/dump_text.h"
-#include "cli/flags/ranges.h"
 #include "cli/output/diagnosis_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -48,10 +48,11 @@ class DumpDiagnosisTest : public ::testing::Test {
             R"(,"Min":-)", norm, R"(,"Mean":0.1,"Norm":)", norm,
             R"(,"requires_grad":false}}})")});
   }
-  v1::DiagnoseReport Diagnose(const std::string& name) const {
+  v1::DiagnoseReport Diagnose(const std::string& name,
+                              std::optional<int64_t> job = std::nullopt) const {
     DiagnosisReport report;
     const std::string path = absl::StrCat(dir_.path(), "/", name);
-    const auto ended = DiagnoseDump(files_.get(), path, path, &report);
+    const auto ended = DiagnoseDump(files_.get(), {path, path, job}, &report);
     EXPECT_TRUE(ended.ok()) << ended.status();
     return report.Take();
   }
@@ -166,12 +167,40 @@ TEST_F(DumpDiagnosisTest, ReplicasThatPartedAreNoShards) {
   }
 }
 
+TEST_F(DumpDiagnosisTest, ReplicasThatDifferHaveTheirLineOfCode) {
+  Weight(0, 0, "8.1");
+  Weight(0, 1, "8.10001");
+  dir_.WriteFile("d/step0/rank0/stack.json", R"x({
+      "0": [["Module.m.M.forward.0"], ["File fit.py, line 2, in f, \n m(x)"]]})x");
+  const v1::DiagnoseReport report = Diagnose("d");
+  ASSERT_THAT(report.findings(), SizeIs(1));
+  EXPECT_EQ(report.findings(0).code_line(), "fit.py:2 in f: m(x)");
+  EXPECT_EQ(report.findings(0).module(), "m (M)");
+}
+
+TEST_F(DumpDiagnosisTest, OneOfTwoJobsWithoutRanksIsJudged) {
+  dir_.Write("d/step0/proc4", {Call("Torch.exp.0.forward", "1", "2")});
+  dir_.Write("d/step0/proc3", {Call("Torch.log.0.forward", "-1", "NaN")});
+  dir_.WriteFile("d/manifest.json",
+                 R"({"run":"b","files":[{"path":"step0/proc3/dump.json"}],)"
+                 R"("earlier_runs":[{"run":"a","files":)"
+                 R"([{"path":"step0/proc4/dump.json"}]}]})");
+  v1::DiagnoseReport report = Diagnose("d");
+  EXPECT_THAT(report.findings(), SizeIs(1));
+  ASSERT_THAT(report.notes(), SizeIs(1));
+  EXPECT_THAT(report.notes(0), HasSubstr("Read: job 2, the newest"));
+  report = Diagnose("d", 1);
+  EXPECT_THAT(report.findings(), IsEmpty());
+  EXPECT_THAT(report.healthy(0), HasSubstr("no call of 1 step makes"));
+}
+
 TEST_F(DumpDiagnosisTest, AManifestThatCannotBeReadIsSaid) {
   Sound(0);
   dir_.WriteFile("d/manifest.json", "{");
   DiagnosisReport report;
   const absl::Status status =
-      DiagnoseDump(files_.get(), dir_.path() + "/d", "d", &report).status();
+      DiagnoseDump(files_.get(), {dir_.path() + "/d", "d", {}}, &report)
+          .status();
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("/d/manifest.json: is no JSON"));
 }
@@ -188,7 +217,7 @@ TEST_F(DumpDiagnosisTest, RanksThatWereKilledAreNamed) {
       R"({"step":-1,"rank":"rank7","entry":"","reason":"NOT_HEARD_OF"}]})");
   DiagnosisReport report;
   const auto ended =
-      DiagnoseDump(files_.get(), dir_.path() + "/d", "d", &report);
+      DiagnoseDump(files_.get(), {dir_.path() + "/d", "d", {}}, &report);
   ASSERT_TRUE(ended.ok()) << ended.status();
   EXPECT_EQ(*ended, "rank1 (newest step here: 0), rank7 (no step here)");
 }
@@ -200,11 +229,6 @@ TEST_F(DumpDiagnosisTest, ANamedStepHasItsNumber) {
   ASSERT_THAT(report.findings(), SizeIs(1));
   EXPECT_EQ(report.findings(0).by(), "replicas");
   EXPECT_EQ(report.findings(0).step(), 11);
-}
-
-TEST(RangesTest, WritesListsAndRanges) {
-  EXPECT_EQ(RangesText({0, 4, 5, 6, 8}), "0,4-6,8");
-  EXPECT_EQ(RangesText({}), "");
 }
 
 TEST(DiagnosisTextTest, WhatIsWorthALookIsCounted) {

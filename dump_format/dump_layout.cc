@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
+#include "common/text/ranges_text.h"
+#include "dump_format/dump_jobs.h"
 
 namespace rankprobe {
 namespace {
@@ -76,18 +78,15 @@ absl::Status AddRanks(FileSystem* file_system, const std::string& path,
     (rank.has_value() ? places : processes)
         .push_back({step, rank.has_value() ? *rank : *pid, directory});
   }
-  if (ranks.empty() && processes.size() > 1) {
-    return Bad(path,
-               "has more than one proc directory and no rank; what is which "
-               "is not known, so name one of them");
-  }
   const auto by_rank = [](const DumpPlace& a, const DumpPlace& b) {
     return a.rank < b.rank;
   };
   std::sort(processes.begin(), processes.end(), by_rank);
   int64_t index = 0;
+  // Several without a rank are of several jobs: ChooseJobOfDump() leaves one.
+  const bool are_beside = !ranks.empty() || processes.size() > 1;
   for (DumpPlace& process : processes) {
-    process.process = !ranks.empty();
+    process.process = are_beside;
     process.process_index = index++;
     if (!process.process) process.rank = 0;
     while (!ranks.insert(process.rank).second) ++process.rank;
@@ -118,7 +117,8 @@ std::vector<int64_t> DumpLayout::Ranks() const {
 }
 
 absl::StatusOr<DumpLayout> FindDumps(FileSystem* file_system,
-                                     const std::string& given) {
+                                     const std::string& given,
+                                     std::optional<int64_t> job) {
   std::string path = given;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (!file_system->Exists(path)) {
@@ -174,6 +174,7 @@ absl::StatusOr<DumpLayout> FindDumps(FileSystem* file_system,
   if (steps.empty()) {
     out.kind = DumpLayout::Kind::kRanks;
     RP_RETURN_IF_ERROR(AddRanks(file_system, path, 0, names, &out));
+    RP_RETURN_IF_ERROR(ChooseJobOfDump(file_system, job, &out));
     return out;
   }
   out.kind = DumpLayout::Kind::kSteps;
@@ -182,6 +183,7 @@ absl::StatusOr<DumpLayout> FindDumps(FileSystem* file_system,
                         file_system->List(directory));
     RP_RETURN_IF_ERROR(AddRanks(file_system, directory, step, inside, &out));
   }
+  RP_RETURN_IF_ERROR(ChooseJobOfDump(file_system, job, &out));
   return out;
 }
 
@@ -199,7 +201,69 @@ const char* KindText(DumpLayout::Kind kind) {
   return "";
 }
 
+// "steps 0-2, ranks 0-1": what the sides do not share.
+std::string PlacesText(const DumpLayout& layout, bool steps, bool ranks) {
+  std::string text;
+  const auto add = [&](const char* what, const std::vector<int64_t>& numbers) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", what,
+                    numbers.size() == 1 ? " " : "s ", RangesText(numbers));
+  };
+  if (steps) add("step", layout.Steps());
+  if (ranks) add("rank", layout.Ranks());
+  return text;
+}
+
+// The first place whose number the other side does not have; else the first of all.
+const DumpPlace& OwnPlace(const DumpLayout& layout,
+                          const std::vector<int64_t>& others,
+                          int64_t DumpPlace::*number) {
+  const auto own = std::find_if(
+      layout.places.begin(), layout.places.end(), [&](const DumpPlace& place) {
+        return std::find(others.begin(), others.end(), place.*number) ==
+               others.end();
+      });
+  return own == layout.places.end() ? layout.places.front() : *own;
+}
+
+std::string StepDirectory(const DumpPlace& place) {
+  return place.directory.substr(0, place.directory.rfind('/'));
+}
+
+// The place in `large` that is as much as `small`, of the same name where there is
+// one.
+std::string PlaceLike(const DumpLayout& small, const DumpLayout& large) {
+  const auto path_of = [&](const DumpPlace& place) {
+    return small.kind == DumpLayout::Kind::kSingle ? place.directory
+                                                   : StepDirectory(place);
+  };
+  const std::string& own = small.kind == DumpLayout::Kind::kSingle
+                               ? small.places.front().directory
+                               : small.path;
+  const std::string name = absl::StrCat("/", own.substr(own.rfind('/') + 1));
+  for (const DumpPlace& place : large.places) {
+    if (absl::EndsWith(path_of(place), name)) return path_of(place);
+  }
+  return path_of(large.places.front());
+}
+
 }  // namespace
+
+std::string PairingHint(const DumpLayout& target, const DumpLayout& reference) {
+  const bool steps = target.Steps() != reference.Steps();
+  const bool ranks = target.Ranks() != reference.Ranks() || !steps;
+  // A step of one side with a step of the other; or, of one step, two ranks.
+  const auto example = [&](const DumpLayout& layout, const DumpLayout& other) {
+    return steps ? StepDirectory(
+                       OwnPlace(layout, other.Steps(), &DumpPlace::step))
+                 : OwnPlace(layout, other.Ranks(), &DumpPlace::rank).directory;
+  };
+  return absl::StrCat(
+      target.path, " has ", PlacesText(target, steps, ranks), " and ",
+      reference.path, " has ", PlacesText(reference, steps, ranks),
+      ". Those with different numbers are compared when both "
+      "are named, as ",
+      example(target, reference), " and ", example(reference, target));
+}
 
 absl::StatusOr<std::vector<std::pair<DumpPlace, DumpPlace>>> PairDumps(
     const DumpLayout& target, const DumpLayout& reference,
@@ -207,7 +271,9 @@ absl::StatusOr<std::vector<std::pair<DumpPlace, DumpPlace>>> PairDumps(
   if (target.kind != reference.kind) {
     return absl::InvalidArgumentError(absl::StrCat(
         target.path, " is ", KindText(target.kind), " and ", reference.path,
-        " is ", KindText(reference.kind), ": name two of one kind"));
+        " is ", KindText(reference.kind), ": name two of one kind, as ",
+        target.kind < reference.kind ? PlaceLike(target, reference)
+                                     : PlaceLike(reference, target)));
   }
   if (target.debug != reference.debug) {
     return absl::InvalidArgumentError(
@@ -237,9 +303,9 @@ absl::StatusOr<std::vector<std::pair<DumpPlace, DumpPlace>>> PairDumps(
     unpaired->push_back(place->directory);
   }
   if (out.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(target.path, " and ", reference.path,
-                     ": have no step and rank in common"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        target.path, " and ", reference.path,
+        ": have no step and rank in common. ", PairingHint(target, reference)));
   }
   return out;
 }

@@ -2,12 +2,14 @@
 // Finds the dumps under a path: one rank's directory, a step of ranks, or a
 // dump of steps. A process without a rank (`proc{pid}`) that is alone in its
 // step counts as rank 0. Beside ranks it is another process than they are: its
-// number is its pid (the next free one, should that be a rank's).
+// number is its pid (the next free one, should that be a rank's). Of several
+// without a rank that one job's are read (dump_jobs.h).
 // Functions without state; errors name the path and the forms that are legal.
 #ifndef RANKPROBE_DUMP_FORMAT_DUMP_LAYOUT_H_
 #define RANKPROBE_DUMP_FORMAT_DUMP_LAYOUT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,14 +38,18 @@ struct DumpLayout {
   bool debug = false;  // debug.json in place of dump.json
   std::string path;
   std::vector<DumpPlace> places;  // by step, then rank
+  // For the user: which of several jobs is read. Empty where there is one.
+  std::string note;
 
   std::vector<int64_t> Steps() const;
   std::vector<int64_t> Ranks() const;
 };
 
-// `path` may be the JSON file itself.
+// `path` may be the JSON file itself. job: the number of the one that is read, where
+// several jobs recorded processes without a rank; left out: the newest.
 absl::StatusOr<DumpLayout> FindDumps(FileSystem* file_system,
-                                     const std::string& path);
+                                     const std::string& path,
+                                     std::optional<int64_t> job = std::nullopt);
 
 // Places of the same step and rank on both sides, processes beside ranks in the
 // order of their pids; places of one side only are named in `unpaired`.
@@ -51,6 +57,10 @@ absl::StatusOr<DumpLayout> FindDumps(FileSystem* file_system,
 absl::StatusOr<std::vector<std::pair<DumpPlace, DumpPlace>>> PairDumps(
     const DumpLayout& target, const DumpLayout& reference,
     std::vector<std::string>* unpaired);
+
+// What each side has, and how places that PairDumps() does not pair are compared
+// all the same: in one line.
+std::string PairingHint(const DumpLayout& target, const DumpLayout& reference);
 
 // "20260131235959" of local time.
 std::string TimestampText(absl::Time time);

@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "dump_format/dump_layout.h"
 #include "dump_format/dump_rows.h"
 #include "dump_format/testing/testing_files.h"
@@ -264,7 +267,11 @@ TEST_F(DumpLayoutTest, BadForms) {
   EXPECT_THAT(Fault("/none"), HasSubstr("/none: does not exist"));
   dir_.Write("procs/proc1/dump.json", "{}");
   dir_.Write("procs/proc2/dump.json", "{}");
-  EXPECT_THAT(Fault("/procs"), HasSubstr("more than one proc"));
+  EXPECT_THAT(Fault("/procs"),
+              HasSubstr("jobs: job 1, process 1 (step 0); job 2, process 2 "
+                        "(step 0), and nothing says which is the newest; "
+                        "choose one with --job N, or name its directory, as " +
+                        dir_.path() + "/procs/proc1"));
   dir_.Write("mixed/step1/rank0/dump.json", "{}");
   dir_.Write("mixed/rank0/dump.json", "{}");
   EXPECT_THAT(Fault("/mixed"), HasSubstr("mixes"));
@@ -292,11 +299,79 @@ TEST_F(DumpLayoutTest, Pairing) {
   EXPECT_THAT(
       std::string(
           PairDumps(find("a"), find("c"), &unpaired).status().message()),
-      HasSubstr("no step and rank in common"));
+      HasSubstr("no step and rank in common. "));
   EXPECT_THAT(
       std::string(
           PairDumps(find("a"), find("a/rank0"), &unpaired).status().message()),
-      HasSubstr("name two of one kind"));
+      HasSubstr(
+          absl::StrCat("name two of one kind, as ", dir_.path(), "/a/rank0")));
+}
+
+TEST_F(DumpLayoutTest, OfSeveralJobsWithoutRanksOneIsRead) {
+  for (const char* const place : {"step0/proc9", "step1/proc9", "step2/proc9",
+                                  "step0/proc5", "step1/proc5"}) {
+    dir_.Write(absl::StrCat("d/", place, "/dump.json"), "{}");
+  }
+  const auto file = [](absl::string_view place) {
+    return absl::StrCat(R"({"path":")", place, R"(/dump.json"})");
+  };
+  dir_.Write("d/manifest.json",
+             absl::StrCat(R"({"run":"b","files":[)", file("step0/proc5"), ",",
+                          file("step1/proc5"),
+                          R"(],"earlier_runs":[{"run":"a","files":[)",
+                          file("step0/proc9"), ",", file("step1/proc9"), ",",
+                          file("step2/proc9"), "]}]}"));
+  const auto find = [&](const std::string& name,
+                        std::optional<int64_t> job = std::nullopt) {
+    return FindDumps(file_system_.get(), dir_.path() + "/" + name, job);
+  };
+  auto layout = find("d");
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_THAT(layout->Steps(), ElementsAre(0, 1));
+  EXPECT_THAT(layout->Ranks(), ElementsAre(0));
+  EXPECT_EQ(layout->places[0].directory, dir_.path() + "/d/step0/proc5");
+  EXPECT_THAT(layout->note,
+              HasSubstr("2 jobs: job 1, process 9 (steps 0-2); job 2, process "
+                        "5 (steps 0-1). Read: job 2, the newest; --job N"));
+  layout = find("d", 1);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_THAT(layout->Steps(), ElementsAre(0, 1, 2));
+  // One step.
+  layout = find("d/step1");
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->places[0].directory, dir_.path() + "/d/step1/proc5");
+  layout = find("d/step2");
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->note, "");
+  EXPECT_THAT(std::string(find("d", 3).status().message()),
+              HasSubstr("--job 3: "));
+  EXPECT_THAT(std::string(find("d/step2", 2).status().message()),
+              HasSubstr("is of one job"));
+}
+
+TEST_F(DumpLayoutTest, WhatDoesNotPairIsNamedWithAPairThatDoes) {
+  for (const char* const place :
+       {"a/step0/rank0", "a/step1/rank0", "a/step2/rank0", "b/step2/rank0",
+        "b/step3/rank0", "c/step3/rank0", "c/step3/rank1"}) {
+    dir_.Write(absl::StrCat(place, "/dump.json"), "{}");
+  }
+  const auto find = [&](const std::string& name) {
+    return *FindDumps(file_system_.get(), dir_.path() + "/" + name);
+  };
+  const std::string at = dir_.path() + "/";
+  EXPECT_EQ(PairingHint(find("a"), find("b")),
+            absl::StrCat(at, "a has steps 0-2 and ", at,
+                         "b has steps 2-3. Those with different numbers are "
+                         "compared when both are named, as ",
+                         at, "a/step0 and ", at, "b/step3"));
+  EXPECT_THAT(PairingHint(find("b"), find("c")),
+              HasSubstr("b has steps 2-3, rank 0 and "));
+  // Of one step: two ranks.
+  EXPECT_EQ(PairingHint(find("b/step3"), find("c/step3")),
+            absl::StrCat(at, "b/step3 has rank 0 and ", at,
+                         "c/step3 has ranks 0-1. Those with different numbers "
+                         "are compared when both are named, as ",
+                         at, "b/step3/rank0 and ", at, "c/step3/rank1"));
 }
 
 }  // namespace

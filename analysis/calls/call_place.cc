@@ -128,4 +128,13 @@ int64_t StepOf(const DumpPlace& place) {
   return step;
 }
 
+int64_t RankOf(const DumpPlace& place) {
+  absl::string_view name = place.directory;
+  name.remove_prefix(name.rfind('/') + 1);
+  int64_t rank = 0;
+  return absl::ConsumePrefix(&name, "rank") && absl::SimpleAtoi(name, &rank)
+             ? rank
+             : place.rank;
+}
+
 }  // namespace rankprobe::analysis

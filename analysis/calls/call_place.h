@@ -51,6 +51,8 @@ absl::StatusOr<std::unique_ptr<DumpReader>> OpenWithModules(
 // The step that a directory of one step is named after: alone it is step 0 of
 // its layout.
 int64_t StepOf(const DumpPlace& place);
+// The same of the rank: a directory of one rank alone is rank 0 of its layout.
+int64_t RankOf(const DumpPlace& place);
 
 }  // namespace rankprobe::analysis
 

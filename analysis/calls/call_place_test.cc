@@ -32,6 +32,16 @@ TEST(CallPlaceTest, CodeLineIsTheProgramsOwn) {
   EXPECT_EQ(CodeLineOf(&odd), "somewhere");
 }
 
+TEST(CallPlaceTest, ADirectoryAloneHasItsNumbers) {
+  DumpPlace place;
+  place.directory = "d/step6/rank1";
+  EXPECT_EQ(StepOf(place), 6);
+  EXPECT_EQ(RankOf(place), 1);
+  place.directory = "proc7";
+  EXPECT_EQ(StepOf(place), 0);
+  EXPECT_EQ(RankOf(place), 0);
+}
+
 TEST(CallPlaceTest, ChainFromTheOutermostModule) {
   rankprobe::testing::DumpDir dir;
   dir.Write("rank0",

@@ -104,6 +104,7 @@ class Visualizer {
     RP_RETURN_IF_ERROR(CheckOptions());
     RP_ASSIGN_OR_RETURN(const DumpLayout target,
                         FindDumps(file_system_, options_.target));
+    if (!target.note.empty()) result_.warnings.push_back(target.note);
     if (target.debug) {
       return absl::InvalidArgumentError(absl::StrCat(
           target.path, ": a debug.json has no graph; use compare"));
@@ -317,6 +318,9 @@ class Visualizer {
                         FindDumps(file_system_, options_.reference));
     RP_ASSIGN_OR_RETURN(pairs_,
                         PairDumps(target, reference, &result_.unpaired));
+    if (!reference.note.empty()) result_.warnings.push_back(reference.note);
+    if (!result_.unpaired.empty())
+      result_.warnings.push_back(PairingHint(target, reference));
     config_.compare = true;
     return absl::OkStatus();
   }

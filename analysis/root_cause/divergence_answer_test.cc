@@ -113,6 +113,34 @@ TEST_F(DivergenceAnswerTest, ACollectiveOfOneSideIsSaidAndIsNoCircle) {
   EXPECT_THAT(report.notes[0], HasSubstr("calls all_reduce 1 times, and 2"));
 }
 
+// A term that one program adds between two calls.
+TEST_F(DivergenceAnswerTest, WhatARecordedCallReturnedDidNotComeFromOutside) {
+  const auto tensor = [](const std::string& max) {
+    return absl::StrCat(
+        R"({"type":"torch.Tensor","dtype":"torch.float32","shape":[4],"Max":)",
+        max, R"(,"Min":0,"Mean":0.5,"Norm":1})");
+  };
+  const auto call = [&](const std::string& name, const std::string& in,
+                        const std::string& out) {
+    return absl::StrCat("\"", name, R"(":{"input_args":[)", tensor(in),
+                        R"(],"input_kwargs":{},"output":[)", tensor(out), "]}");
+  };
+  const std::string root = call("Tensor.sqrt.0.forward", "4", "2");
+  dir_.Write("n", {root, call("Tensor.reciprocal.0.forward", "2", "0.5")});
+  dir_.Write("b", {root, call("Tensor.add.0.forward", "2", "2.5"),
+                   call("Tensor.reciprocal.0.forward", "2.5", "0.4")});
+  auto origins = Diverge(dir_.path() + "/n", dir_.path() + "/b").origins;
+  ASSERT_THAT(origins, SizeIs(1));
+  EXPECT_EQ(origins[0].call, "Tensor.reciprocal.0.forward");
+  EXPECT_EQ(origins[0].made_by, "Tensor.sqrt.0.forward");
+  // A batch.
+  dir_.Write("n", {call("Tensor.reciprocal.0.forward", "2", "0.5")});
+  dir_.Write("b", {call("Tensor.reciprocal.0.forward", "2.5", "0.4")});
+  origins = Diverge(dir_.path() + "/n", dir_.path() + "/b").origins;
+  ASSERT_THAT(origins, SizeIs(1));
+  EXPECT_EQ(origins[0].made_by, "");
+}
+
 TEST(DivergenceGroupsTest, LaterStepsThatFollowAreNoAnswersOfTheirOwn) {
   const auto at = [](int64_t step, int64_t rank, const char* row,
                      bool from_outside) {

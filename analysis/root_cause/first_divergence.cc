@@ -70,10 +70,11 @@ class Finder {
          const Tolerance& tolerance)
       : file_system_(file_system), match_(match), tolerance_(tolerance) {}
 
-  absl::StatusOr<DivergenceReport> Run(const std::string& target,
-                                       const std::string& reference) {
-    RP_ASSIGN_OR_RETURN(const DumpLayout n, FindDumps(file_system_, target));
-    RP_ASSIGN_OR_RETURN(const DumpLayout b, FindDumps(file_system_, reference));
+  absl::StatusOr<DivergenceReport> Run(const DumpLayout& n,
+                                       const DumpLayout& b) {
+    for (const std::string& note : {n.note, b.note}) {
+      if (!note.empty()) report_.notes.push_back(absl::StrCat(note, "."));
+    }
     RP_RETURN_IF_ERROR(CheckMappings(n, match_));
     std::vector<std::string> unpaired;
     RP_ASSIGN_OR_RETURN(const auto pairs, PairDumps(n, b, &unpaired));
@@ -81,6 +82,8 @@ class Finder {
       ++report_.unseen.lost;
       Example(absl::StrCat(place, ": the other side has no such step or rank"));
     }
+    if (!unpaired.empty())
+      report_.notes.push_back(absl::StrCat(PairingHint(n, b), "."));
     if (!tolerance_.noise.empty()) {
       RP_ASSIGN_OR_RETURN(const DumpLayout noise,
                           FindDumps(file_system_, tolerance_.noise));
@@ -303,6 +306,14 @@ class Finder {
     }
   }
 
+  // The call that returned the input which differs most; empty: none did.
+  std::string MadeBy(const RowPair* worst, bool is_output) const {
+    if (worst == nullptr || is_output || worst->target->derived ||
+        worst->target->state != RowState::kInput)
+      return "";
+    return sources_.MakerOf(*worst->target);
+  }
+
   absl::Status LookAt(const EntryComparison& entry, size_t index,
                       size_t reference_index, RankOutcome* outcome) {
     const DumpMode mode = outcome->target->mode();
@@ -381,6 +392,7 @@ class Finder {
                 !outcome->differs
             ? sources_.Unmade(call, entry.pairs())
             : std::vector<std::string>();
+    const std::string made_by = MadeBy(worst, worst_is_output);
     const std::string before = sources_.last_call();
     sources_.Add(call, entry.pairs());
     if (IsCommunication(call) && inputs_differ)
@@ -396,12 +408,13 @@ class Finder {
     outcome->differs = true;
     divergence.from_outside = !worst_is_output;
     outcome->entry = index;
+    divergence.made_by = made_by;
     divergence.is_argument = !worst_is_output && worst->target->derived;
     divergence.is_weight =
         !worst_is_output && worst->target->state == RowState::kParameters;
     divergence.step = StepOf(outcome->place);
     divergence.reference_step = StepOf(outcome->reference_place);
-    divergence.rank = outcome->place.rank;
+    divergence.rank = RankOf(outcome->place);
     divergence.call = call;
     divergence.reference_call =
         std::string(outcome->reference->name(reference_index));
@@ -501,6 +514,16 @@ class Finder {
 absl::StatusOr<DivergenceReport> FindDivergence(FileSystem* file_system,
                                                 const std::string& target,
                                                 const std::string& reference,
+                                                const MatchOptions& match,
+                                                const Tolerance& tolerance) {
+  RP_ASSIGN_OR_RETURN(const DumpLayout n, FindDumps(file_system, target));
+  RP_ASSIGN_OR_RETURN(const DumpLayout b, FindDumps(file_system, reference));
+  return FindDivergence(file_system, n, b, match, tolerance);
+}
+
+absl::StatusOr<DivergenceReport> FindDivergence(FileSystem* file_system,
+                                                const DumpLayout& target,
+                                                const DumpLayout& reference,
                                                 const MatchOptions& match,
                                                 const Tolerance& tolerance) {
   return Finder(file_system, match, tolerance).Run(target, reference);

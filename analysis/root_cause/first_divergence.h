@@ -36,6 +36,9 @@ struct Divergence {
   // code gives; a parameter.
   bool is_argument = false;
   bool is_weight = false;
+  // The call that returned it in the target, where it returned the same in the
+  // reference: there another call, or none, is between the two.
+  std::string made_by;
   int64_t step = 0;
   int64_t reference_step = 0;
   int64_t rank = 0;
@@ -101,6 +104,11 @@ struct DivergenceReport {
 absl::StatusOr<DivergenceReport> FindDivergence(FileSystem* file_system,
                                                 const std::string& target,
                                                 const std::string& reference,
+                                                const MatchOptions& match,
+                                                const Tolerance& tolerance);
+absl::StatusOr<DivergenceReport> FindDivergence(FileSystem* file_system,
+                                                const DumpLayout& target,
+                                                const DumpLayout& reference,
                                                 const MatchOptions& match,
                                                 const Tolerance& tolerance);
 

@@ -86,6 +86,8 @@ absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
   for (const FoundNode& node : FindFirstNodes(states, links)) {
     RP_ASSIGN_OR_RETURN(OverflowOrigin origin,
                         Describe(*dumps.at(node.rank), node));
+    if (layout.kind == DumpLayout::Kind::kSingle)
+      origin.rank = RankOf(layout.places.front());
     (goes_on ? findings.found : findings.ended).push_back(std::move(origin));
   }
   return findings;

@@ -2,8 +2,10 @@
 #include "analysis/root_cause/replicas.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -70,6 +72,47 @@ double ElementsOf(absl::string_view shape) {
   return elements;
 }
 
+// The forwards of a training. A module may also be called to validate, before them or
+// after them and on one rank alone, perhaps with other weights: its calls then have
+// other numbers on the ranks. Those that a backward belongs to are the training's.
+class TrainedForwards {
+ public:
+  explicit TrainedForwards(const DumpReader& dump) {
+    for (size_t i = 0; i < dump.size(); ++i) {
+      const auto [module, number] = Split(dump.name(i), ".backward.");
+      if (number >= 0) numbers_[module].insert(number);
+    }
+  }
+
+  // The name of a row as it would be if the module was called in training only. Unset
+  // for a row of another forward of such a module.
+  std::optional<std::string> NameOf(absl::string_view entry,
+                                    absl::string_view row) const {
+    const auto [module, number] = Split(entry, ".forward.");
+    const auto trained = numbers_.find(module);
+    if (number < 0 || trained == numbers_.end()) return std::string(row);
+    const auto it = trained->second.find(number);
+    if (it == trained->second.end()) return std::nullopt;
+    return absl::StrCat(module, ".forward.",
+                        std::distance(trained->second.begin(), it),
+                        absl::StripPrefix(row, entry));
+  }
+
+ private:
+  // Module and number of "Module.m.M.forward.3"; -1: it is no such entry.
+  static std::pair<std::string, int64_t> Split(absl::string_view entry,
+                                               absl::string_view direction) {
+    int64_t number = -1;
+    const size_t at = entry.rfind(direction);
+    if (at == absl::string_view::npos || !absl::StartsWith(entry, "Module.") ||
+        !absl::SimpleAtoi(entry.substr(at + direction.size()), &number))
+      return {"", -1};
+    return {std::string(entry.substr(0, at)), number};
+  }
+
+  std::map<std::string, std::set<int64_t>> numbers_;
+};
+
 HeldTensor HeldOf(const DumpRow& row) {
   HeldTensor held;
   for (const Stat stat : {kMax, kMin, kMean, kNorm}) {
@@ -122,14 +165,37 @@ class Checker {
     sent_.clear();
     received_.clear();
     order_.clear();
+    calls_.clear();
     for (const DumpPlace& place : places) {
       RP_RETURN_IF_ERROR(ReadRank(place, &links));
     }
     links.Match();
+    const size_t before = report_.differences.size();
     for (const auto& group : GroupsOf(world)) CheckParameters(group);
     CheckHeld();
     RememberAlike();
     CheckLinks(links);
+    return FindCalls(places, before);
+  }
+
+  // Where the program makes the calls of the differences from `first` on.
+  absl::Status FindCalls(absl::Span<const DumpPlace> places, size_t first) {
+    if (first == report_.differences.size()) return absl::OkStatus();
+    for (const DumpPlace& place : places) {
+      RP_ASSIGN_OR_RETURN(const auto dump,
+                          OpenWithModules(file_system_, place.directory, {}));
+      const CallPlaces modules(*dump);
+      for (size_t i = first; i < report_.differences.size(); ++i) {
+        ReplicaDifference& difference = report_.differences[i];
+        if (!difference.call.empty()) continue;
+        const CallOfRow& held = calls_.at(difference.row);
+        if (held.rank != place.rank) continue;
+        difference.row = held.row;
+        difference.call = held.call;
+        difference.module = modules.ModuleOf(held.call);
+        difference.code_line = CodeLineOf(dump->Stack(held.call));
+      }
+    }
     return absl::OkStatus();
   }
 
@@ -158,6 +224,7 @@ class Checker {
   absl::Status ReadRank(const DumpPlace& place, CommLinks* links) {
     RP_ASSIGN_OR_RETURN(const auto dump,
                         DumpReader::Open(file_system_, place.directory, {}));
+    const TrainedForwards trained(*dump);
     JsonDocument record;
     std::vector<DumpRow> rows;
     for (size_t i = 0; i < dump->size(); ++i) {
@@ -170,8 +237,15 @@ class Checker {
         const bool gradient = row.state == RowState::kParametersGrad;
         if (gradient && !options_.gradients) continue;
         if (row.state == RowState::kParameters || gradient) {
-          const std::string key(row.name);
-          if (!parameters_.contains(key)) order_.push_back({key, gradient});
+          const std::optional<std::string> named =
+              trained.NameOf(name, row.name);
+          if (!named.has_value()) continue;
+          const std::string& key = *named;
+          if (!parameters_.contains(key)) {
+            order_.push_back({key, gradient});
+            calls_[key] = {place.rank, std::string(name),
+                           std::string(row.name)};
+          }
           parameters_[key][place.rank] = Content(row);
           if (options_.groups.empty() && !gradient)
             numbers_[key][place.rank] = HeldOf(row);
@@ -291,9 +365,11 @@ class Checker {
                              absl::StrContains(node, "send.");
           if (!whole) continue;
           for (const CommPeer& peer : link.peers) {
-            Judge(ReplicaDifference::Kind::kTransfer,
-                  absl::StrCat(node, " of rank ", rank, " to ", peer.node,
-                               " of rank ", peer.rank),
+            const std::string row =
+                absl::StrCat(node, " of rank ", rank, " to ", peer.node,
+                             " of rank ", peer.rank);
+            calls_[row] = {rank, node, row};
+            Judge(ReplicaDifference::Kind::kTransfer, row,
                   {{rank, ContentOf(sent_, rank, node)},
                    {peer.rank, ContentOf(received_, peer.rank, peer.node)}},
                   &report_.transfers_compared);
@@ -305,6 +381,7 @@ class Checker {
             holders[peer.rank] = ContentOf(received_, peer.rank, peer.node);
             done.insert({peer.rank, peer.node});
           }
+          calls_[node] = {rank, node, node};
           Judge(ReplicaDifference::Kind::kCollective, node, holders,
                 &report_.collectives_compared);
         }
@@ -323,6 +400,12 @@ class Checker {
   // Of what is sharded: rank to shard.
   std::map<std::string, std::map<int64_t, std::string>> shards_;
   std::vector<std::pair<std::string, bool>> order_;  // row, is a gradient
+  // The first rank that has a row, its call there and the name of the row there.
+  struct CallOfRow {
+    int64_t rank = 0;
+    std::string call, row;
+  };
+  std::map<std::string, CallOfRow> calls_;
   std::map<std::pair<int64_t, std::string>, std::string> sent_;
   std::map<std::pair<int64_t, std::string>, std::string> received_;
 };

@@ -33,6 +33,9 @@ struct ReplicaDifference {
   Kind kind = Kind::kParameter;
   int64_t step = 0;
   std::string row;
+  // The call of the first rank that has the row, its module and its line of code;
+  // these two are empty where the dump does not have them.
+  std::string call, module, code_line;
   // Rank and what it holds, ranks with equal values together.
   std::vector<std::pair<std::vector<int64_t>, std::string>> values;
   // All that is known: the ranks held the same in an earlier step. Parts of a

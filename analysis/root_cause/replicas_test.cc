@@ -111,6 +111,44 @@ TEST_F(ReplicasTest, WhoHeldTheSameInAnEarlierStepAreReplicas) {
   EXPECT_EQ(report.rows_of_shards, 1);
 }
 
+TEST_F(ReplicasTest, AForwardThatValidatesIsNoneOfTheTraining) {
+  const auto forward = [](int number, const std::string& norm) {
+    return absl::StrReplaceAll(
+        Parameter(norm), {{"forward.0", absl::StrCat("forward.", number)}});
+  };
+  const auto backward = [](int number) {
+    return absl::StrCat(R"("Module.m.M.backward.)", number,
+                        R"(":{"input":[],"output":[]})");
+  };
+  const auto check = [&] {
+    auto report = CheckReplicas(file_system_.get(), dir_.path() + "/r", {});
+    EXPECT_TRUE(report.ok()) << report.status();
+    return *std::move(report);
+  };
+  // Rank 0 validates averaged weights before it trains.
+  dir_.Write("r/rank0", {forward(0, "8.10001"), forward(1, "8.1"),
+                         forward(2, "8.1"), backward(2), backward(1)});
+  dir_.Write("r/rank1",
+             {forward(0, "8.1"), forward(1, "8.1"), backward(1), backward(0)});
+  dir_.WriteFile("r/rank0/stack.json", R"x({
+      "0": [["Module.m.M.forward.0"], ["File val.py, line 1, in f, \n m(x)"]],
+      "1": [["Module.m.M.forward.1"], ["File fit.py, line 2, in f, \n m(x)"]]})x");
+  ReplicaReport report = check();
+  EXPECT_THAT(report.differences, IsEmpty());
+  EXPECT_EQ(report.rows_compared, 2);
+  dir_.Write("r/rank1", {forward(0, "8.10001"), forward(1, "8.1"), backward(1),
+                         backward(0)});
+  report = check();
+  ASSERT_THAT(report.differences, SizeIs(1));
+  EXPECT_EQ(report.differences[0].row, "Module.m.M.forward.1.parameters.w");
+  EXPECT_EQ(report.differences[0].call, "Module.m.M.forward.1");
+  EXPECT_EQ(report.differences[0].code_line, "fit.py:2 in f: m(x)");
+  // Where no backward is recorded each forward counts.
+  dir_.Write("r/rank0", {forward(0, "8.1")});
+  dir_.Write("r/rank1", {forward(0, "8.10001")});
+  EXPECT_THAT(check().differences, SizeIs(1));
+}
+
 // Four ranks, two replicas of two shards: {0, 2} and {1, 3} hold the same.
 TEST_F(ReplicasTest, ShardsAreReplicasOfThoseWithTheSamePart) {
   const auto write = [&](int64_t rank, const std::string& value,

@@ -25,6 +25,7 @@ v1::DivergenceReport ToMessage(const DivergenceReport& report) {
     origin.set_module(d.module);
     origin.set_code_line(d.code_line);
     origin.set_is_argument(d.is_argument);
+    origin.set_made_by(d.made_by);
     origin.set_inputs_close(d.inputs_close);
     origin.mutable_unmade_inputs()->Assign(d.unmade_inputs.begin(),
                                            d.unmade_inputs.end());

@@ -26,6 +26,7 @@ std::string KeyOf(const DumpRow& row) {
 
 void ValueSources::Clear() {
   seen_.clear();
+  makers_.clear();
   last_call_.clear();
 }
 
@@ -33,9 +34,16 @@ void ValueSources::Add(absl::string_view call,
                        absl::Span<const RowPair> pairs) {
   for (const RowPair& pair : pairs) {
     std::string key = KeyOf(*pair.target);
-    if (!key.empty()) seen_.insert(std::move(key));
+    if (key.empty()) continue;
+    if (pair.target->state == RowState::kOutput) makers_.try_emplace(key, call);
+    seen_.insert(std::move(key));
   }
   last_call_ = std::string(call);
+}
+
+std::string ValueSources::MakerOf(const DumpRow& row) const {
+  const auto it = makers_.find(KeyOf(row));
+  return it == makers_.end() ? "" : it->second;
 }
 
 std::vector<std::string> ValueSources::Unmade(

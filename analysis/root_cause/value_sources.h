@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -24,11 +25,15 @@ class ValueSources {
   // or made.
   std::vector<std::string> Unmade(absl::string_view call,
                                   absl::Span<const RowPair> pairs) const;
+  // The first call that has returned what `row` holds; empty: none has.
+  std::string MakerOf(const DumpRow& row) const;
   // The last one that was added; empty before.
   const std::string& last_call() const { return last_call_; }
 
  private:
   absl::flat_hash_set<std::string> seen_;
+  // Values that calls returned, and who did.
+  absl::flat_hash_map<std::string, std::string> makers_;
   std::string last_call_;
 };
 

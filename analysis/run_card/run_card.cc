@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "analysis/calls/call_place.h"
 #include "analysis/run_card/cards.h"
 #include "common/base/status_macros.h"
 #include "dump_format/input_files.h"
@@ -245,7 +246,13 @@ absl::StatusOr<v1::RunCardReport> CompareRunCards(FileSystem* file_system,
           "have none"));
     }
   }
-  return CompareCards(a, b);
+  v1::RunCardReport report = CompareCards(a, b);
+  if (target.kind == DumpLayout::Kind::kSteps) return report;
+  // One step has no number in its layout, and perhaps another on the other side.
+  for (Difference& difference : *report.mutable_differences()) {
+    if (difference.step() >= 0) difference.set_step(StepOf(target.places[0]));
+  }
+  return report;
 }
 
 v1::RunCardReport CompareCards(const Cards& a, const Cards& b) {

@@ -132,6 +132,15 @@ TEST_F(RunCardTest, AGeneratorThatNobodyHasDrawnFromExplainsNothing) {
 }
 
 // Of another layout each rank has other weights.
+TEST_F(RunCardTest, AStepAloneHasItsNumber) {
+  Write("a", 6, 0, R"({"batch":{"forward 0":"aa"}})");
+  Write("b", 7, 0, R"({"batch":{"forward 0":"bb"}})");
+  const auto report =
+      CompareRunCards(file_system_.get(), Layout("a/step6"), Layout("b/step7"));
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(Texts(*report), ElementsAre(HasSubstr("step 6, rank 0")));
+}
+
 TEST_F(RunCardTest, RunsOfOtherRanksHaveNoHead) {
   Write("a", 0, 0, R"({"weights":{"w":"1"}})");
   Write("b", 0, 0, R"({"weights":{"w":"2"}})");

@@ -274,27 +274,36 @@ class Scanner {
     for (size_t i = 0; i < cells.size(); ++i) {
       if (IsPresent(cells[i])) {
         there = true;
-      } else if (there && IsRecorded(i)) {
+      } else if (there && IsUpdated(input_.values[value].name, i)) {
         Add(ScanKind::kNoMore, i, value, -1, 0, 0);
         return;
       }
     }
   }
 
-  // Whether parameters were recorded in that step at all.
-  bool IsRecorded(size_t column) {
-    if (recorded_.empty()) {
-      recorded_.resize(input_.steps.size(), false);
+  // Whether the parameter of this state was updated in that step: with several
+  // optimizers each may step in steps of its own.
+  bool IsUpdated(absl::string_view state, size_t column) {
+    if (updated_.empty()) {
       for (const ScanSeries& series : input_.values) {
-        if (!absl::StartsWith(series.name, "Update.") ||
+        absl::string_view name = series.name;
+        if (!absl::ConsumePrefix(&name, "Update.") ||
             series.cells.size() != input_.steps.size())
           continue;
+        std::vector<bool>& updated = updated_[UpToKind(name)];
+        updated.resize(input_.steps.size(), false);
         for (size_t i = 0; i < series.cells.size(); ++i) {
-          if (IsPresent(series.cells[i])) recorded_[i] = true;
+          if (IsPresent(series.cells[i])) updated[i] = true;
         }
       }
     }
-    return recorded_[column];
+    const auto it =
+        updated_.find(UpToKind(absl::StripPrefix(state, "Parameter.")));
+    return it != updated_.end() && it->second[column];
+  }
+  // "fc.weight.0.debug" of "fc.weight.0.debug.momentum_buffer".
+  static std::string UpToKind(absl::string_view name) {
+    return std::string(name.substr(0, name.rfind('.')));
   }
 
   // A layer that is not reduced differs from the first step on, where the others
@@ -390,7 +399,8 @@ class Scanner {
   const ScanOptions& options_;
   // With the column of its step.
   std::vector<std::pair<size_t, ScanFinding>> found_;
-  std::vector<bool> recorded_;
+  // Of each parameter: the columns in which it was updated.
+  std::map<std::string, std::vector<bool>> updated_;
   // Names of values.
   absl::flat_hash_set<std::string> pass_zero_;
   absl::flat_hash_map<std::string, size_t> by_name_;

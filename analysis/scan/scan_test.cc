@@ -308,6 +308,16 @@ TEST_F(ScanTest, HolesExtremesAndShortRunsAreNoFindings) {
       << "fewer cells than steps";
 }
 
+TEST_F(ScanTest, AStepOfAnotherOptimizerLosesNoState) {
+  // The last step is that of a second optimizer, which updates b.
+  input_.values.push_back(input_.values.back());
+  input_.values.back().name = "Update.b.weight.0.debug.update";
+  At(6, kSteps - 1) = At(7, kSteps - 1) = ScanCell();
+  EXPECT_THAT(Find(), IsEmpty());
+  At(7, kSteps - 1) = At(8, kSteps - 1);
+  EXPECT_EQ(One(ScanKind::kNoMore).name, "Parameter.a.weight.0.debug.exp_avg");
+}
+
 TEST_F(ScanTest, EarliestFirst) {
   At(2, 50).non_finite = 1;
   At(0, 30) = Of(1e6, 1e6);

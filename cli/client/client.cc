@@ -23,11 +23,10 @@ std::string WhyNobodyAnswers(const grpc::Status& status,
       absl::StrCat("no rankprobe collector answers at ", address, ": ");
   constexpr absl::string_view kAnother =
       "--collector HOST:PORT or RANKPROBE_COLLECTOR names another address";
+  const std::string why = WhyNotReached(text);
   if (absl::StrContains(text, "Connection refused")) {
-    return absl::StrCat(nobody,
-                        "nothing listens there; `rankprobed --data-dir DIR` "
-                        "starts one, ",
-                        kAnother);
+    return absl::StrCat(nobody, why,
+                        "; `rankprobed --data-dir DIR` starts one, ", kAnother);
   }
   if (IsUnixAddress(address)) {
     if (absl::StrContains(text, "No such file or directory")) {
@@ -47,8 +46,7 @@ std::string WhyNobodyAnswers(const grpc::Status& status,
   }
   if (absl::StrContains(text, "DNS resolution failed") ||
       absl::StrContains(text, "Domain name not found")) {
-    return absl::StrCat(nobody, "the name of the host is not known; ",
-                        kAnother);
+    return absl::StrCat(nobody, why, "; ", kAnother);
   }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::StrCat(nobody,

@@ -16,9 +16,9 @@
 #include "analysis/root_cause/overflow_check.h"
 #include "analysis/root_cause/replicas.h"
 #include "analysis/run_card/run_card.h"
-#include "cli/flags/ranges.h"
 #include "cli/output/ledger_text.h"
 #include "common/base/status_macros.h"
+#include "common/text/ranges_text.h"
 #include "common/text/visible_text.h"
 #include "dump_format/read_manifest.h"
 
@@ -104,12 +104,14 @@ std::set<std::string> EndedRanksOf(const JsonValue& manifest) {
 
 class DumpDiagnosis {
  public:
-  DumpDiagnosis(FileSystem* file_system, const std::string& given,
+  DumpDiagnosis(FileSystem* file_system, const DiagnosedDump& dump,
                 DiagnosisReport* report)
-      : file_system_(file_system), given_(given), report_(report) {}
+      : file_system_(file_system), dump_(dump), report_(report) {}
 
-  absl::Status Run(const std::string& path) {
-    RP_ASSIGN_OR_RETURN(DumpLayout layout, FindDumps(file_system_, path));
+  absl::Status Run() {
+    RP_ASSIGN_OR_RETURN(DumpLayout layout,
+                        FindDumps(file_system_, dump_.path, dump_.job));
+    if (!layout.note.empty()) report_->Note(layout.note);
     if (layout.kind == DumpLayout::Kind::kSteps)
       RP_RETURN_IF_ERROR(ReadManifestOf(&layout));
     if (layout.places.empty()) return absl::OkStatus();
@@ -138,7 +140,8 @@ class DumpDiagnosis {
     RP_ASSIGN_OR_RETURN(const bool is_there,
                         ReadManifest(file_system_, layout->path, &document));
     if (!is_there) return absl::OkStatus();
-    LeaveOutEarlierRuns(EarlierPlaces(document.root()), layout);
+    if (!dump_.job.has_value())
+      LeaveOutEarlierRuns(EarlierPlaces(document.root()), layout);
     for (const std::string& rank : EndedRanksOf(document.root())) {
       int64_t newest = -1;
       for (const DumpPlace& place : layout->places) {
@@ -215,7 +218,7 @@ class DumpDiagnosis {
                        " parameters differ between ranks: shards of one "
                        "tensor, or replicas that parted before what is "
                        "recorded here"),
-          absl::StrCat("rankprobe replicas ", given_,
+          absl::StrCat("rankprobe replicas ", dump_.given,
                        " --groups 0,1 (if ranks 0 and 1 should hold the "
                        "same)"));
     }
@@ -249,6 +252,8 @@ class DumpDiagnosis {
                              "the model that each rank has for itself (",
                      replicas.differences.size(), " in this step)"),
         exact);
+    finding->set_module(d.module);
+    finding->set_code_line(d.code_line);
     for (const auto& [ranks, content] : d.values) {
       finding->add_numbers(
           absl::StrCat("rank ", absl::StrJoin(ranks, ","), ": ", content));
@@ -256,7 +261,7 @@ class DumpDiagnosis {
   }
 
   FileSystem* const file_system_;
-  const std::string& given_;
+  const DiagnosedDump& dump_;
   DiagnosisReport* const report_;
   // Ranks whose process ended early.
   std::string ended_;
@@ -265,11 +270,10 @@ class DumpDiagnosis {
 }  // namespace
 
 absl::StatusOr<std::string> DiagnoseDump(FileSystem* file_system,
-                                         const std::string& path,
-                                         const std::string& given,
+                                         const DiagnosedDump& dump,
                                          DiagnosisReport* report) {
-  DumpDiagnosis diagnosis(file_system, given, report);
-  RP_RETURN_IF_ERROR(diagnosis.Run(path));
+  DumpDiagnosis diagnosis(file_system, dump, report);
+  RP_RETURN_IF_ERROR(diagnosis.Run());
   return diagnosis.ended();
 }
 

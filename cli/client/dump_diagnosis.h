@@ -5,6 +5,7 @@
 #define RANKPROBE_CLI_CLIENT_DUMP_DIAGNOSIS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -15,14 +16,21 @@
 
 namespace rankprobe {
 
+struct DiagnosedDump {
+  std::string path;
+  // How the user named it.
+  std::string given;
+  // As FindDumps() takes it.
+  std::optional<int64_t> job;
+};
+
 // Looks at the steps of `path` in their order until the first finding of each
 // kind. Of a dump_path with several runs only at those that its newest run wrote,
-// by manifest.json. given: how the user named the dump. Returns the ranks whose
-// process ended early, by the gaps of manifest.json: "rank1 (newest step here:
-// 17)"; empty: none.
+// by manifest.json, or that the chosen job did. Returns the ranks whose process
+// ended early, by the gaps of manifest.json: "rank1 (newest step here: 17)"; empty:
+// none.
 absl::StatusOr<std::string> DiagnoseDump(FileSystem* file_system,
-                                         const std::string& path,
-                                         const std::string& given,
+                                         const DiagnosedDump& dump,
                                          DiagnosisReport* report);
 
 // Of ranks of one step. Returns whether an operator is known that made the NaN or

@@ -2,6 +2,7 @@
 #include "cli/client/dump_input.h"
 
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -21,29 +22,64 @@ namespace rankprobe {
 namespace {
 
 // Of a name that several jobs have used the steps of the newest: those that it did
-// not reach are of another training.
-absl::Status ChooseStepsOfJob(const Client& client, const std::string& run,
-                              v1::ExportRequest* request) {
+// not reach are of another training. Returns its directories of processes without a
+// rank, which cannot be asked for alone; of ranks nothing.
+absl::StatusOr<std::set<std::string>> ChooseStepsOfJob(
+    const Client& client, const std::string& run, std::optional<int64_t> wanted,
+    v1::ExportRequest* request) {
   RP_ASSIGN_OR_RETURN(const std::vector<RunJob> jobs, ReadJobs(client, run));
-  RP_ASSIGN_OR_RETURN(
-      const JudgedJob judged,
-      ChooseJob(run, jobs, /*wanted=*/std::nullopt, /*verb=*/""));
-  for (const std::string& note : judged.notes)
-    Print(stderr, "rankprobe: %s.\n", note);
-  if (!judged.only.has_value()) return absl::OkStatus();
-  request->mutable_steps()->Assign(judged.only->steps.begin(),
-                                   judged.only->steps.end());
-  // An older job with more ranks would lend it the others. A process without a
-  // rank cannot be asked for alone.
+  // Of a step the newest that has it.
+  for (size_t i = jobs.size(); i-- > 0 && !wanted.has_value();) {
+    if (!request->steps().empty() && jobs[i].steps.contains(request->steps(0)))
+      wanted = static_cast<int64_t>(i) + 1;
+  }
+  RP_ASSIGN_OR_RETURN(const JudgedJob judged,
+                      ChooseJob(run, jobs, wanted, /*verb=*/""));
+  std::set<std::string> processes;
+  if (!judged.only.has_value()) return processes;
+  // An older job with more ranks would lend it the others.
   std::vector<int64_t> ranks;
   for (const std::string& place : judged.only->places) {
     int64_t rank = 0;
-    if (!absl::StartsWith(place, "rank") ||
-        !absl::SimpleAtoi(place.substr(4), &rank))
-      return absl::OkStatus();
-    ranks.push_back(rank);
+    if (absl::StartsWith(place, "rank") &&
+        absl::SimpleAtoi(place.substr(4), &rank)) {
+      ranks.push_back(rank);
+    } else {
+      processes.insert(place);
+    }
   }
-  request->mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  // The steps of a rank were asked for by their numbers: the export has the newest.
+  if (request->steps().empty() || !processes.empty()) {
+    for (const std::string& note : judged.notes)
+      Print(stderr, "rankprobe: %s.\n", note);
+  }
+  if (request->steps().empty()) {
+    request->mutable_steps()->Assign(judged.only->steps.begin(),
+                                     judged.only->steps.end());
+    if (processes.empty())
+      request->mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  }
+  return processes;
+}
+
+// Deletes in an export the processes without a rank that are not of `kept`.
+absl::Status DeleteOtherProcesses(FileSystem* file_system,
+                                  const std::string& directory,
+                                  const std::set<std::string>& kept) {
+  RP_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
+                      file_system->List(directory));
+  for (const std::string& step : steps) {
+    if (!absl::StartsWith(step, "step")) continue;
+    const std::string path = absl::StrCat(directory, "/", step);
+    RP_ASSIGN_OR_RETURN(const std::vector<std::string> places,
+                        file_system->List(path));
+    for (const std::string& place : places) {
+      if (absl::StartsWith(place, "proc") && !kept.contains(place)) {
+        RP_RETURN_IF_ERROR(
+            file_system->DeleteTree(absl::StrCat(path, "/", place)));
+      }
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -55,7 +91,10 @@ absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
                                           const Wanted& wanted) {
   absl::string_view rest = name;
   DumpInput input(file_system, name);
-  if (!absl::ConsumePrefix(&rest, "run:")) return input;
+  if (!absl::ConsumePrefix(&rest, "run:")) {
+    input.job_ = wanted.job;
+    return input;
+  }
   // The last one: the name of a run may have an @ of its own.
   const size_t at = rest.rfind('@');
   const std::string run(rest.substr(0, at));
@@ -113,8 +152,8 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
     request.mutable_steps()->Assign(steps.begin(), steps.end());
   }
   const Client client(globals);
-  if (place.empty())
-    RP_RETURN_IF_ERROR(ChooseStepsOfJob(client, run, &request));
+  RP_ASSIGN_OR_RETURN(const std::set<std::string> processes,
+                      ChooseStepsOfJob(client, run, wanted.job, &request));
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<ExportFiles> files,
                       ExportFiles::Open(file_system_, directory,
                                         StagedTree::Leftovers::kDelete));
@@ -145,6 +184,10 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   RP_RETURN_IF_ERROR(status);
   RP_RETURN_IF_ERROR(CheckWhole(done_came));
   RP_RETURN_IF_ERROR(files->Finish(run));
+  if (!processes.empty()) {
+    RP_RETURN_IF_ERROR(
+        DeleteOtherProcesses(file_system_, directory, processes));
+  }
   // run:NAME@STEP stands where a step directory may stand. A range of steps has
   // no directory of that name and stays the whole tree.
   const std::string one_step = absl::StrCat(directory, "/step", step);
@@ -154,6 +197,10 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
           : !step.empty() && file_system_->Exists(one_step) ? one_step
                                                             : directory;
   return absl::OkStatus();
+}
+
+void PrintNote(const DumpLayout& dump) {
+  if (!dump.note.empty()) Print(stderr, "rankprobe: %s.\n", dump.note);
 }
 
 }  // namespace rankprobe

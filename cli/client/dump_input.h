@@ -6,6 +6,7 @@
 #ifndef RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_
 #define RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "cli/client/client.h"
 #include "common/io/file_system.h"
 #include "common/io/scratch_directory.h"
+#include "dump_format/dump_layout.h"
 
 namespace rankprobe {
 
@@ -27,6 +29,9 @@ class DumpInput {
     // run:NAME@STEP/rankR is the directory of that rank; else that of the step,
     // which has the rank's name.
     bool rank_directory = true;
+    // Number of the job that is read, where several have the run or the directory;
+    // left out: the newest.
+    std::optional<int64_t> job;
     // Asked at each piece that comes: true ends it, CANCELLED. Or empty.
     std::function<bool()> cancelled;
     // What is printed names the dump as the user did. Only for a process that
@@ -44,6 +49,10 @@ class DumpInput {
   }
 
   const std::string& path() const { return path_; }
+  // The dumps of the job that is read.
+  absl::StatusOr<DumpLayout> Find() const {
+    return FindDumps(file_system_, path_, job_);
+  }
 
  private:
   DumpInput(FileSystem* file_system, std::string path)
@@ -53,9 +62,14 @@ class DumpInput {
 
   FileSystem* const file_system_;
   std::string path_;
+  // Of a directory: of a run it is chosen before the download.
+  std::optional<int64_t> job_;
   // Of a run.
   std::optional<ScratchDirectory> scratch_;
 };
+
+// On standard error: which of several jobs is read. Nothing where there is one.
+void PrintNote(const DumpLayout& dump);
 
 }  // namespace rankprobe
 

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "cli/flags/ranges.h"
 #include "common/base/status_macros.h"
+#include "common/text/ranges_text.h"
 
 namespace rankprobe {
 namespace {

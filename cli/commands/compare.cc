@@ -40,6 +40,7 @@ struct CompareFlags {
   bool xlsx = false;
   bool diff_analyze = false;
   bool force = false;
+  std::optional<int64_t> job, reference_job;
   AlignFlags align;
   LayoutFlags layout;
 };
@@ -70,7 +71,8 @@ v1::CompareReport ToMessage(const std::vector<CompareResult>& results,
 
 void PrintResults(const Globals& globals,
                   const std::vector<CompareResult>& results,
-                  const std::vector<std::string>& unpaired) {
+                  const std::vector<std::string>& unpaired,
+                  const std::string& hint) {
   if (globals.json) {
     PrintJson(ToJson(ToMessage(results, unpaired)));
     return;
@@ -86,6 +88,7 @@ void PrintResults(const Globals& globals,
     Print(stdout, "%s: not compared, the other side has no such step or rank\n",
           path.c_str());
   }
+  if (!unpaired.empty()) Print(stdout, "%s.\n", hint);
 }
 
 std::string Stem(const DumpLayout& layout, const DumpPlace& place,
@@ -238,12 +241,13 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   RP_ASSIGN_OR_RETURN(const analysis::MatchOptions options,
                       ReadMappingFiles(file_system.get(), flags.mappings));
-  RP_ASSIGN_OR_RETURN(
-      const DumpInput target_input,
-      DumpInput::Open(file_system.get(), globals, flags.target));
+  RP_ASSIGN_OR_RETURN(const DumpInput target_input,
+                      DumpInput::Open(file_system.get(), globals, flags.target,
+                                      {.job = flags.job}));
   RP_ASSIGN_OR_RETURN(
       const DumpInput reference_input,
-      DumpInput::Open(file_system.get(), globals, flags.reference));
+      DumpInput::Open(file_system.get(), globals, flags.reference,
+                      {.job = flags.reference_job}));
   std::optional<AlignedDumps> aligned;
   if (!flags.align.rules.empty()) {
     RP_ASSIGN_OR_RETURN(
@@ -266,26 +270,28 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
                          globals.json ? stderr : stdout));
     joined.emplace(std::move(made));
   }
-  RP_ASSIGN_OR_RETURN(const DumpLayout target,
-                      FindDumps(file_system.get(),
-                                joined.has_value()    ? joined->target()
-                                : aligned.has_value() ? aligned->target()
-                                                      : target_input.path()));
+  RP_ASSIGN_OR_RETURN(
+      const DumpLayout target,
+      joined.has_value()    ? FindDumps(file_system.get(), joined->target())
+      : aligned.has_value() ? FindDumps(file_system.get(), aligned->target())
+                            : target_input.Find());
   RP_ASSIGN_OR_RETURN(
       const DumpLayout reference,
-      FindDumps(file_system.get(), joined.has_value() ? joined->reference()
-                                   : aligned.has_value()
-                                       ? aligned->reference()
-                                       : reference_input.path()));
+      joined.has_value()    ? FindDumps(file_system.get(), joined->reference())
+      : aligned.has_value() ? FindDumps(file_system.get(), aligned->reference())
+                            : reference_input.Find());
+  PrintNote(target);
+  PrintNote(reference);
   ResultFiles files(file_system.get(), globals, flags, target);
   std::vector<std::string> unpaired;
   RP_RETURN_IF_ERROR(analysis::RunCompare(file_system.get(), target, reference,
                                           options, &files, &unpaired));
   RP_RETURN_IF_ERROR(files.Finish());
-  PrintResults(globals, files.results(), unpaired);
+  PrintResults(globals, files.results(), unpaired,
+               PairingHint(target, reference));
   if (!aligned.has_value() && !flags.layout.join() && !globals.json) {
-    PrintCardExplanations(file_system.get(), target_input.path(),
-                          reference_input.path(), analysis::Unlike::kAnything);
+    PrintCardExplanations(file_system.get(), target, reference,
+                          analysis::Unlike::kAnything);
   }
   return absl::OkStatus();
 }
@@ -307,6 +313,7 @@ void RegisterCompareCommand(CLI::App* app, Globals* globals,
   verb->add_option("-o,--output_path", flags->output,
                    "directory for the results");
   AddForce(verb, &flags->force);
+  AddJobs(verb, &flags->job, &flags->reference_job);
   AddAlignFlags(verb, &flags->align);
   AddLayoutFlags(verb, &flags->layout);
   verb->add_flag("--xlsx", flags->xlsx, "a workbook in place of csv");

@@ -29,6 +29,7 @@ struct ConfigCheckFlags {
   std::vector<std::string> scripts;
   bool all = false;
   bool force = false;
+  std::optional<int64_t> job, reference_job;
 };
 
 absl::Status MakePack(const ConfigCheckFlags& flags, int* exit_code) {
@@ -49,16 +50,17 @@ absl::Status MakePack(const ConfigCheckFlags& flags, int* exit_code) {
 absl::StatusOr<v1::RunCardReport> CompareDumps(const Globals& globals,
                                                const ConfigCheckFlags& flags,
                                                FileSystem* file_system) {
+  RP_ASSIGN_OR_RETURN(const DumpInput target_input,
+                      DumpInput::Open(file_system, globals, flags.target,
+                                      {.payloads = false, .job = flags.job}));
   RP_ASSIGN_OR_RETURN(
-      const DumpInput target_input,
-      DumpInput::Open(file_system, globals, flags.target, {.payloads = false}));
-  RP_ASSIGN_OR_RETURN(const DumpInput reference_input,
-                      DumpInput::Open(file_system, globals, flags.reference,
-                                      {.payloads = false}));
-  RP_ASSIGN_OR_RETURN(const DumpLayout target,
-                      FindDumps(file_system, target_input.path()));
-  RP_ASSIGN_OR_RETURN(const DumpLayout reference,
-                      FindDumps(file_system, reference_input.path()));
+      const DumpInput reference_input,
+      DumpInput::Open(file_system, globals, flags.reference,
+                      {.payloads = false, .job = flags.reference_job}));
+  RP_ASSIGN_OR_RETURN(const DumpLayout target, target_input.Find());
+  RP_ASSIGN_OR_RETURN(const DumpLayout reference, reference_input.Find());
+  PrintNote(target);
+  PrintNote(reference);
   return analysis::CompareRunCards(file_system, target, reference);
 }
 
@@ -127,6 +129,7 @@ void RegisterConfigCheckCommand(CLI::App* app, Globals* globals,
   check->add_flag("--all", flags->all,
                   "print every difference, not the first of each section");
   AddForce(check, &flags->force);
+  AddJobs(check, &flags->job, &flags->reference_job);
   check->callback([command, flags, dump] {
     flags->dump = dump->count() > 0;
     command->run = [flags](const Globals& g, int* code) {

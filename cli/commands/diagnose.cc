@@ -66,15 +66,16 @@ class Diagnosis {
     absl::string_view run = flags_.input;
     if (absl::ConsumePrefix(&run, "run:") && !absl::StrContains(run, '@')) {
       RP_RETURN_IF_ERROR(LookAtRun(std::string(run)));
-    } else if (flags_.job.has_value()) {
-      return absl::InvalidArgumentError("--job chooses among jobs of run:NAME");
     } else {
       RP_ASSIGN_OR_RETURN(
           const DumpInput input,
-          DumpInput::Open(file_system_, globals_, flags_.input,
-                          {.payloads = false, .rank_directory = false}));
-      RP_ASSIGN_OR_RETURN(ended_, DiagnoseDump(file_system_, input.path(),
-                                               flags_.input, &report_));
+          DumpInput::Open(
+              file_system_, globals_, flags_.input,
+              {.payloads = false, .rank_directory = false, .job = flags_.job}));
+      RP_ASSIGN_OR_RETURN(
+          ended_,
+          DiagnoseDump(file_system_, {input.path(), flags_.input, flags_.job},
+                       &report_));
       report_.Unjudged(
           "values over steps (what moved, vanished, parted or changed "
           "between steps), and the rules on gradients and updates",
@@ -128,6 +129,9 @@ class Diagnosis {
       return absl::StrCat("first-divergence ", ShellWord(flags_.input), " ",
                           ShellWord(flags_.reference));
     }
+    // Only an earlier step says that these ranks are replicas.
+    if (finding.by() == "replicas" && finding.sure() != "exact")
+      return absl::StrCat("replicas ", ShellWord(flags_.input));
     if (finding.by() == "overflow_check" || finding.by() == "replicas") {
       return absl::StrCat(finding.by(), " ", ShellWord(StepOf(finding)));
     }
@@ -280,7 +284,7 @@ class Diagnosis {
   absl::Status LookAtStep(const std::string& run, int64_t step) {
     const auto input = DumpInput::Open(
         file_system_, globals_, absl::StrCat("run:", run, "@", step),
-        {.payloads = false, .rank_directory = false});
+        {.payloads = false, .rank_directory = false, .job = flags_.job});
     const std::string record = absl::StrCat(
         "rankprobe run --run NAME --config FILE --on -- PROGRAM, with "
         "\"step\": "
@@ -326,6 +330,11 @@ class Diagnosis {
 
   static std::string GroundOf(const analysis::Divergence& d) {
     if (d.is_argument) return "an argument that the code gives";
+    if (!d.made_by.empty()) {
+      return absl::StrCat("it is what ", d.made_by,
+                          " returned, which is the same in the reference: "
+                          "between the two calls the programs differ");
+    }
     if (d.from_outside) return "it came in from outside";
     if (d.inputs_infinite > 0) {
       return absl::StrCat("its inputs match, but for ", d.inputs_infinite,
@@ -338,13 +347,15 @@ class Diagnosis {
 
   absl::Status LookAtReference() {
     RP_ASSIGN_OR_RETURN(const DumpInput target,
-                        DumpInput::Open(file_system_, globals_, flags_.input));
+                        DumpInput::Open(file_system_, globals_, flags_.input,
+                                        {.job = flags_.job}));
     RP_ASSIGN_OR_RETURN(
         const DumpInput reference,
         DumpInput::Open(file_system_, globals_, flags_.reference));
+    RP_ASSIGN_OR_RETURN(const DumpLayout n, target.Find());
+    RP_ASSIGN_OR_RETURN(const DumpLayout b, reference.Find());
     RP_ASSIGN_OR_RETURN(const analysis::DivergenceReport divergence,
-                        analysis::FindDivergence(file_system_, target.path(),
-                                                 reference.path(), {}, {}));
+                        analysis::FindDivergence(file_system_, n, b, {}, {}));
     const analysis::DivergenceGroups groups =
         analysis::GroupOrigins(divergence.origins);
     bool is_first = true;
@@ -364,8 +375,8 @@ class Diagnosis {
       finding->add_numbers(absl::StrCat("target    ", d.target_values));
       finding->add_numbers(absl::StrCat("reference ", d.reference_values));
       if (!std::exchange(is_first, false)) continue;
-      for (const std::string& line : ExplanationsOf(
-               file_system_, target.path(), reference.path(), divergence))
+      for (const std::string& line :
+           ExplanationsOf(file_system_, n, b, divergence))
         finding->add_numbers(absl::StrCat("the runs differ in ", line));
       const std::string followed = analysis::FollowedText(groups);
       if (!followed.empty()) finding->add_numbers(followed);
@@ -457,10 +468,7 @@ void RegisterDiagnoseCommand(CLI::App* app, Globals* globals,
       ->required();
   verb->add_option("--reference,reference", flags->reference,
                    "a correct run or dump to compare with");
-  verb->add_option("--job", flags->job,
-                   "of a run that several jobs recorded: which, by its number "
-                   "in the answer; default the newest")
-      ->check(CLI::PositiveNumber);
+  AddJob(verb, &flags->job);
   verb->add_option("--limit", flags->limit,
                    "maximum number of findings; 0: all; default 5")
       ->check(CLI::NonNegativeNumber);

@@ -42,6 +42,7 @@ struct DivergenceFlags {
   std::string layer_mapping;
   bool live = false;
   bool force = false;
+  std::optional<int64_t> job, reference_job;
   double wait_seconds = 60;
   AlignFlags align;
   LayoutFlags layout;
@@ -67,6 +68,12 @@ std::string Ground(const Divergence& d) {
   if (d.is_argument)
     return "it is an argument that the program's code gives to this call";
   if (d.is_weight) return "it is a parameter: it differed before this call";
+  if (!d.made_by.empty()) {
+    return absl::StrCat(
+        "in the target it is what ", d.made_by,
+        " returned, which is the same in the reference: there something is "
+        "done to it before this call, or another value is taken");
+  }
   if (d.from_outside) {
     return "no recorded call made this input differ: it came in from outside "
            "(a "
@@ -174,10 +181,12 @@ absl::StatusOr<analysis::DivergenceReport> Report(
     FileSystem* file_system, const Globals& globals, const std::string& target,
     const std::string& reference, const DivergenceFlags& flags,
     const analysis::MatchOptions& match, const analysis::Tolerance& tolerance) {
-  RP_ASSIGN_OR_RETURN(const DumpInput n,
-                      DumpInput::Open(file_system, globals, target));
+  RP_ASSIGN_OR_RETURN(
+      const DumpInput n,
+      DumpInput::Open(file_system, globals, target, {.job = flags.job}));
   RP_ASSIGN_OR_RETURN(const DumpInput b,
-                      DumpInput::Open(file_system, globals, reference));
+                      DumpInput::Open(file_system, globals, reference,
+                                      {.job = flags.reference_job}));
   if (flags.layout.join()) {
     RP_ASSIGN_OR_RETURN(
         const JoinedRuns joined,
@@ -188,13 +197,13 @@ absl::StatusOr<analysis::DivergenceReport> Report(
   }
   if (flags.align.rules.empty()) {
     HintAtLayout(file_system, flags.layout, n.path(), b.path());
-    RP_ASSIGN_OR_RETURN(analysis::DivergenceReport report,
-                        analysis::FindDivergence(file_system, n.path(),
-                                                 b.path(), match, tolerance));
-    if (report.calls_differing > 0 || !report.origins.empty()) {
-      report.explanations =
-          ExplanationsOf(file_system, n.path(), b.path(), report);
-    }
+    RP_ASSIGN_OR_RETURN(const DumpLayout dump, n.Find());
+    RP_ASSIGN_OR_RETURN(const DumpLayout other, b.Find());
+    RP_ASSIGN_OR_RETURN(
+        analysis::DivergenceReport report,
+        analysis::FindDivergence(file_system, dump, other, match, tolerance));
+    if (report.calls_differing > 0 || !report.origins.empty())
+      report.explanations = ExplanationsOf(file_system, dump, other, report);
     return report;
   }
   RP_ASSIGN_OR_RETURN(
@@ -361,6 +370,7 @@ void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
   CLI::Option* const layers =
       AddLayerMapping(divergence, &flags->layer_mapping);
   AddForce(divergence, &flags->force);
+  AddJobs(divergence, &flags->job, &flags->reference_job);
   AddAlignFlags(divergence, &flags->align);
   AddLayoutFlags(divergence, &flags->layout);
   divergence->add_flag("--live", flags->live,

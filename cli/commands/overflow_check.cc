@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -29,6 +30,7 @@ struct OverflowFlags {
   // Empty: the answer on the terminal is all.
   std::string output;
   bool force = false;
+  std::optional<int64_t> job;
 };
 
 void PrintList(const char* title, const std::vector<std::string>& list) {
@@ -66,10 +68,11 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags,
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   RP_ASSIGN_OR_RETURN(
       const DumpInput input,
-      DumpInput::Open(file_system.get(), globals, flags.input,
-                      {.payloads = false, .rank_directory = false}));
-  RP_ASSIGN_OR_RETURN(const DumpLayout layout,
-                      FindDumps(file_system.get(), input.path()));
+      DumpInput::Open(
+          file_system.get(), globals, flags.input,
+          {.payloads = false, .rank_directory = false, .job = flags.job}));
+  RP_ASSIGN_OR_RETURN(const DumpLayout layout, input.Find());
+  PrintNote(layout);
   // The user cannot name the temporary directory that the run was exported to.
   if (absl::StartsWith(flags.input, "run:") && layout.Steps().size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -131,6 +134,7 @@ void RegisterOverflowCheckCommand(CLI::App* app, Globals* globals,
                    "nan or inf: search only for these")
       ->check(CLI::IsMember({"nan", "inf"}));
   AddForce(overflow, &overflow_flags->force);
+  AddJob(overflow, &overflow_flags->job);
   overflow->callback([command, overflow_flags] {
     command->run = [overflow_flags](const Globals& g, int* code) {
       return OverflowCheck(g, *overflow_flags, code);

@@ -75,6 +75,7 @@ absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
       Print(stdout, "  rank %s: %s\n", absl::StrJoin(ranks, ",").c_str(),
             content.c_str());
     }
+    if (!d.code_line.empty()) Print(stdout, "  at %s\n", d.code_line);
   }
   Print(stdout,
         "%d differences in %d parameters and gradients, %d transfers, %d "

@@ -19,6 +19,7 @@
 #include "cli/client/run_jobs.h"
 #include "cli/client/run_scan.h"
 #include "cli/exit_codes.h"
+#include "cli/flags/analysis_flags.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/output.h"
 #include "cli/output/sparkline.h"
@@ -183,10 +184,7 @@ void RegisterScanCommand(CLI::App* app, Globals* globals,
       ->check(CLI::NonNegativeNumber);
   verb->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out")
       ->check(WhyNoRanges);
-  verb->add_option("--job", flags->job,
-                   "of a run that several jobs recorded: which, by its number "
-                   "in the answer; default the newest")
-      ->check(CLI::PositiveNumber);
+  AddJob(verb, &flags->job);
   verb->add_option("--window", flags->window,
                    "number of recorded steps from which a value's course is "
                    "computed; default 20")

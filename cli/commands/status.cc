@@ -221,7 +221,7 @@ void RegisterStatusCommand(CLI::App* app, Globals* globals,
   verb->add_option(
       "directory", flags->directory,
       "a dump_path, or a directory with some: the jobs that record "
-      "there without a collector of their own, or what they left");
+      "there with a private collector, or what they left");
   CLI::Option* const run =
       verb->add_option("--run", flags->run, "only this run");
   verb->add_flag("--steps", flags->steps, "the recorded steps instead")

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // enable, disable, config get, config set.
+#include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "common/config/api_list.h"
 #include "common/config/config_schema.h"
 #include "common/config/plan.h"
+#include "common/text/ranges_text.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -129,12 +131,29 @@ void SayConfigKept(const Client& client, const std::string& run,
             : "");
 }
 
-// Steps count from the start of a job: a list that was written for another start
-// is over when it comes to a job that goes on.
-void SayStepsAreOver(const SwitchFlags& flags, const std::string& config_json,
-                     const v1::SwitchResult& result) {
+// A list of ranks may be of another job. Steps count from the start of a job: a list
+// that was written for another start is over when it comes to a job that goes on.
+void SayWhatNeverComes(const SwitchFlags& flags, const std::string& config_json,
+                       const v1::SwitchResult& result) {
   const auto config = ParseConfig(config_json, {});
   if (!config.ok()) return;
+  const IntSet& wanted = config->plan.ranks;
+  std::set<int64_t> ranks;
+  for (const v1::RankSwitch& rank : result.ranks()) {
+    if (rank.has_rank()) ranks.insert(rank.rank());
+  }
+  if (!wanted.all() && !result.ranks().empty() &&
+      std::none_of(ranks.begin(), ranks.end(),
+                   [&](int64_t rank) { return wanted.Contains(rank); })) {
+    Print(stderr,
+          "rankprobe: nothing will be recorded: %s wants ranks %s, and %s; "
+          "\"rank\": [] selects every rank\n",
+          flags.config, wanted.Text(),
+          ranks.empty()
+              ? "what is connected has no rank"
+              : absl::StrCat("connected are ranks ",
+                             RangesText({ranks.begin(), ranks.end()})));
+  }
   const std::optional<int64_t> last = config->plan.steps.Max();
   if (!last.has_value() || *last >= result.effective_at_step()) return;
   Print(stderr,
@@ -179,7 +198,7 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
           flags.ranks.empty() ? "rank" : "rank of --ranks", request.run());
   }
   if (!flags.config.empty())
-    SayStepsAreOver(flags, request.config_json(), result);
+    SayWhatNeverComes(flags, request.config_json(), result);
   if (enable && flags.config.empty() && !globals.json)
     SayConfigKept(client, request.run(), flags.for_steps == 0);
   return absl::OkStatus();
@@ -215,7 +234,7 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
       },
       flags.wait_seconds));
   Report(globals, request.options(), "", result, exit_code);
-  SayStepsAreOver(flags, request.config_json(), result);
+  SayWhatNeverComes(flags, request.config_json(), result);
   return absl::OkStatus();
 }
 
@@ -238,6 +257,10 @@ std::string SourceText(const v1::GetConfigResponse& response) {
     default:
       return "";
   }
+  // A collector without tokens knows no names.
+  if (response.source() == v1::PlanSpec::SOURCE_OPERATOR &&
+      response.source_detail() == "anybody")
+    return ", by an operator";
   return absl::StrCat(", ", source, " ", response.source_detail());
 }
 
@@ -261,7 +284,8 @@ absl::Status ConfigGet(const Globals& globals, const std::string& run) {
             : absl::StrCat(
                   "in steps ", response.effective_at_step(), " to ",
                   response.effective_at_step() + response.for_steps() - 1);
-    Print(stdout, "epoch %d, dumping %s %s%s\n", response.epoch(),
+    // The number is that of the column PLAN of `status`.
+    Print(stdout, "plan %d: recording %s %s%s\n", response.epoch(),
           response.enabled() ? "on" : "off", steps, SourceText(response));
     if (!response.config_fault().empty()) {
       Print(stdout, "recording is kept off: %s\n", response.config_fault());

@@ -79,6 +79,21 @@ void AddForce(CLI::App* verb, bool* force) {
                  "user, or that are links (with a warning)");
 }
 
+void AddJob(CLI::App* verb, std::optional<int64_t>* job) {
+  verb->add_option("--job", *job,
+                   "of a run or directory that several jobs recorded into: "
+                   "which, by its number in the answer; default the newest")
+      ->check(CLI::PositiveNumber);
+}
+
+void AddJobs(CLI::App* verb, std::optional<int64_t>* job,
+             std::optional<int64_t>* reference_job) {
+  AddJob(verb, job);
+  verb->add_option("--reference-job", *reference_job,
+                   "the same of what it is compared with")
+      ->check(CLI::PositiveNumber);
+}
+
 CLI::Option* AddTarget(CLI::App* verb, std::string* path,
                        const std::string& text) {
   return verb->add_option("--target_path,target", *path,

@@ -4,7 +4,9 @@
 #ifndef RANKPROBE_CLI_FLAGS_ANALYSIS_FLAGS_H_
 #define RANKPROBE_CLI_FLAGS_ANALYSIS_FLAGS_H_
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,12 @@ std::unique_ptr<FileSystem> OpenInputs(bool force);
 
 // The flag of the verbs that read dumps.
 void AddForce(CLI::App* verb, bool* force);
+
+// --job of the verbs that look at one dump or run, and --job and --reference-job of
+// those that compare two.
+void AddJob(CLI::App* verb, std::optional<int64_t>* job);
+void AddJobs(CLI::App* verb, std::optional<int64_t>* job,
+             std::optional<int64_t>* reference_job);
 
 // The dump that a verb looks at, and the one that it is compared with. Each may
 // stand by its place, which is what the documents show, or behind the flag that

@@ -43,19 +43,6 @@ absl::StatusOr<std::vector<int64_t>> ParseRanges(absl::string_view flag,
   return std::vector<int64_t>(values.begin(), values.end());
 }
 
-std::string RangesText(const std::vector<int64_t>& numbers) {
-  std::string text;
-  for (size_t i = 0; i < numbers.size();) {
-    size_t last = i;
-    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1)
-      ++last;
-    absl::StrAppend(&text, text.empty() ? "" : ",", numbers[i]);
-    if (last > i) absl::StrAppend(&text, "-", numbers[last]);
-    i = last + 1;
-  }
-  return text;
-}
-
 std::string WhyNoRanges(const std::string& text) {
   return text.empty() ? "an empty list; leave the flag out for all" : "";
 }

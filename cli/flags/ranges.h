@@ -17,9 +17,6 @@ namespace rankprobe {
 absl::StatusOr<std::vector<int64_t>> ParseRanges(absl::string_view flag,
                                                  absl::string_view text);
 
-// "0,4-6" of ascending numbers.
-std::string RangesText(const std::vector<int64_t>& numbers);
-
 // For CLI::Option::check: why the text of a flag is no list; "" for a good one.
 // A flag that is left out means all, one that is there and empty is a slip: a
 // variable of a shell that is not set.

@@ -8,7 +8,6 @@
 
 #include "analysis/run_card/run_card.h"
 #include "cli/output/output.h"
-#include "dump_format/dump_layout.h"
 
 namespace rankprobe {
 namespace {
@@ -17,15 +16,11 @@ namespace {
 constexpr int kShownOfSection = 8;
 
 std::vector<std::string> LinesOf(FileSystem* file_system,
-                                 const std::string& target,
-                                 const std::string& reference,
+                                 const DumpLayout& target,
+                                 const DumpLayout& reference,
                                  analysis::Unlike what) {
-  const auto target_layout = FindDumps(file_system, target);
-  const auto reference_layout = FindDumps(file_system, reference);
-  // The comparison before it said why not.
-  if (!target_layout.ok() || !reference_layout.ok()) return {};
-  return analysis::CardExplanations(
-      file_system, *target_layout, *reference_layout, what, kShownExplanations);
+  return analysis::CardExplanations(file_system, target, reference, what,
+                                    kShownExplanations);
 }
 
 }  // namespace
@@ -49,25 +44,25 @@ void PrintRunCards(const v1::RunCardReport& report, bool all) {
         report.ranks_compared(), report.steps_compared());
 }
 
-void PrintCardExplanations(FileSystem* file_system, const std::string& target,
-                           const std::string& reference,
-                           analysis::Unlike what) {
+void PrintCardExplanations(FileSystem* file_system, const DumpLayout& target,
+                           const DumpLayout& reference, analysis::Unlike what) {
   PrintExplanations(LinesOf(file_system, target, reference, what));
 }
 
 std::vector<std::string> ExplanationsOf(
-    FileSystem* file_system, const std::string& target,
-    const std::string& reference, const analysis::DivergenceReport& report) {
+    FileSystem* file_system, const DumpLayout& target,
+    const DumpLayout& reference, const analysis::DivergenceReport& report) {
   using analysis::Unlike;
   if (report.origins.empty())
     return LinesOf(file_system, target, reference, Unlike::kAnything);
   const analysis::Divergence& first = report.origins.front();
   const bool unclear = first.inputs_infinite + first.inputs_unknown > 0;
   return LinesOf(file_system, target, reference,
-                 first.is_argument    ? Unlike::kArgument
-                 : first.from_outside ? Unlike::kInput
-                 : unclear            ? Unlike::kUnclear
-                                      : Unlike::kOwn);
+                 first.is_argument        ? Unlike::kArgument
+                 : !first.made_by.empty() ? Unlike::kOwn
+                 : first.from_outside     ? Unlike::kInput
+                 : unclear                ? Unlike::kUnclear
+                                          : Unlike::kOwn);
 }
 
 void PrintExplanations(const std::vector<std::string>& lines) {

@@ -9,6 +9,7 @@
 #include "analysis/root_cause/first_divergence.h"
 #include "analysis/run_card/run_card.h"
 #include "common/io/file_system.h"
+#include "dump_format/dump_layout.h"
 #include "rankprobe/v1/analysis.pb.h"
 
 namespace rankprobe {
@@ -18,13 +19,13 @@ void PrintRunCards(const v1::RunCardReport& report, bool all);
 
 // Behind a comparison: what the two dumps say of themselves that can explain its
 // differences, on stdout. Nothing where there is none.
-void PrintCardExplanations(FileSystem* file_system, const std::string& target,
-                           const std::string& reference, analysis::Unlike what);
+void PrintCardExplanations(FileSystem* file_system, const DumpLayout& target,
+                           const DumpLayout& reference, analysis::Unlike what);
 
 // The same of a first-divergence, as lines; none where nothing differs.
 std::vector<std::string> ExplanationsOf(
-    FileSystem* file_system, const std::string& target,
-    const std::string& reference, const analysis::DivergenceReport& report);
+    FileSystem* file_system, const DumpLayout& target,
+    const DumpLayout& reference, const analysis::DivergenceReport& report);
 
 // Lines of CardExplanations.
 inline constexpr size_t kShownExplanations = 3;

@@ -49,6 +49,18 @@ absl::Status CheckCollectorAddress(absl::string_view address) {
              : ParseHostPort(address, /*min_port=*/1).status();
 }
 
+std::string WhyNotReached(absl::string_view text) {
+  if (absl::StrContains(text, "Connection refused"))
+    return "nothing listens there";
+  if (absl::StrContains(text, "onnect") &&
+      absl::StrContains(text, "No such file or directory"))
+    return "there is no such socket";
+  if (absl::StrContains(text, "DNS resolution failed") ||
+      absl::StrContains(text, "Domain name not found"))
+    return "the name of the host is not known";
+  return std::string(text);
+}
+
 std::string GrpcTarget(absl::string_view address) {
   if (!IsUnixAddress(address)) return std::string(address);
   const size_t scheme = address.find(':') + 1;

@@ -33,6 +33,10 @@ absl::StatusOr<UnixAddress> ParseUnixAddress(absl::string_view text);
 // INVALID_ARGUMENT with an address that is not valid.
 absl::Status CheckCollectorAddress(absl::string_view address);
 
+// Why nobody is reached, of gRPC's text, in which addresses and numbers of errors
+// surround it. A text of another kind stays as it is.
+std::string WhyNotReached(absl::string_view text);
+
 // As gRPC takes it: a URI for a Unix socket, others as they are.
 std::string GrpcTarget(absl::string_view address);
 

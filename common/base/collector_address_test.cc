@@ -47,5 +47,18 @@ TEST(CollectorAddressTest, APathIsAUriToGrpc) {
   EXPECT_EQ(GrpcTarget("unix-abstract:a:b"), "unix-abstract:a%3Ab");
 }
 
+TEST(CollectorAddressTest, WhyNobodyIsReachedHasNoAddressesOfGrpc) {
+  EXPECT_EQ(WhyNotReached("failed to connect to all addresses; last error: "
+                          "UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to "
+                          "remote host: Connection refused"),
+            "nothing listens there");
+  EXPECT_EQ(WhyNotReached("unix:/a: Failed to connect to remote host: No such "
+                          "file or directory"),
+            "there is no such socket");
+  EXPECT_EQ(WhyNotReached("DNS resolution failed for node0"),
+            "the name of the host is not known");
+  EXPECT_EQ(WhyNotReached("the token is not known"), "the token is not known");
+}
+
 }  // namespace
 }  // namespace rankprobe

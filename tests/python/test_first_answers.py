@@ -63,11 +63,37 @@ def test_of_a_name_that_two_jobs_used_the_newest_is_judged(collector, rank: int 
     assert scan.returncode == 1 and "Judged: job 1" in scan.stdout, scan.stdout
     assert "notes" in json.loads(collector.cli("diagnose", "run:x", "--json").stdout)
     # As a dump it is the newest job's, too.
-    if rank is not None:
-        whole = collector.cli("first-divergence", "run:x", "run:x", check=False)
-        assert "Judged: job 2, the newest" in whole.stderr and "in the 4 calls" in whole.stdout, whole.stdout + whole.stderr
+    whole = collector.cli("first-divergence", "run:x", "run:x", check=False)
+    assert "Judged: job 2, the newest" in whole.stderr and "in the 4 calls" in whole.stdout, whole.stdout + whole.stderr
+    whole = collector.cli("first-divergence", "run:x", "run:x", "--job", "1", check=False)
+    assert "Judged: job 1. " in whole.stderr and "Judged: job 2, the newest" in whole.stderr, whole.stderr
+    assert "has steps 0-7 and run:x has steps 0-3. Those with different numbers are compared when both are named, as " in whole.stdout
     none = collector.cli("diagnose", "run:x", "--job", "3", check=False)
     assert none.returncode == 2 and "--job 3: run x has 2 jobs: job 1, process " in none.stderr
+
+
+def test_two_jobs_without_ranks_are_read_one_by_one(collector, tmp_path: pathlib.Path):
+    record(collector.address, "x", 8, {6: "nan"}, None)
+    record(collector.address, "x", 4, {}, None)
+    for words in (["compare", "run:x", "run:x", "-o", tmp_path / "o"], ["overflow_check", "run:x@2"], ["diagnose", "run:x@2"]):
+        done = collector.cli(*words, check=False)
+        assert done.returncode == 0 and "Judged: job 2" in done.stderr, done.stdout + done.stderr
+    # Of a step that the newest did not reach.
+    done = collector.cli("overflow_check", "run:x@6", check=False)
+    assert done.returncode == 1 and "made NaN" in done.stdout and "Judged: job 1. " in done.stderr, done.stdout + done.stderr
+    collector.cli("export", "--run", "x", "-o", tmp_path / "d")
+    pids = sorted(int(place.name[4:]) for place in (tmp_path / "d" / "step0").iterdir())
+    refused = cli("compare", tmp_path / "d", tmp_path / "d", "-o", tmp_path / "p")
+    assert refused.returncode == 2 and f"2 jobs: job 1, process {pids[0]} (steps 0-" in refused.stderr, refused.stderr
+    assert f"; job 2, process {pids[1]} (steps 0-" in refused.stderr and "choose one with --job N" in refused.stderr, refused.stderr
+    longest = 1 if (tmp_path / "d" / "step6" / f"proc{pids[0]}").exists() else 2
+    for job in (1, 2):
+        done = cli("diagnose", tmp_path / "d", "--job", job)
+        assert done.returncode == (job == longest) and f"Read: job {job}" in done.stdout, done.stdout + done.stderr
+    done = cli("compare", tmp_path / "d", tmp_path / "d", "-o", tmp_path / "p", "--job", longest, "--reference-job", 3 - longest)
+    assert done.returncode == 0 and done.stdout.count("rows, 0 error") == 4 and "has steps 0-7 and " in done.stdout, done.stdout + done.stderr
+    done = cli("overflow_check", tmp_path / "d" / "step6", "--job", 3)
+    assert done.returncode == 2 and "is of one job" in done.stderr, done.stderr
 
 
 def test_a_job_that_goes_on_is_judged_with_the_one_before(collector):

@@ -166,6 +166,8 @@ def test_enable_without_a_config_says_which_one_the_run_has(collector, tmp_path:
     assert "configuration that" not in collector.cli("enable", "--no-wait", "--config", tmp_path / "c.json").stdout
     collector.cli("disable", "--no-wait")
     assert "that the run has: task tensor, level L0, steps 7; " in collector.cli("enable", "--no-wait").stdout
+    told = collector.cli("config", "get").stdout.splitlines()[0]
+    assert told.startswith("plan ") and ": recording on from step " in told and told.endswith(", by an operator"), told
     session.close()
 
 
@@ -182,6 +184,24 @@ def test_a_list_of_steps_that_are_over_is_said_by_the_switch(collector, tmp_path
             said = collector.cli(*verb, tmp_path / "c.json").stderr
             assert (f"nothing will be recorded: {tmp_path / 'c.json'} wants steps 0-1, and this takes effect at step " in said) == over, said
     session.close()
+
+
+def test_a_list_of_ranks_that_nobody_has_is_said_by_the_switch(collector, tmp_path: pathlib.Path):
+    session = rankprobe.Session(collector.address, run="r", rank=0, config_json='{"dump_path": "d"}')
+    session.wait_connected(60)
+    for ranks, never in (([5, 7], True), ([0, 5], False), ([], False)):
+        (tmp_path / "c.json").write_text(json.dumps({"dump_path": "d", "rank": ranks}))
+        for verb in (("enable", "--no-wait", "--config"), ("config", "set", "--no-wait")):
+            said = collector.cli(*verb, tmp_path / "c.json").stderr
+            assert (f"nothing will be recorded: {tmp_path / 'c.json'} wants ranks 5,7, and connected are ranks 0" in said) == never, said
+    session.close()
+
+
+def test_a_job_that_reaches_nobody_says_so_in_words_of_its_own(tmp_path: pathlib.Path):
+    port = free_port()
+    done = attach(tmp_path, "--on", "--collector", f"127.0.0.1:{port}")
+    assert f"no collector at 127.0.0.1:{port} (nothing listens there)" in done.stderr, done.stderr
+    assert "Connection refused" not in done.stderr and "addresses" not in done.stderr, done.stderr
 
 
 def test_nobody_who_answers_is_said_with_what_to_do(tmp_path: pathlib.Path):

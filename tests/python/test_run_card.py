@@ -279,6 +279,22 @@ def test_addresses_are_no_settings() -> None:
     assert one == other and any("warmup=3" in value and "schedule>" in value for _, _, value in one), one
 
 
+def test_optimizers_have_the_same_numbers_in_each_run() -> None:
+    """gc.get_objects() has young objects first, and which are young is chance."""
+    import gc
+
+    card = _run_card.RunCard(None, lambda function: None)
+    gc.collect()
+    kept = [torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)]
+    gc.collect()
+    kept.append(torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], lr=0.1))
+    kept.append(torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.2))
+    schedulers = [torch.optim.lr_scheduler.ConstantLR(optimizer) for optimizer in kept]
+    young = card._find_optimizers()
+    gc.collect()
+    assert young == card._find_optimizers() and len(schedulers) == 3
+
+
 def test_what_is_plain_is_read_without_an_operator_and_has_the_same_digest(dump) -> None:
     read = dump.debugger(level="L0")._capture.digest
     table = torch.arange(24).reshape(4, 6)

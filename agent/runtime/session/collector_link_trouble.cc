@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "agent/runtime/session/collector_link.h"
+#include "common/base/collector_address.h"
 #include "common/rpc/grpc_channel.h"
 #include "common/text/visible_text.h"
 
@@ -32,13 +33,13 @@ void CollectorLink::NoteBroken() {
 
 void CollectorLink::NoteError(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
-  last_error_ = std::string(status.message());
+  last_error_ = WhyNotReached(status.message());
 }
 
 void CollectorLink::NoteEnd(const grpc::Status& status, bool welcomed) {
   absl::MutexLock lock(&mutex_);
   last_error_ = status.ok() ? "the collector ended the stream"
-                            : std::string(FromGrpc(status).message());
+                            : WhyNotReached(FromGrpc(status).message());
   if (welcomed) return;
   // Refusals that another try will not change, as long as the other side
   // stays what it is. The worker still tries again: it may be replaced.

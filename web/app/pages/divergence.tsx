@@ -22,6 +22,8 @@ interface Origin {
   rank: Int64;
   call: string;
   from_outside: boolean;
+  is_argument: boolean;
+  made_by: string;
   reference_call: string;
   row: string;
   target: string;
@@ -116,9 +118,11 @@ function OriginCard({ run, other, target, beside, origin }: { run: string; other
     <Card title={title} kind="bad">
       <p class="call-name">{origin.call}</p>
       <p>
-        {t("{0}: relative difference {1}", origin.row, number(difference))}
+        {Number.isFinite(difference) ? t("{0}: relative difference {1}", origin.row, number(difference)) : t("{0} differs", origin.row)}
         {tolerance > 0 && ` (${t("{0} times the tolerance", number(Number((difference / tolerance).toPrecision(3))))})`}{". "}
-        {origin.from_outside ? t("No recorded call made this input differ: it came in from outside (a weight, a batch).")
+        {origin.is_argument ? t("It is an argument that the program's code gives to this call.")
+          : origin.made_by !== "" ? t("In this run it is what {0} returned, which is the same in the other run: between the two calls the programs differ.", origin.made_by)
+          : origin.from_outside ? t("No recorded call made this input differ: it came in from outside (a weight, a batch).")
           : t("Its inputs match ({0} values), its outputs do not: the difference is its own.", count(origin.inputs_matched))}
         {Number(origin.inputs_unknown) > 0 && ` ${t("{0} inputs could not be compared.", count(origin.inputs_unknown))}`}
       </p>

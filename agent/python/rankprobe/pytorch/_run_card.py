@@ -260,6 +260,10 @@ def _living(base: type) -> list[Any]:
     return [found for found in gc.get_objects() if issubclass(type(found), base)]
 
 
+def _size_of(optimizer: Any) -> tuple[str, list[list[int]]]:
+    return type(optimizer).__name__, [[parameter.numel() for parameter in group["params"]] for group in optimizer.param_groups]
+
+
 def _said(value: Any) -> str:
     """repr, without addresses, which are no setting: "<function f at 0x7efc2a6eb7e0>"."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
@@ -376,10 +380,14 @@ class RunCard:
         self._step = None
 
     def _find_optimizers(self) -> list[Fact]:
-        optimizers = _living(torch.optim.Optimizer)
+        # The collector of garbage has them in an order that differs from run to run.
+        optimizers = sorted(_living(torch.optim.Optimizer), key=_size_of)
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         scheduler = getattr(torch.optim.lr_scheduler, "LRScheduler", torch.optim.lr_scheduler._LRScheduler)
-        return list(optimizer_facts(optimizers, _living(scheduler)))
+        numbers = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
+        schedulers = sorted(_living(scheduler), key=lambda one: (numbers.get(id(getattr(one, "optimizer", None)), -1),
+                                                                 type(one).__name__))
+        return list(optimizer_facts(optimizers, schedulers))
 
     def _batch(self) -> None:
         self._capture.record_facts(self._section("batch", self._forwards))

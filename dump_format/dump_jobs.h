@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several jobs that recorded processes without a rank into one dump_path: which
+// directory belongs to which of them, and the one that is read.
+#ifndef RANKPROBE_DUMP_FORMAT_DUMP_JOBS_H_
+#define RANKPROBE_DUMP_FORMAT_DUMP_JOBS_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "common/io/file_system.h"
+#include "dump_format/dump_layout.h"
+
+namespace rankprobe {
+
+// Leaves in `layout` the places of one job, if a step in it has more than one
+// process and no rank, and notes it there. wanted: the number of a job, from 1 in
+// the order in which manifest.json has them, else in that of the pids; left out:
+// the newest. INVALID_ARGUMENT names the jobs: there is no such job, or the newest
+// is not known because there is no manifest.json.
+absl::Status ChooseJobOfDump(FileSystem* file_system,
+                             std::optional<int64_t> wanted, DumpLayout* layout);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_DUMP_FORMAT_DUMP_JOBS_H_
