@@ -106,7 +106,6 @@ SWITCH = "collector/control/switch_operation.cc"
 REGISTRY = "collector/control/leaf_registry.cc"
 PRESSURE = "collector/ingest/disk_pressure.cc"
 QUEUE_PRESSURE = "collector/ingest/commit_queue_pressure.cc"
-FRAME_QUEUE = "agent/runtime/queue/frame_queue.cc"
 FRAME_QUEUE_ACKS = "agent/runtime/queue/frame_queue_acks.cc"
 
 NOTHING = ""
@@ -579,10 +578,10 @@ PRESSED = [
     Mutant("left-out-and-not-counted", "pressure", "each payload that is left out is in the ledger", QUEUE_PRESSURE,
            """      payload->set_lost(v1::LOSS_REASON_COLLECTOR_DISK);
 """, NOTHING, ingest_test("CommitQueuePressureTest.RecordsGoOnAndPayloadsAreCountedByTheirEntry")),
-    Mutant("ranks-wait-each-time", "pressure", "a rank waits once for room, and then no more", FRAME_QUEUE,
-           """    waited_for_collector_ = true;
+    Mutant("ranks-wait-each-time", "pressure", "a rank waits once for room, and then no more", "agent/runtime/queue/byte_budget.cc",
+           """    waited_for_collector_ = Await(decided) != v1::LOSS_REASON_UNSPECIFIED;
 """,
-           """    waited_for_collector_ = false;
+           """    (void)Await(decided);
 """, Gtest("queue_test", "FrameQueueCreditTest.BlockWaitsOnceForRoom")),
     Mutant("nobody-tells-the-ranks", "pressure", "ranks hear of it while they are connected", "collector/server/server.cc",
            """    if (commits_ != nullptr) commits_->TellPayloadCredit();

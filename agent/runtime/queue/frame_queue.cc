@@ -44,57 +44,16 @@ FrameQueue::FrameQueue(const Options& options, const Clock* clock,
       clock_(clock),
       wake_(std::move(wake)),
       memory_(std::make_shared<PayloadMemory>(options.budget_bytes,
-                                              options.shared_memory)) {}
+                                              options.shared_memory)),
+      budget_({options.budget_bytes, options.policy, options.block_deadline,
+               options.silence_deadline},
+              clock, &mutex_, wake_) {}
 
-bool FrameQueue::HasRoom(uint64_t bytes, uint64_t limit) const {
-  return bytes <= limit && used_bytes_ <= limit - bytes;
-}
-
-bool FrameQueue::Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
-                         bool may_wait) {
-  if (!kept_.empty() && (shedding_ || !HasRoom(bytes, limit))) ForgetKept();
-  if (shedding_ && used_bytes_ <= options_.budget_bytes / 2) shedding_ = false;
-  if (!HasRoom(bytes, limit)) {
-    *reason = v1::LOSS_REASON_AGENT_BUDGET;
-    if (!may_wait || options_.policy != OverflowPolicy::kBlock || shedding_ ||
-        bytes > limit)
-      return false;
-    const int64_t start = clock_->MonotonicNanos();
-    ++waiting_for_room_;
-    const bool room = changed_.WaitFor(
-        &mutex_, options_.block_deadline,
-        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return HasRoom(bytes, limit); });
-    --waiting_for_room_;
-    blocked_ns_ += static_cast<uint64_t>(clock_->MonotonicNanos() - start);
-    if (!room) {
-      shedding_ = true;
-      *reason = v1::LOSS_REASON_AGENT_DEADLINE;
-      return false;
-    }
-  }
-  used_bytes_ += bytes;
-  peak_bytes_ = std::max(peak_bytes_, used_bytes_);
-  return true;
-}
-
-bool FrameQueue::MayReservePayload() {
-  const auto room = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return payload_credit_ == v1::PAYLOAD_CREDIT_TAKEN;
-  };
-  // That of no room at all ends the wait as well.
-  const auto decided = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return payload_credit_ != v1::PAYLOAD_CREDIT_NOT_NOW;
-  };
-  if (decided() || waited_for_collector_ ||
-      options_.policy != OverflowPolicy::kBlock)
-    return room();
-  const int64_t start = clock_->MonotonicNanos();
-  ++waiting_for_room_;
-  if (!changed_.WaitFor(&mutex_, options_.block_deadline, decided))
-    waited_for_collector_ = true;
-  --waiting_for_room_;
-  blocked_ns_ += static_cast<uint64_t>(clock_->MonotonicNanos() - start);
-  return room();
+v1::LossReason FrameQueue::Acquire(uint64_t bytes, uint64_t limit,
+                                   bool may_wait) {
+  if (!kept_.empty() && (budget_.shedding() || !budget_.HasRoom(bytes, limit)))
+    ForgetKept();
+  return budget_.Acquire(bytes, limit, may_wait);
 }
 
 std::unique_ptr<PayloadBuffer> FrameQueue::Reserve(uint64_t length_bytes,
@@ -108,24 +67,25 @@ std::unique_ptr<PayloadBuffer> FrameQueue::Reserve(uint64_t length_bytes,
       ++lost_payloads_;
       return nullptr;
     }
-    if (!MayReservePayload()) {
+    if (!budget_.MayReservePayload()) {
       ++lost_payloads_;
       *reason = v1::LOSS_REASON_COLLECTOR_DISK;
       return nullptr;
     }
-    if (!Acquire(PayloadMemory::BlockBytes(length_bytes), limit, reason)) {
+    *reason = Acquire(PayloadMemory::BlockBytes(length_bytes), limit,
+                      /*may_wait=*/true);
+    if (*reason != v1::LOSS_REASON_UNSPECIFIED) {
       ++lost_payloads_;
       return nullptr;
     }
   }
-  *reason = v1::LOSS_REASON_UNSPECIFIED;
   return std::make_unique<Buffer>(this, length_bytes,
                                   memory_->Allocate(length_bytes));
 }
 
 void FrameQueue::Release(uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
-  used_bytes_ -= bytes;
+  budget_.Release(bytes);
   TellWaiting();
 }
 
@@ -166,8 +126,9 @@ bool FrameQueue::Knows(const Digest& digest) const {
 
 bool FrameQueue::HasRoomFor(uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
-  if (!kept_.empty() && !HasRoom(bytes, options_.budget_bytes)) ForgetKept();
-  return HasRoom(bytes, options_.budget_bytes);
+  if (!kept_.empty() && !budget_.HasRoom(bytes, options_.budget_bytes))
+    ForgetKept();
+  return budget_.HasRoom(bytes, options_.budget_bytes);
 }
 
 bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
@@ -177,9 +138,9 @@ bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
   {
     absl::MutexLock lock(&mutex_);
     newest_step_ = records->batch()->step();
-    v1::LossReason reason;
-    if (!Acquire(records->ApproxBytes(), options_.budget_bytes, &reason,
-                 may_wait)) {
+    if (const v1::LossReason reason =
+            Acquire(records->ApproxBytes(), options_.budget_bytes, may_wait);
+        reason != v1::LOSS_REASON_UNSPECIFIED) {
       lost_records_ += count;
       losses_[{records->batch()->step(), reason}] += count;
       return false;
@@ -213,13 +174,13 @@ bool FrameQueue::Passed(const Barrier& barrier) const {
 }
 
 void FrameQueue::TellWaiting() {
+  budget_.TellWaiting();
   // The training thread is not woken before its turn.
-  if (waiting_for_room_ > 0 || std::any_of(barriers_.begin(), barriers_.end(),
-                                           [this](const Barrier* barrier)
-                                               ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                                                 return Passed(*barrier);
-                                               }))
-    changed_.NotifyAll();
+  if (std::any_of(
+          barriers_.begin(), barriers_.end(),
+          [this](const Barrier* barrier)
+              ABSL_NO_THREAD_SAFETY_ANALYSIS { return Passed(*barrier); }))
+    passed_.NotifyAll();
 }
 
 absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
@@ -270,7 +231,7 @@ absl::Status FrameQueue::Await(Level level, absl::Duration deadline) {
   absl::MutexLock lock(&mutex_);
   const Barrier barrier{marker.get(), level};
   barriers_.push_back(&barrier);
-  const bool passed = changed_.WaitFor(
+  const bool passed = passed_.WaitFor(
       &mutex_, deadline,
       [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Passed(barrier); });
   std::erase(barriers_, &barrier);
@@ -347,7 +308,7 @@ void FrameQueue::MakeFrames() {
       for (v1::LossEvent& loss : cut) NoteLoss(batch.step, std::move(loss));
       for (EncodedBatch& piece : pieces) AddRecordsFrame(std::move(piece));
       if (pieces.empty()) {
-        used_bytes_ -= budget;
+        budget_.Release(budget);
       } else {
         frames_.back().budget_bytes = budget;
       }
@@ -489,9 +450,9 @@ size_t FrameQueue::Unframed() const {
 
 void FrameQueue::FillStats(SessionStats* stats) const {
   absl::MutexLock lock(&mutex_);
-  stats->silence = WaitingForAckLocked();
-  stats->queue_bytes = used_bytes_;
-  stats->queue_peak_bytes = peak_bytes_;
+  stats->silence =
+      budget_.silent() ? absl::InfiniteDuration() : WaitingForAckLocked();
+  budget_.FillStats(stats);
   stats->records = records_;
   stats->payloads = payloads_;
   stats->payload_bytes = payload_bytes_;
@@ -500,7 +461,6 @@ void FrameQueue::FillStats(SessionStats* stats) const {
   stats->lost_records = lost_records_;
   stats->lost_payloads = lost_payloads_;
   stats->committed_sequence = committed_;
-  stats->blocked_ns = blocked_ns_;
 }
 
 }  // namespace rankprobe

@@ -28,6 +28,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "agent/runtime/queue/buffers.h"
+#include "agent/runtime/queue/byte_budget.h"
 #include "agent/runtime/queue/frame_encoding.h"
 #include "agent/runtime/queue/frame_suspect.h"
 #include "agent/runtime/queue/payload_memory.h"
@@ -57,11 +58,14 @@ class FrameQueue {
     // wakes threads on both sides. Used only if a spool has the records in the
     // meantime.
     absl::Duration hold;
+    // How long a thread waits for room while the collector says nothing.
+    absl::Duration silence_deadline = absl::InfiniteDuration();
   };
   using Digest = std::array<uint8_t, 16>;
 
   // `wake` is called after anything that may make NextFrame return a frame; it
-  // must be cheap and take no lock that is held while calling this class.
+  // must be cheap and take no lock that is held while calling this class: it is
+  // called with this class' lock, too.
   FrameQueue(const Options& options, const Clock* clock,
              std::function<void()> wake);
 
@@ -117,6 +121,13 @@ class FrameQueue {
   // it says that the collector has no room for payloads Reserve gives none, and
   // waits for room by policy, once.
   bool Ack(const v1::UploadAck& ack);
+  // The collector has said something, on the control stream.
+  void NoteHeard();
+  // The connection has ended; `silent`: because nothing was heard on it.
+  void NoteEnded(bool silent);
+  // The collector is to be asked whether it is there: a thread waits for room, or
+  // frames have been on their way for long.
+  bool TakeQuestion();
   // Of this connection's acks: one that speaks of frames that were never sent.
   // Its contents are ignored, and the caller must end the connection.
   absl::Status AckFault() const;
@@ -206,8 +217,6 @@ class FrameQueue {
     uint64_t length = 0;
   };
 
-  // Whether the collector has room for payloads; waits by policy.
-  bool MayReservePayload() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotePayloadCredit(v1::PayloadCredit credit)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes the first item out.
@@ -227,11 +236,9 @@ class FrameQueue {
   void ForgetOffers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   bool Knows(const Digest& digest) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool HasRoom(uint64_t bytes, uint64_t limit) const
+  // Waits by policy; why the bytes are shed, UNSPECIFIED: they are not.
+  v1::LossReason Acquire(uint64_t bytes, uint64_t limit, bool may_wait)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Waits by policy; false when the bytes are shed.
-  bool Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
-               bool may_wait = true) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the next frame may leave, as far as those before it are concerned.
   bool MayLeave(uint64_t credit_bytes) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Lets go of the lock while it encodes.
@@ -272,8 +279,6 @@ class FrameQueue {
   void DropCommitted(uint64_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Lets go of frames that are kept. Lets go of the lock meanwhile.
   void ForgetKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Frames behind `sequence` that are here and not in frames_ any more.
-  void TakeBack(uint64_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   const Clock* const clock_;
@@ -284,18 +289,10 @@ class FrameQueue {
   // order is that of the submissions.
   absl::Mutex framing_ ABSL_ACQUIRED_BEFORE(mutex_);
   mutable absl::Mutex mutex_;
-  MonotonicCondVar changed_;
-  int waiting_for_room_ ABSL_GUARDED_BY(mutex_) = 0;
+  // A barrier is.
+  MonotonicCondVar passed_;
   std::vector<const Barrier*> barriers_ ABSL_GUARDED_BY(mutex_);
-  uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  // After a deadline passed: no more waiting until half of the budget is free.
-  bool shedding_ ABSL_GUARDED_BY(mutex_) = false;
-  v1::PayloadCredit payload_credit_ ABSL_GUARDED_BY(mutex_) =
-      v1::PAYLOAD_CREDIT_TAKEN;
-  // A wait for room in the collector timed out: no further wait until it has
-  // room.
-  bool waited_for_collector_ ABSL_GUARDED_BY(mutex_) = false;
+  ByteBudget budget_ ABSL_GUARDED_BY(mutex_);
   uint64_t credit_lines_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
   // When the records that are held leave, 0: none are; and how many bytes they
@@ -361,7 +358,6 @@ class FrameQueue {
   uint64_t lane_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t lost_records_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t lost_payloads_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t blocked_ns_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace rankprobe

@@ -12,20 +12,27 @@
 #include "common/base/limits.h"
 
 namespace rankprobe {
+namespace {
+
+// How long frames may stay without an ack before it is asked whether the collector
+// is there; before its connection is given up.
+constexpr absl::Duration kAskAfter = absl::Seconds(1);
+
+}  // namespace
 
 void FrameQueue::DropCommitted(uint64_t sequence) {
   // Payload buffers take the lock when they go: keep them until it is free.
   std::vector<std::shared_ptr<Buffer>> done;
   while (!frames_.empty() && frames_.front().sequence <= sequence) {
     Frame& frame = frames_.front();
-    used_bytes_ -= frame.budget_bytes;
+    budget_.Release(frame.budget_bytes);
     if (next_spooled_ > 0) --next_spooled_;
     if (next_frame_ > 0) {
       --next_frame_;
       in_flight_bytes_ -= frame.wire_bytes;
     }
     const bool keeps =
-        keep_until_referred_ && waiting_for_room_ == 0 && !shedding_;
+        keep_until_referred_ && !budget_.waits() && !budget_.shedding();
     if (frame.records != nullptr || !keeps) {
       for (Frame& kept : kept_) done.push_back(std::move(kept.payload));
       kept_.clear();
@@ -57,7 +64,9 @@ void FrameQueue::KeepUntilReferred(bool keep) {
   if (!keep) ForgetKept();
 }
 
-void FrameQueue::TakeBack(uint64_t sequence) {
+void FrameQueue::Resume(uint64_t sequence) {
+  absl::MutexLock lock(&mutex_);
+  // What is here and not in frames_ any more.
   while (!kept_.empty() && kept_.back().sequence > sequence) {
     frames_.push_front(std::move(kept_.back()));
     kept_.pop_back();
@@ -77,22 +86,18 @@ void FrameQueue::TakeBack(uint64_t sequence) {
     frames_.push_front(std::move(frame));
     ++next_spooled_;
   }
-}
-
-void FrameQueue::Resume(uint64_t sequence) {
-  absl::MutexLock lock(&mutex_);
-  TakeBack(sequence);
   committed_here_ = sequence;
   // The collector has lost what it had committed, perhaps payloads as well.
   if (sequence < committed_) known_.clear();
   // Another collector, perhaps: it is asked again.
   ForgetOffers();
   // It may have refused payloads of which the ack was lost.
-  if (payload_credit_ != v1::PAYLOAD_CREDIT_TAKEN) known_.clear();
+  if (budget_.payload_credit() != v1::PAYLOAD_CREDIT_TAKEN) known_.clear();
   NotePayloadCredit(v1::PAYLOAD_CREDIT_TAKEN);
   resumed_ = sequence;
   ack_fault_ = absl::OkStatus();
   heard_ns_ = clock_->MonotonicNanos();
+  budget_.NoteConnected();
   EndHold();
   next_frame_ = 0;
   in_flight_bytes_ = 0;
@@ -113,6 +118,21 @@ absl::Duration FrameQueue::WaitingForAckLocked() const {
              : absl::Nanoseconds(clock_->MonotonicNanos() - heard_ns_);
 }
 
+void FrameQueue::NoteHeard() {
+  absl::MutexLock lock(&mutex_);
+  budget_.NoteHeard();
+}
+
+void FrameQueue::NoteEnded(bool silent) {
+  absl::MutexLock lock(&mutex_);
+  budget_.NoteEnded(silent);
+}
+
+bool FrameQueue::TakeQuestion() {
+  absl::MutexLock lock(&mutex_);
+  return budget_.TakeQuestion() || WaitingForAckLocked() > kAskAfter;
+}
+
 absl::Status FrameQueue::AckFault() const {
   absl::MutexLock lock(&mutex_);
   return ack_fault_;
@@ -130,6 +150,7 @@ bool FrameQueue::Ack(const v1::UploadAck& ack) {
   }
   if (!ack_fault_.ok()) return true;
   heard_ns_ = clock_->MonotonicNanos();
+  budget_.NoteHeard();
   if (ack.payload_credit() != v1::PAYLOAD_CREDIT_UNSPECIFIED)
     NotePayloadCredit(ack.payload_credit());
   // Before they go as committed.

@@ -35,7 +35,7 @@ void FrameQueue::NoteLeft() {
 }
 
 int64_t FrameQueue::HeldUntil() const {
-  if (leaves_at_ns_ == 0 || leaving_ || waiting_for_room_ > 0 || HasLosses() ||
+  if (leaves_at_ns_ == 0 || leaving_ || budget_.waits() || HasLosses() ||
       clock_->MonotonicNanos() >= leaves_at_ns_)
     return 0;
   return leaves_at_ns_;

@@ -24,6 +24,18 @@ constexpr size_t kMaxLossEvents = 1000;
 constexpr uint64_t kMaxLines = 20;
 constexpr int kEndsOfOneFrame = 2;
 
+const char* DetailOf(v1::LossReason reason) {
+  switch (reason) {
+    case v1::LOSS_REASON_AGENT_DEADLINE:
+      return "the agent's byte budget stayed full for its block deadline";
+    case v1::LOSS_REASON_COLLECTOR_SILENT:
+      return "the agent's byte budget was full and the collector did not "
+             "answer";
+    default:
+      return "the agent's byte budget was full";
+  }
+}
+
 void Say(uint64_t nth, const std::string& what) {
   if (nth > kMaxLines) return;
   const std::string line = absl::StrCat(
@@ -65,10 +77,7 @@ void FrameQueue::AddLosses() {
     v1::LossEvent loss;
     loss.set_reason(place.second);
     loss.set_records(count);
-    loss.set_detail(
-        place.second == v1::LOSS_REASON_AGENT_DEADLINE
-            ? "the agent's byte budget stayed full for its block deadline"
-            : "the agent's byte budget was full");
+    loss.set_detail(DetailOf(place.second));
     add(place.first, std::move(loss));
   }
   losses_.clear();
@@ -122,7 +131,7 @@ void FrameQueue::Refuse(uint64_t sequence, absl::string_view reason) {
     // Where records refer to it the ledger names it, with the refusal's reason.
     if (known_.erase(digest) > 0) ++lost_payloads_;
     // That of a full disk was said of all.
-    if (payload_credit_ == v1::PAYLOAD_CREDIT_TAKEN) {
+    if (budget_.payload_credit() == v1::PAYLOAD_CREDIT_TAKEN) {
       Say(++refused_frames_, absl::StrCat("the collector refuses a payload of ",
                                           PayloadSize({digest, payload}),
                                           " bytes, it is lost: ", why));
@@ -136,16 +145,12 @@ void FrameQueue::Refuse(uint64_t sequence, absl::string_view reason) {
 }
 
 void FrameQueue::NotePayloadCredit(v1::PayloadCredit credit) {
-  if (credit == payload_credit_) return;
-  const bool had_room = payload_credit_ == v1::PAYLOAD_CREDIT_TAKEN;
-  payload_credit_ = credit;
-  if (credit == v1::PAYLOAD_CREDIT_TAKEN) waited_for_collector_ = false;
-  if (had_room) {
+  const bool had_room = budget_.payload_credit() == v1::PAYLOAD_CREDIT_TAKEN;
+  if (budget_.SetPayloadCredit(credit) && had_room) {
     Say(++credit_lines_,
         "the collector's disk has no room for tensors: they are left out and "
         "counted until it has; statistics are recorded");
   }
-  TellWaiting();
 }
 
 v1::Undelivered FrameQueue::Undelivered(bool spool_delivers,

@@ -108,7 +108,7 @@ void FrameQueue::PlaceWaiting() {
   if (waiting_.empty()) return;
   const int64_t now = clock_->MonotonicNanos();
   // What is kept back must not stop the training.
-  const bool full = used_bytes_ > options_.budget_bytes / 2;
+  const bool full = budget_.used() > options_.budget_bytes / 2;
   const auto waits = [&](const PayloadItem& item)
                          ABSL_NO_THREAD_SAFETY_ANALYSIS {
                            const auto it = offers_.find(item.digest);

@@ -215,9 +215,9 @@ void CollectorLink::StayConnected() {
   for (;;) {
     SpoolFrames();
     const bool was_connected = RunConnection();
+    NoteBroken();
     {
       absl::MutexLock lock(&mutex_);
-      connected_ = false;
       if (outbox_->stopping()) return;
       if (was_connected) {
         ++reconnects_;
@@ -305,7 +305,11 @@ bool CollectorLink::RunConnection() {
   if (!located.ok()) return false;
   Target* const target = located->get();
   queue_->KeepUntilReferred(target->is_leaf);
-  ControlStream control([this] { outbox_->Wake(); });
+  ControlStream control([this] { outbox_->Wake(); },
+                        [this](const v1::Directive& directive) {
+                          queue_->NoteHeard();
+                          return !directive.has_pong();
+                        });
   AddToken(options_.security, control.context());
   target->channel->Session(control.context(), &control);
   control.Start();

@@ -53,7 +53,11 @@ void CollectorLink::OnDirective(const v1::Directive& directive) {
 bool CollectorLink::NextEvent(v1::AgentEvent* event,
                               MonotonicTime* next_metrics) {
   if (outbox_->Pop(event)) return true;
-  if (MonotonicNow() < *next_metrics) return false;
+  if (MonotonicNow() < *next_metrics) {
+    if (!queue_->TakeQuestion()) return false;
+    event->mutable_ping();
+    return true;
+  }
   *next_metrics = MonotonicAfter(kMetricsInterval);
   queue_->Trim();
   SessionStats stats;

@@ -28,6 +28,7 @@ void CollectorLink::NoteBroken() {
   absl::MutexLock lock(&mutex_);
   heard_ = heard_ || connected_;
   connected_ = false;
+  queue_->NoteEnded(fell_silent_);
 }
 
 void CollectorLink::NoteError(const absl::Status& status) {

@@ -42,15 +42,16 @@ class SessionImpl final : public Session {
   SessionImpl(SessionOptions options, const Clock* clock)
       : options_(std::move(options)),
         clock_(clock),
-        queue_({options_.queue_budget_bytes, options_.max_payload_bytes,
-                options_.policy, options_.block_deadline,
-                !options_.spool_directory.empty(),
-                options_.stop_barrier == StopBarrier::kKept,
-                options_.remember_payloads, options_.lane,
-                options_.stop_barrier == StopBarrier::kKept
-                    ? kKeptHold
-                    : absl::ZeroDuration()},
-               clock, [this] { outbox_.Wake(); }),
+        queue_(
+            {options_.queue_budget_bytes, options_.max_payload_bytes,
+             options_.policy, options_.block_deadline,
+             !options_.spool_directory.empty(),
+             options_.stop_barrier == StopBarrier::kKept,
+             options_.remember_payloads, options_.lane,
+             options_.stop_barrier == StopBarrier::kKept ? kKeptHold
+                                                         : absl::ZeroDuration(),
+             options_.silence_deadline},
+            clock, [this] { outbox_.Wake(); }),
         watcher_(
             clock,
             [this](v1::AgentEvent event) { outbox_.Emit(std::move(event)); }),
