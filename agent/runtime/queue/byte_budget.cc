@@ -2,12 +2,16 @@
 #include "agent/runtime/queue/byte_budget.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace rankprobe {
 namespace {
 
 // Of one that acknowledges nothing the queue asks more often (TakeQuestion).
 constexpr absl::Duration kHeardLately = absl::Seconds(1);
+// How often a thread looks before it takes the collector for silent: where processors
+// are so busy that it wakes up late, an answer is late, too.
+constexpr int kLooks = 4;
 
 }  // namespace
 
@@ -72,10 +76,14 @@ v1::LossReason ByteBudget::Await(const std::function<bool()>& over) {
   const int64_t start_ns = clock_->MonotonicNanos();
   const MonotonicTime end = MonotonicAfter(options_.block_deadline);
   v1::LossReason reason = v1::LOSS_REASON_UNSPECIFIED;
+  int64_t heard_ns = heard_ns_;
+  int looks = 0;
   ++waiting_;
   while (!over()) {
     const absl::Duration rest = Until(end), silent = UntilSilent(start_ns);
-    if (silent <= absl::ZeroDuration()) {
+    if (std::exchange(heard_ns, heard_ns_) != heard_ns_) looks = 0;
+    if (peer_ == Peer::kSilent ||
+        (silent <= absl::ZeroDuration() && looks >= kLooks)) {
       peer_ = Peer::kSilent;
       reason = v1::LOSS_REASON_COLLECTOR_SILENT;
       break;
@@ -87,8 +95,9 @@ v1::LossReason ByteBudget::Await(const std::function<bool()>& over) {
     // An ack may be far away: its disk is slow, or full.
     asks_ = true;
     ask_();
-    changed_.WaitFor(
-        mutex_, std::min({rest, silent, options_.silence_deadline / 4}), over);
+    changed_.WaitFor(mutex_, std::min(rest, options_.silence_deadline / kLooks),
+                     over);
+    ++looks;
   }
   --waiting_;
   blocked_ns_ += static_cast<uint64_t>(clock_->MonotonicNanos() - start_ns);
