@@ -38,7 +38,7 @@ void CollectorLink::OnDirective(const v1::Directive& directive) {
           watcher_->ReportCalls(directive.report_calls().id());
       break;
     case v1::Directive::kOther:
-      NoteOther(directive.other());
+      status_.NoteOther(directive.other());
       break;
     case v1::Directive::kDegrade:
       watcher_->SetRunLevel(directive.degrade().level());
@@ -59,10 +59,10 @@ bool CollectorLink::NextEvent(v1::AgentEvent* event,
     return true;
   }
   *next_metrics = MonotonicAfter(kMetricsInterval);
-  queue_->Trim();
+  queue_->memory()->Trim();
   SessionStats stats;
   queue_->FillStats(&stats);
-  FillStats(&stats);
+  status_.FillStats(&stats);
   v1::AgentMetrics* metrics = event->mutable_metrics();
   metrics->set_queue_bytes(stats.queue_bytes);
   metrics->set_queue_budget_bytes(options_.queue_budget_bytes);
