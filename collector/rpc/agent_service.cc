@@ -61,6 +61,14 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
     }
     if (untrusted->has_hello())
       return FinishOnce(absl::InvalidArgumentError("a second hello"));
+    // A rank that waits for room asks whether the collector is there. No lock and
+    // no disk keeps the answer back.
+    if (untrusted->has_ping()) {
+      v1::Directive answer;
+      answer.mutable_pong();
+      handle()->Send(answer);
+      return ReadNext();
+    }
     // These wait for the store.
     if (untrusted->has_rank_known() || untrusted->has_config_edited()) {
       return GoOnElsewhere(run_, untrusted->ByteSizeLong(), [this, untrusted] {

@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Session>> Connect(const std::string& collector,
   options.collector = collector;
   options.identity.set_run(run);
   options.identity.set_rank(rank);
-  options.block_deadline = absl::Minutes(5);
+  options.block_deadline = options.silence_deadline = absl::Minutes(5);
   absl::StatusOr<std::unique_ptr<Session>> session =
       Session::Create(options, clock);
   if (!session.ok()) return session.status();

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The disk fills up in the middle of a run: the training side never waits, the
-// ledger names what was shed, and ingest goes on by itself once there is room.
+// ledger names what was shed, and ingest goes on by itself once there is room. Under
+// policy `block` it waits, for the collector answers.
+#include <memory>
+#include <thread>
+
 #include "gtest/gtest.h"
 #include "tests/crash/steps_fixture.h"
 
@@ -59,6 +63,30 @@ TEST_F(DiskFullTest, TrainingGoesOnAndIngestResumesByItself) {
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->fault_count(), 0u) << report->DebugString();
   EXPECT_EQ(report->missing_payloads(), 0u);
+}
+
+// It says so every half second, and answers whoever asks in between.
+TEST_F(DiskFullTest, PolicyBlockWaitsUntilThereIsRoomAgain) {
+  block_deadline_ = absl::Minutes(10);
+  silence_deadline_ = absl::Milliseconds(400);
+  std::unique_ptr<Session> session =
+      Connect(0, 1 << 20, OverflowPolicy::kBlock);
+  int64_t step = 0;
+  for (; step < 5; ++step) Step(session.get(), step);
+  ASSERT_TRUE(session->Flush(v1::DURABILITY_SYNCED, absl::Seconds(20)).ok());
+  fs_.SetCapacity(fs_.used_bytes() + (200 << 10));
+  std::thread disk([&] {
+    while (session->GetStats().queue_bytes < (800 << 10))
+      absl::SleepFor(absl::Milliseconds(10));
+    absl::SleepFor(absl::Seconds(3));
+    fs_.SetCapacity(UINT64_MAX);
+  });
+  for (; step < 100; ++step)
+    EXPECT_EQ(Step(session.get(), step), v1::LOSS_REASON_UNSPECIFIED) << step;
+  disk.join();
+  EXPECT_EQ(shed_, 0u);
+  EXPECT_GT(session->GetStats().blocked_ns, 1'000'000'000u);
+  EXPECT_TRUE(session->Flush(v1::DURABILITY_SYNCED, absl::Seconds(60)).ok());
 }
 
 }  // namespace

@@ -53,6 +53,7 @@ class ServerTest : public ::testing::Test {
     options.queue_budget_bytes = budget;
     options.policy = policy;
     options.block_deadline = block_deadline_;
+    options.silence_deadline = silence_deadline_;
     options.drain_deadline = absl::Seconds(5);
     auto session = Session::Create(options, &clock_);
     EXPECT_TRUE(session.ok()) << session.status();
@@ -65,6 +66,7 @@ class ServerTest : public ::testing::Test {
   const Logger logger_{2, Logger::Severity::kError, &clock_};
   ServerConfig config_;
   absl::Duration block_deadline_ = absl::Seconds(10);
+  absl::Duration silence_deadline_ = absl::Seconds(10);
   std::unique_ptr<Server> server_;
   // Owned by the server.
   Store* store_ = nullptr;

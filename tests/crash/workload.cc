@@ -151,7 +151,7 @@ int RunAgent(const std::string& collector, uint64_t seed, int64_t rank,
   options.identity.set_rank(rank);
   options.identity.set_host("localhost");
   options.queue_budget_bytes = uint64_t{64} << 20;
-  options.block_deadline = absl::Minutes(5);
+  options.block_deadline = options.silence_deadline = absl::Minutes(5);
   options.reconnect_min = absl::Milliseconds(20);
   options.reconnect_max = absl::Milliseconds(300);
   options.drain_deadline = absl::Seconds(60);

@@ -106,8 +106,7 @@ SWITCH = "collector/control/switch_operation.cc"
 REGISTRY = "collector/control/leaf_registry.cc"
 PRESSURE = "collector/ingest/disk_pressure.cc"
 QUEUE_PRESSURE = "collector/ingest/commit_queue_pressure.cc"
-FRAME_QUEUE = "agent/runtime/queue/frame_queue.cc"
-FRAME_QUEUE_ACKS = "agent/runtime/queue/frame_queue_acks.cc"
+FRAME_WINDOW = "agent/runtime/queue/frame_window.cc"
 
 NOTHING = ""
 
@@ -528,17 +527,17 @@ LEDGER = [
 """,
            """  (void)SetAbsent;
 """, sealed_test("UniteTest.TwoCollectorsSealWhatOneWould")),
-    Mutant("the-next-leaf-gets-half-a-payload", "ledger", "another leaf gets payloads from their beginning", FRAME_QUEUE_ACKS,
+    Mutant("the-next-leaf-gets-half-a-payload", "ledger", "another leaf gets payloads from their beginning", FRAME_WINDOW,
            """         frames_.front().offset > 0 &&
          frames_.front().sequence > sequence + 1) {
 """,
            """         frames_.front().offset > 0 &&
          frames_.front().sequence > sequence + 1000) {
 """, Gtest("queue_test", "FrameQueueTest.AnotherCollectorGetsPayloadsFromTheirBeginning")),
-    Mutant("the-next-leaf-gets-no-payload", "ledger", "payloads are kept until the records that refer to them are committed", FRAME_QUEUE_ACKS,
-           """    if (frame.records == nullptr && keeps) {
+    Mutant("the-next-leaf-gets-no-payload", "ledger", "payloads are kept until the records that refer to them are committed", FRAME_WINDOW,
+           """    if (frame.records == nullptr && keep) {
 """,
-           """    if (frame.records == nullptr && frame.payload == nullptr && keeps) {
+           """    if (frame.records == nullptr && frame.payload == nullptr && keep) {
 """, Gtest("queue_test", "FrameQueueTest.PayloadsStayUntilRecordsBehindThemAreCommitted")),
     Mutant("a-silent-leaf-is-named", "ledger", "a leaf without a word for five seconds is not there", REGISTRY,
            """  return leaf.link != 0 && absl::FromChrono(now - leaf.heard) < kSilence;
@@ -579,10 +578,10 @@ PRESSED = [
     Mutant("left-out-and-not-counted", "pressure", "each payload that is left out is in the ledger", QUEUE_PRESSURE,
            """      payload->set_lost(v1::LOSS_REASON_COLLECTOR_DISK);
 """, NOTHING, ingest_test("CommitQueuePressureTest.RecordsGoOnAndPayloadsAreCountedByTheirEntry")),
-    Mutant("ranks-wait-each-time", "pressure", "a rank waits once for room, and then no more", FRAME_QUEUE,
-           """    waited_for_collector_ = true;
+    Mutant("ranks-wait-each-time", "pressure", "a rank waits once for room, and then no more", "agent/runtime/queue/byte_budget.cc",
+           """    waited_for_collector_ = Await(decided) != v1::LOSS_REASON_UNSPECIFIED;
 """,
-           """    waited_for_collector_ = false;
+           """    (void)Await(decided);
 """, Gtest("queue_test", "FrameQueueCreditTest.BlockWaitsOnceForRoom")),
     Mutant("nobody-tells-the-ranks", "pressure", "ranks hear of it while they are connected", "collector/server/server.cc",
            """    if (commits_ != nullptr) commits_->TellPayloadCredit();

@@ -62,7 +62,7 @@ void FromBytes(const std::string& bytes, Message* message) {
 struct Connection {
   uint64_t number = 0;
   // Messages that would arrive before it arrive then.
-  int64_t stalled_until = 0;
+  int64_t stalled_since = 0, stalled_until = 0;
   absl::Duration latency = absl::Microseconds(200);
   // Of so many of the next messages a bit flips.
   int flips = 0;

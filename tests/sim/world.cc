@@ -20,6 +20,8 @@ namespace {
 
 // What may pass between a deadline and its return: a busy processor's time.
 constexpr absl::Duration kSlack = absl::Milliseconds(500);
+// With what was on its way to the rank, and what it takes to wake up.
+constexpr absl::Duration kLongestSilence = absl::Milliseconds(65);
 constexpr absl::Duration kVirtualLimit = absl::Minutes(10);
 constexpr absl::Duration kAllSealed = absl::Seconds(30);
 
@@ -180,8 +182,18 @@ void World::RecordStep(RankProcess* process, Session* session, int64_t step,
     v1::LossReason reason = v1::LOSS_REASON_UNSPECIFIED;
     if (!session->KnowsPayload(payload.digest, payload.data.size())) {
       const MonotonicTime began = MonotonicNow();
+      const int64_t began_ns = scheduler_.nanos();
+      const std::shared_ptr<Connection> connection = process->connection;
       std::unique_ptr<PayloadBuffer> buffer =
           session->ReservePayload(payload.data.size(), &reason);
+      if (connection != nullptr && connection == process->connection &&
+          connection->stalled_since < began_ns &&
+          scheduler_.nanos() < connection->stalled_until &&
+          Since(began) > kLongestSilence)
+        Fault(absl::StrCat("rank ", process->rank, " step ", step,
+                           ": a reservation waited ",
+                           absl::FormatDuration(Since(began)),
+                           " for a collector that says nothing"));
       if (Since(began) > absl::Seconds(3) + kSlack)
         Fault(absl::StrCat("rank ", process->rank, " step ", step,
                            ": a reservation waited ",

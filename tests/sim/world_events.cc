@@ -285,6 +285,7 @@ void World::DisturbOnce() {
     case 2: {
       const auto& connection = ranks_[static_cast<size_t>(rank)]->connection;
       if (connection == nullptr) return;
+      connection->stalled_since = scheduler_.nanos();
       connection->stalled_until =
           scheduler_.nanos() + absl::ToInt64Nanoseconds(scheduler_.Between(
                                    absl::Milliseconds(50), absl::Seconds(6)));

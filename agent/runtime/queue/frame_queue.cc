@@ -2,442 +2,29 @@
 #include "agent/runtime/queue/frame_queue.h"
 
 #include <algorithm>
+#include <cstring>
+#include <string>
 #include <utility>
-#include <vector>
+#include <variant>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/dedup_window.h"
 #include "common/base/limits.h"
+#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
 
-constexpr size_t kMaxKnownDigests = 1 << 20;
+using Frame = FrameWindow::Frame;
+using Level = FrameWindow::Level;
 
-}  // namespace
+constexpr int kEndsOfOneFrame = 2;
+// How long frames may stay without an ack before it is asked whether the
+// collector is there; before its connection is given up.
+constexpr absl::Duration kAskAfter = absl::Seconds(1);
 
-class FrameQueue::Buffer : public PayloadBuffer {
- public:
-  Buffer(FrameQueue* queue, uint64_t size, std::shared_ptr<char> memory)
-      : queue_(queue), size_(size), memory_(std::move(memory)) {}
-  ~Buffer() override {
-    memory_.reset();
-    queue_->Release(PayloadMemory::BlockBytes(size_));
-  }
-  char* data() override { return memory_.get(); }
-  uint64_t size() const override { return size_; }
-  const std::shared_ptr<char>& memory() const { return memory_; }
-
- private:
-  FrameQueue* const queue_;
-  const uint64_t size_;
-  std::shared_ptr<char> memory_;
-};
-
-uint64_t FrameQueue::PayloadSize(const PayloadItem& item) {
-  return item.payload->size();
-}
-
-FrameQueue::FrameQueue(const Options& options, const Clock* clock,
-                       std::function<void()> wake)
-    : options_(options),
-      clock_(clock),
-      wake_(std::move(wake)),
-      memory_(std::make_shared<PayloadMemory>(options.budget_bytes,
-                                              options.shared_memory)) {}
-
-bool FrameQueue::HasRoom(uint64_t bytes, uint64_t limit) const {
-  return bytes <= limit && used_bytes_ <= limit - bytes;
-}
-
-bool FrameQueue::Acquire(uint64_t bytes, uint64_t limit, v1::LossReason* reason,
-                         bool may_wait) {
-  if (!kept_.empty() && (shedding_ || !HasRoom(bytes, limit))) ForgetKept();
-  if (shedding_ && used_bytes_ <= options_.budget_bytes / 2) shedding_ = false;
-  if (!HasRoom(bytes, limit)) {
-    *reason = v1::LOSS_REASON_AGENT_BUDGET;
-    if (!may_wait || options_.policy != OverflowPolicy::kBlock || shedding_ ||
-        bytes > limit)
-      return false;
-    const int64_t start = clock_->MonotonicNanos();
-    ++waiting_for_room_;
-    const bool room = changed_.WaitFor(
-        &mutex_, options_.block_deadline,
-        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return HasRoom(bytes, limit); });
-    --waiting_for_room_;
-    blocked_ns_ += static_cast<uint64_t>(clock_->MonotonicNanos() - start);
-    if (!room) {
-      shedding_ = true;
-      *reason = v1::LOSS_REASON_AGENT_DEADLINE;
-      return false;
-    }
-  }
-  used_bytes_ += bytes;
-  peak_bytes_ = std::max(peak_bytes_, used_bytes_);
-  return true;
-}
-
-bool FrameQueue::MayReservePayload() {
-  const auto room = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return payload_credit_ == v1::PAYLOAD_CREDIT_TAKEN;
-  };
-  // That of no room at all ends the wait as well.
-  const auto decided = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return payload_credit_ != v1::PAYLOAD_CREDIT_NOT_NOW;
-  };
-  if (decided() || waited_for_collector_ ||
-      options_.policy != OverflowPolicy::kBlock)
-    return room();
-  const int64_t start = clock_->MonotonicNanos();
-  ++waiting_for_room_;
-  if (!changed_.WaitFor(&mutex_, options_.block_deadline, decided))
-    waited_for_collector_ = true;
-  --waiting_for_room_;
-  blocked_ns_ += static_cast<uint64_t>(clock_->MonotonicNanos() - start);
-  return room();
-}
-
-std::unique_ptr<PayloadBuffer> FrameQueue::Reserve(uint64_t length_bytes,
-                                                   v1::LossReason* reason) {
-  {
-    absl::MutexLock lock(&mutex_);
-    *reason = v1::LOSS_REASON_TOO_LARGE;
-    // An eighth is kept for records: evidence without bytes beats none.
-    const uint64_t limit = options_.budget_bytes - options_.budget_bytes / 8;
-    if (length_bytes > options_.max_payload_bytes || length_bytes > limit) {
-      ++lost_payloads_;
-      return nullptr;
-    }
-    if (!MayReservePayload()) {
-      ++lost_payloads_;
-      *reason = v1::LOSS_REASON_COLLECTOR_DISK;
-      return nullptr;
-    }
-    if (!Acquire(PayloadMemory::BlockBytes(length_bytes), limit, reason)) {
-      ++lost_payloads_;
-      return nullptr;
-    }
-  }
-  *reason = v1::LOSS_REASON_UNSPECIFIED;
-  return std::make_unique<Buffer>(this, length_bytes,
-                                  memory_->Allocate(length_bytes));
-}
-
-void FrameQueue::Release(uint64_t bytes) {
-  absl::MutexLock lock(&mutex_);
-  used_bytes_ -= bytes;
-  TellWaiting();
-}
-
-void FrameQueue::SubmitPayload(const Digest& digest,
-                               std::unique_ptr<PayloadBuffer> payload) {
-  // Only Reserve makes payloads for this queue.
-  std::shared_ptr<Buffer> shared(static_cast<Buffer*>(payload.release()));
-  {
-    absl::MutexLock lock(&mutex_);
-    if (shared->size() > 0 && !Knows(digest)) {
-      if (known_.size() >= kMaxKnownDigests) known_.clear();
-      known_[digest] = newest_step_;
-      ++payloads_;
-      payload_bytes_ += shared->size();
-      // stop() waits for payloads.
-      EndHold();
-      items_.push_back(PayloadItem{digest, std::move(shared)});
-    } else {
-      deduplicated_bytes_ += shared->size();
-    }
-  }
-  // A buffer that was not queued gives its room back here, outside the lock.
-  wake_();
-}
-
-bool FrameQueue::KnowsPayload(const Digest& digest,
-                              uint64_t length_bytes) const {
-  absl::MutexLock lock(&mutex_);
-  return Knows(digest);
-}
-
-bool FrameQueue::Knows(const Digest& digest) const {
-  const auto it = known_.find(digest);
-  // After a while the collector may have dropped the bytes by retention.
-  return options_.remember && it != known_.end() &&
-         newest_step_ - it->second <= kAgentRemembersSteps;
-}
-
-bool FrameQueue::HasRoomFor(uint64_t bytes) {
-  absl::MutexLock lock(&mutex_);
-  if (!kept_.empty() && !HasRoom(bytes, options_.budget_bytes)) ForgetKept();
-  return HasRoom(bytes, options_.budget_bytes);
-}
-
-bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
-                               bool may_wait) {
-  const auto count = static_cast<uint64_t>(records->batch()->records_size());
-  bool wake = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    newest_step_ = records->batch()->step();
-    v1::LossReason reason;
-    if (!Acquire(records->ApproxBytes(), options_.budget_bytes, &reason,
-                 may_wait)) {
-      lost_records_ += count;
-      losses_[{records->batch()->step(), reason}] += count;
-      return false;
-    }
-    records_ += count;
-    wake = HoldRecords(records->ApproxBytes(), /*urgent=*/!may_wait);
-    items_.push_back(std::move(records));
-  }
-  if (wake) wake_();
-  return true;
-}
-
-uint64_t FrameQueue::Reached(Level level) const {
-  switch (level) {
-    case Level::kSpooled:
-      return std::max(spooled_, committed_);
-    case Level::kCommitted:
-      return committed_;
-    case Level::kSynced:
-      break;
-  }
-  return synced_;
-}
-
-bool FrameQueue::Passed(const Barrier& barrier) const {
-  // There is no spool.
-  if (barrier.level == Level::kSpooled && spooled_ == UINT64_MAX) return true;
-  return barrier.marker->placed && !HasLosses() &&
-         Reached(barrier.level) >=
-             std::max(barrier.marker->sequence, last_loss_sequence_);
-}
-
-void FrameQueue::TellWaiting() {
-  // The training thread is not woken before its turn.
-  if (waiting_for_room_ > 0 || std::any_of(barriers_.begin(), barriers_.end(),
-                                           [this](const Barrier* barrier)
-                                               ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                                                 return Passed(*barrier);
-                                               }))
-    changed_.NotifyAll();
-}
-
-absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
-  return Await(
-      level == v1::DURABILITY_SYNCED ? Level::kSynced : Level::kCommitted,
-      deadline);
-}
-
-absl::Status FrameQueue::FlushToSpool(absl::Duration deadline) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (spool_stuck_at_ == spooled_)
-      return absl::DeadlineExceededError("the spool is stuck");
-  }
-  const absl::Status status = Await(Level::kSpooled, deadline);
-  absl::MutexLock lock(&mutex_);
-  spool_stuck_at_.reset();
-  if (!status.ok()) spool_stuck_at_ = spooled_;
-  return status;
-}
-
-void FrameQueue::NoteSpooled(uint64_t sequence) {
-  absl::MutexLock lock(&mutex_);
-  spooled_ = std::max(spooled_, sequence);
-  TellWaiting();
-}
-
-absl::Status FrameQueue::Await(Level level, absl::Duration deadline) {
-  std::shared_ptr<FlushMarker> marker;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (items_.empty() && waiting_.empty() && !encoding_ && !HasLosses() &&
-        Reached(level) >= last_sequence_)
-      return absl::OkStatus();
-    // Without a collector each stop() tries again, and markers have no budget.
-    if (!items_.empty()) {
-      auto* const last =
-          std::get_if<std::shared_ptr<FlushMarker>>(&items_.back());
-      if (last != nullptr) marker = *last;
-    }
-    if (marker == nullptr) {
-      marker = std::make_shared<FlushMarker>();
-      items_.push_back(marker);
-    }
-    EndHold();
-  }
-  wake_();
-  absl::MutexLock lock(&mutex_);
-  const Barrier barrier{marker.get(), level};
-  barriers_.push_back(&barrier);
-  const bool passed = changed_.WaitFor(
-      &mutex_, deadline,
-      [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Passed(barrier); });
-  std::erase(barriers_, &barrier);
-  if (passed) return absl::OkStatus();
-  const uint64_t reached = Reached(level);
-  return absl::DeadlineExceededError(absl::StrCat(
-      marker->placed
-          ? absl::StrCat(marker->sequence - std::min(marker->sequence, reached),
-                         " frames")
-          : std::string("some records"),
-      level == Level::kSpooled ? " are not spooled after "
-                               : " are not committed after ",
-      absl::FormatDuration(deadline), "; they stay queued"));
-}
-
-void FrameQueue::AddPayloadFrames(const PayloadItem& item) {
-  const uint64_t size = item.payload->size();
-  for (uint64_t offset = 0; offset < size; offset += kChunkBytes) {
-    Frame& frame = frames_.emplace_back();
-    frame.sequence = ++last_sequence_;
-    frame.digest = item.digest;
-    frame.payload = item.payload;
-    frame.offset = offset;
-    frame.length = std::min(kChunkBytes, size - offset);
-    frame.wire_bytes = frame.length + kFrameOverhead;
-  }
-}
-
-void FrameQueue::AddRecordsFrame(EncodedBatch batch) {
-  Frame& frame = frames_.emplace_back();
-  frame.sequence = ++last_sequence_;
-  frame.wire_bytes = batch.bytes.size() + kFrameOverhead;
-  frame.records = std::make_shared<const EncodedBatch>(std::move(batch));
-}
-
-void FrameQueue::MakeFrames() {
-  // A few at a time: encoded frames cost memory beside what they came from.
-  const auto ahead = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return frames_.size() - (options_.spooled ? next_spooled_ : next_frame_);
-  };
-  PlaceWaiting();
-  while (!items_.empty() && ahead() < 4) {
-    if (const auto* payload = std::get_if<PayloadItem>(&items_.front());
-        payload != nullptr && MustAsk(*payload))
-      break;
-    // A barrier stands behind what came before it.
-    if (std::holds_alternative<std::shared_ptr<FlushMarker>>(items_.front()) &&
-        !waiting_.empty())
-      break;
-    Item item = PopItem();
-    if (auto* records = std::get_if<std::unique_ptr<RecordBuffer>>(&item)) {
-      Batch batch;
-      uint64_t budget = 0;
-      // What has come meanwhile goes into the same frame.
-      for (;;) {
-        batch.step = (*records)->batch()->step();
-        budget += (*records)->ApproxBytes();
-        batch.buffers.push_back(std::move(*records));
-        if (items_.empty() || budget >= kMaxFrameBytes) break;
-        records = std::get_if<std::unique_ptr<RecordBuffer>>(&items_.front());
-        if (records == nullptr || (*records)->batch()->step() != batch.step)
-          break;
-        item = PopItem();
-        records = &std::get<std::unique_ptr<RecordBuffer>>(item);
-      }
-      encoding_ = true;
-      mutex_.Unlock();
-      std::vector<v1::LossEvent> cut;
-      std::vector<EncodedBatch> pieces =
-          EncodeRecords(batch.step, batch.buffers, &cut);
-      batch.buffers.clear();
-      mutex_.Lock();
-      encoding_ = false;
-      for (v1::LossEvent& loss : cut) NoteLoss(batch.step, std::move(loss));
-      for (EncodedBatch& piece : pieces) AddRecordsFrame(std::move(piece));
-      if (pieces.empty()) {
-        used_bytes_ -= budget;
-      } else {
-        frames_.back().budget_bytes = budget;
-      }
-    } else if (auto* payload = std::get_if<PayloadItem>(&item)) {
-      PlacePayload(std::move(*payload));
-    } else {
-      auto& marker = std::get<std::shared_ptr<FlushMarker>>(item);
-      if (HasLosses()) AddLosses();
-      marker->sequence = last_sequence_;
-      marker->placed = true;
-    }
-  }
-  if (items_.empty() && HasLosses()) AddLosses();
-  TellWaiting();
-}
-
-const SharedMemory* FrameQueue::shared_memory(absl::Status* status) const {
-  const SharedMemory* const shared = memory_->shared();
-  if (shared == nullptr) *status = memory_->shared_status();
-  return shared;
-}
-
-void FrameQueue::UseLane(bool use) {
-  absl::MutexLock lock(&mutex_);
-  use_lane_ = use;
-}
-
-bool FrameQueue::MayLeave(uint64_t credit_bytes) const {
-  if (next_frame_ >= frames_.size()) return false;
-  // One frame may always be on its way, however small the credit.
-  if (in_flight_bytes_ == 0) return true;
-  const Frame& next = frames_[next_frame_];
-  return !suspect_.GoesAlone(next.sequence) &&
-         in_flight_bytes_ + next.wire_bytes <= credit_bytes;
-}
-
-bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
-  Frame frame;
-  bool lane = false, followed = false;
-  {
-    absl::MutexLock framing(&framing_);
-    absl::MutexLock lock(&mutex_);
-    if (HeldUntil() != 0) return false;
-    MakeFrames();
-    if (next_frame_ >= frames_.size()) {
-      NoteLeft();
-      return false;
-    }
-    if (!MayLeave(credit_bytes)) return false;
-    frame = frames_[next_frame_++];
-    if (in_flight_bytes_ == 0) heard_ns_ = clock_->MonotonicNanos();
-    in_flight_bytes_ += frame.wire_bytes;
-    sent_ = std::max(sent_, frame.sequence);
-    NoteLeft();
-    followed = MayLeave(credit_bytes);
-    lane = use_lane_ && frame.payload != nullptr &&
-           memory_->PlaceOf(frame.payload->data()).has_value();
-    if (lane) lane_bytes_ += frame.length;
-  }
-  Encode(std::move(frame), lane, out);
-  out->followed = followed;
-  return true;
-}
-
-bool FrameQueue::NextUnspooled(EncodedFrame* out) {
-  Frame frame;
-  {
-    absl::MutexLock framing(&framing_);
-    absl::MutexLock lock(&mutex_);
-    MakeFrames();
-    if (next_spooled_ >= frames_.size()) return false;
-    frame = frames_[next_spooled_++];
-  }
-  if (options_.spools_records_only && frame.records == nullptr) {
-    *out = EncodedFrame();
-    out->sequence = frame.sequence;
-    return true;
-  }
-  // For another process' life: shared memory ends with this one.
-  Encode(std::move(frame), /*lane=*/false, out);
-  return true;
-}
-
-bool FrameQueue::AllKept() const {
-  absl::MutexLock lock(&mutex_);
-  return items_.empty() && waiting_.empty() && !encoding_ && !HasLosses() &&
-         Reached(Level::kSpooled) >= last_sequence_;
-}
-
-void FrameQueue::Encode(Frame frame, bool lane, EncodedFrame* out) const {
+// `place`: of bytes that stay in shared memory.
+void Encode(Frame frame, std::optional<uint64_t> place, EncodedFrame* out) {
   if (!frame.undeliverable.empty()) {
     v1::UndeliverableFrame what;
     what.set_reason(frame.undeliverable);
@@ -454,32 +41,483 @@ void FrameQueue::Encode(Frame frame, bool lane, EncodedFrame* out) const {
     EncodeBatch(frame.sequence, std::move(frame.records), out);
   } else if (frame.payload != nullptr) {
     // Outside the lock: checksums are the bulk of the work.
-    const char* const data = frame.payload->data() + frame.offset;
     EncodeChunk(frame.sequence,
                 {&frame.digest,
                  frame.payload->size(),
                  frame.offset,
-                 {data, frame.length},
-                 lane ? memory_->PlaceOf(data) : std::nullopt},
+                 {frame.payload->data() + frame.offset, frame.length},
+                 place},
                 frame.payload->memory(), out);
   } else {
     EncodeEmpty(frame.sequence, out);
   }
 }
 
+}  // namespace
+
+QueuedPayload::~QueuedPayload() {
+  memory_.reset();
+  queue_->Release(PayloadMemory::BlockBytes(size_));
+}
+
+FrameQueue::FrameQueue(const Options& options, const Clock* clock,
+                       std::function<void()> wake)
+    : options_(options),
+      wake_(std::move(wake)),
+      memory_(std::make_shared<PayloadMemory>(options.budget_bytes,
+                                              options.shared_memory)),
+      budget_({options.budget_bytes, options.policy, options.block_deadline,
+               options.silence_deadline},
+              clock, &mutex_, wake_),
+      hold_(options.hold, options.budget_bytes, clock),
+      offers_(clock),
+      window_(clock),
+      known_(options.remember) {}
+
+v1::LossReason FrameQueue::Acquire(uint64_t bytes, uint64_t limit,
+                                   bool may_wait) {
+  if (window_.has_kept() &&
+      (budget_.shedding() || !budget_.HasRoom(bytes, limit))) {
+    GonePayloads gone;
+    window_.ForgetKept(&gone);
+    mutex_.Unlock();
+    gone.clear();
+    mutex_.Lock();
+  }
+  return budget_.Acquire(bytes, limit, may_wait);
+}
+
+std::unique_ptr<PayloadBuffer> FrameQueue::Reserve(uint64_t length_bytes,
+                                                   v1::LossReason* reason) {
+  {
+    absl::MutexLock lock(&mutex_);
+    // An eighth is kept for records: evidence without bytes beats none.
+    const uint64_t limit = options_.budget_bytes - options_.budget_bytes / 8;
+    if (length_bytes > options_.max_payload_bytes || length_bytes > limit) {
+      *reason = v1::LOSS_REASON_TOO_LARGE;
+    } else if (!budget_.MayReservePayload()) {
+      *reason = v1::LOSS_REASON_COLLECTOR_DISK;
+    } else {
+      *reason = Acquire(PayloadMemory::BlockBytes(length_bytes), limit,
+                        /*may_wait=*/true);
+    }
+    if (*reason != v1::LOSS_REASON_UNSPECIFIED) {
+      losses_.NotePayload();
+      return nullptr;
+    }
+  }
+  return std::make_unique<QueuedPayload>(this, length_bytes,
+                                         memory_->Allocate(length_bytes));
+}
+
+void FrameQueue::Release(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  budget_.Release(bytes);
+  TellWaiting();
+}
+
+void FrameQueue::SubmitPayload(const Digest& digest,
+                               std::unique_ptr<PayloadBuffer> payload) {
+  // Only Reserve makes payloads for this queue.
+  std::shared_ptr<QueuedPayload> shared(
+      static_cast<QueuedPayload*>(payload.release()));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (shared->size() > 0 && !known_.Has(digest)) {
+      known_.Add(digest);
+      ++payloads_;
+      payload_bytes_ += shared->size();
+      // stop() waits for payloads.
+      hold_.End();
+      items_.push_back(PayloadItem{digest, std::move(shared)});
+    } else {
+      deduplicated_bytes_ += shared->size();
+    }
+  }
+  // A buffer that was not queued gives its room back here, outside the lock.
+  wake_();
+}
+
+bool FrameQueue::KnowsPayload(const Digest& digest,
+                              uint64_t length_bytes) const {
+  absl::MutexLock lock(&mutex_);
+  return known_.Has(digest);
+}
+
+bool FrameQueue::HasRoomFor(uint64_t bytes) {
+  GonePayloads gone;
+  absl::MutexLock lock(&mutex_);
+  if (budget_.HasRoom(bytes, options_.budget_bytes)) return true;
+  if (!window_.has_kept()) return false;
+  window_.ForgetKept(&gone);
+  mutex_.Unlock();
+  gone.clear();
+  mutex_.Lock();
+  return budget_.HasRoom(bytes, options_.budget_bytes);
+}
+
+bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
+                               bool may_wait) {
+  const auto count = static_cast<uint64_t>(records->batch()->records_size());
+  const int64_t step = records->batch()->step();
+  bool wake = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    known_.NoteStep(step);
+    if (const v1::LossReason reason =
+            Acquire(records->ApproxBytes(), options_.budget_bytes, may_wait);
+        reason != v1::LOSS_REASON_UNSPECIFIED) {
+      losses_.NoteShed(step, reason, count);
+      return false;
+    }
+    records_ += count;
+    wake = hold_.Add(records->ApproxBytes(), /*urgent=*/!may_wait);
+    items_.push_back(std::move(records));
+  }
+  if (wake) wake_();
+  return true;
+}
+
+bool FrameQueue::Passed(const Barrier& barrier) const {
+  // There is no spool.
+  if (barrier.level == Level::kSpooled && window_.spooled() == UINT64_MAX)
+    return true;
+  return barrier.marker->placed && !losses_.any() &&
+         window_.Reached(barrier.level) >=
+             std::max(barrier.marker->sequence, last_loss_sequence_);
+}
+
+void FrameQueue::TellWaiting() {
+  budget_.TellWaiting();
+  // The training thread is not woken before its turn.
+  if (std::any_of(
+          barriers_.begin(), barriers_.end(),
+          [this](const Barrier* barrier)
+              ABSL_NO_THREAD_SAFETY_ANALYSIS { return Passed(*barrier); }))
+    passed_.NotifyAll();
+}
+
+absl::Status FrameQueue::Flush(v1::Durability level, absl::Duration deadline) {
+  return Await(
+      level == v1::DURABILITY_SYNCED ? Level::kSynced : Level::kCommitted,
+      deadline);
+}
+
+absl::Status FrameQueue::FlushToSpool(absl::Duration deadline) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (spool_stuck_at_ == window_.spooled())
+      return absl::DeadlineExceededError("the spool is stuck");
+  }
+  const absl::Status status = Await(Level::kSpooled, deadline);
+  absl::MutexLock lock(&mutex_);
+  spool_stuck_at_.reset();
+  if (!status.ok()) spool_stuck_at_ = window_.spooled();
+  return status;
+}
+
+void FrameQueue::NoteSpooled(uint64_t sequence) {
+  absl::MutexLock lock(&mutex_);
+  window_.NoteSpooled(sequence);
+  TellWaiting();
+}
+
+bool FrameQueue::IsAt(Level level) const {
+  return items_.empty() && offers_.aside().empty() && !encoding_ &&
+         !losses_.any() && window_.Reached(level) >= window_.last_sequence();
+}
+
+absl::Status FrameQueue::Await(Level level, absl::Duration deadline) {
+  std::shared_ptr<FlushMarker> marker;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (IsAt(level)) return absl::OkStatus();
+    // Without a collector each stop() tries again, and markers have no budget.
+    if (!items_.empty()) {
+      auto* const last =
+          std::get_if<std::shared_ptr<FlushMarker>>(&items_.back());
+      if (last != nullptr) marker = *last;
+    }
+    if (marker == nullptr) {
+      marker = std::make_shared<FlushMarker>();
+      items_.push_back(marker);
+    }
+    hold_.End();
+  }
+  wake_();
+  absl::MutexLock lock(&mutex_);
+  const Barrier barrier{marker.get(), level};
+  barriers_.push_back(&barrier);
+  const bool passed = passed_.WaitFor(
+      &mutex_, deadline,
+      [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Passed(barrier); });
+  std::erase(barriers_, &barrier);
+  if (passed) return absl::OkStatus();
+  const uint64_t reached = window_.Reached(level);
+  return absl::DeadlineExceededError(absl::StrCat(
+      marker->placed
+          ? absl::StrCat(marker->sequence - std::min(marker->sequence, reached),
+                         " frames")
+          : std::string("some records"),
+      level == Level::kSpooled ? " are not spooled after "
+                               : " are not committed after ",
+      absl::FormatDuration(deadline), "; they stay queued"));
+}
+
+void FrameQueue::MakeFrames(GonePayloads* gone) {
+  const auto add_losses = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    window_.AddRecords(losses_.Take());
+    last_loss_sequence_ = window_.last_sequence();
+  };
+  const auto settle = [&](PayloadItem item) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (!offers_.TakeHave(item.digest)) return window_.AddPayload(item);
+    // Its number tells when the bytes are as safe as its neighbours'.
+    window_.AddEmpty();
+    deduplicated_bytes_ += item.payload->size();
+    gone->push_back(std::move(item.payload));
+  };
+  const auto pop = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    QueuedItem item = std::move(items_.front());
+    items_.pop_front();
+    offers_.NotePopped();
+    return item;
+  };
+  for (PayloadItem& item :
+       offers_.TakeReady(budget_.used() > options_.budget_bytes / 2))
+    settle(std::move(item));
+  // A few at a time: encoded frames cost memory beside what they came from.
+  while (!items_.empty() &&
+         (options_.spooled ? window_.unspooled() : window_.unsent()) < 4) {
+    if (const auto* payload = std::get_if<PayloadItem>(&items_.front());
+        payload != nullptr && offers_.MustAsk(*payload))
+      break;
+    // A barrier stands behind what came before it.
+    if (std::holds_alternative<std::shared_ptr<FlushMarker>>(items_.front()) &&
+        !offers_.aside().empty())
+      break;
+    QueuedItem item = pop();
+    if (auto* records = std::get_if<std::unique_ptr<RecordBuffer>>(&item)) {
+      const int64_t step = (*records)->batch()->step();
+      std::vector<std::unique_ptr<RecordBuffer>> buffers;
+      uint64_t bytes = 0;
+      // What has come meanwhile goes into the same frame.
+      for (;;) {
+        bytes += (*records)->ApproxBytes();
+        buffers.push_back(std::move(*records));
+        if (items_.empty() || bytes >= kMaxFrameBytes) break;
+        records = std::get_if<std::unique_ptr<RecordBuffer>>(&items_.front());
+        if (records == nullptr || (*records)->batch()->step() != step) break;
+        item = pop();
+        records = &std::get<std::unique_ptr<RecordBuffer>>(item);
+      }
+      encoding_ = true;
+      mutex_.Unlock();
+      std::vector<v1::LossEvent> cut;
+      std::vector<EncodedBatch> pieces = EncodeRecords(step, buffers, &cut);
+      buffers.clear();
+      mutex_.Lock();
+      encoding_ = false;
+      for (v1::LossEvent& loss : cut) losses_.Note(step, std::move(loss));
+      if (pieces.empty()) budget_.Release(bytes);
+      window_.AddRecords(std::move(pieces), bytes);
+    } else if (auto* payload = std::get_if<PayloadItem>(&item)) {
+      if (!offers_.PutAside(*payload)) settle(std::move(*payload));
+    } else {
+      auto& marker = std::get<std::shared_ptr<FlushMarker>>(item);
+      if (losses_.any()) add_losses();
+      marker->sequence = window_.last_sequence();
+      marker->placed = true;
+    }
+  }
+  if (items_.empty() && losses_.any()) add_losses();
+  TellWaiting();
+}
+
+void FrameQueue::UseOffers(bool use) {
+  absl::MutexLock lock(&mutex_);
+  // A spool that has payloads must have all of them.
+  offers_.Use(use && options_.remember &&
+              (!options_.spooled || options_.spools_records_only));
+}
+
+bool FrameQueue::NextOffers(v1::PayloadOffers* offers) {
+  absl::MutexLock lock(&mutex_);
+  return offers_.Next(items_, offers);
+}
+
+void FrameQueue::UseLane(bool use) {
+  absl::MutexLock lock(&mutex_);
+  use_lane_ = use;
+}
+
+bool FrameQueue::NextFrame(uint64_t credit_bytes, EncodedFrame* out) {
+  GonePayloads gone;
+  Frame frame;
+  std::optional<uint64_t> place;
+  bool followed = false;
+  {
+    absl::MutexLock framing(&framing_);
+    absl::MutexLock lock(&mutex_);
+    if (Held() > absl::ZeroDuration()) return false;
+    MakeFrames(&gone);
+    if (window_.unsent() == 0) hold_.NoteLeft(HasWorkLocked());
+    if (!window_.MayLeave(credit_bytes)) return false;
+    frame = window_.TakeNext();
+    hold_.NoteLeft(HasWorkLocked());
+    followed = window_.MayLeave(credit_bytes);
+    if (use_lane_ && frame.payload != nullptr)
+      place = memory_->PlaceOf(frame.payload->data() + frame.offset);
+    if (place.has_value()) lane_bytes_ += frame.length;
+  }
+  Encode(std::move(frame), place, out);
+  out->followed = followed;
+  return true;
+}
+
+bool FrameQueue::NextUnspooled(EncodedFrame* out) {
+  GonePayloads gone;
+  Frame frame;
+  {
+    absl::MutexLock framing(&framing_);
+    absl::MutexLock lock(&mutex_);
+    MakeFrames(&gone);
+    if (window_.unspooled() == 0) return false;
+    frame = window_.TakeUnspooled();
+  }
+  if (options_.spools_records_only && frame.records == nullptr) {
+    *out = EncodedFrame();
+    out->sequence = frame.sequence;
+    return true;
+  }
+  // For another process' life: shared memory ends with this one.
+  Encode(std::move(frame), /*place=*/std::nullopt, out);
+  return true;
+}
+
+bool FrameQueue::AllKept() const {
+  absl::MutexLock lock(&mutex_);
+  return IsAt(Level::kSpooled);
+}
+
+void FrameQueue::KeepUntilReferred(bool keep) {
+  GonePayloads gone;
+  absl::MutexLock lock(&mutex_);
+  keep_until_referred_ = keep;
+  if (!keep) window_.ForgetKept(&gone);
+}
+
+void FrameQueue::Resume(uint64_t sequence) {
+  absl::MutexLock lock(&mutex_);
+  // The collector has lost what it had committed, perhaps payloads as well; or
+  // it may have refused payloads of which the ack was lost.
+  if (!window_.Resume(sequence) ||
+      budget_.payload_credit() != v1::PAYLOAD_CREDIT_TAKEN)
+    known_.ForgetAll();
+  offers_.Forget(&items_);
+  budget_.SetPayloadCredit(v1::PAYLOAD_CREDIT_TAKEN);
+  budget_.NoteConnected();
+  hold_.End();
+}
+
+bool FrameQueue::Ack(const v1::UploadAck& ack) {
+  GonePayloads gone;
+  absl::MutexLock lock(&mutex_);
+  window_.CheckAck(ack);
+  if (!window_.ack_fault().ok()) return true;
+  budget_.NoteHeard();
+  const bool had_room = budget_.payload_credit() == v1::PAYLOAD_CREDIT_TAKEN;
+  if (ack.payload_credit() != v1::PAYLOAD_CREDIT_UNSPECIFIED &&
+      budget_.SetPayloadCredit(ack.payload_credit()) && had_room)
+    losses_.TellNoRoom();
+  // Before they go as committed.
+  for (const v1::RefusedFrame& refused : ack.refused_frames()) {
+    Frame held = window_.Empty(refused.sequence());
+    const std::string why = VisibleText(refused.reason().substr(0, 500));
+    if (held.records != nullptr)
+      losses_.NoteRefused(refused.sequence(), *held.records, why);
+    if (held.payload == nullptr) continue;
+    // Where records refer to it the ledger names it, with the refusal's reason.
+    if (known_.Forget(held.digest)) losses_.NotePayload();
+    // That of a full disk was said of all.
+    if (budget_.payload_credit() == v1::PAYLOAD_CREDIT_TAKEN)
+      losses_.TellRefusedPayload(held.payload->size(), why);
+    window_.EmptyChunks(held.digest, &gone);
+    gone.push_back(std::move(held.payload));
+  }
+  budget_.Release(window_.TakeAck(
+      ack, keep_until_referred_ && !budget_.waits() && !budget_.shedding(),
+      &gone));
+  offers_.TakeAnswers(ack);
+  for (const std::string& have : ack.have_digests()) {
+    if (!options_.remember) break;
+    if (have.size() != kPayloadDigestBytes) continue;
+    // Frames not yet sent become empty: their numbers must still come.
+    Digest digest;
+    std::memcpy(digest.data(), have.data(), digest.size());
+    deduplicated_bytes_ += window_.EmptyChunks(digest, &gone);
+  }
+  TellWaiting();
+  return HasWorkLocked() && Held() == absl::ZeroDuration();
+}
+
+void FrameQueue::NoteHeard() {
+  absl::MutexLock lock(&mutex_);
+  budget_.NoteHeard();
+}
+
+void FrameQueue::NoteEnded(bool silent) {
+  absl::MutexLock lock(&mutex_);
+  budget_.NoteEnded(silent);
+}
+
+bool FrameQueue::TakeQuestion() {
+  absl::MutexLock lock(&mutex_);
+  return budget_.TakeQuestion() || window_.WaitingForAck() > kAskAfter;
+}
+
+absl::Status FrameQueue::AckFault() const {
+  absl::MutexLock lock(&mutex_);
+  return window_.ack_fault();
+}
+
+absl::Duration FrameQueue::WaitingForAck() const {
+  absl::MutexLock lock(&mutex_);
+  return window_.WaitingForAck();
+}
+
+void FrameQueue::StreamEnded(absl::string_view reason, End end) {
+  absl::MutexLock lock(&mutex_);
+  if (end == End::kDamaged) {
+    window_.NoteEnd(FrameSuspect::kMaxDamages, FrameSuspect::kDamaged);
+  } else {
+    window_.NoteEnd(kEndsOfOneFrame,
+                    absl::StrCat("it ends the upload each time: ", reason));
+  }
+}
+
 uint64_t FrameQueue::FirstSequence() const {
   absl::MutexLock lock(&mutex_);
-  return frames_.empty() ? last_sequence_ + 1 : frames_.front().sequence;
+  return window_.first_sequence();
 }
 
 bool FrameQueue::HasWork() const {
   absl::MutexLock lock(&mutex_);
-  return HasWorkLocked() && HeldUntil() == 0;
+  return HasWorkLocked() && Held() == absl::ZeroDuration();
 }
 
 bool FrameQueue::HasWorkLocked() const {
-  return !items_.empty() || !waiting_.empty() || HasLosses() ||
-         next_frame_ < frames_.size();
+  return !items_.empty() || !offers_.aside().empty() || losses_.any() ||
+         window_.unsent() > 0;
+}
+
+absl::Duration FrameQueue::Held() const {
+  return budget_.waits() || losses_.any() ? absl::ZeroDuration() : hold_.Rest();
+}
+
+absl::Duration FrameQueue::HeldFor() const {
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration held = Held();
+  return held == absl::ZeroDuration() ? absl::InfiniteDuration() : held;
 }
 
 size_t FrameQueue::Unframed() const {
@@ -487,20 +525,72 @@ size_t FrameQueue::Unframed() const {
   return items_.size();
 }
 
+v1::Undelivered FrameQueue::Undelivered(bool spool_delivers,
+                                        uint64_t held) const {
+  v1::Undelivered left;
+  const auto add_records = [&left](int64_t step, uint64_t records) {
+    if (records == 0) return;
+    left.set_records(left.records() + records);
+    if (!left.has_first_step() || step < left.first_step())
+      left.set_first_step(step);
+    if (!left.has_last_step() || step > left.last_step())
+      left.set_last_step(step);
+  };
+  absl::flat_hash_set<Digest> seen;
+  const auto add_payload = [&](const Digest& digest,
+                               const QueuedPayload& payload) {
+    if (!seen.insert(digest).second) return;
+    left.set_payloads(left.payloads() + 1);
+    left.set_payload_bytes(left.payload_bytes() + payload.size());
+  };
+  absl::MutexLock lock(&mutex_);
+  const uint64_t safe = std::max(
+      window_.Reached(spool_delivers ? Level::kSpooled : Level::kCommitted),
+      held);
+  left.set_after_sequence(safe);
+  for (const Frame& frame : window_.frames()) {
+    if (frame.sequence <= safe) continue;
+    if (frame.records != nullptr) {
+      const BatchContent content = CountBatch(frame.records->bytes);
+      add_records(content.step, content.records);
+    } else if (frame.payload != nullptr) {
+      add_payload(frame.digest, *frame.payload);
+    } else {
+      continue;
+    }
+    left.set_last_sequence(frame.sequence);
+  }
+  const uint64_t framed_records = left.records();
+  const uint64_t framed_payloads = left.payloads();
+  for (const QueuedItem& item : items_) {
+    if (const auto* records =
+            std::get_if<std::unique_ptr<RecordBuffer>>(&item)) {
+      const v1::RecordBatch& batch = *(*records)->batch();
+      add_records(batch.step(), static_cast<uint64_t>(batch.records_size()));
+    } else if (const auto* payload = std::get_if<PayloadItem>(&item)) {
+      add_payload(payload->digest, *payload->payload);
+    }
+  }
+  for (const PayloadItem& item : offers_.aside())
+    add_payload(item.digest, *item.payload);
+  losses_.ForEach(add_records);
+  left.set_unframed_records(left.records() - framed_records);
+  left.set_unframed_payloads(left.payloads() - framed_payloads);
+  return left;
+}
+
 void FrameQueue::FillStats(SessionStats* stats) const {
   absl::MutexLock lock(&mutex_);
-  stats->silence = WaitingForAckLocked();
-  stats->queue_bytes = used_bytes_;
-  stats->queue_peak_bytes = peak_bytes_;
+  budget_.FillStats(stats);
+  losses_.FillStats(stats);
+  stats->silence =
+      budget_.silent() ? absl::InfiniteDuration() : window_.WaitingForAck();
   stats->records = records_;
   stats->payloads = payloads_;
   stats->payload_bytes = payload_bytes_;
   stats->deduplicated_bytes = deduplicated_bytes_;
   stats->lane_bytes = lane_bytes_;
-  stats->lost_records = lost_records_;
-  stats->lost_payloads = lost_payloads_;
-  stats->committed_sequence = committed_;
-  stats->blocked_ns = blocked_ns_;
+  stats->committed_sequence = window_.Reached(Level::kCommitted);
 }
 
 }  // namespace rankprobe

@@ -51,14 +51,14 @@ TEST_F(FrameQueueTest, TheLaneCarriesPlacesInTheSameFrames) {
                           .policy = OverflowPolicy::kDropNewest,
                           .shared_memory = true},
       &clock_, [] {});
-  absl::Status status;
-  EXPECT_EQ(queue_->shared_memory(&status), nullptr);
-  EXPECT_TRUE(status.ok()) << "nothing was large yet";
+  EXPECT_EQ(queue_->memory()->shared(), nullptr);
+  EXPECT_TRUE(queue_->memory()->shared_status().ok())
+      << "nothing was large yet";
   ASSERT_TRUE(Payload('a', (2 << 20) + 5));
   ASSERT_TRUE(Payload('b', 100));
   ASSERT_TRUE(queue_->SubmitRecords(Records(3, 5)));
-  const SharedMemory* const shared = queue_->shared_memory(&status);
-  ASSERT_NE(shared, nullptr) << status;
+  const SharedMemory* const shared = queue_->memory()->shared();
+  ASSERT_NE(shared, nullptr) << queue_->memory()->shared_status();
   queue_->UseLane(true);
   // Credit is that of the bytes.
   EXPECT_EQ(Drain(1 << 20).size(), 1u);

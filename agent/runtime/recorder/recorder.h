@@ -110,7 +110,7 @@ struct RecorderOptions {
   // not wait again until the collector continues.
   absl::Duration stop_deadline = absl::Seconds(10);
   // The same of one that says nothing of what it was sent: it may hang.
-  absl::Duration silence_deadline = absl::Milliseconds(50);
+  absl::Duration silence_deadline = absl::Milliseconds(45);
   // Where the dump directory of a reference is; outlives the recorder. Null: the
   // machine's.
   FileSystem* file_system = nullptr;

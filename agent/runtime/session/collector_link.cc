@@ -86,10 +86,8 @@ CollectorLink::CollectorLink(const SessionOptions& options, PlanSwitcher* gate,
       queue_(queue),
       watcher_(watcher),
       outbox_(outbox),
-      identity_(options.identity),
-      posix_(options.file_system == nullptr ? NewPosixFileSystem() : nullptr),
-      file_system_(options.file_system == nullptr ? posix_.get()
-                                                  : options.file_system),
+      status_(options, queue),
+      spool_(options, queue, &status_),
       named_(std::make_shared<Target>(options.collector, options,
                                       /*is_leaf=*/false)),
       target_(named_),
@@ -99,20 +97,6 @@ CollectorLink::CollectorLink(const SessionOptions& options, PlanSwitcher* gate,
 void CollectorLink::Abandon() {
   worker_.detach();
   named_->channel.reset();
-}
-
-absl::Status CollectorLink::WaitConnected(absl::Duration deadline) {
-  absl::MutexLock lock(&mutex_);
-  const auto decided = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return connected_ || !fatal_.ok();
-  };
-  if (!decided_.WaitFor(&mutex_, deadline, decided)) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("no collector at ", options_.collector, " after ",
-                     absl::FormatDuration(deadline),
-                     last_error_.empty() ? "" : ": ", last_error_));
-  }
-  return fatal_;
 }
 
 absl::Status CollectorLink::FetchReference(
@@ -139,18 +123,9 @@ void CollectorLink::SetRank(int64_t rank, int64_t world_size) {
   v1::AgentEvent event;
   event.mutable_rank_known()->set_rank(rank);
   event.mutable_rank_known()->set_world_size(world_size);
-  // A hello that names the rank leaves before this event, or has it.
-  absl::MutexLock lock(&mutex_);
-  if (identity_.has_rank() && identity_.rank() == rank) return;
-  // What is recorded was recorded as this rank; the collector keeps it so.
-  if (identity_.has_rank() && HasSent()) {
-    last_error_ = absl::StrCat("this process is rank ", identity_.rank(),
-                               "; it stays so when it says ", rank);
-    return;
-  }
-  identity_.set_rank(rank);
-  identity_.set_world_size(world_size);
-  outbox_->Push(std::move(event));
+  // A hello that does not name the rank leaves before this event.
+  if (status_.SetRank(rank, world_size, HasSent()))
+    outbox_->Push(std::move(event));
 }
 
 void CollectorLink::TellEdit(v1::ConfigEdited edited) {
@@ -175,37 +150,16 @@ void CollectorLink::TellEditAgain(const v1::Welcome& welcome) {
   outbox_->Push(std::move(event));
 }
 
-absl::Status CollectorLink::Refusal() const {
-  absl::MutexLock lock(&mutex_);
-  return !connected_ && absl::IsAlreadyExists(fatal_) ? fatal_
-                                                      : absl::OkStatus();
-}
-
 bool CollectorLink::HasSent() const {
   SessionStats stats;
   queue_->FillStats(&stats);
   return stats.records > 0 || stats.payloads > 0;
 }
 
-void CollectorLink::FillStats(SessionStats* stats) const {
-  absl::MutexLock lock(&mutex_);
-  stats->connected = connected_;
-  if (fell_silent_) stats->silence = absl::InfiniteDuration();
-  stats->reconnects = reconnects_;
-  stats->spool_bytes = spooled_bytes_;
-  stats->last_error = last_error_;
-  stats->lane = lane_;
-}
-
-bool CollectorLink::EverHeard() const {
-  absl::MutexLock lock(&mutex_);
-  return connected_ || heard_ || reconnects_ > 0;
-}
-
 void CollectorLink::Work() {
-  OpenSpool();
+  spool_.Open();
   if (DrainOrphans()) StayConnected();
-  SpoolFrames();
+  spool_.Update();
   SayFarewell();
 }
 
@@ -213,17 +167,11 @@ void CollectorLink::StayConnected() {
   absl::Duration backoff = options_.reconnect_min;
   RandomBits random;
   for (;;) {
-    SpoolFrames();
+    spool_.Update();
     const bool was_connected = RunConnection();
-    {
-      absl::MutexLock lock(&mutex_);
-      connected_ = false;
-      if (outbox_->stopping()) return;
-      if (was_connected) {
-        ++reconnects_;
-        gone_since_ = MonotonicNow();
-      }
-    }
+    status_.NoteBroken();
+    if (outbox_->stopping()) return;
+    if (was_connected) status_.NoteGone();
     backoff = was_connected ? options_.reconnect_min
                             : std::min(backoff * 2, options_.reconnect_max);
     if (std::exchange(damaged_, false)) backoff = AfterDamage();
@@ -233,9 +181,10 @@ void CollectorLink::StayConnected() {
     const MonotonicTime until =
         MonotonicAfter(backoff * absl::Uniform(random, 0.5, 1.5));
     while (MonotonicNow() < until) {
-      SpoolFrames();
-      TellIfSilent();
-      if (!outbox_->Wait(std::min(Until(until), kSilence / 2))) return;
+      spool_.Update();
+      status_.TellIfSilent();
+      if (!outbox_->Wait(std::min(Until(until), LinkStatus::kSilence / 2)))
+        return;
     }
   }
 }
@@ -243,10 +192,7 @@ void CollectorLink::StayConnected() {
 v1::AgentEvent CollectorLink::HelloEvent() {
   v1::AgentEvent event;
   v1::Hello* hello = event.mutable_hello();
-  {
-    absl::MutexLock lock(&mutex_);
-    *hello->mutable_identity() = identity_;
-  }
+  *hello->mutable_identity() = status_.identity();
   hello->set_agent_version(options_.agent_version);
   hello->set_framework_version(options_.framework_version);
   hello->set_protocol(kProtocol);
@@ -264,8 +210,8 @@ CollectorFinder CollectorLink::NewFinder() {
       named_->channel, options_.security, options_.replica,
       [this] { outbox_->Wake(); },
       [this](absl::Duration timeout) {
-        SpoolFrames();
-        TellIfSilent();
+        spool_.Update();
+        status_.TellIfSilent();
         return outbox_->Wait(timeout);
       });
 }
@@ -274,7 +220,7 @@ absl::StatusOr<std::shared_ptr<CollectorLink::Target>> CollectorLink::Locate(
     CollectorFinder* finder, const v1::Identity& identity) {
   const absl::StatusOr<std::string> address = finder->Find(identity);
   if (!address.ok()) {
-    NoteError(address.status());
+    status_.NoteError(address.status());
     return address.status();
   }
   absl::MutexLock lock(&mutex_);
@@ -295,17 +241,16 @@ absl::StatusOr<std::shared_ptr<CollectorLink::Target>> CollectorLink::Locate(
 // One life of the connection, until it breaks or the session stops. True if
 // the collector had welcomed us.
 bool CollectorLink::RunConnection() {
-  v1::Identity identity;
-  {
-    absl::MutexLock lock(&mutex_);
-    identity = identity_;
-  }
   const absl::StatusOr<std::shared_ptr<Target>> located =
-      Locate(&finder_, identity);
+      Locate(&finder_, status_.identity());
   if (!located.ok()) return false;
   Target* const target = located->get();
   queue_->KeepUntilReferred(target->is_leaf);
-  ControlStream control([this] { outbox_->Wake(); });
+  ControlStream control([this] { outbox_->Wake(); },
+                        [this](const v1::Directive& directive) {
+                          queue_->NoteHeard();
+                          return !directive.has_pong();
+                        });
   AddToken(options_.security, control.context());
   target->channel->Session(control.context(), &control);
   control.Start();
@@ -339,25 +284,26 @@ bool CollectorLink::RunConnection() {
         hold_until = MonotonicAfter(absl::Milliseconds(ack.retry_after_ms()));
     }
     if (unwanted) break;
-    SpoolFrames();
+    spool_.Update();
     if (welcomed) ShipFlight();
-    TellOther(/*ends=*/false);
+    status_.TellOther(/*stepped_or_ends=*/gate_->step() >= 0);
     if (const absl::Status fault = queue_->AckFault();
         upload != nullptr && !fault.ok()) {
-      NoteError(fault);
+      status_.NoteError(fault);
       break;
     }
     if (IsSilent(upload == nullptr ? Since(began) : queue_->WaitingForAck())) {
-      NoteBroken();
+      status_.NoteBroken();
       break;
     }
-    if (control.ended() || (upload != nullptr && upload->ended())) NoteBroken();
+    if (control.ended() || (upload != nullptr && upload->ended()))
+      status_.NoteBroken();
     if (control.done() || (upload != nullptr && upload->done())) {
       const bool session = control.done();
       damaged_ = (session ? control.status() : upload->status()).error_code() ==
                  grpc::StatusCode::DATA_LOSS;
       afresh_ = damaged_;
-      NoteEnd(session ? control.status() : upload->status(), welcomed);
+      status_.NoteEnd(session ? control.status() : upload->status(), welcomed);
       if (!session) NoteUploadEnd(upload->status());
       break;
     }
@@ -368,10 +314,10 @@ bool CollectorLink::RunConnection() {
     }
     if (upload != nullptr && upload->CanWrite() && MonotonicNow() >= hold_until)
       SendNext(upload.get());
-    if (!welcomed) TellIfSilent();
+    if (!welcomed) status_.TellIfSilent();
     if (!outbox_->Wait(welcomed ? std::min(UntilSilent(), queue_->HeldFor())
                                 : absl::Milliseconds(200))) {
-      TellOther(/*ends=*/true);
+      status_.TellOther(/*stepped_or_ends=*/true);
       if (welcomed) {
         said_goodbye_ =
             SayGoodbye(&control, /*held=*/0, MonotonicAfter(kFarewellPatience));
@@ -389,22 +335,17 @@ bool CollectorLink::RunConnection() {
 void CollectorLink::TryLane() {
   if (lane_session_.empty()) return;
   absl::Status status;
-  const SharedMemory* const shared = queue_->shared_memory(&status);
+  const SharedMemory* const shared = queue_->memory()->shared();
   if (shared == nullptr) {
+    status = queue_->memory()->shared_status();
     if (status.ok()) return;
     lane_session_.clear();
-    return NoteLane(status);
+    return status_.NoteLane(status);
   }
   const std::string session = std::exchange(lane_session_, "");
   status = HandOver(lane_socket_, session, shared->fd(), kLanePatience);
   queue_->UseLane(status.ok());
-  NoteLane(status);
-}
-
-void CollectorLink::NoteLane(const absl::Status& status) {
-  absl::MutexLock lock(&mutex_);
-  lane_ = status.ok() ? "shared memory"
-                      : absl::StrCat("the connection: ", status.message());
+  status_.NoteLane(status);
 }
 
 void CollectorLink::SendNext(UploadStream* upload) {
@@ -424,7 +365,7 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
   if (welcome.has_plan()) gate_->Adopt(welcome.plan());
   TellEditAgain(welcome);
   watcher_->SetRunLevel(welcome.degrade());
-  if (welcome.has_other()) NoteOther(welcome.other());
+  if (welcome.has_other()) status_.NoteOther(welcome.other());
   if (welcome.has_triggers()) watcher_->Configure(welcome.triggers());
   credit_ = std::max<uint64_t>(welcome.credit_bytes(), 1);
   queue_->UseOffers(welcome.takes_offers());
@@ -440,7 +381,7 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
         if (ack.credit_bytes() > 0) credit_ = ack.credit_bytes();
         // Of a spool that has all there is, files go soon.
         return queue_->Ack(ack) || ack.retry_after_ms() > 0 || ships_ ||
-               (!options_.spool_directory.empty() && !Keeps());
+               (!options_.spool_directory.empty() && !spool_.keeps());
       });
   AddToken(options_.security, upload->context());
   target->channel->Upload(upload->context(), upload.get());
@@ -448,19 +389,58 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
   v1::UploadFrame open;
   open.mutable_open()->set_session_id(welcome.session_id());
   open.mutable_open()->set_first_sequence(queue_->FirstSequence());
-  {
-    absl::MutexLock lock(&mutex_);
-    *open.mutable_open()->mutable_identity() = identity_;
-    connected_ = true;
-    fell_silent_ = false;
-    lane_.clear();
-    fatal_ = absl::OkStatus();
-    last_error_.clear();
-    decided_.NotifyAll();
-    TellFound();
-  }
+  *open.mutable_open()->mutable_identity() = status_.NoteConnected();
   upload->Write(ToCheckedBytes(open));
   return upload;
+}
+
+// The collector may never take what it was sent; a network that fails has
+// other codes.
+void CollectorLink::NoteUploadEnd(const grpc::Status& status) {
+  switch (status.error_code()) {
+    case grpc::StatusCode::OK:
+    case grpc::StatusCode::INVALID_ARGUMENT:
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      queue_->StreamEnded(status.ok() ? "no reason given"
+                                      : FromGrpc(status).message());
+      break;
+    case grpc::StatusCode::DATA_LOSS:
+      queue_->StreamEnded(FromGrpc(status).message(),
+                          FrameQueue::End::kDamaged);
+      break;
+    default:
+      break;
+  }
+}
+
+// A step may wait for what was damaged: it is sent again at once, as long as
+// anything gets through.
+absl::Duration CollectorLink::AfterDamage() {
+  SessionStats stats;
+  queue_->FillStats(&stats);
+  damaged_backoff_ =
+      stats.committed_sequence > committed_when_damaged_
+          ? kDamagedBackoff
+          : std::min(damaged_backoff_ * 2, options_.reconnect_min);
+  committed_when_damaged_ = stats.committed_sequence;
+  return damaged_backoff_;
+}
+
+// A length that was damaged on the way makes the other side wait for bytes that
+// never come, and it has nothing to say meanwhile.
+bool CollectorLink::IsSilent(absl::Duration waited) {
+  if (waited <= ack_patience_) return false;
+  status_.NoteSilent(waited);
+  // It may be slow.
+  ack_patience_ = std::min(ack_patience_ * 2, kMaxAckPatience);
+  afresh_ = true;
+  return true;
+}
+
+absl::Duration CollectorLink::UntilSilent() const {
+  const absl::Duration waited = queue_->WaitingForAck();
+  if (waited == absl::ZeroDuration()) return kTick;
+  return std::clamp(ack_patience_ - waited, absl::Milliseconds(1), kTick);
 }
 
 }  // namespace rankprobe

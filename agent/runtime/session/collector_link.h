@@ -29,14 +29,14 @@
 #include "agent/runtime/session/collector_channel.h"
 #include "agent/runtime/session/collector_finder.h"
 #include "agent/runtime/session/event_outbox.h"
+#include "agent/runtime/session/link_spool.h"
+#include "agent/runtime/session/link_status.h"
 #include "agent/runtime/session/plan_switcher.h"
 #include "agent/runtime/session/session.h"
-#include "agent/runtime/session/spool.h"
 #include "agent/runtime/session/spool_drain.h"
 #include "agent/runtime/triggers/trigger_watcher.h"
 #include "common/base/monotonic_time.h"
 #include "common/base/service_thread.h"
-#include "common/io/file_system.h"
 #include "rankprobe/v1/agent.pb.h"
 
 namespace rankprobe {
@@ -51,33 +51,19 @@ class CollectorLink {
   CollectorLink(const CollectorLink&) = delete;
   CollectorLink& operator=(const CollectorLink&) = delete;
 
+  LinkStatus& status() { return status_; }
+  const LinkStatus& status() const { return status_; }
+  LinkSpool& spool() { return spool_; }
   // See Session.
-  absl::Status WaitConnected(absl::Duration deadline);
   absl::Status FetchReference(
       const v1::ReferenceRequest& request, absl::Duration deadline,
       const std::function<absl::Status(const v1::ReferenceChunk&)>& add);
   void SetRank(int64_t rank, int64_t world_size);
   // Until the collector has made something of it, again after a reconnect.
   void TellEdit(v1::ConfigEdited edited);
-  // ALREADY_EXISTS once another live process has this rank.
-  absl::Status Refusal() const;
-  void FillStats(SessionStats* stats) const;
-  // A collector has answered, if only to what a dead process left.
-  bool EverHeard() const;
-  bool Keeps() const { return options_.stop_barrier == StopBarrier::kKept; }
-  // Frames are kept on disk.
-  bool HasSpool() const {
-    return !options_.spool_directory.empty() && !no_spool_;
-  }
-  // See Session.
-  bool Keep();
-  void TellStuck(absl::Duration waited);
   // At the end, before the outbox is stopped: the worker must report what is
   // lost, to the collector as well. See FrameQueue::Undelivered.
   void AccountAtEnd(bool spool_delivers);
-  // At the end: reports the records that the next process of this spool will
-  // send.
-  void TellSpooled(const v1::Undelivered& left);
 
   // Waits for the worker, which ends after the outbox was stopped.
   void Join() { worker_.join(); }
@@ -97,8 +83,6 @@ class CollectorLink {
     std::shared_ptr<CollectorChannel> channel;
   };
   static constexpr absl::Duration kTick = absl::Milliseconds(500);
-  // How long a collector may take to answer before its absence is reported.
-  static constexpr absl::Duration kSilence = absl::Milliseconds(900);
   static constexpr absl::Duration kDamagedBackoff = absl::Milliseconds(2);
   // How long frames may stay without an ack before the agent reconnects. A step
   // waits as long.
@@ -117,7 +101,6 @@ class CollectorLink {
   bool IsSilent(absl::Duration waited);
   // How long until IsSilent may become true.
   absl::Duration UntilSilent() const;
-  void NoteBroken();
   CollectorFinder NewFinder();
   // The one that was named or, where that is a root, the leaf that it names.
   absl::StatusOr<std::shared_ptr<Target>> Locate(CollectorFinder* finder,
@@ -136,44 +119,13 @@ class CollectorLink {
   // Once a connection, when there is something to hand over: gives a collector
   // on this host the memory that payloads lie in.
   void TryLane();
-  void NoteLane(const absl::Status& status);
   // Returns true once the collector has acknowledged the goodbye. `held`: the last
   // frame that the collector is known to have, beside what acks have said.
   bool SayGoodbye(ControlStream* control, uint64_t held, MonotonicTime until);
   // Says goodbye on a new connection where the last one did not carry it.
   void SayFarewell();
   bool SayGoodbyeAnew(MonotonicTime until);
-  void TellUndelivered();
   void ShipFlight();
-  void OpenSpool();
-  void SpoolFrames();
-  void SpoolNewFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(spool_mutex_);
-  // The spool takes no (more) frames: once.
-  void TellSpool(const absl::Status& status)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(spool_mutex_);
-  // For a line that says of whom it speaks; empty: no rank is known.
-  std::string OfRank() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NoteError(const absl::Status& status);
-  void TellOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same while a connection is still being made.
-  void TellIfSilent() {
-    absl::MutexLock lock(&mutex_);
-    if (connected_) return;
-    TellOnce();
-    TellGone();
-  }
-  // Says once that another start of the program records under this name of the run.
-  // A process without a rank waits for its first step, with which a framework may
-  // say one, or for its end.
-  void TellOther(bool ends);
-  // Warns of another process of the same name, once.
-  void NoteOther(const v1::OtherProcess& other);
-  // Reports that a collector that was connected has been unreachable for a
-  // while, and that records wait for it.
-  void TellGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Reports that a collector that was missing or unreachable answers.
-  void TellFound() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NoteEnd(const grpc::Status& status, bool welcomed);
   void NoteUploadEnd(const grpc::Status& status);
   void TellEditAgain(const v1::Welcome& welcome);
 
@@ -183,32 +135,10 @@ class CollectorLink {
   TriggerWatcher* const watcher_;
   EventOutbox* const outbox_;
 
-  const MonotonicTime began_ = MonotonicNow();
+  LinkStatus status_;
+  LinkSpool spool_;
 
   mutable absl::Mutex mutex_;
-  // Notified when connected_ or fatal_ is set.
-  MonotonicCondVar decided_;
-  bool connected_ ABSL_GUARDED_BY(mutex_) = false;
-  // The last connection was given up because nothing was heard on it.
-  bool fell_silent_ ABSL_GUARDED_BY(mutex_) = false;
-  bool heard_ ABSL_GUARDED_BY(mutex_) = false;
-  bool told_ ABSL_GUARDED_BY(mutex_) = false;
-  bool found_ ABSL_GUARDED_BY(mutex_) = false;
-  // When the last connection ended, and whether that was reported.
-  std::optional<MonotonicTime> gone_since_ ABSL_GUARDED_BY(mutex_);
-  bool told_gone_ ABSL_GUARDED_BY(mutex_) = false;
-  // What TellOther has still to report. Only the worker uses it.
-  std::optional<v1::OtherProcess> other_;
-  // A root reports it again after a restart.
-  bool told_other_ = false;
-  // Records and payloads that were lost at the time of the report.
-  uint64_t lost_when_gone_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
-  uint64_t reconnects_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::string last_error_ ABSL_GUARDED_BY(mutex_);
-  v1::Identity identity_ ABSL_GUARDED_BY(mutex_);
-  uint64_t spooled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::string lane_ ABSL_GUARDED_BY(mutex_);
   // The newest edit of the config file.
   std::optional<v1::ConfigEdited> edit_ ABSL_GUARDED_BY(mutex_);
   // Of the account at the end: what it leaves out, and why the rest is lost.
@@ -220,15 +150,7 @@ class CollectorLink {
 
   // Bytes that may be in flight.
   std::atomic<uint64_t> credit_{0};
-  // It could not be opened.
-  std::atomic<bool> no_spool_{false};
 
-  const std::unique_ptr<FileSystem> posix_;
-  FileSystem* const file_system_;
-  // Not beside mutex_. From a frame's number to its place in the file.
-  absl::Mutex spool_mutex_;
-  std::unique_ptr<Spool> spool_ ABSL_GUARDED_BY(spool_mutex_);
-  bool told_spool_ ABSL_GUARDED_BY(spool_mutex_) = false;
   // Worker only: where and as what session the memory may be handed over; empty:
   // nowhere, or that was tried.
   std::string lane_socket_, lane_session_;

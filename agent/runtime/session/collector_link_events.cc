@@ -38,7 +38,7 @@ void CollectorLink::OnDirective(const v1::Directive& directive) {
           watcher_->ReportCalls(directive.report_calls().id());
       break;
     case v1::Directive::kOther:
-      NoteOther(directive.other());
+      status_.NoteOther(directive.other());
       break;
     case v1::Directive::kDegrade:
       watcher_->SetRunLevel(directive.degrade().level());
@@ -53,12 +53,16 @@ void CollectorLink::OnDirective(const v1::Directive& directive) {
 bool CollectorLink::NextEvent(v1::AgentEvent* event,
                               MonotonicTime* next_metrics) {
   if (outbox_->Pop(event)) return true;
-  if (MonotonicNow() < *next_metrics) return false;
+  if (MonotonicNow() < *next_metrics) {
+    if (!queue_->TakeQuestion()) return false;
+    event->mutable_ping();
+    return true;
+  }
   *next_metrics = MonotonicAfter(kMetricsInterval);
-  queue_->Trim();
+  queue_->memory()->Trim();
   SessionStats stats;
   queue_->FillStats(&stats);
-  FillStats(&stats);
+  status_.FillStats(&stats);
   v1::AgentMetrics* metrics = event->mutable_metrics();
   metrics->set_queue_bytes(stats.queue_bytes);
   metrics->set_queue_budget_bytes(options_.queue_budget_bytes);

@@ -2,12 +2,10 @@
 // The connection's end: what the process takes with it, told to the collector and
 // to whoever started it.
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "agent/runtime/session/collector_link.h"
 #include "common/rpc/grpc_channel.h"
 
@@ -22,17 +20,8 @@ constexpr absl::Duration kFarewellTick = absl::Milliseconds(25);
 }  // namespace
 
 void CollectorLink::AccountAtEnd(bool spool_delivers) {
+  const std::string why = status_.WhyLost();
   absl::MutexLock lock(&mutex_);
-  std::string why =
-      absl::StrCat("no answer from ", options_.collector, " within ",
-                   absl::FormatDuration(options_.drain_deadline));
-  if (connected_) {
-    why = absl::StrCat("the collector took no more within ",
-                       absl::FormatDuration(options_.drain_deadline),
-                       " (is its disk full?)");
-  } else if (!last_error_.empty()) {
-    why = last_error_;
-  }
   account_ = Account{spool_delivers, why.substr(0, kMaxReasonBytes)};
 }
 
@@ -102,39 +91,11 @@ void CollectorLink::SayFarewell() {
     if (!loses) break;
     if (!said_goodbye_) outbox_->Wait(kFarewellTick);
   }
-  if (loses) TellUndelivered();
-}
-
-void CollectorLink::TellUndelivered() {
-  const v1::Undelivered& left = *undelivered_;
-  // It came after all, in the last moment.
-  if (left.records() + left.payloads() == 0) return;
-  std::string rank;
-  {
-    absl::MutexLock lock(&mutex_);
-    rank = OfRank();
-  }
-  const std::string line = absl::StrCat(
-      "rankprobe: ", left.records(), " records and ", left.payloads(),
-      " payloads (", left.payload_bytes(), " bytes)",
-      left.has_first_step() ? absl::StrCat(" of steps ", left.first_step(),
-                                           " to ", left.last_step())
-                            : "",
-      rank, " are lost, the process ends before the collector has them: ",
-      left.reason(), "\n");
-  std::fputs(line.c_str(), stderr);
-  if (options_.on_undelivered) options_.on_undelivered(left);
-}
-
-void CollectorLink::TellSpooled(const v1::Undelivered& left) {
-  if (left.records() + left.payloads() == 0) return;
-  const std::string line = absl::StrCat(
-      "rankprobe: ", left.records(), " records and ", left.payloads(),
-      " payloads are kept in ", options_.spool_directory,
-      ", the next process that records with it sends them, or: rankprobe "
-      "deliver ",
-      options_.spool_directory, "\n");
-  std::fputs(line.c_str(), stderr);
+  if (!loses) return;
+  status_.TellUndelivered(*undelivered_);
+  if (undelivered_->records() + undelivered_->payloads() > 0 &&
+      options_.on_undelivered)
+    options_.on_undelivered(*undelivered_);
 }
 
 }  // namespace rankprobe

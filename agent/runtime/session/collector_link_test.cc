@@ -50,6 +50,11 @@ class FakeCollector final : public v1::AgentService::Service {
                    ? grpc::Status(grpc::StatusCode::DATA_LOSS, "damaged")
                    : grpc::Status::OK;
       }
+      if (event.has_ping() && answers) {
+        v1::Directive answer;
+        answer.mutable_pong();
+        stream->Write(answer);
+      }
       if (event.has_prepared()) prepared_ = event.prepared();
       if (event.has_applied()) applied_ = event.applied();
     }
@@ -105,6 +110,8 @@ class FakeCollector final : public v1::AgentService::Service {
 
   // Before the first Hello: the answer to it.
   grpc::Status refusal;
+  // Pings.
+  bool answers = true;
   // So many farewells are lost.
   size_t deaf_to = 0;
 
@@ -202,6 +209,35 @@ std::unique_ptr<RecordBuffer> ThreeRecords(int64_t step) {
   records->batch()->set_step(step);
   for (uint64_t order = 0; order < 3; ++order) records->Add()->set_order(order);
   return records;
+}
+
+// Under policy `block`, of a collector that acknowledges nothing: its connection is
+// given up after 2 s, and it welcomes the rank again.
+TEST(CollectorLinkTest, ACollectorThatAnswersIsWaitedForAndNoOtherIs) {
+  for (const bool answers : {false, true}) {
+    FakeCollector collector;
+    collector.answers = answers;
+    const SystemClock clock;
+    SessionOptions options;
+    const std::unique_ptr<grpc::Server> server = Serve(&collector, &options);
+    options.queue_budget_bytes = 1 << 20;
+    options.block_deadline = answers ? absl::Seconds(4) : absl::Hours(1);
+    if (answers) options.silence_deadline = absl::Seconds(1);
+    auto session = Session::Create(std::move(options), &clock);
+    ASSERT_TRUE(session.ok()) << session.status();
+    ASSERT_TRUE((*session)->WaitConnected(kSoon).ok());
+    v1::LossReason reason = v1::LOSS_REASON_UNSPECIFIED;
+    std::vector<std::unique_ptr<PayloadBuffer>> payloads;
+    while (reason == v1::LOSS_REASON_UNSPECIFIED) {
+      ASSERT_TRUE((*session)->SubmitRecords(ThreeRecords(1)));
+      payloads.push_back((*session)->ReservePayload(128 << 10, &reason));
+    }
+    EXPECT_EQ(reason, answers ? v1::LOSS_REASON_AGENT_DEADLINE
+                              : v1::LOSS_REASON_COLLECTOR_SILENT);
+    payloads.clear();
+    session->reset();
+    server->Shutdown(std::chrono::system_clock::now());
+  }
 }
 
 // The acks of what the collector has were lost on the way.

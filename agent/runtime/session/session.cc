@@ -42,15 +42,16 @@ class SessionImpl final : public Session {
   SessionImpl(SessionOptions options, const Clock* clock)
       : options_(std::move(options)),
         clock_(clock),
-        queue_({options_.queue_budget_bytes, options_.max_payload_bytes,
-                options_.policy, options_.block_deadline,
-                !options_.spool_directory.empty(),
-                options_.stop_barrier == StopBarrier::kKept,
-                options_.remember_payloads, options_.lane,
-                options_.stop_barrier == StopBarrier::kKept
-                    ? kKeptHold
-                    : absl::ZeroDuration()},
-               clock, [this] { outbox_.Wake(); }),
+        queue_(
+            {options_.queue_budget_bytes, options_.max_payload_bytes,
+             options_.policy, options_.block_deadline,
+             !options_.spool_directory.empty(),
+             options_.stop_barrier == StopBarrier::kKept,
+             options_.remember_payloads, options_.lane,
+             options_.stop_barrier == StopBarrier::kKept ? kKeptHold
+                                                         : absl::ZeroDuration(),
+             options_.silence_deadline},
+            clock, [this] { outbox_.Wake(); }),
         watcher_(
             clock,
             [this](v1::AgentEvent event) { outbox_.Emit(std::move(event)); }),
@@ -61,7 +62,7 @@ class SessionImpl final : public Session {
       link_.Abandon();
       return;
     }
-    const bool ever = link_.EverHeard();
+    const bool ever = link_.status().EverHeard();
     if (ever && watcher_.ship_at_exit()) {
       for (auto& records : watcher_.TakeFlight().buffers)
         queue_.SubmitRecords(std::move(records));
@@ -75,12 +76,12 @@ class SessionImpl final : public Session {
     // That nothing of a refused rank is taken was said.
     if (absl::IsDeadlineExceeded(drained)) {
       if (options_.stop_barrier == StopBarrier::kKept) {
-        if (!link_.Keep())
+        if (!link_.spool().Keep())
           link_.AccountAtEnd(/*spool_delivers=*/true);
         else if (!options_.spool_is_attended)
-          link_.TellSpooled(queue_.Undelivered());
-      } else if (link_.HasSpool()) {
-        link_.TellSpooled(queue_.Undelivered());
+          link_.spool().TellLeft(queue_.Undelivered());
+      } else if (link_.status().HasSpool()) {
+        link_.spool().TellLeft(queue_.Undelivered());
       } else {
         link_.AccountAtEnd(/*spool_delivers=*/false);
       }
@@ -90,7 +91,7 @@ class SessionImpl final : public Session {
   }
 
   absl::Status WaitConnected(absl::Duration deadline) override {
-    return Forked() ? ParentsError() : link_.WaitConnected(deadline);
+    return Forked() ? ParentsError() : link_.status().WaitConnected(deadline);
   }
 
   ActivePlan BeginStep(int64_t step) override {
@@ -168,7 +169,8 @@ class SessionImpl final : public Session {
   absl::Status Flush(v1::Durability level, absl::Duration deadline) override {
     if (Forked()) return absl::OkStatus();
     // Nobody will ever take it.
-    if (absl::Status refused = link_.Refusal(); !refused.ok()) return refused;
+    if (absl::Status refused = link_.status().Refusal(); !refused.ok())
+      return refused;
     return queue_.Flush(level, deadline);
   }
 
@@ -181,9 +183,11 @@ class SessionImpl final : public Session {
     return queue_.FlushToSpool(deadline);
   }
 
-  void TellStuck(absl::Duration waited) override { link_.TellStuck(waited); }
+  void TellStuck(absl::Duration waited) override {
+    link_.status().TellStuck(waited);
+  }
 
-  bool Keep() override { return !Forked() && link_.Keep(); }
+  bool Keep() override { return !Forked() && link_.spool().Keep(); }
 
   void SendEvent(v1::AgentEvent event) override {
     if (!Forked()) outbox_.Emit(std::move(event));
@@ -207,7 +211,7 @@ class SessionImpl final : public Session {
   SessionStats GetStats() const override {
     SessionStats stats;
     queue_.FillStats(&stats);
-    link_.FillStats(&stats);
+    link_.status().FillStats(&stats);
     return stats;
   }
 

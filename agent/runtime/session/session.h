@@ -6,7 +6,8 @@
 // Ownership: one Session per process, owned by the Recorder's owner.
 // Threads: every method may be called from any thread. Methods marked
 // [training] never wait on the network; only SubmitPayload and SubmitRecords
-// under OverflowPolicy::kBlock may wait, for at most block_deadline, for room.
+// under OverflowPolicy::kBlock may wait for room: for at most block_deadline, or
+// silence_deadline where the collector says nothing.
 // Failure: an absent, hanging, refusing or restarting collector is never an
 // error of a [training] method; dropped data is counted and reported as
 // LossEvents. After a fork the child's Session does nothing.
@@ -68,9 +69,9 @@ struct SessionOptions {
   uint64_t queue_budget_bytes = uint64_t{256} << 20;
   OverflowPolicy policy = OverflowPolicy::kBlock;
   absl::Duration block_deadline = absl::Seconds(10);
-  // How long the end of a step waits for one that says nothing: see
-  // RecorderOptions.
-  absl::Duration silence_deadline = absl::Milliseconds(50);
+  // How long a step waits for one that says nothing, for room and at its end: with
+  // what waking up takes, 50 ms.
+  absl::Duration silence_deadline = absl::Milliseconds(45);
   uint64_t max_payload_bytes = uint64_t{4} << 30;
   // Payloads that the collector was sent lately are not sent again. False only
   // to measure what that saves.

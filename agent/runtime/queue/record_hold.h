@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The time that records of a FrameQueue wait for others, to leave together with
+// them. Used under the queue's lock. Nothing fails.
+#ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_RECORD_HOLD_H_
+#define RANKPROBE_AGENT_RUNTIME_QUEUE_RECORD_HOLD_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+
+namespace rankprobe {
+
+class RecordHold {
+ public:
+  // `time` zero: nothing is held.
+  RecordHold(absl::Duration time, uint64_t budget_bytes, const Clock* clock)
+      : time_(time),
+        // In memory; of a small budget an eighth.
+        most_bytes_(std::min(uint64_t{1} << 20, budget_bytes / 8)),
+        clock_(clock) {}
+
+  // Records that were submitted; whether the worker is to know.
+  bool Add(uint64_t bytes, bool urgent) {
+    if (time_ <= absl::ZeroDuration()) return true;
+    bytes_ += bytes;
+    if (urgent || bytes_ >= most_bytes_) End();
+    const bool first = leaves_at_ns_ == 0;
+    if (first)
+      leaves_at_ns_ =
+          clock_->MonotonicNanos() + absl::ToInt64Nanoseconds(time_);
+    // Of the first one it hears, to look at the clock.
+    return first || leaving_;
+  }
+  // Sends everything that is held; records that come later are held again.
+  void End() { leaving_ = true; }
+  // A frame has left, or there was none; `more`: others wait.
+  void NoteLeft(bool more) {
+    leaving_ = more;
+    if (more) return;
+    leaves_at_ns_ = 0;
+    bytes_ = 0;
+  }
+  // Zero: nothing is held.
+  absl::Duration Rest() const {
+    if (leaves_at_ns_ == 0 || leaving_) return absl::ZeroDuration();
+    return std::max(absl::Nanoseconds(leaves_at_ns_ - clock_->MonotonicNanos()),
+                    absl::ZeroDuration());
+  }
+
+ private:
+  const absl::Duration time_;
+  const uint64_t most_bytes_;
+  const Clock* const clock_;
+  // When those that are held leave, 0: none are; and how many bytes they are.
+  int64_t leaves_at_ns_ = 0;
+  uint64_t bytes_ = 0;
+  // They have begun to, or are to at once.
+  bool leaving_ = false;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_QUEUE_RECORD_HOLD_H_

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// What earlier lives left in the spool's directory.
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "agent/runtime/session/collector_link.h"
+#include "common/base/status_macros.h"
+
+namespace rankprobe {
+absl::Status CollectorLink::DrainOrphan(OrphanSpool* orphan, SpoolDrain* drain,
+                                        CollectorFinder* finder) {
+  RP_ASSIGN_OR_RETURN(const std::shared_ptr<Target> target,
+                      Locate(finder, orphan->identity()));
+  const absl::Status status = drain->Run(target->channel.get(), orphan);
+  if (absl::IsUnavailable(status)) finder->NoteNotReached();
+  return status;
+}
+
+SpoolDrain CollectorLink::NewDrain(CollectorFinder* finder) {
+  return SpoolDrain(
+      options_.security, options_.agent_version, [this] { outbox_->Wake(); },
+      [this](absl::Duration timeout) {
+        spool_.Update();
+        return outbox_->Wait(timeout);
+      },
+      [this, finder] {
+        finder->NoteReached();
+        status_.NoteHeard();
+      });
+}
+
+// What earlier lives left behind goes first: their sequence numbers and
+// their ranks are their own. False when stopping.
+bool CollectorLink::DrainOrphans() {
+  if (options_.spool_directory.empty()) return true;
+  int passed_over = 0;
+  const std::vector<std::unique_ptr<OrphanSpool>> orphans = OrphanSpool::Find(
+      options_.spool_directory, spool_.file_system(),
+      options_.file_system == nullptr ? IsOwnFile
+                                      : [](const std::string&) { return true; },
+      &passed_over);
+  if (passed_over > 0) {
+    const std::string line = absl::StrCat(
+        "rankprobe: ", passed_over, " spools in ", options_.spool_directory,
+        " are not sent: others made them or can change them\n");
+    std::fputs(line.c_str(), stderr);
+  }
+  for (const auto& orphan : orphans) {
+    CollectorFinder finder = NewFinder();
+    SpoolDrain drain = NewDrain(&finder);
+    absl::Status status;
+    for (;;) {
+      status = DrainOrphan(orphan.get(), &drain, &finder);
+      if (!absl::IsUnavailable(status)) break;
+      status_.NoteError(status);
+      // A try that fails at once has spooled nothing, and a barrier may wait.
+      spool_.Update();
+      if (!outbox_->Wait(options_.reconnect_max)) return false;
+    }
+    if (absl::IsCancelled(status)) return false;
+    // Refused: it stays for another time.
+    if (!status.ok()) status_.NoteError(status);
+  }
+  return true;
+}
+
+}  // namespace rankprobe

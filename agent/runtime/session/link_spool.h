@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The spool of a session while it runs: frames go from the queue to disk until a
+// collector has committed them.
+//
+// Ownership: the CollectorLink's; options, queue and status outlive it.
+// Threads: all methods are thread-safe. Its lock comes before the queue's and the
+// status'.
+// Failure: a spool that takes no frames is told of once; the collector gets them.
+#ifndef RANKPROBE_AGENT_RUNTIME_SESSION_LINK_SPOOL_H_
+#define RANKPROBE_AGENT_RUNTIME_SESSION_LINK_SPOOL_H_
+
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "agent/runtime/queue/frame_queue.h"
+#include "agent/runtime/session/link_status.h"
+#include "agent/runtime/session/session.h"
+#include "agent/runtime/session/spool.h"
+#include "common/io/file_system.h"
+
+namespace rankprobe {
+
+class LinkSpool {
+ public:
+  LinkSpool(const SessionOptions& options, FrameQueue* queue,
+            LinkStatus* status);
+
+  // What a step recorded is safe once it is here.
+  bool keeps() const { return options_.stop_barrier == StopBarrier::kKept; }
+  FileSystem* file_system() const { return file_system_; }
+  // Waits for the disk.
+  void Open();
+  // Puts new frames on disk.
+  void Update();
+  // See Session.
+  bool Keep();
+  // The next process of this spool will send them: to the user.
+  void TellLeft(const v1::Undelivered& left) const;
+
+ private:
+  void Append() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The spool takes no (more) frames: once.
+  void NoteFault(const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const SessionOptions& options_;
+  FrameQueue* const queue_;
+  LinkStatus* const status_;
+  const std::unique_ptr<FileSystem> posix_;
+  FileSystem* const file_system_;
+  // From a frame's number to its place in the file.
+  absl::Mutex mutex_;
+  std::unique_ptr<Spool> spool_ ABSL_GUARDED_BY(mutex_);
+  bool told_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_SESSION_LINK_SPOOL_H_
