@@ -492,7 +492,7 @@ class Mixed(nn.Module, Saves):
 m = nn.Sequential(); m.a, m.b, m.c = Slots(), State(), Mixed(); """ + _SGD + """
 for i in range(STEPS):
     d.start(m); l = (m.a(torch.randn(2, 4)) + m.b(torch.ones(2, 4)) + m.c(torch.ones(2, 4))).sum(); o.zero_grad(); l.backward(); o.step()
-    for x in (m.a, m.b, m.c): print([len(k._forward_hooks) for k in (pickle.loads(pickle.dumps(x)), copy.deepcopy(x), copy.copy(x))])
+    for x in (m.a, m.b, m.c): print([len(k._forward_hooks) for k in (pickle.loads(pickle.dumps(x)), copy.deepcopy(x))])
     d.stop(); d.step(); [pickle.dumps(x) for x in (m.a, m.b, m.c)]
 result = [m, o, l]
 """),
@@ -510,6 +510,21 @@ for i in range(STEPS):
 if hasattr(d, "close"): d.close()
 for c in kept: r = pickle.loads(pickle.dumps(c[0])); print(torch.equal(r(torch.ones(1, 4)), c[0](torch.ones(1, 4))), c(torch.ones(1, 4)).shape)
 result = [m, o, l, y, kept]
+"""),
+    "shallow_copies_share_hooks": ("pytorch/pytorch#128272", """
+seen = []
+m = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)); """ + _SGD + """
+for i in range(STEPS):
+    d.start(m); c = copy.copy(m); k = copy.copy(m[0]); h = m[0].register_forward_hook(lambda s, a, y: seen.append(s is k))
+    l = m(torch.randn(2, 4)).sum() + c(torch.ones(1, 4)).sum() + k(torch.ones(1, 4)).sum(); h.remove(); """ + _STEP + """    print(k._forward_hooks is m[0]._forward_hooks)
+print(seen); result = [m, o, l]
+"""),
+    "operators_are_counted": ("pytorch/pytorch#195746", """
+m = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)); """ + _SGD + """
+for i in range(STEPS):
+    with torch.autograd.profiler.profile() as p: d.start(m); l = m(torch.randn(2, 4)).sum(); """ + _STEP.strip() + """
+    print(sorted((e.key, e.count) for e in p.key_averages() if e.key.startswith("aten::")))
+result = [m, o, l]
 """),
     "hooks_that_came_with_a_pickle": ("pytorch/pytorch#96224", """
 from collections import OrderedDict

@@ -118,9 +118,9 @@ def here(name: str, mode: str) -> None:
 
 
 def collected(directory: pathlib.Path, code: int, stdout: str, stderr: str) -> dict:
-    """What one run of here() showed. Lines of ours on stderr are not the program's."""
+    """What one run of here() showed. Lines of ours on stderr are not the program's, and PyTorch's profiler tells the time."""
     found = directory / "answer.json"
-    return {"code": code, "stdout": stdout, "stderr": [line for line in stderr.splitlines() if not line.startswith("rankprobe: ")],
+    return {"code": code, "stdout": stdout, "stderr": [line for line in stderr.splitlines() if not line.startswith(("rankprobe: ", "USDT:"))],
             "faults": 0, **(json.loads(found.read_text()) if found.exists() else {})}
 
 

@@ -9,8 +9,10 @@ out and TorchScript compiles without them. Threads: as the hooks, those that cal
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
+import sys
 import types
 import weakref
 from typing import Any, Callable, Iterator
@@ -110,8 +112,8 @@ def _without(state: Any, depth: int = 3) -> Any:
 
 def _reduce_ex(module: torch.nn.Module, protocol: Any) -> Any:
     reduced = super(torch.nn.Module, module).__reduce_ex__(protocol)
-    if not isinstance(reduced, tuple) or len(reduced) < 2:
-        return reduced
+    if not isinstance(reduced, tuple) or len(reduced) < 2 or sys._getframe(1).f_code is copy.copy.__code__:
+        return reduced  # a shallow copy shares the tables: a hook that the program puts on one later is called for both
     function, arguments, *rest = reduced
     # Some classes (fx.GraphModule) give their state to a function.
     return (function, _without(arguments), *(_without(value) for value in rest[:1]), *rest[1:])
