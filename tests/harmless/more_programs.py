@@ -440,4 +440,100 @@ for i in range(STEPS):
     print(len(w), torch.is_anomaly_enabled()); l = m(torch.randn(2, 4)).sum(); """ + _STEP + """
 result = [m, o, l]
 """),
+    "swapped_parameters": ("pytorch/pytorch#111747", """
+m = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)); """ + _SGD + """new = hasattr(torch.__future__, "set_swap_module_params_on_conversion")
+if new: torch.__future__.set_swap_module_params_on_conversion(True)
+for i in range(STEPS):
+    d.start(m); l = m(torch.randn(2, 4).to(m[0].weight.dtype)).sum(); """ + _STEP + """    del l; m.to(torch.float64 if i % 2 == 0 else torch.float32); print([p.dtype for p in m.parameters()])
+    if new: d.start(m); w = nn.Parameter(torch.randn(4, 4).to(m[0].weight)); torch.utils.swap_tensors(m[0].weight, w); m(torch.ones(1, 4).to(w)).sum().backward(); d.stop(); d.step()
+result = [m, o]
+"""),
+    "sharded_tensors_are_converted": ("pytorch/pytorch#122755", """
+import importlib, tempfile
+if torch.__version__ >= "2.5":
+    import torch.distributed as dist
+    from torch.distributed.tensor import init_device_mesh
+    from torch.distributed.tensor.parallel import parallelize_module, ColwiseParallel, RowwiseParallel
+    with tempfile.TemporaryDirectory() as place:
+        dist.init_process_group("gloo", init_method=f"file://{place}/meet", rank=0, world_size=1)
+        m = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)); parallelize_module(m, init_device_mesh("cpu", (1,)), {"0": ColwiseParallel(), "2": RowwiseParallel()}); """ + _SGD + """
+        for i in range(STEPS):
+            d.start(m); l = m(torch.randn(2, 4, dtype=m[0].bias.dtype)).sum(); """ + _STEP.strip() + """; del l; m.to(torch.float64 if i % 2 == 0 else torch.float32); print(type(m[0].weight).__name__, m[0].weight.dtype)
+        result = [p.full_tensor() for p in m.parameters()]; dist.destroy_process_group()
+"""),
+    "quantized": ("pytorch/pytorch#37151", """
+import warnings; warnings.simplefilter("ignore")
+import torch.ao.quantization as q
+class M(nn.Module):
+    def __init__(s): super().__init__(); s.c, s.b, s.r, s.l = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Linear(8, 1)
+    def forward(s, x): return s.l(s.r(s.b(s.c(x))).flatten(1))
+m = M(); """ + _SGD + """
+def one(): return m(torch.randn(3, 1, 4, 4)).sum()
+d.start(m); l = one(); """ + _STEP + """n = copy.deepcopy(m); q.quantize_dynamic(m, {nn.Linear}, inplace=True); d.start(m); y = one(); d.stop(); d.step()
+m = n; d.start(m); one(); d.stop(); d.step(); q.fuse_modules_qat(m, [["c", "b", "r"]], inplace=True); m.qconfig = q.get_default_qat_qconfig("fbgemm"); q.prepare_qat(m, inplace=True); """ + _SGD + """
+for i in range(STEPS): d.start(m); l = one(); """ + _STEP + """
+print(type(m.c).__name__, type(m.l).__name__); result = [list(m.parameters()), y, l]
+"""),
+    "states_of_modules_in_tuples": ("pytorch/pytorch#66813", """
+class Slots(nn.Module):
+    __slots__ = ("tag",)
+    def __init__(s): super().__init__(); s.tag = "t"; s.l = nn.Linear(4, 1)
+    def forward(s, x): return s.l(x)
+class State(nn.Module):
+    def __init__(s): super().__init__(); s.l = nn.Linear(4, 1)
+    def forward(s, x): return s.l(x)
+    def __getstate__(s): return (1, s.__dict__.copy())
+    def __setstate__(s, t): s.__dict__.update(t[1])
+class Saves:
+    def __reduce_ex__(s, p): print("mine"); return super().__reduce_ex__(p)
+class Mixed(nn.Module, Saves):
+    def __init__(s): super().__init__(); s.l = nn.Linear(4, 1)
+    def forward(s, x): return s.l(x)
+m = nn.Sequential(); m.a, m.b, m.c = Slots(), State(), Mixed(); """ + _SGD + """
+for i in range(STEPS):
+    d.start(m); l = (m.a(torch.randn(2, 4)) + m.b(torch.ones(2, 4)) + m.c(torch.ones(2, 4))).sum(); o.zero_grad(); l.backward(); o.step()
+    for x in (m.a, m.b, m.c): print([len(k._forward_hooks) for k in (pickle.loads(pickle.dumps(x)), copy.deepcopy(x))])
+    d.stop(); d.step(); [pickle.dumps(x) for x in (m.a, m.b, m.c)]
+result = [m, o, l]
+"""),
+    "copies_by_their_class": ("pytorch/pytorch#80811", """
+from torch.nn.utils import parametrize
+class Own(nn.Module):
+    def __init__(s): super().__init__(); s.l = nn.Linear(4, 4)
+    def forward(s, x): return s.l(x)
+    def __deepcopy__(s, memo): n = Own.__new__(Own); memo[id(s)] = n; n.__dict__.update(copy.deepcopy(s.__dict__, memo)); return n
+class Upper(nn.Module):
+    def forward(s, x): return x.triu()
+m = nn.Sequential(Own(), nn.Linear(4, 4)); parametrize.register_parametrization(m[1], "weight", Upper()); """ + _SGD + """kept = []
+for i in range(STEPS):
+    d.start(m); l = m(torch.randn(2, 4)).sum(); o.zero_grad(); l.backward(); o.step(); kept.append(copy.deepcopy(m)); y = kept[-1](torch.ones(1, 4)); d.stop(); d.step()
+if hasattr(d, "close"): d.close()
+for c in kept: r = pickle.loads(pickle.dumps(c[0])); print(torch.equal(r(torch.ones(1, 4)), c[0](torch.ones(1, 4))), c(torch.ones(1, 4)).shape)
+result = [m, o, l, y, kept]
+"""),
+    "shallow_copies_share_hooks": ("pytorch/pytorch#128272", """
+seen = []
+m = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)); """ + _SGD + """
+for i in range(STEPS):
+    d.start(m); c = copy.copy(m); k = copy.copy(m[0]); h = m[0].register_forward_hook(lambda s, a, y: seen.append(s is k))
+    l = m(torch.randn(2, 4)).sum() + c(torch.ones(1, 4)).sum() + k(torch.ones(1, 4)).sum(); h.remove(); """ + _STEP + """    print(k._forward_hooks is m[0]._forward_hooks)
+print(seen); result = [m, o, l]
+"""),
+    "operators_are_counted": ("pytorch/pytorch#195746", """
+m = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)); """ + _SGD + """
+for i in range(STEPS):
+    with torch.autograd.profiler.profile() as p: d.start(m); l = m(torch.randn(2, 4)).sum(); """ + _STEP.strip() + """
+    print(sorted((e.key, e.count) for e in p.key_averages() if e.key.startswith("aten::")))
+result = [m, o, l]
+"""),
+    "hooks_that_came_with_a_pickle": ("pytorch/pytorch#96224", """
+from collections import OrderedDict
+seen = []
+def after(s, a, y): seen.append(tuple(y.shape))
+def before(s, a): seen.append("before")
+m = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)); """ + _SGD + """
+for s in m: s._forward_hooks = OrderedDict((k, after) for k in range(300)); s._forward_pre_hooks = OrderedDict((k, before) for k in range(300))
+for i in range(STEPS): d.start(m); l = m(torch.randn(2, 4)).sum(); """ + _STEP.strip() + """; print(len(seen)); seen.clear()
+result = [m, o, l]
+"""),
 }

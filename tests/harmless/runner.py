@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one of programs.py in several modes, each from the same seeds: `runner.py NAME MODE..`, one line of JSON for a mode.
-`runner.py NAME,NAME.. MODE..`: each program in a process of its own, forked once torch is imported, and in a directory of its name.
+"""Runs one of programs.py in several modes, each from the same seeds: `runner.py NAME,NAME.. MODE..`, one line of JSON for each program and
+mode, which runs in a process of its own, forked once torch is imported, in a directory NAME/MODE. `runner.py --here NAME MODE`: in
+this process and directory, as `python program.py`; what only the process knows is in answer.json.
 
-Modes: off, LEVEL:TASK (the debugger from the first step on), switched (its file switches it on in the middle).
+Modes: off, LEVEL:TASK (the debugger from the first step on), switched (its file switches it on in the middle), flight (dumping is off,
+and the collector asks for a flight recorder).
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
+import importlib
 import io
 import json
 import linecache
 import os
+import pathlib
 import pickle
 import random
 import sys
-import traceback
+import types
 from typing import Any
 
 import torch
@@ -83,61 +86,75 @@ def _digest(*things: Any) -> str:
 def _run(name: str, debugger: Any) -> dict:
     torch.manual_seed(0)
     random.seed(0)
-    place = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "copy": copy, "io": io, "pickle": pickle, "STEPS": STEPS, "d": debugger,
-             "__name__": "__main__"}
-    # Classes of a program are pickled by their names in __main__.
-    vars(sys.modules["__main__"]).update({key: value for key, value in place.items() if key != "__name__"})
+    program = types.ModuleType("__main__")  # by whose name classes of the program are pickled
+    sys.modules["__main__"] = program
+    vars(program).update({"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "copy": copy, "io": io, "pickle": pickle, "STEPS": STEPS,
+                          "d": debugger})
     text = PROGRAMS[name][1]
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)  # TorchScript reads sources
-    out, error = io.StringIO(), ""
-    with contextlib.redirect_stdout(out):
-        try:
-            exec(compile(text, name, "exec"), place)
-        except Exception as raised:  # noqa: BLE001
-            error = repr(raised)
-    said = "".join(line for line in out.getvalue().splitlines(True) if not (line.startswith("*") and line.rstrip().endswith("*")))
-    return {"digest": _digest(place.get("result")), "stdout": said, "error": error}
+    exec(compile(text, name, "exec"), vars(program))
+    return {"digest": _digest(vars(program).get("result"))}
 
 
-def main(name: str, modes: list[str]) -> None:
+def _debugger(mode: str) -> tuple[Any, Any]:
+    """What the program uses, and the debugger itself."""
+    if mode == "off":
+        return Off(), None
+    from rankprobe.pytorch import PrecisionDebugger
+
+    level, _, task = mode.partition(":") if ":" in mode else ("mix", "", "statistics")
+    _config("config.json", level, task, ":" in mode)
+    debugger = PrecisionDebugger(config_path="config.json")
+    return (Switched(debugger, "config.json") if mode == "switched" else debugger), debugger
+
+
+def here(name: str, mode: str) -> None:
     torch.set_num_threads(1)
-    for mode in modes:
-        debugger: Any = Off()
-        if mode != "off":
-            from rankprobe.pytorch import PrecisionDebugger
-
-            os.environ["RANKPROBE_RUN"] = f"{name}-{mode.replace(':', '-')}"
-            level, _, task = ("mix", "", "statistics") if mode == "switched" else mode.partition(":")
-            _config("config.json", level, task, mode != "switched")
-            debugger = PrecisionDebugger(config_path="config.json")
-            used = Switched(debugger, "config.json") if mode == "switched" else debugger
-            answer = _run(name, used)
-            answer["faults"] = debugger._capture.faults
-            debugger.close()
-        else:
-            answer = _run(name, debugger)
-        print(json.dumps({"program": name, "mode": mode, **answer}), flush=True)
+    used, debugger = _debugger(mode)
+    answer = _run(name, used)
+    if debugger is not None:
+        answer["faults"] = debugger._capture.faults
+    pathlib.Path("answer.json").write_text(json.dumps(answer))
 
 
-def fork_each(names: list[str], modes: list[str]) -> None:
+def collected(directory: pathlib.Path, code: int, stdout: str, stderr: str) -> dict:
+    """What one run of here() showed. Lines of ours on stderr are not the program's, and PyTorch's profiler tells the time."""
+    found = directory / "answer.json"
+    return {"code": code, "stdout": stdout, "stderr": [line for line in stderr.splitlines() if not line.startswith(("rankprobe: ", "USDT:"))],
+            "faults": 0, **(json.loads(found.read_text()) if found.exists() else {})}
+
+
+def _in_child(name: str, mode: str, directory: pathlib.Path) -> bool:
+    """Whether this is the child, which goes on to its end as every process does."""
+    directory.mkdir(parents=True)
+    child = os.fork()
+    if child == 0:
+        os.chdir(directory)
+        os.environ["RANKPROBE_RUN"] = f"{name}-{mode.replace(':', '-')}"
+        if mode == "flight":
+            os.environ["RANKPROBE_COLLECTOR"] = os.environ["COLLECTOR_WITH_FLIGHT_RECORDER"]
+        for number, file in ((1, "stdout"), (2, "stderr")):
+            os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+        return True
+    _, status = os.waitpid(child, 0)
+    said = [(directory / file).read_text(errors="replace") for file in ("stdout", "stderr")]
+    answer = collected(directory, os.waitstatus_to_exitcode(status), *said)
+    print(json.dumps({"program": name, "mode": mode, **answer}), flush=True)
+    return False
+
+
+def main(names: list[str], modes: list[str]) -> None:
+    if hasattr(torch, "compile"):  # else each child does with its first optimizer; in --here it comes in the middle of a step
+        importlib.import_module("torch._dynamo")
+    top = pathlib.Path.cwd()
     for name in names:
-        child = os.fork()
-        if child == 0:
-            os.mkdir(name)
-            os.chdir(name)
-            try:
-                main(name, modes)
-            except BaseException:  # noqa: BLE001 - the parent's test misses its answers
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                os._exit(0)
-        os.waitpid(child, 0)
+        for mode in modes:
+            if _in_child(name, mode, top / name / mode.replace(":", "-")):
+                return here(name, mode)
 
 
 if __name__ == "__main__":
-    programs = sys.argv[1].split(",")
-    if len(programs) > 1:
-        fork_each(programs, sys.argv[2:])
+    if sys.argv[1] == "--here":
+        here(*sys.argv[2:])
     else:
-        main(programs[0], sys.argv[2:])
+        main(sys.argv[1].split(","), sys.argv[2:])

@@ -17,37 +17,45 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "integration")]
 
 import harness  # noqa: E402
-from programs import DEFAULT, PROGRAMS  # noqa: E402
 
 pytest.importorskip("torch")
+
+import runner  # noqa: E402
+from programs import DEFAULT, PROGRAMS  # noqa: E402
+
 ALL = os.environ.get("RANKPROBE_HARMLESS") == "all"
 NAMES = list(PROGRAMS) if ALL else list(DEFAULT)
-MODES = ["L0:statistics", "L1:statistics", "mix:statistics", *(["mix:tensor", "switched"] if ALL else [])]
+MODES = ["L0:statistics", "L1:statistics", "mix:statistics", *(["mix:tensor", "switched", "flight"] if ALL else [])]
+FLIGHT = {"flight": {"steps": 2, "level": "mix"}, "rules": [{"name": "nan", "non_finite": {"nan_only": True}, "max_fires": 1}]}
 
 
 @pytest.fixture(scope="module")
-def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[harness.Collector]:
-    running = harness.Collector(tmp_path_factory.mktemp("collector")).start()
-    yield running
-    assert running.stop() == 0
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """In the environment of programs: of a collector, and of one that asks for a flight recorder."""
+    top = tmp_path_factory.mktemp("collectors")
+    (top / "flight.json").write_text(json.dumps(FLIGHT))
+    running = [harness.Collector(top / "plain").start(), harness.Collector(top / "flight", "--triggers", top / "flight.json").start()]
+    yield {"RANKPROBE_COLLECTOR": running[0].address, "COLLECTOR_WITH_FLIGHT_RECORDER": running[1].address}
+    assert [collector.stop() for collector in running] == [0, 0]
 
 
-def _answers(words: list[str], directory: pathlib.Path, address: str, seconds: float = 240) -> list[dict]:
+def _process(words: list[str], directory: pathlib.Path, addresses: dict[str, str], seconds: float = 240) -> subprocess.CompletedProcess:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RANKPROBE_")}
-    done = subprocess.run(words, cwd=directory, capture_output=True, text=True, timeout=seconds,
-                          env={**environment, "RANKPROBE_COLLECTOR": address, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    # `fail`: the flight recorder is there from the first step on.
+    return subprocess.run(words, cwd=directory, capture_output=True, text=True, timeout=seconds,
+                          env={**environment, **addresses, "RANKPROBE_ON_COLLECTOR_MISSING": "fail", "OMP_NUM_THREADS": "1"})
 
 
 @pytest.fixture(scope="module")
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
-            collector: harness.Collector) -> dict[str, list[dict]]:
+            addresses: dict[str, str]) -> dict[str, list[dict]]:
     """Of all programs whose tests are run, off and in all modes: torch is imported once for them."""
     names = list(dict.fromkeys(item.callspec.params["name"] for item in request.session.items
                                if item.fspath == request.node.fspath and "answers" in item.fixturenames))
-    told = _answers([sys.executable, str(HERE / "runner.py"), ",".join(names), "off", *MODES],
-                    tmp_path_factory.mktemp("programs"), collector.address, 3600)
+    done = _process([sys.executable, str(HERE / "runner.py"), ",".join(names), "off", *MODES],
+                    tmp_path_factory.mktemp("programs"), addresses, 3600)
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
     return {name: [answer for answer in told if answer["program"] == name] for name in names}
 
 
@@ -59,17 +67,19 @@ def test_the_table_names_each_program_and_its_report() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_debugger_changes_nothing(name: str, answers: dict[str, list[dict]]) -> None:
     plain, *watched = answers[name]
-    assert plain["error"] == "" and [answer["mode"] for answer in watched] == MODES
+    assert plain["code"] == 0 and "digest" in plain, plain
+    assert [answer["mode"] for answer in watched] == MODES
     for answer in watched:
-        assert answer.pop("faults") == 0, answer
         assert {**answer, "mode": "off"} == plain, answer["mode"]
 
 
 @pytest.mark.parametrize("name, how", [(name, "--on") for name in (NAMES if ALL else NAMES[:4])]
                          + [(name, "idle") for name in (DEFAULT if ALL else ())])
 def test_rankprobe_run_changes_nothing(name: str, how: str, answers: dict[str, list[dict]], tmp_path: pathlib.Path,
-                                       collector: harness.Collector) -> None:
+                                       addresses: dict[str, str]) -> None:
     """idle: nothing is recorded."""
-    words = [sys.executable, str(HERE / "runner.py"), name, "off"]
+    words = [sys.executable, str(HERE / "runner.py"), "--here", name, "off"]
     attach = [sys.executable, "-m", "rankprobe.run", "--run", f"run-{name}", *([how] if how == "--on" else []), "--"]
-    assert _answers([*attach, *words], tmp_path, collector.address) == answers[name][:1]
+    done = _process([*attach, *words], tmp_path, addresses)
+    answer = runner.collected(tmp_path, done.returncode, done.stdout, done.stderr)
+    assert {"program": name, "mode": "off", **answer} == answers[name][0]

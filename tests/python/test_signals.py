@@ -328,3 +328,19 @@ def test_no_guard_of_ours_swallows_it(fire, monkeypatch, place) -> None:
         place(fire, monkeypatch)
         for _ in range(100):  # raised soon
             len([])
+
+
+def test_a_line_to_a_reader_that_is_gone_ends_no_program_that_lets_sigpipe_do_so() -> None:
+    program = """
+import os, signal
+from rankprobe._say import say
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+reader, writer = os.pipe()
+os.dup2(writer, 2)
+os.close(reader)
+say("one")
+print(signal.sigpending(), signal.pthread_sigmask(signal.SIG_BLOCK, []), flush=True)
+os.write(2, b"the program's own")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (-signal.SIGPIPE, "set() set()\n")

@@ -3,6 +3,7 @@
 # public part; the rest is for rankprobe.pytorch, and may change with any version.
 # A tensor is a NumPy array or a torch tensor of any PyTorch: read by address,
 # shape, strides and dtype.
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional, Protocol, TypedDict
 
@@ -155,7 +156,7 @@ class ModuleForwards:
     def module_begin(self, name: str, full: bool) -> _ModuleBegin: ...
     def module_end(self) -> Callable[[Any, Any], bool]:
         """(module, output) -> as end()."""
-    def parameter_hook(self, module: str, name: str, parameter: Any, report: Callable[[Exception], None]) -> Callable[..., None]: ...
+    def parameter_hook(self, module: str, name: str, parameter: Any, of_node: bool, report: Callable[[Exception], None]) -> Callable[..., None]: ...
     def push(self, module: Any, call: ModuleCall | None) -> None: ...
     def end(self, module: Any, output: Any) -> bool:
         """Whether an input was changed in place so that its gradient is lost."""
@@ -168,8 +169,8 @@ class _ModuleBegin(Protocol):
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
         """Whether its parameters must be watched: it is recorded, and they are not those of set_known(), or one that was not
         watched wants a gradient now."""
-    def set_known(self, module: Any, watched: set[str]) -> None:
-        """Of the parameters that it has now those that are named are watched."""
+    def set_known(self, module: Any, watched: dict[str, weakref.ref[Any]]) -> None:
+        """Of the parameters that it has now those that are named have these hooks."""
 
 class SavedValue:
     """A value of save()."""

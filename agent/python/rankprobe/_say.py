@@ -3,11 +3,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from typing import Any, cast
+from typing import Any, Iterator, cast
 
 from rankprobe._program_error import came_from_signal
+
+
+@contextlib.contextmanager
+def _without_sigpipe() -> Iterator[None]:
+    """A reader that is gone is an error of write(), also in a program that this signal would end."""
+    if signal.getsignal(signal.SIGPIPE) is not signal.SIG_DFL:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+    try:
+        yield
+    finally:
+        if signal.SIGPIPE not in before:
+            if signal.SIGPIPE in signal.sigpending():
+                signal.sigtimedwait({signal.SIGPIPE}, 0)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def say(text: str, end: str = "\n") -> None:
@@ -21,8 +39,9 @@ def say(text: str, end: str = "\n") -> None:
             return
         stream.flush()
         rest = (text + end).encode(stream.encoding or "utf-8", "backslashreplace")
-        while rest:
-            rest = rest[os.write(stream.fileno(), rest):]
+        with _without_sigpipe():
+            while rest:
+                rest = rest[os.write(stream.fileno(), rest):]
     except Exception as error:
         if came_from_signal(error.__traceback__):
             raise

@@ -107,13 +107,14 @@ void RegisterCapture(py::module_& m) {
           "parameter_hook",
           [](const std::shared_ptr<ModuleForwards>& forwards,
              const std::string& module, const std::string& name,
-             const py::object& parameter, const py::object& report) {
+             const py::object& parameter, bool of_node,
+             const py::object& report) {
             return Made(NewParameterHook(forwards, module, name,
-                                         parameter.ptr(),
+                                         parameter.ptr(), of_node,
                                          PyRef::Share(report.ptr())));
           },
           py::arg("module"), py::arg("name"), py::arg("parameter"),
-          py::arg("report"))
+          py::arg("of_node"), py::arg("report"))
       .def("push", &ModuleForwards::Push, py::arg("module"), py::arg("call"))
       .def(
           "end",

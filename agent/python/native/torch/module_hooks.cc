@@ -18,9 +18,11 @@ namespace rankprobe {
 namespace {
 
 struct KnownParameter {
-  PyRef weak;
-  // Else it wants no gradient.
-  bool watched = false;
+  // Compared only: another object may have its address later, which has no hook
+  // of ours, or wants no gradient either.
+  const PyObject* parameter = nullptr;
+  // A weak reference to the hook that belongs to it; null: it wants no gradient.
+  PyRef hook;
 };
 
 struct ModuleBegin {
@@ -43,9 +45,11 @@ struct ParameterHook {
   std::shared_ptr<ModuleForwards>* forwards;
   std::string* module;
   std::string* name;
-  // Weak.
-  PyObject* parameter;
+  // Compared with the argument that PyTorch gives, if `weak` is null.
+  const PyObject* parameter;
+  PyObject* weak;
   PyObject* report;
+  PyObject* weak_references;
 };
 
 PyTypeObject* module_begin_type = nullptr;
@@ -99,8 +103,9 @@ bool AreKnown(const ModuleBegin& begin, PyObject* parameters) {
     if (value == Py_None) continue;
     if (count == begin.known->size()) return false;
     const KnownParameter& known = (*begin.known)[count++];
-    if (Referent(known.weak.get()).get() != value) return false;
-    if (!known.watched && TorchBindings::IsTrue(requires_grad, value))
+    if (known.parameter != value) return false;
+    if (known.hook ? !Referent(known.hook.get())
+                   : TorchBindings::IsTrue(requires_grad, value))
       return false;
   }
   return count == begin.known->size();
@@ -126,7 +131,7 @@ PyObject* CallBegin(PyObject* self, PyObject* const* args, size_t flagged_count,
 
 PyObject* SetKnown(PyObject* self, PyObject* args) {
   PyObject *module = nullptr, *watched = nullptr;
-  if (!PyArg_ParseTuple(args, "OO!", &module, &PySet_Type, &watched))
+  if (!PyArg_ParseTuple(args, "OO!", &module, &PyDict_Type, &watched))
     return nullptr;
   ModuleBegin* const begin = As<ModuleBegin>(self);
   const PyRef parameters = ParametersOf(module);
@@ -137,10 +142,9 @@ PyObject* SetKnown(PyObject* self, PyObject* args) {
   while (PyDict_Check(parameters.get()) &&
          PyDict_Next(parameters.get(), &at, &name, &value)) {
     if (value == Py_None) continue;
-    PyRef weak = PyRef::Steal(PyWeakref_NewRef(value, nullptr));
-    const int is_watched = PySet_Contains(watched, name);
-    if (!weak || is_watched < 0) return nullptr;
-    known.push_back({std::move(weak), is_watched == 1});
+    PyObject* const hook = PyDict_GetItemWithError(watched, name);
+    if (hook == nullptr && PyErr_Occurred() != nullptr) return nullptr;
+    known.push_back({value, PyRef::Share(hook)});
   }
   begin->known->swap(known);
   begin->generation = (*begin->forwards)->generation();
@@ -185,13 +189,22 @@ bool Reported(PyObject* report) {
       PyRef::Steal(PyObject_CallOneArg(report, error.get())));
 }
 
-PyObject* CallParameterHook(PyObject* self, PyObject* const*, size_t,
-                            PyObject*) {
+// Null: it is gone, or has been exchanged with another one.
+PyRef ParameterOf(const ParameterHook& hook, PyObject* const* args,
+                  size_t count) {
+  if (hook.weak != nullptr) return Referent(hook.weak);
+  return count > 0 && args[0] == hook.parameter ? PyRef::Share(args[0])
+                                                : PyRef();
+}
+
+PyObject* CallParameterHook(PyObject* self, PyObject* const* args,
+                            size_t flagged_count, PyObject*) {
   ParameterHook* const hook = As<ParameterHook>(self);
   ModuleForwards& forwards = **hook->forwards;
   Capture& capture = forwards.capture();
   if (!capture.enabled() || !forwards.parameters_grad()) Py_RETURN_NONE;
-  const PyRef alive = Referent(hook->parameter);
+  const PyRef alive =
+      ParameterOf(*hook, args, PyVectorcall_NARGS(flagged_count));
   if (!alive) Py_RETURN_NONE;
   const QuietScope quiet(capture);
   PyObject* const done = Raising([&]() -> PyObject* {
@@ -226,10 +239,11 @@ void EndDealloc(PyObject* self) {
 
 void ParameterHookDealloc(PyObject* self) {
   ParameterHook* const hook = As<ParameterHook>(self);
+  if (hook->weak_references != nullptr) PyObject_ClearWeakRefs(self);
   delete hook->forwards;
   delete hook->module;
   delete hook->name;
-  Py_CLEAR(hook->parameter);
+  Py_CLEAR(hook->weak);
   Py_CLEAR(hook->report);
   Free(self);
 }
@@ -245,12 +259,15 @@ T* NewObject(PyTypeObject* type, vectorcallfunc call,
   return object;
 }
 
+// weak_references: where the references are, 0: there can be none.
 template <typename T>
 PyTypeObject* NewType(const char* name, destructor dealloc,
-                      PyMethodDef* methods) {
+                      PyMethodDef* methods, Py_ssize_t weak_references = 0) {
   static PyMemberDef members[] = {
       {"__vectorcalloffset__", T_PYSSIZET, offsetof(T, vectorcall), READONLY,
        nullptr},
+      {weak_references == 0 ? nullptr : "__weaklistoffset__", T_PYSSIZET,
+       weak_references, READONLY, nullptr},
       {nullptr, 0, 0, 0, nullptr},
   };
   PyType_Slot slots[] = {
@@ -270,7 +287,7 @@ PyTypeObject* NewType(const char* name, destructor dealloc,
 PyMethodDef begin_methods[] = {
     {"set_known", SetKnown, METH_VARARGS,
      "set_known(module, watched): of the parameters that it has now those "
-     "named in the set are watched."},
+     "that are named have these hooks, weak references."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -293,14 +310,18 @@ PyObject* NewModuleEnd(std::shared_ptr<ModuleForwards> forwards) {
 
 PyObject* NewParameterHook(std::shared_ptr<ModuleForwards> forwards,
                            std::string module, std::string name,
-                           PyObject* parameter, PyRef report) {
-  PyRef weak = PyRef::Steal(PyWeakref_NewRef(parameter, nullptr));
-  if (!weak) throw py::error_already_set();
+                           PyObject* parameter, bool of_node, PyRef report) {
+  PyRef weak;
+  if (of_node) {
+    weak = PyRef::Steal(PyWeakref_NewRef(parameter, nullptr));
+    if (!weak) throw py::error_already_set();
+  }
   auto* const hook = NewObject<ParameterHook>(
       parameter_hook_type, CallParameterHook, std::move(forwards));
   hook->module = new std::string(std::move(module));
   hook->name = new std::string(std::move(name));
-  hook->parameter = weak.release();
+  hook->parameter = parameter;
+  hook->weak = weak.release();
   hook->report = report.release();
   return reinterpret_cast<PyObject*>(hook);
 }
@@ -311,7 +332,8 @@ bool InitModuleHooks() {
   module_end_type =
       NewType<ModuleEnd>("rankprobe._native.ModuleEnd", EndDealloc, nullptr);
   parameter_hook_type = NewType<ParameterHook>(
-      "rankprobe._native.ParameterHook", ParameterHookDealloc, nullptr);
+      "rankprobe._native.ParameterHook", ParameterHookDealloc, nullptr,
+      offsetof(ParameterHook, weak_references));
   return module_begin_type != nullptr && module_end_type != nullptr &&
          parameter_hook_type != nullptr;
 }

@@ -29,11 +29,13 @@ PyObject* NewModuleBegin(std::shared_ptr<ModuleForwards> forwards,
 // gradient is lost.
 PyObject* NewModuleEnd(std::shared_ptr<ModuleForwards> forwards);
 
-// Called with anything when the gradient of `parameter` has been accumulated;
-// report(error) is called with an error of rankprobe.
+// Called when the gradient of `parameter` has been accumulated, with it, or, if
+// it is a hook of the node that accumulates, with anything; report(error) is
+// called with an error of rankprobe. Only a hook of a node has a weak reference
+// to the parameter, which torch.utils.swap_tensors would refuse.
 PyObject* NewParameterHook(std::shared_ptr<ModuleForwards> forwards,
                            std::string module, std::string name,
-                           PyObject* parameter, PyRef report);
+                           PyObject* parameter, bool of_node, PyRef report);
 
 // Once per process.
 bool InitModuleHooks();

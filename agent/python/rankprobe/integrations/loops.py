@@ -47,7 +47,8 @@ class Watched:
         _hidden_hooks.hold()
         self._undo.append(_hidden_hooks.release)
         for model in called:
-            self._undo.append(model.register_forward_pre_hook(_hidden_hooks.marked(lambda module, _: self._forward(module))).remove)
+            hook = _hidden_hooks.marked(lambda _, module, *__: self._forward(module))
+            self._undo.append(_hidden_hooks.HookHandle("_forward_pre_hooks", hook).put(model).remove)
         # The method of the class, whose calls come here: the program's object stays as it is, also for pickle.
         around = Around(type(optimizer).step, self._around_step)
         if not around.works:

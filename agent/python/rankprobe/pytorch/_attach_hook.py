@@ -31,7 +31,7 @@ from rankprobe._frontend.attach import config_file, say
 from rankprobe._inputs import switch_hint
 from rankprobe.pytorch import _hidden_hooks
 from rankprobe.pytorch._errors import CollectorMissingError
-from rankprobe.pytorch._hidden_hooks import marked
+from rankprobe.pytorch._hidden_hooks import HookHandle, marked
 from rankprobe.pytorch._redirect import Around
 from rankprobe.pytorch.debugger import PrecisionDebugger
 
@@ -44,11 +44,27 @@ _TRAINERS = {"trl": "a trainer of TRL", "transformers.trainer": "transformers.Tr
 def find_models(parameters: Iterable[torch.Tensor]) -> list[torch.nn.Module]:
     """The outermost modules of this process that own any of `parameters`."""
     wanted = {id(p) for p in parameters}
-    # By type: isinstance() would wake what only pretends to be something.
-    modules = [m for m in gc.get_objects() if issubclass(type(m), torch.nn.Module)]
-    inner = {id(child) for m in modules for child in m.children()}
-    roots = [m for m in modules if id(m) not in inner and any(id(p) in wanted for p in m.parameters())]
-    return sorted(roots, key=lambda m: -sum(1 for p in m.parameters() if id(p) in wanted))
+    # By type: isinstance() would wake what only pretends to be something. One that is still being made may have no modules yet.
+    modules = [m for m in gc.get_objects() if issubclass(type(m), torch.nn.Module) and "_modules" in m.__dict__]
+    inner = {id(child) for m in modules for child in m._modules.values()}
+    owned = {id(m): _owned(m, wanted) for m in modules if id(m) not in inner}
+    return sorted((m for m in modules if owned.get(id(m))), key=lambda m: -owned[id(m)])
+
+
+def _all_modules(root: torch.nn.Module) -> Iterable[torch.nn.Module]:
+    """root and all below it, without a method that a class may have overridden."""
+    seen, left = {id(root)}, [root]
+    while left:
+        module = left.pop()
+        yield module
+        new = [child for child in module._modules.values() if child is not None and id(child) not in seen]
+        seen.update(map(id, new))
+        left += new
+
+
+def _owned(root: torch.nn.Module, wanted: set[int]) -> int:
+    """How many of `wanted`, by id, it has."""
+    return len({id(p) for module in _all_modules(root) for p in module._parameters.values()} & wanted)
 
 
 class _Forwards:
@@ -65,10 +81,9 @@ class _Forwards:
         self._count = 0
         # Without it nobody tells of a forward that ended with an exception.
         self._always = hasattr(model, "_forward_hooks_always_called")
-        always = {"always_call": True} if self._always else {}
         _hidden_hooks.hold()
-        self._handles = [model.register_forward_pre_hook(marked(lambda *_: _guarded(self.enter))),
-                         model.register_forward_hook(marked(lambda *_: _guarded(self.leave)), **always)]
+        self._handles = [HookHandle("_forward_pre_hooks", marked(lambda *_: _guarded(self.enter))).put(model),
+                         HookHandle("_forward_hooks", marked(lambda *_: _guarded(self.leave)), always_call=True).put(model)]
 
     def enter(self) -> None:
         with self._lock:
@@ -118,7 +133,7 @@ class _Rounds:
 
     def __init__(self, first: torch.nn.Module, end: Callable[[], None]) -> None:
         _hidden_hooks.hold()
-        self._handle = first.register_forward_pre_hook(marked(lambda *_: _guarded(end)))
+        self._handle = HookHandle("_forward_pre_hooks", marked(lambda *_: _guarded(end))).put(first)
 
     def stop(self) -> None:
         self._handle.remove()
@@ -215,16 +230,16 @@ class _Attachment:
             return self._watch_no_more()
         if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
             return None
-        if self._called is None and next(module.parameters(), None) is not None:
+        if self._called is None and any(p is not None for one in _all_modules(module) for p in one._parameters.values()):
             self._called = module
         if module is not self._called:
             # Perhaps a part of it was called first, alone.
-            if self._called is None or not any(child is self._called for child in module.modules()):
+            if self._called is None or not any(child is self._called for child in _all_modules(module)):
                 return None
             self._called, self._calls = module, 0
         self._calls += 1
         training = torch.is_grad_enabled() and module.training
-        roots = find_models(module.parameters())
+        roots = find_models(p for one in _all_modules(module) for p in one._parameters.values() if p is not None)
         outermost = roots[:1] == [module]
         if (training or not outermost) and self._calls < self._PATIENCE:
             return None

@@ -236,12 +236,12 @@ class GraphCalls:
     def run_begin(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         found = self._hooks.numbered(number)
         if found is not None:
-            found.pre(found.module(), args, kwargs)
+            found.handles[0].hook(found.module(), args, kwargs)
 
     def run_end(self, number: int, output: Any) -> None:
         found = self._hooks.numbered(number)
         if found is not None:
-            found.post(found.module(), (), {}, output)
+            found.handles[1].hook(found.module(), (), {}, output)
 
     # --- the operators of a compiled graph run
 

@@ -9,7 +9,12 @@ out and TorchScript compiles without them. Threads: as the hooks, those that cal
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import itertools
+import sys
+import types
+import weakref
 from typing import Any, Callable, Iterator
 
 import torch
@@ -23,18 +28,71 @@ _ABOUT = {"_forward_pre_hooks": ("_forward_pre_hooks_with_kwargs",),
 ATTRIBUTES: set[str] = set()
 
 
+# PyTorch counts its keys from 0. A table of hooks that came with a pickle, of a program that used more of them, may have any
+# of those, and a hook with the next one would take its place.
+_ANY = torch.nn.Module()
+_NEXT_KEY = itertools.count(-2, -1)
+MODULE_KEY = -1
+
+
+class _Owner:
+    """What hooks of ours are methods of. A class may save its tables of hooks itself, or copy them: there each of ours becomes
+    the method of that name of a null context, which does nothing and is there without us."""
+
+    def __reduce__(self) -> Any:
+        return contextlib.nullcontext, ()
+
+
+_OWNER = _Owner()
+
+
 def marked(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """`hook`, known as ours."""
+    """`hook`, known as ours; it is called with one more argument, the first."""
     setattr(hook, _MARK, True)
-    return hook
+    hook.__name__ = "__exit__"
+    return types.MethodType(hook, _OWNER)
+
+
+class HookHandle:
+    """One hook of ours on a module, from put() to remove(), which may be repeated. It takes no number of PyTorch's handles, which a program
+    sees, and calls no method that a class may have overridden."""
+
+    def __init__(self, table: str, hook: Callable[..., Any], kwargs: bool = False, always_call: bool = False, key: int = 0) -> None:
+        """table: of _HOOKS. kwargs, always_call: as of PyTorch's functions, where it has them. key: MODULE_KEY, or one of its own."""
+        about = (kwargs and f"{table}_with_kwargs", always_call and f"{table}_always_called")
+        self._names = [table, *(name for name in about if name and hasattr(_ANY, name))]
+        self.hook, self._key = hook, key or next(_NEXT_KEY)
+        self._tables: list[Any] = []
+
+    def put(self, module: torch.nn.Module, first: bool = False) -> "HookHandle":
+        """first: before the hooks that the module has."""
+        hooks, *about = (getattr(module, name) for name in self._names)
+        hooks[self._key] = self.hook
+        if first:
+            hooks.move_to_end(self._key, last=False)
+        for table in about:
+            table[self._key] = True
+        self._tables = [weakref.ref(table) for table in (hooks, *about)]
+        return self
+
+    def remove(self) -> None:
+        for reference in self._tables:
+            table = reference()
+            if table is not None:
+                table.pop(self._key, None)
+        self._tables = []
 
 
 def _keys(hooks: Any) -> list[Any]:
     return [key for key, hook in hooks.items() if getattr(hook, _MARK, False)] if hooks else []
 
 
-def _without(state: Any) -> Any:
-    """`state` of a module without hooks of ours; itself where there are none."""
+def _without(state: Any, depth: int = 3) -> Any:
+    """`state` of a module without hooks of ours; itself where there are none. A class with slots, or with a __getstate__
+    or a __reduce__, may have the attributes in a tuple."""
+    if type(state) in (tuple, list) and depth > 0:
+        inner = [_without(value, depth - 1) for value in state]
+        return state if all(new is old for new, old in zip(inner, state)) else type(state)(inner)
     if not isinstance(state, dict) or "_forward_hooks" not in state:
         return state
     out = state
@@ -53,12 +111,12 @@ def _without(state: Any) -> Any:
 
 
 def _reduce_ex(module: torch.nn.Module, protocol: Any) -> Any:
-    reduced = object.__reduce_ex__(module, protocol)
-    if not isinstance(reduced, tuple) or len(reduced) < 2:
-        return reduced
+    reduced = super(torch.nn.Module, module).__reduce_ex__(protocol)
+    if not isinstance(reduced, tuple) or len(reduced) < 2 or sys._getframe(1).f_code is copy.copy.__code__:
+        return reduced  # a shallow copy shares the tables: a hook that the program puts on one later is called for both
     function, arguments, *rest = reduced
     # Some classes (fx.GraphModule) give their state to a function.
-    return (function, tuple(_without(value) for value in arguments), *(_without(value) for value in rest[:1]), *rest[1:])
+    return (function, _without(arguments), *(_without(value) for value in rest[:1]), *rest[1:])
 
 
 @contextlib.contextmanager

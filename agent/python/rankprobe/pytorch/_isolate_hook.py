@@ -71,8 +71,8 @@ class _Isolated:
             return
         _hidden_hooks.hold()
         for model in self._models:
-            begin = _hidden_hooks.marked(lambda module, *_: self._begin(module))
-            self._waiting.append(model.register_forward_pre_hook(begin))
+            begin = _hidden_hooks.marked(lambda _, module, *__: self._begin(module))
+            self._waiting.append(_hidden_hooks.HookHandle("_forward_pre_hooks", begin).put(model))
 
     def _called(self, module: torch.nn.Module) -> None:
         """A module is called and there is no optimizer: a step is one forward of the outermost."""

@@ -13,14 +13,12 @@ import torch
 
 from rankprobe import _native
 from rankprobe.pytorch import _graph_calls, _hidden_hooks
-from rankprobe.pytorch._hidden_hooks import marked
+from rankprobe.pytorch._hidden_hooks import MODULE_KEY, HookHandle, marked
 from rankprobe.pytorch._process import report_fault
 from rankprobe.pytorch._recompute import stopped as recomputation_stopped
 
 _MAX_DEPTH = 350
 _MAX_VALUES = 1 << 20
-_HAS_KWARGS = hasattr(torch.nn.Module, "_call_impl") and hasattr(
-    torch.nn.Module(), "_forward_pre_hooks_with_kwargs")
 _HAS_ALWAYS_CALL = hasattr(torch.nn.Module(), "_forward_hooks_always_called")
 _HAS_POST_ACCUMULATE = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
 
@@ -59,25 +57,33 @@ def named_targets(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
 def _opened(value: Any, inside: tuple[Any, ...]) -> Optional[tuple[Any, ...]]:
     """The containers around the items of `value`; None: it is no container, one
     that holds itself, or too deep."""
-    if not isinstance(value, (list, tuple, dict)) or len(inside) >= _MAX_DEPTH or any(value is c for c in inside):
+    if not issubclass(type(value), (list, tuple, dict)) or len(inside) >= _MAX_DEPTH or any(value is c for c in inside):
         return None
     return (*inside, value)
 
 
+def _items(value: Any) -> Any:
+    """Of a container, without a method that its class may have overridden."""
+    for kind, items in ((dict, dict.values), (list, list.__iter__), (tuple, tuple.__iter__)):
+        if issubclass(type(value), kind):
+            return items(value)
+    return ()
+
+
 def _differentiable(value: Any, out: list[torch.Tensor], inside: tuple[Any, ...] = (),
                     left: Optional[list[int]] = None) -> list[torch.Tensor]:
-    """The tensors of nested containers that require a gradient, in order."""
-    if isinstance(value, torch.Tensor):
+    """The tensors of nested containers that require a gradient, in order. By type: isinstance() asks an object of the program."""
+    if issubclass(type(value), torch.Tensor):
         if value.requires_grad:
             out.append(value)
         return out
     around = _opened(value, inside)
     if around is not None:
         left = [_MAX_VALUES] if left is None else left
-        left[0] -= len(value)
-        if left[0] < 0:
-            raise ValueError(f"gradients of more than {_MAX_VALUES} values are not recorded")
-        for item in value.values() if isinstance(value, dict) else value:
+        for item in _items(value):
+            left[0] -= 1
+            if left[0] < 0:
+                raise ValueError(f"gradients of more than {_MAX_VALUES} values are not recorded")
             _differentiable(item, out, around, left)
     return out
 
@@ -85,8 +91,8 @@ def _differentiable(value: Any, out: list[torch.Tensor], inside: tuple[Any, ...]
 def _wanting(value: Any) -> tuple[Any, ...]:
     """The tensors of a module's arguments or output that require a gradient."""
     # One tensor is by far the most frequent.
-    one = value if isinstance(value, torch.Tensor) else value[0] if type(value) is tuple and len(value) == 1 else None
-    if isinstance(one, torch.Tensor):
+    one = value[0] if type(value) is tuple and len(value) == 1 else value
+    if issubclass(type(one), torch.Tensor):
         return (one,) if one.requires_grad else ()
     return tuple(_differentiable(value, []))
 
@@ -130,20 +136,22 @@ class _Hooked(NamedTuple):
     name: str
     # Its backward is recorded.
     full: bool
-    pre: Callable[..., Any]
-    post: Callable[..., Any]
-    # Of pre and post.
-    handles: list[Any]
+    # Of the forward pre-hook and the forward hook.
+    handles: list[HookHandle]
     # What it is called in compiled code.
     number: int
 
-    def put_back(self, module: torch.nn.Module) -> None:
-        pre, post = self.handles
-        module._forward_pre_hooks[pre.id] = self.pre
-        module._forward_pre_hooks_with_kwargs[pre.id] = True
-        module._forward_hooks[post.id] = self.post
-        module._forward_hooks_with_kwargs[post.id] = True
-        module._forward_hooks_always_called[post.id] = True
+
+class _Watched(NamedTuple):
+    """A parameter with a hook of ours. The hook belongs to it and goes with it. No weak reference is made to a parameter:
+    torch.utils.swap_tensors, which Module.to() uses for DTensors, refuses what has one."""
+
+    parameter: int
+    hook: weakref.ref[Any]
+    handle: Any
+
+    def is_on(self, parameter: Any) -> bool:
+        return id(parameter) == self.parameter and self.hook() is not None
 
 
 class ModuleHooks:
@@ -164,14 +172,12 @@ class ModuleHooks:
         self._holds = False
         # Names of modules that were warned about.
         self._told: set[str] = set()
-        # By module and name: what is watched (a reference to the parameter, or its
-        # accumulator), and the handle. Nothing else holds them: models come and go.
-        self._watched: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+        # By module and name: a _Watched, or the parameter's accumulator and a handle. Nothing else holds them: models come and go.
+        self._watched: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, Any]] = weakref.WeakKeyDictionary()
         # By module, and by number.
         self._known: weakref.WeakKeyDictionary[torch.nn.Module, _Hooked] = weakref.WeakKeyDictionary()
         self._numbers: dict[int, _Hooked] = {}
         self._last_number = 0
-        self._keys: list[int] = []
         self._numbered: list[weakref.ref[Any]] = []
         # Something hooked may have no number.
         self._unnumbered = True
@@ -222,8 +228,8 @@ class ModuleHooks:
             if not self.is_hooked(root):
                 self._hooked[id(root)] = weakref.ref(root)
                 self._hold()
-                self._handles.append(root.register_forward_pre_hook(marked(lambda *_: self.on_root_begin())))
-                self._handles.append(root.register_forward_hook(marked(lambda *_: self.on_root_end())))
+                self._handles += [HookHandle("_forward_pre_hooks", marked(lambda *_: self.on_root_begin())).put(root),
+                                  HookHandle("_forward_hooks", marked(lambda *_: self.on_root_end())).put(root)]
 
     def hook_module(self, path: str, module: torch.nn.Module) -> list[Any]:
         """Hooks one module under the name Module.{path}.{Class}."""
@@ -239,46 +245,27 @@ class ModuleHooks:
         if module._backward_hooks and getattr(module, "_is_full_backward_hook", None) is False:
             self._warn(f"{path} has a non-full backward hook: only its forward is recorded")
             full = False
-        handles = []
-        if _HAS_ALWAYS_CALL:
-            handles = self._hook(name, full, module)
-        elif _HAS_KWARGS:
-            handles.append(module.register_forward_pre_hook(self._pre(name, full), with_kwargs=True))
-            handles.append(module.register_forward_hook(self._post(name), with_kwargs=True))
-        else:
-            pre, post = self._pre(name, full), self._post(name)
-            handles.append(module.register_forward_pre_hook(
-                marked(lambda m, args: pre(m, args, None))))
-            handles.append(module.register_forward_hook(marked(lambda m, args, output: post(m, args, None, output))))
+        known = self._known.get(module)
+        if known is None or known.name != name or known.full != full:
+            if known is not None:
+                del self._numbers[known.number]
+            self._last_number += 1
+            known = self._known[module] = self._numbers[self._last_number] = _Hooked(
+                weakref.ref(module), name, full, self._make(name, full, module), self._last_number)
+        pre, post = known.handles
+        pre.put(module)
         # First of all: what comes after may replace the output (parallelize_module makes a local tensor of a DTensor)
         # or free the parameters (fully_shard). A forward pre-hook is the last for the same reason.
-        module._forward_hooks.move_to_end(handles[1].id, last=False)  # type: ignore[attr-defined]
-        self._handles += handles
-        return handles
-
-    def _hook(self, name: str, full: bool, module: torch.nn.Module) -> list[Any]:
-        known = self._known.get(module)
-        if known is not None and known.name == name and known.full == full:
-            known.put_back(module)
-            self._unnumbered = True
-            return known.handles
-        pre, post = self._pre(name, full), self._post(name)
-        handles = [module.register_forward_pre_hook(pre, with_kwargs=True),
-                   module.register_forward_hook(post, with_kwargs=True, always_call=True)]
-        if known is not None:
-            del self._numbers[known.number]
-        self._last_number += 1
-        known = self._known[module] = self._numbers[self._last_number] = _Hooked(
-            weakref.ref(module), name, full, pre, post, handles, self._last_number)
-        # torch.compile's guards are on the keys of hooks: one graph for modules with one code asks for one key.
-        if not self._keys:
-            self._keys = [handle.id for handle in handles]
-        for handle, key in zip(handles, self._keys):
-            handle.remove()
-            handle.id = key
-        known.put_back(module)
+        post.put(module, first=True)
         self._unnumbered = True
-        return handles
+        self._handles += known.handles
+        return known.handles
+
+    def _make(self, name: str, full: bool, module: torch.nn.Module) -> list[HookHandle]:
+        """Its hooks. torch.compile's guards are on the keys of hooks: one graph for modules with one code asks for one key."""
+        pre, post = self._pre(name, full, module), self._post(name, module)
+        return [HookHandle("_forward_pre_hooks", pre, kwargs=True, key=MODULE_KEY),
+                HookHandle("_forward_hooks", post, kwargs=True, always_call=True, key=MODULE_KEY)]
 
     def remove(self, handles: Optional[list[Any]] = None) -> None:
         if handles is None:
@@ -305,12 +292,14 @@ class ModuleHooks:
     def begin_step(self) -> None:
         self._forwards.clear()
 
-    def _pre(self, name: str, full: bool) -> Callable[..., Any]:
-        capture, begin = self._capture, self._forwards.module_begin(name, full)
+    def _pre(self, name: str, full: bool, hooked: torch.nn.Module) -> Callable[..., Any]:
+        capture, begin, own = self._capture, self._forwards.module_begin(name, full), weakref.ref(hooked)
 
-        def rankprobe_pre(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> None:
+        def rankprobe_pre(_: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Optional[dict[str, Any]] = None) -> None:
             if _graph_calls.LOADED and _graph_calls.in_compiler():
                 return _graph_calls.begin_in_compiler(module, args, kwargs)
+            if own() is not module:  # somebody has put the hook on another one (torch.ao.quantization), or has copied it
+                return
             if self.on_first is not None and capture.active:
                 self._begin_first()
             try:
@@ -326,13 +315,16 @@ class ModuleHooks:
         with _quiet(self._capture):  # what we ask of tensors is no call of the user's
             _guarded(self._capture, "the first module", first)  # type: ignore[arg-type]
 
-    def _post(self, name: str) -> Callable[..., Any]:
-        capture, forwards = self._capture, self._forwards
+    def _post(self, name: str, hooked: torch.nn.Module) -> Callable[..., Any]:
+        capture, forwards, own = self._capture, self._forwards, weakref.ref(hooked)
         end = forwards.module_end()
 
-        def rankprobe_post(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Optional[dict[str, Any]], output: Any) -> None:
+        def rankprobe_post(_: Any, module: torch.nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+            output = rest[-1]  # behind the keyword arguments, where somebody has not put the hook on without them
             if _graph_calls.LOADED and _graph_calls.in_compiler():
                 return _graph_calls.end_in_compiler(module, output)
+            if own() is not module:
+                return
             raised = sys.exc_info()[0] if output is None else None
             if raised is not None:
                 forwards.abandon(module, recomputation_stopped(raised))
@@ -413,26 +405,26 @@ class ModuleHooks:
         missing = []
         for name, parameter in module._parameters.items():
             known = watched.get(name)
-            if parameter is not None and (known is None or not _HAS_POST_ACCUMULATE or known[0]() is not parameter):
+            if parameter is not None and (known is None or not _HAS_POST_ACCUMULATE or not known.is_on(parameter)):
                 missing.append((name, parameter, known))
         if missing:
             with _quiet(self._capture):  # what we ask of tensors is no call of the user's
                 self._watch(module_name, missing, watched)
         if _HAS_POST_ACCUMULATE and begin is not None:
-            begin.set_known(module, {name for name, parameter in module._parameters.items()
-                                     if name in watched and watched[name][0]() is parameter})
+            begin.set_known(module, {name: watched[name].hook for name, parameter in module._parameters.items()
+                                     if name in watched and watched[name].is_on(parameter)})
 
-    def _watch(self, module_name: str, missing: list[Any], watched: dict[str, tuple[Any, Any]]) -> None:
+    def _watch(self, module_name: str, missing: list[Any], watched: dict[str, Any]) -> None:
         for name, parameter, known in missing:
             # torch.func puts computed tensors in place of parameters.
             if not parameter.requires_grad or not parameter.is_leaf:
                 continue
             if _HAS_POST_ACCUMULATE:
                 if known is not None:
-                    known[1].remove()
-                handle = parameter.register_post_accumulate_grad_hook(
-                    self._on_gradient(module_name, name, parameter))
-                watched[name] = (weakref.ref(parameter), handle)
+                    known.handle.remove()
+                hook = self._on_gradient(module_name, name, parameter)
+                handle = parameter.register_post_accumulate_grad_hook(hook)
+                watched[name] = _Watched(id(parameter), weakref.ref(hook), handle)
                 self._handles.append(handle)
                 continue
             with torch.enable_grad():
@@ -447,7 +439,7 @@ class ModuleHooks:
                 self._handles.append(handle)
 
     def _on_gradient(self, module_name: str, name: str, parameter: torch.Tensor) -> Any:
-        return self._forwards.parameter_hook(module_name, name, parameter,
+        return self._forwards.parameter_hook(module_name, name, parameter, not _HAS_POST_ACCUMULATE,
                                              functools.partial(report_fault, self._capture, "parameter gradient"))
 
 

@@ -76,17 +76,21 @@ def digest(tensor: torch.Tensor, limit_bytes: int) -> str:
 
 
 def _digest(tensor: torch.Tensor, limit_bytes: int) -> str:
-    local = getattr(tensor, "_local_tensor", tensor).detach()  # of a DTensor
+    local = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
     head = f"{str(local.dtype).replace('torch.', '')}{list(local.shape)}"
     if local.layout != torch.strided or local.device.type == "meta" or local.is_quantized or not local.numel():
         return head
     size = local.element_size()
     count = max(1, min(local.numel(), limit_bytes // size))
     flat = local
+    # No operator for what lies in memory as it is: a profiler of the program would count it.
+    if type(local) not in (torch.Tensor, torch.nn.Parameter):
+        flat = local = local.detach()
     if local.device.type != "cpu" or not local.is_contiguous() or local.is_conj() or local.is_neg():
+        local = local.detach()
         flat = local.view(-1)[:count] if local.is_contiguous() else local.reshape(-1)[:count]
         flat = flat.resolve_conj().resolve_neg().cpu().contiguous()
-    if type(flat) is not torch.Tensor:  # of a FakeTensor, say: there is no memory
+    if type(flat) not in (torch.Tensor, torch.nn.Parameter):  # of a FakeTensor, say: there is no memory
         return head
     address = flat.data_ptr()
     # None where the storage was given back, as FSDP does.

@@ -166,15 +166,15 @@ class Isolation:
             return
         arguments = Arguments(module)
 
-        def before(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def before(_: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return self._before(module, name, path, arguments, args, kwargs)
 
-        def behind(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        def behind(_: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             return self._behind(module, name, output)
 
-        for handle in (module.register_forward_pre_hook(_hidden_hooks.marked(before), with_kwargs=True),
-                       module.register_forward_hook(_hidden_hooks.marked(behind), with_kwargs=True, always_call=True)):
-            self._open.callback(handle.remove)
+        for handle in (_hidden_hooks.HookHandle("_forward_pre_hooks", _hidden_hooks.marked(before), kwargs=True),
+                       _hidden_hooks.HookHandle("_forward_hooks", _hidden_hooks.marked(behind), kwargs=True, always_call=True)):
+            self._open.callback(handle.put(module).remove)
 
     # --- before a module
 
