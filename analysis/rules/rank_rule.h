@@ -93,6 +93,9 @@ void AddBatchRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddAttentionRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddModeRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddBlockRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddOriginRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddScheduleRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddStateRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddResidualRules(std::vector<std::unique_ptr<RankRule>>* rules);
 
 // What backward left in a parameter's gradient on one rank, of each micro batch.

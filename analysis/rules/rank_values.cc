@@ -183,7 +183,10 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   AddReplicaRules(&rules);
   AddGradientRules(&rules);
   AddClipRules(&rules);
+  AddOriginRules(&rules);
+  AddStateRules(&rules);
   AddLossRules(&rules);
+  AddScheduleRules(&rules);
   AddBatchRules(&rules);
   AddAttentionRules(&rules);
   AddModeRules(&rules);
