@@ -180,6 +180,7 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   std::vector<std::unique_ptr<RankRule>> rules;
   AddCollectiveRules(&rules);
   AddMessageRules(&rules);
+  AddGatherRules(&rules);
   AddReplicaRules(&rules);
   AddGradientRules(&rules);
   AddClipRules(&rules);

@@ -19,6 +19,8 @@ int WeightOf(const DiagnosisReport::Finding& finding) {
                                           "rule: weight-after-forward",
                                           "rule: message-changed",
                                           "rule: all-reduce-wrong",
+                                          "rule: gathered-wrong",
+                                          "rule: scattered-wrong",
                                           "rule: label-shift",
                                           "rule: loss-of-probabilities",
                                           "rule: attention-sees-future",

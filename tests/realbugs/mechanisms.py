@@ -1001,6 +1001,51 @@ def pipeline_message_zeroed():
     train(net, opt, step_of, 16)
 
 
+def sharded_gradients(lost, op, where):
+    """Gradients by reduce_scatter and all_gather, as sharded optimizers have them; `lost` writes to the result of `op` in step 9."""
+    rank, world = setup()
+    torch.manual_seed(SEED)
+    net = Lm(layers=1)
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    whole, at = getattr(dist.ProcessGroup, op), 0
+
+    def written(self, output, *args, **kwargs):
+        work = whole(self, output, *args, **kwargs)
+        work.wait()
+        if at == 9:
+            lost(output)
+        return work
+
+    if BUG and rank == where:
+        setattr(dist.ProcessGroup, op, written)
+
+    def step_of(step, net, opt):
+        nonlocal at
+        at = step
+        plain(step, net, opt, rank)
+        params = list(net.parameters())
+        flat = torch.cat([p.grad.flatten() for p in params]) / world
+        flat = F.pad(flat, (0, -len(flat) % world))
+        part = torch.empty(len(flat) // world)
+        dist.reduce_scatter_tensor(part, flat)
+        dist.all_gather_into_tensor(flat, part)
+        for p, gradient in zip(params, flat.split([p.numel() for p in params] + [len(flat) - sum(p.numel() for p in params)])):
+            p.grad = gradient.view_as(p).clone()
+        opt.step()
+
+    train(net, opt, step_of, 16)
+
+
+def gathered_part_zeroed():
+    """1 % of what rank 1 gathers is 0, in one step."""
+    sharded_gradients(lambda output: output[:len(output) // 100].zero_(), "_allgather_base", 1)
+
+
+def scattered_part_zeroed():
+    """1 % of the part of the sum that rank 0 receives is 0, in one step."""
+    sharded_gradients(lambda output: output[:len(output) // 100].zero_(), "_reduce_scatter_base", 0)
+
+
 # Ranks, and a part of the first answer; "": both are sound.
 CASES = {
     "lost_micro_batches": (1, "micro-batches-lost"), "never_zeroed": (1, "gradients-not-zeroed"), "tie_broken": (1, "tied-weights-part"),
@@ -1020,6 +1065,7 @@ CASES = {
     "broadcast_for_all_reduce": (2, "gradient-of-one-rank"), "rate_of_a_rank": (2, "learning-rate-parts"),
     "schedule_not_restored": (1, "schedule-restarts"), "epochs_in_one_order": (1, "batches-in-one-order"),
     "softmax_before_loss": (1, "loss-of-probabilities"), "pipeline_message_zeroed": (2, "message-changed"),
+    "gathered_part_zeroed": (4, "gathered-wrong"), "scattered_part_zeroed": (2, "scattered-wrong"),
     "sound_directions": (1, ""), "sound_padding": (1, ""), "sound_pipeline": (4, ""), "sound_fsdp": (2, ""), "sound_batchnorm": (2, ""),
     "sound_fine_tuning": (1, ""), "sound_lora": (1, ""), "sound_gan": (1, ""), "sound_teacher": (1, ""), "sound_checkpointing": (1, ""),
     "sound_scaler": (1, ""), "sound_blocks": (1, ""),
