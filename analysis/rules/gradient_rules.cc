@@ -271,6 +271,8 @@ class GradientNotMean : public RankRule {
   static constexpr size_t kLeast = 5;  // steps
   // Of float32, relative to the norm.
   static constexpr double kRounding = 1e-7;
+  // What was off by more was no mean before.
+  static constexpr double kLinear = 1e-3;
 
   // Of one parameter and step, over the ranks of a group.
   struct Sum {
@@ -306,7 +308,8 @@ class GradientNotMean : public RankRule {
         if (!at[p].is_there) continue;
         const double off =
             std::fabs(at[p].taken / *factor - at[p].own) / at[p].norm;
-        if (seen[p] < kLeast || off <= kRounding || off <= 10 * most[p]) {
+        if (seen[p] < kLeast || off <= kRounding || off <= 10 * most[p] ||
+            most[p] > kLinear) {
           ++seen[p];
           most[p] = std::max(most[p], off);
           continue;

@@ -418,6 +418,43 @@ class LabelShift : public RankRule {
   }
 };
 
+// A softmax before a loss that has its own.
+class LossOfProbabilities : public RankRule {
+ public:
+  absl::string_view name() const override { return "loss-of-probabilities"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override {
+    return "a look at the graph before each loss call";
+  }
+  absl::string_view twin() const override {
+    return "logits, logarithms of probabilities, an attention behind which the "
+           "loss stands";
+  }
+  size_t LeastSteps() const override { return 1; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "loss");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const auto found = TrainingAt(rank, "loss_of_probabilities", i);
+        if (found.empty()) continue;
+        RankFinding finding;
+        finding.step = input.steps[i];
+        finding.name = "Training.0.debug.loss_of_probabilities";
+        finding.what =
+            found[0] == 1
+                ? "the loss takes probabilities where it wants their "
+                  "logarithms: nll_loss of a softmax"
+                : "the loss makes probabilities of what are probabilities: a "
+                  "softmax or sigmoid stands before a loss that has its own";
+        return {finding};
+      }
+    }
+    return {};
+  }
+};
+
 // Who knows nothing has the logarithm of the number of classes.
 class WorseThanGuessing : public RankRule {
  public:
@@ -556,6 +593,7 @@ void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<TokensWeighUnequally>());
   rules->push_back(std::make_unique<MicroBatchWeights>());
   rules->push_back(std::make_unique<GradientMultiple>());
+  rules->push_back(std::make_unique<LossOfProbabilities>());
   rules->push_back(std::make_unique<WorseThanGuessing>());
   rules->push_back(std::make_unique<LearningRateZero>());
 }

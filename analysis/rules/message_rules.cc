@@ -31,8 +31,17 @@ constexpr size_t kMaxSenders = 8;
 // Functions each of whose results is an argument on some rank. An output that
 // equals no argument in any step, such as a tensor that several were gathered
 // into, is not judged.
-constexpr absl::string_view kFunctions[] = {"all_gather", "broadcast",
-                                            "scatter", "gather", "all_to_all"};
+constexpr absl::string_view kFunctions[] = {
+    "all_gather", "broadcast", "scatter", "gather", "all_to_all",
+    "send",       "recv",      "isend",   "irecv"};
+
+// What is received by recv() is an argument of send() on another rank.
+absl::string_view SentBy(absl::string_view function) {
+  return absl::StrContains(function, "send") ||
+                 absl::StrContains(function, "recv")
+             ? "send"
+             : function;
+}
 
 struct CallValue {
   absl::string_view function;
@@ -155,7 +164,7 @@ class MessageChanged : public RankRule {
       for (const auto& [name, cells] : rank.values) {
         const std::optional<CallValue> value = ParseName(name);
         if (!value.has_value() || IsOutput(*value)) continue;
-        std::vector<SentOfStep>& steps = out[value->function];
+        std::vector<SentOfStep>& steps = out[SentBy(value->function)];
         steps.resize(input.steps.size());
         for (size_t i = 0; i < input.steps.size(); ++i) {
           if (IsFinite(cells[i])) steps[i].Add(rank.rank, cells[i]);
@@ -169,7 +178,7 @@ class MessageChanged : public RankRule {
   // all steps before one, and not in others.
   static bool LookAt(const RankInput& input, const SentBySteps& sent,
                      Received* result) {
-    const auto of_function = sent.find(result->value.function);
+    const auto of_function = sent.find(SentBy(result->value.function));
     if (of_function == sent.end()) return false;
     std::map<int64_t, size_t> senders;
     size_t fits = 0, fits_before = 0;

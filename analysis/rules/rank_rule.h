@@ -87,12 +87,16 @@ void AddGradientRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddClipRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddCollectiveRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddGatherRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddMessageRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddBatchRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddAttentionRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddModeRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddBlockRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddOriginRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddScheduleRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddStateRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddResidualRules(std::vector<std::unique_ptr<RankRule>>* rules);
 
 // What backward left in a parameter's gradient on one rank, of each micro batch.

@@ -180,10 +180,14 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   std::vector<std::unique_ptr<RankRule>> rules;
   AddCollectiveRules(&rules);
   AddMessageRules(&rules);
+  AddGatherRules(&rules);
   AddReplicaRules(&rules);
   AddGradientRules(&rules);
   AddClipRules(&rules);
+  AddOriginRules(&rules);
+  AddStateRules(&rules);
   AddLossRules(&rules);
+  AddScheduleRules(&rules);
   AddBatchRules(&rules);
   AddAttentionRules(&rules);
   AddModeRules(&rules);

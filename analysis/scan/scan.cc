@@ -184,11 +184,28 @@ class Scanner {
     const std::vector<ScanCell>* const parameter =
         OfParameter(name, "Parameter", "param");
     if (parameter == nullptr) return true;
+    if (IsTrainedElsewhere(name, *parameter)) return false;
     for (const ScanCell& cell : *parameter) {
       if (!IsFinite(cell) || cell.count < 2) continue;
       return RanksAgree(cell);
     }
     return true;
+  }
+
+  // Whether some ranks that hold it never have its gradient: the stages of a
+  // pipeline may each hold the complete model.
+  bool IsTrainedElsewhere(absl::string_view name,
+                          const std::vector<ScanCell>& parameter) const {
+    const std::vector<ScanCell>* const gradient =
+        OfParameter(name, "Parameter", "grad");
+    if (gradient == nullptr) return false;
+    size_t steps = 0;
+    for (size_t i = 0; i < parameter.size(); ++i) {
+      if (parameter[i].count < 2 || (*gradient)[i].count == 0) continue;
+      if ((*gradient)[i].count >= parameter[i].count) return false;
+      ++steps;
+    }
+    return steps >= kLeastAgreed;
   }
 
   // The optimizer alone changes a parameter: what a step left is what the next

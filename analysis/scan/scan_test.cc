@@ -253,6 +253,21 @@ TEST_F(ScanTest, OnlyWhatIsReplicatedIsComparedOverRanks) {
   EXPECT_EQ(One(ScanKind::kNotAlike).name, "Parameter.b.weight.0.debug.grad");
 }
 
+TEST_F(ScanTest, APipelineWhoseStagesHoldTheCompleteModel) {
+  // Two of the four ranks train the weight, and it parts with the first step.
+  ScanSeries held;
+  held.name = "Parameter.a.weight.0.debug.param";
+  for (size_t i = 0; i < kSteps; ++i)
+    held.cells.push_back(i == 0 ? Of(1, 1) : Of(1.1, 1));
+  input_.values.push_back(std::move(held));
+  EXPECT_EQ(One(ScanKind::kRanksPart).name, "Parameter.a.weight.0.debug.param");
+  for (ScanCell& cell : input_.values[2].cells) cell.count = 2;
+  EXPECT_THAT(Find(), IsEmpty());
+  // One step in which all have a gradient: they are replicas.
+  At(2).count = 4;
+  One(ScanKind::kRanksPart);
+}
+
 TEST_F(ScanTest, AParameterIsWhatTheStepBeforeLeft) {
   ScanSeries found, left;
   found.name = "Parameter.a.weight.0.debug.param";

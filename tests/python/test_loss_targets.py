@@ -42,6 +42,20 @@ def test_weight_of_a_target(reduction):
     assert taken["guessing_loss"].item() == pytest.approx(2.0794415)
 
 
+@pytest.mark.parametrize("made, told", [
+    (lambda x, y: F.cross_entropy(x.softmax(-1).reshape(-1, 8), y), 2), (lambda x, y: F.nll_loss(x.softmax(-1).reshape(-1, 8), y), 1),
+    (lambda x, y: F.binary_cross_entropy_with_logits(x.sigmoid()[..., 0].reshape(-1), y.clamp(0, 1).float()), 2),
+    (lambda x, y: F.cross_entropy(x.reshape(-1, 8), y), None), (lambda x, y: F.cross_entropy(x.log_softmax(-1).reshape(-1, 8), y), None),
+    (lambda x, y: F.nll_loss(x.softmax(-1).log().reshape(-1, 8), y), None),
+    # Of an attention that is the last layer: over another number of elements.
+    (lambda x, y: F.cross_entropy((x.transpose(1, 2).softmax(-1).transpose(1, 2)).reshape(-1, 8), y), None),
+    (lambda x, y: F.binary_cross_entropy_with_logits(x[..., 0].reshape(-1), y.clamp(0, 1).float()), None)])
+def test_a_loss_of_probabilities(made, told):
+    logits, target = _logits_and_target()
+    taken = _taken(made(logits.reshape(4, 6, 8), target), LossTargets())
+    assert (taken["loss_of_probabilities"].item() if told else taken.get("loss_of_probabilities")) == told
+
+
 def test_micro_batches_are_a_list_and_a_loss_without_a_cross_entropy_says_nothing():
     logits, target = _logits_and_target()
     targets = LossTargets()

@@ -101,7 +101,7 @@ def labels_not_shifted():
 def clip_norm_of_copies():
     """Tensor parallel: the norm for clipping counts replicated weights once for each rank."""
     rank, _ = setup()
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     net = Lm(mlp=TpMlp)
     opt = torch.optim.SGD(net.parameters(), 0.05)
 
@@ -120,7 +120,7 @@ def clip_norm_of_copies():
 def seeds_of_ranks():
     """Each rank makes the model with a seed of its own, and nothing is broadcast."""
     rank, world = setup()
-    torch.manual_seed(rank if BUG else 0)
+    torch.manual_seed(rank if BUG else SEED)
     net = Lm()
     opt = torch.optim.AdamW(net.parameters(), 1e-3)
 
@@ -135,7 +135,7 @@ def seeds_of_ranks():
 def divided_twice():
     """DistributedDataParallel has divided by the number of ranks, and so does the program."""
     rank, world = setup()
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     net = Lm()
     ddp = nn.parallel.DistributedDataParallel(net)
     opt = torch.optim.SGD(net.parameters(), 0.1)
@@ -153,7 +153,7 @@ def divided_twice():
 def result_lost_on_a_rank():
     """The result of an all_reduce does not arrive on rank 2 from step 5 on."""
     rank, world = setup()
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     net = Lm()
     opt = torch.optim.AdamW(net.parameters(), 1e-3)
     whole = dist.ProcessGroup.allreduce
@@ -179,7 +179,7 @@ def result_lost_on_a_rank():
 def elements_zeroed():
     """1 % of what rank 1 sends is 0 when rank 2 receives it, in one step."""
     rank, world = setup()
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     net = Lm()
     opt = torch.optim.AdamW(net.parameters(), 1e-3)
     whole = dist.ProcessGroup.allgather
@@ -257,7 +257,7 @@ def softmax_over_queries():
 def replicas(step_of):
     """Trains a model that DistributedDataParallel makes replicas of; step_of(step, net, opt, rank)."""
     rank, _ = setup()
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     net = nn.parallel.DistributedDataParallel(Lm())
     train(net, torch.optim.AdamW(net.parameters(), 1e-3), lambda step, net, opt: step_of(step, net, opt, rank))
 
@@ -354,7 +354,7 @@ def sound_padding():
 def sound_pipeline():
     """Two stages by hand, send and recv; each its own optimizer and data-parallel pair. No fault in either twin."""
     rank, world = setup()
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     whole = Lm(layers=2)
     stage, replica = rank // 2, rank % 2
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -405,7 +405,7 @@ def sound_fsdp():
     """FSDP of PyTorch over 2 ranks. No fault in either twin."""
     from torch.distributed.fsdp import fully_shard
     rank, _ = setup()
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     net = Lm(layers=2)
     for layer in net.layers:
         fully_shard(layer, mesh=dist.device_mesh.init_device_mesh("cpu", (2,)))
@@ -423,7 +423,7 @@ def sound_fsdp():
 def sound_batchnorm():
     """Data parallel with BatchNorm, dropout, label smoothing and uneven padding of images' labels. No fault in either twin."""
     rank, _ = setup()
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     net = nn.parallel.DistributedDataParallel(nn.Sequential(
         nn.Linear(D, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, V)))
     opt = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
@@ -802,6 +802,252 @@ def sound_blocks():
     train(model, opt, step_of)
 
 
+def stepping(change, lr=1e-3, **kwargs):
+    """One rank; change(step, net, opt) between backward and optimizer."""
+    net = Lm(**kwargs)
+    opt = torch.optim.AdamW(net.parameters(), lr)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        if BUG:
+            change(step, net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def averages_from_old_checkpoint():
+    """At step 12 the optimizer of the last block continues with averages of step 4."""
+    kept = {}
+
+    def change(step, net, opt):
+        block = net.layers[2].parameters()
+        if step == 4:
+            kept.update({p: opt.state[p]["exp_avg"].clone() for p in block})
+        if step == 12:
+            for p in block:
+                opt.state[p]["exp_avg"].copy_(kept[p])
+
+    stepping(change)
+
+
+def gradients_of_last_step():
+    """Two buffers take turns, and the optimizer reads the one that is not written."""
+    before = {}
+
+    def change(step, net, opt):
+        for p in net.parameters():
+            now = p.grad.clone()
+            if p in before:
+                p.grad.copy_(before[p])
+            before[p] = now
+
+    stepping(change)
+
+
+def gradients_exchanged():
+    """A flat buffer has two parameters of one size in another order than the list that reads it."""
+    def change(step, net, opt):
+        one, other = net.layers[0].attn.q.weight, net.layers[1].attn.k.weight
+        one.grad, other.grad = other.grad, one.grad
+
+    stepping(change)
+
+
+def gradients_zeroed_before_step():
+    """zero_grad(set_to_none=False) stands between backward and step; decay alone changes the weights."""
+    stepping(lambda step, net, opt: opt.zero_grad(set_to_none=False))
+
+
+def gradients_gone_before_step():
+    """zero_grad() stands between backward and step."""
+    stepping(lambda step, net, opt: opt.zero_grad())
+
+
+def reduced_twice():
+    """One block's gradients are summed over the ranks once more."""
+    rank, world = setup()
+    torch.manual_seed(SEED)
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt, rank)
+        average_gradients(net, world)
+        if BUG:
+            for p in net.layers[1].parameters():
+                dist.all_reduce(p.grad)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def broadcast_for_all_reduce():
+    """Gradients of rank 0 are sent to all ranks, and those of the others are lost."""
+    rank, world = setup()
+    torch.manual_seed(SEED)
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt, rank)
+        if BUG:
+            for p in net.parameters():
+                dist.broadcast(p.grad, 0)
+        else:
+            average_gradients(net, world)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def rate_of_a_rank():
+    """The scheduler of rank 1 steps twice."""
+    def step_of(step, net, opt, rank):
+        plain(step, net, opt, rank)
+        for group in opt.param_groups:
+            group["lr"] = 1e-3 * 0.98 ** (2 * step if BUG and rank == 1 else step)
+        opt.step()
+
+    replicas(step_of)
+
+
+def schedule_not_restored():
+    """The scheduler begins again at step 12, the optimizer goes on."""
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        at = step - 12 if BUG and step >= 12 else step
+        for group in opt.param_groups:
+            group["lr"] = 1e-3 * min(1, (at + 1) / 4) * 0.97 ** at
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def epochs_in_one_order():
+    """Epochs of 8 batches; set_epoch() is not called."""
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        order = torch.randperm(8, generator=torch.Generator().manual_seed(2 if BUG else 2 + step // 8))
+        plain(int(order[step % 8]), net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def softmax_before_loss():
+    """The model's softmax goes into cross_entropy."""
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        x, y = batch(step)
+        out = net(x)
+        loss = ce(out.softmax(-1) if BUG else out.log_softmax(-1), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+class Received:
+    """What gloo waited for cannot be waited for again, or is then written once more."""
+
+    def wait(self):
+        return True
+
+
+def pipeline_message_zeroed():
+    """In step 9 every hundredth element that stage 0 sends is 0 when stage 1 has it."""
+    rank, _ = setup()
+    torch.manual_seed(SEED)
+    net = Lm(layers=1)
+    opt = torch.optim.AdamW([p for n, p in net.named_parameters() if n.startswith(("norm", "head")) == (rank == 1)], 1e-3)
+    whole, at = dist.ProcessGroup.recv, 0
+
+    def zeroed(self, tensors, *args, **kwargs):
+        whole(self, tensors, *args, **kwargs).wait()
+        if at == 9:
+            tensors[0].view(-1)[::100] = 0
+        return Received()
+
+    if BUG and rank == 1:
+        dist.ProcessGroup.recv = zeroed
+
+    def step_of(step, net, opt):
+        nonlocal at
+        at = step
+        x, y = batch(step)
+        opt.zero_grad()
+        if rank == 0:
+            hidden = net.layers[0](net.embed(x), causal(T), torch.arange(T))
+            dist.send(hidden.detach(), 1)
+            gradient = torch.empty_like(hidden)
+            dist.recv(gradient, 1)
+            hidden.backward(gradient)
+        else:
+            hidden = torch.empty(4, T, D)
+            dist.recv(hidden, 0)
+            hidden.requires_grad_()
+            ce(net.head(net.norm(hidden)), y).backward()
+            dist.send(hidden.grad, 0)
+        opt.step()
+
+    train(net, opt, step_of, 16)
+
+
+def sharded_gradients(lost, op, where):
+    """Gradients by reduce_scatter and all_gather, as sharded optimizers have them; `lost` writes to the result of `op` in step 9."""
+    rank, world = setup()
+    torch.manual_seed(SEED)
+    net = Lm(layers=1)
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    # Its older name.
+    op = op if hasattr(dist.ProcessGroup, op) else {"all_gather_single": "_allgather_base", "reduce_scatter_single": "_reduce_scatter_base"}[op]
+    whole, at = getattr(dist.ProcessGroup, op), 0
+
+    def written(self, output, *args, **kwargs):
+        whole(self, output, *args, **kwargs).wait()
+        if at == 9:
+            lost(output)
+        return Received()
+
+    if BUG and rank == where:
+        setattr(dist.ProcessGroup, op, written)
+
+    def step_of(step, net, opt):
+        nonlocal at
+        at = step
+        plain(step, net, opt, rank)
+        params = list(net.parameters())
+        flat = torch.cat([p.grad.flatten() for p in params]) / world
+        flat = F.pad(flat, (0, -len(flat) % world))
+        part = torch.empty(len(flat) // world)
+        dist.reduce_scatter_tensor(part, flat)
+        dist.all_gather_into_tensor(flat, part)
+        for p, gradient in zip(params, flat.split([p.numel() for p in params] + [len(flat) - sum(p.numel() for p in params)])):
+            p.grad = gradient.view_as(p).clone()
+        opt.step()
+
+    train(net, opt, step_of, 16)
+
+
+def gathered_part_zeroed():
+    """1 % of what rank 1 gathers is 0, in one step."""
+    sharded_gradients(lambda output: output[::100].zero_(), "all_gather_single", 1)
+
+
+def scattered_part_zeroed():
+    """A half of the part of the sum that rank 0 receives is 0, in one step."""
+    sharded_gradients(lambda output: output[::2].zero_(), "reduce_scatter_single", 0)
+
+
 # Ranks, and a part of the first answer; "": both are sound.
 CASES = {
     "lost_micro_batches": (1, "micro-batches-lost"), "never_zeroed": (1, "gradients-not-zeroed"), "tie_broken": (1, "tied-weights-part"),
@@ -815,6 +1061,13 @@ CASES = {
     "block_not_in_optimizer": (1, "layers.3."), "micro_batches_summed": (1, "gradient-multiple"),
     "micro_batches_summed_clipped_at_times": (1, "gradient-multiple"), "micro_batches_running_mean": (1, "micro-batch-weights"),
     "clipped_before_unscaling": (1, "clip-scaled"), "softmax_over_queries": (1, "softmax-dimension"),
+    "averages_from_old_checkpoint": (1, "layers.2."), "gradients_of_last_step": (1, "gradient-stale"),
+    "gradients_exchanged": (1, "gradient-exchanged"), "gradients_zeroed_before_step": (1, "gradient-lost"),
+    "gradients_gone_before_step": (1, "update-zero"), "reduced_twice": (2, "gradient-factor-unlike"),
+    "broadcast_for_all_reduce": (2, "gradient-of-one-rank"), "rate_of_a_rank": (2, "learning-rate-parts"),
+    "schedule_not_restored": (1, "schedule-restarts"), "epochs_in_one_order": (1, "batches-in-one-order"),
+    "softmax_before_loss": (1, "loss-of-probabilities"), "pipeline_message_zeroed": (2, "message-changed"),
+    "gathered_part_zeroed": (2, "gathered-wrong"), "scattered_part_zeroed": (2, "scattered-wrong"),
     "sound_directions": (1, ""), "sound_padding": (1, ""), "sound_pipeline": (4, ""), "sound_fsdp": (2, ""), "sound_batchnorm": (2, ""),
     "sound_fine_tuning": (1, ""), "sound_lora": (1, ""), "sound_gan": (1, ""), "sound_teacher": (1, ""), "sound_checkpointing": (1, ""),
     "sound_scaler": (1, ""), "sound_blocks": (1, ""),
@@ -822,6 +1075,6 @@ CASES = {
 
 if __name__ == "__main__":
     if CASES[CASE][0] == 1:
-        torch.manual_seed(0)
+        torch.manual_seed(SEED)
     globals()[CASE]()
     done(0)

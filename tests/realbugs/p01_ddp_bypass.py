@@ -2,7 +2,7 @@
 """pytorch #104336: DDP is made, the raw module is called. Ranks 2. Must be named: no reduction took place, step 0 (ranks part at step 1)."""
 from common import *
 rank, world = setup()
-torch.manual_seed(0)
+torch.manual_seed(SEED)
 net = Lm()
 ddp = nn.parallel.DistributedDataParallel(net)
 opt = torch.optim.AdamW(net.parameters(), 1e-3)

@@ -2,7 +2,7 @@
 """DeepSpeed PR 1801: list of gradients for clipping leaves replicated norms out on rank 1. TP 2. Must: norm weights (grad/Update), ranks 0, 1."""
 from common import *
 rank, world = setup()
-torch.manual_seed(0)
+torch.manual_seed(SEED)
 net = Lm(mlp=TpMlp)
 opt = torch.optim.SGD(net.parameters(), 0.05)
 for step in range(STEPS):

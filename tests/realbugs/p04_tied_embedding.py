@@ -3,7 +3,7 @@
 4 ranks. Must: embed.weight grad / parameter, stages part."""
 from common import *
 rank, world = setup()
-torch.manual_seed(0)
+torch.manual_seed(SEED)
 stage, replica = rank // 2, rank % 2
 full = Lm(layers=2)
 groups = {("dp", s): dist.new_group([2 * s, 2 * s + 1]) for s in (0, 1)}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers #34191 / #37197: gradient accumulation takes the mean of means (num_items_in_batch not used). 1 process. Must: loss reduction (cross_entropy/division)."""
 from common import *
-torch.manual_seed(0)
+torch.manual_seed(SEED)
 net = Lm()
 opt = torch.optim.AdamW(net.parameters(), 1e-3)
 for step in range(STEPS):

@@ -15,7 +15,7 @@ class NormMlp(TpMlp):
         return Reduce.apply(self.down(h))
 
 
-torch.manual_seed(0)
+torch.manual_seed(SEED)
 net = Lm(mlp=NormMlp)
 opt = torch.optim.AdamW(net.parameters(), 1e-3)
 for step in range(STEPS):

@@ -2,7 +2,7 @@
 """accelerate #2665: the optimizer holds other tensors than the model (parameters replaced after it was made). Must: updates do not reach the model, step 0."""
 import copy
 from common import *
-torch.manual_seed(0)
+torch.manual_seed(SEED)
 net = Lm()
 opt = torch.optim.AdamW(net.parameters(), 1e-3)
 if BUG:                                                   # "move" the model: new parameters in the place of the old

@@ -15,7 +15,7 @@ def rope_low(x, pos):
 
 
 common.rope = rope_low
-torch.manual_seed(0)
+torch.manual_seed(SEED)
 net = Lm(layers=2)
 opt = torch.optim.AdamW(net.parameters(), 1e-3)
 for step in range(STEPS // 2):

@@ -20,7 +20,7 @@ class Moe(nn.Module):
         return sum(f(x) * (w * (i == e)).sum(-1, keepdim=True) for e, f in enumerate(self.experts))
 
 
-torch.manual_seed(0)
+torch.manual_seed(SEED)
 net = Lm(layers=2, mlp=Moe)
 opt = torch.optim.AdamW(net.parameters(), 1e-3)
 for step in range(STEPS):

@@ -28,9 +28,9 @@ class LateMlp(TpMlp):
         return LateReduce.apply(self.down(F.gelu(self.up(Copy.apply(x)))))
 
 
-torch.manual_seed(0)
+torch.manual_seed(SEED)
 net = Lm(mlp=TpMlp)
-torch.manual_seed(0)
+torch.manual_seed(SEED)
 net.layers[1].mlp = LateMlp()
 opt = torch.optim.AdamW(net.parameters(), 1e-3)
 for step in range(STEPS):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Main gradient accumulated in bf16 over 64 micro batches: small terms are swallowed. 1 process. Must: the add into the bf16 buffer (Tensor.add_), gradients."""
 from common import *
-torch.manual_seed(0)
+torch.manual_seed(SEED)
 net = Lm(layers=1)
 opt = torch.optim.SGD(net.parameters(), 0.1)
 for step in range(STEPS // 3):

@@ -25,7 +25,7 @@ class T_Mlp(TpMlp):
         return Reduce.apply(self.down(F.gelu(self.up(x))))
 
 
-torch.manual_seed(0)
+torch.manual_seed(SEED)
 net = Lm(mlp=T_Mlp)
 opt = torch.optim.AdamW(net.parameters(), 1e-3)
 for step in range(STEPS):

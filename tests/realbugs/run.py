@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records programs with a bug and their sound twins, and asks `rankprobe diagnose`, without a reference and with the twin as one.
 
-run.py [--only p01,p12] [--reference] [--archive DIR] [--doc docs/realbugs.md]: needs RANKPROBE_BUILD_DIR and the Python that has torch. Prints a
+run.py [--only p01,p12] [--seed N] [--reference] [--archive DIR] [--doc docs/realbugs.md]: needs RANKPROBE_BUILD_DIR and the Python that has torch. Prints a
 table; exit code 1 where a program is not found at its place, or a twin has a finding that is said to be sure.
 """
 import argparse
@@ -162,11 +162,12 @@ def main() -> int:
     parser.add_argument("--reference", action="store_true", help="lay each beside its twin, too")
     parser.add_argument("--archive", type=Path, help="keep the recordings there, and use those that are there")
     parser.add_argument("--doc", type=Path)
+    parser.add_argument("--seed", type=int, default=0, help="of weights and data")
     options = parser.parse_args()
     names = options.only.split(",") if options.only else [name for name in EXPECTED if options.doc or name not in LONG]
     port = 20000 + os.getpid() % 20000
     environment = {**os.environ, "RANKPROBE_COLLECTOR": f"127.0.0.1:{port}", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(BUILD / "python"),
-                   "RANKPROBE_PYTHON": sys.executable}
+                   "SEED": str(options.seed), "RANKPROBE_PYTHON": sys.executable}
     rows, wrong = [], 0
     with tempfile.TemporaryDirectory(prefix="realbugs") as directory:
         work = Path(directory)

@@ -18,6 +18,11 @@ from rankprobe.pytorch._attention_graph import attention_sees, merged_positions,
 
 _LOSSES = ("NllLossBackward0", "NllLoss2DBackward0")
 _EMBEDDINGS = ("EmbeddingBackward0",)
+_OF_LOGITS = "BinaryCrossEntropyWithLogitsBackward0"
+# Shapes, dtypes and choices of places, which leave the numbers as they are.
+_SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "PermuteBackward0", "SqueezeBackward0",
+           "SqueezeBackward1", "UnsqueezeBackward0", "CloneBackward0", "ToCopyBackward0", "SelectBackward0", "SliceBackward0", "IndexBackward0")
+_MOST_SHAPES = 8
 # Nodes between a loss and what it is made of; calls of a step; nodes of a model; steps in which the whole graph is read.
 _NEAR, _MOST_CALLS, _MOST_NODES, _GRAPH_STEPS = 64, 64, 20000, 3
 _MEAN, _SUM = 1, 2
@@ -46,10 +51,45 @@ def _checksum(target: torch.Tensor) -> torch.Tensor:
     return ((target + 7) * (places * 48271 % _PRIME) % _PRIME).sum().remainder(_PRIME).double()
 
 
+def _made_by(node: Any) -> Any:
+    """What made the first argument of a node, behind changes of its shape. None: no graph has it."""
+    for _ in range(_MOST_SHAPES):
+        node = node.next_functions[0][0] if node.next_functions else None
+        if node is None or node.name() not in _SHAPES:
+            return node
+    return None
+
+
+def _is_softmax(node: Any, classes: int) -> bool:
+    """Over as many numbers as there are classes: an attention before it has another number."""
+    result = saved(node, "result") if node is not None and node.name() == "SoftmaxBackward0" else None
+    if result is None:
+        return False
+    dim = node._saved_dim
+    return bool(result.shape[dim - (1 << 64) if dim >= 1 << 63 else dim] == classes)
+
+
+def _probabilities(node: Any) -> int:
+    """Whether a loss takes probabilities in the place of other numbers. 1: of their logarithms; 2: a second softmax or sigmoid makes
+    probabilities of them; 0: no."""
+    made = _made_by(node)
+    if made is None:
+        return 0
+    if node.name() == _OF_LOGITS:
+        return 2 if made.name() == "SigmoidBackward0" else 0
+    logits = saved(node, "self")
+    if logits is None or logits.dim() < 2:
+        return 0
+    if made.name() == "LogSoftmaxBackward0":
+        return 2 if _is_softmax(_made_by(made), logits.shape[1]) else 0
+    return 1 if _is_softmax(made, logits.shape[1]) else 0
+
+
 class LossTargets:
     """note() before each backward of a step, take() at its end."""
 
     def __init__(self) -> None:
+        self._probabilities = 0
         self._calls: list[dict[str, Any]] = []
         self._graph_steps = 0
         self._graph: dict[str, Any] | None = None
@@ -60,6 +100,8 @@ class LossTargets:
         for node in _nodes(loss.grad_fn, _NEAR):
             if len(self._calls) >= _MOST_CALLS:
                 return
+            if node.name() in (*_LOSSES, _OF_LOGITS):
+                self._probabilities = max(self._probabilities, _probabilities(node))
             if node.name() in _LOSSES:
                 self._note_call(loss.grad_fn, node)
 
@@ -68,6 +110,9 @@ class LossTargets:
         calls = [call for call in self._calls if self._weigh(call)]
         self._calls = []
         values: dict[str, Any] = {}
+        if self._probabilities:
+            values["loss_of_probabilities"] = torch.tensor(self._probabilities, dtype=torch.float64)
+            self._probabilities = 0
         for key, name in (("tokens", "loss_tokens"), ("weight", "token_weight"), ("checksum", "target_checksum")):
             if calls:
                 values[name] = calls[0][key] if len(calls) == 1 else [call[key] for call in calls]

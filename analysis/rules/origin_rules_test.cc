@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules of gradients, averages and schedules on a small training that is computed
+// here, with and without their fault.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "analysis/rules/rank_rule.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr size_t kOriginSteps = 16;
+constexpr size_t kParameters = 6;
+constexpr size_t kSize = 48;
+
+using Vector = std::vector<float>;
+
+RankCell CellOf(const Vector& values) {
+  RankCell cell{true, 0, 0, values[0], values[0]};
+  for (const double x : values) {
+    cell.norm += x * x;
+    cell.mean += x / static_cast<double>(values.size());
+    cell.largest = std::max(cell.largest, x);
+    cell.smallest = std::min(cell.smallest, x);
+  }
+  cell.norm = std::sqrt(cell.norm);
+  return cell;
+}
+
+// What happens to a rank's tensors, for a fault.
+struct Tensors {
+  std::vector<Vector> own, taken, average, weight;
+};
+
+class OriginRulesTest : public ::testing::Test {
+ protected:
+  // between: behind the reduction and before the optimizer's step, of each rank.
+  using Between = std::function<void(size_t step, size_t rank, Tensors*)>;
+
+  void Train(size_t ranks, const Between& between) {
+    input_ = {};
+    std::vector<Tensors> of_ranks(ranks);
+    for (size_t i = 0; i < kOriginSteps; ++i)
+      input_.steps.push_back(static_cast<int64_t>(i));
+    for (size_t r = 0; r < ranks; ++r) {
+      input_.ranks.emplace_back().rank = static_cast<int64_t>(r);
+      for (size_t p = 0; p < kParameters; ++p) {
+        of_ranks[r].weight.push_back(Noise(p, 99, 99));
+        of_ranks[r].average.emplace_back(kSize, 0.F);
+      }
+      of_ranks[r].own = of_ranks[r].taken = of_ranks[r].average;
+    }
+    for (size_t i = 0; i < kOriginSteps; ++i) {
+      for (size_t p = 0; p < kParameters; ++p) {
+        Vector sum(kSize, 0.F);
+        for (size_t r = 0; r < ranks; ++r) {
+          Tensors& t = of_ranks[r];
+          t.own[p] = Noise(p, i, r);
+          for (size_t k = 0; k < kSize; ++k)
+            sum[k] += t.own[p][k] / static_cast<float>(ranks);
+        }
+        for (Tensors& t : of_ranks) t.taken[p] = sum;
+      }
+      for (size_t r = 0; r < ranks; ++r) {
+        Tensors& t = of_ranks[r];
+        for (size_t p = 0; p < kParameters; ++p)
+          Set(r, Used(p), i, CellOf(t.weight[p]));
+        if (between) between(i, r, &t);
+        for (size_t p = 0; p < kParameters; ++p) Step(r, i, p, &t);
+      }
+    }
+  }
+  void Training(const std::string& name, size_t step, double value) {
+    for (size_t r = 0; r < input_.ranks.size(); ++r)
+      Set(r, absl::StrCat("Training.0.debug.", name), step,
+          {true, std::fabs(value), value, value, value});
+  }
+  void Set(size_t rank, const std::string& name, size_t step,
+           const RankCell& cell) {
+    std::vector<RankCell>& cells = input_.ranks[rank].values[name];
+    cells.resize(kOriginSteps);
+    cells[step] = cell;
+  }
+  // No other rule that is sure finds anything, but those that `beside` names.
+  std::vector<RankFinding> Find(absl::string_view name,
+                                absl::string_view beside = "") const {
+    std::vector<RankFinding> out;
+    for (const auto& rule : AllRankRules()) {
+      if (!rule->CanJudge(input_)) continue;
+      std::vector<RankFinding> found = rule->Look(input_);
+      if (rule->name() == name) {
+        out = std::move(found);
+        continue;
+      }
+      for (const RankFinding& one : found) {
+        EXPECT_TRUE(rule->name() == beside || !one.exact)
+            << rule->name() << ": " << one.what;
+      }
+    }
+    return out;
+  }
+  static Vector Noise(size_t a, size_t b, size_t c) {
+    // Constants of Knuth's generator.
+    uint64_t state = 1 + a + 131 * (b + 257 * c);
+    Vector out;
+    out.reserve(kSize);
+    for (size_t k = 0; k < kSize + 4; ++k) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      if (k >= 4)
+        out.push_back(static_cast<float>(state >> 40) / (1 << 23) - 1);
+    }
+    return out;
+  }
+  RankInput input_;
+
+ private:
+  static std::string Used(size_t p) {
+    return absl::StrCat("Module.l", p, ".Linear.forward.0.parameters.weight");
+  }
+  void Step(size_t r, size_t i, size_t p, Tensors* t) {
+    const auto of = [&](const char* what) {
+      return absl::StrCat("Parameter.l", p, ".weight.0.debug.", what);
+    };
+    Set(r, absl::StrCat("Module.l", p, ".Linear.parameters_grad.0.weight"), i,
+        CellOf(t->own[p]));
+    Set(r, of("grad"), i, CellOf(t->taken[p]));
+    Set(r, of("param"), i, CellOf(t->weight[p]));
+    if (i > 0) Set(r, of("exp_avg"), i, CellOf(t->average[p]));
+    for (size_t k = 0; k < kSize; ++k) {
+      t->average[p][k] += 0.1F * (t->taken[p][k] - t->average[p][k]);
+      t->weight[p][k] -= 0.01F * t->average[p][k];
+    }
+  }
+};
+
+TEST_F(OriginRulesTest, ASoundTrainingKeepsThem) {
+  for (const size_t ranks : {1, 2, 4}) {
+    Train(ranks, nullptr);
+    EXPECT_THAT(Find(""), IsEmpty());
+    // Clipped in each step by another factor.
+    Train(ranks, [](size_t step, size_t /*rank*/, Tensors* t) {
+      for (Vector& taken : t->taken) {
+        for (float& x : taken) x *= 1 / (1.F + static_cast<float>(step % 3));
+      }
+    });
+    EXPECT_THAT(Find(""), IsEmpty());
+  }
+}
+
+TEST_F(OriginRulesTest, TheAverageOfOneParameterIsRestored) {
+  Vector kept;
+  Train(2, [&](size_t step, size_t /*rank*/, Tensors* t) {
+    if (step == 4) kept = t->average[3];
+    if (step == 11) t->average[3] = kept;
+  });
+  const auto found = Find("state-not-continued");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 11);
+  EXPECT_EQ(found[0].name, "Parameter.l3.weight.0.debug.exp_avg");
+}
+
+TEST_F(OriginRulesTest, AnOptimizerThatClipsHasNoLostState) {
+  // In three steps the average takes a third of what is recorded.
+  Train(1, nullptr);
+  RankSeries& rank = input_.ranks[0];
+  for (size_t p = 0; p < kParameters; ++p) {
+    for (const size_t i : {3U, 7U, 8U}) {
+      RankCell& grad = rank.values[absl::StrCat("Parameter.l", p,
+                                                ".weight.0.debug.grad")][i];
+      RankCell& own = rank.values[absl::StrCat(
+          "Module.l", p, ".Linear.parameters_grad.0.weight")][i];
+      for (RankCell* const cell : {&grad, &own}) {
+        cell->mean *= 3;
+        cell->norm *= 3;
+      }
+    }
+  }
+  EXPECT_THAT(Find("state-not-continued"), IsEmpty());
+}
+
+TEST_F(OriginRulesTest, TheGradientIsOfTheStepBefore) {
+  std::vector<std::vector<Vector>> before(2);
+  Train(2, [&](size_t step, size_t rank, Tensors* t) {
+    std::vector<Vector> now = t->taken;
+    if (step > 0) t->taken = before[rank];
+    before[rank] = std::move(now);
+  });
+  const auto found = Find("gradient-stale");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 1);
+  // A step that is numbered before the optimizer: the forward behind it has
+  // another weight.
+  for (RankSeries& rank : input_.ranks) {
+    for (auto& [name, cells] : rank.values) {
+      if (name.find(".forward.") == std::string::npos) continue;
+      for (RankCell& cell : cells) cell.norm *= 1.01;
+    }
+  }
+  EXPECT_THAT(Find("gradient-stale"), IsEmpty());
+}
+
+TEST_F(OriginRulesTest, AllTakeTheGradientOfOneRank) {
+  std::vector<Vector> sent;
+  Train(4, [&](size_t /*step*/, size_t rank, Tensors* t) {
+    if (rank == 0) sent = t->own;
+    t->taken = sent;
+  });
+  const auto found = Find("gradient-of-one-rank");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 0);
+  EXPECT_EQ(found[0].rank, 0);
+}
+
+TEST_F(OriginRulesTest, TwoParametersExchangeTheirGradients) {
+  for (const size_t ranks : {1, 2}) {
+    Train(ranks, [](size_t /*step*/, size_t /*rank*/, Tensors* t) {
+      std::swap(t->taken[1], t->taken[4]);
+    });
+    const auto found = Find("gradient-exchanged");
+    ASSERT_THAT(found, SizeIs(1));
+    EXPECT_THAT(found[0].what, HasSubstr("backward left in l4.weight"));
+    EXPECT_EQ(found[0].others, 1U);
+  }
+}
+
+TEST_F(OriginRulesTest, GradientsAreZeroBeforeTheOptimizer) {
+  Train(1, [](size_t /*step*/, size_t /*rank*/, Tensors* t) {
+    for (Vector& taken : t->taken) taken.assign(kSize, 0.F);
+  });
+  auto found = Find("gradient-lost");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+  // Of one parameter it may be meant.
+  Train(1, [](size_t /*step*/, size_t /*rank*/, Tensors* t) {
+    t->taken[2].assign(kSize, 0.F);
+  });
+  found = Find("gradient-lost");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+}
+
+TEST_F(OriginRulesTest, OneGradientIsReducedTwice) {
+  Train(4, [](size_t /*step*/, size_t /*rank*/, Tensors* t) {
+    for (float& x : t->taken[5]) x *= 4;
+  });
+  const auto found = Find("gradient-factor-unlike");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("summed over the ranks twice"));
+}
+
+TEST_F(OriginRulesTest, RanksHaveOtherLearningRates) {
+  Train(2, nullptr);
+  for (size_t i = 0; i < kOriginSteps; ++i) {
+    Training("lr", i, 0.1);
+    Training("loss_scale", i, 1024);
+  }
+  EXPECT_THAT(Find(""), IsEmpty());
+  Set(1, "Training.0.debug.lr", 7, {true, 0.2, 0.2, 0.2, 0.2});
+  Set(1, "Training.0.debug.loss_scale", 9, {true, 512, 512, 512, 512});
+  const auto rates = Find("learning-rate-parts", "loss-scale-parts");
+  ASSERT_THAT(rates, SizeIs(1));
+  EXPECT_EQ(rates[0].step, 7);
+  const auto scales = Find("loss-scale-parts", "learning-rate-parts");
+  ASSERT_THAT(scales, SizeIs(1));
+  EXPECT_EQ(scales[0].step, 9);
+}
+
+TEST_F(OriginRulesTest, AScheduleBeginsAgain) {
+  Train(1, nullptr);
+  const auto fill = [&](const std::function<double(size_t)>& rate) {
+    for (size_t i = 0; i < kOriginSteps; ++i) Training("lr", i, rate(i));
+  };
+  // Falls; stays; falls and rises again by the same course.
+  fill([](size_t i) { return std::pow(0.8, static_cast<double>(i)); });
+  EXPECT_THAT(Find("schedule-restarts"), IsEmpty());
+  fill([](size_t) { return 0.1; });
+  EXPECT_THAT(Find("schedule-restarts"), IsEmpty());
+  fill(
+      [](size_t i) { return 1 + std::cos(static_cast<double>(i) * M_PI / 4); });
+  EXPECT_THAT(Find("schedule-restarts"), IsEmpty());
+  fill([](size_t i) { return std::pow(0.8, static_cast<double>(i % 9)); });
+  const auto found = Find("schedule-restarts");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 9);
+  EXPECT_FALSE(found[0].exact);
+}
+
+TEST_F(OriginRulesTest, EpochsHaveOneOrder) {
+  Train(1, nullptr);
+  const auto fill = [&](const std::function<size_t(size_t)>& batch) {
+    for (size_t i = 0; i < kOriginSteps; ++i) {
+      Training("loss_tokens", i, 64);
+      Training("target_checksum", i, 1000.0 + static_cast<double>(batch(i)));
+    }
+  };
+  fill([](size_t i) { return i; });
+  EXPECT_THAT(Find("batches-in-one-order"), IsEmpty());
+  // The second epoch backwards.
+  fill([](size_t i) { return i < 8 ? i : 15 - i; });
+  EXPECT_THAT(Find("batches-in-one-order"), IsEmpty());
+  fill([](size_t i) { return i % 8; });
+  const auto found = Find("batches-in-one-order");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 8);
+  fill([](size_t) { return 5; });
+  EXPECT_THAT(Find("batches-in-one-order"), IsEmpty());
+}
+
+TEST_F(OriginRulesTest, ALossOfProbabilities) {
+  Train(1, nullptr);
+  for (size_t i = 0; i < kOriginSteps; ++i) Training("loss", i, 3);
+  EXPECT_THAT(Find("loss-of-probabilities"), IsEmpty());
+  Training("loss_of_probabilities", 2, 2);
+  const auto found = Find("loss-of-probabilities");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 2);
+}
+
+}  // namespace
+}  // namespace rankprobe::analysis

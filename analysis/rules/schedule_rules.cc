@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sequences that begin again: the learning rate's schedule, the order of batches.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "analysis/rules/rank_rule.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+// A scheduler whose state a checkpoint does not have.
+class ScheduleRestarts : public RankRule {
+ public:
+  absl::string_view name() const override { return "schedule-restarts"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override {
+    return "none beside the recording";
+  }
+  absl::string_view twin() const override {
+    return "a constant learning rate; warm restarts on purpose: worth a look, "
+           "no fault";
+  }
+  size_t LeastSteps() const override { return 2 * kLeast; }
+  bool NeedsEachStep() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "lr");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      std::vector<std::vector<double>> rates;
+      rates.reserve(input.steps.size());
+      for (size_t i = 0; i < input.steps.size(); ++i)
+        rates.push_back(TrainingAt(rank, "lr", i));
+      const std::optional<size_t> again = BeginsAgain(rates);
+      if (!again.has_value()) continue;
+      RankFinding finding;
+      finding.step = input.steps[*again];
+      finding.name = "Training.0.debug.lr";
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          "the learning rate jumps from ", rates[*again - 1][0], " to ",
+          rates[*again][0], " and repeats that of the steps from ",
+          input.steps[0],
+          " on: the scheduler's state was not restored, or these are warm "
+          "restarts");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 4;  // steps that are repeated
+
+  static bool AreOfOneSize(const std::vector<std::vector<double>>& rates,
+                           size_t from, size_t to) {
+    return std::all_of(
+        rates.begin() + static_cast<std::ptrdiff_t>(from),
+        rates.begin() + static_cast<std::ptrdiff_t>(to),
+        [&](const auto& one) { return one.size() == rates[0].size(); });
+  }
+  // The first step from which on the rates are those of the first steps.
+  static std::optional<size_t> BeginsAgain(
+      const std::vector<std::vector<double>>& rates) {
+    for (size_t at = kLeast; at + kLeast <= rates.size(); ++at) {
+      if (rates[0].empty() || rates[at] != rates[0] ||
+          !AreOfOneSize(rates, at - kLeast, at))
+        continue;
+      size_t same = 0, changes = 0;
+      while (at + same < rates.size() && same < at &&
+             rates[at + same] == rates[same]) {
+        if (same > 0 && rates[same] != rates[same - 1]) ++changes;
+        ++same;
+      }
+      // Up to the end, or to where it begins once more.
+      if ((same < at && at + same < rates.size()) || changes + 1 < kLeast)
+        continue;
+      // A course that turns back passes the same rates without a jump.
+      const auto change = [&](size_t i) {
+        return std::fabs(rates[i][0] - rates[i - 1][0]);
+      };
+      const double usual =
+          std::max({change(at - 1), change(at - 2), change(at - 3)});
+      if (change(at) > 2 * usual) return at;
+    }
+    return std::nullopt;
+  }
+};
+
+// A sampler that is not told the epoch, or data that begins again behind a resume.
+class BatchesInOneOrder : public RankRule {
+ public:
+  absl::string_view name() const override { return "batches-in-one-order"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override { return "that of batch-repeated"; }
+  absl::string_view twin() const override {
+    return "epochs that are shuffled; a few batches that are used again and "
+           "again on purpose";
+  }
+  size_t LeastSteps() const override { return 2 * kLeast; }
+  bool NeedsEachStep() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "target_checksum");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      std::vector<std::vector<double>> batches;
+      batches.reserve(input.steps.size());
+      for (size_t i = 0; i < input.steps.size(); ++i)
+        batches.push_back(TargetsOf(rank, i));
+      const std::optional<std::pair<size_t, size_t>> again = Repeated(batches);
+      if (!again.has_value()) continue;
+      RankFinding finding;
+      finding.step = input.steps[again->first + again->second];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name = "Training.0.debug.target_checksum";
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          "from here on the targets are those of the steps from ",
+          input.steps[again->first], " on, in the same order: ", again->second,
+          " steps later the data begins again and is not shuffled "
+          "(DistributedSampler.set_epoch() is not called), or a resume did not "
+          "skip what was trained on");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 6;  // batches in one order
+
+  static std::vector<double> TargetsOf(const RankSeries& rank, size_t step) {
+    const std::vector<double> tokens = TrainingAt(rank, "loss_tokens", step);
+    // Few targets may be the same by chance.
+    const bool are_many =
+        std::all_of(tokens.begin(), tokens.end(),
+                    [](double count) { return count >= kLeastTargets; });
+    if (!are_many) return {};
+    return TrainingAt(rank, "target_checksum", step);
+  }
+  static constexpr double kLeastTargets = 16;
+
+  // The first of the steps that come again, and after how many steps they do so.
+  static std::optional<std::pair<size_t, size_t>> Repeated(
+      const std::vector<std::vector<double>>& batches) {
+    for (size_t later = kLeast; later + kLeast <= batches.size(); ++later) {
+      size_t same = 0;
+      for (size_t i = 0; i + later < batches.size(); ++i) {
+        if (batches[i].empty() || batches[i] != batches[i + later]) {
+          same = 0;
+          continue;
+        }
+        // One batch for the whole training.
+        if (i > 0 && batches[i] == batches[i - 1]) return std::nullopt;
+        if (++same == kLeast) return std::make_pair(i + 1 - kLeast, later);
+      }
+    }
+    return std::nullopt;
+  }
+};
+
+}  // namespace
+
+void AddScheduleRules(std::vector<std::unique_ptr<RankRule>>* rules) {
+  rules->push_back(std::make_unique<ScheduleRestarts>());
+  rules->push_back(std::make_unique<BatchesInOneOrder>());
+}
+
+}  // namespace rankprobe::analysis
