@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -92,7 +94,8 @@ std::string Ground(const Divergence& d) {
   return absl::StrCat(out, ")");
 }
 
-void PrintOrigin(const Divergence& d, const std::vector<int64_t>& others) {
+void PrintOrigin(const Divergence& d,
+                 const analysis::DivergenceGroups::Group& group) {
   Print(stdout, "step %d%s rank %d: %s%s\n", d.step,
         d.reference_step == d.step
             ? ""
@@ -115,18 +118,24 @@ void PrintOrigin(const Divergence& d, const std::vector<int64_t>& others) {
     for (char& c : frame) c = c == '\n' ? ' ' : c;
     Print(stdout, "  at %s\n", frame);
   }
+  const std::set<int64_t>& others = group.other_ranks;
   if (!others.empty()) {
     Print(stdout,
           "  %s %s: the same call and value, with other numbers (--json has "
           "them)\n",
           others.size() == 1 ? "rank" : "ranks", absl::StrJoin(others, ","));
   }
+  const std::string repeated = analysis::RepeatedText(group);
+  if (!repeated.empty()) {
+    Print(stdout, "  differs first in this step; %s (--json has them)\n",
+          repeated);
+  }
 }
 
 void PrintOrigins(const std::vector<Divergence>& origins) {
   const analysis::DivergenceGroups groups = analysis::GroupOrigins(origins);
   for (const auto& group : groups.groups)
-    PrintOrigin(origins[group.origin], group.other_ranks);
+    PrintOrigin(origins[group.origin], group);
   const std::string followed = analysis::FollowedText(groups);
   if (!followed.empty()) Print(stdout, "%s (--json has them)\n", followed);
 }
@@ -201,8 +210,10 @@ absl::StatusOr<analysis::DivergenceReport> Report(
       const AlignedDumps aligned,
       AlignedDumps::Make(file_system, flags.align, n.path(), b.path()));
   PrintAligned(globals.json ? stderr : stdout, aligned.report());
+  analysis::Tolerance of_two = tolerance;
+  of_two.two_programs = true;
   return analysis::FindDivergence(file_system, aligned.target(),
-                                  aligned.reference(), match, tolerance);
+                                  aligned.reference(), match, of_two);
 }
 
 // "run:NAME@STEP" -> NAME; empty for a path.
