@@ -452,9 +452,12 @@ class Diagnosis {
         finding->add_numbers(
             absl::StrCat("differs first in this step; ", repeated));
       if (!std::exchange(is_first, false)) continue;
-      for (const std::string& line : ExplanationsOf(
-               file_system_, target.path(), reference.path(), divergence))
-        finding->add_numbers(absl::StrCat("the runs differ in ", line));
+      // Two programs are no two runs of one experiment.
+      if (flags_.align.rules.empty()) {
+        for (const std::string& line : ExplanationsOf(
+                 file_system_, target.path(), reference.path(), divergence))
+          finding->add_numbers(absl::StrCat("the runs differ in ", line));
+      }
       const std::string followed = analysis::FollowedText(groups);
       if (!followed.empty()) finding->add_numbers(followed);
     }

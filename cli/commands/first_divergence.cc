@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -34,6 +35,8 @@ namespace rankprobe {
 namespace {
 
 using analysis::Divergence;
+
+constexpr int kShownFrames = 5;
 
 struct DivergenceFlags {
   std::string target;
@@ -113,8 +116,11 @@ void PrintOrigin(const Divergence& d,
           "config.json; and the order of elements: \"summary_mode\": \"md5\"\n",
           absl::StrJoin(d.unmade_inputs, ", "), d.gap_after);
   }
-  for (size_t i = 0; i < d.stack.size() && i < 5; ++i) {
-    std::string frame = d.stack[i];
+  int frames = 0;
+  for (std::string frame : d.stack) {
+    // How PyTorch calls a module says nothing.
+    if (absl::StrContains(frame, "/torch/nn/modules/module.py")) continue;
+    if (++frames > kShownFrames) break;
     for (char& c : frame) c = c == '\n' ? ' ' : c;
     Print(stdout, "  at %s\n", frame);
   }

@@ -131,8 +131,7 @@ def _attach(worker: Any, vllm_config: Any, wanted: Settings, compiled: bool) -> 
     debugger._started = True
     if parts is not None:
         debugger._session.native.refuse_recording(ONLY_MODULES, only_apis=True)
-        with parts.entered():
-            debugger._instruments.compile_ahead(model, functools.partial(_warm_up, worker, vllm_config))
+        _compile_ahead(worker, vllm_config, debugger, model, parts)
     Steps(worker.model_runner, model, debugger, say, parts).install()
     if worker.rank == 0:
         session, switch = debugger._session, debugger._switch
@@ -142,6 +141,23 @@ def _attach(worker: Any, vllm_config: Any, wanted: Settings, compiled: bool) -> 
             f"{switch_hint(switch.enabled, session.address, session.run)}")
 
 
-def _warm_up(worker: Any, vllm_config: Any) -> None:
-    """A forward as vLLM compiled with."""
-    worker.model_runner._dummy_run(vllm_config.scheduler_config.max_num_batched_tokens)
+def _compile_ahead(worker: Any, vllm_config: Any, debugger: Any, model: Any, parts: Any) -> None:
+    """So that the first recorded batch does not wait for the compiler, by a forward as vLLM compiled with.
+
+    Of several ranks one that does not record would leave the others waiting in this forward: they compile with the
+    first recorded batch, which all ranks run.
+    """
+    parallel = vllm_config.parallel_config
+    if parallel.world_size > 1 or getattr(parallel, "data_parallel_size", 1) > 1:
+        return
+
+    def warm_up() -> None:
+        with torch.random.fork_rng(devices=[]):
+            worker.model_runner._dummy_run(vllm_config.scheduler_config.max_num_batched_tokens)
+
+    try:
+        with parts.entered():
+            debugger._instruments.compile_ahead(model, warm_up)
+    except Exception as error:  # noqa: BLE001 - serving goes on
+        if not _native.raise_later_if_programs(error):
+            say(f"the graphs that record are compiled with the first recorded batch: {error!r}")
