@@ -250,7 +250,9 @@ class Finder {
     if (const auto noise = NoiseOf(pair); noise.has_value()) {
       tolerance = std::max(tolerance, tolerance_.noise_factor * *noise);
     }
-    if (drifting_) {
+    const bool is_given =
+        tolerance_.two_programs && pair.target->state == RowState::kParameters;
+    if (drifting_ && !is_given) {
       double noise = drift_;
       if (IsGradient(*pair.target)) {
         noise = std::max(noise, kGradientNoise * forward_drift_);

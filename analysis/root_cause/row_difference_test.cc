@@ -145,6 +145,9 @@ TEST(AutoToleranceTest, FollowsDtypeAndSumLength) {
   EXPECT_NEAR(TwoProgramTolerance(half, {&wide}), bfloat16 + float32 * 100,
               1e-12);
   EXPECT_EQ(TwoProgramTolerance(integers, {&integers}), 0);
+  DumpRow weight = wide;
+  weight.state = RowState::kParameters;
+  EXPECT_EQ(TwoProgramTolerance(weight, {&wide}), std::ldexp(1.0, -8));
 }
 
 }  // namespace

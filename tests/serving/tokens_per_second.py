@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens per second of vLLM off, idle and recorded: python tokens_per_second.py [ROUNDS] [--enforce-eager]
 
-Two servers of a model of four layers of width 256, float32: one without rankprobe, one under `rankprobe run`. Each
+Two servers of a model of two layers of width 512, float32: one without rankprobe, one under `rankprobe run`. Each
 round asks both the same, eight requests at a time, and the second one once idle and once recorded (statistics, level
 L0), so that other work on the machine falls on all three. Prints each round, and the medians.
 """
@@ -28,8 +28,8 @@ def _model(directory: pathlib.Path) -> pathlib.Path:
     path = directory / "model"
     tiny_models._tokenizer().save_pretrained(path)
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**{
-        **tiny_models._COMMON, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
-        "num_key_value_heads": 4, "intermediate_size": 704})).save_pretrained(path)
+        **tiny_models._COMMON, "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "num_key_value_heads": 8, "intermediate_size": 1408})).save_pretrained(path)
     return path
 
 
