@@ -250,9 +250,16 @@ double AutoTolerance(const DumpRow& output,
 
 double TwoProgramTolerance(const DumpRow& output,
                            absl::Span<const DumpRow* const> operands) {
-  const double epsilon = EpsilonOf(output.dtype);
-  // Rounded from one checkpoint, and made of nothing else.
-  if (output.state == RowState::kParameters) return epsilon;
+  double epsilon = EpsilonOf(output.dtype);
+  // Integers are equal.
+  if (epsilon == 0) return 0;
+  if (output.state == RowState::kParameters) {
+    // Rounded from one checkpoint, and made of nothing else; perhaps kept wider
+    // than what it was rounded to (a bias on a CPU).
+    for (const DumpRow* row : operands)
+      epsilon = std::max(epsilon, EpsilonOf(row->dtype));
+    return epsilon;
+  }
   double length = LastSizeOf(output);
   for (const DumpRow* row : operands) {
     if (!row->derived && row->has_dtype)

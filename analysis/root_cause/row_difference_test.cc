@@ -147,7 +147,12 @@ TEST(AutoToleranceTest, FollowsDtypeAndSumLength) {
   EXPECT_EQ(TwoProgramTolerance(integers, {&integers}), 0);
   DumpRow weight = wide;
   weight.state = RowState::kParameters;
-  EXPECT_EQ(TwoProgramTolerance(weight, {&wide}), std::ldexp(1.0, -8));
+  EXPECT_EQ(TwoProgramTolerance(weight, {}), std::ldexp(1.0, -8));
+  DumpRow bias = out;
+  bias.state = RowState::kParameters;
+  EXPECT_EQ(TwoProgramTolerance(bias, {&left}), std::ldexp(1.0, -24));
+  EXPECT_EQ(TwoProgramTolerance(bias, {&half}), std::ldexp(1.0, -8))
+      << "rounded to bfloat16 first";
 }
 
 }  // namespace
