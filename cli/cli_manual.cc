@@ -75,6 +75,7 @@ Manual CliManual() {
       {"diagnose",
        {"rankprobe diagnose run:train",
         "rankprobe diagnose run:train --html train.html",
+        "rankprobe diagnose run:live --request slow-1",
         "rankprobe diagnose dump/step5 good/step5"}},
       {"scan",
        {"rankprobe scan --run train",

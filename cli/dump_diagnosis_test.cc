@@ -9,7 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "analysis/testing/dump_text.h"
+#include "cli/client/request_diagnosis.h"
+#include "cli/flags/ranges.h"
 #include "cli/output/diagnosis_text.h"
+#include "dump_format/dump_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -220,6 +223,63 @@ TEST_F(DumpDiagnosisTest, RanksThatWereKilledAreNamed) {
       DiagnoseDump(files_.get(), {dir_.path() + "/d", "d", {}}, &report);
   ASSERT_TRUE(ended.ok()) << ended.status();
   EXPECT_EQ(*ended, "rank1 (newest step here: 0), rank7 (no step here)");
+}
+
+// A server's steps: `requests` of each as requests.json has them.
+class RequestDiagnosisTest : public DumpDiagnosisTest {
+ protected:
+  void Requests(int64_t step, const std::string& requests,
+                const std::string& recorded = "null") const {
+    dir_.WriteFile(absl::StrCat("d/step", step, "/rank0/requests.json"),
+                   absl::StrCat(R"([{"from_entry":"x","rows":4,"recorded":)",
+                                recorded, R"(,"requests":[)", requests, "]}]"));
+  }
+  absl::StatusOr<RequestInDump> Find(const std::string& wanted) const {
+    const auto layout = FindDumps(files_.get(), dir_.path() + "/d");
+    EXPECT_TRUE(layout.ok()) << layout.status();
+    return RequestInDump::Find(files_.get(), *layout, "d", wanted);
+  }
+};
+
+TEST_F(RequestDiagnosisTest, FromARequestToTheCallAndTheToken) {
+  for (const int64_t step : {3, 5}) Sound(step);
+  for (const int64_t step : {4, 6}) Nan(step);
+  const auto row = [](const char* id, int begin, int end, int position) {
+    return absl::StrCat(R"({"id":")", id, R"(","begin":)", begin, R"(,"end":)",
+                        end, R"(,"position":)", position, "}");
+  };
+  Requests(3, row("cmpl-slow-1-0-aa", 0, 4, 0));
+  // A step of another request alone, though it has a NaN.
+  Requests(4, row("cmpl-fast-0-bb", 0, 1, 9));
+  Requests(5, absl::StrCat(row("cmpl-fast-0-bb", 0, 1, 10), ",",
+                           row("cmpl-slow-1-0-aa", 1, 2, 4)));
+  Requests(6, row("cmpl-slow-1-0-aa", 0, 1, 5), "\"slow-1\"");
+  const auto request = Find("slow-1");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->id(), "cmpl-slow-1-0-aa");
+  EXPECT_EQ(request->TokensOf(3), "tokens 0 to 3");
+  EXPECT_EQ(request->TokensOf(4), "");
+  EXPECT_EQ(request->TokensOf(6), "token 5");
+  DiagnosisReport report;
+  ASSERT_TRUE(request->Diagnose(files_.get(), &report).ok());
+  const v1::DiagnoseReport said = report.Take();
+  ASSERT_THAT(said.findings(), SizeIs(1));
+  EXPECT_EQ(said.findings(0).step(), 6);
+  EXPECT_EQ(said.findings(0).name(), "Torch.log.0.forward");
+  ASSERT_THAT(said.notes(), SizeIs(1));
+  EXPECT_THAT(said.notes(0), HasSubstr("6 tokens in 3 steps, 3 to 6"));
+  // In step 5 the numbers are of both.
+  ASSERT_THAT(said.unjudged(), SizeIs(1));
+  EXPECT_THAT(said.unjudged(0).what(), HasSubstr("in 1 of these steps"));
+}
+
+TEST_F(RequestDiagnosisTest, WhatIsThereIsNamedWhereTheRequestIsNot) {
+  Sound(3);
+  EXPECT_THAT(std::string(Find("a").status().message()),
+              HasSubstr("it is no recording of a server"));
+  Requests(3, R"({"id":"b","begin":0,"end":4,"position":0})");
+  EXPECT_THAT(std::string(Find("a").status().message()),
+              HasSubstr("no request is a; there are b"));
 }
 
 TEST_F(DumpDiagnosisTest, ANamedStepHasItsNumber) {

@@ -2,6 +2,7 @@
 #include "analysis/align/token_rows.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -173,6 +174,24 @@ absl::StatusOr<std::vector<StepTokens>> ReadStepTokens(
       next[rows.id] += step.tokens;
       step.rows.push_back(std::move(rows));
     }
+  }
+  return out;
+}
+
+absl::StatusOr<std::vector<StepTokens>> ReadStepRequests(
+    FileSystem* file_system, const DumpLayout& layout) {
+  std::vector<StepTokens> out;
+  std::map<std::string, int64_t> next;
+  std::set<int64_t> seen;
+  for (const DumpPlace& place : layout.places) {
+    const std::string requests = place.directory + "/requests.json";
+    if (seen.contains(place.step) || !file_system->Exists(requests)) continue;
+    seen.insert(place.step);
+    StepTokens& step = out.emplace_back();
+    step.place = place;
+    step.flat = true;
+    step.tokens = INT64_MAX;
+    RP_RETURN_IF_ERROR(ReadRequests(file_system, requests, &next, &step));
   }
   return out;
 }

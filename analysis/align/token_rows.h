@@ -43,6 +43,11 @@ absl::StatusOr<std::vector<StepTokens>> ReadStepTokens(
     FileSystem* file_system, const DumpLayout& layout,
     const std::string& tokens_row);
 
+// Steps with a requests.json, each by its first rank, whose requests those of the
+// others are; `tokens` is not known. Other steps are left out.
+absl::StatusOr<std::vector<StepTokens>> ReadStepRequests(
+    FileSystem* file_system, const DumpLayout& layout);
+
 // The id that `wanted` is, or is part of; the only one there is when `wanted`
 // is empty. INVALID_ARGUMENT naming those there are.
 absl::StatusOr<std::string> ChooseRequest(const std::vector<StepTokens>& steps,

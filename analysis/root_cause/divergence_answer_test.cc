@@ -168,5 +168,31 @@ TEST(DivergenceGroupsTest, LaterStepsThatFollowAreNoAnswersOfTheirOwn) {
   EXPECT_EQ(FollowedText(GroupOrigins({})), "");
 }
 
+// A server with one wrong weight differs in each batch, and it is one fault.
+TEST(DivergenceGroupsTest, TheSameCallInLaterStepsIsOneAnswer) {
+  std::vector<Divergence> origins;
+  for (const int64_t step : {3, 4, 7}) {
+    for (const int64_t rank : {0, 1}) {
+      Divergence d;
+      d.step = step;
+      d.rank = rank;
+      d.row = "a";
+      origins.push_back(d);
+    }
+  }
+  DivergenceGroups groups = GroupOrigins(origins);
+  ASSERT_THAT(groups.groups, SizeIs(1));
+  EXPECT_EQ(groups.groups[0].origin, 0u);
+  EXPECT_THAT(groups.groups[0].other_ranks, ElementsAre(1));
+  EXPECT_THAT(groups.groups[0].later_steps, ElementsAre(4, 7));
+  EXPECT_EQ(RepeatedText(groups.groups[0]), "so do 2 later steps, 4 to 7");
+  // What came in from outside is not what the call made itself.
+  origins[4].is_argument = origins[4].from_outside = true;
+  groups = GroupOrigins(origins);
+  ASSERT_THAT(groups.groups, SizeIs(2));
+  EXPECT_EQ(groups.groups[1].origin, 4u);
+  EXPECT_EQ(RepeatedText(groups.groups[1]), "");
+}
+
 }  // namespace
 }  // namespace rankprobe::analysis

@@ -19,16 +19,27 @@ DivergenceGroups GroupOrigins(absl::Span<const Divergence> origins) {
     }
     const auto same =
         std::find_if(out.groups.begin(), out.groups.end(), [&](const auto& g) {
-          return origins[g.origin].step == d.step &&
-                 origins[g.origin].row == d.row;
+          const Divergence& first = origins[g.origin];
+          return first.row == d.row && first.is_argument == d.is_argument &&
+                 first.from_outside == d.from_outside;
         });
     if (same == out.groups.end()) {
-      out.groups.push_back({i, {}});
-    } else {
-      same->other_ranks.push_back(d.rank);
+      out.groups.push_back({i, {}, {}});
+      continue;
     }
+    const Divergence& first = origins[same->origin];
+    if (d.rank != first.rank) same->other_ranks.insert(d.rank);
+    if (d.step != first.step) same->later_steps.insert(d.step);
   }
   return out;
+}
+
+std::string RepeatedText(const DivergenceGroups::Group& group) {
+  const std::set<int64_t>& steps = group.later_steps;
+  if (steps.empty()) return "";
+  if (steps.size() == 1) return absl::StrCat("so does step ", *steps.begin());
+  return absl::StrCat("so do ", steps.size(), " later steps, ", *steps.begin(),
+                      " to ", *steps.rbegin());
 }
 
 std::string FollowedText(const DivergenceGroups& groups) {

@@ -16,10 +16,12 @@
 namespace rankprobe::analysis {
 
 struct DivergenceGroups {
-  // Ranks of one step that differ in the same place.
+  // Ranks and steps that differ in the same place.
   struct Group {
+    // In its first step.
     size_t origin = 0;
-    std::vector<int64_t> other_ranks;
+    std::set<int64_t> other_ranks;
+    std::set<int64_t> later_steps;
   };
   std::vector<Group> groups;
   // Later steps of which nothing but that is known that a weight or a batch
@@ -28,6 +30,10 @@ struct DivergenceGroups {
 };
 
 DivergenceGroups GroupOrigins(absl::Span<const Divergence> origins);
+
+// "so do 3 later steps, 4 to 9": that they differ in the same place; empty when
+// none does.
+std::string RepeatedText(const DivergenceGroups::Group& group);
 
 // "steps 1 to 5 differ too, ..", a line; empty when none does.
 std::string FollowedText(const DivergenceGroups& groups);

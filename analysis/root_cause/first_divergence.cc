@@ -172,7 +172,8 @@ class Finder {
     const DumpReader& target = *outcome.target;
     const DumpReader& reference = *outcome.reference;
     drifting_ = !tolerance_.fixed.has_value() &&
-                (target.put_together() || reference.put_together() ||
+                (tolerance_.two_programs || target.put_together() ||
+                 reference.put_together() ||
                  target.framework() != reference.framework());
     if (target.mode() == DumpMode::kStructure ||
         reference.mode() == DumpMode::kStructure) {
@@ -245,13 +246,16 @@ class Finder {
 
   double ToleranceOf(const RowPair& pair,
                      absl::Span<const DumpRow* const> inputs) const {
-    double tolerance = tolerance_.fixed.has_value()
-                           ? *tolerance_.fixed
+    double tolerance = tolerance_.fixed.has_value() ? *tolerance_.fixed
+                       : tolerance_.two_programs
+                           ? TwoProgramTolerance(*pair.target, inputs)
                            : AutoTolerance(*pair.target, inputs);
     if (const auto noise = NoiseOf(pair); noise.has_value()) {
       tolerance = std::max(tolerance, tolerance_.noise_factor * *noise);
     }
-    if (drifting_) {
+    const bool is_given =
+        tolerance_.two_programs && pair.target->state == RowState::kParameters;
+    if (drifting_ && !is_given) {
       double noise = drift_;
       if (IsGradient(*pair.target)) {
         noise = std::max(noise, kGradientNoise * forward_drift_);

@@ -26,6 +26,9 @@ struct Tolerance {
   // A dump that repeats the reference one: how far it is from it is the noise.
   std::string noise;
   double noise_factor = 3;
+  // The dumps are of two programs, which add up in orders of their own from the
+  // first call on.
+  bool two_programs = false;
 };
 
 struct Divergence {

@@ -39,13 +39,16 @@ double ElementsOf(const DumpRow& row) {
   return elements;
 }
 
-// Elements of all dimensions but the last.
-double RowsOf(const DumpRow& row) {
+// The last dimension.
+double LastSizeOf(const DumpRow& row) {
   const JsonValue* const shape =
       row.record == nullptr ? nullptr : row.record->Find("shape");
   if (shape == nullptr || shape->items().empty()) return 1;
-  return ElementsOf(row) / std::max(1.0, shape->items().back().number);
+  return std::max(1.0, shape->items().back().number);
 }
+
+// Elements of all dimensions but the last.
+double RowsOf(const DumpRow& row) { return ElementsOf(row) / LastSizeOf(row); }
 
 bool IsInteger(absl::string_view dtype) {
   return FamilyOf(ParseDtype(dtype)) == Family::kInt;
@@ -243,6 +246,28 @@ double AutoTolerance(const DumpRow& output,
     for (const DumpRow* row : operands) length = std::max(length, RowsOf(*row));
   }
   return 4 * epsilon * std::sqrt(length);
+}
+
+double TwoProgramTolerance(const DumpRow& output,
+                           absl::Span<const DumpRow* const> operands) {
+  double epsilon = EpsilonOf(output.dtype);
+  // Integers are equal.
+  if (epsilon == 0) return 0;
+  if (output.state == RowState::kParameters) {
+    // Rounded from one checkpoint, and made of nothing else; perhaps kept wider
+    // than what it was rounded to (a bias on a CPU).
+    for (const DumpRow* row : operands)
+      epsilon = std::max(epsilon, EpsilonOf(row->dtype));
+    return epsilon;
+  }
+  double length = LastSizeOf(output);
+  for (const DumpRow* row : operands) {
+    if (!row->derived && row->has_dtype)
+      length = std::max(length, LastSizeOf(*row));
+  }
+  // Kernels add up in float32 what is half as wide.
+  const double of_sums = std::min(epsilon, EpsilonOf("float32"));
+  return 8 * (epsilon + of_sums * std::sqrt(length));
 }
 
 double Cancellation(const RowPair& pair,

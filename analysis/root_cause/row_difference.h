@@ -32,6 +32,13 @@ bool DigestsDiffer(const RowPair& pair);
 double AutoTolerance(const DumpRow& output,
                      absl::Span<const DumpRow* const> operands);
 
+// The same between two programs, of which neither has all operands (a server packs
+// its weights): sums are as long as the last dimension of what went in or came
+// out, each program rounds what it computed, and what is narrower than float32 is
+// added up in float32.
+double TwoProgramTolerance(const DumpRow& output,
+                           absl::Span<const DumpRow* const> operands);
+
 // The gradient of a bias is a sum over the rows of what came into the backward
 // call: how many times larger the norm of these is than that of their sum, which
 // an error of theirs is so much a larger part of. 1 for other rows, and where

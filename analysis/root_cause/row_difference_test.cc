@@ -135,6 +135,24 @@ TEST(AutoToleranceTest, FollowsDtypeAndSumLength) {
   const double one = AutoTolerance(experts, {&left, &left});
   experts.state = RowState::kParametersGrad;
   EXPECT_NEAR(AutoTolerance(experts, {&left, &left}) / one, 2, 1e-9);
+  // Of two programs the weight may be missing: the length is the width of what
+  // went in, and what is narrow is added up in float32.
+  JsonDocument g;
+  const DumpRow wide = row(&g, "torch.bfloat16", "8,10000");
+  const double float32 = 8 * std::ldexp(1.0, -24);
+  const double bfloat16 = 8 * std::ldexp(1.0, -8);
+  EXPECT_NEAR(TwoProgramTolerance(out, {&left}), float32 * 11, 1e-12);
+  EXPECT_NEAR(TwoProgramTolerance(half, {&wide}), bfloat16 + float32 * 100,
+              1e-12);
+  EXPECT_EQ(TwoProgramTolerance(integers, {&integers}), 0);
+  DumpRow weight = wide;
+  weight.state = RowState::kParameters;
+  EXPECT_EQ(TwoProgramTolerance(weight, {}), std::ldexp(1.0, -8));
+  DumpRow bias = out;
+  bias.state = RowState::kParameters;
+  EXPECT_EQ(TwoProgramTolerance(bias, {&left}), std::ldexp(1.0, -24));
+  EXPECT_EQ(TwoProgramTolerance(bias, {&half}), std::ldexp(1.0, -8))
+      << "rounded to bfloat16 first";
 }
 
 }  // namespace

@@ -132,6 +132,7 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   request.set_takes_files(true);
   request.set_run(run);
   request.set_without_payloads(!wanted.payloads);
+  request.set_request(wanted.request);
   // "3", "0-4", "3/rank1".
   const size_t slash = place.find("/rank");
   const std::string step = place.substr(0, slash);

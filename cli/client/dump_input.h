@@ -26,6 +26,8 @@ class DumpInput {
   struct Wanted {
     // The bytes of tensors, too.
     bool payloads = true;
+    // Of a server: only the steps with this request, and only its rows.
+    std::string request;
     // run:NAME@STEP/rankR is the directory of that rank; else that of the step,
     // which has the rank's name.
     bool rank_directory = true;

@@ -17,8 +17,10 @@
 #include "analysis/root_cause/first_divergence.h"
 #include "analysis/run_card/run_card.h"
 #include "cli/app.h"
+#include "cli/client/aligned_dumps.h"
 #include "cli/client/dump_diagnosis.h"
 #include "cli/client/dump_input.h"
+#include "cli/client/request_diagnosis.h"
 #include "cli/client/run_jobs.h"
 #include "cli/client/run_rules.h"
 #include "cli/client/run_scan.h"
@@ -51,6 +53,8 @@ struct DiagnoseFlags {
   std::string input;
   std::string reference;
   std::string html;
+  // Of a server: one request, and how a reference of another program is aligned.
+  AlignFlags align;
   std::optional<int64_t> job;
   int limit = 5;
   bool force = false;
@@ -64,7 +68,10 @@ class Diagnosis {
 
   absl::StatusOr<v1::DiagnoseReport> Run() {
     absl::string_view run = flags_.input;
-    if (absl::ConsumePrefix(&run, "run:") && !absl::StrContains(run, '@')) {
+    if (!flags_.align.options.request.empty()) {
+      RP_RETURN_IF_ERROR(LookAtRequest());
+    } else if (absl::ConsumePrefix(&run, "run:") &&
+               !absl::StrContains(run, '@')) {
       RP_RETURN_IF_ERROR(LookAtRun(std::string(run)));
     } else {
       RP_ASSIGN_OR_RETURN(
@@ -85,6 +92,14 @@ class Diagnosis {
     }
     if (!flags_.reference.empty()) RP_RETURN_IF_ERROR(LookAtReference());
     v1::DiagnoseReport report = report_.Take();
+    if (request_.has_value()) {
+      for (Finding& finding : *report.mutable_findings()) {
+        const std::string tokens = request_->TokensOf(finding.step());
+        if (!tokens.empty())
+          finding.set_what(
+              absl::StrCat(finding.what(), "; ", tokens, " of the request"));
+      }
+    }
     for (Finding& finding : *report.mutable_findings())
       finding.set_command(CommandOf(finding));
     return report;
@@ -126,8 +141,14 @@ class Diagnosis {
   }
   std::string WordsOf(const Finding& finding) const {
     if (finding.by() == "first-divergence") {
-      return absl::StrCat("first-divergence ", ShellWord(flags_.input), " ",
-                          ShellWord(flags_.reference));
+      const AlignFlags& align = flags_.align;
+      return absl::StrCat(
+          "first-divergence ", ShellWord(flags_.input), " ",
+          ShellWord(flags_.reference),
+          align.rules.empty()
+              ? ""
+              : absl::StrCat(" --rules ", ShellWord(align.rules), " --request ",
+                             ShellWord(request_->id())));
     }
     // Only an earlier step says that these ranks are replicas.
     if (finding.by() == "replicas" && finding.sure() != "exact")
@@ -141,6 +162,36 @@ class Diagnosis {
         " --of all --rows rank --from-step ",
         std::max<int64_t>(0, finding.step() - kStepsAround), " --to-step ",
         finding.step() + kStepsAround, " ", ShellWord(finding.name()));
+  }
+
+  absl::Status LookAtRequest() {
+    if (!flags_.align.rules.empty() && flags_.reference.empty())
+      return absl::InvalidArgumentError("--rules aligns a --reference");
+    DumpInput::Wanted wanted;
+    wanted.payloads = !flags_.reference.empty();
+    wanted.rank_directory = false;
+    wanted.request = flags_.align.options.request;
+    wanted.job = flags_.job;
+    RP_ASSIGN_OR_RETURN(DumpInput input, DumpInput::Open(file_system_, globals_,
+                                                         flags_.input, wanted));
+    target_.emplace(std::move(input));
+    RP_ASSIGN_OR_RETURN(const DumpLayout layout, target_->Find());
+    RP_ASSIGN_OR_RETURN(RequestInDump request,
+                        RequestInDump::Find(file_system_, layout, flags_.input,
+                                            flags_.align.options.request));
+    request_.emplace(std::move(request));
+    RP_RETURN_IF_ERROR(request_->Diagnose(file_system_, &report_));
+    if (flags_.reference.empty()) {
+      report_.UnjudgedYet(
+          "whether its numbers are right: there is nothing to compare them "
+          "with",
+          absl::StrCat("rankprobe diagnose ", ShellWord(flags_.input),
+                       " --request ", ShellWord(request_->id()),
+                       " --reference DUMP, of the same request on a correct "
+                       "server, or with --rules of the same tokens in "
+                       "transformers (examples/vllm/reference.py)"));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status LookAtRun(const std::string& run) {
@@ -345,17 +396,49 @@ class Diagnosis {
     return "its inputs match";
   }
 
+  absl::StatusOr<analysis::DivergenceReport> CompareWith(
+      const DumpInput& target, const DumpInput& reference) {
+    if (flags_.align.rules.empty()) {
+      RP_ASSIGN_OR_RETURN(const DumpLayout n, target.Find());
+      RP_ASSIGN_OR_RETURN(const DumpLayout b, reference.Find());
+      return analysis::FindDivergence(file_system_, n, b, {}, {});
+    }
+    AlignFlags align = flags_.align;
+    align.options.request = request_->id();
+    RP_ASSIGN_OR_RETURN(const AlignedDumps aligned,
+                        AlignedDumps::Make(file_system_, align, target.path(),
+                                           reference.path()));
+    analysis::Tolerance tolerance;
+    tolerance.two_programs = true;
+    if (aligned.report().left_out > 0) {
+      report_.UnjudgedYet(
+          absl::StrCat(aligned.report().left_out,
+                       " values that could not be aligned with the reference"),
+          absl::StrCat("rankprobe align ", ShellWord(flags_.input), " ",
+                       ShellWord(flags_.reference), " --rules ",
+                       ShellWord(align.rules), " (it lists them)"));
+    }
+    return analysis::FindDivergence(file_system_, aligned.target(),
+                                    aligned.reference(), {}, tolerance);
+  }
+
   absl::Status LookAtReference() {
-    RP_ASSIGN_OR_RETURN(const DumpInput target,
-                        DumpInput::Open(file_system_, globals_, flags_.input,
-                                        {.job = flags_.job}));
+    if (!target_.has_value()) {
+      RP_ASSIGN_OR_RETURN(DumpInput input,
+                          DumpInput::Open(file_system_, globals_, flags_.input,
+                                          {.job = flags_.job}));
+      target_.emplace(std::move(input));
+    }
+    const DumpInput& target = *target_;
+    DumpInput::Wanted wanted;
+    // Of another server it has the name that the client gave it.
+    if (request_.has_value() && flags_.align.rules.empty())
+      wanted.request = flags_.align.options.request;
     RP_ASSIGN_OR_RETURN(
         const DumpInput reference,
-        DumpInput::Open(file_system_, globals_, flags_.reference));
-    RP_ASSIGN_OR_RETURN(const DumpLayout n, target.Find());
-    RP_ASSIGN_OR_RETURN(const DumpLayout b, reference.Find());
+        DumpInput::Open(file_system_, globals_, flags_.reference, wanted));
     RP_ASSIGN_OR_RETURN(const analysis::DivergenceReport divergence,
-                        analysis::FindDivergence(file_system_, n, b, {}, {}));
+                        CompareWith(target, reference));
     const analysis::DivergenceGroups groups =
         analysis::GroupOrigins(divergence.origins);
     bool is_first = true;
@@ -374,10 +457,19 @@ class Diagnosis {
       finding->set_code_line(d.code_line);
       finding->add_numbers(absl::StrCat("target    ", d.target_values));
       finding->add_numbers(absl::StrCat("reference ", d.reference_values));
+      const std::string repeated = analysis::RepeatedText(group);
+      if (!repeated.empty())
+        finding->add_numbers(
+            absl::StrCat("differs first in this step; ", repeated));
       if (!std::exchange(is_first, false)) continue;
-      for (const std::string& line :
-           ExplanationsOf(file_system_, n, b, divergence))
-        finding->add_numbers(absl::StrCat("the runs differ in ", line));
+      // Two programs are no two runs of one experiment.
+      if (flags_.align.rules.empty()) {
+        RP_ASSIGN_OR_RETURN(const DumpLayout n, target.Find());
+        RP_ASSIGN_OR_RETURN(const DumpLayout b, reference.Find());
+        for (const std::string& line :
+             ExplanationsOf(file_system_, n, b, divergence))
+          finding->add_numbers(absl::StrCat("the runs differ in ", line));
+      }
       const std::string followed = analysis::FollowedText(groups);
       if (!followed.empty()) finding->add_numbers(followed);
     }
@@ -399,6 +491,10 @@ class Diagnosis {
   FileSystem* const file_system_;
   const DiagnoseFlags& flags_;
   DiagnosisReport report_;
+  // The dump of `input`, where it was opened with its tensors; the request that was
+  // asked for.
+  std::optional<DumpInput> target_;
+  std::optional<RequestInDump> request_;
   // Of a run: its jobs, and the one that is looked at where that is not all of them.
   std::vector<RunJob> jobs_;
   std::optional<RunJob> job_;
@@ -417,6 +513,14 @@ absl::Status WriteText(FileSystem* file_system, const std::string& path,
       file_system->OpenForWrite(path, FileSystem::OpenMode::kTruncate));
   RP_RETURN_IF_ERROR(file->Append(text));
   return file->Close();
+}
+
+std::string RequestWords(const AlignFlags& align) {
+  if (align.options.request.empty()) return "";
+  return absl::StrCat(" --request ", ShellWord(align.options.request),
+                      align.rules.empty()
+                          ? ""
+                          : absl::StrCat(" --rules ", ShellWord(align.rules)));
 }
 
 absl::Status Diagnose(const Globals& globals, const DiagnoseFlags& flags,
@@ -438,7 +542,8 @@ absl::Status Diagnose(const Globals& globals, const DiagnoseFlags& flags,
             "rankprobe diagnose ", ShellWord(flags.input),
             flags.reference.empty() ? "" : " ",
             flags.reference.empty() ? "" : ShellWord(flags.reference),
-            flags.job.has_value() ? absl::StrCat(" --job ", *flags.job) : ""),
+            flags.job.has_value() ? absl::StrCat(" --job ", *flags.job) : "",
+            RequestWords(flags.align)),
         .ended = diagnosis.ended(),
         .time = absl::Now()};
     RP_RETURN_IF_ERROR(
@@ -469,6 +574,19 @@ void RegisterDiagnoseCommand(CLI::App* app, Globals* globals,
   verb->add_option("--reference,reference", flags->reference,
                    "a correct run or dump to compare with");
   AddJob(verb, &flags->job);
+  CLI::Option* const request =
+      verb->add_option("--request", flags->align.options.request,
+                       "of a server: only the steps of this request, by its id "
+                       "or a part of it");
+  CLI::Option* const rules =
+      verb->add_option("--rules", flags->align.rules,
+                       "align the reference, which is of another program, by "
+                       "rules: a file, or vllm-llama, vllm-qwen2, vllm-mixtral")
+          ->needs(request);
+  verb->add_option("--reference_request",
+                   flags->align.options.reference_request,
+                   "with --rules: the request on the reference side")
+      ->needs(rules);
   verb->add_option("--limit", flags->limit,
                    "maximum number of findings; 0: all; default 5")
       ->check(CLI::NonNegativeNumber);

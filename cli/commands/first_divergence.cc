@@ -7,7 +7,10 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -32,6 +35,8 @@ namespace rankprobe {
 namespace {
 
 using analysis::Divergence;
+
+constexpr int kShownFrames = 5;
 
 struct DivergenceFlags {
   std::string target;
@@ -99,7 +104,8 @@ std::string Ground(const Divergence& d) {
   return absl::StrCat(out, ")");
 }
 
-void PrintOrigin(const Divergence& d, const std::vector<int64_t>& others) {
+void PrintOrigin(const Divergence& d,
+                 const analysis::DivergenceGroups::Group& group) {
   Print(stdout, "step %d%s rank %d: %s%s\n", d.step,
         d.reference_step == d.step
             ? ""
@@ -117,23 +123,32 @@ void PrintOrigin(const Divergence& d, const std::vector<int64_t>& others) {
           "config.json; and the order of elements: \"summary_mode\": \"md5\"\n",
           absl::StrJoin(d.unmade_inputs, ", "), d.gap_after);
   }
-  for (size_t i = 0; i < d.stack.size() && i < 5; ++i) {
-    std::string frame = d.stack[i];
+  int frames = 0;
+  for (std::string frame : d.stack) {
+    // How PyTorch calls a module says nothing.
+    if (absl::StrContains(frame, "/torch/nn/modules/module.py")) continue;
+    if (++frames > kShownFrames) break;
     for (char& c : frame) c = c == '\n' ? ' ' : c;
     Print(stdout, "  at %s\n", frame);
   }
+  const std::set<int64_t>& others = group.other_ranks;
   if (!others.empty()) {
     Print(stdout,
           "  %s %s: the same call and value, with other numbers (--json has "
           "them)\n",
           others.size() == 1 ? "rank" : "ranks", absl::StrJoin(others, ","));
   }
+  const std::string repeated = analysis::RepeatedText(group);
+  if (!repeated.empty()) {
+    Print(stdout, "  differs first in this step; %s (--json has them)\n",
+          repeated);
+  }
 }
 
 void PrintOrigins(const std::vector<Divergence>& origins) {
   const analysis::DivergenceGroups groups = analysis::GroupOrigins(origins);
   for (const auto& group : groups.groups)
-    PrintOrigin(origins[group.origin], group.other_ranks);
+    PrintOrigin(origins[group.origin], group);
   const std::string followed = analysis::FollowedText(groups);
   if (!followed.empty()) Print(stdout, "%s (--json has them)\n", followed);
 }
@@ -210,8 +225,10 @@ absl::StatusOr<analysis::DivergenceReport> Report(
       const AlignedDumps aligned,
       AlignedDumps::Make(file_system, flags.align, n.path(), b.path()));
   PrintAligned(globals.json ? stderr : stdout, aligned.report());
+  analysis::Tolerance of_two = tolerance;
+  of_two.two_programs = true;
   return analysis::FindDivergence(file_system, aligned.target(),
-                                  aligned.reference(), match, tolerance);
+                                  aligned.reference(), match, of_two);
 }
 
 // "run:NAME@STEP" -> NAME; empty for a path.

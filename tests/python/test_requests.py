@@ -207,6 +207,40 @@ def test_cut_out_of_all_it_is_as_if_recorded_alone(dump, collector, monkeypatch,
                                else alone_tensors[name].nan_to_num(7)), name
 
 
+def test_from_a_request_to_one_finding(dump, collector, monkeypatch, tmp_path) -> None:
+    """A NaN in the row of one of two requests that share a batch is no finding of the other."""
+    monkeypatch.setenv("RANKPROBE_COLLECTOR", collector.address)
+    monkeypatch.setenv("RANKPROBE_RUN", "asked")
+    debugger = dump.debugger(task="tensor")
+    for step, scheduled in enumerate([{"a": 5, "cmpl-b-0": 3}, {"a": 1}, {"a": 1, "cmpl-b-0": 1}]):
+        rows = torch.ones(sum(scheduled.values()), 2)
+        if step == 2:
+            rows[1, 0] = -1
+        debugger.start(scheduled_tokens=scheduled, first_positions={"a": 0 if step == 0 else 4 + step, "cmpl-b-0": 0 if step == 0 else 3})
+        torch.log(rows)
+        debugger.stop()
+        debugger.step()
+    debugger.close()
+
+    def diagnose(*words: str):
+        return collector.cli("diagnose", "run:asked", *words, check=False)
+
+    found = diagnose("--request", "b-0")
+    assert found.returncode == 1 and "Request cmpl-b-0: 4 tokens in 2 steps, 0 to 2" in found.stdout, found.stdout + found.stderr
+    assert "First: step 2" in found.stdout and "Torch.log.0.forward" in found.stdout, found.stdout
+    assert "token 3 of the request" in found.stdout and "complete batch" not in found.stdout, found.stdout
+    sound = diagnose("--request", "a")
+    assert sound.returncode == 0 and "no call of its 3 steps makes a NaN" in sound.stdout, sound.stdout + sound.stderr
+    none = diagnose("--request", "q")
+    assert none.returncode == 4 and 'no request is "q"; there are a, cmpl-b-0' in none.stderr, none.stderr
+    refused = diagnose("--request", "a", "--rules", "vllm-llama")
+    assert refused.returncode == 2 and "--rules aligns a --reference" in refused.stderr, refused.stderr
+    # A dump directory of the complete batches says whose numbers they are.
+    collector.cli("export", "--run", "asked", "-o", str(tmp_path / "out"))
+    batches = collector.cli("diagnose", str(tmp_path / "out"), "--request", "a", check=False).stdout
+    assert "in 2 of these steps the numbers are those of the complete batch" in batches, batches
+
+
 def _texts(data: dict) -> list:
     """Numbers that are none are equal as texts."""
     return json.dumps(data, indent=1).splitlines()

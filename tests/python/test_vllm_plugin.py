@@ -6,6 +6,7 @@ With vLLM: tests/serving, run by tests/run.sh --stage vllm.
 
 from __future__ import annotations
 
+import enum
 import importlib.metadata
 import json
 import os
@@ -13,6 +14,7 @@ import pathlib
 import subprocess
 import sys
 import tomllib
+import types
 
 import harness
 import pytest
@@ -79,6 +81,128 @@ def test_under_rankprobe_run_it_is_idle_until_switched_on(monkeypatch: pytest.Mo
         monkeypatch.setenv("RANKPROBE_ATTACH", mode)
         with settings({}, os.environ).config_file() as path:
             assert json.loads(pathlib.Path(path).read_text())["dump_enable"] is enabled
+
+
+def _vllm_config(mode: object, captured: object, eager: bool = False) -> types.SimpleNamespace:
+    return types.SimpleNamespace(model_config=types.SimpleNamespace(enforce_eager=eager),
+                                 compilation_config=types.SimpleNamespace(mode=mode, cudagraph_mode=captured))
+
+
+class Mode(enum.Enum):
+    NONE = 0
+    STOCK_TORCH_COMPILE = 1
+    DYNAMO_TRACE_ONCE = 2
+    VLLM_COMPILE = 3
+    FULL_AND_PIECEWISE = (2, 1)
+
+
+@pytest.mark.parametrize("mode, captured, supported, why", [
+    (Mode.DYNAMO_TRACE_ONCE, Mode.NONE, True, ""),
+    (Mode.STOCK_TORCH_COMPILE, None, True, ""),
+    (Mode.DYNAMO_TRACE_ONCE, Mode.NONE, False, "with PyTorch 2.13 or later"),
+    (Mode.VLLM_COMPILE, Mode.NONE, True, "vLLM's own backend compiles them in pieces"),
+    (Mode.DYNAMO_TRACE_ONCE, Mode.FULL_AND_PIECEWISE, True, "they are captured and replayed"),
+    (Mode.NONE, Mode.FULL_AND_PIECEWISE, True, "they are captured and replayed"),
+])
+def test_which_compiled_servers_are_recorded(mode: object, captured: object, supported: bool, why: str) -> None:
+    from rankprobe.vllm._settings import GRAPH_MODE, graph_mode, why_not_recorded
+
+    config = _vllm_config(mode, captured)
+    assert graph_mode(config) and not graph_mode(_vllm_config(mode, captured, eager=True))
+    said = why_not_recorded(config, supported)
+    assert said == "" if why == "" else said.startswith(GRAPH_MODE) and why in said
+
+
+def test_a_server_in_eager_mode_is_no_compiled_one() -> None:
+    from rankprobe.vllm._settings import graph_mode
+
+    assert not graph_mode(_vllm_config(Mode.NONE, Mode.NONE)) and not graph_mode(_vllm_config(None, None))
+
+
+COMPILED_PART = """
+import json, pathlib, sys, types
+import torch
+from rankprobe.pytorch import PrecisionDebugger
+from rankprobe.vllm._compiled import CompiledParts
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)
+    def forward(self, x):
+        return x + self.down(self.up(x).relu())
+
+class Part(torch.nn.Module):
+    \"\"\"As vLLM's decorator makes one: what is compiled is called past Dynamo and past hooks.\"\"\"
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Layer() for _ in range(2))
+        self.do_not_compile, self._dynamic_arg_dims, self._compiled_bytecode = False, {"x": 0}, "the server's own"
+        self.vllm_config = types.SimpleNamespace(compilation_config=types.SimpleNamespace())
+        self._compiled_callable = torch.compile(self.forward, fullgraph=True, dynamic=False, backend="aot_eager",
+                                                options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe})
+        self.plain_calls = 0
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+    def __call__(self, x):
+        self.plain_calls += 1
+        for layer in self.layers:
+            x = layer.forward(x)
+        return x
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model, self.head = Part(), torch.nn.Linear(4, 4)
+    def forward(self, x):
+        return self.head(self.model(x))
+
+torch.manual_seed(0)
+model, dump = Model(), pathlib.Path(sys.argv[1])
+own, parts = Part.__call__, CompiledParts(model)
+debugger = PrecisionDebugger(dump_path=str(dump), task="statistics", level="L0", step=[1, 3])
+with torch.inference_mode():
+    with parts.entered():
+        debugger._instruments.compile_ahead(model, lambda: model(torch.randn(6, 4)))
+    compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    answers = []
+    for rows in (5, 3, 1, 7):
+        x = torch.ones(rows, 4)
+        debugger.start(model=model)
+        if debugger._steps.running:
+            parts.enter()
+        answers.append(model(x))
+        parts.leave()
+        debugger.stop()
+        debugger.step()
+        assert torch.equal(answers[-1], model(x))
+    assert Part.__call__ is own and vars(Part)["__call__"] is own
+    assert model.model._compiled_bytecode == "the server's own"
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compiled == 1, torch._dynamo.utils.counters["stats"]
+    # Two recorded steps of four did not call what the server had compiled; the checks did.
+    assert model.model.plain_calls == 2 + 4
+    assert debugger._capture.faults == 0
+    assert not any("_rankprobe_number" in module.__dict__ for module in model.modules())
+debugger.close()
+for step, rows in ((1, 3), (3, 7)):
+    data = json.loads(next((dump / f"step{step}").glob("*/dump.json")).read_text())["data"]
+    assert {f"Module.model.layers.{layer}.{name}" for layer in (0, 1) for name in ("up.Linear.forward.0", "down.Linear.forward.0")} <= set(data), sorted(data)
+    assert data["Module.model.layers.1.up.Linear.forward.0"]["output"][0]["shape"] == [rows, 8]
+    assert "Module.head.Linear.forward.0" in data and not (dump / f"step{step - 1}").exists()
+print("recorded")
+"""
+
+
+def test_a_part_that_is_compiled_is_recorded_by_a_graph_of_its_own(tmp_path: pathlib.Path) -> None:
+    from rankprobe.pytorch._graph_calls import SUPPORTED
+
+    if not SUPPORTED:
+        pytest.skip("PyTorch 2.13 or later")
+    done = subprocess.run([sys.executable, "-c", COMPILED_PART, tmp_path / "dump"], env={**os.environ, "PYTHONPATH": PACKAGE}, cwd=tmp_path,
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.endswith("recorded\n"), done.stderr[-4000:]
 
 
 COMPILED_SERVER = """

@@ -14,7 +14,7 @@ import sys
 def main(model: str, keywords: str, *prompts: str) -> None:
     import vllm
 
-    llm = vllm.LLM(model, dtype="float32", max_model_len=128, seed=0, **json.loads(keywords))
+    llm = vllm.LLM(model, **{"dtype": "float32", "max_model_len": 128, "seed": 0, **json.loads(keywords)})
     print("MODULES", [name for name in sys.modules if name.startswith("rankprobe.pytorch")], file=sys.stderr)
     if llm.model_config.runner_type == "pooling":
         print(json.dumps([output.outputs.data.tolist() for output in llm.encode(list(prompts), pooling_task="embed")]))

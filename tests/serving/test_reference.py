@@ -24,11 +24,11 @@ WRONG = {"llama": "Module.model.layers.1.mlp.down_proj.RowParallelLinear.forward
          "mixtral": "Module.model.layers.1.block_sparse_moe.gate.GateLinear.forward.0"}
 
 
-def _served(environment: dict, directory: pathlib.Path, model: pathlib.Path, dump: pathlib.Path) -> list[list[int]]:
+def _served(environment: dict, directory: pathlib.Path, model: pathlib.Path, dump: pathlib.Path, **more: object) -> list[list[int]]:
     """Two requests at once, the first in chunks; its answer."""
     content = {**BASE, "task": "tensor", "level": "L0", "dump_path": str(dump)}
     keywords = {"enforce_eager": True, "max_num_seqs": 4, "max_num_batched_tokens": 32, "enable_prefix_caching": False,
-                "additional_config": {"dump_config": content}}
+                "additional_config": {"dump_config": content}, **more}
     answers = _tokens(_offline(environment, directory, model, keywords, *PROMPTS))
     # The collector that vLLM's process left writes on; on a busy machine it is later than the process.
     wait_for((dump / "manifest.json").exists, 60, f"{dump}/manifest.json")
@@ -50,11 +50,13 @@ def _cli(*words, code: int = 0) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_vllm_beside_transformers(environment, tmp_path, name: str) -> None:
+@pytest.mark.parametrize("name, how", [*((name, {}) for name in WRONG), ("llama", {"dtype": "bfloat16"}), ("qwen2", {"dtype": "bfloat16"}),
+                                       ("llama", {"enforce_eager": False})])
+def test_vllm_beside_transformers(environment, tmp_path, name: str, how: dict) -> None:
+    """By the default tolerance: a sound server has no finding, and of one with a wrong weight that is the first."""
     model, wrong = (tiny_models.make(tmp_path / "models", which) for which in (name, f"{name}_wrong"))
-    answers = _served(environment, tmp_path, model, tmp_path / "served")
-    bad = _served(environment, tmp_path, wrong, tmp_path / "bad")
+    answers = _served(environment, tmp_path, model, tmp_path / "served", **how)
+    bad = _served(environment, tmp_path, wrong, tmp_path / "bad", **how)
     # A wrong bias of keys need not move a token; it is found all the same.
     assert bad != answers or name == "qwen2"
     ids = sorted({request for step in requests(tmp_path / "served") for request, *_ in step})
@@ -70,13 +72,20 @@ def test_vllm_beside_transformers(environment, tmp_path, name: str) -> None:
         data = read(next(aligned.glob("reference/step*/rank0")) / "dump.json")["data"]
         qkv = data["Module.model.layers.0.self_attn.qkv_proj.QKVParallelLinear.forward.0"]["output"]["0"]
         assert qkv["of"].count("_proj.Linear.forward.0.output.0") == 3
-        # All batches of a sound server are the reference; two float32 programs that sum in their own orders.
-        said = _cli("first-divergence", aligned / "target", aligned / "reference", "--tolerance", "1e-4")
+        # All batches of a sound server are the reference; two programs that sum in their own orders.
+        said = _cli("first-divergence", tmp_path / "served", reference, "--rules", f"vllm-{name}", "--request", request)
         assert "No difference in the " in said, said
+        said = _cli("diagnose", tmp_path / "served", reference, "--rules", f"vllm-{name}", "--request", request)
+        assert "no difference from the reference in the " in said, said
     # The wrong weight, in the first batch already, whatever the answer was.
     (request,) = {who for step in requests(tmp_path / "bad") for who, *_ in step if who.startswith("0-")}
     said = _cli("first-divergence", tmp_path / "bad", tmp_path / "reference0", "--rules", f"vllm-{name}", "--request",
-                request, "--tolerance", "1e-4", "--json", code=1)
+                request, "--json", code=1)
     report = json.loads(said)
     assert report["origins"][0]["call"] == WRONG[name], report["origins"][0]
     assert report["origins"][0].get("step", 0) in (0, "0")
+    # From the request to the same finding, once for all batches that have it.
+    said = _cli("diagnose", tmp_path / "bad", tmp_path / "reference0", "--rules", f"vllm-{name}", "--request", request, "--json", code=1)
+    findings = json.loads(said)["findings"]
+    assert findings[0]["name"] == WRONG[name] and "tokens 0 to 31 of the request" in findings[0]["what"], findings[0]
+    assert [finding["name"] for finding in findings].count(WRONG[name]) == 1

@@ -165,26 +165,73 @@ def test_a_pooling_model(models, environment, tmp_path) -> None:
     assert sum(rows(dump)) == 12, rows(dump)
 
 
-def test_graph_mode_is_refused_and_serving_goes_on(models, environment, tmp_path) -> None:
+def _artifacts(cache: pathlib.Path) -> dict[str, bytes]:
+    """What vLLM has compiled and loads at the next start, by name."""
+    return {str(file.relative_to(cache)): file.read_bytes() for file in cache.rglob("rank_*/model")}
+
+
+def test_a_compiled_server_is_recorded_from_within(models, environment, tmp_path) -> None:
+    """As people serve, without --enforce-eager. What vLLM has compiled before is used, and is as it was."""
+    environment = {**environment, "VLLM_CACHE_ROOT": str(tmp_path / "cache")}
+    prompts = ("Hello there", "A")
+    plain = _offline(environment, tmp_path, models["llama"], {"max_num_seqs": 4}, *prompts)
+    kept = _artifacts(tmp_path / "cache")
+    assert len(kept) == 1, sorted(kept)
+    content = {**BASE, "task": "tensor", "level": "L0", "dump_path": str(tmp_path / "dump"), "step": ["1-2"]}
+    done = _offline(environment, tmp_path, models["llama"],
+                    {"max_num_seqs": 4, "additional_config": {"dump_config": content}}, *prompts)
+    assert "attached to LlamaForCausalLM, compiled: its modules are recorded (level L0)" in done.stderr
+    assert "cannot be recorded" not in done.stderr
+    assert _tokens(done) == _tokens(plain)
+    # Its cache has a name of its own for each additional_config, and nothing of ours is in the old one.
+    assert {name: bytes for name, bytes in _artifacts(tmp_path / "cache").items() if name in kept} == kept
+    assert _tokens(_offline(environment, tmp_path, models["llama"], {"max_num_seqs": 4}, *prompts)) == _tokens(plain)
+    assert rows(tmp_path / "dump") == [2, 2] and [step.name for step in _steps(tmp_path / "dump")] == ["step1", "step2"]
+    # The calls are those of a server in eager mode.
+    eager = _offline(environment, tmp_path, models["llama"], {"enforce_eager": True, "max_num_seqs": 4, "additional_config": {
+        "dump_config": {**content, "dump_path": str(tmp_path / "eager")}}}, *prompts)
+    assert _tokens(eager) == _tokens(plain)
+    for step in _steps(tmp_path / "dump"):
+        ours, theirs = (read(where / step.name / "rank0" / "dump.json")["data"] for where in (tmp_path / "dump", tmp_path / "eager"))
+        assert list(ours) == list(theirs)
+    same = subprocess.run([str(harness.BIN / "rankprobe"), "first-divergence", str(tmp_path / "dump"), str(tmp_path / "eager"), "--tolerance", "1e-5"],
+                          capture_output=True, text=True, timeout=120)
+    assert "No difference in the " in same.stdout, same.stdout
+
+
+def test_a_compiled_server_that_is_asked_for_operators_says_what_to_do(models, environment, tmp_path) -> None:
     config = _config(tmp_path / "config.json", tmp_path / "dump", "mix")
     done = _offline(environment, tmp_path, models["llama"], {"additional_config": {"dump_config_path": str(config)}}, "A")
     assert len(_tokens(done)[0]) == 4
-    assert "rankprobe: not attached: Please enforce eager mode" in done.stderr
+    assert 'rankprobe: not attached: this server runs compiled graphs, in which only modules are recorded: give "level": "L0"' in done.stderr
     assert not (tmp_path / "dump").exists()
 
 
-def test_switching_a_server_of_compiled_graphs_on_says_why_it_cannot_be(models, serve, tmp_path) -> None:
+def test_a_live_compiled_server_is_switched_on_and_off(models, serve, tmp_path) -> None:
     (tmp_path / "collector").mkdir()
     collector = harness.Collector(tmp_path / "collector").start()
     try:
-        words = _serve_words(models["llama"]).replace(" --enforce-eager", "")
+        words = _serve_words(models["llama"], "--no-enable-prefix-caching").replace(" --enforce-eager", "")
         server = serve(f"{sys.executable} -m rankprobe.run --collector {collector.address} --run compiled -- {words}")
-        why = "add the --enforce-eager flag. This server runs compiled graphs"
-        wait_for(lambda: why in collector.cli("status", "--run", "compiled", check=False).stdout, what="the reason in status")
-        switched = collector.cli("enable", "--run", "compiled", "--for-steps", 1, check=False)
-        assert switched.returncode == 1 and why in switched.stdout + switched.stderr, (switched.stdout, switched.stderr)
-        assert server.log.count("rankprobe: not attached: Please enforce eager mode") == 1
-        assert _answers(server, models["llama"])
+        before = _answers(server, models["llama"])
+        mix = tmp_path / "mix.json"
+        mix.write_text(json.dumps({**BASE, "dump_path": "mix", "level": "mix"}))
+        refused = collector.cli("enable", "--run", "compiled", "--for-steps", 1, "--config", mix, check=False)
+        assert refused.returncode == 1 and "add the --enforce-eager flag" in refused.stdout + refused.stderr, (refused.stdout, refused.stderr)
+        compilations = server.log.count("torch.compile: recorded steps run graphs of their own")
+        for _ in range(2):  # nothing is compiled, the second time either
+            rested = time.monotonic() + 3
+            wait_for(lambda: time.monotonic() >= rested, what="a pause")
+            said = collector.cli("enable", "--run", "compiled", "--for-steps", 3).stdout
+            assert "waits for the next step (ranks are idle)" in said, said
+            assert _answers(server, models["llama"]) == before
+        collector.cli("export", "--run", "compiled", "-o", tmp_path / "dump")
+        steps = 6 + 7 + 7
+        assert [step.name for step in _steps(tmp_path / "dump")] == [f"step{first + i}" for first in (steps, 2 * steps) for i in range(3)]
+        assert rows(tmp_path / "dump") == [32, 1, 1] * 2
+        first, again = (read(tmp_path / "dump" / f"step{number}" / "rank0" / "dump.json")["data"] for number in (steps, 2 * steps))
+        assert first == again and "Module.model.layers.1.mlp.down_proj.RowParallelLinear.forward.0" in first
+        assert compilations == 1 and server.log.count("recorded steps run graphs of their own") == 1
     finally:
         server_stopped = collector.stop()
     assert server_stopped == 0

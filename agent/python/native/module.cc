@@ -239,10 +239,10 @@ class PySession {
         at_once, session);
     return {std::move(report.fault), std::move(report.warnings)};
   }
-  void RefuseRecording(const std::string& reason) {
+  void RefuseRecording(const std::string& reason, bool only_apis) {
     Session* const session = Get().session();
     const py::gil_scoped_release release;
-    session->RefuseRecording(reason);
+    session->RefuseRecording(reason, only_apis);
   }
   // The same dict as long as the plan is the same: asked for in each step.
   py::dict ActivePlanDict() {
@@ -543,7 +543,8 @@ PYBIND11_MODULE(_native, m) {
            py::arg("manifests"))
       .def("edit_config", &PySession::EditConfig, py::arg("path"),
            py::arg("config_json"), py::arg("fault"), py::arg("at_once"))
-      .def("refuse_recording", &PySession::RefuseRecording, py::arg("reason"))
+      .def("refuse_recording", &PySession::RefuseRecording, py::arg("reason"),
+           py::arg("only_apis") = false)
       .def("set_rank", &PySession::SetRank, py::arg("rank"),
            py::arg("world_size"))
       .def("plan", &PySession::ActivePlanDict)

@@ -107,7 +107,7 @@ class Session:
     def edit_config(self, path: str, config_json: str, fault: str, at_once: bool) -> tuple[str, list[str]]:
         """(fault that keeps dumping off or "", warnings)."""
 
-    def refuse_recording(self, reason: str) -> None:
+    def refuse_recording(self, reason: str, only_apis: bool = False) -> None:
         """This process cannot record: plans that enable recording are refused for this reason, which `rankprobe status` shows."""
     def plan(self) -> dict[str, Any]:
         """The plan in force; the same dict as long as it is the same plan."""

@@ -39,14 +39,20 @@ ActivePlan PlanSwitcher::Current() const {
     // Epoch 0: the process' own plan.
     active.plan = edit_->plan;
     active.enabled = edit_->enabled;
-    return active;
+  } else {
+    active.plan = current_.plan;
+    active.epoch = current_.epoch;
+    active.enabled = current_.enabled &&
+                     (current_.for_steps == 0 ||
+                      step_ < current_.effective_at_step + current_.for_steps);
   }
-  active.plan = current_.plan;
-  active.epoch = current_.epoch;
-  active.enabled = current_.enabled &&
-                   (current_.for_steps == 0 ||
-                    step_ < current_.effective_at_step + current_.for_steps);
+  if (active.plan != nullptr && Refuses(*active.plan)) active.enabled = false;
   return active;
+}
+
+bool PlanSwitcher::Refuses(const Plan& plan) const {
+  return !why_not_recording_.empty() &&
+         (!refuses_only_apis_ || plan.RecordsApis());
 }
 
 ActivePlan PlanSwitcher::BeginStep(int64_t step,
@@ -100,9 +106,10 @@ void PlanSwitcher::Edit(std::shared_ptr<const Plan> plan,
   }
 }
 
-void PlanSwitcher::RefuseRecording(std::string reason) {
+void PlanSwitcher::RefuseRecording(std::string reason, bool only_apis) {
   absl::MutexLock lock(&mutex_);
   why_not_recording_ = std::move(reason);
+  refuses_only_apis_ = only_apis;
 }
 
 v1::PlanPrepared PlanSwitcher::Prepare(const v1::PlanSpec& spec) {
@@ -115,7 +122,7 @@ v1::PlanPrepared PlanSwitcher::Prepare(const v1::PlanSpec& spec) {
   answer.set_current_step(step_);
   if (!plan.ok()) {
     answer.set_reason(std::string(plan.status().message()));
-  } else if (spec.enabled() && !why_not_recording_.empty()) {
+  } else if (spec.enabled() && Refuses(**plan)) {
     answer.set_reason(why_not_recording_);
   } else if (!IsStep(spec.effective_at_step()) || !IsStep(spec.for_steps())) {
     answer.set_reason("the plan's steps are out of range");

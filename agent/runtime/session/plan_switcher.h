@@ -42,8 +42,10 @@ class PlanSwitcher {
   void Edit(std::shared_ptr<const Plan> plan, std::optional<bool> enabled,
             bool at_once);
 
-  // From now on plans that enable recording are refused for this reason.
-  void RefuseRecording(std::string reason);
+  // From now on plans that enable recording are refused for this reason, and one
+  // that is in force records nothing. `only_apis`: those that record calls of
+  // APIs (levels L1 and mix).
+  void RefuseRecording(std::string reason, bool only_apis);
 
   // Answers whether the plan is held for its step.
   v1::PlanPrepared Prepare(const v1::PlanSpec& spec);
@@ -86,6 +88,7 @@ class PlanSwitcher {
   };
 
   ActivePlan Current() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Refuses(const Plan& plan) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static Held HeldOf(const v1::PlanSpec& spec,
                      std::shared_ptr<const Plan> plan);
   bool IsAgreed(uint64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -94,6 +97,8 @@ class PlanSwitcher {
   mutable absl::Mutex mutex_;
   // Empty: this process can record.
   std::string why_not_recording_ ABSL_GUARDED_BY(mutex_);
+  // It can record plans without APIs.
+  bool refuses_only_apis_ ABSL_GUARDED_BY(mutex_) = false;
   // -1 before the first BeginStep.
   int64_t step_ ABSL_GUARDED_BY(mutex_) = -1;
   Held current_ ABSL_GUARDED_BY(mutex_);

@@ -48,10 +48,23 @@ TEST_F(PlanSwitcherTest, ACommittedPlanTakesEffectOnItsStep) {
 }
 
 TEST_F(PlanSwitcherTest, OneThatCannotRecordRefusesPlansThatEnableIt) {
-  gate_.RefuseRecording("it runs compiled graphs");
+  gate_.RefuseRecording("it runs compiled graphs", /*only_apis=*/false);
   EXPECT_FALSE(gate_.Prepare(Spec(1, 5)).accepted());
   EXPECT_EQ(gate_.Prepare(Spec(1, 5)).reason(), "it runs compiled graphs");
   EXPECT_TRUE(gate_.Prepare(Spec(2, 5, false)).accepted());
+}
+
+TEST_F(PlanSwitcherTest, OneThatRecordsModulesAloneRefusesPlansWithApis) {
+  gate_.RefuseRecording("level L0 only", /*only_apis=*/true);
+  EXPECT_EQ(gate_.Prepare(Spec(1, 5)).reason(), "level L0 only");
+  v1::PlanSpec modules = Spec(2, 5);
+  modules.set_config_json(R"({"dump_path": "d", "level": "L0"})");
+  EXPECT_TRUE(gate_.Prepare(modules).accepted());
+  EXPECT_FALSE(gate_.Commit(2).has_value());
+  EXPECT_TRUE(Enabled(5));
+  // A run's plan from before this process came is not asked for consent.
+  gate_.Adopt(Spec(3, 6));
+  EXPECT_FALSE(Enabled(6));
 }
 
 TEST_F(PlanSwitcherTest, SaysWhichPlanItApplied) {

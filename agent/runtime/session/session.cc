@@ -132,9 +132,10 @@ class SessionImpl final : public Session {
     link_.TellEdit(std::move(edited));
   }
 
-  void RefuseRecording(const std::string& reason) override {
+  void RefuseRecording(const std::string& reason, bool only_apis) override {
     if (Forked()) return;
-    gate_.RefuseRecording(reason);
+    gate_.RefuseRecording(reason, only_apis);
+    if (only_apis) return;
     v1::ConfigEdited edited;
     edited.set_fault(reason);
     edited.set_cannot_record(true);

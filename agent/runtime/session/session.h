@@ -158,8 +158,9 @@ class Session {
   virtual void EditConfig(const ConfigEdit& edit, bool at_once) {}
 
   // This process cannot record: plans that enable recording are refused for
-  // this reason, which is sent to the collector at once.
-  virtual void RefuseRecording(const std::string& reason) {}
+  // this reason, which is sent to the collector at once. `only_apis`: it can
+  // record plans without APIs, and the reason is sent where another comes.
+  virtual void RefuseRecording(const std::string& reason, bool only_apis) {}
 
   // [training] Memory for one payload, or null if the payload is dropped;
   // `*reason` says why. Waits under kBlock.

@@ -11,7 +11,7 @@ from typing import Any
 from rankprobe._frontend.files import MAX_CONFIG_BYTES, read_regular
 from rankprobe._say import say as _say
 
-_DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step": [], "level": "mix"}
+_DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step": []}
 
 
 def say(text: str) -> None:
@@ -19,10 +19,10 @@ def say(text: str) -> None:
     _say(f"rankprobe: {text}")
 
 
-def config_file(mode: str) -> str:
+def config_file(mode: str, level: str = "mix") -> str:
     """A config.json for this process: RANKPROBE_CONFIG, the monitor's (each
-    RANKPROBE_MONITOR steps) or the default, idle (dump_enable false) unless `mode` is "on"."""
-    data: dict[str, Any] = dict(_DEFAULT)
+    RANKPROBE_MONITOR steps) or the default of this level, idle (dump_enable false) unless `mode` is "on"."""
+    data: dict[str, Any] = {**_DEFAULT, "level": level}
     every = os.environ.get("RANKPROBE_MONITOR")
     if every:
         data.update(task="monitor", level="L0", monitor={"every": int(every)})

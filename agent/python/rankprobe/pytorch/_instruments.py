@@ -131,6 +131,17 @@ class Instruments:
             self._modules.hook_roots(model)
         self._recomputations.watch(list(model) if isinstance(model, (list, tuple)) else [model])  # type: ignore[list-item]
 
+    def compile_ahead(self, model: Model, run: Callable[[], Any]) -> None:
+        """Has the graphs that record compiled now, by `run`, which calls the model; nothing is recorded. Before a server
+        serves: what its first recorded step would wait for."""
+        self._modules.hook_model(model)
+        try:
+            if self._graphs.enter():
+                run()
+        finally:
+            self._graphs.end_step()
+            self._modules.remove()
+
     def forget_models(self) -> None:
         """Between steps: the next watch() has others, or by other names."""
         self._modules.remove()

@@ -12,6 +12,10 @@ from typing import Any, Iterator, Mapping, NamedTuple, Optional
 _KNOWN = ("dump_config_path", "dump_config")
 GRAPH_MODE = ("Please enforce eager mode: restart vLLM and add the --enforce-eager flag. "
               "This server runs compiled graphs, in which no call of the model is seen")
+ONLY_MODULES = ("this server runs compiled graphs, in which only modules are recorded: give \"level\": \"L0\" in config.json, "
+                "or restart vLLM and add the --enforce-eager flag")
+# vLLM's numbers of CompilationMode in which PyTorch's own compiler compiles the model.
+_STOCK, _TRACED_ONCE = 1, 2
 
 
 class Settings(NamedTuple):
@@ -22,15 +26,15 @@ class Settings(NamedTuple):
     content: Optional[dict[str, Any]] = None
 
     @contextlib.contextmanager
-    def config_file(self) -> Iterator[str]:
-        """A config.json to construct a PrecisionDebugger from."""
+    def config_file(self, level: str = "mix") -> Iterator[str]:
+        """A config.json to construct a PrecisionDebugger from. level: where nobody has said one."""
         if self.path is not None:
             yield self.path
             return
         if self.content is None:
             from rankprobe._frontend.attach import config_file
 
-            path = config_file(os.environ.get("RANKPROBE_ATTACH", "idle"))
+            path = config_file(os.environ.get("RANKPROBE_ATTACH", "idle"), level)
         else:
             handle, path = tempfile.mkstemp(prefix="rankprobe-", suffix=".json")
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -63,15 +67,28 @@ def settings(additional_config: Any, environment: Mapping[str, str]) -> Optional
 
 
 def _number(value: Any) -> int:
-    """Of an enumerator, None or a number: 0 is vLLM's "none" of both modes."""
+    """Of an enumerator, a number or None, which both modes have for their 0, "none"."""
     value = getattr(value, "value", value)
-    return 0 if value in (None, 0) else 1
+    return value if isinstance(value, int) else 0 if value is None else 1
+
+
+def _modes(vllm_config: Any) -> tuple[int, int]:
+    """How the model is compiled, and which of it is captured as graphs."""
+    compilation = vllm_config.compilation_config
+    mode = getattr(compilation, "mode", getattr(compilation, "level", 1))
+    return _number(mode), _number(getattr(compilation, "cudagraph_mode", None))
 
 
 def graph_mode(vllm_config: Any) -> bool:
-    """Whether the model runs compiled or as a captured graph, where no call of it is seen."""
-    if getattr(vllm_config.model_config, "enforce_eager", False):
-        return False
-    compilation = vllm_config.compilation_config
-    mode = getattr(compilation, "mode", getattr(compilation, "level", 1))
-    return bool(_number(mode) or _number(getattr(compilation, "cudagraph_mode", None)))
+    """Whether the model runs compiled or as a captured graph, where no hook of it is called."""
+    return not getattr(vllm_config.model_config, "enforce_eager", False) and any(_modes(vllm_config))
+
+
+def why_not_recorded(vllm_config: Any, supported: bool) -> str:
+    """Of a server in graph mode; "": its level L0 can be recorded. supported: PyTorch can record from within a graph."""
+    mode, captured = _modes(vllm_config)
+    if captured:
+        return f"{GRAPH_MODE} (they are captured and replayed)"
+    if mode not in (_STOCK, _TRACED_ONCE):
+        return f"{GRAPH_MODE} (vLLM's own backend compiles them in pieces)"
+    return "" if supported else f"{GRAPH_MODE} (from within them with PyTorch 2.13 or later)"

@@ -17,10 +17,11 @@ class Steps:
     that serve no request are no steps. Used by the one thread that runs `runner`.
 
     A fault of ours ends recording with one line to `say`; the server continues.
+    parts: of the model, that vLLM has compiled; None: none.
     """
 
-    def __init__(self, runner: Any, model: Any, debugger: Any, say: Callable[[str], None]) -> None:
-        self._runner, self._model, self._debugger, self._say = runner, model, debugger, say
+    def __init__(self, runner: Any, model: Any, debugger: Any, say: Callable[[str], None], parts: Any = None) -> None:
+        self._runner, self._model, self._debugger, self._say, self._parts = runner, model, debugger, say, parts
         # What execute_model was called with, until the model is.
         self._scheduled: Optional[Any] = None
         # Of the newer runner (v1/worker/gpu): what prepare_inputs() last returned.
@@ -80,8 +81,12 @@ class Steps:
         batch = batch_of(scheduled, prepared if prepared is not None else getattr(self._runner, "input_batch", None))
         self._open = True
         self._debugger.start(model=self._model, scheduled_tokens=batch.tokens, first_positions=batch.positions)
+        if self._parts is not None and self._debugger._steps.running:
+            self._parts.enter()
 
     def _end(self) -> None:
+        if self._parts is not None:
+            self._parts.leave()
         if self._open:
             self._open = False
             self._debugger.stop()

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from rankprobe import _native, _say
+from rankprobe._frontend.config import merged_text, parse
 from rankprobe._inputs import switch_hint
-from rankprobe.vllm._settings import GRAPH_MODE, Settings, graph_mode, settings
+from rankprobe.vllm._settings import ONLY_MODULES, Settings, graph_mode, settings, why_not_recorded
 
 
 def say(text: str) -> None:
@@ -42,13 +43,18 @@ def _look_at(worker: Any, vllm_config: Any) -> None:
         wanted = settings(getattr(vllm_config, "additional_config", None), os.environ)
         if wanted is None:
             return
-        if graph_mode(vllm_config):
-            _when_ready(worker, functools.partial(_refuse, worker, vllm_config, wanted))
-            return
+        compiled = graph_mode(vllm_config)
+        if compiled:
+            from rankprobe.pytorch._graph_calls import SUPPORTED
+
+            why_not = why_not_recorded(vllm_config, SUPPORTED)
+            if why_not:
+                _when_ready(worker, functools.partial(_refuse, worker, vllm_config, wanted, why_not))
+                return
         parallel = vllm_config.parallel_config
         if getattr(parallel, "data_parallel_index", 0) > 0 and torch.distributed.get_world_size() == parallel.world_size:
             raise RuntimeError("of several data-parallel engines only the first is recorded")
-        _when_ready(worker, functools.partial(_attach, worker, vllm_config, wanted))
+        _when_ready(worker, functools.partial(_attach, worker, vllm_config, wanted, compiled))
     except Exception as error:  # noqa: BLE001 - serving goes on
         _say_why_not(worker, error)
 
@@ -75,18 +81,18 @@ def _say_why_not(worker: Any, error: Exception) -> None:
         say(f"not attached: {error}")
 
 
-def _debugger(vllm_config: Any, wanted: Settings) -> Any:
+def _debugger(vllm_config: Any, wanted: Settings, level: str = "mix") -> Any:
     from rankprobe.pytorch import PrecisionDebugger
 
     # Workers of one server are one run; each is a child of another process.
     os.environ.setdefault("RANKPROBE_RUN", f"vllm-{socket.gethostname()}-{vllm_config.instance_id}")
-    with wanted.config_file() as path:
+    with wanted.config_file(level) as path:
         return PrecisionDebugger(config_path=path)
 
 
-def _refuse(worker: Any, vllm_config: Any, wanted: Settings) -> None:
+def _refuse(worker: Any, vllm_config: Any, wanted: Settings, why: str) -> None:
     """Connects, so that `status`, `enable` and the page say why this server is not recorded, not only its log."""
-    _say_why_not(worker, RuntimeError(GRAPH_MODE))
+    _say_why_not(worker, RuntimeError(why))
     if not (os.environ.get("RANKPROBE_COLLECTOR") or os.environ.get("RANKPROBE_ATTACH")):
         return  # a dump_path of its own, which nobody asks from elsewhere
     from rankprobe.pytorch import PrecisionDebugger
@@ -96,21 +102,62 @@ def _refuse(worker: Any, vllm_config: Any, wanted: Settings) -> None:
     debugger = _debugger(vllm_config, wanted)
     if not debugger._inert:
         debugger._started = True  # no step is begun here, and that is no fault
-        debugger._session.native.refuse_recording(GRAPH_MODE)
+        debugger._session.native.refuse_recording(why)
 
 
-def _attach(worker: Any, vllm_config: Any, wanted: Settings) -> None:
+def _wants_apis(wanted: Settings) -> bool:
+    """Whether it is told to record more than modules from its start on."""
+    with wanted.config_file("L0") as path:
+        plan, _ = parse(merged_text(path, {}), path)
+    return bool(plan.get("dump_enable", True) and plan["records_apis"])
+
+
+def _attach(worker: Any, vllm_config: Any, wanted: Settings, compiled: bool) -> None:
     from rankprobe.vllm._steps import Steps
 
-    debugger = _debugger(vllm_config, wanted)
+    if compiled and _wants_apis(wanted):
+        return _refuse(worker, vllm_config, wanted, ONLY_MODULES)
+    model, parts = worker.get_model(), None
+    if compiled:
+        from rankprobe.vllm._compiled import CompiledParts
+
+        parts = CompiledParts(model)
+        if not parts:
+            parts = None  # vLLM compiles nothing of this model: it runs as with --enforce-eager
+    debugger = _debugger(vllm_config, wanted, "mix" if parts is None else "L0")
     if debugger._inert:  # it has said why nothing is recorded
         return
     # A server that nobody asks begins no step, and that is no fault.
     debugger._started = True
-    model = worker.get_model()
-    Steps(worker.model_runner, model, debugger, say).install()
+    if parts is not None:
+        debugger._session.native.refuse_recording(ONLY_MODULES, only_apis=True)
+        _compile_ahead(worker, vllm_config, debugger, model, parts)
+    Steps(worker.model_runner, model, debugger, say, parts).install()
     if worker.rank == 0:
         session, switch = debugger._session, debugger._switch
         state = f"recording into {switch.plan['dump_path']}" if switch.enabled else "idle"
-        say(f"attached to {type(model).__name__}, {state}; a step is one batch; "
+        compiled_parts = "" if parts is None else ", compiled: its modules are recorded (level L0)"
+        say(f"attached to {type(model).__name__}{compiled_parts}, {state}; a step is one batch; "
             f"{switch_hint(switch.enabled, session.address, session.run)}")
+
+
+def _compile_ahead(worker: Any, vllm_config: Any, debugger: Any, model: Any, parts: Any) -> None:
+    """So that the first recorded batch does not wait for the compiler, by a forward as vLLM compiled with.
+
+    Of several ranks one that does not record would leave the others waiting in this forward: they compile with the
+    first recorded batch, which all ranks run.
+    """
+    parallel = vllm_config.parallel_config
+    if parallel.world_size > 1 or getattr(parallel, "data_parallel_size", 1) > 1:
+        return
+
+    def warm_up() -> None:
+        with torch.random.fork_rng(devices=[]):
+            worker.model_runner._dummy_run(vllm_config.scheduler_config.max_num_batched_tokens)
+
+    try:
+        with parts.entered():
+            debugger._instruments.compile_ahead(model, warm_up)
+    except Exception as error:  # noqa: BLE001 - serving goes on
+        if not _native.raise_later_if_programs(error):
+            say(f"the graphs that record are compiled with the first recorded batch: {error!r}")
