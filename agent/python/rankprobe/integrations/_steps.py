@@ -129,7 +129,7 @@ class TrainingSteps:
         if step <= state.current:
             if step < state.current and not self._numbers_told and os.environ.get("RANK", "0") == "0":
                 self._numbers_told = True
-                say(f"rankprobe: {self._loop} goes on with step {step}, and this process has had {state.current} steps: "
+                say(f"rankprobe: {self._loop} continues with step {step}, and this process has had {state.current} steps: "
                     f"the numbers continue with {state.current}")
             return
         if state.has_records and not native.forget_empty_step():
