@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command prints with --json, as a JSON schema made of the messages that
-// it prints: one table for `rankprobe schema` and for the tests. Constant data.
+// The JSON schema of the lines that a command prints with --json. One table of
+// the messages serves `rankprobe schema` and the tests. Constant data.
 #ifndef RANKPROBE_CLI_OUTPUT_ANSWER_SCHEMA_H_
 #define RANKPROBE_CLI_OUTPUT_ANSWER_SCHEMA_H_
 
