@@ -31,6 +31,7 @@ void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
   RegisterAccCheckCommand(app, globals, command);
   RegisterAlignCommand(app, globals, command);
   RegisterMergeResultCommand(app, globals, command);
+  RegisterSchemaCommand(app, command);
 }
 
 void AddGlobals(CLI::App* app, Globals* globals) {

@@ -64,6 +64,8 @@ void RegisterAlignCommand(CLI::App* app, Globals* globals,
 void RegisterMergeResultCommand(CLI::App* app, Globals* globals,
                                 ParsedCommand* command);
 
+void RegisterSchemaCommand(CLI::App* app, ParsedCommand* command);
+
 void RegisterAttachCommand(CLI::App* app, ParsedCommand* command);
 
 // The verbs that are written in Python: run, isolate, check, doctor, sink, mcp.

@@ -24,14 +24,16 @@ Manual CliManual() {
       "They need no collector for a directory.\n"
       "\n"
       "With --json a command prints one line of JSON on standard output; its "
-      "names are those of the .proto files.";
+      "names are those of the .proto files, and rankprobe schema COMMAND "
+      "prints "
+      "their JSON schema.";
   manual.purposes = {
       {"Attach a job", {"run", "doctor"}},
       {"Switch recording", {"enable", "disable", "config", "explain"}},
       {"Watch",
        {"status", "top", "view", "watch", "events", "sink", "triggers",
         "flight"}},
-      {"Take data out", {"runs", "query", "export", "ledger"}},
+      {"Take data out", {"runs", "query", "export", "ledger", "schema"}},
       {"Find what is wrong",
        {"diagnose", "scan", "overflow_check", "first-divergence",
         "config_check", "compare", "merge_result", "graph_visualize",
@@ -72,6 +74,7 @@ Manual CliManual() {
        {"rankprobe query --run train '*.parameters_grad.*'",
         "rankprobe query --run train --rows rank --heat",
         "rankprobe query --run train --rows rank --statistic max --csv"}},
+      {"schema", {"rankprobe schema diagnose"}},
       {"diagnose",
        {"rankprobe diagnose run:train",
         "rankprobe diagnose run:train --html train.html",

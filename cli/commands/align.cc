@@ -13,6 +13,7 @@
 #include "cli/flags/analysis_flags.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
+#include "rankprobe/v1/analysis.pb.h"
 
 namespace rankprobe {
 namespace {
@@ -24,6 +25,26 @@ struct AlignVerbFlags {
   bool force = false;
   AlignFlags align;
 };
+
+v1::AlignReport ToMessage(const analysis::AlignReport& report) {
+  v1::AlignReport out;
+  out.set_request(report.request);
+  out.set_reference_request(report.reference_request);
+  for (const analysis::AlignReport::Step& step : report.steps) {
+    v1::AlignReport::Step& made = *out.add_steps();
+    made.set_step(step.step);
+    made.mutable_reference_steps()->Assign(step.reference_steps.begin(),
+                                           step.reference_steps.end());
+    made.set_begin(step.begin);
+    made.set_end(step.end);
+  }
+  out.set_rows(report.rows);
+  out.set_without_rule(report.without_rule);
+  out.set_left_out(report.left_out);
+  out.mutable_examples()->Assign(report.examples.begin(),
+                                 report.examples.end());
+  return out;
+}
 
 absl::Status Align(const Globals& globals, const AlignVerbFlags& flags,
                    int* exit_code) {
@@ -57,9 +78,18 @@ absl::Status Align(const Globals& globals, const AlignVerbFlags& flags,
     }
     return report.status();
   }
-  PrintAligned(stdout, *report);
-  Print(stdout, "%s/target, %s/reference\n", output.path(), output.path());
   if (report->left_out > 0) *exit_code = kPartial;
+  const std::string target = absl::StrCat(output.path(), "/target");
+  const std::string made_of = absl::StrCat(output.path(), "/reference");
+  if (globals.json) {
+    v1::AlignReport message = ToMessage(*report);
+    message.set_target(target);
+    message.set_reference(made_of);
+    PrintJson(ToJson(message));
+    return absl::OkStatus();
+  }
+  PrintAligned(stdout, *report);
+  Print(stdout, "%s, %s\n", target, made_of);
   return absl::OkStatus();
 }
 

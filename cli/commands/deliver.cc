@@ -10,8 +10,8 @@
 #include "cli/exit_codes.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
-#include "common/text/json_text.h"
 #include "common/text/visible_text.h"
+#include "rankprobe/v1/archive.pb.h"
 
 namespace rankprobe {
 namespace {
@@ -38,16 +38,16 @@ absl::Status Deliver(const Globals& globals, const std::string& directory,
   RP_ASSIGN_OR_RETURN(const SpoolDelivery done, DeliverSpools(options));
   if (!done.left.empty() || done.passed_over > 0) *exit_code = kPartial;
   if (globals.json) {
-    std::string json = absl::StrCat("{\"delivered\": ", done.delivered.size(),
-                                    ", \"left\": ", done.left.size(),
-                                    ", \"passed_over\": ", done.passed_over,
-                                    ", \"left_spools\": [");
+    v1::DeliverReport report;
+    report.set_delivered(done.delivered.size());
+    report.set_left(done.left.size());
+    report.set_passed_over(done.passed_over);
     for (const SpoolDelivery::Left& left : done.left) {
-      absl::StrAppend(&json, json.back() == '[' ? "" : ", ",
-                      "{\"identity\": ", ToJson(left.identity),
-                      ", \"reason\": ", JsonString(left.reason), "}");
+      v1::DeliverReport::Left& spool = *report.add_left_spools();
+      *spool.mutable_identity() = left.identity;
+      spool.set_reason(left.reason);
     }
-    PrintJson(absl::StrCat(json, "]}"));
+    PrintJson(ToJson(report));
     return absl::OkStatus();
   }
   for (const v1::Identity& identity : done.delivered)

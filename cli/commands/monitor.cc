@@ -195,7 +195,9 @@ absl::Status Watch(const Globals& globals, const WatchFlags& flags) {
     for (const v1::Event& event : events.events()) {
       after = std::max(after, event.id());
       if (globals.json) {
-        PrintJson(absl::StrCat("{\"event\": ", ToJson(event), "}"));
+        v1::WatchedEvent line;
+        *line.mutable_event() = event;
+        PrintJson(ToJson(line));
       } else {
         Print(stdout, "%s\n", EventLine(event).c_str());
       }

@@ -104,6 +104,8 @@ ask doctor
 ask sink webhook
 ask mcp
 ask config schema
+ask schema
+ask schema config get
 mkdir "$scratch/spool"
 ask deliver "$scratch/spool"
 

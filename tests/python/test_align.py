@@ -190,6 +190,8 @@ def test_a_sound_server_is_its_reference(tmp_path, rules, request_id: str) -> No
     at = 4 + 2 if request_id == "x" else 3
     assert torch.allclose(saved, wanted[at:at + count], atol=1e-6)
     _cli("align", *words, "-o", tmp_path / "out", code=5)  # nothing is written over
+    answer = json.loads(_cli("--json", "align", *words, "-o", tmp_path / "again"))
+    assert list(answer) == json.loads(_cli("schema", "align"))["$defs"]["AlignReport"]["required"] and answer["rows"] > 0
     _cli("compare", "-tp", tmp_path / "served", "-gp", tmp_path / "reference", "--rules", rules, "--request", request_id,
          "-o", tmp_path / "tables")
     tables = list((tmp_path / "tables").glob("compare_result_step*.csv"))

@@ -83,6 +83,45 @@ def test_a_loop_that_resumes_goes_on_with_its_numbers(dump: Any) -> None:
     assert _steps(dump) == _both(40)
 
 
+def test_the_number_of_a_step_is_asked_when_it_begins(dump: Any) -> None:
+    """As torchtitan's: the trainer counts, and a checkpoint is loaded after watch(); an evaluation in a step asks nothing."""
+    model, optimizer = _made()
+    numbers = iter([8, 9, 12])
+    loops.watch(model, optimizer, step=lambda: next(numbers), config_path=dump.config(level="L0"))
+    _train(model, optimizer)
+    assert _steps(dump) == {**_both(8, 2), **_both(12, 1)}
+
+
+def test_a_number_that_cannot_be_had_ends_the_recording_and_not_the_training(dump: Any, capfd: Any) -> None:
+    plain = _train(*_made())
+    model, optimizer = _made()
+    loops.watch(model, optimizer, step=lambda: {}["step"], config_path=dump.config(level="L0"))
+    assert _train(model, optimizer) == plain
+    assert capfd.readouterr().err.count("nothing more is recorded, and the training continues: KeyError('step')") == 1
+
+
+def test_a_method_of_another_name_ends_the_step(dump: Any) -> None:
+    """As verl's engines: one that leaves optimizer.step() out where the gradients are not finite."""
+    class Engine:
+        def __init__(self) -> None:
+            self.module, self.optimizer = _made()
+            self.skip = False
+
+        def optimizer_step(self) -> None:
+            if not self.skip:
+                self.optimizer.step()
+
+    engine, other = Engine(), Engine()
+    loops.watch(engine.module, engine.optimizer_step, config_path=dump.config(level="L0"))
+    for step in range(3):
+        engine.skip = step == 1
+        for _ in range(2):
+            engine.module(torch.ones(2, 4)).sum().backward()
+        other.optimizer_step()
+        engine.optimizer_step()
+    assert _steps(dump) == _both()
+
+
 def test_a_list_of_models_and_an_optimizer_of_ones_own(dump: Any) -> None:
     """Megatron's: parts of a pipeline, and an optimizer that is none of PyTorch's."""
     class Optimizer:

@@ -6,7 +6,7 @@ stage_targets=(rankprobed rankprobe rankprobe_native rankprobe_analysis_native)
 stage_test() {
   source "$RANKPROBE_ROOT/tests/lib/venv.sh"
   make_venv "$RANKPROBE_ROOT/build/venv-trainers" torch==2.13.0 numpy pandas pytest transformers==5.23.0 accelerate==1.15.0 \
-    lightning==2.6.6 trl==1.16.0 deepspeed==0.19.8
+    lightning==2.6.6 trl==1.16.0 deepspeed==0.19.8 megatron-core==0.16.1 tabulate requests
   PYTHONPATH=$RANKPROBE_BUILD_DIR/python \
     run_pytest "$RANKPROBE_ROOT/build/venv-trainers/bin/python" "$RANKPROBE_ROOT/tests/trainers"
 }

@@ -20,7 +20,8 @@ import rankprobe
 @pytest.fixture(scope="session")
 def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[harness.Collector]:
     """It holds the run `train/1`, with a NaN from step 7 on."""
-    one = harness.Collector(tmp_path_factory.mktemp("collector")).start()
+    directory = tmp_path_factory.mktemp("collector")
+    one = harness.Collector(directory, "--export-root", directory).start()
     session = rankprobe.Session(one.address, run="train/1", rank=0, config_json='{"dump_path": "d"}')
     session.wait_connected(60)
     for step in range(10):

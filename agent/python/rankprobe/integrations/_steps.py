@@ -10,11 +10,15 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence, Union
 
 from rankprobe import _native
 from rankprobe._frontend.errors import CollectorMissingError
 from rankprobe._say import say
+
+
+# The number of the next step, or a function that knows the number of the step that begins.
+Step = Union[int, Callable[[], int]]
 
 
 def _debugger_of_process() -> Any:
@@ -39,8 +43,11 @@ class TrainingSteps:
         self._debugger: Any = None
         self._models: list[weakref.ref[Any]] = []
         self._faulty = self._numbers_told = False
+        self._next: Optional[Callable[[], int]] = None
         # Between start() and pause() or end().
         self.running = False
+        # Between the first start() of a step and its end().
+        self._begun = False
         if self._config_path is not None:
             _check(self._config_path)
         if os.environ.get("RANKPROBE_ATTACH"):
@@ -53,13 +60,14 @@ class TrainingSteps:
 
         _attach_hook.claim()
 
-    def begin(self, models: Sequence[Any], step: int) -> bool:
+    def begin(self, models: Sequence[Any], step: Step) -> bool:
         """The training of `models` begins, and its next step has this number. Whether recording is possible."""
-        self._debugger, self.running = None, False
+        self._debugger, self.running, self._begun = None, False, False
+        self._next = step if callable(step) else None
         asked = (self._config_path or os.environ.get("RANKPROBE_ATTACH") or os.environ.get("RANKPROBE_CONFIG")
                  or os.environ.get("RANKPROBE_COLLECTOR") or _debugger_of_process() is not None)
         if asked and not self._faulty:
-            self.guarded(self._begin, list(models), step)
+            self.guarded(self._begin, list(models), 0 if callable(step) else step)
         return self.recordable
 
     @property
@@ -70,9 +78,19 @@ class TrainingSteps:
     def start(self) -> None:
         """What follows belongs to the current step; called again in a step: goes on after pause()."""
         if self._debugger is not None and not self.running:
+            if self._next is not None and not self._begun:
+                self.guarded(self._ask_number)
+            self.guarded(self._start)
+
+    def _ask_number(self) -> None:
+        assert self._next is not None
+        self._number(self._debugger, int(self._next()))
+
+    def _start(self) -> None:
+        if self._debugger is not None:  # a fault of the number has ended the recording
             models = self._alive()
-            self.running = True
-            self.guarded(self._debugger._start, models[0] if len(models) == 1 else models, None, None)
+            self.running = self._begun = True
+            self._debugger._start(models[0] if len(models) == 1 else models, None, None)
 
     def pause(self) -> None:
         """What follows belongs to no step: an evaluation, a checkpoint."""
@@ -83,7 +101,7 @@ class TrainingSteps:
     def end(self) -> None:
         """The optimizer has done the step, or left it out; the next one is current."""
         if self._debugger is not None:
-            self.running = False
+            self.running = self._begun = False
             self.guarded(self._end)
 
     def _begin(self, models: list[Any], step: int) -> None:
@@ -111,7 +129,7 @@ class TrainingSteps:
         if step <= state.current:
             if step < state.current and not self._numbers_told and os.environ.get("RANK", "0") == "0":
                 self._numbers_told = True
-                say(f"rankprobe: {self._loop} begins with step {step}, and this process has had {state.current} steps: "
+                say(f"rankprobe: {self._loop} continues with step {step}, and this process has had {state.current} steps: "
                     f"the numbers continue with {state.current}")
             return
         if state.has_records and not native.forget_empty_step():

@@ -406,7 +406,10 @@ def _trainer() -> str:
         if any(module == package or module.startswith(package + ".") for module in modules):
             return f" of {name}"
     state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
-    return " of a loop of Accelerate" if getattr(state, "_shared_state", None) else ""
+    if getattr(state, "_shared_state", None):
+        return " of a loop of Accelerate"
+    megatron = sys.modules.get("megatron.core.parallel_state")
+    return " of a loop of Megatron" if megatron is not None and megatron.model_parallel_is_initialized() else ""
 
 
 def _step() -> None:

@@ -212,6 +212,21 @@ def replicas(model: Any) -> Iterator[tuple[str, str]]:
             return
 
 
+def layout(model: Any) -> Iterator[tuple[str, str]]:
+    """How the ranks share the model, as its framework says: Megatron's groups, the mesh of a DTensor among the parameters."""
+    groups = sys.modules.get("megatron.core.parallel_state")
+    if groups is not None and groups.model_parallel_is_initialized():
+        for name in ("tensor_model", "pipeline_model", "context", "expert_model"):
+            yield f"megatron {name.removesuffix('_model')} parallel", str(getattr(groups, f"get_{name}_parallel_world_size")())
+        yield "megatron data parallel", str(groups.get_data_parallel_world_size())
+    for parameter in (one for _, root in _roots(model) for one in root.parameters()):
+        mesh = getattr(parameter, "device_mesh", None)
+        if mesh is not None:
+            names = mesh.mesh_dim_names or [f"dim{index}" for index in range(mesh.ndim)]
+            yield "mesh", ", ".join(f"{name} {mesh.size(index)}" for index, name in enumerate(names))
+            return
+
+
 def determinism() -> Iterator[tuple[str, str]]:
     yield "torch seed", str(torch.initial_seed())
     yield "deterministic algorithms", str(torch.are_deterministic_algorithms_enabled())
@@ -360,6 +375,7 @@ class RunCard:
             facts += self._section("environment", lambda: environment(os.environ))
             facts += self._section("command line", lambda: command_line(sys.argv))
             facts += self._section("world", lambda: replicas(model))
+            facts += self._section("world", lambda: layout(model))
             facts += self._facts("model", lambda: model_facts(model))
         self._capture.record_facts(facts)
         self._roots = {id(root): prefix for prefix, root in _roots(model)}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The JSON schema of the lines that a command prints with --json. One table of
+// the messages serves `rankprobe schema` and the tests. Constant data.
+#ifndef RANKPROBE_CLI_OUTPUT_ANSWER_SCHEMA_H_
+#define RANKPROBE_CLI_OUTPUT_ANSWER_SCHEMA_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rankprobe {
+
+// Those that print JSON, in the order of the help: "status", "config get".
+std::vector<std::string> CommandsWithSchema();
+
+// JSON schema, draft 2020-12, indented, of each line that the command prints.
+// NOT_FOUND: it prints no JSON.
+absl::StatusOr<std::string> AnswerSchema(absl::string_view command);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_OUTPUT_ANSWER_SCHEMA_H_
