@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "agent/runtime/session/session.h"
 #include "common/base/clock.h"
+#include "common/testing/scratch_directory.h"
 #include "gtest/gtest.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
 
@@ -99,7 +100,8 @@ TEST_F(SessionStopTest, ASilenceIsSeen) {
 }
 
 TEST_F(SessionStopTest, WhatIsNotKeptIsNotWaitedForAsIfItWouldBe) {
-  options_.spool_directory = ::testing::TempDir() + "kept";
+  const testing::ScratchDirectory spool;
+  options_.spool_directory = spool.path() + "/kept";
   options_.stop_barrier = StopBarrier::kKept;
   Connect();
   Record();
