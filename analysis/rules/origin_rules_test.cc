@@ -126,6 +126,10 @@ class OriginRulesTest : public ::testing::Test {
     return out;
   }
   RankInput input_;
+  // A step in which the optimizer is not called.
+  size_t left_out_ = kOriginSteps;
+  // Of the gradient in the average.
+  float factor_ = 0.1F;
 
  private:
   static std::string Used(size_t p) {
@@ -140,8 +144,8 @@ class OriginRulesTest : public ::testing::Test {
     Set(r, of("grad"), i, CellOf(t->taken[p]));
     Set(r, of("param"), i, CellOf(t->weight[p]));
     if (i > 0) Set(r, of("exp_avg"), i, CellOf(t->average[p]));
-    for (size_t k = 0; k < kSize; ++k) {
-      t->average[p][k] += 0.1F * (t->taken[p][k] - t->average[p][k]);
+    for (size_t k = 0; k < kSize && i != left_out_; ++k) {
+      t->average[p][k] += factor_ * (t->taken[p][k] - t->average[p][k]);
       t->weight[p][k] -= 0.01F * t->average[p][k];
     }
   }
@@ -190,6 +194,21 @@ TEST_F(OriginRulesTest, AnOptimizerThatClipsHasNoLostState) {
     }
   }
   EXPECT_THAT(Find("state-not-continued"), IsEmpty());
+}
+
+TEST_F(OriginRulesTest, AStepThatIsLeftOutLosesNoState) {
+  left_out_ = 9;
+  Train(2, nullptr);
+  EXPECT_THAT(Find("state-not-continued"), IsEmpty());
+}
+
+TEST_F(OriginRulesTest, AFactorThatIsChangedIsNoLostStateForSure) {
+  Train(2, [&](size_t step, size_t /*rank*/, Tensors*) {
+    factor_ = step < 13 ? 0.1F : 0.2F;
+  });
+  for (const RankFinding& one : Find("state-not-continued"))
+    EXPECT_FALSE(one.exact) << one.what;
+  EXPECT_THAT(Find("state-not-continued"), SizeIs(1));
 }
 
 TEST_F(OriginRulesTest, TheGradientIsOfTheStepBefore) {

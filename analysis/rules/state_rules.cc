@@ -186,6 +186,10 @@ class StateNotContinued : public RankRule {
       const double size =
           std::max({state[i].norm, state[i + 1].norm, (*grad)[i].norm});
       if (size == 0) continue;
+      // The optimizer made no step: a program may leave one out.
+      if (state[i].mean == state[i + 1].mean &&
+          state[i].norm == state[i + 1].norm)
+        continue;
       out.steps.push_back({i + 1,
                            {state[i].mean / size, (*grad)[i].mean / size,
                             (*held)[i].mean / size},
@@ -237,7 +241,7 @@ class StateNotContinued : public RankRule {
       finding.others = wrong - 1;
       finding.deviation = most;
       // An optimizer may clip the gradient of each parameter by itself.
-      finding.exact = !is_smaller_gradient;
+      finding.exact = !is_smaller_gradient && !IsWrongIn(*worst, i + 1);
       finding.what = absl::StrCat(
           "the optimizer's state is not what its last step made of it: its "
           "mean is off by ",
@@ -249,6 +253,13 @@ class StateNotContinued : public RankRule {
       return finding;
     }
     return std::nullopt;
+  }
+  // A factor that was changed is off in each step from then on.
+  static bool IsWrongIn(const Average& average, size_t step) {
+    return std::any_of(
+        average.steps.begin(), average.steps.end(), [&](const StateStep& at) {
+          return at.step == step && at.OffBy(average.factors) >= kWrong;
+        });
   }
   // By which the gradient would have to be multiplied to explain the state; 0: it
   // is not known.
