@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a collector has said of the payloads of a FrameQueue that it was
-// offered: equal payloads of several ranks cross the wire once.
+// Offers of payloads to the collector, and its answers: equal payloads of several
+// ranks cross the wire once.
 //
 // Ahead of the frames the collector hears which payloads come. What it has is
 // not sent; what another rank is sending at this moment is put aside until the

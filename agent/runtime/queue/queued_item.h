@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands in a FrameQueue and is not frames yet: records, payloads and
-// barriers. Plain values, used under the queue's lock; a payload that is let go
+// Items of a FrameQueue that are not frames yet: records, payloads and barriers.
+// Plain values, used under the queue's lock; a payload that is let go
 // takes that lock.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_QUEUED_ITEM_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_QUEUED_ITEM_H_
