@@ -11,7 +11,9 @@ oracle=$3
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../golden" && pwd)
 scratch=$(mktemp -d)
 started=()
-trap 'kill "${started[@]}" 2>/dev/null; wait; rm -rf "$scratch"' EXIT
+agent=
+# The agent is killed: with SIGTERM it would wait 120 s for a collector that has gone.
+trap 'kill -KILL $agent 2>/dev/null; kill "${started[@]}" 2>/dev/null; wait; rm -rf "$scratch"' EXIT
 export RANKPROBE_COLLECTOR=127.0.0.1:1 ASAN_OPTIONS=exitcode=99
 failed=0
 asked=" "
@@ -124,7 +126,7 @@ started+=($!)
 until_answered grep -q . "$scratch/port"
 RANKPROBE_COLLECTOR=127.0.0.1:$(cat "$scratch/port")
 "$oracle" --agent --collector "$RANKPROBE_COLLECTOR" --rank 0 --life 0 --state "$scratch/state" --seed 1 --pause-ms 20 --small >"$scratch/agent.log" 2>&1 &
-started+=($!)
+agent=$!
 until_answered "$rankprobe" export --run oracle --steps 2 -o "$scratch/step2"
 printf '{"task": "statistics", "dump_path": "d", "level": "mix"}' >"$scratch/config.json"
 printf '{"flight": {"steps": 4, "level": "mix"}, "rules": [{"name": "nan", "non_finite": {"nan_only": true}}]}' >"$scratch/triggers.json"
