@@ -200,7 +200,8 @@ def test_a_list_of_ranks_that_nobody_has_is_said_by_the_switch(collector, tmp_pa
 def test_a_job_that_reaches_nobody_says_so_in_words_of_its_own(tmp_path: pathlib.Path):
     port = free_port()
     done = attach(tmp_path, "--on", "--collector", f"127.0.0.1:{port}")
-    assert f"no collector at 127.0.0.1:{port} (nothing listens there)" in done.stderr, done.stderr
+    # At the first try, or with what is lost if the job ends before it is told.
+    assert "nothing listens there" in done.stderr, done.stderr
     assert "Connection refused" not in done.stderr and "addresses" not in done.stderr, done.stderr
 
 
