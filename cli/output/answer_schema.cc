@@ -109,7 +109,7 @@ const std::vector<Answer>& Answers() {
 }
 
 std::string NameOf(const Descriptor& message) {
-  std::string name(message.full_name());
+  const std::string& name = message.full_name();
   return name.substr(name.find(".v1.") + 4);
 }
 
