@@ -3,119 +3,49 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <set>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
-#include "analysis/rules/rank_rule.h"
+#include "analysis/rules/collective_rule.h"
 
 namespace rankprobe::analysis {
 namespace {
-
-// Of float32, relative to the largest elements.
-constexpr double kRounding = 1e-6;
-
-struct Member {
-  int64_t rank = 0;
-  const RankCell* in = nullptr;
-  const RankCell* out = nullptr;
-};
-using Members = std::vector<Member>;
-
-double SizeOf(const RankCell& cell) {
-  return std::max(std::fabs(cell.largest), std::fabs(cell.smallest));
-}
 
 // Whether the result of `out` is the sum or the mean of what `members` gave.
 bool IsSumOf(const RankCell& out, const Members& members) {
   double sum = 0, size = 0;
   for (const Member& member : members) {
     sum += member.in->mean;
-    size += SizeOf(*member.in);
+    size += LargestOf(*member.in);
   }
   const auto count = static_cast<double>(members.size());
-  return std::fabs(out.mean - sum) <= kRounding * size ||
-         std::fabs(out.mean - sum / count) <= kRounding * size;
-}
-
-// Groups of members with equal results.
-std::vector<Members> ByResult(const Members& members) {
-  std::vector<Members> out;
-  for (const Member& member : members) {
-    const auto known = std::find_if(
-        out.begin(), out.end(),
-        [&](const Members& one) { return AreEqual(*one[0].out, *member.out); });
-    if (known == out.end()) {
-      out.push_back({member});
-    } else {
-      known->push_back(member);
-    }
-  }
-  return out;
+  return std::fabs(out.mean - sum) <= kCollectiveRounding * size ||
+         std::fabs(out.mean - sum / count) <= kCollectiveRounding * size;
 }
 
 // Finds a rank whose input is part of the other ranks' result while its own result
 // differs, and a result that is the sum of no group of ranks.
-class AllReduceWrong : public RankRule {
+class AllReduceWrong : public CollectiveRule {
  public:
   absl::string_view name() const override { return "all-reduce-wrong"; }
-  absl::string_view needs() const override { return "communication"; }
   absl::string_view twin() const override {
     return "other operations than sum and mean, 16 bits, calls whose number "
            "belongs to another group on another rank: no sum fits in their "
            "other steps either";
   }
-  bool IsOfRanks() const override { return true; }
   size_t LeastSteps() const override { return 2; }
-  bool CanJudge(const RankInput& input) const override {
-    return input.ranks.size() > 1 && !NamesOf(input).empty();
-  }
-  std::vector<RankFinding> Look(const RankInput& input) const override {
-    std::optional<RankFinding> found;
-    for (const std::string& name : NamesOf(input))
-      KeepEarliest(LookAt(input, name), &found);
-    if (!found.has_value()) return {};
-    return {*found};
-  }
 
- private:
-  // Results of all_reduce that at least one rank recorded.
-  static std::set<std::string> NamesOf(const RankInput& input) {
-    std::set<std::string> names;
-    for (const RankSeries& rank : input.ranks) {
-      for (const auto& [name, cells] : rank.values) {
-        if (absl::StartsWith(name, "Distributed.all_reduce.") &&
-            absl::EndsWith(name, ".forward.output.0"))
-          names.insert(name);
-      }
-    }
-    return names;
+ protected:
+  bool IsOfRule(absl::string_view function) const override {
+    return function == "all_reduce";
   }
-
-  static Members MembersAt(const RankInput& input, const std::string& name,
-                           size_t step) {
-    const std::string given =
-        absl::StrReplaceAll(name, {{".output.", ".input."}});
-    Members members;
-    for (const RankSeries& rank : input.ranks) {
-      const auto* const in = rank.Find(given);
-      const auto* const out = rank.Find(name);
-      if (in != nullptr && out != nullptr && IsFinite((*in)[step]) &&
-          IsFinite((*out)[step]))
-        members.push_back({rank.rank, &(*in)[step], &(*out)[step]});
-    }
-    return members;
-  }
-
-  static std::optional<RankFinding> LookAt(const RankInput& input,
-                                           const std::string& name) {
+  std::optional<RankFinding> LookAt(const RankInput& input,
+                                    const std::string& name) const override {
     std::optional<RankFinding> other_result, no_sum;
     size_t fits = 0, others = 0, unfit = 0;
     for (size_t i = 0; i < input.steps.size(); ++i) {
-      const Members members = MembersAt(input, name, i);
+      const Members members = MembersAt(input, name, i, {"0"});
       if (members.size() < 2) continue;
       std::vector<Members> open;
       for (Members& same : ByResult(members)) {
@@ -169,6 +99,7 @@ class AllReduceWrong : public RankRule {
     return std::nullopt;
   }
 
+ private:
   // A single rank that completes the sum of a result that it does not have.
   static std::optional<std::pair<int64_t, std::string>> OtherResult(
       const std::vector<Members>& open) {
@@ -179,12 +110,12 @@ class AllReduceWrong : public RankRule {
         Members whole = same;
         whole.push_back(alone[0]);
         const RankCell& result = *same[0].out;
-        const double size = SizeOf(result) + SizeOf(*alone[0].in);
+        const double size = LargestOf(result) + LargestOf(*alone[0].in);
         // What it gave must show in the mean, and so must its own result.
         if (!IsSumOf(result, whole) ||
-            std::fabs(alone[0].in->mean) < 100 * kRounding * size ||
+            std::fabs(alone[0].in->mean) < 100 * kCollectiveRounding * size ||
             std::fabs(alone[0].out->mean - result.mean) <
-                100 * kRounding * size)
+                100 * kCollectiveRounding * size)
           continue;
         return std::make_pair(
             alone[0].rank,

@@ -6,115 +6,52 @@
 #include <cmath>
 #include <cstddef>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "analysis/rules/rank_rule.h"
+#include "analysis/rules/collective_rule.h"
 
 namespace rankprobe::analysis {
 namespace {
 
-// Of float32, relative to the largest elements.
-constexpr double kGatherRounding = 1e-6;
 constexpr absl::string_view kGathers[] = {
     "all_gather_into_tensor", "all_gather_single", "_all_gather_base"};
 constexpr absl::string_view kScatters[] = {
     "reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"};
 
-struct Shard {
-  int64_t rank = 0;
-  const RankCell* in = nullptr;
-  const RankCell* out = nullptr;
-};
-using Shards = std::vector<Shard>;
-
-double LargestOf(const RankCell& cell) {
-  return std::max(std::fabs(cell.largest), std::fabs(cell.smallest));
-}
-
 // Whether `out` has the tensors of all members, and nothing else.
-bool HasParts(const RankCell& out, const Shards& members) {
+bool HasParts(const RankCell& out, const Members& members) {
   double largest = members[0].in->largest, smallest = members[0].in->smallest;
   double mean = 0, squares = 0;
-  for (const Shard& member : members) {
+  for (const Member& member : members) {
     largest = std::max(largest, member.in->largest);
     smallest = std::min(smallest, member.in->smallest);
     mean += member.in->mean / static_cast<double>(members.size());
     squares += member.in->norm * member.in->norm;
   }
   return out.largest == largest && out.smallest == smallest &&
-         std::fabs(out.mean - mean) <= kGatherRounding * LargestOf(out) &&
+         std::fabs(out.mean - mean) <= kCollectiveRounding * LargestOf(out) &&
          std::fabs(out.norm * out.norm - squares) <=
-             10 * kGatherRounding * squares;
+             10 * kCollectiveRounding * squares;
 }
 
-class PartsRule : public RankRule {
+class PartsRule : public CollectiveRule {
  public:
-  absl::string_view needs() const override { return "communication"; }
-  bool IsOfRanks() const override { return true; }
   size_t LeastSteps() const override { return kLeastFits + 1; }
-  bool CanJudge(const RankInput& input) const override {
-    return input.ranks.size() > 1 && !NamesOf(input).empty();
-  }
-  std::vector<RankFinding> Look(const RankInput& input) const override {
-    std::optional<RankFinding> found;
-    for (const std::string& name : NamesOf(input))
-      KeepEarliest(LookAt(input, name), &found);
-    if (!found.has_value()) return {};
-    return {*found};
-  }
 
  protected:
   // Steps in which it is what it should be.
   static constexpr size_t kLeastFits = 5;
 
-  virtual bool IsOfRule(absl::string_view function) const = 0;
-  // `members`: of each step that has at least two.
-  virtual std::optional<RankFinding> LookAt(const RankInput& input,
-                                            const std::string& name) const = 0;
-
-  static Shards ShardsAt(const RankInput& input, const std::string& name,
+  // The first argument is the output.
+  static Members PartsAt(const RankInput& input, const std::string& name,
                          size_t step) {
-    const std::string call = name.substr(0, name.rfind(".output."));
-    Shards members;
-    for (const RankSeries& rank : input.ranks) {
-      const auto* in = rank.Find(absl::StrCat(call, ".input.1"));
-      // By keyword.
-      for (const char* const keyword :
-           {".input.input_tensor", ".input.input"}) {
-        if (in == nullptr) in = rank.Find(absl::StrCat(call, keyword));
-      }
-      const auto* const out = rank.Find(name);
-      if (in != nullptr && out != nullptr && IsFinite((*in)[step]) &&
-          IsFinite((*out)[step]))
-        members.push_back({rank.rank, &(*in)[step], &(*out)[step]});
-    }
-    return members;
+    return MembersAt(input, name, step, {"1", "input_tensor", "input"});
   }
   static bool IsSeldom(size_t wrong, size_t fits) {
     return wrong > 0 && fits >= kLeastFits && wrong * 10 <= fits;
-  }
-
- private:
-  std::set<std::string> NamesOf(const RankInput& input) const {
-    std::set<std::string> names;
-    for (const RankSeries& rank : input.ranks) {
-      for (const auto& [name, cells] : rank.values) {
-        // "Distributed.all_gather_into_tensor.0.forward.output.0"
-        if (!absl::StartsWith(name, "Distributed.") ||
-            !absl::EndsWith(name, ".forward.output.0"))
-          continue;
-        const std::vector<absl::string_view> parts =
-            absl::StrSplit(name, absl::MaxSplits('.', 2));
-        if (IsOfRule(parts[1])) names.insert(name);
-      }
-    }
-    return names;
   }
 };
 
@@ -137,7 +74,7 @@ class GatheredWrong : public PartsRule {
     std::optional<RankFinding> first;
     for (size_t i = 0; i < input.steps.size(); ++i) {
       const std::optional<RankFinding> found =
-          AtStep(ShardsAt(input, name, i), &fits);
+          AtStep(PartsAt(input, name, i), &fits);
       if (!found.has_value()) continue;
       ++wrong;
       if (first.has_value()) continue;
@@ -151,27 +88,22 @@ class GatheredWrong : public PartsRule {
 
  private:
   // Counts the groups whose result has their parts.
-  static std::optional<RankFinding> AtStep(Shards members, size_t* fits) {
-    std::vector<Shards> open;
-    while (!members.empty()) {
-      const RankCell result = *members[0].out;
-      const auto end = std::stable_partition(
-          members.begin(), members.end(),
-          [&](const Shard& member) { return AreEqual(*member.out, result); });
-      Shards same(members.begin(), end);
-      members.erase(members.begin(), end);
-      if (same.size() > 1 && HasParts(result, same)) {
+  static std::optional<RankFinding> AtStep(const Members& members,
+                                           size_t* fits) {
+    std::vector<Members> open;
+    for (Members& same : ByResult(members)) {
+      if (same.size() > 1 && HasParts(*same[0].out, same)) {
         ++*fits;
       } else {
         open.push_back(std::move(same));
       }
     }
     // One whose own result differs from that of the others, who have its part.
-    for (const Shards& alone : open) {
+    for (const Members& alone : open) {
       if (alone.size() != 1) continue;
-      for (const Shards& same : open) {
+      for (const Members& same : open) {
         if (&same == &alone || same.empty()) continue;
-        Shards whole = same;
+        Members whole = same;
         whole.push_back(alone[0]);
         if (!HasParts(*same[0].out, whole)) continue;
         RankFinding finding;
@@ -216,15 +148,15 @@ class ScatteredWrong : public PartsRule {
       size_t fits = 0, wrong = 0;
       std::optional<RankFinding> first;
       for (size_t i = 0; i < input.steps.size(); ++i) {
-        const Shards members = ShardsAt(input, name, i);
+        const Members members = PartsAt(input, name, i);
         if (members.size() < 2) continue;
         double expected = 0, left = 0, size = 0;
-        for (const Shard& member : members) {
+        for (const Member& member : members) {
           expected += member.in->mean / static_cast<double>(divisor);
           left += member.out->mean / static_cast<double>(members.size());
           size += LargestOf(*member.in);
         }
-        if (std::fabs(expected - left) <= kGatherRounding * size) {
+        if (std::fabs(expected - left) <= kCollectiveRounding * size) {
           ++fits;
         } else if (wrong++ == 0) {
           first = RankFinding{

@@ -69,7 +69,7 @@ bool IsOutput(const CallValue& value) {
 }
 
 bool AreClose(const RankCell& a, const RankCell& b) {
-  const double size = std::max(std::fabs(a.largest), std::fabs(a.smallest));
+  const double size = LargestOf(a);
   return a.largest == b.largest && a.smallest == b.smallest &&
          std::fabs(a.norm - b.norm) <= kOrderOfSum * std::fabs(a.norm) &&
          std::fabs(a.mean - b.mean) <= kOrderOfSum * size;

@@ -140,6 +140,8 @@ double DeviationOf(const RankCell& a, const RankCell& b);
 // Whether the four statistics are the same number each.
 bool AreEqual(const RankCell& a, const RankCell& b);
 bool IsFinite(const RankCell& cell);
+// The largest absolute value.
+double LargestOf(const RankCell& cell);
 double MedianOf(std::vector<double> values);
 
 }  // namespace rankprobe::analysis

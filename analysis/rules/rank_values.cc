@@ -169,6 +169,10 @@ bool IsFinite(const RankCell& cell) {
   return cell.is_there && std::isfinite(cell.norm) && std::isfinite(cell.mean);
 }
 
+double LargestOf(const RankCell& cell) {
+  return std::max(std::fabs(cell.largest), std::fabs(cell.smallest));
+}
+
 double MedianOf(std::vector<double> values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);

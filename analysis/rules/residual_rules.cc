@@ -127,8 +127,7 @@ class ResidualDetached : public RankRule {
     for (size_t i = 0; i < sum->size(); ++i) {
       const RankCell &s = (*sum)[i], &x = (*a)[i], &y = (*b)[i];
       if (!IsFinite(s) || !IsFinite(x) || !IsFinite(y)) continue;
-      const double rounding =
-          1e-6 * std::max(std::fabs(s.largest), std::fabs(s.smallest));
+      const double rounding = 1e-6 * LargestOf(s);
       if (std::fabs(s.mean - x.mean - y.mean) > rounding) return false;
       if (std::fabs(x.mean) > 100 * rounding &&
           std::fabs(y.mean) > 100 * rounding)
