@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -9,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"
+#include "analysis/testing/rank_cells.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -24,27 +24,8 @@ constexpr size_t kPart = 100;
 
 using Doubles = std::vector<double>;
 
-RankCell StatisticsOf(const Doubles& values) {
-  RankCell cell{true, 0, 0, values[0], values[0]};
-  for (const double x : values) {
-    cell.norm += x * x;
-    cell.mean += x / static_cast<double>(values.size());
-    cell.largest = std::max(cell.largest, x);
-    cell.smallest = std::min(cell.smallest, x);
-  }
-  cell.norm = std::sqrt(cell.norm);
-  return cell;
-}
-
 Doubles GatherNoise(size_t rank, size_t step, size_t size) {
-  // Constants of Knuth's generator.
-  uint64_t state = 1 + rank + 131 * step;
-  Doubles out;
-  for (size_t i = 0; i < size + 4; ++i) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    if (i >= 4) out.push_back(static_cast<double>(state >> 40) / (1 << 23) - 1);
-  }
-  return out;
+  return testing::Noise<double>(rank + 131 * step, size);
 }
 
 class GatherRulesTest : public ::testing::Test {
@@ -85,7 +66,7 @@ class GatherRulesTest : public ::testing::Test {
            const Doubles& values) {
     std::vector<RankCell>& cells = input_.ranks[rank].values[name];
     cells.resize(kGatherSteps);
-    cells[step] = StatisticsOf(values);
+    cells[step] = testing::CellOf(values);
   }
   std::vector<RankFinding> Find(size_t rule) const {
     EXPECT_TRUE(rules_[rule]->CanJudge(input_));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"
+#include "analysis/testing/rank_cells.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -36,20 +36,10 @@ class MessageRulesTest : public ::testing::Test {
   // elements zeroed.
   static RankCell CellOf(size_t rank, size_t step, size_t seed,
                          size_t zeroed = 0) {
-    RankCell cell{true, 0, 0, -9, 9};
-    uint64_t state = 1 + rank + 4 * (step + 16 * seed);
-    for (size_t i = 0; i < kElements; ++i) {
-      // Constants of Knuth's generator.
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      const double x =
-          i < zeroed ? 0 : static_cast<double>(state >> 40) / (1 << 23) - 1;
-      cell.norm += x * x;
-      cell.mean += x / kElements;
-      cell.largest = std::max(cell.largest, x);
-      cell.smallest = std::min(cell.smallest, x);
-    }
-    cell.norm = std::sqrt(cell.norm);
-    return cell;
+    std::vector<double> values =
+        testing::Noise<double>(rank + 4 * (step + 16 * seed), kElements);
+    std::fill_n(values.begin(), zeroed, 0);
+    return testing::CellOf(values);
   }
   RankCell& At(size_t rank, const std::string& name, size_t step) {
     std::vector<RankCell>& cells = input_.ranks[rank].values[name];

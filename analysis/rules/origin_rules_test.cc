@@ -13,12 +13,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"
+#include "analysis/testing/rank_cells.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe::analysis {
 namespace {
 
+using testing::CellOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -28,18 +30,6 @@ constexpr size_t kParameters = 6;
 constexpr size_t kSize = 48;
 
 using Vector = std::vector<float>;
-
-RankCell CellOf(const Vector& values) {
-  RankCell cell{true, 0, 0, values[0], values[0]};
-  for (const double x : values) {
-    cell.norm += x * x;
-    cell.mean += x / static_cast<double>(values.size());
-    cell.largest = std::max(cell.largest, x);
-    cell.smallest = std::min(cell.smallest, x);
-  }
-  cell.norm = std::sqrt(cell.norm);
-  return cell;
-}
 
 // What happens to a rank's tensors, for a fault.
 struct Tensors {
@@ -114,16 +104,7 @@ class OriginRulesTest : public ::testing::Test {
     return out;
   }
   static Vector Noise(size_t a, size_t b, size_t c) {
-    // Constants of Knuth's generator.
-    uint64_t state = 1 + a + 131 * (b + 257 * c);
-    Vector out;
-    out.reserve(kSize);
-    for (size_t k = 0; k < kSize + 4; ++k) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      if (k >= 4)
-        out.push_back(static_cast<float>(state >> 40) / (1 << 23) - 1);
-    }
-    return out;
+    return testing::Noise<float>(a + 131 * (b + 257 * c), kSize);
   }
   RankInput input_;
   // A step in which the optimizer is not called.
