@@ -396,13 +396,9 @@ class Diagnosis {
     return "its inputs match";
   }
 
-  absl::StatusOr<analysis::DivergenceReport> CompareWith(
+  // Of two programs.
+  absl::StatusOr<analysis::DivergenceReport> CompareAligned(
       const DumpInput& target, const DumpInput& reference) {
-    if (flags_.align.rules.empty()) {
-      RP_ASSIGN_OR_RETURN(const DumpLayout n, target.Find());
-      RP_ASSIGN_OR_RETURN(const DumpLayout b, reference.Find());
-      return analysis::FindDivergence(file_system_, n, b, {}, {});
-    }
     AlignFlags align = flags_.align;
     align.options.request = request_->id();
     RP_ASSIGN_OR_RETURN(const AlignedDumps aligned,
@@ -437,8 +433,19 @@ class Diagnosis {
     RP_ASSIGN_OR_RETURN(
         const DumpInput reference,
         DumpInput::Open(file_system_, globals_, flags_.reference, wanted));
-    RP_ASSIGN_OR_RETURN(const analysis::DivergenceReport divergence,
-                        CompareWith(target, reference));
+    // Two programs are no two runs of one experiment: nothing explains why they
+    // differ.
+    const bool are_runs = flags_.align.rules.empty();
+    DumpLayout target_dumps, reference_dumps;
+    if (are_runs) {
+      RP_ASSIGN_OR_RETURN(target_dumps, target.Find());
+      RP_ASSIGN_OR_RETURN(reference_dumps, reference.Find());
+    }
+    RP_ASSIGN_OR_RETURN(
+        const analysis::DivergenceReport divergence,
+        are_runs ? analysis::FindDivergence(file_system_, target_dumps,
+                                            reference_dumps, {}, {})
+                 : CompareAligned(target, reference));
     const analysis::DivergenceGroups groups =
         analysis::GroupOrigins(divergence.origins);
     bool is_first = true;
@@ -462,12 +469,9 @@ class Diagnosis {
         finding->add_numbers(
             absl::StrCat("differs first in this step; ", repeated));
       if (!std::exchange(is_first, false)) continue;
-      // Two programs are no two runs of one experiment.
-      if (flags_.align.rules.empty()) {
-        RP_ASSIGN_OR_RETURN(const DumpLayout n, target.Find());
-        RP_ASSIGN_OR_RETURN(const DumpLayout b, reference.Find());
-        for (const std::string& line :
-             ExplanationsOf(file_system_, n, b, divergence))
+      if (are_runs) {
+        for (const std::string& line : ExplanationsOf(
+                 file_system_, target_dumps, reference_dumps, divergence))
           finding->add_numbers(absl::StrCat("the runs differ in ", line));
       }
       const std::string followed = analysis::FollowedText(groups);
