@@ -188,12 +188,12 @@ class Checker {
       for (size_t i = first; i < report_.differences.size(); ++i) {
         ReplicaDifference& difference = report_.differences[i];
         if (!difference.call.empty()) continue;
-        const CallOfRow& held = calls_.at(difference.row);
-        if (held.rank != place.rank) continue;
-        difference.row = held.row;
-        difference.call = held.call;
-        difference.module = modules.ModuleOf(held.call);
-        difference.code_line = CodeLineOf(dump->Stack(held.call));
+        const auto held = calls_.find(difference.row);
+        if (held == calls_.end() || held->second.rank != place.rank) continue;
+        difference.row = held->second.row;
+        difference.call = held->second.call;
+        difference.module = modules.ModuleOf(difference.call);
+        difference.code_line = CodeLineOf(dump->Stack(difference.call));
       }
     }
     return absl::OkStatus();

@@ -35,7 +35,9 @@ void ValueSources::Add(absl::string_view call,
   for (const RowPair& pair : pairs) {
     std::string key = KeyOf(*pair.target);
     if (key.empty()) continue;
-    if (pair.target->state == RowState::kOutput) makers_.try_emplace(key, call);
+    // Only what has a partner can be said to be the same there.
+    if (pair.target->state == RowState::kOutput && pair.reference != nullptr)
+      makers_.try_emplace(key, call);
     seen_.insert(std::move(key));
   }
   last_call_ = std::string(call);

@@ -102,7 +102,7 @@ class GatheredWrong : public PartsRule {
     for (const Members& alone : open) {
       if (alone.size() != 1) continue;
       for (const Members& same : open) {
-        if (&same == &alone || same.empty()) continue;
+        if (&same == &alone) continue;
         Members whole = same;
         whole.push_back(alone[0]);
         if (!HasParts(*same[0].out, whole)) continue;

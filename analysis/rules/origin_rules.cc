@@ -204,8 +204,7 @@ class GradientOfOneRank : public OriginRule {
   absl::string_view name() const override { return "gradient-of-one-rank"; }
   absl::string_view twin() const override {
     return "gradients that are not reduced at all, and ranks that have the "
-           "same "
-           "batch";
+           "same batch";
   }
   bool IsOfRanks() const override { return true; }
 
@@ -213,23 +212,28 @@ class GradientOfOneRank : public OriginRule {
   std::optional<RankFinding> LookAt(
       const RankInput& input, const std::vector<size_t>& group,
       const std::vector<Flow>& flows) const override {
-    for (size_t g = 0; group.size() > 1 && g < group.size(); ++g) {
+    if (group.size() < 2) return std::nullopt;
+    // Steps in which all took the same, which is not the mean.
+    std::vector<size_t> steps;
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      if (OneFactor(flows, i, [&](const Flow& f) {
+            return &f.mean[i];
+          }).has_value())
+        return std::nullopt;
+      if (AreTakenByAll(input, group, flows, i)) steps.push_back(i);
+    }
+    for (size_t g = 0; g < group.size(); ++g) {
       std::optional<size_t> first;
-      size_t alone = 0, together = 0;
-      for (size_t i = 0; i < input.steps.size(); ++i) {
-        if (OneFactor(flows, i, [&](const Flow& f) {
-              return &f.mean[i];
-            }).has_value()) {
-          ++together;
-        } else if (AreTakenByAll(input, group, flows, i) &&
-                   OneFactor(flows, i, [&](const Flow& f) {
-                     return f.own[i * group.size() + g];
-                   }).has_value()) {
-          ++alone;
-          if (!first.has_value()) first = i;
-        }
+      size_t alone = 0;
+      for (const size_t i : steps) {
+        if (!OneFactor(flows, i, [&](const Flow& f) {
+               return f.own[i * group.size() + g];
+             }).has_value())
+          continue;
+        ++alone;
+        if (!first.has_value()) first = i;
       }
-      if (alone < kLeastOriginSteps || together > 0) continue;
+      if (alone < kLeastOriginSteps) continue;
       RankFinding finding;
       finding.step = input.steps[*first];
       finding.rank = input.ranks[group[g]].rank;

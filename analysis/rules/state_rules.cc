@@ -144,7 +144,7 @@ class StateNotContinued : public RankRule {
       KeepEarliest(LookAt(input, rank, averages), &found);
     }
     if (!found.has_value()) return {};
-    // The same values on other ranks are no others.
+    // One finding, even if several ranks have it.
     return {*found};
   }
 
@@ -218,10 +218,8 @@ class StateNotContinued : public RankRule {
       bool is_smaller_gradient = true;
       std::vector<double> multiples;
       for (const Average& average : averages) {
-        const auto at =
-            std::find_if(average.steps.begin(), average.steps.end(),
-                         [&](const StateStep& step) { return step.step == i; });
-        if (at == average.steps.end()) continue;
+        const StateStep* const at = At(average, i);
+        if (at == nullptr) continue;
         const double multiple = MultipleOf(average.factors, *at);
         if (multiple != 0) multiples.push_back(multiple);
         const double off = at->OffBy(average.factors);
@@ -256,10 +254,15 @@ class StateNotContinued : public RankRule {
   }
   // A factor that was changed is off in each step from then on.
   static bool IsWrongIn(const Average& average, size_t step) {
-    return std::any_of(
-        average.steps.begin(), average.steps.end(), [&](const StateStep& at) {
-          return at.step == step && at.OffBy(average.factors) >= kWrong;
-        });
+    const StateStep* const at = At(average, step);
+    return at != nullptr && at->OffBy(average.factors) >= kWrong;
+  }
+  // Null: that step cannot be judged.
+  static const StateStep* At(const Average& average, size_t step) {
+    const auto at = std::lower_bound(
+        average.steps.begin(), average.steps.end(), step,
+        [](const StateStep& one, size_t wanted) { return one.step < wanted; });
+    return at != average.steps.end() && at->step == step ? &*at : nullptr;
   }
   // By which the gradient would have to be multiplied to explain the state; 0: it
   // is not known.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/client/dump_input.h"
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -21,64 +23,114 @@
 namespace rankprobe {
 namespace {
 
+// By step, the directories of processes without a rank that are read.
+using ProcessesOfSteps = std::map<int64_t, std::set<std::string>>;
+
+std::set<std::string> ProcessesOf(const RunJob& job) {
+  std::set<std::string> out;
+  for (const std::string& place : job.places) {
+    if (!absl::StartsWith(place, "rank")) out.insert(place);
+  }
+  return out;
+}
+
+// An export has each rank's newest record of a step: nothing of an older job that
+// is asked for by its number may be another job's.
+absl::Status CheckIsNewest(const std::vector<RunJob>& jobs, int64_t wanted,
+                           const v1::ExportRequest& request) {
+  const RunJob& job = jobs[static_cast<size_t>(wanted - 1)];
+  for (size_t i = static_cast<size_t>(wanted); i < jobs.size(); ++i) {
+    const bool has_a_rank = std::any_of(
+        job.places.begin(), job.places.end(), [&](const std::string& place) {
+          return absl::StartsWith(place, "rank") &&
+                 jobs[i].places.contains(place);
+        });
+    const auto again = std::find_if(
+        request.steps().begin(), request.steps().end(), [&](int64_t step) {
+          return job.steps.contains(step) && jobs[i].steps.contains(step);
+        });
+    if (!has_a_rank || again == request.steps().end()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--job ", wanted, ": job ", i + 1, " recorded step ", *again,
+        " again, and only the newest record of a rank can be read"));
+  }
+  return absl::OkStatus();
+}
+
 // Of a name that several jobs have used the steps of the newest: those that it did
-// not reach are of another training. Returns its directories of processes without a
-// rank, which cannot be asked for alone; of ranks nothing.
-absl::StatusOr<std::set<std::string>> ChooseStepsOfJob(
-    const Client& client, const std::string& run, std::optional<int64_t> wanted,
-    v1::ExportRequest* request) {
+// not reach are of another training. Processes without a rank cannot be asked for
+// alone: returns those that are read, empty where all are.
+absl::StatusOr<ProcessesOfSteps> ChooseStepsOfJob(const Client& client,
+                                                  const std::string& run,
+                                                  std::optional<int64_t> wanted,
+                                                  v1::ExportRequest* request) {
   RP_ASSIGN_OR_RETURN(const std::vector<RunJob> jobs, ReadJobs(client, run));
-  // Of a step the newest that has it.
-  for (size_t i = jobs.size(); i-- > 0 && !wanted.has_value();) {
-    if (!request->steps().empty() && jobs[i].steps.contains(request->steps(0)))
-      wanted = static_cast<int64_t>(i) + 1;
+  const bool has_number = wanted.has_value();
+  // By step, the newest that has it.
+  ProcessesOfSteps kept;
+  for (const int64_t step : request->steps()) {
+    for (size_t i = jobs.size(); i-- > 0;) {
+      if (!jobs[i].steps.contains(step)) continue;
+      kept[step] = ProcessesOf(jobs[i]);
+      if (!wanted.has_value()) wanted = static_cast<int64_t>(i) + 1;
+      break;
+    }
   }
   RP_ASSIGN_OR_RETURN(const JudgedJob judged,
                       ChooseJob(run, jobs, wanted, /*verb=*/""));
-  std::set<std::string> processes;
-  if (!judged.only.has_value()) return processes;
-  // An older job with more ranks would lend it the others.
-  std::vector<int64_t> ranks;
-  for (const std::string& place : judged.only->places) {
-    int64_t rank = 0;
-    if (absl::StartsWith(place, "rank") &&
-        absl::SimpleAtoi(place.substr(4), &rank)) {
-      ranks.push_back(rank);
-    } else {
-      processes.insert(place);
-    }
-  }
+  if (!judged.only.has_value()) return ProcessesOfSteps();
+  const std::set<std::string> processes = ProcessesOf(*judged.only);
   // The steps of a rank were asked for by their numbers: the export has the newest.
   if (request->steps().empty() || !processes.empty()) {
     for (const std::string& note : judged.notes)
       Print(stderr, "rankprobe: %s.\n", note);
   }
-  if (request->steps().empty()) {
+  const bool all_steps = request->steps().empty();
+  if (all_steps) {
     request->mutable_steps()->Assign(judged.only->steps.begin(),
                                      judged.only->steps.end());
-    if (processes.empty())
-      request->mutable_ranks()->Assign(ranks.begin(), ranks.end());
   }
-  return processes;
+  if (all_steps || has_number) {
+    kept.clear();
+    for (const int64_t step : request->steps()) kept[step] = processes;
+  }
+  // An older job with more ranks would lend it the others.
+  for (const std::string& place : judged.only->places) {
+    int64_t rank = 0;
+    if (all_steps && processes.empty() &&
+        absl::SimpleAtoi(place.substr(4), &rank))
+      request->add_ranks(rank);
+  }
+  if (has_number) RP_RETURN_IF_ERROR(CheckIsNewest(jobs, *wanted, *request));
+  std::erase_if(kept, [](const auto& step) { return step.second.empty(); });
+  return kept;
 }
 
 // Deletes in an export the processes without a rank that are not of `kept`.
 absl::Status DeleteOtherProcesses(FileSystem* file_system,
                                   const std::string& directory,
-                                  const std::set<std::string>& kept) {
+                                  const ProcessesOfSteps& kept) {
   RP_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
                       file_system->List(directory));
   for (const std::string& step : steps) {
-    if (!absl::StartsWith(step, "step")) continue;
+    int64_t number = 0;
+    if (!absl::StartsWith(step, "step") ||
+        !absl::SimpleAtoi(step.substr(4), &number))
+      continue;
+    const auto of_step = kept.find(number);
+    if (of_step == kept.end()) continue;
     const std::string path = absl::StrCat(directory, "/", step);
     RP_ASSIGN_OR_RETURN(const std::vector<std::string> places,
                         file_system->List(path));
+    size_t left = places.size();
     for (const std::string& place : places) {
-      if (absl::StartsWith(place, "proc") && !kept.contains(place)) {
-        RP_RETURN_IF_ERROR(
-            file_system->DeleteTree(absl::StrCat(path, "/", place)));
-      }
+      if (!absl::StartsWith(place, "proc") || of_step->second.contains(place))
+        continue;
+      RP_RETURN_IF_ERROR(
+          file_system->DeleteTree(absl::StrCat(path, "/", place)));
+      --left;
     }
+    if (left == 0) RP_RETURN_IF_ERROR(file_system->DeleteTree(path));
   }
   return absl::OkStatus();
 }
@@ -153,7 +205,7 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
     request.mutable_steps()->Assign(steps.begin(), steps.end());
   }
   const Client client(globals);
-  RP_ASSIGN_OR_RETURN(const std::set<std::string> processes,
+  RP_ASSIGN_OR_RETURN(const ProcessesOfSteps processes,
                       ChooseStepsOfJob(client, run, wanted.job, &request));
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<ExportFiles> files,
                       ExportFiles::Open(file_system_, directory,

@@ -44,6 +44,10 @@ absl::StatusOr<RequestInDump> RequestInDump::Find(FileSystem* file_system,
       if (place.step == step.place.step) one.ranks.places.push_back(place);
     }
   }
+  if (out.steps_.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(given, ": no step has rows of request ", out.id_));
+  }
   return out;
 }
 
@@ -71,11 +75,10 @@ absl::Status RequestInDump::Diagnose(FileSystem* file_system,
                    steps_.begin()->first, " to ", steps_.rbegin()->first));
   if (shared > 0) {
     report->UnjudgedYet(
-        absl::StrCat("whose rows a number is of: in ", shared,
-                     " of these steps the numbers are those of the complete "
-                     "batch"),
-        "rankprobe enable --request ID records its rows alone; of a recording "
-        "with tensors run:NAME gives its rows");
+        absl::StrCat("to which request a value belongs: in ", shared,
+                     " of these steps the tensors hold the complete batch"),
+        "rankprobe enable --request ID records only the rows of this request; "
+        "if the recording has tensors, run:NAME extracts them");
   }
   for (const auto& [step, one] : steps_) {
     const int before = report->findings();

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "analysis/calls/call_place.h"
 #include "analysis/root_cause/divergence_groups.h"
 #include "analysis/root_cause/first_divergence.h"
 #include "analysis/run_card/run_card.h"
@@ -59,6 +60,24 @@ struct DiagnoseFlags {
   int limit = 5;
   bool force = false;
 };
+
+// " --job 1"
+std::string JobWords(const DiagnoseFlags& flags) {
+  return flags.job.has_value() ? absl::StrCat(" --job ", *flags.job) : "";
+}
+
+// " --request r1 --rules vllm-llama"; `request`: its id, empty: none.
+std::string RequestWords(const AlignFlags& align, const std::string& request) {
+  if (request.empty()) return "";
+  std::string words = absl::StrCat(" --request ", ShellWord(request));
+  if (!align.rules.empty())
+    absl::StrAppend(&words, " --rules ", ShellWord(align.rules));
+  if (!align.options.reference_request.empty()) {
+    absl::StrAppend(&words, " --reference_request ",
+                    ShellWord(align.options.reference_request));
+  }
+  return words;
+}
 
 class Diagnosis {
  public:
@@ -144,17 +163,17 @@ class Diagnosis {
       const AlignFlags& align = flags_.align;
       return absl::StrCat(
           "first-divergence ", ShellWord(flags_.input), " ",
-          ShellWord(flags_.reference),
-          align.rules.empty()
-              ? ""
-              : absl::StrCat(" --rules ", ShellWord(align.rules), " --request ",
-                             ShellWord(request_->id())));
+          ShellWord(flags_.reference), JobWords(flags_),
+          align.rules.empty() ? "" : RequestWords(align, request_->id()));
     }
     // Only an earlier step says that these ranks are replicas.
     if (finding.by() == "replicas" && finding.sure() != "exact")
       return absl::StrCat("replicas ", ShellWord(flags_.input));
-    if (finding.by() == "overflow_check" || finding.by() == "replicas") {
-      return absl::StrCat(finding.by(), " ", ShellWord(StepOf(finding)));
+    if (finding.by() == "replicas")
+      return absl::StrCat("replicas ", ShellWord(StepOf(finding)));
+    if (finding.by() == "overflow_check") {
+      return absl::StrCat("overflow_check ", ShellWord(StepOf(finding)),
+                          JobWords(flags_));
     }
     // Rules and scan: of a whole run. Some steps before and after show a move.
     return absl::StrCat(
@@ -440,6 +459,12 @@ class Diagnosis {
     if (are_runs) {
       RP_ASSIGN_OR_RETURN(target_dumps, target.Find());
       RP_ASSIGN_OR_RETURN(reference_dumps, reference.Find());
+      if (request_.has_value()) {
+        // A directory has the steps of all requests.
+        std::erase_if(target_dumps.places, [&](const DumpPlace& place) {
+          return request_->TokensOf(analysis::StepOf(place)).empty();
+        });
+      }
     }
     RP_ASSIGN_OR_RETURN(
         const analysis::DivergenceReport divergence,
@@ -519,14 +544,6 @@ absl::Status WriteText(FileSystem* file_system, const std::string& path,
   return file->Close();
 }
 
-std::string RequestWords(const AlignFlags& align) {
-  if (align.options.request.empty()) return "";
-  return absl::StrCat(" --request ", ShellWord(align.options.request),
-                      align.rules.empty()
-                          ? ""
-                          : absl::StrCat(" --rules ", ShellWord(align.rules)));
-}
-
 absl::Status Diagnose(const Globals& globals, const DiagnoseFlags& flags,
                       int* exit_code) {
   if (globals.json && flags.html == "-") {
@@ -546,8 +563,8 @@ absl::Status Diagnose(const Globals& globals, const DiagnoseFlags& flags,
             "rankprobe diagnose ", ShellWord(flags.input),
             flags.reference.empty() ? "" : " ",
             flags.reference.empty() ? "" : ShellWord(flags.reference),
-            flags.job.has_value() ? absl::StrCat(" --job ", *flags.job) : "",
-            RequestWords(flags.align)),
+            JobWords(flags),
+            RequestWords(flags.align, flags.align.options.request)),
         .ended = diagnosis.ended(),
         .time = absl::Now()};
     RP_RETURN_IF_ERROR(

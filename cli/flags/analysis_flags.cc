@@ -81,8 +81,9 @@ void AddForce(CLI::App* verb, bool* force) {
 
 void AddJob(CLI::App* verb, std::optional<int64_t>* job) {
   verb->add_option("--job", *job,
-                   "of a run or directory that several jobs recorded into: "
-                   "which, by its number in the answer; default the newest")
+                   "number of the job to read, as listed in the answer, if "
+                   "several jobs recorded into this run or directory; default: "
+                   "the newest")
       ->check(CLI::PositiveNumber);
 }
 
@@ -90,7 +91,7 @@ void AddJobs(CLI::App* verb, std::optional<int64_t>* job,
              std::optional<int64_t>* reference_job) {
   AddJob(verb, job);
   verb->add_option("--reference-job", *reference_job,
-                   "the same of what it is compared with")
+                   "like --job, for the reference")
       ->check(CLI::PositiveNumber);
 }
 
