@@ -238,7 +238,7 @@ def test_from_a_request_to_one_finding(dump, collector, monkeypatch, tmp_path) -
     # A dump directory of the complete batches says whose numbers they are.
     collector.cli("export", "--run", "asked", "-o", str(tmp_path / "out"))
     batches = collector.cli("diagnose", str(tmp_path / "out"), "--request", "a", check=False).stdout
-    assert "in 2 of these steps the numbers are those of the complete batch" in batches, batches
+    assert "in 2 of these steps the tensors hold the complete batch" in batches, batches
 
 
 def _texts(data: dict) -> list:
