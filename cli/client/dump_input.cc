@@ -19,6 +19,7 @@
 #include "cli/output/given_names.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
+#include "common/text/ranges_text.h"
 
 namespace rankprobe {
 namespace {
@@ -34,26 +35,33 @@ std::set<std::string> ProcessesOf(const RunJob& job) {
   return out;
 }
 
-// An export has each rank's newest record of a step: nothing of an older job that
-// is asked for by its number may be another job's.
-absl::Status CheckIsNewest(const std::vector<RunJob>& jobs, int64_t wanted,
-                           const v1::ExportRequest& request) {
+// An export has each rank's newest record of a step: takes out the steps of a job
+// that a later one recorded again. FAILED_PRECONDITION: none is left, or one was
+// asked for by its number.
+absl::Status LeaveOutReplaced(const std::vector<RunJob>& jobs, int64_t wanted,
+                              bool by_number, v1::ExportRequest* request) {
   const RunJob& job = jobs[static_cast<size_t>(wanted - 1)];
-  for (size_t i = static_cast<size_t>(wanted); i < jobs.size(); ++i) {
-    const bool has_a_rank = std::any_of(
-        job.places.begin(), job.places.end(), [&](const std::string& place) {
-          return absl::StartsWith(place, "rank") &&
-                 jobs[i].places.contains(place);
+  std::vector<int64_t> kept, replaced;
+  for (const int64_t step : request->steps()) {
+    const bool is_again = std::any_of(
+        jobs.begin() + wanted, jobs.end(), [&](const RunJob& later) {
+          return job.steps.contains(step) && later.steps.contains(step) &&
+                 std::any_of(job.places.begin(), job.places.end(),
+                             [&](const std::string& place) {
+                               return absl::StartsWith(place, "rank") &&
+                                      later.places.contains(place);
+                             });
         });
-    const auto again = std::find_if(
-        request.steps().begin(), request.steps().end(), [&](int64_t step) {
-          return job.steps.contains(step) && jobs[i].steps.contains(step);
-        });
-    if (!has_a_rank || again == request.steps().end()) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "--job ", wanted, ": job ", i + 1, " recorded step ", *again,
-        " again, and only the newest record of a rank can be read"));
+    (is_again ? replaced : kept).push_back(step);
   }
+  if (replaced.empty()) return absl::OkStatus();
+  const std::string why = absl::StrCat(
+      "a later job recorded ", replaced.size() == 1 ? "step " : "steps ",
+      RangesText(replaced), " of job ", wanted,
+      " again, and only the newest record of a rank can be read");
+  if (by_number || kept.empty()) return absl::FailedPreconditionError(why);
+  Print(stderr, "rankprobe: %s: they are left out.\n", why);
+  request->mutable_steps()->Assign(kept.begin(), kept.end());
   return absl::OkStatus();
 }
 
@@ -101,7 +109,10 @@ absl::StatusOr<ProcessesOfSteps> ChooseStepsOfJob(const Client& client,
         absl::SimpleAtoi(place.substr(4), &rank))
       request->add_ranks(rank);
   }
-  if (has_number) RP_RETURN_IF_ERROR(CheckIsNewest(jobs, *wanted, *request));
+  if (has_number) {
+    RP_RETURN_IF_ERROR(
+        LeaveOutReplaced(jobs, *wanted, /*by_number=*/!all_steps, request));
+  }
   std::erase_if(kept, [](const auto& step) { return step.second.empty(); });
   return kept;
 }

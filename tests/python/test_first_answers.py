@@ -67,7 +67,13 @@ def test_of_a_name_that_two_jobs_used_the_newest_is_judged(collector, rank: int 
     assert "Judged: job 2, the newest" in whole.stderr and "in the 4 calls" in whole.stdout, whole.stdout + whole.stderr
     whole = collector.cli("first-divergence", "run:x", "run:x", "--job", "1", check=False)
     assert "Judged: job 1. " in whole.stderr and "Judged: job 2, the newest" in whole.stderr, whole.stderr
-    assert "has steps 0-7 and run:x has steps 0-3. Those with different numbers are compared when both are named, as " in whole.stdout
+    # Only the newest record of a rank can be read.
+    theirs = "0-7" if rank is None else "4-7"
+    assert f"has steps {theirs} and run:x has steps 0-3. Those with different numbers are compared when both are named, as " in (
+        whole.stdout + whole.stderr), whole.stdout + whole.stderr
+    assert ("a later job recorded steps 0-3 of job 1 again" in whole.stderr) == (rank is not None), whole.stderr
+    replaced = collector.cli("overflow_check", "run:x@2", "--job", 1, check=False)
+    assert (replaced.returncode, "a later job recorded step 2 of job 1 again" in replaced.stderr) == ((0, False) if rank is None else (5, True))
     none = collector.cli("diagnose", "run:x", "--job", "3", check=False)
     assert none.returncode == 2 and "--job 3: run x has 2 jobs: job 1, process " in none.stderr
 
@@ -81,6 +87,9 @@ def test_two_jobs_without_ranks_are_read_one_by_one(collector, tmp_path: pathlib
     # Of a step that the newest did not reach.
     done = collector.cli("overflow_check", "run:x@6", check=False)
     assert done.returncode == 1 and "made NaN" in done.stdout and "Judged: job 1. " in done.stderr, done.stdout + done.stderr
+    # Of a range each step is that of the newest job that has it.
+    done = collector.cli("compare", "run:x@0-7", "run:x@0-7", "-o", tmp_path / "r", check=False)
+    assert done.returncode == 0 and done.stdout.count("rows, 0 error") == 8, done.stdout + done.stderr
     collector.cli("export", "--run", "x", "-o", tmp_path / "d")
     pids = sorted(int(place.name[4:]) for place in (tmp_path / "d" / "step0").iterdir())
     refused = cli("compare", tmp_path / "d", tmp_path / "d", "-o", tmp_path / "p")
