@@ -329,18 +329,19 @@ class PySession {
     const std::vector<PyTensorView> in = ReadTensors(inputs),
                                     out = ReadTensors(outputs);
     const py::gil_scoped_release release;
-    const RecordedCall call = Get().BeginApi(prefix, op);
-    Get().Inputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+    const RecordedCall call = Get().calls().BeginApi(prefix, op);
+    Get().calls().Inputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
       phase->mutable_input_args();
       phase->mutable_input_kwargs();
       for (const PyTensorView& t : in)
         builder.Tensor(t.Info(), phase->mutable_input_args()->add_items());
     });
-    Get().Outputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
-      phase->mutable_output();
-      for (const PyTensorView& t : out)
-        builder.Tensor(t.Info(), phase->mutable_output()->add_items());
-    });
+    Get().calls().Outputs(
+        call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+          phase->mutable_output();
+          for (const PyTensorView& t : out)
+            builder.Tensor(t.Info(), phase->mutable_output()->add_items());
+        });
     return call.kept ? call.forward_entry : "";
   }
 
@@ -348,8 +349,8 @@ class PySession {
   size_t BeginModule(const std::string& name, const py::sequence& inputs) {
     const std::vector<PyTensorView> in = ReadTensors(inputs);
     const py::gil_scoped_release release;
-    modules_.push_back(Get().BeginModule(name));
-    Get().Inputs(
+    modules_.push_back(Get().calls().BeginModule(name));
+    Get().calls().Inputs(
         modules_.back(), [&](CallBuilder& builder, v1::CallPhase* phase) {
           phase->mutable_input_args();
           phase->mutable_input_kwargs();
@@ -369,24 +370,25 @@ class PySession {
     const py::gil_scoped_release release;
     const RecordedCall call = std::move(modules_.back());
     modules_.pop_back();
-    Get().Outputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
-      phase->mutable_output();
-      for (const PyTensorView& t : out)
-        builder.Tensor(t.Info(), phase->mutable_output()->add_items());
-      phase->mutable_parameters();
-      for (const auto& [name, tensor] : named) {
-        v1::NamedValue* item = phase->mutable_parameters()->add_items();
-        item->set_name(name);
-        builder.Tensor(tensor.Info(), item->mutable_value());
-      }
-    });
+    Get().calls().Outputs(
+        call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+          phase->mutable_output();
+          for (const PyTensorView& t : out)
+            builder.Tensor(t.Info(), phase->mutable_output()->add_items());
+          phase->mutable_parameters();
+          for (const auto& [name, tensor] : named) {
+            v1::NamedValue* item = phase->mutable_parameters()->add_items();
+            item->set_name(name);
+            builder.Tensor(tensor.Info(), item->mutable_value());
+          }
+        });
   }
   void ParameterGradient(const std::string& module,
                          const std::string& parameter,
                          const py::object& gradient) {
     const PyTensorView tensor = ReadTensor(gradient);
     const py::gil_scoped_release release;
-    Get().ParameterGradient(module, parameter, tensor.Info());
+    Get().calls().ParameterGradient(module, parameter, tensor.Info());
   }
 
   void Flush(double seconds) {

@@ -3,10 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "agent/runtime/recorder/recorder.h"
-#include "agent/runtime/testing/fake_session.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
+#include "agent/runtime/testing/recorder_fixture.h"
 
 namespace rankprobe {
 namespace {
@@ -16,16 +13,13 @@ using testing::FakeSession;
 using ::testing::IsEmpty;
 using testing::Received;
 
-class RecorderStopTest : public ::testing::Test {
+class RecorderStopTest : public testing::RecorderFixture {
  protected:
   static void Api(Recorder* recorder, const char* op) {
-    const RecordedCall call = recorder->BeginApi("Torch", op);
-    recorder->Inputs(call, [](CallBuilder&, v1::CallPhase*) {});
-    recorder->Outputs(call, [](CallBuilder&, v1::CallPhase*) {});
+    const RecordedCall call = recorder->calls().BeginApi("Torch", op);
+    recorder->calls().Inputs(call, [](CallBuilder&, v1::CallPhase*) {});
+    recorder->calls().Outputs(call, [](CallBuilder&, v1::CallPhase*) {});
   }
-
-  Received received_;
-  ManualClock clock_;
 };
 
 // The session of a collector that is there and commits nothing more.

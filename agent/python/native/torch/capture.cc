@@ -160,7 +160,7 @@ RecordedCall Capture::BeginApi(const ApiSpec& spec, PyObject* const* args,
   if (recorder == nullptr) return {};
   RecordedCall call;
   Guarded("api inputs", [&] {
-    call = recorder->BeginApi(spec.prefix, spec.op);
+    call = recorder->calls().BeginApi(spec.prefix, spec.op);
     Count(call);
     MaybeFail("api inputs");
     if (call.kept) {
@@ -188,15 +188,16 @@ RecordedCall Capture::BeginApi(const ApiSpec& spec, PyObject* const* args,
                                   : reader_.Read(value, mode, name));
       }
       const py::gil_scoped_release release;
-      recorder->Inputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
-        FillList(builder, inputs, phase->mutable_input_args());
-        FillMap(builder, named, phase->mutable_input_kwargs());
-        if (!spec.written.empty()) MarkWritten(spec, phase);
-      });
+      recorder->calls().Inputs(
+          call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+            FillList(builder, inputs, phase->mutable_input_args());
+            FillMap(builder, named, phase->mutable_input_kwargs());
+            if (!spec.written.empty()) MarkWritten(spec, phase);
+          });
     }
-    if (call.stack_wanted && recorder->WantsStacks()) {
+    if (call.stack_wanted && recorder->calls().WantsStacks()) {
       const StackReader::Stack& stack = stacks_.Read();
-      recorder->UseStack(call, stack.frames, stack.number);
+      recorder->calls().UseStack(call, stack.frames, stack.number);
     }
   });
   return call;
@@ -262,7 +263,7 @@ void Capture::EndApi(const ApiSpec& spec, RecordedCall call,
                       torch_.IsInstance(work, torch_.work_type);
     {
       const py::gil_scoped_release release;
-      recorder->Outputs(
+      recorder->calls().Outputs(
           call,
           [&](CallBuilder& builder, v1::CallPhase* phase) {
             FillList(builder, outputs.items, phase->mutable_output());
@@ -314,7 +315,7 @@ std::unique_ptr<ModuleGradients> Capture::BeginGradients(
   const std::shared_ptr<Recorder> recorder = recorder_;
   std::unique_ptr<ModuleGradients> gradients;
   if (!torch_.calls_like_modules || recorder == nullptr ||
-      !recorder->WantsBackward(call)) {
+      !recorder->calls().WantsBackward(call)) {
     return gradients;
   }
   Guarded("api gradients", [&] {
@@ -340,7 +341,7 @@ void Capture::AbandonApi(const RecordedCall& call) noexcept {
     if (stopped) {
       RecordStopped(call);
     } else {
-      recorder->Abandon(call);
+      recorder->calls().Abandon(call);
     }
   });
 }
@@ -348,7 +349,7 @@ void Capture::AbandonApi(const RecordedCall& call) noexcept {
 void Capture::RecordStopped(const RecordedCall& call) {
   const std::shared_ptr<Recorder> recorder = recorder_;
   const py::gil_scoped_release release;
-  recorder->Outputs(call, [](CallBuilder&, v1::CallPhase* phase) {
+  recorder->calls().Outputs(call, [](CallBuilder&, v1::CallPhase* phase) {
     v1::ScalarValue* text =
         phase->mutable_output()->add_items()->mutable_scalar();
     text->set_type("str");
@@ -359,7 +360,7 @@ void Capture::RecordStopped(const RecordedCall& call) {
 void Capture::HookBackward(RecordedCall call, PyObject* result) {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return;
-  if (!recorder->WantsBackward(call)) return;
+  if (!recorder->calls().WantsBackward(call)) return;
   PyObject* first = result;
   for (int depth = 0; depth < 100 && first != nullptr; ++depth) {
     if (torch_.IsTensor(first)) break;
@@ -401,10 +402,11 @@ void Capture::Backward(const RecordedCall& call, uint64_t order,
     const PyValue inputs = reader_.Read(grad_outputs, mode),
                   outputs = reader_.Read(grad_inputs, mode);
     const py::gil_scoped_release release;
-    recorder->Backward(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
-      FillList(builder, inputs.items, phase->mutable_input());
-      FillList(builder, outputs.items, phase->mutable_output());
-    });
+    recorder->calls().Backward(
+        call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+          FillList(builder, inputs.items, phase->mutable_input());
+          FillList(builder, outputs.items, phase->mutable_output());
+        });
   });
 }
 
@@ -428,7 +430,7 @@ void Capture::WorkDone(const py::object& work) {
         outputs.items[static_cast<size_t>(i)] = PyValue();
     }
     const py::gil_scoped_release release;
-    recorder->LateOutputs(
+    recorder->calls().LateOutputs(
         pending.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
           FillList(builder, outputs.items, phase->mutable_output());
         });

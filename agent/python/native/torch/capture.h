@@ -64,7 +64,7 @@ class Capture : public std::enable_shared_from_this<Capture> {
   void SetApisEnabled(bool enabled) { apis_enabled_ = enabled; }
   // Modules are recorded whatever the level: module_dump.
   void SetModulesForced(bool forced) {
-    if (recorder_ != nullptr) recorder_->SetModulesForced(forced);
+    if (recorder_ != nullptr) recorder_->calls().SetModulesForced(forced);
   }
   bool ApisActive() const { return apis_enabled_ && Active(); }
 
@@ -130,10 +130,10 @@ class Capture : public std::enable_shared_from_this<Capture> {
                          PyObject* gradient);
 
   // --- Level debug.
-  std::optional<Recorder::SavedValue> Save(const std::string& name,
-                                           const pybind11::object& value,
-                                           const pybind11::object& skeleton);
-  void SaveGradient(const Recorder::SavedValue& value, const std::string& path,
+  std::optional<SavedValue> Save(const std::string& name,
+                                 const pybind11::object& value,
+                                 const pybind11::object& skeleton);
+  void SaveGradient(const SavedValue& value, const std::string& path,
                     const pybind11::object& gradient);
 
   // --- Task monitor: values by name, as one record. With the norms of "update"

@@ -126,7 +126,7 @@ void RegisterCapture(py::module_& m) {
       .def("abandon", &ModuleForwards::Abandon, py::arg("module"),
            py::arg("stopped"))
       .def("clear", &ModuleForwards::Clear);
-  py::class_<Recorder::SavedValue>(m, "SavedValue", "A value of save().");
+  py::class_<SavedValue>(m, "SavedValue", "A value of save().");
   py::class_<Capture, std::shared_ptr<Capture>>(
       m, "Capture", "The recorder that hooks of PyTorch use.")
       .def_property_readonly("active", &Capture::Active)

@@ -47,7 +47,7 @@ std::optional<ModuleCall> Capture::BeginModule(
   ModuleCall module;
   module.compiled = frames != nullptr;
   Guarded("module inputs", [&] {
-    module.call = recorder->BeginModule(name);
+    module.call = recorder->calls().BeginModule(name);
     Count(module.call);
     MaybeFail("module inputs");
     if (module.call.kept) {
@@ -56,18 +56,19 @@ std::optional<ModuleCall> Capture::BeginModule(
       const PyValue inputs = reader_.ReadSection(args, mode),
                     named = reader_.ReadSection(kwargs, mode);
       const py::gil_scoped_release release;
-      recorder->Inputs(
+      recorder->calls().Inputs(
           module.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
             FillList(builder, inputs.items, phase->mutable_input_args());
             FillMap(builder, named, phase->mutable_input_kwargs());
           });
     }
-    if (!module.call.stack_wanted || !recorder->WantsStacks()) return;
+    if (!module.call.stack_wanted || !recorder->calls().WantsStacks()) return;
     const StackReader::Stack& stack = stacks_.Read();
     if (frames == nullptr) {
-      recorder->UseStack(module.call, stack.frames, stack.number);
+      recorder->calls().UseStack(module.call, stack.frames, stack.number);
     } else {
-      recorder->UseStack(module.call, WithCaller(*frames, stack.frames));
+      recorder->calls().UseStack(module.call,
+                                 WithCaller(*frames, stack.frames));
     }
   });
   if (module.call.forward_entry.empty()) return std::nullopt;
@@ -97,17 +98,17 @@ void Capture::EndModule(const ModuleCall& module, PyObject* output,
     }
   });
   const py::gil_scoped_release release;
-  recorder->Outputs(module.call,
-                    [&](CallBuilder& builder, v1::CallPhase* phase) {
-                      FillMap(builder, named, phase->mutable_parameters());
-                      FillList(builder, outputs.items, phase->mutable_output());
-                    });
+  recorder->calls().Outputs(
+      module.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+        FillMap(builder, named, phase->mutable_parameters());
+        FillList(builder, outputs.items, phase->mutable_output());
+      });
 }
 
 void Capture::AbandonModule(const ModuleCall& module) {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return;
-  recorder->Abandon(module.call);
+  recorder->calls().Abandon(module.call);
 }
 
 void Capture::StopModule(const ModuleCall& module) {
@@ -117,20 +118,20 @@ void Capture::StopModule(const ModuleCall& module) {
 }
 
 void Capture::ResetModules() {
-  if (recorder_ != nullptr) recorder_->ResetModules();
+  if (recorder_ != nullptr) recorder_->calls().ResetModules();
 }
 void Capture::PushScope(const std::string& name) {
-  if (Active()) recorder_->PushScope(name);
+  if (Active()) recorder_->calls().PushScope(name);
 }
 void Capture::PopScope(const std::string& name) {
-  if (recorder_ != nullptr) recorder_->PopScope(name);
+  if (recorder_ != nullptr) recorder_->calls().PopScope(name);
 }
 
 bool Capture::WantsBackward(const ModuleCall& module) const {
   if (module.traced) return true;
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return false;
-  return recorder->WantsBackward(module.call);
+  return recorder->calls().WantsBackward(module.call);
 }
 
 void Capture::BeginModuleBackward(const ModuleCall& module) {
@@ -141,7 +142,7 @@ void Capture::BeginModuleBackward(const ModuleCall& module) {
   }
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr || !module.call.is_module) return;
-  recorder->BeginModuleBackward(module.call);
+  recorder->calls().BeginModuleBackward(module.call);
 }
 
 void Capture::ModuleBackward(const ModuleCall& module,
@@ -163,7 +164,7 @@ void Capture::ModuleBackward(const ModuleCall& module,
     const PyValue inputs = reader_.Read(grad_outputs.ptr(), mode),
                   outputs = reader_.Read(grad_inputs.ptr(), mode);
     const py::gil_scoped_release release;
-    recorder->Backward(
+    recorder->calls().Backward(
         module.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
           FillList(builder, inputs.items, phase->mutable_input());
           FillList(builder, outputs.items, phase->mutable_output());
@@ -209,10 +210,10 @@ void Capture::ParameterGradient(const std::string& module,
     MaybeFail("parameter gradient");
     // Collectives write gradients without telling the version counter.
     const PyValue value =
-        reader_.Read(gradient, {false, recorder->NeedsOfSaved()});
+        reader_.Read(gradient, {false, recorder->saved().Needs()});
     if (value.kind != PyValue::Kind::kTensor) return;
     const py::gil_scoped_release release;
-    recorder->ParameterGradient(
+    recorder->calls().ParameterGradient(
         module, name, [&](CallBuilder& builder, v1::Value* out) {
           Fill(builder, value, out);
           out->mutable_tensor()->set_requires_grad(false);
@@ -220,16 +221,16 @@ void Capture::ParameterGradient(const std::string& module,
   });
 }
 
-std::optional<Recorder::SavedValue> Capture::Save(const std::string& name,
-                                                  const py::object& value,
-                                                  const py::object& skeleton) {
+std::optional<SavedValue> Capture::Save(const std::string& name,
+                                        const py::object& value,
+                                        const py::object& skeleton) {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return std::nullopt;
   const QuietScope quiet(*this);
-  std::optional<Recorder::SavedValue> saved;
+  std::optional<SavedValue> saved;
   Guarded("save", [&] {
     MaybeFail("save");
-    const ReadMode mode{true, recorder->NeedsOfSaved()};
+    const ReadMode mode{true, recorder->saved().Needs()};
     const PyValue read = reader_.Read(value.ptr(), mode),
                   nulls = reader_.Read(skeleton.ptr(), mode);
     const bool with_gradient = !skeleton.is(py::ellipsis());
@@ -238,9 +239,8 @@ std::optional<Recorder::SavedValue> Capture::Save(const std::string& name,
       return
           [&v](CallBuilder& builder, v1::Value* out) { Fill(builder, v, out); };
     };
-    saved = recorder->SaveValue(
-        name, fill(read),
-        with_gradient ? Recorder::BuildValueFn(fill(nulls)) : nullptr);
+    saved = recorder->saved().Save(
+        name, fill(read), with_gradient ? BuildValue(fill(nulls)) : nullptr);
   });
   return saved;
 }
@@ -279,9 +279,9 @@ std::optional<double> Capture::SaveMonitored(const std::string& name,
   Guarded("monitor", [&] {
     MaybeFail("monitor");
     const PyValue read =
-        reader_.Read(values.ptr(), ReadMode{true, recorder->NeedsOfSaved()});
+        reader_.Read(values.ptr(), ReadMode{true, recorder->saved().Needs()});
     const py::gil_scoped_release release;
-    recorder->SaveValue(
+    recorder->saved().Save(
         name,
         [&](CallBuilder& builder, v1::Value* out) {
           Fill(builder, read, out);
@@ -299,8 +299,7 @@ std::optional<double> Capture::SaveMonitored(const std::string& name,
   return norm;
 }
 
-void Capture::SaveGradient(const Recorder::SavedValue& value,
-                           const std::string& path,
+void Capture::SaveGradient(const SavedValue& value, const std::string& path,
                            const py::object& gradient) {
   const std::shared_ptr<Recorder> recorder = recorder_;
   if (recorder == nullptr) return;
@@ -308,33 +307,33 @@ void Capture::SaveGradient(const Recorder::SavedValue& value,
   Guarded("save gradient", [&] {
     MaybeFail("save gradient");
     const PyValue read =
-        reader_.Read(gradient.ptr(), {true, recorder->NeedsOfSaved()});
+        reader_.Read(gradient.ptr(), {true, recorder->saved().Needs()});
     const py::gil_scoped_release release;
-    recorder->SaveGradient(value, path,
-                           [&](CallBuilder& builder, v1::Value* out) {
-                             Fill(builder, read, out);
-                           });
+    recorder->saved().SaveGradient(value, path,
+                                   [&](CallBuilder& builder, v1::Value* out) {
+                                     Fill(builder, read, out);
+                                   });
   });
 }
 
 bool Capture::WantsLoss() const {
   const std::shared_ptr<Recorder> recorder = recorder_;
-  return recorder != nullptr && recorder->WantsLoss();
+  return recorder != nullptr && recorder->reports().WantsLoss();
 }
 
 void Capture::ReportLoss(double loss) {
   const std::shared_ptr<Recorder> recorder = recorder_;
-  if (recorder != nullptr) recorder->ReportLoss(loss);
+  if (recorder != nullptr) recorder->reports().ReportLoss(loss);
 }
 
 bool Capture::WantsReplica() const {
   const std::shared_ptr<Recorder> recorder = recorder_;
-  return recorder != nullptr && recorder->WantsReplica();
+  return recorder != nullptr && recorder->reports().WantsReplica();
 }
 
 void Capture::ReportReplica(const py::list& tensors) {
   const std::shared_ptr<Recorder> recorder = recorder_;
-  if (recorder == nullptr || !recorder->WantsReplica()) return;
+  if (recorder == nullptr || !recorder->reports().WantsReplica()) return;
   const QuietScope quiet(*this);
   Guarded("replica", [&] {
     MaybeFail("replica");
@@ -346,13 +345,13 @@ void Capture::ReportReplica(const py::list& tensors) {
         infos.push_back(value.tensor->Info());
     }
     const py::gil_scoped_release release;
-    recorder->ReportReplica(infos);
+    recorder->reports().ReportReplica(infos);
   });
 }
 
 bool Capture::WantsFacts() const {
   const std::shared_ptr<Recorder> recorder = recorder_;
-  return recorder != nullptr && recorder->WantsFacts();
+  return recorder != nullptr && recorder->reports().WantsFacts();
 }
 
 std::string Capture::Digest(const py::object& tensor, uint64_t limit_bytes) {
@@ -374,7 +373,7 @@ void Capture::RecordFacts(
       fact.set_value(value);
     }
     const py::gil_scoped_release release;
-    recorder->RecordFacts(given);
+    recorder->reports().RecordFacts(given);
   });
 }
 
