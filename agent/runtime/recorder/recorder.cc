@@ -33,26 +33,21 @@ absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create(
     options.config_json = std::string(DefaultConfigJson());
   RP_ASSIGN_OR_RETURN(ConfigResult config,
                       ParseConfig(options.config_json, options.overrides));
-  std::unique_ptr<FileSystem> own;
-  if (options.file_system == nullptr) {
-    own = NewPosixFileSystem();
-    options.file_system = own.get();
-  }
-  RP_RETURN_IF_ERROR(CheckReferencePath(config.plan, options.file_system));
+  std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+  RP_RETURN_IF_ERROR(CheckReferencePath(config.plan, file_system.get()));
   auto plan = std::make_shared<const Plan>(std::move(config.plan));
   return std::unique_ptr<Recorder>(
       new Recorder(std::move(options), std::move(session), clock,
-                   std::move(own), std::move(plan)));
+                   std::move(file_system), std::move(plan)));
 }
 
 Recorder::Recorder(RecorderOptions options, std::unique_ptr<Session> session,
-                   const Clock* clock,
-                   std::unique_ptr<FileSystem> own_file_system,
+                   const Clock* clock, std::unique_ptr<FileSystem> file_system,
                    std::shared_ptr<const Plan> local_plan)
     : options_(std::move(options)),
       clock_(clock),
-      own_file_system_(std::move(own_file_system)),
-      core_(std::move(session), clock, options_.file_system, options_.framework,
+      file_system_(std::move(file_system)),
+      core_(std::move(session), clock, file_system_.get(), options_.framework,
             local_plan) {
   if (core_.session != nullptr)
     core_.session->SetLocalPlan(local_plan,

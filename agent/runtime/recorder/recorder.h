@@ -54,9 +54,6 @@ struct RecorderOptions {
   absl::Duration stop_deadline = absl::Seconds(10);
   // The same of one that says nothing of what it was sent: it may hang.
   absl::Duration silence_deadline = absl::Milliseconds(45);
-  // Where the dump directory of a reference is; outlives the recorder. Null: the
-  // machine's.
-  FileSystem* file_system = nullptr;
 };
 
 class Recorder {
@@ -123,7 +120,7 @@ class Recorder {
 
  private:
   Recorder(RecorderOptions options, std::unique_ptr<Session> session,
-           const Clock* clock, std::unique_ptr<FileSystem> own_file_system,
+           const Clock* clock, std::unique_ptr<FileSystem> file_system,
            std::shared_ptr<const Plan> local_plan);
 
   // Whether its records go to the collector.
@@ -131,7 +128,8 @@ class Recorder {
 
   const RecorderOptions options_;
   const Clock* const clock_;
-  const std::unique_ptr<FileSystem> own_file_system_;
+  // Where the dump directory of a reference is.
+  const std::unique_ptr<FileSystem> file_system_;
   RecorderCore core_;
   CallRecorder calls_{&core_};
   SavedValues saved_{&core_};

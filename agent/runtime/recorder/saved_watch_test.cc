@@ -11,19 +11,7 @@
 namespace rankprobe {
 namespace {
 
-using testing::FakeSession;
-using testing::Received;
 using ::testing::SizeIs;
-
-class WatchedSession : public FakeSession {
- public:
-  WatchedSession(Received* received, TriggerWatcher* watcher)
-      : FakeSession(received), watcher_(watcher) {}
-  TriggerWatcher* watcher() override { return watcher_; }
-
- private:
-  TriggerWatcher* const watcher_;
-};
 
 class SavedWatchTest : public testing::RecorderFixture {
  protected:
@@ -31,8 +19,8 @@ class SavedWatchTest : public testing::RecorderFixture {
       : watcher_(&clock_, [this](v1::AgentEvent event) {
           events_.push_back(std::move(event));
         }) {
-    recorder_ = Make(R"({"dump_path": "d", "level": "debug"})", 0,
-                     std::make_unique<WatchedSession>(&received_, &watcher_));
+    received_.watcher = &watcher_;
+    recorder_ = Make(R"({"dump_path": "d", "level": "debug"})");
   }
 
   std::optional<SavedValue> Save(float number) {

@@ -19,15 +19,13 @@ namespace rankprobe::testing {
 
 class RecorderFixture : public ::testing::Test {
  protected:
-  // `session` null: a FakeSession.
   std::unique_ptr<Recorder> Make(const std::string& config,
-                                 std::optional<int64_t> rank = 0,
-                                 std::unique_ptr<Session> session = nullptr) {
-    if (session == nullptr) session = std::make_unique<FakeSession>(&received_);
+                                 std::optional<int64_t> rank = 0) {
     RecorderOptions options;
     options.config_json = config;
     options.rank = rank;
-    auto recorder = Recorder::Create(options, std::move(session), &clock_);
+    auto recorder = Recorder::Create(
+        options, std::make_unique<FakeSession>(&received_), &clock_);
     EXPECT_TRUE(recorder.ok()) << recorder.status();
     return *std::move(recorder);
   }
