@@ -50,7 +50,7 @@ class BackwardHook : public torch::autograd::FunctionPostHook {
                            const variable_list& grad_outputs) override {
     const SuppressObserver suppress;
     try {
-      context_->recorder->Backward(
+      context_->recorder->calls().Backward(
           call_, [&](CallBuilder& builder, v1::CallPhase* phase) {
             phase->mutable_input();
             for (const at::Tensor& t : grad_outputs)
@@ -119,11 +119,11 @@ std::unique_ptr<at::ObserverContext> OnStart(const at::RecordFunction& fn) {
   if (name.rfind(kNamespace, 0) != 0) return nullptr;
   try {
     scope->context = context;
-    scope->call = context->recorder->BeginApi(
+    scope->call = context->recorder->calls().BeginApi(
         "Aten", name.substr(sizeof(kNamespace) - 1));
     for (const c10::IValue& value : fn.inputs())
       NoteInput(value, &scope->inputs);
-    context->recorder->Inputs(
+    context->recorder->calls().Inputs(
         scope->call, [&](CallBuilder& builder, v1::CallPhase* phase) {
           phase->mutable_input_kwargs();
           phase->mutable_input_args();
@@ -144,14 +144,14 @@ void OnEnd(const at::RecordFunction& fn, at::ObserverContext* untyped) {
   HookContext& context = *scope->context;
   try {
     const std::vector<c10::IValue>& outputs = fn.outputs();
-    context.recorder->Outputs(
+    context.recorder->calls().Outputs(
         scope->call, [&](CallBuilder& builder, v1::CallPhase* phase) {
           phase->mutable_output();
           for (const c10::IValue& value : outputs)
             context.adapter.Add(builder, value,
                                 phase->mutable_output()->add_items());
         });
-    if (context.recorder->WantsBackward(scope->call))
+    if (context.recorder->calls().WantsBackward(scope->call))
       HookBackward(*scope, outputs, fn.name());
   } catch (const std::exception& e) {
     context.recorder->ReportFault(std::string(fn.name()) + ": " + e.what());

@@ -128,7 +128,7 @@ class CallGradients : public std::enable_shared_from_this<CallGradients> {
             out);
       }
     };
-    context_->recorder->Backward(
+    context_->recorder->calls().Backward(
         call_, [&](CallBuilder& builder, v1::CallPhase* phase) {
           phase->mutable_input();
           for (const Tensor& output : outputs)

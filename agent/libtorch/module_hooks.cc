@@ -51,7 +51,8 @@ class AccumulatedHook : public torch::autograd::FunctionPostHook {
   void Record(const at::Tensor& gradient) {
     const HostTensor host(gradient);
     if (host.valid())
-      context_->recorder->ParameterGradient(module_, parameter_, host.info());
+      context_->recorder->calls().ParameterGradient(module_, parameter_,
+                                                    host.info());
   }
 
   const std::shared_ptr<HookContext> context_;
@@ -67,13 +68,13 @@ ModuleCall::ModuleCall(std::shared_ptr<HookContext> context,
     : context_(std::move(context)),
       module_(module),
       name_(absl::StrCat("Module.", path, ".", ClassName(module))),
-      call_(context_->recorder->BeginModule(name_)) {
+      call_(context_->recorder->calls().BeginModule(name_)) {
   if (!active()) return;
   gradients_.emplace(context_, call_);
 }
 
 ModuleCall::~ModuleCall() {
-  if (active() && !ended_) context_->recorder->Abandon(call_);
+  if (active() && !ended_) context_->recorder->calls().Abandon(call_);
 }
 
 void ModuleCall::AddTensor(const at::Tensor& input) {
@@ -87,7 +88,7 @@ void ModuleCall::RecordInputs() {
   try {
     const SuppressObserver suppress;
     gradients_->EndInputs();
-    context_->recorder->Inputs(
+    context_->recorder->calls().Inputs(
         call_, [&](CallBuilder& builder, v1::CallPhase* phase) {
           phase->mutable_input_kwargs();
           phase->mutable_input_args();
@@ -107,8 +108,8 @@ void ModuleCall::RecordOutputs(const std::vector<at::Tensor>& outputs,
   if (!active()) return;
   ended_ = true;
   try {
-    context_->recorder->Outputs(call_, [&](CallBuilder& builder,
-                                           v1::CallPhase* phase) {
+    context_->recorder->calls().Outputs(call_, [&](CallBuilder& builder,
+                                                   v1::CallPhase* phase) {
       phase->mutable_output();
       for (const at::Tensor& t : outputs)
         context_->adapter.Add(builder, t, phase->mutable_output()->add_items());
@@ -120,7 +121,7 @@ void ModuleCall::RecordOutputs(const std::vector<at::Tensor>& outputs,
                               parameter->mutable_value());
       }
     });
-    if (!context_->recorder->WantsBackward(call_)) return;
+    if (!context_->recorder->calls().WantsBackward(call_)) return;
     const SuppressObserver suppress;
     gradients_->Outputs(outputs);
   } catch (const std::exception& e) {

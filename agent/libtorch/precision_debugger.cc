@@ -135,7 +135,7 @@ void PrecisionDebugger::Stop() {
   observer_.Remove();
   // Also while the flight recorder runs, whose filters are the plan's too.
   if (recording()) {
-    const Recorder::Forwards forwards = context_->recorder->forwards();
+    const StepRecords::Forwards forwards = context_->recorder->forwards();
     Say(notices_.Stopped(context_->recorder->plan(), forwards.seen,
                          forwards.matched, context_->recorder->current_step()));
   }
@@ -153,14 +153,12 @@ void PrecisionDebugger::Save(const at::Tensor& tensor, const std::string& name,
                              bool save_backward) {
   try {
     const SuppressObserver suppress;
-    const std::optional<Recorder::SavedValue> saved =
-        context_->recorder->SaveValue(
-            name,
-            [&](CallBuilder& builder, v1::Value* out) {
-              context_->adapter.Add(builder, tensor, out);
-            },
-            save_backward ? [](CallBuilder&, v1::Value*) {}
-                          : Recorder::BuildValueFn());
+    const std::optional<SavedValue> saved = context_->recorder->saved().Save(
+        name,
+        [&](CallBuilder& builder, v1::Value* out) {
+          context_->adapter.Add(builder, tensor, out);
+        },
+        save_backward ? [](CallBuilder&, v1::Value*) {} : BuildValue());
     if (!saved.has_value() || saved->gradient_entry.empty() ||
         !tensor.defined() || !tensor.requires_grad())
       return;
@@ -176,7 +174,7 @@ void PrecisionDebugger::Save(const at::Tensor& tensor, const std::string& name,
 
 void PrecisionDebugger::ReportReplica(const std::vector<at::Tensor>& tensors) {
   try {
-    if (!context_->recorder->WantsReplica()) return;
+    if (!context_->recorder->reports().WantsReplica()) return;
     const SuppressObserver suppress;
     std::vector<std::unique_ptr<HostTensor>> held;
     std::vector<TensorInfo> infos;
@@ -184,7 +182,7 @@ void PrecisionDebugger::ReportReplica(const std::vector<at::Tensor>& tensors) {
       held.push_back(std::make_unique<HostTensor>(tensor));
       if (held.back()->valid()) infos.push_back(held.back()->info());
     }
-    context_->recorder->ReportReplica(infos);
+    context_->recorder->reports().ReportReplica(infos);
   } catch (const std::exception& e) {
     context_->recorder->ReportFault(absl::StrCat("replica: ", e.what()));
   }

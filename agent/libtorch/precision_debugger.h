@@ -81,7 +81,9 @@ class PrecisionDebugger {
 
   // For triggers (docs/formats.md, "Triggers"); between Start and Step. Without
   // a trigger that needs them they cost nothing.
-  void ReportLoss(double loss) { context_->recorder->ReportLoss(loss); }
+  void ReportLoss(double loss) {
+    context_->recorder->reports().ReportLoss(loss);
+  }
   // Tensors that should be equal on all ranks, for example parameters. Reads
   // all of their elements.
   void ReportReplica(const std::vector<at::Tensor>& tensors);

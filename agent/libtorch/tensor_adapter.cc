@@ -64,16 +64,16 @@ HostTensor::HostTensor(const at::Tensor& tensor) {
   info_.requires_grad = tensor.requires_grad();
 }
 
-void RecordSavedGradient(Recorder* recorder, const Recorder::SavedValue& saved,
+void RecordSavedGradient(Recorder* recorder, const SavedValue& saved,
                          const at::Tensor& gradient) {
   const SuppressObserver suppress;
   try {
     const HostTensor host(gradient);
     if (host.valid())
-      recorder->SaveGradient(saved, "",
-                             [&](CallBuilder& builder, v1::Value* out) {
-                               builder.Tensor(host.info(), out);
-                             });
+      recorder->saved().SaveGradient(saved, "",
+                                     [&](CallBuilder& builder, v1::Value* out) {
+                                       builder.Tensor(host.info(), out);
+                                     });
   } catch (const std::exception& e) {
     recorder->ReportFault(saved.gradient_entry + ": " + e.what());
   }

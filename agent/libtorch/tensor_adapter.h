@@ -49,7 +49,7 @@ class HostTensor {
 };
 
 // For hooks that PrecisionDebugger::Save leaves in the graph; never throws.
-void RecordSavedGradient(Recorder* recorder, const Recorder::SavedValue& saved,
+void RecordSavedGradient(Recorder* recorder, const SavedValue& saved,
                          const at::Tensor& gradient);
 
 class TensorAdapter {

@@ -97,6 +97,12 @@ std::vector<PyTensorView> ReadTensors(const py::sequence& objects) {
   return out;
 }
 
+void AddTensors(CallBuilder& builder, const std::vector<PyTensorView>& tensors,
+                v1::ValueList* out) {
+  for (const PyTensorView& tensor : tensors)
+    builder.Tensor(tensor.Info(), out->add_items());
+}
+
 std::string DigestOf(absl::string_view data) {
   FileHash hash;
   hash.Add(data);
@@ -168,10 +174,7 @@ class PySession {
   ~PySession() { Close(); }
 
   void Close() {
-    if (capture_ != nullptr) {
-      capture_->EndBackwards();
-      capture_->FinishDevices();
-    }
+    if (capture_ != nullptr) capture_->Finish();
     std::shared_ptr<Capture> capture = std::move(capture_);
     std::shared_ptr<Recorder> shared =
         capture == nullptr ? nullptr : capture->Close();
@@ -291,10 +294,7 @@ class PySession {
   // `at_most_seconds`: asked where there is something to wait for; None: as long
   // as usual.
   bool Stop(const std::function<std::optional<double>()>& at_most_seconds) {
-    if (capture_ != nullptr) {
-      capture_->EndBackwards();
-      capture_->FinishDevices();
-    }
+    if (capture_ != nullptr) capture_->Finish();
     const py::gil_scoped_release release;
     return Get().Stop([&at_most_seconds] {
       if (!at_most_seconds) return absl::InfiniteDuration();
@@ -305,8 +305,7 @@ class PySession {
   }
   void Step() {
     if (capture_ != nullptr) {
-      capture_->EndBackwards();
-      capture_->FinishDevices();
+      capture_->Finish();
       capture_->BeginStep();
     }
     const py::gil_scoped_release release;
@@ -329,18 +328,12 @@ class PySession {
     const std::vector<PyTensorView> in = ReadTensors(inputs),
                                     out = ReadTensors(outputs);
     const py::gil_scoped_release release;
-    const RecordedCall call = Get().BeginApi(prefix, op);
-    Get().Inputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
-      phase->mutable_input_args();
-      phase->mutable_input_kwargs();
-      for (const PyTensorView& t : in)
-        builder.Tensor(t.Info(), phase->mutable_input_args()->add_items());
-    });
-    Get().Outputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
-      phase->mutable_output();
-      for (const PyTensorView& t : out)
-        builder.Tensor(t.Info(), phase->mutable_output()->add_items());
-    });
+    const RecordedCall call = Get().calls().BeginApi(prefix, op);
+    Inputs(call, in);
+    Get().calls().Outputs(call,
+                          [&](CallBuilder& builder, v1::CallPhase* phase) {
+                            AddTensors(builder, out, phase->mutable_output());
+                          });
     return call.kept ? call.forward_entry : "";
   }
 
@@ -348,14 +341,8 @@ class PySession {
   size_t BeginModule(const std::string& name, const py::sequence& inputs) {
     const std::vector<PyTensorView> in = ReadTensors(inputs);
     const py::gil_scoped_release release;
-    modules_.push_back(Get().BeginModule(name));
-    Get().Inputs(
-        modules_.back(), [&](CallBuilder& builder, v1::CallPhase* phase) {
-          phase->mutable_input_args();
-          phase->mutable_input_kwargs();
-          for (const PyTensorView& t : in)
-            builder.Tensor(t.Info(), phase->mutable_input_args()->add_items());
-        });
+    modules_.push_back(Get().calls().BeginModule(name));
+    Inputs(modules_.back(), in);
     return modules_.size();
   }
   void EndModule(const py::sequence& outputs, const py::dict& parameters) {
@@ -369,24 +356,23 @@ class PySession {
     const py::gil_scoped_release release;
     const RecordedCall call = std::move(modules_.back());
     modules_.pop_back();
-    Get().Outputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
-      phase->mutable_output();
-      for (const PyTensorView& t : out)
-        builder.Tensor(t.Info(), phase->mutable_output()->add_items());
-      phase->mutable_parameters();
-      for (const auto& [name, tensor] : named) {
-        v1::NamedValue* item = phase->mutable_parameters()->add_items();
-        item->set_name(name);
-        builder.Tensor(tensor.Info(), item->mutable_value());
-      }
-    });
+    Get().calls().Outputs(
+        call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+          AddTensors(builder, out, phase->mutable_output());
+          phase->mutable_parameters();
+          for (const auto& [name, tensor] : named) {
+            v1::NamedValue* item = phase->mutable_parameters()->add_items();
+            item->set_name(name);
+            builder.Tensor(tensor.Info(), item->mutable_value());
+          }
+        });
   }
   void ParameterGradient(const std::string& module,
                          const std::string& parameter,
                          const py::object& gradient) {
     const PyTensorView tensor = ReadTensor(gradient);
     const py::gil_scoped_release release;
-    Get().ParameterGradient(module, parameter, tensor.Info());
+    Get().calls().ParameterGradient(module, parameter, tensor.Info());
   }
 
   void Flush(double seconds) {
@@ -419,6 +405,12 @@ class PySession {
   static const SystemClock& Clock() {
     static const SystemClock clock;
     return clock;
+  }
+  void Inputs(const RecordedCall& call, const std::vector<PyTensorView>& in) {
+    Get().calls().Inputs(call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+      AddTensors(builder, in, phase->mutable_input_args());
+      phase->mutable_input_kwargs();
+    });
   }
   Recorder& Get() {
     if (recorder_ == nullptr) throw std::runtime_error("the session is closed");

@@ -2,33 +2,20 @@
 // A step that begins behind the last one of a program.
 #include <memory>
 
-#include "agent/runtime/recorder/recorder.h"
-#include "agent/runtime/testing/fake_session.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
+#include "agent/runtime/testing/recorder_fixture.h"
 
 namespace rankprobe {
 namespace {
 
-class EmptyStepTest : public ::testing::Test {
+class EmptyStepTest : public testing::RecorderFixture {
  protected:
-  EmptyStepTest() {
-    RecorderOptions options;
-    options.config_json = R"({"dump_path": "d", "level": "L1"})";
-    options.rank = 0;
-    auto recorder = Recorder::Create(
-        options, std::make_unique<testing::FakeSession>(&received_), &clock_);
-    EXPECT_TRUE(recorder.ok()) << recorder.status();
-    recorder_ = *std::move(recorder);
-  }
   void Call() {
-    recorder_->Outputs(recorder_->BeginApi("Torch", "relu"),
-                       [](CallBuilder&, v1::CallPhase*) {});
+    recorder_->calls().Outputs(recorder_->calls().BeginApi("Torch", "relu"),
+                               [](CallBuilder&, v1::CallPhase*) {});
   }
 
-  testing::Received received_;
-  ManualClock clock_;
-  std::unique_ptr<Recorder> recorder_;
+  std::unique_ptr<Recorder> recorder_ =
+      Make(R"({"dump_path": "d", "level": "L1"})");
 };
 
 TEST_F(EmptyStepTest, IsNotThere) {
@@ -36,7 +23,7 @@ TEST_F(EmptyStepTest, IsNotThere) {
   recorder_->Start();
   v1::RunFact fact;
   fact.set_section("a");
-  recorder_->RecordFacts({fact});
+  recorder_->reports().RecordFacts({fact});
   EXPECT_TRUE(recorder_->ForgetEmptyStep());
   EXPECT_FALSE(recorder_->ForgetEmptyStep());
   EXPECT_FALSE(recorder_->recording());

@@ -4,10 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "agent/runtime/recorder/recorder.h"
-#include "agent/runtime/testing/fake_session.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
+#include "agent/runtime/testing/recorder_fixture.h"
 
 namespace rankprobe {
 namespace {
@@ -31,8 +28,8 @@ class FrameworkTest : public ::testing::Test {
     (*recorder)->Start();
     const std::vector<T> data = {1, 2, 2};
     const std::vector<int64_t> sizes = {3}, strides = {1};
-    const RecordedCall call = (*recorder)->BeginApi("Mint", "add");
-    (*recorder)->Outputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
+    const RecordedCall call = (*recorder)->calls().BeginApi("Mint", "add");
+    (*recorder)->calls().Outputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
       TensorInfo info;
       info.view = {data.data(), dtype, sizes, strides};
       b.Tensor(info, p->mutable_output()->add_items());

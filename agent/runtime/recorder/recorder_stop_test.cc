@@ -3,10 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "agent/runtime/recorder/recorder.h"
-#include "agent/runtime/testing/fake_session.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
+#include "agent/runtime/testing/recorder_fixture.h"
 
 namespace rankprobe {
 namespace {
@@ -16,16 +13,19 @@ using testing::FakeSession;
 using ::testing::IsEmpty;
 using testing::Received;
 
-class RecorderStopTest : public ::testing::Test {
+class RecorderStopTest : public testing::RecorderFixture {
  protected:
-  static void Api(Recorder* recorder, const char* op) {
-    const RecordedCall call = recorder->BeginApi("Torch", op);
-    recorder->Inputs(call, [](CallBuilder&, v1::CallPhase*) {});
-    recorder->Outputs(call, [](CallBuilder&, v1::CallPhase*) {});
+  // What the end of a step with a call takes.
+  absl::Duration End(Recorder* recorder, bool kept = false) {
+    recorder->Start();
+    const RecordedCall call = recorder->calls().BeginApi("Torch", "relu");
+    recorder->calls().Inputs(call, [](CallBuilder&, v1::CallPhase*) {});
+    recorder->calls().Outputs(call, [](CallBuilder&, v1::CallPhase*) {});
+    const int64_t began = clock_.MonotonicNanos();
+    EXPECT_EQ(recorder->Stop(), kept);
+    recorder->Step();
+    return absl::Nanoseconds(clock_.MonotonicNanos() - began);
   }
-
-  Received received_;
-  ManualClock clock_;
 };
 
 // The session of a collector that is there and commits nothing more.
@@ -72,18 +72,10 @@ TEST_F(RecorderStopTest, StopWaitsForNobodyWhenWhatItRecordedIsKept) {
       options,
       std::make_unique<KeepingSession>(&received_, &clock_, &stats, &keeps),
       &clock_);
-  const auto step = [&](bool kept) {
-    recorder->Start();
-    Api(recorder.get(), "relu");
-    const int64_t began = clock_.MonotonicNanos();
-    EXPECT_EQ(recorder->Stop(), kept);
-    recorder->Step();
-    return absl::Nanoseconds(clock_.MonotonicNanos() - began);
-  };
-  EXPECT_EQ(step(true), absl::ZeroDuration());
+  EXPECT_EQ(End(recorder.get(), true), absl::ZeroDuration());
   EXPECT_EQ(received_.Calls(0).size(), 2u) << "and it is on its way";
   keeps = false;
-  EXPECT_EQ(step(false), absl::Seconds(10));
+  EXPECT_EQ(End(recorder.get()), absl::Seconds(10));
 }
 
 TEST_F(RecorderStopTest, StopWaitsOnceForACollectorThatIsStuck) {
@@ -99,28 +91,20 @@ TEST_F(RecorderStopTest, StopWaitsOnceForACollectorThatIsStuck) {
       options,
       std::make_unique<StuckSession>(&received_, &clock_, &stats, &told),
       &clock_);
-  const auto step = [&] {
-    recorder->Start();
-    Api(recorder.get(), "relu");
-    const int64_t began = clock_.MonotonicNanos();
-    recorder->Stop();
-    const int64_t took = clock_.MonotonicNanos() - began;
-    recorder->Step();
-    return absl::Nanoseconds(took);
-  };
-  EXPECT_EQ(step(), absl::Seconds(10));
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(step(), absl::ZeroDuration());
+  EXPECT_EQ(End(recorder.get()), absl::Seconds(10));
+  for (int i = 0; i < 5; ++i)
+    EXPECT_EQ(End(recorder.get()), absl::ZeroDuration());
   // It goes on, and is stuck again.
   stats.committed_sequence = 9;
-  EXPECT_EQ(step(), absl::Seconds(1));
-  EXPECT_EQ(step(), absl::ZeroDuration());
+  EXPECT_EQ(End(recorder.get()), absl::Seconds(1));
+  EXPECT_EQ(End(recorder.get()), absl::ZeroDuration());
   EXPECT_THAT(told, ElementsAre(absl::Seconds(10))) << "of the long wait, once";
   // The disk has room again: the next time it is waited for as ever.
   stats.committed_sequence = 12;
   stats.queue_bytes = 0;
-  EXPECT_EQ(step(), absl::ZeroDuration());
+  EXPECT_EQ(End(recorder.get()), absl::ZeroDuration());
   stats.queue_bytes = 1;
-  EXPECT_EQ(step(), absl::Seconds(10));
+  EXPECT_EQ(End(recorder.get()), absl::Seconds(10));
   EXPECT_EQ(told.size(), 2u);
 }
 
@@ -158,34 +142,27 @@ TEST_F(RecorderStopTest, ACollectorThatSaysNothingCostsAStep45Milliseconds) {
                         std::make_unique<SilentSession>(
                             &received_, &clock_, &stats, &told, &spooled),
                         &clock_);
-  const auto step = [&] {
-    recorder->Start();
-    Api(recorder.get(), "relu");
-    const int64_t began = clock_.MonotonicNanos();
-    recorder->Stop();
-    recorder->Step();
-    return absl::Nanoseconds(clock_.MonotonicNanos() - began);
-  };
-  EXPECT_EQ(step(), absl::Milliseconds(45));
+  EXPECT_EQ(End(recorder.get()), absl::Milliseconds(45));
   EXPECT_EQ(spooled, 1) << "what is not committed is kept, where it can be";
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(), absl::ZeroDuration());
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(End(recorder.get()), absl::ZeroDuration());
   // It goes on, and stops again while frames are on their way for 20 ms.
   stats.committed_sequence = 9;
   stats.silence = absl::Milliseconds(20);
-  EXPECT_EQ(step(), absl::Milliseconds(25));
+  EXPECT_EQ(End(recorder.get()), absl::Milliseconds(25));
   // Its connection was given up for that; nobody waits for the new one.
   stats.silence = absl::InfiniteDuration();
   stats.committed_sequence = 11;
-  EXPECT_EQ(step(), absl::ZeroDuration());
+  EXPECT_EQ(End(recorder.get()), absl::ZeroDuration());
   stats.connected = false;
-  EXPECT_EQ(step(), absl::ZeroDuration());
+  EXPECT_EQ(End(recorder.get()), absl::ZeroDuration());
   EXPECT_THAT(told, IsEmpty()) << "its connection tells of it";
   // One that answers is waited for as ever.
   stats.connected = true;
   stats.silence = absl::ZeroDuration();
   stats.committed_sequence = 12;
   stats.queue_bytes = 0;
-  EXPECT_EQ(step(), absl::ZeroDuration());
+  EXPECT_EQ(End(recorder.get()), absl::ZeroDuration());
 }
 
 }  // namespace

@@ -8,11 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "agent/runtime/testing/fake_session.h"
+#include "agent/runtime/testing/recorder_fixture.h"
 #include "common/base/step_range.h"
 #include "common/records/entry_names.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace rankprobe {
 namespace {
@@ -22,34 +20,15 @@ using testing::FakeSession;
 using ::testing::IsEmpty;
 using testing::Received;
 
-class RecorderTest : public ::testing::Test {
+class RecorderTest : public testing::RecorderFixture {
  protected:
-  std::unique_ptr<Recorder> Make(const std::string& config,
-                                 std::optional<int64_t> rank = 0) {
-    RecorderOptions options;
-    options.config_json = config;
-    options.rank = rank;
-    auto recorder = Recorder::Create(
-        options, std::make_unique<FakeSession>(&received_), &clock_);
-    EXPECT_TRUE(recorder.ok()) << recorder.status();
-    return *std::move(recorder);
-  }
-
-  static TensorInfo Info(const std::vector<float>& data,
-                         const std::vector<int64_t>& sizes,
-                         const std::vector<int64_t>& strides) {
-    TensorInfo info;
-    info.view = {data.data(), v1::DTYPE_FLOAT32, sizes, strides};
-    return info;
-  }
-
   RecordedCall Api(Recorder* recorder, const char* op) {
-    const RecordedCall call = recorder->BeginApi("Torch", op);
+    const RecordedCall call = recorder->calls().BeginApi("Torch", op);
     const TensorInfo info = Info(data_, sizes_, strides_);
-    recorder->Inputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
+    recorder->calls().Inputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
       b.Tensor(info, p->mutable_input_args()->add_items());
     });
-    recorder->Outputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
+    recorder->calls().Outputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
       b.Tensor(info, p->mutable_output()->add_items());
     });
     return call;
@@ -57,7 +36,7 @@ class RecorderTest : public ::testing::Test {
 
   void Gradient(Recorder* recorder, const RecordedCall& call) {
     const TensorInfo info = Info(data_, sizes_, strides_);
-    recorder->Backward(call, [&](CallBuilder& b, v1::CallPhase* p) {
+    recorder->calls().Backward(call, [&](CallBuilder& b, v1::CallPhase* p) {
       b.Tensor(info, p->mutable_input()->add_items());
       b.Tensor(info, p->mutable_output()->add_items());
     });
@@ -74,8 +53,6 @@ class RecorderTest : public ::testing::Test {
     return edges;
   }
 
-  Received received_;
-  ManualClock clock_;
   const std::vector<float> data_ = {1, -2, 3};
   const std::vector<int64_t> sizes_ = {3}, strides_ = {1};
 };
@@ -208,13 +185,13 @@ TEST_F(RecorderTest, ModulesNestAndEdgesComeInTheObservedOrder) {
   auto recorder =
       Make(R"({"dump_path": "d", "level": "mix", "risk_level": "ALL"})");
   recorder->Start();
-  const RecordedCall outer = recorder->BeginModule("Module.a.A");
-  const RecordedCall inner = recorder->BeginModule("Module.a.b.B");
+  const RecordedCall outer = recorder->calls().BeginModule("Module.a.A");
+  const RecordedCall inner = recorder->calls().BeginModule("Module.a.b.B");
   Api(recorder.get(), "relu");
-  recorder->Outputs(
+  recorder->calls().Outputs(
       inner, [](CallBuilder&, v1::CallPhase* p) { p->mutable_output(); });
   Api(recorder.get(), "add");
-  recorder->Outputs(
+  recorder->calls().Outputs(
       outer, [](CallBuilder&, v1::CallPhase* p) { p->mutable_output(); });
   Api(recorder.get(), "mul");
   recorder->Stop();
@@ -230,9 +207,9 @@ TEST_F(RecorderTest, ModulesNestAndEdgesComeInTheObservedOrder) {
 TEST_F(RecorderTest, AModuleLeftByAnExceptionDoesNotKeepItsPlace) {
   auto recorder = Make(R"({"dump_path": "d", "level": "mix"})");
   recorder->Start();
-  const RecordedCall outer = recorder->BeginModule("Module.a.A");
-  recorder->BeginModule("Module.a.b.B");  // thrown through
-  recorder->Abandon(outer);
+  const RecordedCall outer = recorder->calls().BeginModule("Module.a.A");
+  recorder->calls().BeginModule("Module.a.b.B");  // thrown through
+  recorder->calls().Abandon(outer);
   Api(recorder.get(), "relu");
   recorder->Stop();
   recorder->Step();
@@ -244,7 +221,7 @@ TEST_F(RecorderTest, ParameterGradientsCountRoundsNotCalls) {
   recorder->Start();
   const TensorInfo g = Info(data_, sizes_, strides_);
   for (const char* p : {"bias", "weight", "bias", "weight"}) {
-    recorder->ParameterGradient("Module.a.A", p, g);
+    recorder->calls().ParameterGradient("Module.a.A", p, g);
   }
   recorder->Stop();
   recorder->Step();
@@ -263,8 +240,8 @@ TEST_F(RecorderTest, EqualPayloadsAreSubmittedOnceAndShedOnesAreMarked) {
   received_.shed_payloads = true;
   const std::vector<float> other = {9, 9};
   const std::vector<int64_t> sizes = {2};
-  const RecordedCall call = recorder->BeginApi("Torch", "add");
-  recorder->Inputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
+  const RecordedCall call = recorder->calls().BeginApi("Torch", "add");
+  recorder->calls().Inputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
     b.Tensor(Info(other, sizes, strides_),
              p->mutable_input_args()->add_items());
   });
@@ -287,9 +264,9 @@ TEST_F(RecorderTest, ATensorSeenTwiceUnchangedIsSummarisedOnce) {
   std::vector<float> data = {1, 2, 3};
   const int storage = 0;
   const auto max_of = [&](uint64_t version) {
-    const RecordedCall call = recorder->BeginApi("Torch", "relu");
+    const RecordedCall call = recorder->calls().BeginApi("Torch", "relu");
     double max = 0;
-    recorder->Inputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
+    recorder->calls().Inputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
       TensorInfo info = Info(data, sizes_, strides_);
       info.identity = {&storage, version};
       v1::Value* value = p->mutable_input_args()->add_items();
@@ -312,8 +289,8 @@ class DeferredTest : public RecorderTest {
  protected:
   void Device(Recorder* recorder, const char* op, uint64_t slot,
               const std::vector<float>* bytes = nullptr) {
-    const RecordedCall call = recorder->BeginApi("Torch", op);
-    recorder->Outputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
+    const RecordedCall call = recorder->calls().BeginApi("Torch", op);
+    recorder->calls().Outputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
       TensorInfo info = Info(data_, sizes_, strides_);
       info.view.data = bytes == nullptr ? nullptr : bytes->data();
       info.arrival = bytes == nullptr ? Arrival::kNumbers : Arrival::kBytes;
@@ -369,7 +346,7 @@ TEST_F(DeferredTest, BytesAreSummarisedWhenTheyAreThere) {
   auto recorder = Make(
       R"({"task": "tensor", "dump_path": "d", "level": "L1", "tensor": {}})");
   recorder->Start();
-  EXPECT_EQ(recorder->BeginApi("Torch", "x").needs,
+  EXPECT_EQ(recorder->calls().BeginApi("Torch", "x").needs,
             RecordedCall::Needs::kBytes);
   std::vector<float> host = {77, 77, 77};
   Device(recorder.get(), "relu", 1, &host);
@@ -428,8 +405,9 @@ TEST_F(RecorderTest, DebugLevelSavesWithoutStart) {
   auto recorder = Make(R"({"dump_path": "d", "level": "debug"})");
   const TensorInfo info = Info(data_, sizes_, strides_);
   for (int i = 0; i < 2; ++i) {
-    EXPECT_TRUE(recorder->Save(
-        "y", true, [&](CallBuilder& b, v1::Value* v) { b.Tensor(info, v); }));
+    EXPECT_TRUE(recorder->saved().Save(
+        "y", [&](CallBuilder& b, v1::Value* v) { b.Tensor(info, v); },
+        [](CallBuilder&, v1::Value*) {}));
   }
   recorder->Step();
   EXPECT_THAT(received_.Calls(0), ElementsAre("y.0.debug", "y_grad.0.debug",

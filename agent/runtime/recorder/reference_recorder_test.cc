@@ -5,16 +5,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "agent/runtime/recorder/recorder.h"
-#include "agent/runtime/testing/fake_session.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
+#include "agent/runtime/testing/recorder_fixture.h"
 
 namespace rankprobe {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::FakeSession;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Received;
@@ -32,20 +28,15 @@ uint32_t Crc(const Data& data) {
       .crc32;
 }
 
-class ReferenceRecorderTest : public ::testing::Test {
+class ReferenceRecorderTest : public testing::RecorderFixture {
  protected:
-  void Make(const std::string& diff_nums) {
-    RecorderOptions options;
-    options.config_json = absl::StrCat(
-        R"({"task": "tensor", "dump_path": "d", "level": "L1",
-            "risk_level": "ALL", "tensor": {"summary_mode": "md5",
-            "bench_path": "run:good", "diff_nums": )",
-        diff_nums, "}}");
-    options.rank = 4;
-    auto recorder = Recorder::Create(
-        options, std::make_unique<FakeSession>(&received_), &clock_);
-    ASSERT_TRUE(recorder.ok()) << recorder.status();
-    recorder_ = *std::move(recorder);
+  void MakeFor(const std::string& diff_nums) {
+    recorder_ = Make(absl::StrCat(
+                         R"({"task": "tensor", "dump_path": "d", "level": "L1",
+                "risk_level": "ALL", "tensor": {"summary_mode": "md5",
+                "bench_path": "run:good", "diff_nums": )",
+                         diff_nums, "}}"),
+                     4);
   }
 
   void Reference(const std::string& entry, const Data& input,
@@ -71,15 +62,15 @@ class ReferenceRecorderTest : public ::testing::Test {
   }
 
   RecordedCall Begin(const char* op, const Data& input) {
-    const RecordedCall call = recorder_->BeginApi("Torch", op);
-    recorder_->Inputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
+    const RecordedCall call = recorder_->calls().BeginApi("Torch", op);
+    recorder_->calls().Inputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
       Add(input, b, p->mutable_input_args());
     });
     return call;
   }
   RecordedCall Call(const char* op, const Data& input, const Data& output) {
     const RecordedCall call = Begin(op, input);
-    recorder_->Outputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
+    recorder_->calls().Outputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
       Add(output, b, p->mutable_output());
     });
     return call;
@@ -101,8 +92,6 @@ class ReferenceRecorderTest : public ::testing::Test {
     return nullptr;
   }
 
-  Received received_;
-  ManualClock clock_;
   std::unique_ptr<Recorder> recorder_;
 };
 
@@ -110,13 +99,13 @@ TEST_F(ReferenceRecorderTest, OnlyADifferenceSendsBytesAndNothingElseIsAGap) {
   Reference("Torch.same.0.forward", {1}, {2});
   Reference("Torch.inputs.0.forward", {3}, {4});
   Reference("Torch.differs.0.forward", {5}, {6});
-  Make("-1");
+  MakeFor("-1");
   recorder_->Start();
   Call("same", {1}, {2});
   Call("inputs", {30}, {40});
   Call("differs", {5}, {60});
   const RecordedCall unknown = Call("unknown", {7}, {8});
-  recorder_->Backward(unknown, [&](CallBuilder& b, v1::CallPhase* p) {
+  recorder_->calls().Backward(unknown, [&](CallBuilder& b, v1::CallPhase* p) {
     Add({9}, b, p->mutable_input());
   });
   recorder_->Stop();
@@ -148,12 +137,12 @@ TEST_F(ReferenceRecorderTest, OnlyADifferenceSendsBytesAndNothingElseIsAGap) {
 
 TEST_F(ReferenceRecorderTest, InputsAreThoseFromBeforeTheCallWroteIntoThem) {
   Reference("Torch.add_.0.forward", {1, 2}, {3, 4});
-  Make("1");
+  MakeFor("1");
   recorder_->Start();
   Data data = {1, 2};
   const RecordedCall call = Begin("add_", data);
   data = {30, 40};
-  recorder_->Outputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
+  recorder_->calls().Outputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
     Add(data, b, p->mutable_output());
   });
   recorder_->Stop();
@@ -165,7 +154,7 @@ TEST_F(ReferenceRecorderTest, InputsAreThoseFromBeforeTheCallWroteIntoThem) {
 TEST_F(ReferenceRecorderTest, TheLastWantedDifferenceEndsRecordingAtOnce) {
   for (const char* name : {"a", "b", "c"})
     Reference(absl::StrCat("Torch.", name, ".0.forward"), {1}, {2});
-  Make("2");
+  MakeFor("2");
   recorder_->Start();
   const RecordedCall outer = Begin("outer", {1});
   const RecordedCall first = Call("a", {1}, {20});
@@ -173,11 +162,11 @@ TEST_F(ReferenceRecorderTest, TheLastWantedDifferenceEndsRecordingAtOnce) {
   Call("b", {1}, {21});
   EXPECT_FALSE(recorder_->recording());
   Call("c", {1}, {22});
-  recorder_->Outputs(outer, [&](CallBuilder& b, v1::CallPhase* p) {
+  recorder_->calls().Outputs(outer, [&](CallBuilder& b, v1::CallPhase* p) {
     Add({9}, b, p->mutable_output());
   });
-  EXPECT_FALSE(recorder_->WantsBackward(first));
-  recorder_->ParameterGradient("Module.m.M", "w", TensorInfo());
+  EXPECT_FALSE(recorder_->calls().WantsBackward(first));
+  recorder_->calls().ParameterGradient("Module.m.M", "w", TensorInfo());
   recorder_->Start();  // again in this step
   EXPECT_FALSE(recorder_->recording());
   recorder_->Stop();
@@ -198,7 +187,7 @@ TEST_F(ReferenceRecorderTest, TheLastWantedDifferenceEndsRecordingAtOnce) {
 
 TEST_F(ReferenceRecorderTest, AnotherPlanHasABudgetOfItsOwn) {
   Reference("Torch.a.0.forward", {1}, {2});
-  Make("1");
+  MakeFor("1");
   recorder_->Start();
   Call("a", {1}, {20});
   recorder_->Step();
@@ -220,7 +209,7 @@ TEST_F(ReferenceRecorderTest, AnotherPlanHasABudgetOfItsOwn) {
 
 TEST_F(ReferenceRecorderTest, AsynchronousOutputsAreComparedWhenTheyAreDone) {
   Reference("Torch.a.0.forward", {1}, {2});
-  Make("-1");
+  MakeFor("-1");
   recorder_->Start();
   const RecordedCall call = Begin("a", {1});
   const auto outputs = [&](const Data& data) {
@@ -228,16 +217,16 @@ TEST_F(ReferenceRecorderTest, AsynchronousOutputsAreComparedWhenTheyAreDone) {
       Add(data, b, p->mutable_output());
     };
   };
-  recorder_->Outputs(call, outputs({1}), /*late=*/true);
+  recorder_->calls().Outputs(call, outputs({1}), /*late=*/true);
   EXPECT_THAT(received_.events, IsEmpty());
-  recorder_->LateOutputs(call, outputs({7}));
+  recorder_->calls().LateOutputs(call, outputs({7}));
   EXPECT_THAT(received_.events, SizeIs(1));
   EXPECT_THAT(Payloads(), ::testing::UnorderedElementsAre(Data{1}, Data{7}));
 }
 
 TEST_F(ReferenceRecorderTest, AMissingReferenceIsToldAndTheStepGoesOnWithout) {
   received_.reference_status = absl::NotFoundError("no such run");
-  Make("1");
+  MakeFor("1");
   for (int step = 0; step < 2; ++step) {
     recorder_->Start();
     EXPECT_TRUE(recorder_->recording());
@@ -258,7 +247,7 @@ TEST_F(ReferenceRecorderTest, AMissingReferenceIsToldAndTheStepGoesOnWithout) {
 
 TEST_F(ReferenceRecorderTest, ACollectorThatDoesNotAnswerIsNotAskedEachStep) {
   received_.reference_status = absl::DeadlineExceededError("slow");
-  Make("1");
+  MakeFor("1");
   for (int step = 0; step < 5; ++step) {
     recorder_->Start();
     recorder_->Step();
@@ -273,11 +262,11 @@ TEST_F(ReferenceRecorderTest, HeldBytesAreBoundedAndWhatIsBeyondIsCounted) {
   received_.hold_limit_bytes = 8;
   Reference("Torch.a.0.forward", {1}, {2});
   Reference("Torch.b.0.forward", {1, 2}, {3});
-  Make("-1");
+  MakeFor("-1");
   recorder_->Start();
   const RecordedCall outer = Begin("a", {1});  // 4 of 8
   Call("b", {1, 2}, {30});                     // 8 do not fit, 4 do
-  recorder_->Outputs(outer, [&](CallBuilder& b, v1::CallPhase* p) {
+  recorder_->calls().Outputs(outer, [&](CallBuilder& b, v1::CallPhase* p) {
     Add({20}, b, p->mutable_output());
   });
   Call("b", {1, 2}, {30});  // number 1: not in the reference

@@ -4,26 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "agent/runtime/recorder/recorder.h"
-#include "agent/runtime/testing/fake_session.h"
+#include "agent/runtime/testing/recorder_fixture.h"
 #include "common/base/limits.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace rankprobe {
 namespace {
 
-class RunFactsTest : public ::testing::Test {
+class RunFactsTest : public testing::RecorderFixture {
  protected:
-  RunFactsTest() {
-    RecorderOptions options;
-    options.config_json = R"({"dump_path": "d", "level": "L1", "step": [1]})";
-    options.rank = 0;
-    auto recorder = Recorder::Create(
-        options, std::make_unique<testing::FakeSession>(&received_), &clock_);
-    EXPECT_TRUE(recorder.ok()) << recorder.status();
-    recorder_ = *std::move(recorder);
-  }
   static v1::RunFact Fact(const std::string& section, const std::string& name,
                           const std::string& value) {
     v1::RunFact fact;
@@ -40,23 +28,22 @@ class RunFactsTest : public ::testing::Test {
     return cards;
   }
 
-  testing::Received received_;
-  ManualClock clock_;
-  std::unique_ptr<Recorder> recorder_;
+  std::unique_ptr<Recorder> recorder_ =
+      Make(R"({"dump_path": "d", "level": "L1", "step": [1]})");
 };
 
 TEST_F(RunFactsTest, OnlyInAStepThatIsRecorded) {
   recorder_->Start();
-  EXPECT_FALSE(recorder_->WantsFacts());
-  recorder_->RecordFacts({Fact("a", "b", "c")});
+  EXPECT_FALSE(recorder_->reports().WantsFacts());
+  recorder_->reports().RecordFacts({Fact("a", "b", "c")});
   recorder_->Step();
   recorder_->Start();
-  EXPECT_TRUE(recorder_->WantsFacts());
-  recorder_->RecordFacts({Fact("a", "b", "d")});
+  EXPECT_TRUE(recorder_->reports().WantsFacts());
+  recorder_->reports().RecordFacts({Fact("a", "b", "d")});
   recorder_->Stop();
-  EXPECT_TRUE(recorder_->WantsFacts()) << "until Step";
+  EXPECT_TRUE(recorder_->reports().WantsFacts()) << "until Step";
   recorder_->Step();
-  EXPECT_FALSE(recorder_->WantsFacts());
+  EXPECT_FALSE(recorder_->reports().WantsFacts());
   ASSERT_EQ(Cards().size(), 1u);
   EXPECT_EQ(Cards()[0]->facts(0).value(), "d");
 }
@@ -66,8 +53,8 @@ TEST_F(RunFactsTest, NoFactsAreNoRecord) {
   recorder_->Step();
   recorder_->Start();
   recorder_->Stop();
-  recorder_->RecordFacts({});
-  recorder_->RecordFacts({Fact("", "", "")});
+  recorder_->reports().RecordFacts({});
+  recorder_->reports().RecordFacts({Fact("", "", "")});
   recorder_->Step();
   EXPECT_TRUE(Cards().empty());
 }
@@ -81,7 +68,7 @@ TEST_F(RunFactsTest, TextsAreCutAtTheLimitsAndRecordsFitAFrame) {
                 std::string(kMaxFactValueBytes - 1, 'v') + "\xc3\xa9"));
   facts.push_back(Fact("", "no section", "x"));
   facts.push_back(Fact("no name", "", "x"));
-  recorder_->RecordFacts(facts);
+  recorder_->reports().RecordFacts(facts);
   recorder_->Step();
   int count = 0;
   for (const v1::RunCard* card : Cards()) {

@@ -10,6 +10,7 @@
 
 #include "agent/runtime/queue/frame_queue.h"
 #include "agent/runtime/recorder/recorder.h"
+#include "agent/runtime/testing/fake_session.h"
 #include "tests/bench/load.h"
 #include "tests/bench/paired.h"
 
@@ -19,34 +20,10 @@ namespace {
 constexpr size_t kPayloadBytes = 64 << 20;
 
 // Takes everything and keeps nothing.
-class NullSession : public Session {
+class NullSession : public testing::FakeSession {
  public:
-  absl::Status WaitConnected(absl::Duration) override {
-    return absl::OkStatus();
-  }
-  ActivePlan BeginStep(int64_t) override { return {plan_, 1, true}; }
-  void SetLocalPlan(std::shared_ptr<const Plan> plan, bool) override {
-    plan_ = std::move(plan);
-  }
-  std::unique_ptr<PayloadBuffer> ReservePayload(uint64_t,
-                                                v1::LossReason*) override {
-    return nullptr;
-  }
-  void SubmitPayload(const std::array<uint8_t, 16>&,
-                     std::unique_ptr<PayloadBuffer>) override {}
-  bool KnowsPayload(const std::array<uint8_t, 16>&, uint64_t) override {
-    return false;
-  }
+  using FakeSession::FakeSession;
   bool SubmitRecords(std::unique_ptr<RecordBuffer>) override { return true; }
-  void SetRank(int64_t, int64_t) override {}
-  absl::Status Flush(v1::Durability, absl::Duration) override {
-    return absl::OkStatus();
-  }
-  void SendEvent(v1::AgentEvent) override {}
-  SessionStats GetStats() const override { return {}; }
-
- private:
-  std::shared_ptr<const Plan> plan_;
 };
 
 // One call with two inputs and an output, none of them seen before; the tensors
@@ -56,8 +33,9 @@ void RecordCall(benchmark::State& state) {
   RecorderOptions options;
   options.config_json = R"({"task": "statistics", "dump_path": "./dump",
     "rank": [], "step": [], "level": "mix", "statistics": {}})";
-  auto recorder =
-      Recorder::Create(options, std::make_unique<NullSession>(), &clock);
+  testing::Received received;
+  auto recorder = Recorder::Create(
+      options, std::make_unique<NullSession>(&received), &clock);
   if (!recorder.ok()) {
     state.SkipWithError(std::string(recorder.status().message()).c_str());
     return;
@@ -75,17 +53,19 @@ void RecordCall(benchmark::State& state) {
   for (auto _ : state) {
     (*recorder)->Start();
     for (int i = 0; i < kCallsPerStep; ++i) {
-      const RecordedCall call = (*recorder)->BeginApi("Aten", "linear");
-      (*recorder)->Inputs(call, [&](CallBuilder& b, v1::CallPhase* phase) {
-        for (int k = 0; k < 2; ++k) {
-          ++tensor.identity.version;
-          b.Tensor(tensor, phase->mutable_input_args()->add_items());
-        }
-      });
-      (*recorder)->Outputs(call, [&](CallBuilder& b, v1::CallPhase* phase) {
-        ++tensor.identity.version;
-        b.Tensor(tensor, phase->mutable_output()->add_items());
-      });
+      const RecordedCall call = (*recorder)->calls().BeginApi("Aten", "linear");
+      (*recorder)->calls().Inputs(
+          call, [&](CallBuilder& b, v1::CallPhase* phase) {
+            for (int k = 0; k < 2; ++k) {
+              ++tensor.identity.version;
+              b.Tensor(tensor, phase->mutable_input_args()->add_items());
+            }
+          });
+      (*recorder)->calls().Outputs(
+          call, [&](CallBuilder& b, v1::CallPhase* phase) {
+            ++tensor.identity.version;
+            b.Tensor(tensor, phase->mutable_output()->add_items());
+          });
     }
     (*recorder)->Stop();
     (*recorder)->Step();

@@ -6,56 +6,32 @@
 #include <string>
 #include <vector>
 
-#include "agent/runtime/recorder/recorder.h"
-#include "agent/runtime/testing/fake_session.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
+#include "agent/runtime/testing/recorder_fixture.h"
 
 namespace rankprobe {
 namespace {
 
-using testing::FakeSession;
-using testing::Received;
 using ::testing::SizeIs;
 
-class WatchedSession : public FakeSession {
- public:
-  WatchedSession(Received* received, TriggerWatcher* watcher)
-      : FakeSession(received), watcher_(watcher) {}
-  TriggerWatcher* watcher() override { return watcher_; }
-
- private:
-  TriggerWatcher* const watcher_;
-};
-
-class SavedWatchTest : public ::testing::Test {
+class SavedWatchTest : public testing::RecorderFixture {
  protected:
   SavedWatchTest()
       : watcher_(&clock_, [this](v1::AgentEvent event) {
           events_.push_back(std::move(event));
         }) {
-    RecorderOptions options;
-    options.config_json = R"({"dump_path": "d", "level": "debug"})";
-    options.rank = 0;
-    auto recorder = Recorder::Create(
-        options, std::make_unique<WatchedSession>(&received_, &watcher_),
-        &clock_);
-    EXPECT_TRUE(recorder.ok()) << recorder.status();
-    recorder_ = *std::move(recorder);
+    received_.watcher = &watcher_;
+    recorder_ = Make(R"({"dump_path": "d", "level": "debug"})");
   }
 
-  std::optional<Recorder::SavedValue> Save(float number) {
+  std::optional<SavedValue> Save(float number) {
     data_ = {number};
-    TensorInfo info;
-    info.view = {data_.data(), v1::DTYPE_FLOAT32, sizes_, strides_};
+    const TensorInfo info = Info(data_, sizes_, strides_);
     const auto fill = [&](CallBuilder& b, v1::Value* v) { b.Tensor(info, v); };
-    return recorder_->SaveValue("y", fill, [](CallBuilder&, v1::Value*) {});
+    return recorder_->saved().Save("y", fill, [](CallBuilder&, v1::Value*) {});
   }
 
-  ManualClock clock_;
   std::vector<v1::AgentEvent> events_;
   TriggerWatcher watcher_;
-  Received received_;
   std::unique_ptr<Recorder> recorder_;
   std::vector<float> data_;
   const std::vector<int64_t> sizes_ = {1}, strides_ = {1};
@@ -80,7 +56,7 @@ TEST_F(SavedWatchTest, ATriggerFindsThem) {
   // Their gradients come later.
   TensorInfo info;
   info.view = {data_.data(), v1::DTYPE_FLOAT32, sizes_, strides_};
-  recorder_->SaveGradient(
+  recorder_->saved().SaveGradient(
       *saved, "", [&](CallBuilder& b, v1::Value* v) { b.Tensor(info, v); });
   ASSERT_THAT(events_, SizeIs(2));
   EXPECT_EQ(events_[1].fired().entry(), "y_grad.0.debug");

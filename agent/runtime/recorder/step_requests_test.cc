@@ -5,18 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "agent/runtime/recorder/recorder.h"
-#include "agent/runtime/testing/fake_session.h"
+#include "agent/runtime/testing/recorder_fixture.h"
 #include "common/base/limits.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace rankprobe {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::FakeSession;
-using testing::Received;
 
 v1::StepRequests Requests(
     const std::vector<std::pair<std::string, int64_t>>& all) {
@@ -54,54 +49,32 @@ TEST(StepRequestsTest, ARecordNamesTheOneThatIsRecordedAmongTooMany) {
   EXPECT_EQ(out.requests().rbegin()->position(), 5);
 }
 
-class RequestRowsTest : public ::testing::Test {
+class RequestRowsTest : public testing::RecorderFixture {
  protected:
-  std::unique_ptr<Recorder> Make(const std::string& section) {
-    RecorderOptions options;
-    options.config_json =
-        R"({"dump_path": "d", "level": "L1", "statistics": )" + section + "}";
-    options.rank = 0;
-    auto recorder = Recorder::Create(
-        options, std::make_unique<FakeSession>(&received_), &clock_);
-    EXPECT_TRUE(recorder.ok()) << recorder.status();
-    return *std::move(recorder);
-  }
-  RecordedCall Api(Recorder* recorder, Arrival arrival = Arrival::kNow,
-                   uint64_t slot = 0) {
-    const RecordedCall call = recorder->BeginApi("Torch", "relu");
-    recorder->Outputs(call, [&](CallBuilder& b, v1::CallPhase* p) {
-      TensorInfo info;
-      info.view = {data_.data(), v1::DTYPE_FLOAT32, sizes_, strides_};
-      info.arrival = arrival;
-      info.slot = slot;
-      b.Tensor(info, p->mutable_output()->add_items());
-    });
-    return call;
-  }
-  const v1::TensorSummary& Output(const char* entry) {
-    return received_.Find(entry, true)->output().items(0).tensor();
+  std::unique_ptr<Recorder> MakeOf(const std::string& section) {
+    return Make(R"({"dump_path": "d", "level": "L1", "statistics": )" +
+                section + "}");
   }
 
-  Received received_;
-  ManualClock clock_;
   const std::vector<float> data_ = {0, 1, 2, 3, 4, 5, 6, 7};
   const std::vector<int64_t> sizes_ = {4, 2}, strides_ = {2, 1};
+  const TensorInfo info_ = Info(data_, sizes_, strides_);
 };
 
 TEST_F(RequestRowsTest, OfADeviceTheRowsOfItsOwnStart) {
-  auto recorder = Make(R"({"request_id": "b"})");
+  auto recorder = MakeOf(R"({"request_id": "b"})");
   v1::StepRequests step = Requests({{"a", 3}, {"b", 1}});
   recorder->Start(0, &step);
-  EXPECT_EQ(Api(recorder.get(), Arrival::kBytes, 1).needs,
+  EXPECT_EQ(Call(recorder.get(), info_, Arrival::kBytes, 1).needs,
             RecordedCall::Needs::kBytes);
   // What comes later is of the start that it was seen under.
   step = Requests({{"b", 2}, {"a", 2}});
   recorder->Start(0, &step);
   const std::vector<ReducedNumbers> numbers(1);
   recorder->ResolveDeferred({1, 2, numbers});
-  Api(recorder.get());
+  Call(recorder.get(), info_);
   recorder->Start(0);
-  Api(recorder.get());
+  Call(recorder.get(), info_);
   recorder->Stop();
   EXPECT_THAT(Output("Torch.relu.0.forward").shape(), ElementsAre(1, 2));
   EXPECT_EQ(Output("Torch.relu.0.forward").stats().min_f(), 6);
@@ -111,7 +84,7 @@ TEST_F(RequestRowsTest, OfADeviceTheRowsOfItsOwnStart) {
 }
 
 TEST_F(RequestRowsTest, AStepWithoutItIsNotRecorded) {
-  auto recorder = Make(R"({"request_id": "b"})");
+  auto recorder = MakeOf(R"({"request_id": "b"})");
   const v1::StepRequests other = Requests({{"a", 4}});
   recorder->Start(0, &other);
   EXPECT_FALSE(recorder->recording());
@@ -122,11 +95,11 @@ TEST_F(RequestRowsTest, AStepWithoutItIsNotRecorded) {
 }
 
 TEST_F(RequestRowsTest, TheLastSliceOfADimensionCounts) {
-  auto recorder = Make(R"({"slice": [
+  auto recorder = MakeOf(R"({"slice": [
       {"dim": 0, "begin": 0, "end": 2}, {"dim": 0, "size": 4, "begin": -1, "end": 4},
       {"dim": 0, "size": 2, "begin": 0, "end": 1}]})");
   recorder->Start(0);
-  Api(recorder.get());
+  Call(recorder.get(), info_);
   recorder->Stop();
   EXPECT_THAT(Output("Torch.relu.0.forward").shape(), ElementsAre(1, 2));
   EXPECT_EQ(Output("Torch.relu.0.forward").stats().min_f(), 6);

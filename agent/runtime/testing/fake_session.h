@@ -30,6 +30,7 @@ struct Received {
   v1::ReferenceChunk reference;
   absl::Status reference_status;
   ActivePlan remote;
+  TriggerWatcher* watcher = nullptr;
 
   // Entries with records of `kind` in their order, each named once.
   std::vector<std::string> Calls(int64_t step) const {
@@ -98,6 +99,7 @@ class FakeSession : public Session {
   void SendEvent(v1::AgentEvent event) override {
     received_->events.push_back(std::move(event));
   }
+  TriggerWatcher* watcher() override { return received_->watcher; }
   uint64_t HoldLimitBytes() const override {
     return received_->hold_limit_bytes;
   }

@@ -42,13 +42,15 @@ int main(int argc, char** argv) {
   rankprobe::TensorInfo tensor;
   tensor.view = {values.data(), rankprobe::v1::DTYPE_FLOAT32, sizes, strides};
   (*recorder)->Start();
-  const auto call = (*recorder)->BeginApi("Torch", "add");
-  (*recorder)->Inputs(call, [&](rankprobe::CallBuilder& build, auto* phase) {
-    build.Tensor(tensor, phase->mutable_input_args()->add_items());
-  });
-  (*recorder)->Outputs(call, [&](rankprobe::CallBuilder& build, auto* phase) {
-    build.Tensor(tensor, phase->mutable_output()->add_items());
-  });
+  const auto call = (*recorder)->calls().BeginApi("Torch", "add");
+  (*recorder)->calls().Inputs(
+      call, [&](rankprobe::CallBuilder& build, auto* phase) {
+        build.Tensor(tensor, phase->mutable_input_args()->add_items());
+      });
+  (*recorder)->calls().Outputs(
+      call, [&](rankprobe::CallBuilder& build, auto* phase) {
+        build.Tensor(tensor, phase->mutable_output()->add_items());
+      });
   (*recorder)->Stop();
   (*recorder)->Step();
   return 0;

@@ -39,6 +39,7 @@ ApiObject* AsApi(PyObject* object) {
 PyObject* Record(ApiObject* api, PyObject* const* args, size_t flagged_count,
                  PyObject* keywords) {
   Capture& capture = **api->capture;
+  ApiCapture& apis = capture.apis();
   const Py_ssize_t count = PyVectorcall_NARGS(flagged_count);
   // What the call does is the program's: only what we ask of its tensors is
   // hidden from the program's modes and classes.
@@ -46,19 +47,19 @@ PyObject* Record(ApiObject* api, PyObject* const* args, size_t flagged_count,
   RecordedCall call;
   std::unique_ptr<ModuleGradients> gradients;
   {
-    const QuietScope quiet(capture);
-    call = capture.BeginApi(*api->spec, args, count, keywords);
-    gradients = capture.BeginGradients(call, args, count);
+    const QuietScope quiet(capture.quiet());
+    call = apis.Begin(*api->spec, args, count, keywords);
+    gradients = apis.BeginGradients(call, args, count);
   }
   PyObject* result =
       PyObject_Vectorcall(api->function, args, flagged_count, keywords);
-  const QuietScope quiet(capture);
+  const QuietScope quiet(capture.quiet());
   if (result == nullptr) {
-    capture.AbandonApi(call);
+    apis.Abandon(call);
     return nullptr;
   }
-  capture.EndApi(*api->spec, std::move(call), args, count, keywords, result,
-                 gradients.get());
+  apis.End(*api->spec, std::move(call), args, count, keywords, result,
+           gradients.get());
   return result;
 }
 
@@ -226,9 +227,10 @@ void HookDealloc(PyObject* self) {
 PyObject* CallHook(PyObject* self, PyObject* args, PyObject* /*keywords*/) {
   auto* hook = reinterpret_cast<BackwardHook*>(self);
   if (PyTuple_GET_SIZE(args) == 2) {
-    const QuietScope quiet(*hook->capture);
-    hook->capture->Backward(hook->call, hook->order, PyTuple_GET_ITEM(args, 0),
-                            PyTuple_GET_ITEM(args, 1));
+    const QuietScope quiet(hook->capture->quiet());
+    hook->capture->apis().Backward(hook->call, hook->order,
+                                   PyTuple_GET_ITEM(args, 0),
+                                   PyTuple_GET_ITEM(args, 1));
   }
   Py_RETURN_NONE;
 }

@@ -60,6 +60,29 @@ py::object MakeApi(const py::object& function, std::shared_ptr<Capture> capture,
       NewApiObject(function.ptr(), std::move(capture), std::move(spec)));
 }
 
+// A method of one of Capture's roles, as one of Capture.
+template <typename Role, typename Result, typename... Args>
+auto Of(Role& (Capture::*role)(), Result (Role::*method)(Args...)) {
+  return [role, method](Capture& capture, Args... args) -> Result {
+    return ((capture.*role)().*method)(std::forward<Args>(args)...);
+  };
+}
+
+// The same of the recorder's, which does nothing once it is closed.
+template <typename Role, typename... Args>
+auto Told(Role& (Recorder::*role)(), void (Role::*method)(Args...)) {
+  return [role, method](const Capture& capture, Args... args) {
+    const std::shared_ptr<Recorder> recorder = capture.recorder();
+    if (recorder != nullptr) ((*recorder.*role)().*method)(args...);
+  };
+}
+
+template <bool (StepReports::*kAsk)() const>
+bool Asks(const Capture& capture) {
+  return capture.recorder() != nullptr &&
+         (capture.recorder()->reports().*kAsk)();
+}
+
 }  // namespace
 
 void RegisterCapture(py::module_& m) {
@@ -126,40 +149,49 @@ void RegisterCapture(py::module_& m) {
       .def("abandon", &ModuleForwards::Abandon, py::arg("module"),
            py::arg("stopped"))
       .def("clear", &ModuleForwards::Clear);
-  py::class_<Recorder::SavedValue>(m, "SavedValue", "A value of save().");
+  py::class_<SavedValue>(m, "SavedValue", "A value of save().");
   py::class_<Capture, std::shared_ptr<Capture>>(
       m, "Capture", "The recorder that hooks of PyTorch use.")
       .def_property_readonly("active", &Capture::Active)
       .def_property("enabled", &Capture::enabled, &Capture::SetEnabled)
       .def("set_apis_enabled", &Capture::SetApisEnabled, py::arg("enabled"))
-      .def("set_modules_forced", &Capture::SetModulesForced, py::arg("forced"))
-      .def("enter_quiet", &Capture::EnterQuiet)
-      .def("leave_quiet", &Capture::LeaveQuiet)
+      .def("set_modules_forced",
+           Told(&Recorder::calls, &CallRecorder::SetModulesForced),
+           py::arg("forced"))
+      .def("enter_quiet", Of(&Capture::quiet, &QuietGuards::Enter))
+      .def("leave_quiet", Of(&Capture::quiet, &QuietGuards::Leave))
       .def(
           "begin_module",
           [](Capture& capture, const std::string& name, const py::tuple& args,
              const py::object& kwargs) {
-            return capture.BeginModule(name, args.ptr(), kwargs.ptr());
+            return capture.modules().Begin(name, args.ptr(), kwargs.ptr());
           },
           py::arg("name"), py::arg("args"), py::arg("kwargs") = py::none())
-      .def("begin_compiled_module", &Capture::BeginCompiledModule,
-           py::arg("name"), py::arg("args"), py::arg("kwargs"),
-           py::arg("frames"))
-      .def("begin_compiled_backward", &Capture::BeginModuleBackward,
+      .def(
+          "begin_compiled_module",
+          [](Capture& capture, const std::string& name, const py::tuple& args,
+             const py::object& kwargs, const std::vector<std::string>& frames) {
+            return capture.modules().Begin(name, args.ptr(), kwargs.ptr(),
+                                           &frames);
+          },
+          py::arg("name"), py::arg("args"), py::arg("kwargs"),
+          py::arg("frames"))
+      .def("begin_compiled_backward",
+           Of(&Capture::modules, &ModuleCapture::BeginBackward),
            py::arg("module"))
-      .def("compiled_backward", &Capture::ModuleBackward, py::arg("module"),
-           py::arg("grad_inputs"), py::arg("grad_outputs"))
+      .def("compiled_backward", Of(&Capture::modules, &ModuleCapture::Backward),
+           py::arg("module"), py::arg("grad_inputs"), py::arg("grad_outputs"))
       .def(
           "end_module",
           [](Capture& capture, const ModuleCall& module,
              const py::object& output, const py::dict& parameters) {
-            capture.EndModule(module, output.ptr(),
-                              PyRef::Share(parameters.ptr()));
+            capture.modules().End(module, output.ptr(),
+                                  PyRef::Share(parameters.ptr()));
           },
           py::arg("module"), py::arg("output"), py::arg("parameters"))
-      .def("abandon_module", &Capture::AbandonModule, py::arg("module"))
-      .def("stop_module", &Capture::StopModule, py::arg("module"))
-      .def("reset_modules", &Capture::ResetModules)
+      .def("abandon_module", Of(&Capture::modules, &ModuleCapture::Abandon),
+           py::arg("module"))
+      .def("reset_modules", Told(&Recorder::calls, &CallRecorder::ResetModules))
       .def(
           "module_gradients",
           [](const std::shared_ptr<Capture>& capture, const ModuleCall& module,
@@ -172,26 +204,36 @@ void RegisterCapture(py::module_& m) {
           "parameter_gradient",
           [](Capture& capture, const std::string& module,
              const std::string& name, const py::object& gradient) {
-            capture.ParameterGradient(module, name, gradient.ptr());
+            capture.modules().ParameterGradient(module, name, gradient.ptr());
           },
           py::arg("module"), py::arg("name"), py::arg("gradient"))
-      .def("push_scope", &Capture::PushScope, py::arg("name"))
-      .def("pop_scope", &Capture::PopScope, py::arg("name"))
-      .def("work_done", &Capture::WorkDone, py::arg("work"))
-      .def("save", &Capture::Save, py::arg("name"), py::arg("value"),
-           py::arg("skeleton"))
-      .def("save_gradient", &Capture::SaveGradient, py::arg("saved"),
-           py::arg("path"), py::arg("gradient"))
-      .def("save_monitored", &Capture::SaveMonitored, py::arg("name"),
-           py::arg("values"))
-      .def_property_readonly("wants_loss", &Capture::WantsLoss)
-      .def("report_loss", &Capture::ReportLoss, py::arg("loss"))
-      .def_property_readonly("wants_replica", &Capture::WantsReplica)
-      .def("report_replica", &Capture::ReportReplica, py::arg("tensors"))
-      .def_property_readonly("wants_facts", &Capture::WantsFacts)
-      .def("digest", &Capture::Digest, py::arg("tensor"),
-           py::arg("limit_bytes"))
-      .def("record_facts", &Capture::RecordFacts, py::arg("facts"))
+      .def(
+          "push_scope",
+          [](const Capture& capture, const std::string& name) {
+            if (capture.Active()) capture.recorder()->calls().PushScope(name);
+          },
+          py::arg("name"))
+      .def("pop_scope", Told(&Recorder::calls, &CallRecorder::PopScope),
+           py::arg("name"))
+      .def("work_done", Of(&Capture::apis, &ApiCapture::WorkDone),
+           py::arg("work"))
+      .def("save", Of(&Capture::values, &ValueCapture::Save), py::arg("name"),
+           py::arg("value"), py::arg("skeleton"))
+      .def("save_gradient", Of(&Capture::values, &ValueCapture::SaveGradient),
+           py::arg("saved"), py::arg("path"), py::arg("gradient"))
+      .def("save_monitored", Of(&Capture::values, &ValueCapture::SaveMonitored),
+           py::arg("name"), py::arg("values"))
+      .def_property_readonly("wants_loss", &Asks<&StepReports::WantsLoss>)
+      .def("report_loss", Told(&Recorder::reports, &StepReports::ReportLoss),
+           py::arg("loss"))
+      .def_property_readonly("wants_replica", &Asks<&StepReports::WantsReplica>)
+      .def("report_replica", Of(&Capture::values, &ValueCapture::ReportReplica),
+           py::arg("tensors"))
+      .def_property_readonly("wants_facts", &Asks<&StepReports::WantsFacts>)
+      .def("digest", Of(&Capture::values, &ValueCapture::Digest),
+           py::arg("tensor"), py::arg("limit_bytes"))
+      .def("record_facts", Of(&Capture::values, &ValueCapture::RecordFacts),
+           py::arg("facts"))
       .def("inject_faults", &Capture::InjectFaults, py::arg("count"))
       .def("report_fault", &Capture::ReportFault, py::arg("what"))
       .def_property_readonly("seen", &Capture::seen)

@@ -48,10 +48,10 @@ bool ModuleForwards::Begin(const std::string& name, PyObject* module,
     }
   } const pusher{this, &open};
   if (!capture_->Active()) return false;
-  const QuietScope quiet(*capture_);
+  const QuietScope quiet(capture_->quiet());
   const bool has_named = PyDict_Check(kwargs) && PyDict_GET_SIZE(kwargs) > 0;
   std::optional<ModuleCall> call =
-      capture_->BeginModule(name, args, has_named ? kwargs : Py_None);
+      capture_->modules().Begin(name, args, has_named ? kwargs : Py_None);
   if (!call.has_value()) return false;
   open.recorded.reset(new Recorded{*std::move(call), nullptr});
   if (with_gradients && backward_ && capture_->torch().GradEnabled())
@@ -79,16 +79,18 @@ std::unique_ptr<ModuleForwards::Recorded> ModuleForwards::Take(
     if (found->second.empty()) open_.erase(found);
     if (last.module.get() == module) return std::move(last.recorded);
     // Left by an exception that a forward in between has caught.
-    if (last.recorded != nullptr) capture_->AbandonModule(last.recorded->call);
+    if (last.recorded != nullptr)
+      capture_->modules().Abandon(last.recorded->call);
   }
 }
 
 bool ModuleForwards::End(PyObject* module, PyObject* output) {
   const std::unique_ptr<Recorded> recorded = Take(module);
   if (recorded == nullptr) return false;
-  const QuietScope quiet(*capture_);
-  capture_->EndModule(recorded->call, output,
-                      recorded->call.call.kept ? Parameters(module) : PyRef());
+  const QuietScope quiet(capture_->quiet());
+  capture_->modules().End(
+      recorded->call, output,
+      recorded->call.call.kept ? Parameters(module) : PyRef());
   return recorded->gradients != nullptr && capture_->torch().GradEnabled() &&
          recorded->gradients->Outputs(Wanting(output));
 }
@@ -96,8 +98,8 @@ bool ModuleForwards::End(PyObject* module, PyObject* output) {
 void ModuleForwards::Abandon(const py::object& module, bool stopped) {
   const std::unique_ptr<Recorded> recorded = Take(module.ptr());
   if (recorded == nullptr) return;
-  stopped ? capture_->StopModule(recorded->call)
-          : capture_->AbandonModule(recorded->call);
+  stopped ? capture_->modules().Stop(recorded->call)
+          : capture_->modules().Abandon(recorded->call);
 }
 
 GraphTensors ModuleForwards::Wanting(PyObject* value) const {

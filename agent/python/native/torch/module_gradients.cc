@@ -34,7 +34,7 @@ GraphTensors TensorsOfTuple(PyObject* tuple) {
 }
 
 void CallGradients::Enter() {
-  const int64_t now = capture->BackwardPass();
+  const int64_t now = capture->backwards().Pass();
   if (pass == now) return;
   pass = now;
   begun = false;
@@ -74,58 +74,7 @@ void CallGradients::Record() {
   for (auto* tensors : {&inputs, &outputs}) {
     for (Tensor& tensor : *tensors) tensor.gradient = tensor.inside = PyRef();
   }
-  capture->ModuleBackward(call, of_inputs, of_outputs);
-}
-
-template <typename Wanted>
-void BegunBackwards::End(std::thread::id thread, const Wanted& wanted) {
-  const auto at = begun_.find(thread);
-  if (at == begun_.end()) return;
-  List ended;
-  const auto rest = std::stable_partition(
-      at->second.begin(), at->second.end(),
-      [&](const auto& gradients) { return !wanted(*gradients); });
-  ended.assign(std::make_move_iterator(rest),
-               std::make_move_iterator(at->second.end()));
-  at->second.erase(rest, at->second.end());
-  if (at->second.empty()) begun_.erase(at);
-  // Inner modules end before outer ones.
-  std::sort(ended.begin(), ended.end(), [](const auto& a, const auto& b) {
-    return a->entered > b->entered;
-  });
-  for (const auto& gradients : ended) {
-    gradients->capture->GuardedGradients([&] { gradients->Record(); });
-  }
-}
-
-void BegunBackwards::Begin(const std::shared_ptr<CallGradients>& gradients) {
-  List& list = begun_[std::this_thread::get_id()];
-  if (list.empty()) gradients->capture->CallAtEndOfPass();
-  list.push_back(gradients);
-}
-
-void BegunBackwards::EndAfter(uint64_t order) {
-  End(std::this_thread::get_id(), [order](const CallGradients& gradients) {
-    return gradients.entered > order;
-  });
-}
-
-void BegunBackwards::EndComplete() {
-  End(std::this_thread::get_id(),
-      [](const CallGradients& gradients) { return gradients.Complete(); });
-}
-
-void BegunBackwards::EndAll(std::thread::id thread) {
-  End(thread, [](const CallGradients&) { return true; });
-}
-
-void BegunBackwards::EndEverywhere() {
-  while (!begun_.empty()) EndAll(begun_.begin()->first);
-}
-
-void BegunBackwards::Ended(const CallGradients* gradients) {
-  End(std::this_thread::get_id(),
-      [gradients](const CallGradients& other) { return &other == gradients; });
+  capture->modules().Backward(call, of_inputs, of_outputs);
 }
 
 struct ModuleGradients::Hooks {
@@ -161,7 +110,7 @@ ModuleGradients::ModuleGradients(std::shared_ptr<Capture> capture,
   }
   gradients_->inputs.resize(inputs_.size());
   gradients_->outputs_only = inputs_.empty();
-  gradients_->entered = gradients_->capture->NextOrder();
+  gradients_->entered = gradients_->capture->backwards().NextOrder();
   // Last: what was asked of the inputs may have made nodes.
   std::vector<GraphEdge> edges;
   for (const Input& input : inputs_) edges.push_back(input.edge);
@@ -194,7 +143,7 @@ void ModuleGradients::MatchOutputs(const std::vector<GraphEdge>& edges,
     const int index = static_cast<int>(i);
     if (!edge.node) continue;
     if (gradients_->capture->torch().IsLeaf(edge.node.get()))
-      gradients_->capture->KeepForStep(edge.node);
+      gradients_->capture->backwards().KeepForStep(edge.node);
     if (any && !made(edge)) {
       // When its whole gradient is known this module has long ended.
       gradients_->outputs[i].mark = kHandedOn;
@@ -280,7 +229,7 @@ bool ModuleGradients::Outputs(const GraphTensors& outputs) {
     gradients_->outputs.resize(edges.size());
     MatchOutputs(edges, &hooks);
     in_place = MatchInputs(edges, &hooks);
-    gradients_->left = gradients_->capture->NextOrder();
+    gradients_->left = gradients_->capture->backwards().NextOrder();
     gradients_->nodes = gradients_->waiting =
         static_cast<int>(hooks.before.size() + hooks.after.size());
     for (auto& [node, arrivals] : hooks.before)

@@ -17,9 +17,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "agent/python/native/torch/capture.h"
@@ -53,7 +51,7 @@ struct CallGradients {
 
   const std::shared_ptr<Capture> capture;
   const ModuleCall call;
-  // Numbers of its forward's begin and end, of Capture::NextOrder().
+  // Numbers of its forward's begin and end, of BegunBackwards::NextOrder().
   uint64_t entered = 0, left = 0;
   std::vector<Tensor> inputs, outputs;
   // Nodes with a hook of it, and those of them that have not run.
@@ -64,35 +62,6 @@ struct CallGradients {
   bool hands_on = false;
   bool begun = false;
   int64_t pass = -1;
-};
-
-// Backwards of modules that have begun and not ended, by thread.
-//
-// The engine runs the nodes of a thread from the last made to the first. So a
-// call's nodes have all run when something runs that was made before it, which
-// is where the backward of the module ends.
-class BegunBackwards {
- public:
-  void Begin(const std::shared_ptr<CallGradients>& gradients);
-  // Something runs that was made at `order`.
-  void EndAfter(uint64_t order);
-  // A forward begins in mid-pass, a recomputation: what is complete has ended.
-  void EndComplete();
-  // The pass of that thread has ended.
-  void EndAll(std::thread::id thread);
-  // Of every thread.
-  void EndEverywhere();
-  void Ended(const CallGradients* gradients);
-  bool empty() const { return begun_.empty(); }
-  // Returned, so that the caller drops them when it holds nothing of this.
-  auto Take() { return std::exchange(begun_, {}); }
-
- private:
-  using List = std::vector<std::shared_ptr<CallGradients>>;
-  template <typename Wanted>
-  void End(std::thread::id thread, const Wanted& wanted);
-
-  std::map<std::thread::id, List> begun_;
 };
 
 // One module call, from its forward's begin to its end.

@@ -206,12 +206,13 @@ PyObject* CallParameterHook(PyObject* self, PyObject* const* args,
   const PyRef alive =
       ParameterOf(*hook, args, PyVectorcall_NARGS(flagged_count));
   if (!alive) Py_RETURN_NONE;
-  const QuietScope quiet(capture);
+  const QuietScope quiet(capture.quiet());
   PyObject* const done = Raising([&]() -> PyObject* {
     const PyRef gradient = GradientOf(alive.get());
     if (!gradient) return nullptr;
     if (gradient.get() != Py_None)
-      capture.ParameterGradient(*hook->module, *hook->name, gradient.get());
+      capture.modules().ParameterGradient(*hook->module, *hook->name,
+                                          gradient.get());
     return Py_NewRef(Py_None);
   });
   if (done != nullptr || !Reported(hook->report)) return done;

@@ -72,26 +72,27 @@ void AddTo(PyRef* sum, PyObject* gradient, const TorchBindings& torch) {
 
 void ArriveAtOutputs(const NodeEntry& entry, PyObject* gradients) {
   CallGradients& call = *entry.gradients;
-  Capture& capture = *call.capture;
-  if (!capture.WantsBackward(call.call)) return;
+  ModuleCapture& modules = call.capture->modules();
+  BegunBackwards& backwards = call.capture->backwards();
+  if (!modules.WantsBackward(call.call)) return;
   call.Enter();
-  capture.begun().EndAfter(call.left);
+  backwards.EndAfter(call.left);
   // The node is older than the call, and whatever used its gradient has run.
-  if (call.hands_on) capture.begun().EndComplete();
+  if (call.hands_on) backwards.EndComplete();
   if (!std::exchange(call.begun, true)) {
-    capture.begun().Begin(entry.gradients);
-    capture.BeginModuleBackward(call.call);
+    backwards.Begin(entry.gradients);
+    modules.BeginBackward(call.call);
   }
   for (const NodeArrival& arrival : entry.arrivals) {
     call.outputs[static_cast<size_t>(arrival.index)].gradient =
         PyRef::Share(GradientOf(gradients, arrival.number));
   }
-  if (--call.waiting == 0 && call.outputs_only) capture.begun().Ended(&call);
+  if (--call.waiting == 0 && call.outputs_only) backwards.Ended(&call);
 }
 
 void SendOn(const NodeEntry& entry, PyObject* gradients) {
   CallGradients& call = *entry.gradients;
-  if (!call.capture->WantsBackward(call.call)) return;
+  if (!call.capture->modules().WantsBackward(call.call)) return;
   call.Enter();
   --call.waiting;
   for (const NodeArrival& arrival : entry.arrivals) {
@@ -103,7 +104,7 @@ void SendOn(const NodeEntry& entry, PyObject* gradients) {
   // A module ends where what was made before it begins; nothing is inside of an
   // API call.
   if (call.waiting == 0 && !call.call.call.is_module)
-    call.capture->begun().Ended(&call);
+    call.capture->backwards().Ended(&call);
 }
 
 // With one argument before the node runs, with two after it.
@@ -117,12 +118,11 @@ PyObject* CallNodeHook(PyObject* self, PyObject* args, PyObject*) {
     // The node is as old as the first call that it is an output of. Outer calls
     // came later and begin first.
     const NodeEntry& first = entries.front();
-    first.gradients->capture->begun().EndAfter(first.gradients->left);
+    first.gradients->capture->backwards().EndAfter(first.gradients->left);
     std::reverse(entries.begin(), entries.end());
   }
   for (const NodeEntry& entry : entries) {
-    const std::shared_ptr<Capture>& capture = entry.gradients->capture;
-    capture->GuardedGradients([&] {
+    entry.gradients->capture->Quietly("module backward", [&](Recorder&) {
       before ? ArriveAtOutputs(entry, gradients) : SendOn(entry, gradients);
     });
   }
@@ -223,7 +223,8 @@ void HookNode(PyObject* node, std::shared_ptr<CallGradients> gradients,
   const bool known = !entries.empty();
   // A leaf's accumulator may live as long as the leaf.
   std::erase_if(entries, [](const NodeEntry& entry) {
-    return !entry.gradients->capture->WantsBackward(entry.gradients->call);
+    return !entry.gradients->capture->modules().WantsBackward(
+        entry.gradients->call);
   });
   entries.push_back({std::move(gradients), std::move(arrivals)});
   if (!known) RegisterHook(torch, node, object.get(), before);

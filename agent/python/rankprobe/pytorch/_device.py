@@ -29,7 +29,7 @@ import torch
 
 from rankprobe import _native
 
-# RecordedCall::Needs of recorder.h.
+# RecordedCall::Needs of recorded_call.h.
 NUMBERS, BYTES, NOW = 0, 1, 2
 
 # Bytes of host copies after which they are delivered in mid-step, and slots.

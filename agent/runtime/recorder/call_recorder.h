@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records calls: APIs, modules, their gradients and those of parameters, and
+// the stacks they were made from. No-ops when not recording.
+//
+// Ownership: the Recorder's. Thread-safe: autograd has threads of its own; what
+// is open is kept for each thread. Builders run with the recorder's lock held
+// and must not call the recorder. Never fails; what a builder throws passes
+// through.
+#ifndef RANKPROBE_AGENT_RUNTIME_RECORDER_CALL_RECORDER_H_
+#define RANKPROBE_AGENT_RUNTIME_RECORDER_CALL_RECORDER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
+#include "agent/runtime/recorder/recorded_call.h"
+#include "agent/runtime/recorder/recorder_core.h"
+
+namespace rankprobe {
+
+class CallRecorder {
+ public:
+  // `core` outlives it.
+  explicit CallRecorder(RecorderCore* core) : core_(core) {}
+
+  RecordedCall BeginApi(absl::string_view prefix, absl::string_view op);
+  // Modules are recorded at level L1 too, until this is set to false.
+  void SetModulesForced(bool forced) { modules_forced_ = forced; }
+  // `module` is "Module.{path}.{Class}".
+  RecordedCall BeginModule(absl::string_view module);
+  void Inputs(const RecordedCall& call, BuildPhase build);
+  // Ends the forward. A module must be ended, kept or not, also by Abandon.
+  // late: they come once more, with LateOutputs, and count then.
+  void Outputs(const RecordedCall& call, BuildPhase build, bool late = false);
+  // Replaces the outputs of a call that has ended: an asynchronous one is done.
+  void LateOutputs(const RecordedCall& call, BuildPhase build);
+  // The forward ended by an exception: its inputs stay, its place is left.
+  void Abandon(const RecordedCall& call);
+  // Gradients of a call whose forward was recorded in this step. Also works
+  // after Stop(), until Step().
+  void Backward(const RecordedCall& call, BuildPhase build);
+  // The backward of a module begins: what runs until Backward is inside it.
+  void BeginModuleBackward(const RecordedCall& call);
+  // Whether Backward of this call can still record something.
+  bool WantsBackward(const RecordedCall& call) const;
+  void ParameterGradient(absl::string_view module, absl::string_view parameter,
+                         const TensorInfo& gradient);
+  void ParameterGradient(
+      absl::string_view module, absl::string_view parameter,
+      absl::FunctionRef<void(CallBuilder&, v1::Value*)> build);
+  // What runs on this thread until PopScope hangs under `name`, a parent that
+  // is no call ("optimizer", "clip_grad").
+  void PushScope(absl::string_view name);
+  void PopScope(absl::string_view name);
+  // A new forward of the root model: what an exception left open is closed.
+  void ResetModules();
+  bool WantsStacks() const;
+  // The stack of a kept forward, innermost frame first. number: of these frames
+  // alone, by which they are known again at once; 0: they have none.
+  void UseStack(const RecordedCall& call,
+                const std::vector<std::string>& frames, uint64_t number = 0);
+
+ private:
+  // What `call` is after its filter's verdict, and the account of it.
+  void Judge(Verdict verdict, RecordedCall* call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
+  void EndModule(const RecordedCall& call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
+  // As many differences from the reference as were wanted: the step ends here.
+  void StopIfSpent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
+  // It belongs to the step in progress.
+  bool IsOfStep(const RecordedCall& call) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex) {
+    return call.step_generation == core_->records.generation();
+  }
+
+  RecorderCore* const core_;
+  std::atomic<bool> modules_forced_{false};
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_RECORDER_CALL_RECORDER_H_

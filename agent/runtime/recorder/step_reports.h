@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reports of a step beside its calls: for triggers its loss and a replica that
+// all ranks should hold alike (the parameters, say), and the facts of the run
+// card (docs/formats.md).
+//
+// Ownership: the Recorder's. Thread-safe. Never fails: what nobody wants is
+// left out.
+#ifndef RANKPROBE_AGENT_RUNTIME_RECORDER_STEP_REPORTS_H_
+#define RANKPROBE_AGENT_RUNTIME_RECORDER_STEP_REPORTS_H_
+
+#include "absl/types/span.h"
+#include "agent/runtime/recorder/recorder_core.h"
+
+namespace rankprobe {
+
+class StepReports {
+ public:
+  // `core` outlives it.
+  explicit StepReports(RecorderCore* core) : core_(core) {}
+
+  // A rule asks.
+  bool WantsLoss() const;
+  void ReportLoss(double loss);
+  bool WantsReplica() const;
+  void ReportReplica(absl::Span<const TensorInfo> tensors);
+
+  // The step is recorded for the collector.
+  bool WantsFacts() const;
+  // Texts are cut at the limits of common/base/limits.h, facts without a
+  // section or name left out.
+  void RecordFacts(absl::Span<const v1::RunFact> facts);
+
+ private:
+  RecorderCore* const core_;
+};
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_RUNTIME_RECORDER_STEP_REPORTS_H_
