@@ -302,7 +302,12 @@ Manual CliManual() {
          "read files that the permission rule refuses, with a warning"}}},
       {"check",
        {{{"--update"}, "", {}, "write the file instead of comparing"},
-        {{"--step"}, "N", {}, "step of the program (0)"}}},
+        {{"--step"}, "N", {}, "step of the program (0)"},
+        {{"--json"},
+         "",
+         {},
+         "print the answer as JSON; what the program prints goes to standard "
+         "error"}}},
   };
   manual.exit_codes = {
       {"0", "done; a command that judges found nothing"},

@@ -52,6 +52,24 @@ constexpr char kIsolate[] =
           "direction": {"type": "string"}, "verdict": {"type": "string"}, "error": {"type": ["number", "null"]},
           "tolerance": {"type": ["number", "null"]}, "where": {"type": "string"}, "reason": {"type": "string"},
           "source": {"type": "string"}}}}}}}}})";
+constexpr char kCheck[] =
+    R"({"type": "object", "required": ["golden", "step", "exit_code", "updated", "compared", "stored_with", "made_with", "rewritten",
+  "differences"], "additionalProperties": false, "properties": {"golden": {"type": "string"}, "step": {"type": "integer"},
+  "exit_code": {"enum": [0, 1]}, "updated": {"type": "boolean"}, "compared": {"type": "integer"},
+  "stored_with": {"type": "object", "additionalProperties": {"type": "string"}},
+  "made_with": {"type": "object", "additionalProperties": {"type": "string"}},
+  "rewritten": {"type": "array", "items": {"type": "string"}},
+  "differences": {"type": "array", "items": {"type": "object",
+    "required": ["call", "stored_call", "layer", "code", "inputs_agree", "tensors"], "additionalProperties": false,
+    "properties": {"call": {"type": "string"}, "stored_call": {"type": "string"}, "layer": {"type": "string"},
+      "code": {"type": "string"}, "inputs_agree": {"type": ["boolean", "null"]}, "tensors": {"type": "array", "items": {
+        "type": "object", "required": ["place", "what", "statistics"], "additionalProperties": false, "properties": {
+          "place": {"type": "string"}, "what": {"type": "string"}, "statistics": {"type": "array", "items": {
+            "type": "object", "required": ["name", "stored", "now", "relative", "allowed"], "additionalProperties": false,
+            "properties": {"name": {"enum": ["Max", "Min", "Mean", "Norm"]}, "stored": {"$ref": "#/$defs/number"},
+              "now": {"$ref": "#/$defs/number"}, "relative": {"$ref": "#/$defs/number"},
+              "allowed": {"$ref": "#/$defs/number"}}}}}}}}}}},
+  "$defs": {"number": {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}}})";
 constexpr char kAccCheck[] =
     R"({"type": "object", "required": ["pass", "SKIP"], "additionalProperties": false, "properties": {
   "result": {"type": "string"}, "details": {"type": "string"}, "pass": {"type": "integer"}, "error": {"type": "integer"},
@@ -99,6 +117,7 @@ const std::vector<Answer>& Answers() {
       {"align", Of<v1::AlignReport>()},
       {"acc_check", {}, false, kAccCheck},
       {"isolate", {}, false, kIsolate},
+      {"check", {}, false, kCheck},
       {"verify", Of<v1::VerifyReport>()},
       {"delete", Of<v1::DeleteReport>()},
       {"backup", Of<v1::BackupReport>()},
@@ -127,12 +146,11 @@ void Type(Writer* out, const char* type, bool or_null) {
 }
 
 // {"anyOf": [first, {"..": ..}]}
-template <typename First, typename Second>
-void AnyOf(Writer* out, const First& first, const Second& second) {
+void AnyOf(Writer* out, const std::function<void()>& first,
+           const std::function<void()>& second) {
   out->Key("anyOf");
   out->StartArray();
-  for (const std::function<void()>& one :
-       {std::function<void()>(first), std::function<void()>(second)}) {
+  for (const auto& one : {first, second}) {
     out->StartObject();
     one();
     out->EndObject();

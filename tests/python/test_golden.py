@@ -114,6 +114,38 @@ def test_the_same_numbers_in_other_calls_pass(stored: pathlib.Path) -> None:
     _made(stored, Other())
 
 
+def _of(*calls: tuple[str, str, dict[str, list[Any]]]) -> golden.Golden:
+    return golden.Golden({}, [golden.Call(name, owner, "", [1.0], values) for name, owner, values in calls])
+
+
+def _tensor(shape: list[int], norm: float = 1.0) -> list[Any]:
+    return ["float32", shape, 1.0, 0.0, 0.5, norm]
+
+
+def test_a_module_that_returns_more_has_the_stored_numbers_of_the_rest() -> None:
+    """As attention, which an upgrade lets return its cache."""
+    old = _of(("Module.a.A.forward.0", "", {"output.0": _tensor([2])}))
+    new = _of(("Module.a.A.forward.0", "", {"output.0": _tensor([2]), "output.1": _tensor([3])}))
+    assert not golden.compare(old, new).wrong and not golden.compare(new, old).wrong
+    other = _of(("Module.a.A.forward.0", "", {"output.1": _tensor([2])}))
+    assert golden.compare(old, other).wrong
+    operator = _of(("Torch.topk.0.forward", "", {"output.0": _tensor([2])})), _of(("Torch.topk.0.forward", "", {"output.1": _tensor([2])}))
+    assert golden.compare(*operator).wrong
+
+
+@pytest.mark.parametrize("norm", [1.0, 2.0])
+def test_other_shapes_within_a_module_are_judged_by_its_results(norm: float) -> None:
+    """As of attention that no longer repeats its keys for each head: the same calls, of smaller tensors."""
+    def run(heads: int, norm: float) -> golden.Golden:
+        module = "Module.attn.Attention"
+        return _of(("Functional.sdpa.0.forward", f"{module}.forward.0", {"output.0": _tensor([2])}),
+                   (f"{module}.forward.0", "", {"output.0": _tensor([2])}), ("Functional.sdpa.0.backward", "", {"output.1": _tensor([heads])}),
+                   (f"{module}.backward.0", "", {"output.0": _tensor([2], norm)}))
+
+    wrong = golden.compare(run(4, 1.0), run(2, norm)).wrong
+    assert [judged.new.name for judged in wrong] == ([] if norm == 1.0 else ["Functional.sdpa.0.backward", "Module.attn.Attention.backward.0"])
+
+
 @pytest.mark.parametrize("factor, passes", [(1 + 1e-6, True), (1 + 1e-3, False)])
 def test_the_tolerance_is_that_of_the_dtype(stored: pathlib.Path, factor: float, passes: bool) -> None:
     def model() -> torch.nn.Module:
@@ -264,6 +296,18 @@ def test_check_of_a_program(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     assert check.main(words) == 1
     said = capfd.readouterr().out
     assert "first: Module.1.GELU.forward.0 (stored: Module.1.ReLU.forward.0)" in said, said
+    program.write_text(PROGRAM.format(activation="GELU") + "print('of the program')\n")
+    assert check.main(["--json", *words]) == 1
+    output = capfd.readouterr()
+    answer = json.loads(output.out)
+    assert "of the program" in output.err
+    assert (answer["exit_code"], answer["updated"], answer["golden"], answer["step"]) == (1, False, "numbers/train.json", 0)
+    first = answer["differences"][0]
+    assert (first["call"], first["stored_call"], first["layer"], first["inputs_agree"]) == (
+        "Module.1.GELU.forward.0", "Module.1.ReLU.forward.0", "1", True)
+    assert {one["name"] for one in first["tensors"][0]["statistics"]} <= {"Max", "Min", "Mean", "Norm"}
+    assert check.main(["--json", "--update", *words]) == 0
+    assert json.loads(capfd.readouterr().out)["updated"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["numbers", "train.py"]
 
 

@@ -52,7 +52,7 @@ class Commands:
         jsonschema.Draft202012Validator.check_schema(schema)
         validator = jsonschema.Draft202012Validator(schema)
         verbs = command.split()
-        asked = [*verbs, "--json", *words] if verbs[0] in ("doctor", "isolate") else ["--json", *verbs, *words]
+        asked = [*verbs, "--json", *words] if verbs[0] in ("check", "doctor", "isolate") else ["--json", *verbs, *words]
         done = self.cli(*asked)
         assert done.returncode in (0, 1), (asked, done.stdout, done.stderr)
         lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -104,6 +104,9 @@ def test_of_programs_in_python(commands: Commands) -> None:
     assert commands.valid("acc_check", "-api_info", str(dump), "--repeat", "2")[0]["runs"] == 2
     answer = commands.valid("isolate", "--reference", str(here / "reference/step0"), "--", python, "train.py")[0]
     assert answer["ranks"]
+    assert commands.valid("check", "--update", "golden.json", "--", python, "train.py")[0]["updated"]
+    (here / "other.py").write_text(PROGRAM.replace("ReLU", "GELU").replace("torch.ones(2, 4)", "torch.full((2, 4), torch.inf)"))
+    assert commands.valid("check", "golden.json", "--", python, "other.py")[0]["differences"]
     assert commands.valid("doctor")[0]["findings"]
 
 

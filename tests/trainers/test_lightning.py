@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -86,3 +90,28 @@ def test_two_optimizers_step_in_each_batch(config: str, calls: Any) -> None:
     plain = fit(net=Net(manual=True), epochs=1, accumulate_grad_batches=1)
     assert fit(RankprobeCallback(config), net=Net(manual=True), epochs=1, accumulate_grad_batches=1) == plain
     assert calls("head") == {step: [f"Module.head.Linear.forward.{i}" for i in range(3)] for step in range(4)}
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_lightning import fit
+print(fit())
+"""
+
+
+def test_rankprobe_run_says_which_trainer_it_found(tmp_path: pathlib.Path, config: str, calls: Any) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM.format(tests=str(pathlib.Path(__file__).parent)))
+    package = str(pathlib.Path(__import__("rankprobe").__file__).parents[1])
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run([sys.executable, *words, "train.py"], env={**os.environ, "PYTHONPATH": package, "OMP_NUM_THREADS": "1"},
+                              capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done
+
+    watched = run("-m", "rankprobe.run", "--on", "--config", config, "--", sys.executable)
+    assert watched.stdout == run().stdout
+    assert "attached to Net of lightning.Trainer, recording; a step ends with AdamW.step()" in watched.stderr, watched.stderr
+    # A validation belongs to the step that comes next.
+    assert set(range(4)) <= set(calls("head"))

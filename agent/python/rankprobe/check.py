@@ -5,7 +5,8 @@
     rankprobe check --update golden.json -- python train.py
 
 The program is started as by `rankprobe run --on`, and is not changed; one step of it is recorded, of rank 0, and compared
-with the file call by call (docs/numerics-in-ci.md). Exit status: 0 the numbers are those of the file, 1 they are not, 2 bad
+with the file call by call (docs/numerics-in-ci.md). With --json the answer is one line of JSON on standard output, and what
+the program prints goes to standard error. Exit status: 0 the numbers are those of the file, 1 they are not, 2 bad
 usage, 4 there is no such file; of a program that fails, its own.
 """
 
@@ -18,28 +19,29 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from typing import Optional, Sequence
+from typing import Optional, Sequence, TextIO
 
 from rankprobe import golden
 from rankprobe._inputs import Refused, show
 from rankprobe.run import Parser, environment
 
 
-def _record(command: Sequence[str], step: int, directory: pathlib.Path) -> Optional[int]:
-    """Runs it with one step recorded. Its exit status where it failed."""
+def _record(command: Sequence[str], step: int, directory: pathlib.Path, output: Optional[TextIO]) -> Optional[int]:
+    """Runs it with one step recorded. Its exit status where it failed. output: where it prints; None: as this process."""
     config = directory / "config.json"
     config.write_text(json.dumps({"task": "statistics", "dump_path": str(directory / "dump"), "rank": [], "step": [step],
                                   "level": "mix", "statistics": {"data_mode": ["all"], "summary_mode": "statistics"}}))
     asked = argparse.Namespace(monitor=False, as_msprobe=False, on=True, every=None, collector=None, run=None, config=str(config),
                                on_collector_missing="fail")
     variables = environment(asked, {k: v for k, v in os.environ.items() if k not in golden.ELSEWHERE})
-    done = subprocess.run(command, env=variables, check=False)
+    done = subprocess.run(command, env=variables, check=False, stdout=output)
     return None if done.returncode == 0 else done.returncode if done.returncode > 0 else 128 - done.returncode
 
 
-def _check(path: pathlib.Path, command: Sequence[str], step: int, update: bool, directory: pathlib.Path) -> int:
-    stored = None if update else golden.read(path)  # before the program, which may take long
-    failed = _record(command, step, directory)
+def _check(path: pathlib.Path, arguments: argparse.Namespace, command: Sequence[str], directory: pathlib.Path) -> int:
+    step = arguments.step
+    stored = None if arguments.update else golden.read(path)  # before the program, which may take long
+    failed = _record(command, step, directory, sys.stderr if arguments.json else None)
     if failed is not None:
         return failed
     found = sorted((directory / "dump").glob(f"step{step}/*/dump.json"), key=lambda one: (one.parent.name != "rank0", one.parent.name))
@@ -48,11 +50,15 @@ def _check(path: pathlib.Path, command: Sequence[str], step: int, update: bool, 
     now = golden.condense(found[0].parent)
     if stored is None:
         golden.write(path, now)
+    result = golden.compare(stored or now, now)
+    text = golden.report(result, stored or now, now, str(path))
+    if arguments.json:
+        print(json.dumps({"golden": str(path), "step": step, "exit_code": 1 if text else 0, "updated": stored is None,
+                          **golden.as_json(result, stored or now, now)}))
+    elif stored is None:
         print(f"{show(path)}: {len(now.calls)} calls of step {step}, {path.stat().st_size} bytes")
-        return 0
-    result = golden.compare(stored, now)
-    text = golden.report(result, stored, now, str(path))
-    print(text or f"{show(path)}: {result.compared} calls have the stored numbers")
+    else:
+        print(text or f"{show(path)}: {result.compared} calls have the stored numbers")
     return 1 if text else 0
 
 
@@ -60,6 +66,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = Parser(prog="rankprobe check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", action="store_true", help="write the file instead of comparing")
     parser.add_argument("--step", type=int, default=0, metavar="N", help="which step; default 0")
+    parser.add_argument("--json", action="store_true", help="the answer as JSON; what the program prints goes to standard error")
     parser.add_argument("golden", help="the file")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARGUMENT..]")
     arguments = parser.parse_args(argv)
@@ -70,7 +77,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         parser.error("--step is a number of a step, 0 or more")
     try:
         with tempfile.TemporaryDirectory(prefix="rankprobe-check-", ignore_cleanup_errors=True) as directory:
-            return _check(pathlib.Path(arguments.golden), command, arguments.step, arguments.update, pathlib.Path(directory))
+            return _check(pathlib.Path(arguments.golden), arguments, command, pathlib.Path(directory))
     except FileNotFoundError as error:
         print(f"rankprobe check: {show(error.filename)}: there is no such file"
               + ("" if error.filename == command[0] else "; --update makes it"), file=sys.stderr)

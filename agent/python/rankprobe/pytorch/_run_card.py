@@ -134,12 +134,18 @@ def versions() -> Iterator[tuple[str, str]]:
 
 
 def packages() -> Iterator[tuple[str, str]]:
+    """Of a name that two folders of sys.path have, the first: that is the one that is imported."""
+    known: set[str] = set()
     for found in importlib.metadata.distributions():
         # The name of the folder: reading each one's metadata takes half a second.
         folder = re.fullmatch(r"(.+?)-([^-]+)(-py[\d.]+)?\.(dist|egg)-info",
                               getattr(getattr(found, "_path", None), "name", ""))
-        if folder is not None:
-            yield folder.group(1).replace("_", "-").lower(), folder.group(2)
+        if folder is None:
+            continue
+        name = folder.group(1).replace("_", "-").lower()
+        if name not in known:
+            known.add(name)
+            yield name, folder.group(2)
 
 
 def _option_value(name: str, value: str) -> str:
