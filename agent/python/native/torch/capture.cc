@@ -32,6 +32,15 @@ const char* KeywordName(PyObject* keywords, Py_ssize_t i) {
   return name == nullptr ? "" : name;
 }
 
+// Calls no method of a subclass.
+bool IsZero(PyObject* number) {
+  const bool is_zero = PyFloat_Check(number) ? PyFloat_AS_DOUBLE(number) == 0
+                                             : PyLong_Check(number) &&
+                                                   PyLong_AsDouble(number) == 0;
+  ClearOwnError();
+  return is_zero;
+}
+
 }  // namespace
 
 CallScope::CallScope() { ++call_depth; }
@@ -284,9 +293,7 @@ void Capture::EndApi(const ApiSpec& spec, RecordedCall call,
             i < count
                 ? i == 1
                 : std::string_view(KeywordName(keywords, i - count)) == "p";
-        if (is_p && PyNumber_Check(args[i]) && PyFloat_AsDouble(args[i]) == 0)
-          return;
-        ClearOwnError();
+        if (is_p && IsZero(args[i])) return;
       }
     }
     if (!torch_.calls_like_modules) {
