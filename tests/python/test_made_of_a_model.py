@@ -123,6 +123,27 @@ def test_pickles_and_copies_have_no_hook_of_ours(dump, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["L0", "mix"])
+def test_a_module_has_no_attribute_of_ours(dump, level: str) -> None:
+    """The compiler is there, as it is with every optimizer of PyTorch 2."""
+    if torch.__version__ >= "2":
+        __import__("torch._dynamo")
+    model = _model()
+
+    def seen() -> list[list[str]]:
+        model(torch.ones(2, 4))
+        copied = copy.deepcopy(vars(model[0]))
+        return [*map(list, map(vars, model.modules())), list(copied), list(pickle.loads(pickle.dumps(copied)))]
+
+    plain = seen()
+    debugger = dump.debugger(level=level)
+    for _ in range(2):
+        debugger.start(model)
+        assert seen() == plain
+        debugger.stop()
+        debugger.step()
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
 def test_scripts_are_compiled_without_our_hooks(dump, level: str) -> None:
     model, x, make = _model(), torch.ones(2, 4), torch.jit._recursive.create_script_module
     debugger = dump.debugger(level=level)

@@ -66,6 +66,8 @@ struct Connection {
   absl::Duration latency = absl::Microseconds(200);
   // Of so many of the next messages a bit flips.
   int flips = 0;
+  // A bit has flipped in the tables of its headers: each call ends like this.
+  std::optional<grpc::Status> damaged;
 };
 
 class Stream {
@@ -225,11 +227,13 @@ class TypedStream final : public Stream,
   void Connect() {
     auto self = this->shared_from_this();
     scheduler_->At(Transit(&server_), [self] {
-      ServerReactor* const reactor =
-          self->broken_ ? nullptr : self->accept_(&self->context_);
+      const auto& damaged = self->connection->damaged;
+      ServerReactor* const reactor = self->broken_ || damaged.has_value()
+                                         ? nullptr
+                                         : self->accept_(&self->context_);
       if (reactor == nullptr) {
         self->server_.done = true;
-        self->EndClient(Gone());
+        self->EndClient(damaged.value_or(Gone()));
         return;
       }
       self->server_.Bind(reactor);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -36,7 +37,9 @@ std::string PlanText(const ActivePlan& active) {
 class World::Channel final : public CollectorChannel {
  public:
   Channel(World* world, std::shared_ptr<RankProcess> process)
-      : world_(world), process_(std::move(process)) {}
+      : world_(world), process_(std::move(process)) {
+    process_->connection = nullptr;
+  }
 
   void Session(grpc::ClientContext*, SessionReactor* reactor) override {
     Open<v1::AgentEvent, v1::Directive, v1::AgentEvent, v1::Directive>(
@@ -75,6 +78,7 @@ class World::Channel final : public CollectorChannel {
       process_->connection->number = ++world_->connections_;
       process_->connection->latency = world_->scheduler_.Between(
           absl::Microseconds(50), absl::Milliseconds(2));
+      world_->DamageHeaders(process_->connection.get());
     }
     const Machine* const on = world_->MachineOf(process_->rank);
     const uint64_t to = on->process();
@@ -108,6 +112,19 @@ World::World(uint64_t seed, Plant plant)
       bucket_(&bucket_disk_, "/bucket") {}
 
 World::~World() = default;
+
+void World::DamageHeaders(Connection* connection) {
+  constexpr grpc::StatusCode kCodes[] = {
+      grpc::StatusCode::UNIMPLEMENTED,    grpc::StatusCode::UNAUTHENTICATED,
+      grpc::StatusCode::INVALID_ARGUMENT, grpc::StatusCode::PERMISSION_DENIED,
+      grpc::StatusCode::INTERNAL,         grpc::StatusCode::NOT_FOUND,
+  };
+  if (quiet_ || !scheduler_.Chance(0.1)) return;
+  ++outcome_.flips;
+  connection->damaged =
+      grpc::Status(kCodes[scheduler_.Choose(std::size(kCodes))], "damaged");
+  scheduler_.Trace(absl::StrCat("damaged connection ", connection->number));
+}
 
 void World::PlantIn(Stream* stream, int64_t rank, bool upload) const {
   if (upload && plant_ == Plant::kEarlyCommit) {

@@ -98,6 +98,8 @@ class World {
     return rank_machines_[static_cast<size_t>(rank)];
   }
   void PlantIn(Stream* stream, int64_t rank, bool upload) const;
+  // Now and then.
+  void DamageHeaders(Connection* connection);
   // A fiber of the world's own.
   void Spawn(std::function<void()> body);
   void StartRank(int64_t rank);

@@ -47,6 +47,11 @@ class CollectorFinder {
   // or does not answer.
   absl::StatusOr<std::string> Find(const v1::Identity& identity);
 
+  // Asks on another connection from now on.
+  void UseChannel(std::shared_ptr<CollectorChannel> channel) {
+    channel_ = std::move(channel);
+  }
+
   // What became of the connection to what Find gave last. A leaf that was not
   // reached for kPatience is named as failed until another one is.
   void NoteReached();
@@ -67,7 +72,7 @@ class CollectorFinder {
   const std::function<void()> wake_;
   const std::function<bool(absl::Duration)> wait_;
   const absl::Duration patience_;
-  const std::shared_ptr<CollectorChannel> channel_;
+  std::shared_ptr<CollectorChannel> channel_;
   // It has said that it does not know the question.
   bool is_plain_ = false;
   bool is_root_ = false;

@@ -94,6 +94,7 @@ CollectorLink::CollectorLink(const SessionOptions& options, PlanSwitcher* gate,
       finder_(NewFinder()),
       worker_([this] { Work(); }) {}
 
+// Nothing is locked: the worker, which is not there, may hold the lock.
 void CollectorLink::Abandon() {
   worker_.detach();
   named_->channel.reset();
@@ -206,6 +207,7 @@ v1::AgentEvent CollectorLink::HelloEvent() {
 }
 
 CollectorFinder CollectorLink::NewFinder() {
+  absl::MutexLock lock(&mutex_);
   return CollectorFinder(
       named_->channel, options_.security, options_.replica,
       [this] { outbox_->Wake(); },
@@ -218,21 +220,26 @@ CollectorFinder CollectorLink::NewFinder() {
 
 absl::StatusOr<std::shared_ptr<CollectorLink::Target>> CollectorLink::Locate(
     CollectorFinder* finder, const v1::Identity& identity) {
+  // What was damaged on the way may have been the connection's own framing or
+  // tables: what it says from then on may be wrong, or never arrive.
+  const bool afresh = std::exchange(afresh_, false);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (afresh) {
+      named_ = std::make_shared<Target>(options_.collector, options_,
+                                        /*is_leaf=*/false);
+    }
+    finder->UseChannel(named_->channel);
+  }
   const absl::StatusOr<std::string> address = finder->Find(identity);
   if (!address.ok()) {
     status_.NoteError(address.status());
     return address.status();
   }
   absl::MutexLock lock(&mutex_);
-  const bool is_leaf = !address->empty();
-  // What was damaged on the way may have been the connection's own framing: what
-  // it says from then on may never arrive.
-  if (std::exchange(afresh_, false)) {
-    target_ = std::make_shared<Target>(is_leaf ? *address : options_.collector,
-                                       options_, is_leaf);
-  } else if (!is_leaf) {
-    if (target_->is_leaf) target_ = named_;
-  } else if (!target_->is_leaf || target_->address != *address) {
+  if (address->empty()) {
+    target_ = named_;
+  } else if (afresh || !target_->is_leaf || target_->address != *address) {
     target_ = std::make_shared<Target>(*address, options_, /*is_leaf=*/true);
   }
   return target_;
@@ -299,12 +306,7 @@ bool CollectorLink::RunConnection() {
     if (control.ended() || (upload != nullptr && upload->ended()))
       status_.NoteBroken();
     if (control.done() || (upload != nullptr && upload->done())) {
-      const bool session = control.done();
-      damaged_ = (session ? control.status() : upload->status()).error_code() ==
-                 grpc::StatusCode::DATA_LOSS;
-      afresh_ = damaged_;
-      status_.NoteEnd(session ? control.status() : upload->status(), welcomed);
-      if (!session) NoteUploadEnd(upload->status());
+      NoteEnd(control.done() ? nullptr : upload.get(), control, welcomed);
       break;
     }
     if (welcomed && control.CanWrite()) {
@@ -330,6 +332,17 @@ bool CollectorLink::RunConnection() {
   // One that refuses this process is there, and right about it.
   if (!welcomed && IsAway(control.status())) finder_.NoteNotReached();
   return welcomed;
+}
+
+void CollectorLink::NoteEnd(const UploadStream* upload,
+                            const ControlStream& control, bool welcomed) {
+  const grpc::Status end =
+      upload == nullptr ? control.status() : upload->status();
+  const bool counts = status_.NoteEnd(end, welcomed);
+  damaged_ = end.error_code() == grpc::StatusCode::DATA_LOSS || !counts;
+  // Of a connection that has ended gRPC makes a new one itself.
+  afresh_ = !end.ok() && end.error_code() != grpc::StatusCode::UNAVAILABLE;
+  if (upload != nullptr) NoteUploadEnd(end);
 }
 
 void CollectorLink::TryLane() {

@@ -68,7 +68,7 @@ class CollectorLink {
   // Waits for the worker, which ends after the outbox was stopped.
   void Join() { worker_.join(); }
   // After a fork: the threads are the parent's, nothing may be joined.
-  void Abandon();
+  void Abandon() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   using ControlStream = BidiStream<v1::AgentEvent, v1::Directive>;
@@ -126,6 +126,9 @@ class CollectorLink {
   void SayFarewell();
   bool SayGoodbyeAnew(MonotonicTime until);
   void ShipFlight();
+  // `upload`: which has ended; null: the control stream has.
+  void NoteEnd(const UploadStream* upload, const ControlStream& control,
+               bool welcomed);
   void NoteUploadEnd(const grpc::Status& status);
   void TellEditAgain(const v1::Welcome& welcome);
 
@@ -158,8 +161,8 @@ class CollectorLink {
   std::optional<FlightRing::Contents> shipping_;
   size_t shipped_buffers_ = 0;
   // Worker only: the last connection ended because something was damaged on the
-  // way; how long the last one that did was waited for, and what was committed
-  // then.
+  // way, or may have been; how long the last one that did was waited for, and what
+  // was committed then.
   bool damaged_ = false;
   absl::Duration damaged_backoff_ = kDamagedBackoff;
   uint64_t committed_when_damaged_ = 0;
@@ -175,7 +178,8 @@ class CollectorLink {
   // It waits for room, which acks give.
   std::atomic<bool> ships_{false};
 
-  const std::shared_ptr<Target> named_;
+  // The address that was given. Only the worker changes it.
+  std::shared_ptr<Target> named_ ABSL_GUARDED_BY(mutex_);
   // Where the session is, or was last.
   std::shared_ptr<Target> target_ ABSL_GUARDED_BY(mutex_);
   // Worker only.

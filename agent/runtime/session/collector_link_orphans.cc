@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -52,9 +53,14 @@ bool CollectorLink::DrainOrphans() {
     CollectorFinder finder = NewFinder();
     SpoolDrain drain = NewDrain(&finder);
     absl::Status status;
+    bool refused = false;
     for (;;) {
       status = DrainOrphan(orphan.get(), &drain, &finder);
-      if (!absl::IsUnavailable(status)) break;
+      if (status.ok() || absl::IsCancelled(status)) break;
+      // A refusal counts once a new connection gets one, too.
+      afresh_ = !absl::IsUnavailable(status);
+      if (afresh_ && std::exchange(refused, true)) break;
+      if (afresh_) continue;
       status_.NoteError(status);
       // A try that fails at once has spooled nothing, and a barrier may wait.
       spool_.Update();

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,7 +32,7 @@ class FakeCollector final : public v1::AgentService::Service {
     v1::AgentEvent event;
     if (!stream->Read(&event) || !event.has_hello())
       return grpc::Status::CANCELLED;
-    if (!refusal.ok()) return refusal;
+    if (IsRefused(context, &asked_, refused_hellos)) return refusal;
     {
       absl::MutexLock lock(&mutex_);
       stream_ = stream;
@@ -67,6 +68,7 @@ class FakeCollector final : public v1::AgentService::Service {
                           stream) override {
     v1::UploadFrame frame;
     v1::UploadAck ack;
+    if (IsRefused(context, &uploaded_, refused_uploads)) return refusal;
     ack.set_credit_bytes(1 << 20);
     stream->Write(ack);
     while (stream->Read(&frame)) {
@@ -108,15 +110,37 @@ class FakeCollector final : public v1::AgentService::Service {
     return goodbyes_;
   }
 
-  // Before the first Hello: the answer to it.
+  // Connections that have said hello.
+  size_t connections() {
+    absl::MutexLock lock(&mutex_);
+    return asked_.size();
+  }
+
+  // Before the first Hello: the answer to each on so many connections, and to
+  // uploads.
   grpc::Status refusal;
+  size_t refused_hellos = std::numeric_limits<size_t>::max();
+  size_t refused_uploads = 0;
   // Pings.
   bool answers = true;
   // So many farewells are lost.
   size_t deaf_to = 0;
 
  private:
+  // What is damaged in the tables of a connection stays so. `known`: connections,
+  // in their order.
+  bool IsRefused(grpc::ServerContext* context, std::vector<std::string>* known,
+                 size_t refused) {
+    absl::MutexLock lock(&mutex_);
+    const auto at = std::find(known->begin(), known->end(), context->peer());
+    const auto place = static_cast<size_t>(at - known->begin());
+    if (at == known->end()) known->push_back(context->peer());
+    return !refusal.ok() && place < refused;
+  }
+
   absl::Mutex mutex_;
+  std::vector<std::string> asked_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> uploaded_ ABSL_GUARDED_BY(mutex_);
   grpc::ServerReaderWriter<v1::Directive, v1::AgentEvent>* stream_
       ABSL_GUARDED_BY(mutex_) = nullptr;
   uint64_t read_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -209,6 +233,74 @@ std::unique_ptr<RecordBuffer> ThreeRecords(int64_t step) {
   records->batch()->set_step(step);
   for (uint64_t order = 0; order < 3; ++order) records->Add()->set_order(order);
   return records;
+}
+
+constexpr grpc::StatusCode kCodes[] = {
+    grpc::StatusCode::ALREADY_EXISTS,
+    grpc::StatusCode::INVALID_ARGUMENT,
+    grpc::StatusCode::UNAUTHENTICATED,
+    grpc::StatusCode::PERMISSION_DENIED,
+    grpc::StatusCode::UNIMPLEMENTED,
+    grpc::StatusCode::INTERNAL,
+    grpc::StatusCode::FAILED_PRECONDITION,
+    grpc::StatusCode::NOT_FOUND,
+    grpc::StatusCode::UNKNOWN,
+};
+
+// Of a bit that flipped in the headers of a call: in its path, its token.
+TEST(CollectorLinkTest, WhatOneConnectionIsToldIsAskedAgainOnAnother) {
+  for (const grpc::StatusCode code : kCodes) {
+    FakeCollector collector;
+    collector.refusal = grpc::Status(code, "");
+    collector.refused_hellos = 1;
+    const SystemClock clock;
+    SessionOptions options;
+    const std::unique_ptr<grpc::Server> server = Serve(&collector, &options);
+    ::testing::internal::CaptureStderr();
+    auto session = Session::Create(std::move(options), &clock);
+    ASSERT_TRUE(session.ok()) << session.status();
+    EXPECT_EQ((*session)->WaitConnected(kSoon), absl::OkStatus()) << code;
+    EXPECT_EQ(collector.connections(), 2u) << code;
+    session->reset();
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << code;
+    server->Shutdown(std::chrono::system_clock::now());
+  }
+}
+
+TEST(CollectorLinkTest, AnUploadThatIsRefusedIsMadeOnAnotherConnection) {
+  FakeCollector collector;
+  collector.refusal = grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+  collector.refused_hellos = 0;
+  collector.refused_uploads = 1;
+  const SystemClock clock;
+  SessionOptions options;
+  const std::unique_ptr<grpc::Server> server = Serve(&collector, &options);
+  auto session = Session::Create(std::move(options), &clock);
+  ASSERT_TRUE(session.ok()) << session.status();
+  ASSERT_TRUE((*session)->SubmitRecords(ThreeRecords(1)));
+  collector.Take(1);
+  EXPECT_EQ(collector.connections(), 2u);
+  session->reset();
+  server->Shutdown(std::chrono::system_clock::now());
+}
+
+TEST(CollectorLinkTest, WhatEachConnectionIsToldIsFinal) {
+  FakeCollector collector;
+  collector.refusal = grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+  const SystemClock clock;
+  SessionOptions options;
+  const std::unique_ptr<grpc::Server> server = Serve(&collector, &options);
+  ::testing::internal::CaptureStderr();
+  auto session = Session::Create(std::move(options), &clock);
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_THAT(std::string((*session)->WaitConnected(kSoon).message()),
+              ::testing::HasSubstr("is not a compatible rankprobe collector"));
+  EXPECT_EQ(collector.connections(), 2u);
+  session->reset();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::ContainsRegex("^rankprobe: nothing is recorded, "
+                                       "training continues: [^\n]*\n$"));
+  server->Shutdown(std::chrono::system_clock::now());
 }
 
 // Under policy `block`, of a collector that acknowledges nothing: its connection is

@@ -20,6 +20,26 @@ void Tell(const std::string& text) {
   std::fputs(line.c_str(), stderr);
 }
 
+// Of an answer that another try will not change, as long as the other side stays
+// what it is. The worker still tries again: it may be replaced.
+absl::Status RefusalOf(const grpc::Status& status,
+                       const std::string& collector) {
+  switch (status.error_code()) {
+    case grpc::StatusCode::ALREADY_EXISTS:
+    case grpc::StatusCode::INVALID_ARGUMENT:
+    case grpc::StatusCode::UNAUTHENTICATED:
+    case grpc::StatusCode::PERMISSION_DENIED:
+      return FromGrpc(status);
+    case grpc::StatusCode::UNIMPLEMENTED:
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      return absl::FailedPreconditionError(
+          absl::StrCat(collector, " is not a compatible rankprobe collector: ",
+                       FromGrpc(status).message()));
+    default:
+      return absl::OkStatus();
+  }
+}
+
 }  // namespace
 
 absl::Status LinkStatus::WaitConnected(absl::Duration deadline) {
@@ -81,6 +101,7 @@ v1::Identity LinkStatus::NoteConnected() {
   connected_ = true;
   fell_silent_ = false;
   lane_.clear();
+  refused_with_ = absl::StatusCode::kOk;
   fatal_ = absl::OkStatus();
   last_error_.clear();
   decided_.NotifyAll();
@@ -102,6 +123,7 @@ void LinkStatus::NoteBroken() {
 
 void LinkStatus::NoteSilent(absl::Duration waited) {
   absl::MutexLock lock(&mutex_);
+  refused_with_ = absl::StatusCode::kOk;
   fell_silent_ = true;
   last_error_ =
       absl::StrCat("the collector acknowledges none of the frames sent ",
@@ -116,34 +138,23 @@ void LinkStatus::NoteGone() {
 
 void LinkStatus::NoteError(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
+  refused_with_ = absl::StatusCode::kOk;
   last_error_ = WhyNotReached(status.message());
 }
 
-void LinkStatus::NoteEnd(const grpc::Status& status, bool welcomed) {
+bool LinkStatus::NoteEnd(const grpc::Status& status, bool welcomed) {
   absl::MutexLock lock(&mutex_);
   last_error_ = status.ok() ? "the collector ended the stream"
                             : WhyNotReached(FromGrpc(status).message());
-  if (welcomed) return;
-  // Refusals that another try will not change, as long as the other side
-  // stays what it is. The worker still tries again: it may be replaced.
-  switch (status.error_code()) {
-    case grpc::StatusCode::ALREADY_EXISTS:
-    case grpc::StatusCode::INVALID_ARGUMENT:
-    case grpc::StatusCode::UNAUTHENTICATED:
-    case grpc::StatusCode::PERMISSION_DENIED:
-      fatal_ = FromGrpc(status);
-      break;
-    case grpc::StatusCode::UNIMPLEMENTED:
-    case grpc::StatusCode::FAILED_PRECONDITION:
-      fatal_ = absl::FailedPreconditionError(absl::StrCat(
-          options_.collector, " is not a compatible rankprobe collector: ",
-          FromGrpc(status).message()));
-      break;
-    default:
-      break;
-  }
+  if (welcomed) return true;
+  const absl::Status refusal = RefusalOf(status, options_.collector);
+  const bool is_first = !refusal.ok() && refusal.code() != refused_with_;
+  refused_with_ = refusal.code();
+  if (is_first) return false;
+  if (!refusal.ok()) fatal_ = refusal;
   decided_.NotifyAll();
   TellOnce();
+  return true;
 }
 
 void LinkStatus::NoteLane(const absl::Status& status) {
@@ -175,7 +186,8 @@ std::string LinkStatus::Why() const {
 
 // The one thing said to whoever started the training: it goes on, unwatched.
 void LinkStatus::TellOnce() {
-  if (told_) return;
+  // What was said once is asked again first.
+  if (told_ || (fatal_.ok() && refused_with_ != absl::StatusCode::kOk)) return;
   // A collector that was there comes back; frames wait for it.
   const absl::Duration patience = last_error_.empty() ? kLongSilence : kSilence;
   if (fatal_.ok() && (reconnects_ > 0 || Since(began_) < patience)) return;

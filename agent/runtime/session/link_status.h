@@ -59,7 +59,11 @@ class LinkStatus {
   void NoteSilent(absl::Duration waited);
   // A connection that was made has ended.
   void NoteGone();
-  void NoteEnd(const grpc::Status& status, bool welcomed);
+  // False: a refusal that the connection before did not get. Without TLS a byte that
+  // was damaged in the headers of the call can make one of any kind, and whatever
+  // else is asked on that connection may get it too: it counts once a new connection
+  // gets the same.
+  bool NoteEnd(const grpc::Status& status, bool welcomed);
   void NoteError(const absl::Status& status);
   void NoteLane(const absl::Status& status);
   void NoteSpooled(uint64_t bytes);
@@ -110,6 +114,9 @@ class LinkStatus {
   // Records and payloads that were lost at the time of the report.
   uint64_t lost_when_gone_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
+  // By the last answer to a hello; OK: it was no refusal.
+  absl::StatusCode refused_with_ ABSL_GUARDED_BY(mutex_) =
+      absl::StatusCode::kOk;
   uint64_t reconnects_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string last_error_ ABSL_GUARDED_BY(mutex_);
   v1::Identity identity_ ABSL_GUARDED_BY(mutex_);

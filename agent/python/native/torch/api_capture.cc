@@ -34,15 +34,22 @@ void DropIgnored(const std::vector<int>& ignored, PyValue* outputs) {
   }
 }
 
+// Calls no method of a subclass.
+bool IsZero(PyObject* number) {
+  const bool is_zero = PyFloat_Check(number) ? PyFloat_AS_DOUBLE(number) == 0
+                                             : PyLong_Check(number) &&
+                                                   PyLong_AsDouble(number) == 0;
+  ClearOwnError();
+  return is_zero;
+}
+
 // A dropout that drops nothing: its argument `p` is 0.
 bool DropsNothing(PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   for (Py_ssize_t i = 0; i < count + KeywordCount(keywords); ++i) {
     const bool is_p =
         i < count ? i == 1
                   : std::string_view(KeywordName(keywords, i - count)) == "p";
-    if (is_p && PyNumber_Check(args[i]) && PyFloat_AsDouble(args[i]) == 0)
-      return true;
-    ClearOwnError();
+    if (is_p && IsZero(args[i])) return true;
   }
   return false;
 }

@@ -1,9 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/python/native/torch/py_read.h"
 
+#include <string_view>
+
 #include "agent/python/native/torch/program_error.h"
 
 namespace rankprobe {
+namespace {
+
+// Null with an error set.
+PyRef Text(PyObject* object) {
+  if (PyUnicode_CheckExact(object)) return PyRef::Share(object);
+  if (PyUnicode_Check(object))
+    return PyRef::Steal(PyUnicode_FromObject(object));
+  if (PyLong_Check(object) && !PyBool_Check(object))
+    return PyRef::Steal(PyLong_Type.tp_repr(object));
+  if (PyFloat_Check(object)) return PyRef::Steal(PyFloat_Type.tp_repr(object));
+  return PyRef::Steal(PyObject_Str(object));
+}
+
+}  // namespace
 
 bool ReadInts(PyObject* tuple, absl::InlinedVector<int64_t, 6>* out) {
   if (tuple == nullptr || !PyTuple_Check(tuple)) return false;
@@ -17,9 +33,7 @@ bool ReadInts(PyObject* tuple, absl::InlinedVector<int64_t, 6>* out) {
 }
 
 std::string PyText(PyObject* object) {
-  const PyRef text = PyUnicode_CheckExact(object)
-                         ? PyRef::Share(object)
-                         : PyRef::Steal(PyObject_Str(object));
+  const PyRef text = Text(object);
   Py_ssize_t size = 0;
   const char* data =
       text ? PyUnicode_AsUTF8AndSize(text.get(), &size) : nullptr;
@@ -41,6 +55,13 @@ PyRef Referent(PyObject* weak) {
   PyObject* alive = PyWeakref_GetObject(weak);
   return alive == nullptr || alive == Py_None ? PyRef() : PyRef::Share(alive);
 #endif
+}
+
+std::string TypeName(PyTypeObject* type) {
+  if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0)
+    return PyText(reinterpret_cast<PyHeapTypeObject*>(type)->ht_name);
+  const std::string_view name = type->tp_name;
+  return std::string(name.substr(name.rfind('.') + 1));
 }
 
 int LookUpAttribute(PyObject* object, PyObject* name, PyObject** out) {

@@ -16,8 +16,12 @@ namespace rankprobe {
 bool ReadInts(PyObject* tuple, absl::InlinedVector<int64_t, 6>* out);
 
 // str() of it in UTF-8, what has none as ascii() writes it; "" where that fails.
-// Leaves no Python error.
+// Of an instance of a subclass of str, int or float: as that type writes it; no
+// method of the subclass is called. Leaves no Python error.
 std::string PyText(PyObject* object);
+
+// `__name__` of the type; its metaclass is not asked.
+std::string TypeName(PyTypeObject* type);
 
 // The object that a weak reference refers to; empty if it no longer exists.
 PyRef Referent(PyObject* weak);

@@ -104,8 +104,9 @@ std::string KeyText(PyObject* key, Py_ssize_t position) {
 
 // Beyond 64 bits.
 void BigInt(PyObject* object, const std::string& type, v1::Value* out) {
-  const PyRef bits =
-      PyRef::Steal(PyObject_CallMethod(object, "bit_length", nullptr));
+  // By the type: a subclass may have a method of that name.
+  const PyRef bits = PyRef::Steal(PyObject_CallMethod(
+      reinterpret_cast<PyObject*>(&PyLong_Type), "bit_length", "O", object));
   const long long count = bits ? PyLong_AsLongLong(bits.get()) : -1;
   ClearOwnError();
   // To within one: the digits themselves take quadratic time.
@@ -221,14 +222,15 @@ PyValue ValueReader::ReadValue(PyObject* object, ReadMode mode,
     Charge(value.leaf->ByteSizeLong(), budget);
     return value;
   };
-  if (PyBool_Check(object)) return leaf(Scalar(object, "bool"));
-  if (PyLong_CheckExact(object)) return leaf(Scalar(object, "int"));
-  if (PyFloat_CheckExact(object)) return leaf(Scalar(object, "float"));
-  const bool device_keyword =
-      keyword != nullptr && std::string_view(keyword) == "device";
-  if (PyUnicode_CheckExact(object) && !device_keyword)
-    return leaf(Scalar(object, "str"));
-  if (PyTuple_CheckExact(object) || PyList_CheckExact(object))
+  const bool is_device = keyword != nullptr &&
+                         std::string_view(keyword) == "device" &&
+                         PyUnicode_CheckExact(object);
+  // A subclass (enum, numpy.float64) by what its base type holds: its methods are
+  // the program's, and are not called.
+  if (PyLong_Check(object) || PyFloat_Check(object) ||
+      (PyUnicode_Check(object) && !is_device))
+    return leaf(Scalar(object, TypeName(Py_TYPE(object))));
+  if (PyTuple_CheckExact(object) || PyList_Check(object))
     return ReadList(object, mode, budget);
   // Outputs of Hugging Face are dicts that lack their fields which are None;
   // msprobe records the fields.

@@ -86,20 +86,16 @@ def _numpy_statistics(array: Any) -> Optional[tuple[Any, ...]]:
 
 
 def convert(value: Any) -> Optional[tuple[Any, ...]]:
-    """What is no tensor and no plain value, as a tagged tuple; None: null."""
-    if isinstance(value, numpy.generic):
-        return ("scalar", type(value).__name__, value.item())
-    if isinstance(value, (int, float, str)):  # subclasses
-        base = next(t for t in (int, float, str) if isinstance(value, t))
-        return ("scalar", type(value).__name__, base(value))
-    if isinstance(value, numpy.ndarray):
+    """What is no tensor, number, text, list or dict, as a tagged tuple; None: null. No method of a subclass is called."""
+    kind = type(value)
+    if issubclass(kind, numpy.generic):
+        return ("scalar", kind.__name__, numpy.generic.item(value))
+    if issubclass(kind, numpy.ndarray):
         return ("tensor", value)
-    if isinstance(value, tuple):
-        if hasattr(value, "_fields"):
-            return ("value", {name: getattr(value, name) for name in value._fields})
-        return ("value", list(value))
-    if isinstance(value, list):
-        return ("value", list.copy(value))
+    if issubclass(kind, tuple):
+        names = getattr(kind, "_fields", None)
+        items = tuple.__iter__(value)
+        return ("value", list(items) if names is None else dict(zip(names, items)))
     return None
 
 

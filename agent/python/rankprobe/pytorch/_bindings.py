@@ -255,36 +255,38 @@ def group_of(group: Any) -> tuple[tuple[int, ...], str]:
     return tuple(ranks), f"{zlib.crc32(str(list(ranks)).encode()):08x}"
 
 
+def _field(value: Any, name: str) -> Any:
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return None
+
+
 def convert(value: Any) -> Optional[tuple[Any, ...]]:
-    """What is no tensor and no plain value, as a tagged tuple; None: null."""
-    if isinstance(value, (int, float, str)):  # subclasses: enums, numpy.float64
-        if numpy is not None and isinstance(value, numpy.generic):
-            return ("scalar", type(value).__name__, value.item())
-        base = next(t for t in (int, float, str) if isinstance(value, t))
-        return ("scalar", type(value).__name__, base(value))
+    """What is no tensor, number, text, list or plain dict, as a tagged tuple; None: null. It goes by types and by their own methods:
+    isinstance(), and a method that a subclass has, would run the program's code."""
+    kind = type(value)
     if numpy is not None:
-        if isinstance(value, numpy.ndarray):
+        if issubclass(kind, numpy.ndarray):
             return ("tensor", value)
-        if isinstance(value, numpy.generic):
-            return ("scalar", type(value).__name__, value.item())
-    if isinstance(value, tuple):
-        if hasattr(value, "_fields"):
-            return ("value", {name: getattr(value, name) for name in value._fields})
-        return ("value", list(value))
-    if isinstance(value, list):
-        return ("value", list.copy(value))
-    if isinstance(value, _graph_ops.Fields):
+        if issubclass(kind, numpy.generic):
+            return ("scalar", kind.__name__, numpy.generic.item(value))
+    if issubclass(kind, tuple):
+        names = getattr(kind, "_fields", None)
+        items = tuple.__iter__(value)
+        return ("value", list(items) if names is None else dict(zip(names, items)))
+    if issubclass(kind, _graph_ops.Fields):
         return ("value", value.fields)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return ("value", {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)})
+    if hasattr(kind, "__dataclass_fields__"):
+        return ("value", {f.name: _field(value, f.name) for f in dataclasses.fields(kind)})
     dist = _distributed()
     if dist is not None:
-        if isinstance(value, dist.ProcessGroup):
+        if issubclass(kind, dist.ProcessGroup):
             ranks, name = group_of(value)
             return ("group", ranks, name)
-        if isinstance(value, getattr(dist.ReduceOp, "RedOpType", ())) or isinstance(value, dist.ReduceOp):
+        if issubclass(kind, (getattr(dist.ReduceOp, "RedOpType", dist.ReduceOp), dist.ReduceOp)):
             return ("reduce_op", str(value))
-        if isinstance(value, dist.P2POp):
+        if issubclass(kind, dist.P2POp):
             group = value.group if value.group is not None else dist.group.WORLD
             return ("p2p", value.tensor, getattr(value.op, "__name__", str(value.op)),
                     value.peer, value.tag, group_of(group)[1])

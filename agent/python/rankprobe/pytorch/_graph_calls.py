@@ -22,7 +22,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from rankprobe.pytorch import _graph_ops, _hidden_hooks
+from rankprobe.pytorch import _graph_ops
 from rankprobe.pytorch._process import report_fault
 
 # Frames of ours; a program's own path may have our name in it.
@@ -35,8 +35,6 @@ _is_exporting: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "i
 LOADED = True
 # Hooks are traced into the graph that is compiled now; a guard of each graph.
 TRACED = False
-# On a module while it may be compiled: its number, a tensor.
-NUMBER = "_rankprobe_number"
 # In place of a dataclass, whose gradients an eager step does not look for either.
 _FIELDS = "rankprobe fields"
 _FRAME = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)\n(?:\s+(.*))?', re.MULTILINE)
@@ -71,9 +69,6 @@ def received(value: Any) -> Any:
     return value
 
 
-_hidden_hooks.ATTRIBUTES.add(NUMBER)
-
-
 # --- first lines of hooks, traced by Dynamo
 
 
@@ -82,18 +77,15 @@ def in_compiler() -> bool:
     return (SUPPORTED and (torch.compiler.is_dynamo_compiling() or TRACED and _graph_ops.in_trace())) or _is_exporting()
 
 
-def begin_in_compiler(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> None:
-    if TRACED and torch.compiler.is_dynamo_compiling() and not _is_exporting():
-        number = getattr(module, NUMBER, None)
-        if number is not None:
-            traced_begin(number, handed(args), handed(kwargs or {}))
+def begin_in_compiler(number: list[torch.Tensor], args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> None:
+    """number: of the module, in a list of one or none, which the hook holds: guards of a graph are on it, and nothing is on the module."""
+    if TRACED and number and torch.compiler.is_dynamo_compiling() and not _is_exporting():
+        traced_begin(number[0], handed(args), handed(kwargs or {}))
 
 
-def end_in_compiler(module: torch.nn.Module, output: Any) -> None:
-    if TRACED and torch.compiler.is_dynamo_compiling() and not _is_exporting():
-        number = getattr(module, NUMBER, None)
-        if number is not None:
-            traced_end(number, handed(output))
+def end_in_compiler(number: list[torch.Tensor], output: Any) -> None:
+    if TRACED and number and torch.compiler.is_dynamo_compiling() and not _is_exporting():
+        traced_end(number[0], handed(output))
 
 
 class _Trace(threading.local):

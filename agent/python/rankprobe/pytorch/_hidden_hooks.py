@@ -24,8 +24,6 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 # Of PyTorch 2.0 and later: what is known of a hook, by its key.
 _ABOUT = {"_forward_pre_hooks": ("_forward_pre_hooks_with_kwargs",),
           "_forward_hooks": ("_forward_hooks_with_kwargs", "_forward_hooks_always_called")}
-# Other attributes of ours on modules.
-ATTRIBUTES: set[str] = set()
 
 
 # PyTorch counts its keys from 0. A table of hooks that came with a pickle, of a program that used more of them, may have any
@@ -101,7 +99,7 @@ def _without(state: Any, depth: int = 3) -> Any:
         if not ours:
             continue
         if out is state:
-            out = {key: value for key, value in state.items() if key not in ATTRIBUTES}
+            out = dict(state)
         for table in (name, *_ABOUT[name]):
             if table in out:
                 out[table] = out[table].copy()

@@ -138,8 +138,9 @@ class _Hooked(NamedTuple):
     full: bool
     # Of the forward pre-hook and the forward hook.
     handles: list[HookHandle]
-    # What it is called in compiled code.
+    # What it is called in compiled code: a number, and the same as a tensor once the compiler is there, which the hooks hold.
     number: int
+    tensor: list[torch.Tensor]
 
 
 class _Watched(NamedTuple):
@@ -178,8 +179,7 @@ class ModuleHooks:
         self._known: weakref.WeakKeyDictionary[torch.nn.Module, _Hooked] = weakref.WeakKeyDictionary()
         self._numbers: dict[int, _Hooked] = {}
         self._last_number = 0
-        self._numbered: list[weakref.ref[Any]] = []
-        # Something hooked may have no number.
+        # Something hooked may have no number as a tensor.
         self._unnumbered = True
         # A root model's forward begins / has ended.
         self.on_root_begin: Callable[[], None] = lambda: None
@@ -250,8 +250,9 @@ class ModuleHooks:
             if known is not None:
                 del self._numbers[known.number]
             self._last_number += 1
+            tensor: list[torch.Tensor] = []
             known = self._known[module] = self._numbers[self._last_number] = _Hooked(
-                weakref.ref(module), name, full, self._make(name, full, module), self._last_number)
+                weakref.ref(module), name, full, self._make(name, full, module, tensor), self._last_number, tensor)
         pre, post = known.handles
         pre.put(module)
         # First of all: what comes after may replace the output (parallelize_module makes a local tensor of a DTensor)
@@ -261,15 +262,13 @@ class ModuleHooks:
         self._handles += known.handles
         return known.handles
 
-    def _make(self, name: str, full: bool, module: torch.nn.Module) -> list[HookHandle]:
+    def _make(self, name: str, full: bool, module: torch.nn.Module, number: list[torch.Tensor]) -> list[HookHandle]:
         """Its hooks. torch.compile's guards are on the keys of hooks: one graph for modules with one code asks for one key."""
-        pre, post = self._pre(name, full, module), self._post(name, module)
+        pre, post = self._pre(name, full, module, number), self._post(name, module, number)
         return [HookHandle("_forward_pre_hooks", pre, kwargs=True, key=MODULE_KEY),
                 HookHandle("_forward_hooks", post, kwargs=True, always_call=True, key=MODULE_KEY)]
 
     def remove(self, handles: Optional[list[Any]] = None) -> None:
-        if handles is None:
-            self.take_numbers()
         for handle in self._handles if handles is None else handles:
             handle.remove()
         if handles is None:
@@ -292,12 +291,12 @@ class ModuleHooks:
     def begin_step(self) -> None:
         self._forwards.clear()
 
-    def _pre(self, name: str, full: bool, hooked: torch.nn.Module) -> Callable[..., Any]:
+    def _pre(self, name: str, full: bool, hooked: torch.nn.Module, number: list[torch.Tensor]) -> Callable[..., Any]:
         capture, begin, own = self._capture, self._forwards.module_begin(name, full), weakref.ref(hooked)
 
         def rankprobe_pre(_: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Optional[dict[str, Any]] = None) -> None:
             if _graph_calls.LOADED and _graph_calls.in_compiler():
-                return _graph_calls.begin_in_compiler(module, args, kwargs)
+                return _graph_calls.begin_in_compiler(number, args, kwargs)
             if own() is not module:  # somebody has put the hook on another one (torch.ao.quantization), or has copied it
                 return
             if self.on_first is not None and capture.active:
@@ -315,14 +314,14 @@ class ModuleHooks:
         with _quiet(self._capture):  # what we ask of tensors is no call of the user's
             _guarded(self._capture, "the first module", first)  # type: ignore[arg-type]
 
-    def _post(self, name: str, hooked: torch.nn.Module) -> Callable[..., Any]:
+    def _post(self, name: str, hooked: torch.nn.Module, number: list[torch.Tensor]) -> Callable[..., Any]:
         capture, forwards, own = self._capture, self._forwards, weakref.ref(hooked)
         end = forwards.module_end()
 
         def rankprobe_post(_: Any, module: torch.nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
             output = rest[-1]  # behind the keyword arguments, where somebody has not put the hook on without them
             if _graph_calls.LOADED and _graph_calls.in_compiler():
-                return _graph_calls.end_in_compiler(module, output)
+                return _graph_calls.end_in_compiler(number, output)
             if own() is not module:
                 return
             raised = sys.exc_info()[0] if output is None else None
@@ -340,23 +339,13 @@ class ModuleHooks:
     # --- compiled code, called by GraphCalls
 
     def give_numbers(self) -> None:
-        """What is hooked can be recorded from within a graph. torch.compile's guards are on the attribute."""
+        """What is hooked can be recorded from within a graph."""
         if not self._unnumbered:
             return
         self._unnumbered = False
         for known in self._known.values():
-            module = known.module()
-            if module is not None and self.is_hooked(module) and _graph_calls.NUMBER not in module.__dict__:
-                module.__dict__[_graph_calls.NUMBER] = torch.tensor(known.number)
-                self._numbered.append(known.module)
-
-    def take_numbers(self) -> None:
-        for reference in self._numbered:
-            module = reference()
-            if module is not None:
-                module.__dict__.pop(_graph_calls.NUMBER, None)
-        self._numbered.clear()
-        self._unnumbered = True
+            if not known.tensor:
+                known.tensor.append(torch.tensor(known.number))
 
     def numbered(self, number: int) -> Optional[_Hooked]:
         known = self._numbers.get(number)
