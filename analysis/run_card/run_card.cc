@@ -34,6 +34,8 @@ constexpr std::array<absl::string_view, 6> kMayChangeNumbers = {
     "versions",    "packages",     "host"};
 // Behind the state of a generator.
 constexpr absl::string_view kNeverDrawn = ", never drawn from";
+// What a witness found in a step, which is no setting.
+constexpr absl::string_view kOfCache = "kv cache";
 // Said in every step.
 constexpr std::array<absl::string_view, 3> kOfEveryStep = {
     "batch", "random state", "learning rate"};
@@ -67,6 +69,7 @@ absl::Status AddCard(FileSystem* file_system, const std::string& path,
         absl::StrCat(path, " is no run card, an object of sections"));
   }
   for (const JsonMember& section : document.root().fields()) {
+    if (section.key == kOfCache) continue;
     for (const JsonMember& fact : section.value.fields()) {
       if (!fact.value.is_string()) continue;
       FactName name(std::string(section.key), std::string(fact.key));

@@ -16,6 +16,7 @@
 #include "analysis/root_cause/overflow_check.h"
 #include "analysis/root_cause/replicas.h"
 #include "analysis/run_card/run_card.h"
+#include "cli/client/cache_faults.h"
 #include "cli/output/ledger_text.h"
 #include "common/base/status_macros.h"
 #include "common/text/ranges_text.h"
@@ -127,6 +128,9 @@ class DumpDiagnosis {
                       : layout.path;
       step.places.push_back(place);
     }
+    RP_ASSIGN_OR_RETURN(const CacheFaults cache,
+                        ReadCacheFaults(file_system_, layout));
+    cache.AddTo(/*request=*/"", report_);
     RP_RETURN_IF_ERROR(LookAtOverflows(steps));
     analysis::ReplicaOptions options;
     options.groups = analysis::ReplicasByCards(file_system_, layout);

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/calls/call_place.h"
+#include "cli/client/cache_faults.h"
 #include "cli/client/dump_diagnosis.h"
 #include "common/base/status_macros.h"
 #include "common/text/visible_text.h"
@@ -79,6 +80,22 @@ absl::Status RequestInDump::Diagnose(FileSystem* file_system,
                      " of these steps the tensors hold the complete batch"),
         "rankprobe enable --request ID records only the rows of this request; "
         "if the recording has tensors, run:NAME extracts them");
+  }
+  CacheFaults cache;
+  for (const auto& [step, one] : steps_) {
+    RP_ASSIGN_OR_RETURN(CacheFaults of_step,
+                        ReadCacheFaults(file_system, one.ranks));
+    cache.Add(std::move(of_step));
+  }
+  cache.AddTo(id_, report);
+  if (!cache.has_witness) {
+    report->Unjudged(
+        "whether the KV cache held what was written: it had no witness",
+        "vllm serve .. --additional-config '{\"dump_kv_cache\": true}'");
+  } else if (cache.faults.empty()) {
+    report->Healthy(absl::StrCat(
+        "the KV cache held what was written, of the right tokens: ",
+        cache.blocks_checked, " blocks that these steps read"));
   }
   for (const auto& [step, one] : steps_) {
     const int before = report->findings();

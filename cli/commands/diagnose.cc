@@ -19,6 +19,7 @@
 #include "analysis/run_card/run_card.h"
 #include "cli/app.h"
 #include "cli/client/aligned_dumps.h"
+#include "cli/client/cache_faults.h"
 #include "cli/client/dump_diagnosis.h"
 #include "cli/client/dump_input.h"
 #include "cli/client/request_diagnosis.h"
@@ -175,6 +176,12 @@ class Diagnosis {
       return absl::StrCat("overflow_check ", ShellWord(StepOf(finding)),
                           JobWords(flags_));
     }
+    if (finding.by() == kCacheRule) {
+      absl::string_view run = flags_.input;
+      return absl::ConsumePrefix(&run, "run:") && !request_.has_value()
+                 ? absl::StrCat("events --run ", ShellWord(run))
+                 : absl::StrCat("diagnose ", ShellWord(StepOf(finding)));
+    }
     // Rules and scan: of a whole run. Some steps before and after show a move.
     return absl::StrCat(
         "query --run ", ShellWord(absl::StripPrefix(flags_.input, "run:")),
@@ -217,7 +224,21 @@ class Diagnosis {
     RunScanRequest request;
     request.run = run;
     RP_RETURN_IF_ERROR(ChooseJobOf(run, &request));
-    RP_ASSIGN_OR_RETURN(const RunScan scan, ScanRun(globals_, request));
+    RP_ASSIGN_OR_RETURN(
+        const CacheFaults cache,
+        AskCacheFaults(
+            Client(globals_), run,
+            job_.has_value() ? job_->incarnations : std::set<uint64_t>()));
+    cache.AddTo(/*request=*/"", &report_);
+    const absl::StatusOr<RunScan> scanned = ScanRun(globals_, request);
+    // The witness of a server's cache tells of steps that are not recorded, too.
+    if (absl::IsNotFound(scanned.status()) && !cache.faults.empty()) {
+      report_.Unjudged(std::string(scanned.status().message()),
+                       "rankprobe enable --run NAME");
+      return absl::OkStatus();
+    }
+    RP_RETURN_IF_ERROR(scanned.status());
+    const RunScan& scan = *scanned;
     std::optional<int64_t> non_finite;
     size_t fallen = 0;
     for (const analysis::ScanFinding& f : scan.findings) {

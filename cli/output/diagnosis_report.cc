@@ -13,7 +13,8 @@ namespace {
 
 // The smaller, the nearer to a cause at one step.
 int WeightOf(const DiagnosisReport::Finding& finding) {
-  constexpr absl::string_view kOrder[] = {"first-divergence",
+  constexpr absl::string_view kOrder[] = {"kv cache",
+                                          "first-divergence",
                                           "rule: optimizer-step-skipped",
                                           "scan: changed",
                                           "rule: weight-after-forward",

@@ -45,14 +45,16 @@ def test_nothing_is_asked_for(given: object) -> None:
 
     assert settings(given, {}) is None
     # Under `rankprobe run` it waits to be switched on.
-    assert settings(given, {"RANKPROBE_ATTACH": "idle"}) == (None, None)
+    assert settings(given, {"RANKPROBE_ATTACH": "idle"}) == (None, None, 0)
 
 
 @pytest.mark.parametrize("given, fault", [
-    ({"dump_config_pth": "a.json"}, "unknown dump_config_pth; known are dump_config_path and dump_config"),
+    ({"dump_config_pth": "a.json"}, "unknown dump_config_pth; known are dump_config_path, dump_config, dump_kv_cache"),
     ({"dump_config_path": "a.json", "dump_config": {}}, "give only one of"),
     ({"dump_config_path": 3}, "dump_config_path must be the path"),
     ({"dump_config_path": ""}, "dump_config_path must be the path"),
+    ({"dump_kv_cache": True}, "dump_kv_cache needs dump_config"),
+    ({"dump_config": {}, "dump_kv_cache": "yes"}, "dump_kv_cache must be true, false or a number of steps"),
     ({"dump_config": "a.json"}, "dump_config must be the contents of a config.json"),
 ])
 def test_what_cannot_be_meant_is_refused(given: dict, fault: str) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens per second of vLLM off, idle and recorded: python tokens_per_second.py [ROUNDS] [--enforce-eager]
+"""Tokens per second of vLLM off, idle, with a witness of its KV cache, and recorded: python tokens_per_second.py [ROUNDS] [--enforce-eager]
 
-Two servers of a model of two layers of width 512, float32: one without rankprobe, one under `rankprobe run`. Each
-round asks both the same, eight requests at a time, and the second one once idle and once recorded (statistics, level
-L0), so that other work on the machine falls on all three. Prints each round, and the medians.
+Three servers of a model of two layers of width 512, float32: one without rankprobe, one under `rankprobe run`, one with a
+witness too. Each round asks all the same, eight requests at a time, and the second one once idle and once recorded
+(statistics, level L0), so that other work on the machine falls on all four. Prints each round, and the medians.
 """
 
 from __future__ import annotations
@@ -67,20 +67,24 @@ def main(words: list[str]) -> None:
         collector = harness.Collector(directory / "collector").start()
         servers: list[Server] = []
         try:
-            for at, command in (("plain", serve), ("watched", f"{sys.executable} -m rankprobe.run --collector {collector.address} --run live -- {serve}")):
+            site = _entry_points(directory)
+            run = f"{sys.executable} -m rankprobe.run --collector {collector.address} --run"
+            for at, command in (("plain", serve), ("watched", f"{run} live -- {serve}"),
+                                ("witnessed", f"{run} witnessed -- {serve} --additional-config '{{\"dump_kv_cache\": true}}'")):
                 (directory / at).mkdir()
-                paths = f"{harness.BUILD / 'python'}{os.pathsep}{_entry_points(directory)}" if at == "watched" else ""
+                paths = "" if at == "plain" else f"{harness.BUILD / 'python'}{os.pathsep}{site}"
                 servers.append(Server(command, directory / at, {**environment, "PYTHONPATH": paths}))
             config = directory / "config.json"
             config.write_text(json.dumps({"task": "statistics", "dump_path": "dump", "rank": [], "step": [], "level": "L0"}))
-            rates: dict[str, list[float]] = {"off": [], "idle": [], "L0": []}
+            rates: dict[str, list[float]] = {"off": [], "idle": [], "witness": [], "L0": []}
+            of = {"off": servers[0], "idle": servers[1], "witness": servers[2], "L0": servers[1]}
             for server in servers:
                 _rate(server, model)
             for number in range(rounds):
                 for what in rates:
                     if what == "L0":
                         collector.cli("enable", "--run", "live", "--config", config, "--no-wait")
-                    rates[what].append(_rate(servers[what != "off"], model))
+                    rates[what].append(_rate(of[what], model))
                     if what == "L0":
                         collector.cli("disable", "--run", "live", "--no-wait")
                         _rate(servers[1], model)

@@ -242,6 +242,13 @@ class PySession {
         at_once, session);
     return {std::move(report.fault), std::move(report.warnings)};
   }
+  void ReportError(const std::string& message) {
+    v1::AgentEvent event;
+    event.mutable_error()->set_step(Get().current_step());
+    event.mutable_error()->set_message(message);
+    const py::gil_scoped_release release;
+    Get().session()->SendEvent(std::move(event));
+  }
   void RefuseRecording(const std::string& reason, bool only_apis) {
     Session* const session = Get().session();
     const py::gil_scoped_release release;
@@ -537,6 +544,7 @@ PYBIND11_MODULE(_native, m) {
            py::arg("config_json"), py::arg("fault"), py::arg("at_once"))
       .def("refuse_recording", &PySession::RefuseRecording, py::arg("reason"),
            py::arg("only_apis") = false)
+      .def("report_error", &PySession::ReportError, py::arg("message"))
       .def("set_rank", &PySession::SetRank, py::arg("rank"),
            py::arg("world_size"))
       .def("plan", &PySession::ActivePlanDict)

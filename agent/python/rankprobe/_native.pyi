@@ -109,6 +109,9 @@ class Session:
 
     def refuse_recording(self, reason: str, only_apis: bool = False) -> None:
         """This process cannot record: plans that enable recording are refused for this reason, which `rankprobe status` shows."""
+
+    def report_error(self, message: str) -> None:
+        """An event of the run, which `rankprobe events` shows, also while nothing is recorded."""
     def plan(self) -> dict[str, Any]:
         """The plan in force; the same dict as long as it is the same plan."""
 

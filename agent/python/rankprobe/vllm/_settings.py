@@ -9,7 +9,7 @@ import os
 import tempfile
 from typing import Any, Iterator, Mapping, NamedTuple, Optional
 
-_KNOWN = ("dump_config_path", "dump_config")
+_KNOWN = ("dump_config_path", "dump_config", "dump_kv_cache")
 GRAPH_MODE = ("Please enforce eager mode: restart vLLM and add the --enforce-eager flag. "
               "This server runs compiled graphs, in which no call of the model is seen")
 ONLY_MODULES = ("this server runs compiled graphs, in which only modules are recorded: give \"level\": \"L0\" in config.json, "
@@ -20,10 +20,12 @@ _STOCK, _TRACED_ONCE = 1, 2
 
 class Settings(NamedTuple):
     """What is to be recorded: a config.json by path or by content, or, of a
-    process under `rankprobe run`, neither."""
+    process under `rankprobe run`, neither; and whether the cache of keys and values has
+    a witness, which looks at all of it in every so many steps (0: none)."""
 
     path: Optional[str] = None
     content: Optional[dict[str, Any]] = None
+    cache_every: int = 0
 
     @contextlib.contextmanager
     def config_file(self, level: str = "mix") -> Iterator[str]:
@@ -53,7 +55,7 @@ def settings(additional_config: Any, environment: Mapping[str, str]) -> Optional
     given = additional_config if isinstance(additional_config, dict) else {}
     unknown = sorted(key for key in given if isinstance(key, str) and key.startswith("dump_") and key not in _KNOWN)
     if unknown:
-        raise ValueError(f"additional_config: unknown {', '.join(unknown)}; known are {' and '.join(_KNOWN)}")
+        raise ValueError(f"additional_config: unknown {', '.join(unknown)}; known are {', '.join(_KNOWN)}")
     path, content = given.get("dump_config_path"), given.get("dump_config")
     if path is not None and content is not None:
         raise ValueError("additional_config: give only one of dump_config_path and dump_config")
@@ -61,9 +63,14 @@ def settings(additional_config: Any, environment: Mapping[str, str]) -> Optional
         raise ValueError(f"additional_config: dump_config_path must be the path of a config.json, not {path!r}")
     if content is not None and not isinstance(content, dict):
         raise ValueError(f"additional_config: dump_config must be the contents of a config.json, not {content!r}")
-    if path is None and content is None:
-        return Settings() if environment.get("RANKPROBE_ATTACH") else None
-    return Settings(path, content)
+    every = given.get("dump_kv_cache", 0)
+    if not isinstance(every, int) or every < 0:
+        raise ValueError(f"additional_config: dump_kv_cache must be true, false or a number of steps, not {every!r}")
+    if path is None and content is None and not environment.get("RANKPROBE_ATTACH"):
+        if every:
+            raise ValueError("additional_config: dump_kv_cache needs dump_config, dump_config_path or `rankprobe run`")
+        return None
+    return Settings(path, content, int(every))
 
 
 def _number(value: Any) -> int:

@@ -17,11 +17,12 @@ class Steps:
     that serve no request are no steps. Used by the one thread that runs `runner`.
 
     A fault of ours ends recording with one line to `say`; the server continues.
-    parts: of the model, that vLLM has compiled; None: none.
+    parts: of the model, that vLLM has compiled; None: none. cache: the witness of the runner's keys and values; None: none.
     """
 
-    def __init__(self, runner: Any, model: Any, debugger: Any, say: Callable[[str], None], parts: Any = None) -> None:
+    def __init__(self, runner: Any, model: Any, debugger: Any, say: Callable[[str], None], parts: Any = None, cache: Any = None) -> None:
         self._runner, self._model, self._debugger, self._say, self._parts = runner, model, debugger, say, parts
+        self._cache = cache
         # What execute_model was called with, until the model is.
         self._scheduled: Optional[Any] = None
         # Of the newer runner (v1/worker/gpu): what prepare_inputs() last returned.
@@ -30,7 +31,7 @@ class Steps:
         self._broken = False
 
     def install(self) -> None:
-        self._model.register_forward_pre_hook(lambda *_: self._guarded(self._begin))
+        self._model.register_forward_pre_hook(lambda _, args, kwargs: self._guarded(functools.partial(self._begin, args, kwargs)), with_kwargs=True)
         execute = self._runner.execute_model
 
         @functools.wraps(execute)
@@ -72,7 +73,7 @@ class Steps:
 
         return prepare_inputs
 
-    def _begin(self) -> None:
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._scheduled is None:
             return
         scheduled, self._scheduled = self._scheduled, None
@@ -81,6 +82,9 @@ class Steps:
         batch = batch_of(scheduled, prepared if prepared is not None else getattr(self._runner, "input_batch", None))
         self._open = True
         self._debugger.start(model=self._model, scheduled_tokens=batch.tokens, first_positions=batch.positions)
+        if self._cache is not None:
+            input_ids = kwargs.get("input_ids", args[0] if args else None)
+            self._guard_cache(lambda: self._cache.before(self._debugger._steps.current, scheduled, batch, input_ids))
         if self._parts is not None and self._debugger._steps.running:
             self._parts.enter()
 
@@ -89,8 +93,19 @@ class Steps:
             self._parts.leave()
         if self._open:
             self._open = False
+            if self._cache is not None:
+                self._guard_cache(self._cache.after)
             self._debugger.stop()
             self._debugger.step()
+
+    def _guard_cache(self, function: Callable[[], None]) -> None:
+        """A fault of the witness ends it alone: recording goes on."""
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 - serving goes on
+            if not _native.raise_later_if_programs(error):
+                self._cache = None
+                self._say(f"the witness of the KV cache ended: {error!r}; recording continues")
 
     def _guarded(self, function: Callable[[], None]) -> None:
         if self._broken:

@@ -132,13 +132,27 @@ def _attach(worker: Any, vllm_config: Any, wanted: Settings, compiled: bool) -> 
     if parts is not None:
         debugger._session.native.refuse_recording(ONLY_MODULES, only_apis=True)
         _compile_ahead(worker, vllm_config, debugger, model, parts)
-    Steps(worker.model_runner, model, debugger, say, parts).install()
+    cache = _cache_of(worker, vllm_config, wanted, debugger)
+    Steps(worker.model_runner, model, debugger, say, parts, cache).install()
     if worker.rank == 0:
         session, switch = debugger._session, debugger._switch
         state = f"recording into {switch.plan['dump_path']}" if switch.enabled else "idle"
         compiled_parts = "" if parts is None else ", compiled: its modules are recorded (level L0)"
         say(f"attached to {type(model).__name__}{compiled_parts}, {state}; a step is one batch; "
             f"{switch_hint(switch.enabled, session.address, session.run)}")
+
+
+def _cache_of(worker: Any, vllm_config: Any, wanted: Settings, debugger: Any) -> Any:
+    """The witness of its cache; None: nobody asks for one, or there can be none."""
+    if not wanted.cache_every:
+        return None
+    from rankprobe.vllm._cache import RunnerCache, why_not_witnessed
+
+    why_not = why_not_witnessed(vllm_config, worker.model_runner)
+    cache = None if why_not else RunnerCache(worker.model_runner, vllm_config, wanted.cache_every, debugger, say)
+    if worker.rank == 0:
+        say(f"no witness of the KV cache: {why_not}" if cache is None else f"witness of the KV cache: {cache.layers} layers")
+    return cache
 
 
 def _compile_ahead(worker: Any, vllm_config: Any, debugger: Any, model: Any, parts: Any) -> None:

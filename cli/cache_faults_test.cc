@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `diagnose` says of a server's cache of keys and values.
+#include "cli/client/cache_faults.h"
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "analysis/run_card/run_card.h"
+#include "analysis/testing/dump_text.h"
+#include "cli/client/dump_diagnosis.h"
+#include "cli/client/request_diagnosis.h"
+#include "dump_format/dump_layout.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr char kChanged[] =
+    R"(block 12 of layers.1.attn: it changed between write and read: request \"a\" wrote it in step 3, request \"b\" reads its positions 0 to 31 from it)";
+
+class CacheFaultsTest : public ::testing::Test {
+ protected:
+  void Step(int64_t step, const std::string& output,
+            const std::string& facts) const {
+    const std::string directory = absl::StrCat("d/step", step, "/rank0");
+    dir_.Write(directory,
+               {rankprobe::testing::Call("Torch.log.0.forward", "1", output)});
+    dir_.WriteFile(
+        absl::StrCat(directory, "/requests.json"),
+        R"([{"from_entry":"Torch.log.0.forward","rows":1,"recorded":null,"requests":[{"id":"b","begin":0,"end":1,"position":32}]}])");
+    if (!facts.empty()) {
+      dir_.WriteFile(absl::StrCat(directory, "/run_card.json"),
+                     absl::StrCat(R"({"kv cache":{)", facts, "}}"));
+    }
+  }
+  DumpLayout Layout() const {
+    return *FindDumps(files_.get(), dir_.path() + "/d", std::nullopt);
+  }
+  v1::DiagnoseReport OfRequest() const {
+    DiagnosisReport report;
+    const auto request =
+        RequestInDump::Find(files_.get(), Layout(), dir_.path(), "b");
+    EXPECT_TRUE(request.ok()) << request.status();
+    EXPECT_TRUE(request->Diagnose(files_.get(), &report).ok());
+    return report.Take();
+  }
+  const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  rankprobe::testing::DumpDir dir_;
+};
+
+TEST_F(CacheFaultsTest, AFaultIsNamedBeforeWhatComesOfIt) {
+  Step(7, "NaN",
+       absl::StrCat(R"("blocks checked":"4","step 7 fault 0":")", kChanged,
+                    R"(")"));
+  DiagnosisReport report;
+  const std::string path = dir_.path() + "/d";
+  ASSERT_TRUE(
+      DiagnoseDump(files_.get(), {path, path, std::nullopt}, &report).ok());
+  const v1::DiagnoseReport whole = report.Take();
+  for (const v1::DiagnoseReport& said : {whole, OfRequest()}) {
+    ASSERT_THAT(said.findings(), SizeIs(2));
+    EXPECT_EQ(said.findings(0).by(), kCacheRule);
+    EXPECT_EQ(said.findings(0).step(), 7);
+    EXPECT_EQ(said.findings(0).rank(), 0);
+    EXPECT_EQ(said.findings(0).name(), "block 12 of layers.1.attn");
+    EXPECT_EQ(said.findings(0).sure(), "exact");
+    EXPECT_THAT(said.findings(0).what(), HasSubstr("changed between write"));
+    EXPECT_EQ(said.findings(1).by(), "overflow_check");
+  }
+}
+
+TEST_F(CacheFaultsTest, AnotherRequestsFaultIsNotThisOnes) {
+  Step(
+      7, "2",
+      R"("step 7 fault 0":"block 1 of all 2 layers: request \"bb\" reads it")");
+  const auto read = ReadCacheFaults(files_.get(), Layout());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_THAT(read->faults, SizeIs(1));
+  EXPECT_THAT(OfRequest().findings(), IsEmpty());
+}
+
+TEST_F(CacheFaultsTest, WhetherThereWasAWitnessIsSaid) {
+  Step(7, "2", "");
+  ASSERT_THAT(OfRequest().unjudged(), SizeIs(1));
+  EXPECT_THAT(OfRequest().unjudged(0).what(), HasSubstr("had no witness"));
+  Step(7, "2", R"("blocks checked":"4")");
+  Step(8, "2", R"("blocks checked":"5")");
+  EXPECT_THAT(OfRequest().unjudged(), IsEmpty());
+  EXPECT_THAT(OfRequest().healthy(0), HasSubstr("9 blocks"));
+}
+
+TEST_F(CacheFaultsTest, WhatAStepFoundIsNoSettingThatDiffers) {
+  Step(7, "2", R"("blocks checked":"4")");
+  const DumpLayout one = Layout();
+  auto same = analysis::CompareRunCards(files_.get(), one, one);
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_EQ(same->facts_compared(), 0);
+}
+
+}  // namespace
+}  // namespace rankprobe

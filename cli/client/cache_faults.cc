@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/client/cache_faults.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "analysis/calls/call_place.h"
+#include "common/base/status_macros.h"
+#include "common/text/visible_text.h"
+#include "dump_format/input_files.h"
+#include "dump_format/json_value.h"
+
+namespace rankprobe {
+namespace {
+
+// Of an event's text.
+constexpr absl::string_view kOfEvent = "kv cache: ";
+constexpr uint32_t kMostEvents = 10000;
+
+void ReadCard(const JsonValue& section, const DumpPlace& place,
+              CacheFaults* out) {
+  out->has_witness = true;
+  for (const JsonMember& fact : section.fields()) {
+    if (!fact.value.is_string()) continue;
+    absl::string_view name = fact.key;
+    int64_t number = 0;
+    if (name == "blocks checked" &&
+        absl::SimpleAtoi(fact.value.text, &number)) {
+      out->blocks_checked += number;
+    } else if (absl::ConsumePrefix(&name, "step ") &&
+               absl::SimpleAtoi(name.substr(0, name.find(' ')), &number)) {
+      out->faults.push_back({number,
+                             place.process ? -1 : analysis::RankOf(place),
+                             std::string(fact.value.text)});
+    }
+  }
+}
+
+}  // namespace
+
+void CacheFaults::Add(CacheFaults other) {
+  has_witness |= other.has_witness;
+  blocks_checked += other.blocks_checked;
+  for (Fault& fault : other.faults) {
+    const bool is_known =
+        std::any_of(faults.begin(), faults.end(), [&](const Fault& one) {
+          return one.step == fault.step && one.rank == fault.rank &&
+                 one.text == fault.text;
+        });
+    if (!is_known) faults.push_back(std::move(fault));
+  }
+}
+
+void CacheFaults::AddTo(const std::string& request,
+                        DiagnosisReport* report) const {
+  for (const Fault& fault : faults) {
+    if (!request.empty() &&
+        !absl::StrContains(fault.text, absl::StrCat("\"", request, "\"")))
+      continue;
+    const size_t end = fault.text.find(": ");
+    const std::string place = VisibleText(fault.text.substr(0, end));
+    report->Add(
+        kCacheRule, fault.step, fault.rank, place,
+        end == std::string::npos ? "" : VisibleText(fault.text.substr(end + 2)),
+        /*exact=*/true);
+  }
+}
+
+absl::StatusOr<CacheFaults> ReadCacheFaults(FileSystem* file_system,
+                                            const DumpLayout& layout) {
+  CacheFaults out;
+  for (const DumpPlace& place : layout.places) {
+    const std::string path = place.directory + "/run_card.json";
+    if (!file_system->Exists(path)) continue;
+    RP_ASSIGN_OR_RETURN(std::string text, ReadInput(file_system, path));
+    JsonDocument document;
+    if (!document.Parse(std::move(text)).ok()) continue;
+    const JsonValue* const section = document.root().Find(kCacheRule);
+    if (section != nullptr) ReadCard(*section, place, &out);
+  }
+  return out;
+}
+
+absl::StatusOr<CacheFaults> AskCacheFaults(
+    const Client& client, const std::string& run,
+    const std::set<uint64_t>& incarnations) {
+  v1::ListEventsRequest request;
+  request.set_run(run);
+  request.set_limit(kMostEvents);
+  v1::ListEventsResponse response;
+  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
+    return client.control->ListEvents(context, request, &response);
+  }));
+  CacheFaults out;
+  for (const v1::Event& event : response.events()) {
+    absl::string_view text = event.detail();
+    if (event.kind() != v1::Event::KIND_ERROR ||
+        !absl::ConsumePrefix(&text, kOfEvent) ||
+        (!incarnations.empty() &&
+         !incarnations.contains(event.identity().incarnation())))
+      continue;
+    out.faults.push_back(
+        {event.step(),
+         event.identity().has_rank() ? event.identity().rank() : -1,
+         std::string(text)});
+  }
+  return out;
+}
+
+}  // namespace rankprobe

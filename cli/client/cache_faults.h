@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of `diagnose` for a server's cache of keys and values: what its witness
+// (rankprobe/vllm/_cache_witness.py) said of a step in run_card.json, or of a run
+// in an event.
+#ifndef RANKPROBE_CLI_CLIENT_CACHE_FAULTS_H_
+#define RANKPROBE_CLI_CLIENT_CACHE_FAULTS_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cli/client/client.h"
+#include "cli/output/diagnosis_report.h"
+#include "common/io/file_system.h"
+#include "dump_format/dump_layout.h"
+
+namespace rankprobe {
+
+constexpr char kCacheRule[] = "kv cache";
+
+struct CacheFaults {
+  struct Fault {
+    int64_t step = 0;
+    int64_t rank = -1;
+    // "block 12 of all 2 layers: request "a" reads its position 3 from it, .."
+    std::string text;
+  };
+  std::vector<Fault> faults;
+  // Of recorded steps; 0: there was no witness, or nothing was read.
+  int64_t blocks_checked = 0;
+  bool has_witness = false;
+
+  // What another step says, once.
+  void Add(CacheFaults other);
+  // Those of one request, as reader or writer; `request` empty: all.
+  void AddTo(const std::string& request, DiagnosisReport* report) const;
+};
+
+// What the run cards of these places say.
+absl::StatusOr<CacheFaults> ReadCacheFaults(FileSystem* file_system,
+                                            const DumpLayout& layout);
+
+// What events of a run say, also of steps that were not recorded. incarnations:
+// of these processes; empty: of all.
+absl::StatusOr<CacheFaults> AskCacheFaults(
+    const Client& client, const std::string& run,
+    const std::set<uint64_t>& incarnations);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_CLI_CLIENT_CACHE_FAULTS_H_
