@@ -350,6 +350,31 @@ def test_a_planted_fault_is_named(kind: str, seed: int) -> None:
     assert first.written >= 0 and first.text.startswith(f"block {planted.block} of ") and first.reader in first.what and first.writer in first.what
 
 
+@pytest.mark.parametrize("adopts", [False, True])
+def test_what_nobody_was_seen_to_write(adopts: bool) -> None:
+    """A KV connector loads blocks past the model; without one nothing does."""
+    cache = torch.zeros(4, SIZE, _WIDTH)
+    witness = CacheWitness(layers_of([("layers.0", cache)], 4), SIZE, adopts=adopts)
+    tokens = torch.arange(9)
+
+    def step(number: int, computed: int) -> list[Fault]:
+        row = Row("a", computed, 1, lambda begin, end: tokens[begin:end], [2, 1])
+        found = witness.before(number, [row], tokens[computed:computed + 1], torch.tensor([SIZE + computed % SIZE]))
+        witness.after()
+        return found
+
+    found = [(fault.kind, fault.what) for fault in step(0, SIZE)]
+    assert found == ([] if adopts else [("unwritten", 'request "a" reads its position 0 from it, and nothing was written there')])
+    assert step(1, SIZE + 1) == []
+    cache[2, 0, 0] = 1
+    (changed,) = step(2, SIZE + 2)
+    assert changed.block == 2 and ("it came from elsewhere, request" in changed.what), changed
+    # What stands in the table for no row of the cache is told, and written nowhere.
+    row = Row("a", SIZE + 3, 1, lambda begin, end: tokens[begin:end], [2, 1])
+    (slot,) = witness.before(3, [row], tokens[:1], torch.tensor([-1]))
+    assert slot.kind == "slot" and "is written into its row 0 by the slot mapping, and the block table says row 3 of block 1" in slot.what, slot
+
+
 class Runner:
     """What the witness reads of vLLM's runner: one group of two layers, blocks of four tokens, a table of two requests."""
 

@@ -150,6 +150,8 @@ def _cache_of(worker: Any, vllm_config: Any, wanted: Settings, debugger: Any) ->
 
     why_not = why_not_witnessed(vllm_config, worker.model_runner)
     cache = None if why_not else RunnerCache(worker.model_runner, vllm_config, wanted.cache_every, debugger, say)
+    if cache is not None and not cache.layers:
+        why_not, cache = "no layer keeps keys and values in blocks of tokens", None
     if worker.rank == 0:
         say(f"no witness of the KV cache: {why_not}" if cache is None else f"witness of the KV cache: {cache.layers} layers")
     return cache
