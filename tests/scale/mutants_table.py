@@ -385,7 +385,7 @@ SWITCHED = [
 """, control_test("ControlPlaneTest.LostRanksDoNotHoldTheOthers")),
     Mutant("ranks-of-a-dead-leaf-are-waited-for", "switch", "ranks of a leaf that has gone are lost to a switch", ROOT_SERVICE,
            """    for (const auto& [leafs, session] : sessions_)
-      control_->Disconnected(session, "its leaf has disconnected");
+      agents_->Disconnected(session, "its leaf has disconnected");
 """, NOTHING, Gtest("server_test", "RootLinkTest.WhatRanksAndRootSayComesThrough")),
     Mutant("commit-before-the-store-has-it", "switch", "no rank hears of a plan that is not in the store", SWITCH,
            """  saving_since_ = actions_.now();
