@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "analysis/testing/dump_text.h"
 #include "cli/client/request_diagnosis.h"
+#include "cli/client/run_rules.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/diagnosis_text.h"
 #include "dump_format/dump_layout.h"
@@ -20,6 +21,7 @@ namespace rankprobe {
 namespace {
 
 using rankprobe::testing::Call;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -78,6 +80,72 @@ TEST_F(DumpDiagnosisTest, EachStepIsLookedAtUntilTheFirstFinding) {
   EXPECT_THAT(report.unjudged(), IsEmpty());
 }
 
+TEST_F(DumpDiagnosisTest, ADumpWithoutACallIsNotSound) {
+  dir_.Write("d/step0/rank0", {});
+  dir_.Write("d/step1/rank0", {});
+  const v1::DiagnoseReport report = Diagnose("d");
+  EXPECT_THAT(report.findings(), IsEmpty());
+  EXPECT_THAT(report.healthy(), IsEmpty());
+  ASSERT_THAT(report.unjudged(), SizeIs(1));
+  EXPECT_EQ(report.unjudged(0).what(), "no call is recorded in 2 steps");
+  EXPECT_THAT(report.unjudged(0).record(), HasSubstr("mix"));
+}
+
+TEST(DiagnosisReportTest, AParameterIsNamedWithTheModuleThatHasIt) {
+  DiagnosisReport report;
+  report.Add("scan: move", 1, -1, "Update.1.bias.0.debug.update", "", false);
+  report.Add("scan: move", 2, -1, "Parameter.bias.0.debug.grad", "", false);
+  report.Add("scan: move", 3, -1, "Training.0.debug.loss", "", false);
+  std::vector<analysis::ScanSeries> values(2);
+  values[0].name = "Module.1.Linear.forward.0.output.0";
+  values[1].name = "Module.Bare.backward.0.input.0";
+  report.NameOwners(values);
+  const v1::DiagnoseReport said = report.Take();
+  EXPECT_EQ(said.findings(0).module(), "1 (Linear)");
+  EXPECT_EQ(said.findings(1).module(), "Bare");
+  EXPECT_EQ(said.findings(2).module(), "");
+}
+
+TEST(DiagnosisTextTest, ACommandThatRecordsSeveralThingsIsPrintedOnce) {
+  DiagnosisReport report;
+  report.Unjudged("a", "record");
+  report.Unjudged("b", "record");
+  report.Unjudged("c", "another");
+  ::testing::internal::CaptureStdout();
+  PrintDiagnosis(report.Take(), "", 0);
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(),
+              HasSubstr("Not judged: a\nNot judged: b\n  to record it: "
+                        "record\nNot judged: c\n  to record it: another\n"));
+}
+
+TEST(RunRulesTest, WhatWasNotJudgedIsSaidByWhatItNeeds) {
+  RunScan scan;
+  scan.head.set_steps(3);
+  RunRules rules;
+  for (int i = 0; i < 30; ++i)
+    rules.without_values[i < 20 ? "training" : "activations"].emplace_back(
+        "rule-with-a-name");
+  rules.without_steps["12 successive steps"] = {"a", "b"};
+  DiagnosisReport unwatched;
+  AddUnjudgedRules(scan, rules, &unwatched);
+  v1::DiagnoseReport said = unwatched.Take();
+  ASSERT_THAT(said.unjudged(), SizeIs(2));
+  EXPECT_THAT(said.unjudged(0).what(),
+              AllOf(HasSubstr("30 rules on losses"), Not(HasSubstr("name"))));
+  EXPECT_EQ(said.unjudged(1).what(),
+            "rules that need 12 successive steps (there are 3): a, b");
+  EXPECT_EQ(said.unjudged(0).record(), said.unjudged(1).record());
+  // A run that task monitor recorded in part.
+  scan.input.values.resize(1);
+  scan.input.values[0].name = "Training.0.debug.loss";
+  DiagnosisReport partly;
+  AddUnjudgedRules(scan, rules, &partly);
+  said = partly.Take();
+  ASSERT_THAT(said.unjudged(), SizeIs(3));
+  EXPECT_THAT(said.unjudged(1).what(),
+              HasSubstr("rules that need training (monitor.values): rule"));
+}
+
 TEST_F(DumpDiagnosisTest, StepsOfAnEarlierRunAreLeftOutAndNamed) {
   Sound(0);
   Sound(1);
@@ -96,6 +164,10 @@ TEST_F(DumpDiagnosisTest, StepsOfAnEarlierRunAreLeftOutAndNamed) {
               HasSubstr("steps 2-3,5 of an earlier job (run old)"));
   EXPECT_THAT(report.unjudged(0).judge(), HasSubstr("/d/step2 (each step"));
   EXPECT_EQ(report.unjudged(0).record(), "");
+  // A number of a job chooses nothing where ranks have the steps.
+  report = Diagnose("d", 1);
+  EXPECT_THAT(report.findings(), IsEmpty());
+  EXPECT_THAT(report.unjudged(), SizeIs(1));
   // By its name it is judged.
   report = Diagnose("d/step2");
   ASSERT_THAT(report.findings(), SizeIs(1));

@@ -32,19 +32,6 @@ std::string NameInDump(const DumpPlace& place) {
                    : absl::StrCat(parts[count - 2], "/", parts[count - 1]);
 }
 
-void AddFiles(const JsonValue& manifest, int64_t run,
-              std::map<std::string, int64_t>* runs) {
-  const JsonValue* const files = manifest.Find("files");
-  if (files == nullptr) return;
-  for (const JsonValue& file : files->items()) {
-    const JsonValue* const path = file.Find("path");
-    if (path == nullptr || !path->is_string()) continue;
-    const std::vector<absl::string_view> parts =
-        absl::StrSplit(path->text, '/');
-    if (parts.size() > 2) (*runs)[absl::StrCat(parts[0], "/", parts[1])] = run;
-  }
-}
-
 // Number of the run of each place, the newest 0 and older ones smaller.
 absl::StatusOr<std::map<std::string, int64_t>> RunsOfPlaces(
     FileSystem* file_system, const std::string& directory) {
@@ -53,16 +40,20 @@ absl::StatusOr<std::map<std::string, int64_t>> RunsOfPlaces(
   RP_ASSIGN_OR_RETURN(const bool is_there,
                       ReadManifest(file_system, directory, &document));
   if (!is_there) return runs;
+  const auto add = [&runs](const JsonValue& manifest, int64_t run) {
+    for (const std::string& place : PlacesOfManifest(manifest))
+      runs[place] = run;
+  };
   if (const JsonValue* const earlier = document.root().Find("earlier_runs");
       earlier != nullptr) {
     const auto& items = earlier->items();
     // The newest of them first.
     for (size_t i = items.size(); i-- > 0;) {
       if (items[i].Find("directory") == nullptr)
-        AddFiles(items[i], -static_cast<int64_t>(i) - 1, &runs);
+        add(items[i], -static_cast<int64_t>(i) - 1);
     }
   }
-  AddFiles(document.root(), 0, &runs);
+  add(document.root(), 0);
   return runs;
 }
 
@@ -194,6 +185,7 @@ absl::Status ChooseJobOfDump(FileSystem* file_system,
       text, ". Read: job ", chosen,
       wanted.has_value() ? "" : ", the newest; --job N reads another",
       ". Give each job a dump_path of its own");
+  layout->is_job_chosen = true;
   const std::set<size_t>& kept = jobs[static_cast<size_t>(chosen) - 1].places;
   std::vector<DumpPlace> places;
   places.reserve(layout->places.size());

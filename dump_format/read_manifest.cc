@@ -3,9 +3,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "common/io/whole_file.h"
@@ -49,6 +53,21 @@ absl::StatusOr<bool> ReadManifest(FileSystem* file_system,
         absl::StrCat(path, ": ", *section, " is no list of objects"));
   }
   return true;
+}
+
+std::set<std::string> PlacesOfManifest(const JsonValue& manifest) {
+  std::set<std::string> places;
+  if (const JsonValue* const files = manifest.Find("files"); files != nullptr) {
+    for (const JsonValue& file : files->items()) {
+      const JsonValue* const path = file.Find("path");
+      if (path == nullptr || !path->is_string()) continue;
+      const std::vector<absl::string_view> parts =
+          absl::StrSplit(path->text, '/');
+      if (parts.size() > 2)
+        places.insert(absl::StrCat(parts[0], "/", parts[1]));
+    }
+  }
+  return places;
 }
 
 }  // namespace rankprobe

@@ -4,6 +4,7 @@
 #ifndef RANKPROBE_DUMP_FORMAT_READ_MANIFEST_H_
 #define RANKPROBE_DUMP_FORMAT_READ_MANIFEST_H_
 
+#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -18,6 +19,10 @@ namespace rankprobe {
 absl::StatusOr<bool> ReadManifest(FileSystem* file_system,
                                   const std::string& directory,
                                   JsonDocument* document);
+
+// The places ("step3/rank0") of the files that a manifest, or one of its
+// earlier_runs, lists.
+std::set<std::string> PlacesOfManifest(const JsonValue& manifest);
 
 }  // namespace rankprobe
 

@@ -64,24 +64,22 @@ class Aligner {
   Aligner(FileSystem* file_system, const AlignRules& rules)
       : file_system_(file_system), rules_(rules) {}
 
-  absl::Status Plan(const std::string& target, const std::string& reference,
+  absl::Status Plan(const DumpLayout& target, const DumpLayout& reference,
                     const AlignOptions& options) {
-    RP_ASSIGN_OR_RETURN(const DumpLayout n, FindDumps(file_system_, target));
-    RP_ASSIGN_OR_RETURN(const DumpLayout b, FindDumps(file_system_, reference));
-    RP_ASSIGN_OR_RETURN(target_,
-                        ReadStepTokens(file_system_, n, rules_.target_tokens));
     RP_ASSIGN_OR_RETURN(
-        reference_, ReadStepTokens(file_system_, b, rules_.reference_tokens));
+        target_, ReadStepTokens(file_system_, target, rules_.target_tokens));
+    RP_ASSIGN_OR_RETURN(reference_, ReadStepTokens(file_system_, reference,
+                                                   rules_.reference_tokens));
     RP_ASSIGN_OR_RETURN(report_.request,
-                        ChooseRequest(target_, target, options.request));
+                        ChooseRequest(target_, target.path, options.request));
     RP_ASSIGN_OR_RETURN(
         report_.reference_request,
-        ChooseRequest(reference_, reference, options.reference_request));
+        ChooseRequest(reference_, reference.path, options.reference_request));
     RP_RETURN_IF_ERROR(OpenReference());
     for (size_t i = 0; i < target_.size(); ++i) PlanStep(i);
     if (plans_.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          target, ": the reference has none of the tokens of request ",
+          target.path, ": the reference has none of the tokens of request ",
           report_.request));
     }
     return absl::OkStatus();
@@ -330,8 +328,8 @@ class Aligner {
 }  // namespace
 
 absl::StatusOr<AlignReport> AlignDumps(FileSystem* file_system,
-                                       const std::string& target,
-                                       const std::string& reference,
+                                       const DumpLayout& target,
+                                       const DumpLayout& reference,
                                        const AlignRules& rules,
                                        const AlignOptions& options,
                                        const std::string& output) {

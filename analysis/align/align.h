@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "analysis/align/align_rules.h"
 #include "common/io/file_system.h"
+#include "dump_format/dump_layout.h"
 
 namespace rankprobe::analysis {
 
@@ -46,8 +47,8 @@ struct AlignReport {
 // of the target; a record of the reference says in "of" what it was made of.
 // INVALID_ARGUMENT, before anything is written, where nothing can be aligned.
 absl::StatusOr<AlignReport> AlignDumps(FileSystem* file_system,
-                                       const std::string& target,
-                                       const std::string& reference,
+                                       const DumpLayout& target,
+                                       const DumpLayout& reference,
                                        const AlignRules& rules,
                                        const AlignOptions& options,
                                        const std::string& output);

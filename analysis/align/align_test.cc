@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "analysis/align/aligned_tensor.h"
+#include "common/base/status_macros.h"
 #include "dump_format/dump_reader.h"
 #include "dump_format/dump_rows.h"
 #include "dump_format/pt_writer.h"
@@ -107,8 +108,11 @@ class AlignTest : public ::testing::Test {
   absl::StatusOr<AlignReport> Align(const AlignOptions& options = {}) {
     const auto rules = ParseAlignRules("rules", kRules);
     EXPECT_TRUE(rules.ok()) << rules.status();
-    return AlignDumps(file_system_.get(), dir_.path() + "/n",
-                      dir_.path() + "/b", *rules, options,
+    RP_ASSIGN_OR_RETURN(const DumpLayout target,
+                        FindDumps(file_system_.get(), dir_.path() + "/n"));
+    RP_ASSIGN_OR_RETURN(const DumpLayout reference,
+                        FindDumps(file_system_.get(), dir_.path() + "/b"));
+    return AlignDumps(file_system_.get(), target, reference, *rules, options,
                       dir_.path() + "/out");
   }
   std::vector<double> Read(const std::string& side, const std::string& row,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -190,7 +191,8 @@ absl::StatusOr<std::vector<StepTokens>> ReadStepRequests(
     StepTokens& step = out.emplace_back();
     step.place = place;
     step.flat = true;
-    step.tokens = INT64_MAX;
+    // The file does not say it: no row is refused.
+    step.tokens = std::numeric_limits<int64_t>::max();
     RP_RETURN_IF_ERROR(ReadRequests(file_system, requests, &next, &step));
   }
   return out;

@@ -71,18 +71,25 @@ std::string ModuleText(absl::string_view entry) {
   return absl::StrCat(entry.substr(0, dot), " (", entry.substr(dot + 1), ")");
 }
 
+std::vector<std::string> OwnFrames(const std::vector<std::string>& stack) {
+  std::vector<std::string> own;
+  for (const std::string& frame : stack) {
+    const absl::string_view file =
+        absl::string_view(frame).substr(0, frame.find(", line "));
+    // How PyTorch calls a module, wherever PyTorch lies.
+    if (!absl::StrContains(file, "-packages/torch/") &&
+        !absl::EndsWith(file, "/torch/nn/modules/module.py"))
+      own.push_back(frame);
+  }
+  if (own.empty() && !stack.empty()) own.push_back(stack.front());
+  return own;
+}
+
 std::string CodeLineOf(const std::vector<std::string>* stack) {
   if (stack == nullptr || stack->empty()) return "";
-  const std::string* frame = &stack->front();
-  for (const std::string& one : *stack) {
-    const absl::string_view file =
-        absl::string_view(one).substr(0, one.find(", line "));
-    if (absl::StrContains(file, "-packages/torch/")) continue;
-    frame = &one;
-    break;
-  }
+  const std::string frame = OwnFrames(*stack).front();
   // "File a.py, line 3, in f, \n x = g(y)"
-  absl::string_view rest = *frame;
+  absl::string_view rest = frame;
   absl::ConsumePrefix(&rest, "File ");
   const size_t line = rest.find(", line ");
   const size_t in = rest.find(", in ");

@@ -38,8 +38,12 @@ class CallPlaces {
 // "blocks.2.attn (Attention)" of "Module.blocks.2.attn.Attention.forward.0".
 std::string ModuleText(absl::string_view entry);
 
-// "gpt.py:36 in forward: torch.log(lens)": the innermost frame that is not one of
-// PyTorch's own files. Empty without a stack.
+// The frames of a stack, innermost first, that are not of PyTorch's own files; the
+// innermost alone where all are.
+std::vector<std::string> OwnFrames(const std::vector<std::string>& stack);
+
+// "gpt.py:36 in forward: torch.log(lens)": the first of OwnFrames(). Empty without
+// a stack.
 std::string CodeLineOf(const std::vector<std::string>* stack);
 
 // Opens a dump for CallPlaces: with construct.json, unless that is absent, empty

@@ -28,6 +28,10 @@ TEST(CallPlaceTest, CodeLineIsTheProgramsOwn) {
       "File gpt.py, line 90, in <module>, \n main()"};
   EXPECT_EQ(CodeLineOf(&stack), "gpt.py:36 in forward: y = torch.log(lens)");
   EXPECT_EQ(CodeLineOf(nullptr), "");
+  EXPECT_THAT(OwnFrames(stack), ElementsAre(stack[1], stack[2]));
+  // PyTorch's alone, and nothing.
+  EXPECT_THAT(OwnFrames({stack[0]}), ElementsAre(stack[0]));
+  EXPECT_THAT(OwnFrames({}), IsEmpty());
   const std::vector<std::string> odd = {"somewhere"};
   EXPECT_EQ(CodeLineOf(&odd), "somewhere");
 }

@@ -16,6 +16,8 @@ namespace rankprobe::analysis {
 struct VisualizeOptions {
   std::string target;
   std::string reference;  // empty: build
+  // As FindDumps() takes them.
+  std::optional<int64_t> job, reference_job;
   bool overflow_check = false;
   bool fuzzy = false;
   // Merge the ranks of each side into a graph for each data parallel replica;

@@ -103,7 +103,7 @@ class Visualizer {
   absl::StatusOr<VisualizeResult> Run(const std::string& path) {
     RP_RETURN_IF_ERROR(CheckOptions());
     RP_ASSIGN_OR_RETURN(const DumpLayout target,
-                        FindDumps(file_system_, options_.target));
+                        FindDumps(file_system_, options_.target, options_.job));
     if (!target.note.empty()) result_.warnings.push_back(target.note);
     if (target.debug) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -217,8 +217,9 @@ class Visualizer {
     std::map<int64_t, std::vector<DumpPlace>> reference_steps;
     config_.compare = !options_.reference.empty();
     if (config_.compare) {
-      RP_ASSIGN_OR_RETURN(const DumpLayout reference,
-                          FindDumps(file_system_, options_.reference));
+      RP_ASSIGN_OR_RETURN(
+          const DumpLayout reference,
+          FindDumps(file_system_, options_.reference, options_.reference_job));
       if ((reference.kind == DumpLayout::Kind::kSteps) !=
           (target.kind == DumpLayout::Kind::kSteps)) {
         return absl::InvalidArgumentError(
@@ -314,8 +315,9 @@ class Visualizer {
       config_.node_colors = "null";
       return absl::OkStatus();
     }
-    RP_ASSIGN_OR_RETURN(const DumpLayout reference,
-                        FindDumps(file_system_, options_.reference));
+    RP_ASSIGN_OR_RETURN(
+        const DumpLayout reference,
+        FindDumps(file_system_, options_.reference, options_.reference_job));
     RP_ASSIGN_OR_RETURN(pairs_,
                         PairDumps(target, reference, &result_.unpaired));
     if (!reference.note.empty()) result_.warnings.push_back(reference.note);

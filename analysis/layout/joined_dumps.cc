@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "analysis/layout/step_ranks.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 #include "dump_format/dump_layout.h"
 #include "dump_format/dump_reader.h"
 
@@ -18,12 +19,10 @@ namespace {
 
 using Steps = std::map<int64_t, std::vector<DumpPlace>>;
 
-absl::StatusOr<Steps> StepsOf(FileSystem* file_system,
-                              const std::string& path) {
-  RP_ASSIGN_OR_RETURN(const DumpLayout layout, FindDumps(file_system, path));
+absl::StatusOr<Steps> StepsOf(const DumpLayout& layout) {
   if (layout.debug) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": debug.json has no calls to assemble"));
+        absl::StrCat(layout.path, ": debug.json has no calls to assemble"));
   }
   Steps out;
   for (const DumpPlace& place : layout.places) {
@@ -35,9 +34,8 @@ absl::StatusOr<Steps> StepsOf(FileSystem* file_system,
 
 void AddTexts(absl::string_view side, const LayoutCounts& counts,
               std::vector<std::string>* out) {
-  std::string line = absl::StrCat(side, ": ", counts.ranks,
-                                  counts.ranks == 1 ? " rank" : " ranks", ", ",
-                                  counts.tensors, " tensors");
+  std::string line = absl::StrCat(side, ": ", Counted(counts.ranks, "rank"),
+                                  ", ", Counted(counts.tensors, "tensor"));
   const auto add = [&line](int64_t count, absl::string_view what) {
     if (count > 0) absl::StrAppend(&line, ", ", count, " ", what);
   };
@@ -51,8 +49,8 @@ void AddTexts(absl::string_view side, const LayoutCounts& counts,
   add(counts.copies_differ, "copies that differ");
   add(counts.refused, "not put together");
   if (counts.calls_alone > 0) {
-    absl::StrAppend(&line, "; ", counts.calls_alone,
-                    " calls that the other run has not");
+    absl::StrAppend(&line, "; ", Counted(counts.calls_alone, "call"),
+                    " that the other run has not");
   }
   out->push_back(std::move(line));
   if (counts.wrappers_left_out > 0) {
@@ -78,12 +76,12 @@ void AddTexts(absl::string_view side, const LayoutCounts& counts,
 }  // namespace
 
 absl::StatusOr<LayoutReport> JoinDumps(FileSystem* file_system,
-                                       const std::string& target,
-                                       const std::string& reference,
+                                       const DumpLayout& target,
+                                       const DumpLayout& reference,
                                        const LayoutOptions& options,
                                        const std::string& directory) {
-  RP_ASSIGN_OR_RETURN(const Steps n, StepsOf(file_system, target));
-  RP_ASSIGN_OR_RETURN(Steps b, StepsOf(file_system, reference));
+  RP_ASSIGN_OR_RETURN(const Steps n, StepsOf(target));
+  RP_ASSIGN_OR_RETURN(Steps b, StepsOf(reference));
   // A step's directory does not say which it is.
   if (n.size() == 1 && b.size() == 1 && n.begin()->first != b.begin()->first) {
     std::vector<DumpPlace> places = std::move(b.begin()->second);
@@ -106,7 +104,7 @@ absl::StatusOr<LayoutReport> JoinDumps(FileSystem* file_system,
   for (const auto& [step, places] : n) {
     const auto it = b.find(step);
     if (it == b.end()) {
-      report.unpaired.push_back(absl::StrCat(target, ": step ", step));
+      report.unpaired.push_back(absl::StrCat(target.path, ": step ", step));
       continue;
     }
     any = true;
@@ -167,12 +165,12 @@ absl::StatusOr<LayoutReport> JoinDumps(FileSystem* file_system,
   }
   for (const auto& [step, places] : b) {
     if (n.find(step) == n.end()) {
-      report.unpaired.push_back(absl::StrCat(reference, ": step ", step));
+      report.unpaired.push_back(absl::StrCat(reference.path, ": step ", step));
     }
   }
   if (!any) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(target, " and ", reference, " have no step in common"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        target.path, " and ", reference.path, " have no step in common"));
   }
   return report;
 }

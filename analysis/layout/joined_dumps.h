@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "analysis/layout/joined_step.h"
 #include "common/io/file_system.h"
+#include "dump_format/dump_layout.h"
 
 namespace rankprobe::analysis {
 
@@ -24,8 +25,8 @@ struct LayoutReport {
 // have, and where each has one step only, those. The side of fewer ranks is put
 // together first; it tells where the other's parts are.
 absl::StatusOr<LayoutReport> JoinDumps(FileSystem* file_system,
-                                       const std::string& target,
-                                       const std::string& reference,
+                                       const DumpLayout& target,
+                                       const DumpLayout& reference,
                                        const LayoutOptions& options,
                                        const std::string& directory);
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
 #include "dump_format/dump_rows.h"
 #include "dump_format/testing/testing_files.h"
 
@@ -57,12 +58,15 @@ class JoinedDumpsTest : public ::testing::Test {
   absl::Status Join(const LayoutOptions& options = {},
                     const std::string& target = "n",
                     const std::string& reference = "b") {
-    auto report =
-        JoinDumps(file_system_.get(), absl::StrCat(dir_.path(), "/", target),
-                  absl::StrCat(dir_.path(), "/", reference), options,
-                  absl::StrCat(dir_.path(), "/out", ++runs_));
-    if (!report.ok()) return report.status();
-    report_ = *std::move(report);
+    RP_ASSIGN_OR_RETURN(
+        const DumpLayout n,
+        FindDumps(file_system_.get(), absl::StrCat(dir_.path(), "/", target)));
+    RP_ASSIGN_OR_RETURN(const DumpLayout b,
+                        FindDumps(file_system_.get(),
+                                  absl::StrCat(dir_.path(), "/", reference)));
+    RP_ASSIGN_OR_RETURN(report_,
+                        JoinDumps(file_system_.get(), n, b, options,
+                                  absl::StrCat(dir_.path(), "/out", ++runs_)));
     return absl::OkStatus();
   }
   std::unique_ptr<DumpReader> Open(const std::string& side) {

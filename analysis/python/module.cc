@@ -316,7 +316,12 @@ std::vector<std::string> PutTogether(const std::string& target,
   absl::StatusOr<LayoutReport> report;
   {
     const py::gil_scoped_release unlocked;
-    report = JoinDumps(files.get(), target, reference, options, directory);
+    report = [&]() -> absl::StatusOr<LayoutReport> {
+      RP_ASSIGN_OR_RETURN(const DumpLayout n, FindDumps(files.get(), target));
+      RP_ASSIGN_OR_RETURN(const DumpLayout b,
+                          FindDumps(files.get(), reference));
+      return JoinDumps(files.get(), n, b, options, directory);
+    }();
   }
   files.Warn();
   return LayoutTexts(OrThrow(std::move(report)));

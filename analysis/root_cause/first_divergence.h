@@ -39,8 +39,8 @@ struct Divergence {
   // code gives; a parameter.
   bool is_argument = false;
   bool is_weight = false;
-  // The call that returned it in the target, where it returned the same in the
-  // reference: there another call, or none, is between the two.
+  // The call of the target that returned this value, where it returned the same in
+  // the reference: between the two calls the programs differ.
   std::string made_by;
   int64_t step = 0;
   int64_t reference_step = 0;

@@ -69,6 +69,7 @@ absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
   std::vector<RankStates> states;
   CommLinks links(layout.Ranks().size() > 1 ? layout.Ranks()
                                             : std::vector<int64_t>());
+  OverflowFindings findings;
   bool goes_on = false;
   for (const DumpPlace& place : layout.places) {
     DumpReader::Options options;
@@ -78,11 +79,11 @@ absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
     RP_ASSIGN_OR_RETURN(OverflowStates rank,
                         ReadOverflowStates(place.rank, *dump, kinds, &links));
     goes_on = goes_on || rank.goes_on;
+    findings.calls += dump->size();
     states.push_back(std::move(rank.states));
     dumps[place.rank] = std::move(dump);
   }
   links.Match();
-  OverflowFindings findings;
   for (const FoundNode& node : FindFirstNodes(states, links)) {
     RP_ASSIGN_OR_RETURN(OverflowOrigin origin,
                         Describe(*dumps.at(node.rank), node));

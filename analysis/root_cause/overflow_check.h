@@ -5,6 +5,7 @@
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_OVERFLOW_CHECK_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_OVERFLOW_CHECK_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -34,6 +35,8 @@ struct OverflowOrigin {
 };
 
 struct OverflowFindings {
+  // That were looked at.
+  size_t calls = 0;
   std::vector<OverflowOrigin> found;
   // Made a NaN or an infinity that was taken out again within the step. Only
   // where `found` is empty.

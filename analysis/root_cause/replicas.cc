@@ -306,8 +306,9 @@ class Checker {
         report_.differences.push_back(std::move(unlike_[i]));
         continue;
       }
+      // By the name that it has in the dump.
       if (report_.rows_of_shards++ == 0)
-        report_.first_of_shards = unlike_[i].row;
+        report_.first_of_shards = calls_.at(unlike_[i].row).row;
     }
     unlike_.clear();
   }

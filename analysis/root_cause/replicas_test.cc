@@ -143,6 +143,11 @@ TEST_F(ReplicasTest, AForwardThatValidatesIsNoneOfTheTraining) {
   EXPECT_EQ(report.differences[0].row, "Module.m.M.forward.1.parameters.w");
   EXPECT_EQ(report.differences[0].call, "Module.m.M.forward.1");
   EXPECT_EQ(report.differences[0].code_line, "fit.py:2 in f: m(x)");
+  // Shards are named as the dump names them.
+  dir_.Write("r/rank1", {Parameter("9.2", "-0.1"), backward(0)});
+  report = check();
+  EXPECT_THAT(report.differences, IsEmpty());
+  EXPECT_EQ(report.first_of_shards, "Module.m.M.forward.1.parameters.w");
   // Where no backward is recorded each forward counts.
   dir_.Write("r/rank0", {forward(0, "8.1")});
   dir_.Write("r/rank1", {forward(0, "8.10001")});

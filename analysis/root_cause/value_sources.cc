@@ -25,7 +25,6 @@ std::string KeyOf(const DumpRow& row) {
 }  // namespace
 
 void ValueSources::Clear() {
-  seen_.clear();
   makers_.clear();
   last_call_.clear();
 }
@@ -35,10 +34,11 @@ void ValueSources::Add(absl::string_view call,
   for (const RowPair& pair : pairs) {
     std::string key = KeyOf(*pair.target);
     if (key.empty()) continue;
+    std::string& maker = makers_[std::move(key)];
     // Only what has a partner can be said to be the same there.
-    if (pair.target->state == RowState::kOutput && pair.reference != nullptr)
-      makers_.try_emplace(key, call);
-    seen_.insert(std::move(key));
+    if (maker.empty() && pair.target->state == RowState::kOutput &&
+        pair.reference != nullptr)
+      maker = std::string(call);
   }
   last_call_ = std::string(call);
 }
@@ -55,7 +55,7 @@ std::vector<std::string> ValueSources::Unmade(
     // Order says something of a tensor of two dimensions and more.
     if (pair.target->state != RowState::kInput) continue;
     const std::string key = KeyOf(*pair.target);
-    if (!key.empty() && !seen_.contains(key))
+    if (!key.empty() && !makers_.contains(key))
       unmade.emplace_back(PlaceOf(call, *pair.target));
   }
   return unmade;

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "analysis/compare/verdict.h"
@@ -31,8 +30,8 @@ class ValueSources {
   const std::string& last_call() const { return last_call_; }
 
  private:
-  absl::flat_hash_set<std::string> seen_;
-  // Values that calls returned, and who did.
+  // Each value that was seen, with the first call that returned it: empty, none
+  // did.
   absl::flat_hash_map<std::string, std::string> makers_;
   std::string last_call_;
 };

@@ -67,10 +67,7 @@ class ClipUneven : public RankRule {
   }
   size_t LeastSteps() const override { return 2; }
   bool CanJudge(const RankInput& input) const override {
-    return std::any_of(
-        input.ranks.begin(), input.ranks.end(), [](const RankSeries& rank) {
-          return !OwnGradientsOf(rank).empty() && !ParametersOf(rank).empty();
-        });
+    return HasOwnGradients(input);
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     std::optional<RankFinding> found;

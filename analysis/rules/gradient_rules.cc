@@ -17,13 +17,6 @@ std::string GradientName(const std::string& parameter) {
   return absl::StrCat("Parameter.", parameter, ".0.debug.grad");
 }
 
-bool CanSeeGradients(const RankInput& input) {
-  return std::any_of(
-      input.ranks.begin(), input.ranks.end(), [](const RankSeries& rank) {
-        return !OwnGradientsOf(rank).empty() && !ParametersOf(rank).empty();
-      });
-}
-
 // Whether it has no more digits than bfloat16 or float16 keep.
 bool IsShort(double value) {
   int exponent = 0;
@@ -43,7 +36,7 @@ class MicroBatchesLost : public RankRule {
   }
   size_t LeastSteps() const override { return kLeastSteps; }
   bool CanJudge(const RankInput& input) const override {
-    return CanSeeGradients(input);
+    return HasOwnGradients(input);
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
@@ -127,7 +120,7 @@ class GradientRounded : public RankRule {
   }
   size_t LeastSteps() const override { return 1; }
   bool CanJudge(const RankInput& input) const override {
-    return CanSeeGradients(input);
+    return HasOwnGradients(input);
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
@@ -185,7 +178,7 @@ class GradientsNotZeroed : public RankRule {
   size_t LeastSteps() const override { return kLeast; }
   bool NeedsEachStep() const override { return true; }
   bool CanJudge(const RankInput& input) const override {
-    return CanSeeGradients(input);
+    return HasOwnGradients(input);
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     if (input.steps.size() < kLeast) return {};
@@ -255,7 +248,7 @@ class GradientNotMean : public RankRule {
   bool IsOfRanks() const override { return true; }
   size_t LeastSteps() const override { return kLeast + 1; }
   bool CanJudge(const RankInput& input) const override {
-    return input.ranks.size() > 1 && CanSeeGradients(input);
+    return input.ranks.size() > 1 && HasOwnGradients(input);
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     std::vector<RankFinding> out;

@@ -446,8 +446,8 @@ class LossOfProbabilities : public RankRule {
             found[0] == 1
                 ? "the loss takes probabilities where it wants their "
                   "logarithms: nll_loss of a softmax"
-                : "the loss makes probabilities of what are probabilities: a "
-                  "softmax or sigmoid stands before a loss that has its own";
+                : "the loss wants logits and takes probabilities: a softmax or "
+                  "sigmoid is applied before a loss that applies its own";
         return {finding};
       }
     }

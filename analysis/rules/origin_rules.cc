@@ -95,11 +95,11 @@ std::vector<Flow> FlowsOf(const RankInput& input,
   return out;
 }
 
-// The one factor between what was taken in a step and what `of` says was its
-// origin. Null: there is none.
+// The one factor, of at least so many tenths of the parameters, between what was
+// taken in a step and what `of` says was its origin. Null: there is none.
 template <typename Origin>
 std::optional<double> OneFactor(const std::vector<Flow>& flows, size_t step,
-                                const Origin& of) {
+                                const Origin& of, size_t tenths = 9) {
   std::vector<double> factors;
   for (const Flow& flow : flows) {
     const RankCell* const origin = of(flow);
@@ -116,7 +116,8 @@ std::optional<double> OneFactor(const std::vector<Flow>& flows, size_t step,
       std::count_if(factors.begin(), factors.end(), [&](double one) {
         return std::fabs(one - middle) <= kOneFactor * middle;
       });
-  if (static_cast<size_t>(alike) * 10 < factors.size() * 9) return std::nullopt;
+  if (static_cast<size_t>(alike) * 10 < factors.size() * tenths)
+    return std::nullopt;
   return middle;
 }
 
@@ -127,10 +128,7 @@ class OriginRule : public RankRule {
   }
   size_t LeastSteps() const override { return kLeastOriginSteps + 1; }
   bool CanJudge(const RankInput& input) const override {
-    return std::any_of(
-        input.ranks.begin(), input.ranks.end(), [](const RankSeries& rank) {
-          return !OwnGradientsOf(rank).empty() && !ParametersOf(rank).empty();
-        });
+    return HasOwnGradients(input);
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const std::vector<size_t>& group : ReplicasOf(input)) {
@@ -278,7 +276,10 @@ class GradientExchanged : public OriginRule {
     std::vector<Pair> pairs;
     std::vector<size_t> right(flows.size(), 0);
     for (size_t i = 0; i < input.steps.size(); ++i) {
-      const std::optional<double> factor = FactorOfHalf(flows, i);
+      // Of half of the parameters, so that some may be exchanged.
+      const std::optional<double> factor = OneFactor(
+          flows, i, [&](const Flow& flow) { return &flow.mean[i]; },
+          /*tenths=*/5);
       if (!factor.has_value()) continue;
       for (size_t p = 0; p < flows.size(); ++p) {
         if (!SaysSomething(flows[p], i) || !IsFinite((*flows[p].taken)[i]))
@@ -319,26 +320,6 @@ class GradientExchanged : public OriginRule {
   }
 
  private:
-  // Of at least half of the parameters, so that some may be exchanged.
-  static std::optional<double> FactorOfHalf(const std::vector<Flow>& flows,
-                                            size_t step) {
-    std::vector<double> factors;
-    for (const Flow& flow : flows) {
-      const RankCell& own = flow.mean[step];
-      if (IsFinite(own) && IsFinite((*flow.taken)[step]) && own.norm > 0 &&
-          std::fabs(own.mean) >= kLeastMean * own.norm)
-        factors.push_back((*flow.taken)[step].mean / own.mean);
-    }
-    if (factors.size() < kLeastOriginParameters) return std::nullopt;
-    const double middle = MedianOf(factors);
-    const auto alike =
-        std::count_if(factors.begin(), factors.end(), [&](double one) {
-          return std::fabs(one - middle) <= kOneFactor * std::fabs(middle);
-        });
-    if (middle <= 0 || static_cast<size_t>(alike) * 2 < factors.size())
-      return std::nullopt;
-    return middle;
-  }
   // Whether a mean is known and no rounding.
   static bool SaysSomething(const Flow& origin, size_t step) {
     const RankCell& own = origin.mean[step];

@@ -112,6 +112,8 @@ const RankCell* LastMicro(const OwnGradient& own, size_t step);
 
 // Names of parameters that the optimizer of a rank was seen to hold.
 std::vector<std::string> ParametersOf(const RankSeries& rank);
+// Whether a rank recorded both: what backward left, and what its optimizer holds.
+bool HasOwnGradients(const RankInput& input);
 
 // The finite values of `name` in Training at a step (an index): one, or a list.
 std::vector<double> TrainingAt(const RankSeries& rank, absl::string_view name,

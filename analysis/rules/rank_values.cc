@@ -121,6 +121,13 @@ std::vector<std::string> ParametersOf(const RankSeries& rank) {
   return out;
 }
 
+bool HasOwnGradients(const RankInput& input) {
+  return std::any_of(
+      input.ranks.begin(), input.ranks.end(), [](const RankSeries& rank) {
+        return !OwnGradientsOf(rank).empty() && !ParametersOf(rank).empty();
+      });
+}
+
 std::vector<std::vector<size_t>> ReplicasOf(const RankInput& input) {
   std::vector<std::vector<size_t>> groups;
   const auto are_replicas = [&](const RankSeries& a, const RankSeries& b) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -145,22 +147,54 @@ class BatchesInOneOrder : public RankRule {
   }
   static constexpr double kLeastTargets = 16;
 
-  // The first of the steps that come again, and after how many steps they do so.
+  // The first of the steps that come again, and after how many steps they do so:
+  // the fewest.
   static std::optional<std::pair<size_t, size_t>> Repeated(
       const std::vector<std::vector<double>>& batches) {
-    for (size_t later = kLeast; later + kLeast <= batches.size(); ++later) {
-      size_t same = 0;
-      for (size_t i = 0; i + later < batches.size(); ++i) {
-        if (batches[i].empty() || batches[i] != batches[i + later]) {
-          same = 0;
-          continue;
-        }
-        // One batch for the whole training.
-        if (i > 0 && batches[i] == batches[i - 1]) return std::nullopt;
-        if (++same == kLeast) return std::make_pair(i + 1 - kLeast, later);
-      }
+    // Equal batches have one number; 0: its targets say nothing.
+    std::map<std::vector<double>, size_t> known;
+    std::vector<size_t> numbers;
+    numbers.reserve(batches.size());
+    for (const std::vector<double>& batch : batches) {
+      numbers.push_back(
+          batch.empty()
+              ? 0
+              : known.try_emplace(batch, known.size() + 1).first->second);
     }
-    return std::nullopt;
+    // (steps later, step)
+    std::optional<std::pair<size_t, size_t>> again, constant;
+    std::map<std::vector<size_t>, std::vector<size_t>> rows;
+    std::map<size_t, std::vector<size_t>> twice;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (numbers[i] == 0) continue;
+      KeepNearest(twice[numbers[i]], i, &constant);
+      if (i > 0 && numbers[i] == numbers[i - 1]) twice[numbers[i]].push_back(i);
+      if (i + kLeast > numbers.size()) continue;
+      const auto begin = numbers.begin() + static_cast<std::ptrdiff_t>(i);
+      std::vector<size_t> row(begin, begin + kLeast);
+      if (std::find(row.begin(), row.end(), 0) != row.end()) continue;
+      std::vector<size_t>& places = rows[std::move(row)];
+      KeepNearest(places, i, &again);
+      places.push_back(i);
+    }
+    if (!again.has_value()) return std::nullopt;
+    // One batch for the whole training.
+    if (constant.has_value() &&
+        *constant < std::make_pair(again->first, again->second + kLeast))
+      return std::nullopt;
+    return std::make_pair(again->second, again->first);
+  }
+
+  // The last of these places that is kLeast or more before `at`.
+  static void KeepNearest(const std::vector<size_t>& places, size_t at,
+                          std::optional<std::pair<size_t, size_t>>* kept) {
+    if (at < kLeast) return;
+    const auto behind =
+        std::upper_bound(places.begin(), places.end(), at - kLeast);
+    if (behind == places.begin()) return;
+    const size_t place = *std::prev(behind);
+    const auto found = std::make_pair(at - place, place);
+    if (!kept->has_value() || found < **kept) *kept = found;
   }
 };
 

@@ -8,6 +8,7 @@
 #include "cli/output/given_names.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 
 namespace rankprobe {
 
@@ -29,10 +30,11 @@ void AddAlignFlags(CLI::App* verb, AlignFlags* flags) {
 void PrintAligned(std::FILE* out, const analysis::AlignReport& report) {
   if (report.steps.empty()) return;
   Print(out,
-        "Request %s: tokens %d to %d, %d steps, %d rows aligned with the "
-        "reference; %d rows without a rule\n",
+        "Request %s: tokens %d to %d, %s, %s aligned with the reference; %s "
+        "without a rule\n",
         report.request, report.steps.front().begin, report.steps.back().end - 1,
-        report.steps.size(), report.rows, report.without_rule);
+        Counted(report.steps.size(), "step"), Counted(report.rows, "row"),
+        Counted(report.without_rule, "row"));
   if (report.left_out == 0) return;
   Print(out, "Left out: %d\n", report.left_out);
   for (const std::string& text : report.examples) Print(out, "  %s\n", text);
@@ -40,16 +42,16 @@ void PrintAligned(std::FILE* out, const analysis::AlignReport& report) {
 
 absl::StatusOr<AlignedDumps> AlignedDumps::Make(FileSystem* file_system,
                                                 const AlignFlags& flags,
-                                                const std::string& target,
-                                                const std::string& reference) {
+                                                const DumpLayout& target,
+                                                const DumpLayout& reference) {
   RP_ASSIGN_OR_RETURN(const analysis::AlignRules rules,
                       analysis::ReadAlignRules(file_system, flags.rules));
   RP_ASSIGN_OR_RETURN(ScratchDirectory scratch,
                       ScratchDirectory::Make(file_system));
   AlignedDumps out(std::move(scratch));
-  NameTemporary(out.target(), absl::StrCat("aligned ", target),
+  NameTemporary(out.target(), absl::StrCat("aligned ", target.path),
                 GivenForm::kSteps);
-  NameTemporary(out.reference(), absl::StrCat("aligned ", reference),
+  NameTemporary(out.reference(), absl::StrCat("aligned ", reference.path),
                 GivenForm::kSteps);
   RP_ASSIGN_OR_RETURN(
       out.report_, analysis::AlignDumps(file_system, target, reference, rules,

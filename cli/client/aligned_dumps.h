@@ -12,6 +12,7 @@
 #include "analysis/align/align.h"
 #include "common/io/file_system.h"
 #include "common/io/scratch_directory.h"
+#include "dump_format/dump_layout.h"
 
 namespace rankprobe {
 
@@ -29,8 +30,8 @@ class AlignedDumps {
  public:
   static absl::StatusOr<AlignedDumps> Make(FileSystem* file_system,
                                            const AlignFlags& flags,
-                                           const std::string& target,
-                                           const std::string& reference);
+                                           const DumpLayout& target,
+                                           const DumpLayout& reference);
 
   std::string target() const { return scratch_.path() + "/target"; }
   std::string reference() const { return scratch_.path() + "/reference"; }

@@ -19,28 +19,13 @@
 #include "cli/client/cache_faults.h"
 #include "cli/output/ledger_text.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 #include "common/text/ranges_text.h"
 #include "common/text/visible_text.h"
 #include "dump_format/read_manifest.h"
 
 namespace rankprobe {
 namespace {
-
-// The places ("step3/rank0") of the files that a manifest lists.
-std::set<std::string> PlacesOf(const JsonValue& manifest) {
-  std::set<std::string> places;
-  if (const JsonValue* const files = manifest.Find("files"); files != nullptr) {
-    for (const JsonValue& file : files->items()) {
-      const JsonValue* const path = file.Find("path");
-      if (path == nullptr || !path->is_string()) continue;
-      const std::vector<absl::string_view> parts =
-          absl::StrSplit(path->text, '/');
-      if (parts.size() > 2)
-        places.insert(absl::StrCat(parts[0], "/", parts[1]));
-    }
-  }
-  return places;
-}
 
 std::string RunOf(const JsonValue& manifest) {
   const JsonValue* const run = manifest.Find("run");
@@ -73,11 +58,11 @@ std::map<std::string, std::string> EarlierPlaces(const JsonValue& manifest) {
   std::map<std::string, std::string> earlier;
   const JsonValue* const runs = manifest.Find("earlier_runs");
   if (runs == nullptr) return earlier;
-  const std::set<std::string> newest = PlacesOf(manifest);
+  const std::set<std::string> newest = PlacesOfManifest(manifest);
   for (const JsonValue& run : runs->items()) {
     // The files of such a run were moved to a directory of their own.
     if (run.Find("directory") != nullptr) continue;
-    const std::set<std::string> places = PlacesOf(run);
+    const std::set<std::string> places = PlacesOfManifest(run);
     if (RunOf(run) == RunOf(manifest) &&
         LastStepOf(places) < FirstStepOf(newest))
       continue;
@@ -144,7 +129,7 @@ class DumpDiagnosis {
     RP_ASSIGN_OR_RETURN(const bool is_there,
                         ReadManifest(file_system_, layout->path, &document));
     if (!is_there) return absl::OkStatus();
-    if (!dump_.job.has_value())
+    if (!layout->is_job_chosen)
       LeaveOutEarlierRuns(EarlierPlaces(document.root()), layout);
     for (const std::string& rank : EndedRanksOf(document.root())) {
       int64_t newest = -1;
@@ -181,14 +166,23 @@ class DumpDiagnosis {
 
   absl::Status LookAtOverflows(const std::map<int64_t, DumpLayout>& steps) {
     const int before = report_->findings();
+    size_t calls = 0;
     for (const auto& [step, ranks] : steps) {
-      RP_RETURN_IF_ERROR(
-          DiagnoseOverflow(file_system_, ranks, step, report_).status());
+      RP_ASSIGN_OR_RETURN(const OverflowLook look,
+                          DiagnoseOverflow(file_system_, ranks, step, report_));
+      calls += look.calls;
       if (report_->findings() > before) return absl::OkStatus();
     }
-    report_->Healthy(absl::StrCat(
-        "no call of ", steps.size(), steps.size() == 1 ? " step" : " steps",
-        " makes a NaN or an infinity that later calls receive"));
+    if (calls == 0) {
+      report_->Unjudged(absl::StrCat("no call is recorded in ",
+                                     Counted(steps.size(), "step")),
+                        "rankprobe run --config FILE --on -- PROGRAM, with "
+                        "\"level\": \"mix\" in FILE");
+      return absl::OkStatus();
+    }
+    report_->Healthy(
+        absl::StrCat("no call of ", Counted(steps.size(), "step"),
+                     " makes a NaN or an infinity that later calls receive"));
     return absl::OkStatus();
   }
 
@@ -218,8 +212,8 @@ class DumpDiagnosis {
     }
     if (sum.rows_of_shards > 0) {
       report_->UnjudgedYet(
-          absl::StrCat(sum.rows_of_shards,
-                       " parameters differ between ranks: shards of one "
+          absl::StrCat(Counted(sum.rows_of_shards, "parameter"),
+                       " with other values on other ranks: shards of one "
                        "tensor, or replicas that parted before what is "
                        "recorded here"),
           absl::StrCat("rankprobe replicas ", dump_.given,
@@ -229,10 +223,11 @@ class DumpDiagnosis {
     if (any && sum.differences.empty() &&
         sum.rows_compared + sum.transfers_compared + sum.collectives_compared >
             0) {
-      report_->Healthy(absl::StrCat(
-          sum.rows_compared, " parameters are the same on the ranks, ",
-          sum.transfers_compared, " transfers and ", sum.collectives_compared,
-          " collectives agree"));
+      report_->Healthy(
+          absl::StrCat(Counted(sum.rows_compared, "parameter"), ", ",
+                       Counted(sum.transfers_compared, "transfer"), " and ",
+                       Counted(sum.collectives_compared, "collective"),
+                       " with the same values on the ranks"));
     }
     return absl::OkStatus();
   }
@@ -281,10 +276,11 @@ absl::StatusOr<std::string> DiagnoseDump(FileSystem* file_system,
   return diagnosis.ended();
 }
 
-absl::StatusOr<bool> DiagnoseOverflow(FileSystem* file_system,
-                                      const DumpLayout& ranks, int64_t step,
-                                      DiagnosisReport* report) {
-  bool is_made = false;
+absl::StatusOr<OverflowLook> DiagnoseOverflow(FileSystem* file_system,
+                                              const DumpLayout& ranks,
+                                              int64_t step,
+                                              DiagnosisReport* report) {
+  OverflowLook look;
   RP_ASSIGN_OR_RETURN(const analysis::OverflowFindings findings,
                       analysis::CheckOverflow(file_system, ranks, {}));
   for (const analysis::OverflowOrigin& origin : findings.found) {
@@ -294,7 +290,7 @@ absl::StatusOr<bool> DiagnoseOverflow(FileSystem* file_system,
             ? "was given a NaN or an infinity that no recorded call made"
             : absl::StrCat("makes ", origin.made),
         true);
-    is_made |= !origin.made.empty();
+    look.is_made |= !origin.made.empty();
     finding->set_module(origin.module);
     finding->set_code_line(origin.code_line);
     for (const std::string& text : origin.inputs)
@@ -302,7 +298,8 @@ absl::StatusOr<bool> DiagnoseOverflow(FileSystem* file_system,
     for (const std::string& text : origin.outputs)
       finding->add_numbers(absl::StrCat("out ", text));
   }
-  return is_made;
+  look.calls = findings.calls;
+  return look;
 }
 
 }  // namespace rankprobe

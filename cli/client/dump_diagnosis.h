@@ -33,11 +33,16 @@ absl::StatusOr<std::string> DiagnoseDump(FileSystem* file_system,
                                          const DiagnosedDump& dump,
                                          DiagnosisReport* report);
 
-// Of ranks of one step. Returns whether an operator is known that made the NaN or
-// the infinity.
-absl::StatusOr<bool> DiagnoseOverflow(FileSystem* file_system,
-                                      const DumpLayout& ranks, int64_t step,
-                                      DiagnosisReport* report);
+struct OverflowLook {
+  // An operator is known that made the NaN or the infinity.
+  bool is_made = false;
+  size_t calls = 0;
+};
+// Of ranks of one step.
+absl::StatusOr<OverflowLook> DiagnoseOverflow(FileSystem* file_system,
+                                              const DumpLayout& ranks,
+                                              int64_t step,
+                                              DiagnosisReport* report);
 
 }  // namespace rankprobe
 

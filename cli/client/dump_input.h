@@ -51,6 +51,8 @@ class DumpInput {
   }
 
   const std::string& path() const { return path_; }
+  // The job that was asked for, of a directory.
+  std::optional<int64_t> job() const { return job_; }
   // The dumps of the job that is read.
   absl::StatusOr<DumpLayout> Find() const {
     return FindDumps(file_system_, path_, job_);

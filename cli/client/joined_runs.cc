@@ -43,8 +43,8 @@ absl::Status CheckLayoutFlags(const LayoutFlags& flags,
 
 absl::StatusOr<JoinedRuns> JoinedRuns::Make(FileSystem* file_system,
                                             const LayoutFlags& flags,
-                                            const std::string& target,
-                                            const std::string& reference,
+                                            const DumpLayout& target,
+                                            const DumpLayout& reference,
                                             std::FILE* out) {
   analysis::LayoutOptions options = flags.options;
   if (flags.layout != "auto") {
@@ -60,11 +60,11 @@ absl::StatusOr<JoinedRuns> JoinedRuns::Make(FileSystem* file_system,
   RP_ASSIGN_OR_RETURN(ScratchDirectory scratch,
                       ScratchDirectory::Make(file_system));
   JoinedRuns joined(std::move(scratch));
-  for (const auto& [ours, given] : {std::pair(joined.target(), target),
-                                    std::pair(joined.reference(), reference)}) {
-    const auto layout = FindDumps(file_system, given);
-    NameTemporary(ours, given,
-                  layout.ok() && layout->kind == DumpLayout::Kind::kSteps
+  for (const auto& [ours, given] :
+       {std::pair(joined.target(), &target),
+        std::pair(joined.reference(), &reference)}) {
+    NameTemporary(ours, given->path,
+                  given->kind == DumpLayout::Kind::kSteps
                       ? GivenForm::kSteps
                       : GivenForm::kOneStep);
   }
@@ -77,18 +77,14 @@ absl::StatusOr<JoinedRuns> JoinedRuns::Make(FileSystem* file_system,
   return joined;
 }
 
-void HintAtLayout(FileSystem* file_system, const LayoutFlags& flags,
-                  const std::string& target, const std::string& reference) {
-  if (flags.join()) return;
-  const auto n = FindDumps(file_system, target);
-  const auto b = FindDumps(file_system, reference);
-  // A fault of the paths is said by who reads them.
-  if (!n.ok() || !b.ok() || n->Ranks().size() == b->Ranks().size()) return;
+void HintAtLayout(const LayoutFlags& flags, const DumpLayout& target,
+                  const DumpLayout& reference) {
+  if (flags.join() || target.Ranks().size() == reference.Ranks().size()) return;
   Print(stderr,
         "rankprobe: the runs have %d and %d ranks and are compared rank by "
         "rank; --layout auto (or a layout file) merges the ranks of each run "
         "first\n",
-        n->Ranks().size(), b->Ranks().size());
+        target.Ranks().size(), reference.Ranks().size());
 }
 
 }  // namespace rankprobe

@@ -14,6 +14,7 @@
 #include "analysis/layout/joined_dumps.h"
 #include "common/io/file_system.h"
 #include "common/io/scratch_directory.h"
+#include "dump_format/dump_layout.h"
 
 namespace rankprobe {
 
@@ -33,16 +34,16 @@ absl::Status CheckLayoutFlags(const LayoutFlags& flags,
 
 // One line on standard error when the two have other numbers of ranks and are
 // compared rank by rank.
-void HintAtLayout(FileSystem* file_system, const LayoutFlags& flags,
-                  const std::string& target, const std::string& reference);
+void HintAtLayout(const LayoutFlags& flags, const DumpLayout& target,
+                  const DumpLayout& reference);
 
 class JoinedRuns {
  public:
   // Says what was put together on `out`.
   static absl::StatusOr<JoinedRuns> Make(FileSystem* file_system,
                                          const LayoutFlags& flags,
-                                         const std::string& target,
-                                         const std::string& reference,
+                                         const DumpLayout& target,
+                                         const DumpLayout& reference,
                                          std::FILE* out);
 
   std::string target() const { return scratch_.path() + "/target"; }

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "common/base/monotonic_time.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 
 namespace rankprobe {
 namespace {
@@ -141,11 +142,11 @@ absl::Status WaitForStep(const Client& client, const State& state, int64_t step,
     }
     if (missing.empty()) return absl::OkStatus();
     if (MonotonicNow() > deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("run ", state.request.run, ": step ", step, " of ",
-                       missing.size(), " of ", state.pids.size(),
-                       " ranks did not reach the archive in "
-                       "time"));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "run ", state.request.run, ": step ", step, " of ", missing.size(),
+          " of ", Counted(state.pids.size(), "rank"),
+          " did not reach the archive in "
+          "time"));
     }
     absl::SleepFor(kPoll);
   }

@@ -10,6 +10,7 @@
 #include "cli/client/cache_faults.h"
 #include "cli/client/dump_diagnosis.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -71,8 +72,8 @@ absl::Status RequestInDump::Diagnose(FileSystem* file_system,
     if (one.together > 1) ++shared;
   }
   report->Note(
-      absl::StrCat("Request ", VisibleText(id_), ": ", tokens, " tokens in ",
-                   steps_.size(), steps_.size() == 1 ? " step" : " steps", ", ",
+      absl::StrCat("Request ", VisibleText(id_), ": ", Counted(tokens, "token"),
+                   " in ", Counted(steps_.size(), "step"), ", ",
                    steps_.begin()->first, " to ", steps_.rbegin()->first));
   if (shared > 0) {
     report->UnjudgedYet(
@@ -103,9 +104,9 @@ absl::Status RequestInDump::Diagnose(FileSystem* file_system,
         DiagnoseOverflow(file_system, one.ranks, step, report).status());
     if (report->findings() > before) return absl::OkStatus();
   }
-  report->Healthy(absl::StrCat(
-      "no call of its ", steps_.size(), steps_.size() == 1 ? " step" : " steps",
-      " makes a NaN or an infinity that later calls receive"));
+  report->Healthy(
+      absl::StrCat("no call of its ", Counted(steps_.size(), "step"),
+                   " makes a NaN or an infinity that later calls receive"));
   return absl::OkStatus();
 }
 

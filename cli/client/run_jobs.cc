@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 #include "common/text/ranges_text.h"
 
 namespace rankprobe {
@@ -167,10 +168,9 @@ absl::StatusOr<JudgedJob> ChooseJob(const std::string& run,
   const size_t count = std::max<size_t>(1, jobs.size());
   if (wanted.has_value() &&
       (*wanted < 1 || *wanted > static_cast<int64_t>(count))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--job ", *wanted, ": run ", run, " has ", count,
-                     count == 1 ? " job" : " jobs",
-                     jobs.empty() ? "" : absl::StrCat(": ", JobsText(jobs))));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--job ", *wanted, ": run ", run, " has ", Counted(count, "job"),
+        jobs.empty() ? "" : absl::StrCat(": ", JobsText(jobs))));
   }
   if (jobs.size() < 2) return out;
   const size_t chosen =

@@ -9,6 +9,7 @@
 #include "analysis/rules/rule.h"
 #include "cli/client/run_scope.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 
 namespace rankprobe {
 namespace {
@@ -81,14 +82,12 @@ class Asked {
  public:
   // needs: words of monitor.values.
   void NotJudged(absl::string_view name, absl::string_view needs) {
-    if (seen_.insert(std::string(name)).second) {
-      rules_.without_values.push_back(absl::StrCat(name, " (", needs, ")"));
-    }
+    if (seen_.insert(std::string(name)).second)
+      rules_.without_values[std::string(needs)].emplace_back(name);
   }
   void TooFewSteps(absl::string_view name, absl::string_view needs) {
-    if (seen_.insert(std::string(name)).second) {
-      rules_.without_steps.push_back(absl::StrCat(name, " (", needs, ")"));
-    }
+    if (seen_.insert(std::string(name)).second)
+      rules_.without_steps[std::string(needs)].emplace_back(name);
   }
   void Kept(absl::string_view name, const std::string& ranks) {
     rules_.kept.push_back(absl::StrCat(name, ranks));
@@ -177,6 +176,39 @@ absl::StatusOr<RunRules> AskRules(const Globals& globals,
       asked.Found(rule->name(), std::move(f));
   }
   return asked.Take();
+}
+
+void AddUnjudgedRules(const RunScan& scan, const RunRules& rules,
+                      DiagnosisReport* report) {
+  const std::string record = RecordOf(scan.input);
+  const auto add = [&](const std::string& needs,
+                       const std::vector<std::string>& names) {
+    report->Unjudged(absl::StrCat("rules that need ", needs, ": ",
+                                  absl::StrJoin(names, ", ")),
+                     record);
+  };
+  std::vector<std::string> all;
+  for (const auto& [needs, names] : rules.without_values)
+    all.insert(all.end(), names.begin(), names.end());
+  if (IsMonitoredWhole(scan.input)) {
+    if (!all.empty())
+      report->Unjudged(
+          absl::StrCat("rules of values that this program does not have: ",
+                       absl::StrJoin(all, ", ")),
+          "");
+  } else if (!all.empty() && !HasValuesOf(scan.input, "Training.") &&
+             !HasValuesOf(scan.input, "Parameter.")) {
+    report->Unjudged(
+        absl::StrCat(Counted(all.size(), "rule"),
+                     " on losses, gradients and parameters (docs/rules.md): "
+                     "task monitor did not record this run"),
+        record);
+  } else {
+    for (const auto& [needs, names] : rules.without_values)
+      add(absl::StrCat(needs, " (monitor.values)"), names);
+  }
+  for (const auto& [needs, names] : rules.without_steps)
+    add(absl::StrCat(needs, " (there are ", scan.head.steps(), ")"), names);
 }
 
 }  // namespace rankprobe

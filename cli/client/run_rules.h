@@ -3,6 +3,7 @@
 #ifndef RANKPROBE_CLI_CLIENT_RUN_RULES_H_
 #define RANKPROBE_CLI_CLIENT_RUN_RULES_H_
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,21 +11,28 @@
 #include "absl/status/statusor.h"
 #include "analysis/rules/rank_rule.h"
 #include "cli/client/run_scan.h"
+#include "cli/output/diagnosis_report.h"
 
 namespace rankprobe {
 
 struct RunRules {
   // With the name of the rule.
   std::vector<std::pair<std::string, analysis::RankFinding>> findings;
-  // Names of rules; those of which values or steps were not recorded, with what
+  // Names of rules; those of which values or steps were not recorded, by what
   // they need.
-  std::vector<std::string> kept, without_values, without_steps;
+  std::vector<std::string> kept;
+  using Unjudged = std::map<std::string, std::vector<std::string>>;
+  Unjudged without_values, without_steps;
 };
 
 // scan: of the same request.
 absl::StatusOr<RunRules> AskRules(const Globals& globals,
                                   const RunScanRequest& request,
                                   const RunScan& scan);
+
+// What was not judged, in a line for each thing that has to be recorded.
+void AddUnjudgedRules(const RunScan& scan, const RunRules& rules,
+                      DiagnosisReport* report);
 
 }  // namespace rankprobe
 

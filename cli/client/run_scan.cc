@@ -16,6 +16,7 @@
 #include "cli/client/answer_stream.h"
 #include "cli/client/grid_reply.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 
 namespace rankprobe {
 namespace {
@@ -301,7 +302,7 @@ absl::StatusOr<RunScan> ScanRun(const Globals& globals,
     return absl::NotFoundError(
         absl::StrCat("nothing to scan: no norm of ",
                      asked.match.empty() ? "any tensor" : asked.match, " in ",
-                     scan.head.steps(), " recorded steps"));
+                     Counted(scan.head.steps(), "recorded step")));
   }
   RP_RETURN_IF_ERROR(ReadMasks(globals, asked, scan.head, &scan.input));
   analysis::ScanOptions options;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/text/counted.h"
 
 namespace rankprobe {
 
@@ -30,12 +31,22 @@ bool IsMonitoredWhole(const analysis::ScanInput& input) {
   return training && updates && activations;
 }
 
+bool HasValuesOf(const analysis::ScanInput& input, absl::string_view prefix) {
+  return std::any_of(input.values.begin(), input.values.end(),
+                     [&](const analysis::ScanSeries& series) {
+                       return absl::StartsWith(series.name, prefix);
+                     });
+}
+
+std::string RecordOf(const analysis::ScanInput& input) {
+  return IsMonitoredWhole(input) ? "" : kMonitorCommand;
+}
+
 std::string StepsShort(size_t least, bool successive,
                        const std::vector<int64_t>& steps) {
   if (steps.size() >= least && (!successive || FollowEachOther(steps)))
     return "";
-  return absl::StrCat(least, successive ? " successive" : " recorded",
-                      least == 1 ? " step" : " steps");
+  return Counted(least, successive ? "successive step" : "recorded step");
 }
 
 ScanScope ScopeOf(const analysis::ScanInput& input) {

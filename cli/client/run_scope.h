@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "analysis/scan/scan.h"
 
 namespace rankprobe {
@@ -19,6 +20,14 @@ bool FollowEachOther(const std::vector<int64_t>& steps);
 // Whether task monitor recorded each step with all values, so that the program has
 // none of the values that are missing.
 bool IsMonitoredWhole(const analysis::ScanInput& input);
+
+bool HasValuesOf(const analysis::ScanInput& input, absl::string_view prefix);
+
+inline constexpr char kMonitorCommand[] =
+    "rankprobe run --run NAME --monitor --every 1 -- PROGRAM";
+// The command that records more of a program: kMonitorCommand; empty where each
+// step was recorded with all values, and only a longer run has more.
+std::string RecordOf(const analysis::ScanInput& input);
 
 // "6 recorded steps" where `steps` are fewer than that, "10 successive steps"
 // where they must follow each other and do not; else empty.

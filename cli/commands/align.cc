@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "cli/app.h"
@@ -22,6 +23,7 @@ struct AlignVerbFlags {
   std::string target;
   std::string reference;
   std::string output;
+  std::optional<int64_t> job, reference_job;
   bool force = false;
   AlignFlags align;
 };
@@ -52,12 +54,17 @@ absl::Status Align(const Globals& globals, const AlignVerbFlags& flags,
   RP_ASSIGN_OR_RETURN(
       const analysis::AlignRules rules,
       analysis::ReadAlignRules(file_system.get(), flags.align.rules));
-  RP_ASSIGN_OR_RETURN(
-      const DumpInput n,
-      DumpInput::Open(file_system.get(), globals, flags.target));
+  RP_ASSIGN_OR_RETURN(const DumpInput n,
+                      DumpInput::Open(file_system.get(), globals, flags.target,
+                                      {.job = flags.job}));
   RP_ASSIGN_OR_RETURN(
       const DumpInput b,
-      DumpInput::Open(file_system.get(), globals, flags.reference));
+      DumpInput::Open(file_system.get(), globals, flags.reference,
+                      {.job = flags.reference_job}));
+  RP_ASSIGN_OR_RETURN(const DumpLayout target_dumps, n.Find());
+  RP_ASSIGN_OR_RETURN(const DumpLayout reference_dumps, b.Find());
+  PrintNote(target_dumps);
+  PrintNote(reference_dumps);
   RP_ASSIGN_OR_RETURN(const OutputDirectory output,
                       OutputDirectory::Make(file_system.get(), flags.output));
   for (const char* const side : {"/target", "/reference"}) {
@@ -67,8 +74,8 @@ absl::Status Align(const Globals& globals, const AlignVerbFlags& flags,
     }
   }
   absl::StatusOr<analysis::AlignReport> report =
-      analysis::AlignDumps(file_system.get(), n.path(), b.path(), rules,
-                           flags.align.options, output.path());
+      analysis::AlignDumps(file_system.get(), target_dumps, reference_dumps,
+                           rules, flags.align.options, output.path());
   if (!report.ok()) {
     // Both are ours: neither was there before.
     for (const char* const side : {"/target", "/reference"}) {
@@ -110,6 +117,7 @@ void RegisterAlignCommand(CLI::App* app, Globals* globals,
   verb->add_option("-o,--output_path", flags->output,
                    "directory for the two dumps, target and reference")
       ->required();
+  AddJobs(verb, &flags->job, &flags->reference_job);
   AddForce(verb, &flags->force);
   verb->callback([command, flags] {
     command->run = [flags](const Globals& g, int* code) {

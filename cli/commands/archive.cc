@@ -11,6 +11,7 @@
 #include "cli/flags/ranges.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 
 namespace rankprobe {
 namespace {
@@ -57,18 +58,19 @@ absl::Status Verify(const Globals& globals, const VerifyFlags& flags,
   for (const std::string& fault : report.faults())
     Print(stdout, "fault: %s\n", fault.c_str());
   if (report.objects() > 0) {
-    Print(stdout, "%d objects of the store (%s read), %d records: %d faults\n",
-          report.objects(), HumanBytes(report.payload_bytes_read()).c_str(),
-          report.records(), report.fault_count());
+    Print(stdout, "%s of the store (%s read), %s: %s\n",
+          Counted(report.objects(), "object"),
+          HumanBytes(report.payload_bytes_read()),
+          Counted(report.records(), "record"),
+          Counted(report.fault_count(), "fault"));
     return absl::OkStatus();
   }
   Print(stdout,
-        "%d records, %d payloads (%s read), %d unfinished, %d referred "
-        "to and not here: %d faults\n",
-        report.records(), report.payloads(),
-        HumanBytes(report.payload_bytes_read()).c_str(),
-        report.partial_payloads(), report.missing_payloads(),
-        report.fault_count());
+        "%s, %s (%s read), %d unfinished, %d referred to and not here: %s\n",
+        Counted(report.records(), "record"),
+        Counted(report.payloads(), "payload"),
+        HumanBytes(report.payload_bytes_read()), report.partial_payloads(),
+        report.missing_payloads(), Counted(report.fault_count(), "fault"));
   return absl::OkStatus();
 }
 
@@ -94,22 +96,23 @@ absl::Status Delete(const Globals& globals, const std::string& run,
   }
   if (report.later()) {
     Print(stdout,
-          "deleted %d rank-steps, %d records; a janitor of the store gives "
-          "their space back (docs/scale.md)\n",
-          report.steps(), report.records());
+          "deleted %s, %s; a janitor of the store gives their space back "
+          "(docs/scale.md)\n",
+          Counted(report.steps(), "rank-step"),
+          Counted(report.records(), "record"));
     return absl::OkStatus();
   }
-  Print(stdout,
-        "deleted %d rank-steps, %d records, %d payloads (%s); %s of files "
-        "are free again\n",
-        report.steps(), report.records(), report.payloads(),
+  Print(stdout, "deleted %s, %s, %s (%s); %s of files are free again\n",
+        Counted(report.steps(), "rank-step"),
+        Counted(report.records(), "record"),
+        Counted(report.payloads(), "payload"),
         HumanBytes(report.payload_bytes()).c_str(),
         HumanBytes(report.file_bytes()).c_str());
   if (report.kept_payloads() > 0) {
     Print(stdout,
-          "%d payloads stay until no rank can refer to them: 10 minutes after "
+          "not deleted: %s, until no rank can refer to them: 10 minutes after "
           "the run's last frame, or when all ranks are 32 steps further\n",
-          report.kept_payloads());
+          Counted(report.kept_payloads(), "payload"));
   }
   return absl::OkStatus();
 }
@@ -131,11 +134,10 @@ absl::Status Backup(const Globals& globals, const std::string& directory,
     return absl::OkStatus();
   }
   Print(stdout,
-        "backup at %s on the collector's machine: %d segments (%s, %d "
-        "shared), %d index rows\n",
-        directory.c_str(), report.segments(),
-        HumanBytes(report.segment_bytes()).c_str(), report.linked(),
-        report.index_rows());
+        "backup at %s on the collector's machine: %s (%s, %d shared), %s\n",
+        directory, Counted(report.segments(), "segment"),
+        HumanBytes(report.segment_bytes()), report.linked(),
+        Counted(report.index_rows(), "index row"));
   return absl::OkStatus();
 }
 

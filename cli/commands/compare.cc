@@ -21,6 +21,7 @@
 #include "cli/output/run_card_text.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 #include "dump_format/dump_layout.h"
 #include "rankprobe/v1/analysis.pb.h"
 
@@ -80,9 +81,9 @@ void PrintResults(const Globals& globals,
   for (const CompareResult& result : results) {
     const CompareCounts& c = result.counts;
     Print(stdout,
-          "%s: %d rows, %d error, %d warning, %d pass, %d without a "
-          "partner\n",
-          result.file.c_str(), c.rows, c.error, c.warning, c.pass, c.unmatched);
+          "%s: %s, %d error, %d warning, %d pass, %d without a partner\n",
+          result.file, Counted(c.rows, "row"), c.error, c.warning, c.pass,
+          c.unmatched);
   }
   for (const std::string& path : unpaired) {
     Print(stdout, "%s: not compared, the other side has no such step or rank\n",
@@ -248,40 +249,34 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
       const DumpInput reference_input,
       DumpInput::Open(file_system.get(), globals, flags.reference,
                       {.job = flags.reference_job}));
+  RP_ASSIGN_OR_RETURN(DumpLayout target, target_input.Find());
+  RP_ASSIGN_OR_RETURN(DumpLayout reference, reference_input.Find());
+  PrintNote(target);
+  PrintNote(reference);
+  std::FILE* const said = globals.json ? stderr : stdout;
   std::optional<AlignedDumps> aligned;
+  std::optional<JoinedRuns> joined;
   if (!flags.align.rules.empty()) {
     RP_ASSIGN_OR_RETURN(
         AlignedDumps made,
-        AlignedDumps::Make(file_system.get(), flags.align, target_input.path(),
-                           reference_input.path()));
+        AlignedDumps::Make(file_system.get(), flags.align, target, reference));
     aligned.emplace(std::move(made));
-    PrintAligned(globals.json ? stderr : stdout, aligned->report());
-  }
-  if (!aligned.has_value()) {
-    HintAtLayout(file_system.get(), flags.layout, target_input.path(),
-                 reference_input.path());
-  }
-  std::optional<JoinedRuns> joined;
-  if (flags.layout.join()) {
-    RP_ASSIGN_OR_RETURN(
-        JoinedRuns made,
-        JoinedRuns::Make(file_system.get(), flags.layout, target_input.path(),
-                         reference_input.path(),
-                         globals.json ? stderr : stdout));
+    PrintAligned(said, aligned->report());
+    RP_ASSIGN_OR_RETURN(target,
+                        FindDumps(file_system.get(), aligned->target()));
+    RP_ASSIGN_OR_RETURN(reference,
+                        FindDumps(file_system.get(), aligned->reference()));
+  } else if (flags.layout.join()) {
+    RP_ASSIGN_OR_RETURN(JoinedRuns made,
+                        JoinedRuns::Make(file_system.get(), flags.layout,
+                                         target, reference, said));
     joined.emplace(std::move(made));
+    RP_ASSIGN_OR_RETURN(target, FindDumps(file_system.get(), joined->target()));
+    RP_ASSIGN_OR_RETURN(reference,
+                        FindDumps(file_system.get(), joined->reference()));
+  } else {
+    HintAtLayout(flags.layout, target, reference);
   }
-  RP_ASSIGN_OR_RETURN(
-      const DumpLayout target,
-      joined.has_value()    ? FindDumps(file_system.get(), joined->target())
-      : aligned.has_value() ? FindDumps(file_system.get(), aligned->target())
-                            : target_input.Find());
-  RP_ASSIGN_OR_RETURN(
-      const DumpLayout reference,
-      joined.has_value()    ? FindDumps(file_system.get(), joined->reference())
-      : aligned.has_value() ? FindDumps(file_system.get(), aligned->reference())
-                            : reference_input.Find());
-  PrintNote(target);
-  PrintNote(reference);
   ResultFiles files(file_system.get(), globals, flags, target);
   std::vector<std::string> unpaired;
   RP_RETURN_IF_ERROR(analysis::RunCompare(file_system.get(), target, reference,

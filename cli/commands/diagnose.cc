@@ -36,6 +36,7 @@
 #include "cli/output/output.h"
 #include "cli/output/run_card_text.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 #include "common/text/shell_word.h"
 #include "dump_format/dump_layout.h"
 #include "rankprobe/v1/analysis.pb.h"
@@ -44,9 +45,6 @@ namespace rankprobe {
 namespace {
 
 using Finding = DiagnosisReport::Finding;
-
-constexpr char kMonitor[] =
-    "rankprobe run --run NAME --monitor --every 1 -- PROGRAM";
 
 // Of the command of a finding, on each side of its step.
 constexpr int64_t kStepsAround = 2;
@@ -57,7 +55,7 @@ struct DiagnoseFlags {
   std::string html;
   // Of a server: one request, and how a reference of another program is aligned.
   AlignFlags align;
-  std::optional<int64_t> job;
+  std::optional<int64_t> job, reference_job;
   int limit = 5;
   bool force = false;
 };
@@ -65,6 +63,14 @@ struct DiagnoseFlags {
 // " --job 1"
 std::string JobWords(const DiagnoseFlags& flags) {
   return flags.job.has_value() ? absl::StrCat(" --job ", *flags.job) : "";
+}
+
+// " --job 1 --reference-job 2"
+std::string BothJobsWords(const DiagnoseFlags& flags) {
+  return absl::StrCat(JobWords(flags), flags.reference_job.has_value()
+                                           ? absl::StrCat(" --reference-job ",
+                                                          *flags.reference_job)
+                                           : "");
 }
 
 // " --request r1 --rules vllm-llama"; `request`: its id, empty: none.
@@ -106,7 +112,7 @@ class Diagnosis {
       report_.Unjudged(
           "values over steps (what moved, vanished, parted or changed "
           "between steps), and the rules on gradients and updates",
-          absl::StrCat(kMonitor,
+          absl::StrCat(kMonitorCommand,
                        ", with RANKPROBE_COLLECTOR, then rankprobe diagnose "
                        "run:NAME"));
     }
@@ -164,7 +170,7 @@ class Diagnosis {
       const AlignFlags& align = flags_.align;
       return absl::StrCat(
           "first-divergence ", ShellWord(flags_.input), " ",
-          ShellWord(flags_.reference), JobWords(flags_),
+          ShellWord(flags_.reference), BothJobsWords(flags_),
           align.rules.empty() ? "" : RequestWords(align, request_->id()));
     }
     // Only an earlier step says that these ranks are replicas.
@@ -254,16 +260,16 @@ class Diagnosis {
         non_finite = f.step;
     }
     const std::string scope =
-        absl::StrCat(scan.input.values.size(), " values over ",
-                     scan.head.steps(), " recorded steps");
+        absl::StrCat(Counted(scan.input.values.size(), "value"), " over ",
+                     Counted(scan.head.steps(), "recorded step"));
     if (!non_finite.has_value())
       report_.Healthy(
           absl::StrCat("no NaN and no infinity but masks in ", scope));
     if (fallen > 0) {
       report_.Healthy(
-          absl::StrCat(fallen,
-                       " moves are downwards, which is no fault by itself: "
-                       "rankprobe scan --run ",
+          absl::StrCat(Counted(fallen, "move"),
+                       " downwards, which is no fault by itself: rankprobe "
+                       "scan --run ",
                        run));
     }
     const ScanScope seen = ScopeOf(scan.input);
@@ -275,12 +281,12 @@ class Diagnosis {
       report_.Unjudged(
           absl::StrCat("whether anything ", absl::StrJoin(seen.unjudged, ", "),
                        ": ", scan.head.steps(), " recorded"),
-          RecordOf(scan));
+          RecordOf(scan.input));
     }
     if (!scan.groups.empty())
-      report_.Healthy(
-          absl::StrCat("replicas were compared within ", scan.groups.size(),
-                       " groups of ranks, found from equal parameters"));
+      report_.Healthy(absl::StrCat("replicas were compared within ",
+                                   Counted(scan.groups.size(), "group"),
+                                   " of ranks, found from equal parameters"));
     JudgeScope(scan);
     RP_ASSIGN_OR_RETURN(
         ended_, ReadEndedRanks(Client(globals_), run,
@@ -294,6 +300,7 @@ class Diagnosis {
           absl::StrCat("rankprobe ledger --run ", run));
     }
     RP_RETURN_IF_ERROR(LookAtRules(request, scan));
+    report_.NameOwners(scan.input.values);
     if (non_finite.has_value())
       RP_RETURN_IF_ERROR(LookAtStep(run, *non_finite));
     return absl::OkStatus();
@@ -317,27 +324,17 @@ class Diagnosis {
     return absl::OkStatus();
   }
 
-  // Of a run that has each step already only a longer one has more.
-  static std::string RecordOf(const RunScan& scan) {
-    return IsMonitoredWhole(scan.input) ? "" : kMonitor;
-  }
-
   void JudgeScope(const RunScan& scan) {
-    const auto has = [&](absl::string_view prefix) {
-      return std::any_of(scan.input.values.begin(), scan.input.values.end(),
-                         [&](const analysis::ScanSeries& series) {
-                           return absl::StartsWith(series.name, prefix);
-                         });
-    };
-    if (!has("Parameter.") || !has("Update.")) {
+    if (!HasValuesOf(scan.input, "Parameter.") ||
+        !HasValuesOf(scan.input, "Update.")) {
       report_.Unjudged(
           "parameters, updates and replicas: no parameter is recorded",
-          kMonitor);
+          kMonitorCommand);
     } else if (!scan.input.each_step || !FollowEachOther(scan.input.steps)) {
       report_.Unjudged(
           "whether parameters change between steps: not every step is "
           "recorded",
-          kMonitor);
+          kMonitorCommand);
     }
   }
 
@@ -350,24 +347,7 @@ class Diagnosis {
     if (!rules.kept.empty())
       report_.Healthy(absl::StrCat("rules that are kept: ",
                                    absl::StrJoin(rules.kept, ", ")));
-    if (!rules.without_values.empty()) {
-      const std::string list = absl::StrJoin(rules.without_values, ", ");
-      if (IsMonitoredWhole(scan.input)) {
-        report_.Unjudged(
-            absl::StrCat("rules of values that this program does not have: ",
-                         list),
-            "");
-      } else {
-        report_.Unjudged(absl::StrCat("rules, and what they need: ", list),
-                         kMonitor);
-      }
-    }
-    if (!rules.without_steps.empty()) {
-      report_.Unjudged(absl::StrCat("rules, and the steps that they need: ",
-                                    absl::StrJoin(rules.without_steps, ", "),
-                                    "; ", scan.head.steps(), " recorded"),
-                       RecordOf(scan));
-    }
+    AddUnjudgedRules(scan, rules, &report_);
     return absl::OkStatus();
   }
 
@@ -391,10 +371,10 @@ class Diagnosis {
     }
     auto ranks = FindDumps(file_system_, input->path());
     if (ranks.ok()) LeaveOutOtherJobs(&*ranks);
-    absl::StatusOr<bool> is_made = false;
+    absl::StatusOr<OverflowLook> look = OverflowLook();
     if (ranks.ok())
-      is_made = DiagnoseOverflow(file_system_, *ranks, step, &report_);
-    if (!is_made.ok() || !*is_made) {
+      look = DiagnoseOverflow(file_system_, *ranks, step, &report_);
+    if (!look.ok() || !look->is_made) {
       report_.Unjudged(absl::StrCat("which operator made it in step ", step,
                                     ": no recorded call does"),
                        record);
@@ -422,9 +402,9 @@ class Diagnosis {
   static std::string GroundOf(const analysis::Divergence& d) {
     if (d.is_argument) return "an argument that the code gives";
     if (!d.made_by.empty()) {
-      return absl::StrCat("it is what ", d.made_by,
-                          " returned, which is the same in the reference: "
-                          "between the two calls the programs differ");
+      return absl::StrCat("it is the output of ", d.made_by,
+                          ", which is the same in the reference: between the "
+                          "two calls the programs differ");
     }
     if (d.from_outside) return "it came in from outside";
     if (d.inputs_infinite > 0) {
@@ -438,18 +418,18 @@ class Diagnosis {
 
   // Of two programs.
   absl::StatusOr<analysis::DivergenceReport> CompareAligned(
-      const DumpInput& target, const DumpInput& reference) {
+      const DumpLayout& target, const DumpLayout& reference) {
     AlignFlags align = flags_.align;
     align.options.request = request_->id();
-    RP_ASSIGN_OR_RETURN(const AlignedDumps aligned,
-                        AlignedDumps::Make(file_system_, align, target.path(),
-                                           reference.path()));
+    RP_ASSIGN_OR_RETURN(
+        const AlignedDumps aligned,
+        AlignedDumps::Make(file_system_, align, target, reference));
     analysis::Tolerance tolerance;
     tolerance.two_programs = true;
     if (aligned.report().left_out > 0) {
       report_.UnjudgedYet(
-          absl::StrCat(aligned.report().left_out,
-                       " values that could not be aligned with the reference"),
+          absl::StrCat(Counted(aligned.report().left_out, "value"),
+                       " that could not be aligned with the reference"),
           absl::StrCat("rankprobe align ", ShellWord(flags_.input), " ",
                        ShellWord(flags_.reference), " --rules ",
                        ShellWord(align.rules), " (it lists them)"));
@@ -470,28 +450,27 @@ class Diagnosis {
     // Of another server it has the name that the client gave it.
     if (request_.has_value() && flags_.align.rules.empty())
       wanted.request = flags_.align.options.request;
+    wanted.job = flags_.reference_job;
     RP_ASSIGN_OR_RETURN(
         const DumpInput reference,
         DumpInput::Open(file_system_, globals_, flags_.reference, wanted));
     // Two programs are no two runs of one experiment: nothing explains why they
     // differ.
     const bool are_runs = flags_.align.rules.empty();
-    DumpLayout target_dumps, reference_dumps;
-    if (are_runs) {
-      RP_ASSIGN_OR_RETURN(target_dumps, target.Find());
-      RP_ASSIGN_OR_RETURN(reference_dumps, reference.Find());
-      if (request_.has_value()) {
-        // A directory has the steps of all requests.
-        std::erase_if(target_dumps.places, [&](const DumpPlace& place) {
-          return request_->TokensOf(analysis::StepOf(place)).empty();
-        });
-      }
+    RP_ASSIGN_OR_RETURN(DumpLayout target_dumps, target.Find());
+    RP_ASSIGN_OR_RETURN(const DumpLayout reference_dumps, reference.Find());
+    if (!reference_dumps.note.empty()) report_.Note(reference_dumps.note);
+    if (are_runs && request_.has_value()) {
+      // A directory has the steps of all requests.
+      std::erase_if(target_dumps.places, [&](const DumpPlace& place) {
+        return request_->TokensOf(analysis::StepOf(place)).empty();
+      });
     }
     RP_ASSIGN_OR_RETURN(
         const analysis::DivergenceReport divergence,
         are_runs ? analysis::FindDivergence(file_system_, target_dumps,
                                             reference_dumps, {}, {})
-                 : CompareAligned(target, reference));
+                 : CompareAligned(target_dumps, reference_dumps));
     const analysis::DivergenceGroups groups =
         analysis::GroupOrigins(divergence.origins);
     bool is_first = true;
@@ -525,8 +504,8 @@ class Diagnosis {
     }
     if (divergence.origins.empty()) {
       report_.Healthy(absl::StrCat("no difference from the reference in the ",
-                                   divergence.calls_compared,
-                                   " calls that both sides recorded"));
+                                   Counted(divergence.calls_compared, "call"),
+                                   " that both sides recorded"));
     }
     if (divergence.unseen.Any()) {
       report_.UnjudgedYet(
@@ -584,7 +563,7 @@ absl::Status Diagnose(const Globals& globals, const DiagnoseFlags& flags,
             "rankprobe diagnose ", ShellWord(flags.input),
             flags.reference.empty() ? "" : " ",
             flags.reference.empty() ? "" : ShellWord(flags.reference),
-            JobWords(flags),
+            BothJobsWords(flags),
             RequestWords(flags.align, flags.align.options.request)),
         .ended = diagnosis.ended(),
         .time = absl::Now()};
@@ -615,7 +594,7 @@ void RegisterDiagnoseCommand(CLI::App* app, Globals* globals,
       ->required();
   verb->add_option("--reference,reference", flags->reference,
                    "a correct run or dump to compare with");
-  AddJob(verb, &flags->job);
+  AddJobs(verb, &flags->job, &flags->reference_job);
   CLI::Option* const request =
       verb->add_option("--request", flags->align.options.request,
                        "of a server: only the steps of this request, by its id "

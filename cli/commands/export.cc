@@ -19,6 +19,7 @@
 #include "cli/output/tar_receiver.h"
 #include "common/base/status_macros.h"
 #include "common/io/confined_file_system.h"
+#include "common/text/counted.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -69,10 +70,10 @@ absl::Status ExportTable(const Globals& globals, const ExportFlags& flags,
 void SayWhatElse(const v1::ExportDone& done, const std::string& run) {
   if (done.conflicts() > 0) {
     Print(stderr,
-          "%d steps of a rank were recorded by another process, too, and left "
-          "out: see conflicts in manifest.json; `rankprobe status --run %s` "
+          "left out: %s of a rank, recorded by another process, too: see "
+          "conflicts in manifest.json; `rankprobe status --run %s` "
           "names the jobs\n",
-          done.conflicts(), run);
+          Counted(done.conflicts(), "step"), run);
   }
   for (const std::string& place : done.moved_to()) {
     Print(stderr, "files of another run were moved to %s/%s\n",
@@ -80,18 +81,16 @@ void SayWhatElse(const v1::ExportDone& done, const std::string& run) {
   }
   if (done.whole_batch_steps() > 0) {
     Print(stderr,
-          "in %d of %d steps with request %s the statistics are those of the "
+          "in %d of %s with request %s the statistics are those of the "
           "complete batch: record its rows (rankprobe enable --request), or "
           "tensors\n",
-          done.whole_batch_steps(), done.request_steps(),
+          done.whole_batch_steps(), Counted(done.request_steps(), "step"),
           VisibleText(done.request()));
   }
   if (done.whole_batch_tensors() > 0) {
     Print(stderr,
-          "%d tensors are those of the complete batch: their bytes are not in "
-          "the "
-          "archive\n",
-          done.whole_batch_tensors());
+          "of the complete batch: %s, whose bytes are not in the archive\n",
+          Counted(done.whole_batch_tensors(), "tensor"));
   }
 }
 
@@ -223,11 +222,12 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
                             : tar != nullptr
                                 ? absl::StrCat("step*/ of ", done.directory())
                                 : absl::StrCat(done.directory(), "/step*/");
-  Print(out, "dump.json is at %s (%d files, %s)\n", place, done.files(),
-        HumanBytes(done.bytes()));
+  Print(out, "dump.json is at %s (%s, %s)\n", place,
+        Counted(done.files(), "file"), HumanBytes(done.bytes()));
   if (*exit_code == kPartial) {
-    Print(out, "%d gaps and %d incomplete steps: see manifest.json there\n",
-          done.gaps(), done.incomplete_steps());
+    Print(out, "%s and %s: see manifest.json there\n",
+          Counted(done.gaps(), "gap"),
+          Counted(done.incomplete_steps(), "incomplete step"));
   }
   return absl::OkStatus();
 }

@@ -17,6 +17,7 @@
 #include "cli/output/output.h"
 #include "cli/output/value_stream.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 
 namespace rankprobe {
 namespace {
@@ -142,13 +143,12 @@ absl::Status ExportValues(const Globals& globals, const ValueExport& wanted,
     if (out == stdout) PrintJson(ToJson(*end));
     return absl::OkStatus();
   }
-  Print(out, "%s: %d values of %d rank-steps\n",
-        wanted.output == "-" ? "columns" : wanted.output, end->rows(),
-        end->rank_steps());
+  Print(out, "%s: %s of %s\n", wanted.output == "-" ? "columns" : wanted.output,
+        Counted(end->rows(), "value"), Counted(end->rank_steps(), "rank-step"));
   if (holes > 0) {
-    Print(out,
-          "%d rank-steps are incomplete, %d were deleted: rankprobe ledger\n",
-          end->incomplete_rank_steps(), end->deleted_rank_steps());
+    Print(out, "%s incomplete, %d deleted: rankprobe ledger\n",
+          Counted(end->incomplete_rank_steps(), "rank-step"),
+          end->deleted_rank_steps());
   }
   return absl::OkStatus();
 }

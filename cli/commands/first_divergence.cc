@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "analysis/calls/call_place.h"
 #include "analysis/compare/mapping_files.h"
 #include "analysis/root_cause/divergence_groups.h"
 #include "analysis/root_cause/report_messages.h"
@@ -30,6 +31,7 @@
 #include "cli/output/output.h"
 #include "cli/output/run_card_text.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 
 namespace rankprobe {
 namespace {
@@ -75,9 +77,9 @@ std::string Ground(const Divergence& d) {
   if (d.is_weight) return "it is a parameter: it differed before this call";
   if (!d.made_by.empty()) {
     return absl::StrCat(
-        "in the target it is what ", d.made_by,
-        " returned, which is the same in the reference: there something is "
-        "done to it before this call, or another value is taken");
+        "in the target it is the output of ", d.made_by,
+        ", which is the same in the reference: the reference changes it before "
+        "this call, or passes another value");
   }
   if (d.from_outside) {
     return "no recorded call made this input differ: it came in from outside "
@@ -85,7 +87,7 @@ std::string Ground(const Divergence& d) {
            "weight, a batch, a call that is not recorded)";
   }
   std::string out =
-      absl::StrCat("its inputs match (", d.inputs_matched, " rows");
+      absl::StrCat("its inputs match (", Counted(d.inputs_matched, "row"));
   if (d.inputs_close > 0) {
     absl::StrAppend(&out, "; ", d.inputs_close,
                     " more are within the tolerance and not equal: their "
@@ -124,9 +126,7 @@ void PrintOrigin(const Divergence& d,
           absl::StrJoin(d.unmade_inputs, ", "), d.gap_after);
   }
   int frames = 0;
-  for (std::string frame : d.stack) {
-    // How PyTorch calls a module says nothing.
-    if (absl::StrContains(frame, "/torch/nn/modules/module.py")) continue;
+  for (std::string frame : analysis::OwnFrames(d.stack)) {
     if (++frames > kShownFrames) break;
     for (char& c : frame) c = c == '\n' ? ' ' : c;
     Print(stdout, "  at %s\n", frame);
@@ -162,17 +162,17 @@ void PrintDivergence(const analysis::DivergenceReport& report) {
   for (const std::string& note : report.notes) Print(stdout, "%s\n", note);
   const analysis::Unseen& u = report.unseen;
   if (report.origins.empty() && report.carried.empty()) {
-    Print(stdout, "No difference in the %d calls that both sides recorded%s.\n",
-          report.calls_compared,
+    Print(stdout, "No difference in the %s that both sides recorded%s.\n",
+          Counted(report.calls_compared, "call"),
           report.calls_differing > 0 ? " that began in one of them" : "");
   }
   PrintExplanations(report.explanations);
   if (!u.Any()) return;
   Print(stdout,
-        "Not seen: %d calls of the target only, %d of the reference side only, "
-        "%d rows without a partner, %d without values, %d lost\n",
-        u.only_in_target, u.only_in_reference, u.rows_without_partner,
-        u.rows_without_values, u.lost);
+        "Not seen: %s of the target only, %d of the reference side only, %s "
+        "without a partner, %d without values, %d lost\n",
+        Counted(u.only_in_target, "call"), u.only_in_reference,
+        Counted(u.rows_without_partner, "row"), u.rows_without_values, u.lost);
   for (const std::string& text : u.examples)
     Print(stdout, "  %s\n", text.c_str());
 }
@@ -202,18 +202,19 @@ absl::StatusOr<analysis::DivergenceReport> Report(
   RP_ASSIGN_OR_RETURN(const DumpInput b,
                       DumpInput::Open(file_system, globals, reference,
                                       {.job = flags.reference_job}));
+  RP_ASSIGN_OR_RETURN(const DumpLayout dump, n.Find());
+  RP_ASSIGN_OR_RETURN(const DumpLayout other, b.Find());
+  PrintNote(dump);
+  PrintNote(other);
   if (flags.layout.join()) {
-    RP_ASSIGN_OR_RETURN(
-        const JoinedRuns joined,
-        JoinedRuns::Make(file_system, flags.layout, n.path(), b.path(),
-                         globals.json ? stderr : stdout));
+    RP_ASSIGN_OR_RETURN(const JoinedRuns joined,
+                        JoinedRuns::Make(file_system, flags.layout, dump, other,
+                                         globals.json ? stderr : stdout));
     return analysis::FindDivergence(file_system, joined.target(),
                                     joined.reference(), match, tolerance);
   }
   if (flags.align.rules.empty()) {
-    HintAtLayout(file_system, flags.layout, n.path(), b.path());
-    RP_ASSIGN_OR_RETURN(const DumpLayout dump, n.Find());
-    RP_ASSIGN_OR_RETURN(const DumpLayout other, b.Find());
+    HintAtLayout(flags.layout, dump, other);
     RP_ASSIGN_OR_RETURN(
         analysis::DivergenceReport report,
         analysis::FindDivergence(file_system, dump, other, match, tolerance));
@@ -223,7 +224,7 @@ absl::StatusOr<analysis::DivergenceReport> Report(
   }
   RP_ASSIGN_OR_RETURN(
       const AlignedDumps aligned,
-      AlignedDumps::Make(file_system, flags.align, n.path(), b.path()));
+      AlignedDumps::Make(file_system, flags.align, dump, other));
   PrintAligned(globals.json ? stderr : stdout, aligned.report());
   analysis::Tolerance of_two = tolerance;
   of_two.two_programs = true;

@@ -14,6 +14,7 @@
 #include "cli/output/output.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 #include "dump_format/dump_layout.h"
 #include "dump_format/json_value.h"
 #include "rankprobe/v1/analysis.pb.h"
@@ -40,6 +41,7 @@ struct GraphFlags {
   bool progress_log = false;
   bool force = false;
   LayoutFlags layout;
+  std::optional<int64_t> job, reference_job;
 };
 
 // The older form of the flags: {"npu_path": .., "bench_path": ..,
@@ -96,10 +98,9 @@ absl::Status ReadLayouts(const GraphFlags& flags,
   const size_t sides = flags.reference.empty() ? 1 : 2;
   const auto check = [sides](const char* name, size_t count, bool optional) {
     if (count == sides || (optional && count == 0)) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": ", sides, sides == 1 ? " value" : " values",
-                     " needed to merge the ranks of ",
-                     sides == 1 ? "a dump" : "two dumps", ", got ", count));
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": ", Counted(sides, "value"), " needed to merge the ranks of ",
+        sides == 1 ? "a dump" : "two dumps", ", got ", count));
   };
   RP_RETURN_IF_ERROR(check("--rank_size", flags.rank_size.size(), false));
   RP_RETURN_IF_ERROR(check("--tp", flags.tensor.size(), false));
@@ -146,27 +147,35 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
         "--file_type json is for the merged ranks of one dump: give "
         "--rank_size, --tp and --pp, and no -gp");
   }
-  RP_ASSIGN_OR_RETURN(
-      const DumpInput target,
-      DumpInput::Open(file_system.get(), globals, flags.target));
+  RP_ASSIGN_OR_RETURN(const DumpInput target,
+                      DumpInput::Open(file_system.get(), globals, flags.target,
+                                      {.job = flags.job}));
   RP_ASSIGN_OR_RETURN(
       const DumpInput reference,
-      DumpInput::Open(file_system.get(), globals, flags.reference));
-  if (!flags.reference.empty() && !options.target_layout.has_value()) {
-    HintAtLayout(file_system.get(), flags.layout, target.path(),
-                 reference.path());
-  }
+      DumpInput::Open(file_system.get(), globals, flags.reference,
+                      {.job = flags.reference_job}));
+  options.target = target.path();
+  options.reference = reference.path();
+  // Of a run it was chosen before the download.
+  options.job = target.job();
+  options.reference_job = reference.job();
   std::optional<JoinedRuns> joined;
-  if (flags.layout.join()) {
-    RP_ASSIGN_OR_RETURN(
-        JoinedRuns made,
-        JoinedRuns::Make(file_system.get(), flags.layout, target.path(),
-                         reference.path(), globals.json ? stderr : stdout));
-    joined.emplace(std::move(made));
+  if (!flags.reference.empty() && !options.target_layout.has_value()) {
+    RP_ASSIGN_OR_RETURN(const DumpLayout dump, target.Find());
+    RP_ASSIGN_OR_RETURN(const DumpLayout other, reference.Find());
+    HintAtLayout(flags.layout, dump, other);
+    if (flags.layout.join()) {
+      RP_ASSIGN_OR_RETURN(
+          JoinedRuns made,
+          JoinedRuns::Make(file_system.get(), flags.layout, dump, other,
+                           globals.json ? stderr : stdout));
+      joined.emplace(std::move(made));
+      options.target = joined->target();
+      options.reference = joined->reference();
+      options.job.reset();
+      options.reference_job.reset();
+    }
   }
-  options.target = joined.has_value() ? joined->target() : target.path();
-  options.reference =
-      joined.has_value() ? joined->reference() : reference.path();
   options.overflow_check = flags.overflow_check;
   options.fuzzy = flags.fuzzy;
   if (flags.has_layer_mapping) {
@@ -221,7 +230,7 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
     PrintJson(ToJson(report));
     return absl::OkStatus();
   }
-  Print(stdout, "%s: %d nodes", path.c_str(), result.nodes);
+  Print(stdout, "%s: %s", path, Counted(result.nodes, "node"));
   if (!flags.reference.empty()) {
     Print(stdout, ", %d error, %d warning, %d unmatched", result.error,
           result.warning, result.unmatched);
@@ -255,6 +264,7 @@ void RegisterGraphCommand(CLI::App* app, Globals* globals,
                    "directory for the database")
       ->required();
   CLI::Option* const layers = AddLayerMapping(verb, &flags->layer_mapping);
+  AddJobs(verb, &flags->job, &flags->reference_job);
   AddForce(verb, &flags->force);
   AddLayoutFlags(verb, &flags->layout);
   verb->add_flag("--overflow_check", flags->overflow_check,

@@ -12,6 +12,7 @@
 #include "cli/output/ledger_text.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -77,8 +78,8 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
       if (rank != "-") absl::StrAppend(&gaps, "rank ", rank, ": ");
       absl::StrAppend(&gaps, "lost ", VisibleText(gap.reason()), ":");
       if (gap.records() > 0 || gap.payloads() > 0) {
-        absl::StrAppend(&gaps, " ", gap.records(), " records, ", gap.payloads(),
-                        " payloads");
+        absl::StrAppend(&gaps, " ", Counted(gap.records(), "record"), ", ",
+                        Counted(gap.payloads(), "payload"));
       }
       absl::StrAppend(
           &gaps, gap.entry().empty() ? "" : " of ", VisibleText(gap.entry()),

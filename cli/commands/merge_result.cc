@@ -12,6 +12,7 @@
 #include "cli/output/output.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 #include "rankprobe/v1/analysis.pb.h"
 
 namespace rankprobe {
@@ -69,8 +70,10 @@ absl::Status MergeResult(const Globals& globals, const MergeFlags& flags,
     PrintJson(ToJson(ToMessage(merged, file)));
     return absl::OkStatus();
   }
-  Print(stdout, "%s: %d indices, %d ranks, %d rows\n", file,
-        merged.indices.size(), merged.ranks.size(), merged.names.size());
+  Print(stdout, "%s: %d %s, %s, %s\n", file, merged.indices.size(),
+        merged.indices.size() == 1 ? "index" : "indices",
+        Counted(merged.ranks.size(), "rank"),
+        Counted(merged.names.size(), "row"));
   for (const std::string& text : merged.left_out) {
     Print(stdout, "left out: %s\n", text);
   }

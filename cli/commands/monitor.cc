@@ -22,6 +22,7 @@
 #include "common/base/status_macros.h"
 #include "common/config/plan.h"
 #include "common/config/trigger_spec.h"
+#include "common/text/counted.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -276,7 +277,7 @@ class Top {
     std::string text;
     // Elsewhere pages follow each other.
     if (terminal_) ClearTerminal();
-    absl::StrAppend(&text, connected, " ranks connected, ", dumping,
+    absl::StrAppend(&text, Counted(connected, "rank"), " connected, ", dumping,
                     " dumping, ", HumanBytes(rate), "/s\n\n", table.ToText());
     if (!events.events().empty()) absl::StrAppend(&text, "\nevents\n");
     for (const v1::Event& event : events.events())
@@ -314,8 +315,8 @@ absl::Status TriggersSet(const Globals& globals, const std::string& named,
   if (globals.json) {
     PrintJson(ToJson(response));
   } else {
-    Print(stdout, "sent to %d ranks; ranks that join get it too\n",
-          response.ranks());
+    Print(stdout, "sent to %s; ranks that join get it too\n",
+          Counted(response.ranks(), "rank"));
   }
   return absl::OkStatus();
 }
@@ -347,8 +348,8 @@ absl::Status Flight(const Globals& globals, const std::string& named,
   if (globals.json) {
     PrintJson(ToJson(response));
   } else {
-    Print(stdout, "asked %d ranks to write their flight recorders\n",
-          response.ranks());
+    Print(stdout, "asked %s to write the flight recorder\n",
+          Counted(response.ranks(), "rank"));
   }
   return absl::OkStatus();
 }

@@ -105,7 +105,9 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags,
     if (!path.empty()) Print(stdout, "details: %s\n", path);
     return absl::OkStatus();
   }
-  Print(stdout, "No overflow was found in what was recorded.\n");
+  Print(stdout, "%s.\n",
+        findings.calls == 0 ? "No call is recorded there"
+                            : "No overflow was found in what was recorded");
   if (findings.ended.empty()) return absl::OkStatus();
   Print(stdout,
         "Made and removed again within the step; not a fault if intended:\n");

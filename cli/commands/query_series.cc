@@ -19,6 +19,7 @@
 #include "cli/output/output.h"
 #include "cli/output/sparkline.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 
 namespace rankprobe {
 namespace {
@@ -226,10 +227,8 @@ absl::Status PrintNames(const Globals& globals,
     Print(notes, "more names: narrow them with a pattern, or --limit 0\n");
   }
   if (unrolled > 0) {
-    Print(notes,
-          "%d rank-steps are not rolled up yet: names of theirs may be "
-          "missing\n",
-          unrolled);
+    Print(notes, "not rolled up yet: %s, whose names may be missing\n",
+          Counted(unrolled, "rank-step"));
   }
   return absl::OkStatus();
 }

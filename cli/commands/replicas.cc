@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -18,6 +19,7 @@
 #include "cli/flags/analysis_flags.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 #include "dump_format/dump_layout.h"
 
 namespace rankprobe {
@@ -27,6 +29,7 @@ struct ReplicaFlags {
   std::string dump;
   std::string groups;
   bool gradients = false;
+  std::optional<int64_t> job;
   bool force = false;
 };
 
@@ -55,9 +58,10 @@ absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
   RP_ASSIGN_OR_RETURN(options.groups, ParseGroups(flags.groups));
   options.gradients = flags.gradients;
   RP_ASSIGN_OR_RETURN(const DumpInput dump,
-                      DumpInput::Open(file_system.get(), globals, flags.dump));
-  RP_ASSIGN_OR_RETURN(DumpLayout layout,
-                      FindDumps(file_system.get(), dump.path()));
+                      DumpInput::Open(file_system.get(), globals, flags.dump,
+                                      {.job = flags.job}));
+  RP_ASSIGN_OR_RETURN(DumpLayout layout, dump.Find());
+  PrintNote(layout);
   if (options.groups.empty())
     options.groups = analysis::ReplicasByCards(file_system.get(), layout);
   RP_ASSIGN_OR_RETURN(
@@ -78,11 +82,12 @@ absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
     if (!d.code_line.empty()) Print(stdout, "  at %s\n", d.code_line);
   }
   Print(stdout,
-        "%d differences in %d parameters and gradients, %d transfers, %d "
-        "collectives; %d rows are on one rank only, %d have no values\n",
-        report.differences.size(), report.rows_compared,
-        report.transfers_compared, report.collectives_compared,
-        report.rows_on_one_rank, report.rows_without_values);
+        "%s in %d parameters and gradients, %s, %s; %s on one rank only, %d "
+        "without values\n",
+        Counted(report.differences.size(), "difference"), report.rows_compared,
+        Counted(report.transfers_compared, "transfer"),
+        Counted(report.collectives_compared, "collective"),
+        Counted(report.rows_on_one_rank, "row"), report.rows_without_values);
   if (report.rows_of_shards > 0) {
     Print(stdout,
           "%d parameters are treated as shards, because their numbers are not "
@@ -110,6 +115,7 @@ void RegisterReplicasCommand(CLI::App* app, Globals* globals,
   replicas->add_flag("--gradients", replica_flags->gradients,
                      "compare gradients too (those recorded before they are "
                      "averaged differ by design)");
+  AddJob(replicas, &replica_flags->job);
   AddForce(replicas, &replica_flags->force);
   replicas->callback([command, replica_flags] {
     command->run = [replica_flags](const Globals& g, int* code) {

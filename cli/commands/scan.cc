@@ -24,6 +24,7 @@
 #include "cli/output/output.h"
 #include "cli/output/sparkline.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 #include "common/text/shell_word.h"
 #include "rankprobe/v1/analysis.pb.h"
 
@@ -93,9 +94,9 @@ void PrintFindings(const ScanFlags& flags, const analysis::ScanInput& input,
   if (!found.empty()) Print(stdout, "%s", Lines{table.ToText()});
   if (flags.limit > 0 && found.size() > flags.limit)
     Print(stdout, "%d more: --limit 0\n", found.size() - flags.limit);
-  Print(stdout, "%d %s in %d values over %d recorded steps", found.size(),
-        found.size() == 1 ? "finding" : "findings", input.values.size(),
-        head.steps());
+  Print(stdout, "%s in %s over %s", Counted(found.size(), "finding"),
+        Counted(input.values.size(), "value"),
+        Counted(head.steps(), "recorded step"));
   if (head.steps_per_column() > 1)
     Print(stdout, ", %d steps together", head.steps_per_column());
   Print(stdout, "\n");

@@ -15,6 +15,7 @@
 #include "cli/output/ledger_text.h"
 #include "cli/output/output.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 #include "common/text/shell_word.h"
 
 namespace rankprobe {
@@ -52,7 +53,8 @@ void PrintDisk(const v1::DiskState& disk) {
   Print(stdout, "the disk of %s is %d %% full: %s", whose, disk.used_percent(),
         std::string(taken));
   if (disk.refused_payloads() > 0) {
-    Print(stdout, "; %d tensors (%s) were refused", disk.refused_payloads(),
+    Print(stdout, "; refused: %s (%s)",
+          Counted(disk.refused_payloads(), "tensor"),
           HumanBytes(disk.refused_payload_bytes()));
   }
   Print(stdout, "\n");
@@ -68,7 +70,7 @@ void PrintAgents(const v1::ListAgentsResponse& response) {
                absl::StrCat(agent.step()), absl::StrCat(agent.plan_epoch()),
                DumpText(agent), HumanBytes(agent.received_bytes()),
                HumanBytes(agent.pending_bytes()),
-               absl::StrCat(agent.lag_steps(), " steps"),
+               Counted(agent.lag_steps(), "step"),
                absl::StrCat(agent.lost_records() + agent.lost_payloads()),
                absl::StrFormat("%.1f s",
                                static_cast<double>(agent.silent_ms()) / 1000)});
@@ -91,7 +93,8 @@ void PrintAgents(const v1::ListAgentsResponse& response) {
   for (const v1::AgentInfo& agent : response.agents())
     if (agent.connected() && !agent.lane().empty()) ++lanes[agent.lane()];
   for (const auto& [how, ranks] : lanes) {
-    Print(stdout, "payloads of %d ranks come through %s\n", ranks, how);
+    Print(stdout, "payloads of %s come through %s\n", Counted(ranks, "rank"),
+          how);
   }
   for (const v1::DiskState& disk : response.disks()) PrintDisk(disk);
 }

@@ -17,6 +17,7 @@
 #include "common/config/api_list.h"
 #include "common/config/config_schema.h"
 #include "common/config/plan.h"
+#include "common/text/counted.h"
 #include "common/text/ranges_text.h"
 #include "common/text/visible_text.h"
 
@@ -131,31 +132,62 @@ void SayConfigKept(const Client& client, const std::string& run,
             : "");
 }
 
-// A list of ranks may be of another job. Steps count from the start of a job: a list
-// that was written for another start is over when it comes to a job that goes on.
-void SayWhatNeverComes(const SwitchFlags& flags, const std::string& config_json,
-                       const v1::SwitchResult& result) {
+// A list of ranks that nobody has is a slip, or of another job: an error before
+// anything is switched. `config_json`: empty, none is given. With --create those
+// of a config may come later.
+absl::Status CheckRanksAreConnected(const Client& client,
+                                    const SwitchFlags& flags,
+                                    const std::string& run,
+                                    const std::string& config_json) {
+  RP_ASSIGN_OR_RETURN(const std::vector<int64_t> named,
+                      ParseRanges("--ranks", flags.ranks));
+  const auto config = ParseConfig(config_json, {});
+  const IntSet wanted =
+      config.ok() && !flags.create ? config->plan.ranks : IntSet();
+  if (named.empty() && wanted.all()) return absl::OkStatus();
+  RP_ASSIGN_OR_RETURN(const v1::ListAgentsResponse agents,
+                      client.ListAgents(run));
+  bool is_any_connected = false;
+  std::set<int64_t> connected, chosen;
+  for (const v1::AgentInfo& agent : agents.agents()) {
+    if (!agent.connected()) continue;
+    is_any_connected = true;
+    if (!agent.identity().has_rank()) continue;
+    const int64_t rank = agent.identity().rank();
+    connected.insert(rank);
+    if (named.empty() ||
+        std::find(named.begin(), named.end(), rank) != named.end())
+      chosen.insert(rank);
+  }
+  if (!is_any_connected ||
+      std::any_of(chosen.begin(), chosen.end(),
+                  [&](int64_t rank) { return wanted.Contains(rank); }))
+    return absl::OkStatus();
+  const bool is_named_absent = chosen.empty() && !named.empty();
+  return absl::NotFoundError(absl::StrCat(
+      is_named_absent
+          ? absl::StrCat("--ranks ", flags.ranks)
+          : absl::StrCat(flags.config, " wants ranks ", wanted.Text()),
+      ": none of them is connected, nothing was changed; ",
+      connected.empty()
+          ? "what is connected has no rank"
+          : absl::StrCat("of run ", run, " are connected: ",
+                         RangesText({connected.begin(), connected.end()})),
+      is_named_absent ? ""
+                      : "; \"rank\": [] selects every rank; --create sets it "
+                        "for ranks that connect later"));
+}
+
+// Steps count from the start of a job: a list that was written for another start
+// is over when it comes to a job that goes on.
+void SayStepsThatAreOver(const SwitchFlags& flags,
+                         const std::string& config_json,
+                         const v1::SwitchResult& result, int* exit_code) {
   const auto config = ParseConfig(config_json, {});
   if (!config.ok()) return;
-  const IntSet& wanted = config->plan.ranks;
-  std::set<int64_t> ranks;
-  for (const v1::RankSwitch& rank : result.ranks()) {
-    if (rank.has_rank()) ranks.insert(rank.rank());
-  }
-  if (!wanted.all() && !result.ranks().empty() &&
-      std::none_of(ranks.begin(), ranks.end(),
-                   [&](int64_t rank) { return wanted.Contains(rank); })) {
-    Print(stderr,
-          "rankprobe: nothing will be recorded: %s wants ranks %s, and %s; "
-          "\"rank\": [] selects every rank\n",
-          flags.config, wanted.Text(),
-          ranks.empty()
-              ? "what is connected has no rank"
-              : absl::StrCat("connected are ranks ",
-                             RangesText({ranks.begin(), ranks.end()})));
-  }
   const std::optional<int64_t> last = config->plan.steps.Max();
   if (!last.has_value() || *last >= result.effective_at_step()) return;
+  if (!flags.create) *exit_code = kPartial;
   Print(stderr,
         "rankprobe: nothing will be recorded: %s wants steps %s, and this "
         "takes effect at step %d; \"step\": [] selects every step\n",
@@ -180,6 +212,8 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
                                 flags.create ? NewRun::kTake : NewRun::kOffer));
   if (!config.empty())
     request.set_config_json(ConfigForRun(client, request.run(), config));
+  RP_RETURN_IF_ERROR(CheckRanksAreConnected(client, flags, request.run(),
+                                            request.config_json()));
   client.Introduce(request.config_json().size());
   v1::SwitchResult result;
   RP_RETURN_IF_ERROR(client.Act(
@@ -193,12 +227,12 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
   if (enable && !flags.create && result.ranks().empty()) {
     *exit_code = kPartial;
     Print(stderr,
-          "rankprobe: nothing is recorded now: no %s of run %s is connected; "
+          "rankprobe: nothing is recorded now: no rank of run %s is connected; "
           "--create sets it for ranks that connect later\n",
-          flags.ranks.empty() ? "rank" : "rank of --ranks", request.run());
+          request.run());
   }
   if (!flags.config.empty())
-    SayWhatNeverComes(flags, request.config_json(), result);
+    SayStepsThatAreOver(flags, request.config_json(), result, exit_code);
   if (enable && flags.config.empty() && !globals.json)
     SayConfigKept(client, request.run(), flags.for_steps == 0);
   return absl::OkStatus();
@@ -226,6 +260,8 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
                       ChooseRun(client, flags.run,
                                 flags.create ? NewRun::kTake : NewRun::kOffer));
   request.set_config_json(ConfigForRun(client, request.run(), config));
+  RP_RETURN_IF_ERROR(CheckRanksAreConnected(client, flags, request.run(),
+                                            request.config_json()));
   client.Introduce(request.ByteSizeLong());
   v1::SwitchResult result;
   RP_RETURN_IF_ERROR(client.Act(
@@ -234,7 +270,7 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
       },
       flags.wait_seconds));
   Report(globals, request.options(), "", result, exit_code);
-  SayWhatNeverComes(flags, request.config_json(), result);
+  SayStepsThatAreOver(flags, request.config_json(), result, exit_code);
   return absl::OkStatus();
 }
 
@@ -277,8 +313,8 @@ absl::Status ConfigGet(const Globals& globals, const std::string& run) {
   } else {
     const std::string steps =
         response.from_first_step()
-            ? absl::StrCat("for ", response.for_steps(),
-                           " steps from the first that a rank begins")
+            ? absl::StrCat("for ", Counted(response.for_steps(), "step"),
+                           " from the first that a rank begins")
         : response.for_steps() == 0
             ? absl::StrCat("from step ", response.effective_at_step())
             : absl::StrCat(
@@ -291,8 +327,8 @@ absl::Status ConfigGet(const Globals& globals, const std::string& run) {
       Print(stdout, "recording is kept off: %s\n", response.config_fault());
     }
     if (!response.api_list().empty()) {
-      Print(stdout, "functions: a list of %d bytes (--json has it)\n",
-            response.api_list().size());
+      Print(stdout, "functions: a list of %s (--json has it)\n",
+            Counted(response.api_list().size(), "byte"));
     }
     Print(stdout, "%s\n", Lines{response.config_json()});
   }

@@ -2,10 +2,13 @@
 #include "cli/output/diagnosis_report.h"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "analysis/calls/call_place.h"
 
 namespace rankprobe {
@@ -89,6 +92,18 @@ std::string CallOf(absl::string_view name) {
   return std::string(name);
 }
 
+// "layers.1" of "Update.layers.1.bias.0.debug.update"; "" of the model's own
+// parameter. Nothing of what belongs to no parameter.
+std::optional<std::string> OwnerOf(absl::string_view name) {
+  if (!absl::ConsumePrefix(&name, "Parameter.") &&
+      !absl::ConsumePrefix(&name, "Update.") &&
+      !absl::ConsumePrefix(&name, "Buffer."))
+    return std::nullopt;
+  name = name.substr(0, name.rfind(".0.debug."));
+  const size_t dot = name.rfind('.');
+  return std::string(name.substr(0, dot == absl::string_view::npos ? 0 : dot));
+}
+
 }  // namespace
 
 DiagnosisReport::Finding* DiagnosisReport::Add(std::string by, int64_t step,
@@ -123,6 +138,26 @@ void DiagnosisReport::UnjudgedYet(std::string what, std::string command) {
   v1::DiagnoseReport::Unjudged* const unjudged = report_.add_unjudged();
   unjudged->set_what(std::move(what));
   unjudged->set_judge(std::move(command));
+}
+
+void DiagnosisReport::NameOwners(
+    absl::Span<const analysis::ScanSeries> values) {
+  // By the path of the module; that of the model itself is empty.
+  absl::flat_hash_map<std::string, std::string> modules;
+  for (const analysis::ScanSeries& series : values) {
+    std::string module = analysis::ModuleText(CallOf(series.name));
+    if (module.empty()) continue;
+    const size_t end = module.rfind(" (");
+    std::string path = end == std::string::npos ? "" : module.substr(0, end);
+    modules.try_emplace(std::move(path), std::move(module));
+  }
+  for (Finding& finding : *report_.mutable_findings()) {
+    if (!finding.module().empty()) continue;
+    const std::optional<std::string> owner = OwnerOf(finding.name());
+    if (!owner.has_value()) continue;
+    const auto module = modules.find(*owner);
+    if (module != modules.end()) finding.set_module(module->second);
+  }
 }
 
 v1::DiagnoseReport DiagnosisReport::Take() {

@@ -7,6 +7,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "analysis/scan/scan.h"
 #include "rankprobe/v1/analysis.pb.h"
 
 namespace rankprobe {
@@ -26,6 +28,10 @@ class DiagnosisReport {
   void Unjudged(std::string what, std::string record);
   // It is recorded: `command` judges it.
   void UnjudgedYet(std::string what, std::string command);
+
+  // Of findings about a parameter or its update: the module that has it, known by
+  // the values of its calls among these.
+  void NameOwners(absl::Span<const analysis::ScanSeries> values);
 
   int findings() const { return report_.findings_size(); }
   // Exact ones first, earliest first, at one step by the nearness to a cause.

@@ -63,9 +63,13 @@ void PrintDiagnosis(const v1::DiagnoseReport& report, const std::string& ended,
   }
   for (const std::string& text : report.healthy())
     Print(stdout, "Sound: %s\n", text);
-  for (const auto& unjudged : report.unjudged()) {
+  for (int i = 0; i < report.unjudged_size(); ++i) {
+    const v1::DiagnoseReport::Unjudged& unjudged = report.unjudged(i);
     Print(stdout, "Not judged: %s\n", unjudged.what());
-    if (!unjudged.record().empty())
+    // One command for what follows each other and needs the same.
+    const bool is_last = i + 1 == report.unjudged_size() ||
+                         report.unjudged(i + 1).record() != unjudged.record();
+    if (!unjudged.record().empty() && is_last)
       Print(stdout, "  to record it: %s\n", unjudged.record());
     if (!unjudged.judge().empty())
       Print(stdout, "  to judge it: %s\n", unjudged.judge());

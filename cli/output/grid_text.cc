@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "cli/exit_codes.h"
+#include "common/text/counted.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -50,19 +51,20 @@ int ExitCodeOf(const v1::GridHead& head, absl::string_view match) {
 std::string WithoutText(const v1::GridHead& head,
                         const std::string& statistic) {
   if (head.tensors() == 0) {
-    return absl::StrCat("no tensor matches in ", head.steps(),
-                        " recorded steps; rankprobe query --names lists the "
+    return absl::StrCat("no tensor matches in ",
+                        Counted(head.steps(), "recorded step"),
+                        "; rankprobe query --names lists the "
                         "names\n");
   }
   if (head.tensors_without() == 0) return "";
-  return absl::StrCat(head.tensors_without(), " of ", head.tensors(),
-                      " tensors have no ", statistic, "\n");
+  return absl::StrCat("without ", statistic, ": ", head.tensors_without(),
+                      " of ", Counted(head.tensors(), "tensor"), "\n");
 }
 
 std::string MoreRowsText(const v1::GridHead& head, uint64_t printed) {
   if (printed >= head.rows()) return "";
-  return absl::StrCat(head.rows() - printed,
-                      " more rows: narrow them with a pattern or --rows "
+  return absl::StrCat(Counted(head.rows() - printed, "more row"),
+                      ": narrow them with a pattern or --rows "
                       "module, or --limit 0\n");
 }
 

@@ -9,6 +9,7 @@
 #include "cli/output/output.h"
 #include "common/base/saturating_add.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -42,15 +43,19 @@ void LedgerTotals::Add(const v1::StepLedger& ledger) {
 }
 
 std::string LedgerTotals::ToText() const {
-  std::string text = absl::StrCat("ledger: ", stored_records_, " records of ",
-                                  steps_, " rank-steps stored");
-  if (open_ > 0) absl::StrAppend(&text, ", ", open_, " rank-steps unfinished");
+  std::string text =
+      absl::StrCat("ledger: ", Counted(stored_records_, "record"), " of ",
+                   Counted(steps_, "rank-step"), " stored");
+  if (open_ > 0)
+    absl::StrAppend(&text, ", ", Counted(open_, "rank-step"), " unfinished");
   if (filtered_ > 0)
-    absl::StrAppend(&text, ", ", filtered_, " calls left out by the plan");
+    absl::StrAppend(&text, ", ", Counted(filtered_, "call"),
+                    " left out by the plan");
   absl::StrAppend(&text, lost_.empty() ? ", nothing lost\n" : "\n");
   for (const auto& [reason, lost] : lost_) {
-    absl::StrAppend(&text, "  lost ", VisibleText(reason), ": ", lost.records,
-                    " records, ", lost.payloads, " payloads");
+    absl::StrAppend(&text, "  lost ", VisibleText(reason), ": ",
+                    Counted(lost.records, "record"), ", ",
+                    Counted(lost.payloads, "payload"));
     if (lost.uncounted > 0)
       absl::StrAppend(&text, ", ", lost.uncounted, " of unknown content");
     absl::StrAppend(&text, "\n");

@@ -8,6 +8,7 @@
 
 #include "analysis/run_card/run_card.h"
 #include "cli/output/output.h"
+#include "common/text/counted.h"
 
 namespace rankprobe {
 namespace {
@@ -39,9 +40,11 @@ void PrintRunCards(const v1::RunCardReport& report, bool all) {
   }
   for (const std::string& text : report.unseen())
     Print(stdout, "not compared: %s\n", text.c_str());
-  Print(stdout, "%d differences in %d facts of %d ranks, %d steps\n",
-        report.differences_size(), report.facts_compared(),
-        report.ranks_compared(), report.steps_compared());
+  Print(stdout, "%s in %s of %s, %s\n",
+        Counted(report.differences_size(), "difference"),
+        Counted(report.facts_compared(), "fact"),
+        Counted(report.ranks_compared(), "rank"),
+        Counted(report.steps_compared(), "step"));
 }
 
 void PrintCardExplanations(FileSystem* file_system, const DumpLayout& target,

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "common/filter/record_filter.h"
 #include "common/records/entry_names.h"
+#include "common/text/counted.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -91,14 +92,15 @@ class Explainer {
     } else if (target < first) {
       Stage("enabled", false, absl::StrCat("dumping begins at step ", first));
     } else if (spec.from_first_step()) {
-      Stage("enabled", true,
-            absl::StrCat("dumping is on for ", spec.for_steps(),
-                         " steps, from the first that a rank begins"));
+      Stage(
+          "enabled", true,
+          absl::StrCat("dumping is on for ", Counted(spec.for_steps(), "step"),
+                       ", from the first that a rank begins"));
     } else if (spec.for_steps() > 0 && target >= first + spec.for_steps()) {
       Stage(
           "enabled", false,
-          absl::StrCat("dumping was on for ", spec.for_steps(), " steps, from ",
-                       first, " to ", first + spec.for_steps() - 1));
+          absl::StrCat("dumping was on for ", Counted(spec.for_steps(), "step"),
+                       ", from ", first, " to ", first + spec.for_steps() - 1));
     } else {
       Stage("enabled", true,
             absl::StrCat("dumping is on from step ", first,

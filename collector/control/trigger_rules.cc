@@ -12,6 +12,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/step_range.h"
 #include "common/config/trigger_spec.h"
+#include "common/text/counted.h"
 
 namespace rankprobe {
 namespace {
@@ -117,9 +118,10 @@ void TriggerRules::Execute(RunState* run, const RunTriggers::Fired& fired,
   if (run->triggers.spec().flight().steps() > 0) {
     v1::Directive directive;
     directive.mutable_ship_flight()->set_reason(fired.rule.name());
-    outcome = absl::StrCat("flight recorder of ",
-                           core_->sessions.Send(directive, run->name, reach),
-                           " ranks asked for");
+    outcome = absl::StrCat(
+        "flight recorder of ",
+        Counted(core_->sessions.Send(directive, run->name, reach), "rank"),
+        " asked for");
   }
   const auto add = [&outcome](absl::string_view text) {
     absl::StrAppend(&outcome, outcome.empty() ? "" : "; ", text);

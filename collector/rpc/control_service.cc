@@ -12,6 +12,7 @@
 #include "collector/rpc/server_stream.h"
 #include "collector/rpc/stream_writer.h"
 #include "common/base/status_macros.h"
+#include "common/text/counted.h"
 
 namespace rankprobe {
 namespace {
@@ -73,7 +74,7 @@ std::string DescribeOptions(const v1::SwitchOptions& options) {
   if (options.has_at_step())
     absl::StrAppend(&text, ", at step ", options.at_step());
   if (options.for_steps() > 0)
-    absl::StrAppend(&text, ", for ", options.for_steps(), " steps");
+    absl::StrAppend(&text, ", for ", Counted(options.for_steps(), "step"));
   return text;
 }
 
@@ -230,7 +231,7 @@ grpc::ServerUnaryReactor* ControlService::SetTriggers(
         const absl::StatusOr<uint64_t> ranks =
             control_->triggers().Set(*request);
         entry.End(ranks.status(),
-                  absl::StrCat("sent to ", ranks.value_or(0), " ranks"));
+                  absl::StrCat("sent to ", Counted(ranks.value_or(0), "rank")));
         response->set_ranks(ranks.value_or(0));
         reactor->Finish(ToGrpc(ranks.status()));
       },
@@ -266,7 +267,7 @@ grpc::ServerUnaryReactor* ControlService::ShipFlight(
         const absl::StatusOr<uint64_t> ranks =
             control_->triggers().ShipFlight(*request);
         entry.End(ranks.status(),
-                  absl::StrCat("asked ", ranks.value_or(0), " ranks"));
+                  absl::StrCat("asked ", Counted(ranks.value_or(0), "rank")));
         response->set_ranks(ranks.value_or(0));
         reactor->Finish(ToGrpc(ranks.status()));
       },

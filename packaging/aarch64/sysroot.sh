@@ -14,7 +14,7 @@ packages=(libc6-dev libstdc++-12-dev libgcc-12-dev libabsl-dev libgrpc++-dev lib
 key=$(printf '%s\n' "${packages[@]}" | sha256sum)
 if [ "$(cat "$root/.key" 2>/dev/null)" = "$key" ]; then exit 0; fi
 
-say "arm64 libraries"
+say "arm64 libraries: downloading"
 mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/etc"
 : >"$work/status"
 for suite in 'debian bookworm' 'debian bookworm-updates' 'debian-security bookworm-security'; do
@@ -29,6 +29,7 @@ options=(-q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandb
 apt-get "${options[@]}" update
 # Nothing counts as installed: apt fetches what these need, down to the C library.
 apt-get "${options[@]}" -y --download-only install "${packages[@]}"
+say "arm64 libraries: unpacking"
 rm -rf "$root"
 mkdir -p "$root"
 for file in "$work/cache/archives/"*.deb; do dpkg-deb -x "$file" "$root"; done

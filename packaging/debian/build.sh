@@ -16,6 +16,8 @@ sed "s/@VERSION@/$version/; s/@DATE@/$(git -C "$RANKPROBE_ROOT" log -1 --format=
 rm debian/changelog.in
 # The unit names /usr/local, where a build installs.
 sed 's,/usr/local/bin,/usr/bin,' "$RANKPROBE_ROOT/deploy/systemd/rankprobed.service" >debian/rankprobe.rankprobed.service
+say "Bringing $RANKPROBE_BUILD_DIR up to date"
 build rankprobed rankprobe rankprobe_native rankprobe_analysis_native rankprobe_manual
+say "Packing"
 BUILD=$RANKPROBE_BUILD_DIR dpkg-buildpackage -b -us -uc -d
 ls -l "$out"/*.deb

@@ -27,6 +27,7 @@ install_packages "$RANKPROBE_ROOT/deploy/packages.txt" "$here/packages.txt"
 
 wheel_tools "$work/tools" "${WHEEL_TOOLS[@]}"
 "$here/static_libraries.sh"
+say "Licences and symbols of glibc $glibc"
 "$here/notices.sh" "$work/static/THIRD_PARTY_NOTICES"
 "$here/glibc_stubs.sh" "$work/tools/bin/python" "$glibc" "$work/glibc-$glibc"
 mkdir -p "$work/raw" "$work/dist"
@@ -34,16 +35,20 @@ export CCACHE_BASEDIR=$RANKPROBE_ROOT CCACHE_NOHASHDIR=1
 for python in "$@"; do
   version=$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')
   RANKPROBE_PYTHON=$python wheel_tools "$work/python$version" "${WHEEL_BUILD_REQUIREMENTS[@]}"
-  say "Wheel for Python ${version/3/3.}, glibc $glibc"
+  log=$work/cp$version.log
+  say "Wheel for Python ${version/3/3.}, glibc $glibc: compiling (many minutes the first time; progress: tail -f $log)"
   rm -f "$work/raw/"*"-cp$version-"* "$work/dist/"*"-cp$version-"*
   # As deep below the root as build/release, so that ccache knows the objects.
   CMAKE_BUILD_PARALLEL_LEVEL=${RANKPROBE_JOBS:-$(nproc)} \
-    "$work/python$version/bin/python" -m pip wheel -q --no-input --no-deps --no-build-isolation \
+    "$work/python$version/bin/python" -m pip wheel -v --no-input --no-deps --no-build-isolation \
     -w "$work/raw" -C "build-dir=$RANKPROBE_ROOT/build/wheel-cp$version" \
     -C "cmake.define.RANKPROBE_STATIC_DIR=$work/static" \
-    -C "cmake.define.RANKPROBE_GLIBC_STUBS=$work/glibc-$glibc" "$RANKPROBE_ROOT/agent/python"
+    -C "cmake.define.RANKPROBE_GLIBC_STUBS=$work/glibc-$glibc" "$RANKPROBE_ROOT/agent/python" >"$log" 2>&1 ||
+    { tail -n 30 "$log" >&2; die "the wheel does not build, see $log"; }
+  say "Wheel for Python ${version/3/3.}: checking the symbols that it needs"
   # Nothing is left to graft: auditwheel checks every symbol and names the tag.
   PATH=$work/tools/bin:$PATH "$work/tools/bin/auditwheel" repair --plat "manylinux_${glibc/./_}_x86_64" \
     -w "$work/dist" "$work/raw/"*"-cp$version-"*.whl
 done
+say "Done"
 ls -l "$work/dist"

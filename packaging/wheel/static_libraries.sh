@@ -49,7 +49,7 @@ cmake_library() {
   shift
   while [ "$1" != -- ]; do targets+=(--target "$1"); shift; done
   shift
-  say "Static library: $name"
+  say "Static library: $name (log: $work/$name.log)"
   cmake -G Ninja -S "$sources/$name/src" -B "$work/$name" -DCMAKE_BUILD_TYPE=Release \
     -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER_LAUNCHER=ccache \
     -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_STANDARD=17 -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
@@ -61,12 +61,13 @@ cmake_library() {
 
 mkdir -p "$work"
 export CCACHE_BASEDIR=$RANKPROBE_ROOT CCACHE_NOHASHDIR=1
+say "Sources of ${packages[*]}, from Debian"
 fetch_sources
 rm -rf "$out"
 mkdir -p "$out"
 cmake_library abseil all -- -DABSL_PROPAGATE_CXX_STD=ON
 cmake_library protobuf libprotobuf -- -Dprotobuf_BUILD_TESTS=OFF -Dprotobuf_WITH_ZLIB=ON
-say "Static library: re2"
+say "Static library: re2 (log: $work/re2.log)"
 # Debian's source lacks the tables, and has the scripts that make them from unicode-data; they want Debian's Python and its six.
 PATH=/usr/bin:$PATH make -C "$sources/re2/src" -j "$jobs" REBUILD_TABLES=1 CXX="ccache clang++" \
   CXXFLAGS="-O2 -DNDEBUG -fPIC -pthread -std=c++17" obj/libre2.a >"$work/re2.log" 2>&1 ||

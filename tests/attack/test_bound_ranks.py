@@ -84,7 +84,7 @@ def test_a_trigger_of_one_token_reaches_its_ranks(start_secured, tokens) -> None
             flight=watch.FlightSpec(steps=2), rules=[rule])), timeout=harness.SOON)
         bob.event(fired=agent.TriggerFired(rule="nan", step=3))
         _outcomes(daemon, tokens, 1, "1/1 ranks at step")
-        assert "the ranks of its token" in _outcomes(daemon, tokens, 1, "flight recorder of 1 ranks")[0]
+        assert "the ranks of its token" in _outcomes(daemon, tokens, 1, "flight recorder of 1 rank")[0]
         assert _prepared(bob) and not _prepared(alice)
         assert not any(d.HasField("ship_flight") for d in alice.session.waiting())
 

@@ -166,7 +166,7 @@ def test_what_was_refused_is_in_the_ledger_and_the_manifest(daemon, tmp_path):
     result = daemon.cli("ledger", "--run", "run")
     assert result.returncode == 1, result
     assert f"rank 0: lost COLLECTOR_REFUSED: (frame {bad}, 2 records of step 1: an entry name has" in result.stdout
-    assert "step 2 rank 0: lost COLLECTOR_REFUSED: 0 records, 1 payloads of Torch.relu.0.forward" in result.stdout
+    assert "step 2 rank 0: lost COLLECTOR_REFUSED: 0 records, 1 payload of Torch.relu.0.forward" in result.stdout
     assert "does not match its checksum" in result.stdout and "NOT_STORED" not in result.stdout
     for chosen, steps in (((), {-1, 2}), (("--steps", "0"), {-1}), (("--steps", "2"), {-1, 2})):
         tree = tmp_path / "-".join(("tree", *chosen[1:]))

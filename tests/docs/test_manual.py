@@ -78,7 +78,7 @@ def test_bash_offers_verbs_flags_and_values() -> None:
     assert set(_completed("rankprobe", "rankprobe run --on-collector-missing ")) == {"fail", "spool", "ignore"}
     assert _completed("rankprobe", "rankprobe acc_check --white") == ["--white_list"]
     assert "-api_info" in _completed("rankprobe", "rankprobe acc_check -")
-    assert set(_completed("rankprobe", "rankprobe diagnose --ref")) == {"--reference", "--reference_request"}
+    assert set(_completed("rankprobe", "rankprobe diagnose --ref")) == {"--reference", "--reference-job", "--reference_request"}
     assert _completed("rankprobe", "rankprobe first-divergence --gol") == ["--golden_path"]
     assert _completed("rankprobed", "rankprobed --data") == ["--data-dir"]
 

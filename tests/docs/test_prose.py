@@ -96,6 +96,12 @@ def test_messages_use_plain_words() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_one_of_what_is_counted_is_no_plural() -> None:
+    """Counted() of common/text/counted.h writes a number with its word."""
+    counted = re.compile(r"(?<!of )(?<!and )%d (?:call|difference|fault|file|finding|node|object|payload|rank|record|row|segment|tensor|value)s\b")
+    assert [(name, said) for name, said in literals() if name.startswith("cli/") and counted.search(said)] == []
+
+
 def test_the_page_uses_plain_words() -> None:
     texts = re.findall(r'^  "((?:[^"\\]|\\.)*)":', (ROOT / "web/app/chinese.ts").read_text(), re.MULTILINE)
     assert len(texts) > 150 and [fault for text in texts for fault in faults(text)] == []

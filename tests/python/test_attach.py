@@ -67,7 +67,7 @@ def test_a_step_that_an_exception_ends_is_not_whole(tmp_path: pathlib.Path, coll
                        "--run", "raised", "--on")
     assert done.returncode == 1 and "KeyError: 'mine'" in done.stderr
     said = collector.cli("ledger", "--run", "raised", check=False)
-    assert said.returncode == 1 and "1 rank-steps unfinished" in said.stdout, said.stdout
+    assert said.returncode == 1 and "1 rank-step unfinished" in said.stdout, said.stdout
 
 
 INFERENCE = """

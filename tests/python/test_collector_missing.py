@@ -63,7 +63,7 @@ def test_fail_raises_at_construction(dump) -> None:
 def test_fail_does_not_fail_where_a_collector_is(dump, collector) -> None:
     result = run(dump, 0, collector.address, RANKPROBE_ON_COLLECTOR_MISSING="fail")
     assert result.returncode == 0, result.stderr
-    assert "of 1 rank-steps stored" in collector.cli("ledger", "--run", "missing").stdout
+    assert "of 1 rank-step stored" in collector.cli("ledger", "--run", "missing").stdout
 
 
 def test_spool_keeps_it_for_the_next_process(dump, collector, tmp_path) -> None:
@@ -96,7 +96,7 @@ def test_who_keeps_in_a_place_of_his_own_is_told_where_and_what_delivers_it(dump
     words = said.partition("or: rankprobe ")[2].split()
     assert words == ["deliver", str(spool)]
     collector.cli(*words)
-    assert "of 1 rank-steps stored" in collector.cli("ledger", "--run", "missing").stdout
+    assert "of 1 rank-step stored" in collector.cli("ledger", "--run", "missing").stdout
 
 
 KILLED = textwrap.dedent("""

@@ -455,6 +455,16 @@ def test_a_wheel_build_tells_at_once_which_packages_are_missing(tmp_path: pathli
     assert "error: apt-get failed" in done.stderr
 
 
+def test_a_wheel_build_says_what_it_does_before_it_takes_minutes():
+    wheel = harness.ROOT / "packaging/wheel"
+    for script, command in (("static_libraries.sh", "\nfetch_sources\n"), ("static_libraries.sh", "cmake --build "), ("static_libraries.sh", "make -C "),
+                            ("build.sh", "-m pip wheel "), ("build.sh", 'auditwheel" repair ')):
+        before = (wheel / script).read_text().partition(command)[0]
+        last = max(before.rfind("\nsay "), before.rfind("\n  say "))
+        assert last > 0 and before[last:].count("\n") < 8, (script, command)
+    assert ": compiling (many minutes the first time; progress: tail -f $log)" in (wheel / "build.sh").read_text()
+
+
 def test_a_wheel_is_not_begun_for_a_python_that_does_not_run(tmp_path: pathlib.Path):
     done = build_wheel(tmp_path, tmp_path / "python3.13")
     assert done.returncode == 1 and done.stdout == ""

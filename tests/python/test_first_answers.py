@@ -101,6 +101,14 @@ def test_two_jobs_without_ranks_are_read_one_by_one(collector, tmp_path: pathlib
         assert done.returncode == (job == longest) and f"Read: job {job}" in done.stdout, done.stdout + done.stderr
     done = cli("compare", tmp_path / "d", tmp_path / "d", "-o", tmp_path / "p", "--job", longest, "--reference-job", 3 - longest)
     assert done.returncode == 0 and done.stdout.count("rows, 0 error") == 4 and "has steps 0-7 and " in done.stdout, done.stdout + done.stderr
+    # Each verb that reads dumps takes them, and what it makes of the dumps before it compares them.
+    chosen = ["--job", longest, "--reference-job", longest]
+    for words in (["first-divergence", "--layout", "auto"], ["first-divergence"], ["diagnose"], ["graph_visualize", "-o", tmp_path / "g"],
+                  ["compare", "--layout", "auto", "-o", tmp_path / "q"]):
+        done = cli(words[0], tmp_path / "d", tmp_path / "d", *words[1:], *chosen)
+        assert done.returncode == (words[0] == "diagnose") and f"Read: job {longest}" in done.stdout + done.stderr, done.stdout + done.stderr
+    done = cli("replicas", tmp_path / "d", "--job", longest)
+    assert done.returncode == 2 and "has one rank only" in done.stderr, done.stderr
     done = cli("overflow_check", tmp_path / "d" / "step6", "--job", 3)
     assert done.returncode == 2 and "is of one job" in done.stderr, done.stderr
 

@@ -99,6 +99,29 @@ def test_a_flight_recorder_does_not_hide_what_never_comes(start_collector, tmp_p
     assert "notices.py" not in done.stderr and "RuntimeWarning" not in done.stderr and "./flight" not in done.stderr, done.stderr
 
 
+BARE = TRAIN.replace("    optimizer.step()", """    optimizer.step()
+    if _ == 0:
+        net.bias.data.fill_(float("nan"))""")
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_a_model_of_one_layer_is_recorded_and_judged(tmp_path: pathlib.Path, level: str):
+    (tmp_path / "c.json").write_text(json.dumps({"dump_path": "d", "level": level, "step": [1, 2]}))
+    (tmp_path / "bare.py").write_text(BARE)
+    done = subprocess.run([sys.executable, "-m", "rankprobe.run", "--on", "--config", "c.json", "--", sys.executable, "bare.py"], cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": PACKAGE}, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    harness.wait_for(lambda: not (tmp_path / "d/.rankprobe").exists(), 120, "the end of the private collector")
+    (place,) = (tmp_path / "d/step1").iterdir()
+    calls = json.loads((place / "dump.json").read_text())["data"]
+    assert {"Module.Linear.forward.0", "Module.Linear.backward.0", "Module.Linear.parameters_grad.0"} <= calls.keys()
+    assert set(calls["Module.Linear.forward.0"]["parameters"]) == {"weight", "bias"}
+    if level == "mix":
+        assert json.loads((place / "construct.json").read_text())["Functional.linear.0.forward"] == "Module.Linear.forward.0"
+    said = cli("diagnose", tmp_path / "d")
+    assert said.returncode == 1 and said.stdout.startswith("First: step 1") and (level == "mix" or " in Linear\n" in said.stdout), said.stdout
+
+
 def test_a_debugger_of_the_program_under_run_is_told_that_it_has_no_effect(tmp_path: pathlib.Path):
     (tmp_path / "own.json").write_text('{"dump_path": "own", "step": [0]}')
     (tmp_path / "own.py").write_text(TRAIN.replace("for _ in range(3):", """from rankprobe.pytorch import PrecisionDebugger
@@ -181,19 +204,31 @@ def test_a_list_of_steps_that_are_over_is_said_by_the_switch(collector, tmp_path
     for steps, over in (([0, 1], True), ([0, 10**6], False), ([], False)):
         (tmp_path / "c.json").write_text(json.dumps({"dump_path": "d", "step": steps}))
         for verb in (("enable", "--no-wait", "--config"), ("config", "set", "--no-wait")):
-            said = collector.cli(*verb, tmp_path / "c.json").stderr
-            assert (f"nothing will be recorded: {tmp_path / 'c.json'} wants steps 0-1, and this takes effect at step " in said) == over, said
+            done = collector.cli(*verb, tmp_path / "c.json", check=False)
+            assert done.returncode == over, "a script that goes on takes it that something is recorded"
+            assert (f"nothing will be recorded: {tmp_path / 'c.json'} wants steps 0-1, and this takes effect at step " in done.stderr) == over
     session.close()
 
 
-def test_a_list_of_ranks_that_nobody_has_is_said_by_the_switch(collector, tmp_path: pathlib.Path):
+def test_ranks_that_nobody_has_are_an_error_that_names_those_connected(collector, tmp_path: pathlib.Path):
     session = rankprobe.Session(collector.address, run="r", rank=0, config_json='{"dump_path": "d"}')
     session.wait_connected(60)
+    config = tmp_path / "c.json"
     for ranks, never in (([5, 7], True), ([0, 5], False), ([], False)):
-        (tmp_path / "c.json").write_text(json.dumps({"dump_path": "d", "rank": ranks}))
+        config.write_text(json.dumps({"dump_path": "d", "rank": ranks}))
         for verb in (("enable", "--no-wait", "--config"), ("config", "set", "--no-wait")):
-            said = collector.cli(*verb, tmp_path / "c.json").stderr
-            assert (f"nothing will be recorded: {tmp_path / 'c.json'} wants ranks 5,7, and connected are ranks 0" in said) == never, said
+            plan = collector.cli("config", "get").stdout
+            done = collector.cli(*verb, config, check=False)
+            assert done.returncode == (4 if never else 0), done.stderr
+            assert (f"{config} wants ranks 5,7: none of them is connected, nothing was changed; of run r are connected: 0; " in done.stderr) == never
+            assert not never or collector.cli("config", "get").stdout == plan
+            assert collector.cli(*verb, config, "--create", check=False).returncode == 0, "for a rank that comes later"
+    config.write_text('{"dump_path": "d"}')
+    for verb in (("enable",), ("disable",), ("config", "set", config)):
+        done = collector.cli(*verb, "--no-wait", "--ranks", "7", check=False)
+        assert done.returncode == 4 and "--ranks 7: none of them is connected, nothing was changed; of run r are connected: 0\n" in done.stderr
+        some = collector.cli(*verb, "--no-wait", "--ranks", "0,7", check=False)
+        assert some.returncode == 1 and "not connected: rank 7" in some.stdout
     session.close()
 
 

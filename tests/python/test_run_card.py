@@ -105,7 +105,7 @@ def test_later_steps_say_what_changes_from_step_to_step(plain) -> None:
 
 def test_two_runs_of_the_same_experiment_do_not_differ(plain, tmp_path) -> None:
     text = _check("config_check", plain, _run(tmp_path, "plain"), code=0)
-    assert text.startswith("0 differences in ") and text.endswith(" facts of 1 ranks, 4 steps\n"), text
+    assert text.startswith("0 differences in ") and text.endswith(" facts of 1 rank, 4 steps\n"), text
 
 
 @pytest.mark.parametrize("told, first", [

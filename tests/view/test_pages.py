@@ -452,7 +452,7 @@ def test_names_are_text(page, collector, tmp_path) -> None:
     _record(collector, tmp_path, run, 0)
     page.get_by_role("link", name=run).click()
     page.get_by_role("heading", name=run).wait_for()
-    page.get_by_text("No NaN and no infinity in 1 steps").wait_for()
+    page.get_by_text("No NaN and no infinity in 1 step").wait_for()
     assert page.locator("img").count() == 0
 
 

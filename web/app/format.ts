@@ -87,3 +87,16 @@ export function parseRanges(text: string): number[] | undefined {
 export function stepOf(text: string | undefined): number | undefined {
   return text !== undefined && /^\d+$/.test(text) ? Number(text) : undefined;
 }
+
+// What texts count, in English.
+const COUNTED = /\{(\d)\}(?: (call|change|column|error|input|node|number|pair|payload|place|rank-step|rank|recorded step|record|row|step|tensor|value|warning)s\b( are| match)?)?/g;
+const OF_ONE: Record<string, string> = { " are": " is", " match": " matches" };
+
+// "{0}" and so on are replaced by `values`: of "{0} rows are left" 1 makes "1 row is left".
+export function filled(text: string, values: (string | number)[]): string {
+  return text.replace(COUNTED, (found: string, index: string, noun: string | undefined, verb = "") => {
+    const value = String(values[Number(index)]);
+    if (noun === undefined || value !== "1") return value + found.slice(3);
+    return `1 ${noun}${OF_ONE[verb] ?? ""}`;
+  });
+}

@@ -2,6 +2,7 @@
 // English texts stand in the code; the Chinese of each is in chinese.ts.
 import { signal } from "@preact/signals";
 import { CHINESE } from "./chinese";
+import { filled } from "./format";
 
 const LANGUAGE_KEY = "rankprobe.language";
 export type Language = "en" | "zh";
@@ -17,6 +18,5 @@ export function setLanguage(value: Language): void {
 
 // "{0}" and so on are replaced by `values`.
 export function t(text: string, ...values: (string | number)[]): string {
-  const said = language.value === "zh" ? CHINESE[text] ?? text : text;
-  return said.replace(/\{(\d)\}/g, (_, i) => String(values[Number(i)]));
+  return filled(language.value === "zh" ? CHINESE[text] ?? text : text, values);
 }

@@ -258,7 +258,7 @@ export function Explorer(props: Props) {
       </div>
       {help && <Keys />}
       {query.node !== undefined && chosenNode < 0 && props.whole !== false && <p class="failure" role="alert">{t("There is no node {0} here.", query.node)}</p>}
-      {graph.faults > 0 && <p class="failure">{t("{0} nodes name a parent or a partner that does not exist, form a cycle, or have a duplicate name: they are shown at the top.", count(graph.faults))}</p>}
+      {graph.faults > 0 && <p class="failure">{t("Shown at the top: {0} nodes whose parent or partner does not exist, that form a cycle, or have a duplicate name.", count(graph.faults))}</p>}
       <div class={`graph-body${listed ? " listed" : ""}`}>
         {listed && (
           <div class="graph-list">

@@ -122,8 +122,9 @@ class Instruments:
             self._eager.enter()
         self._eager.compiler_came()
 
-    def watch(self, model: Model, plan: dict[str, Any], tokens: bool) -> None:
-        """The model(s) that the step records. tokens: their forwards are counted."""
+    def watch(self, model: Model, plan: dict[str, Any], tokens: bool, bare_roots: bool) -> None:
+        """The model(s) that the step records. tokens: their forwards are counted. bare_roots: as of ModuleHooks."""
+        self._modules.bare_roots = bare_roots
         if plan["records_modules"]:
             self._modules.hook_model(model)
         self._tokens = tokens

@@ -43,12 +43,20 @@ def _uncompiled(module: Any) -> Any:
     return module
 
 
-def named_targets(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
-    """(path with the model's index, module) of everything below the root(s)."""
+def _is_bare(module: torch.nn.Module) -> bool:
+    """A layer without modules of its own."""
+    return all(child is None for child in module._modules.values())
+
+
+def named_targets(model: Any, bare_roots: bool = False) -> Iterator[tuple[str, torch.nn.Module]]:
+    """(path with the model's index, module) of everything below the root(s). bare_roots: of a model that is one layer
+    that layer too, which has no path but its index."""
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     for index, root in enumerate(models):
         prefix = f"{index}." if isinstance(model, (list, tuple)) else ""
         root = _uncompiled(root)
+        if bare_roots and _is_bare(root):
+            yield prefix.rstrip("."), root
         for path, module in root.named_modules():
             if module is not root and not _is_skipped(module) and not is_compiled(module):
                 yield prefix + uncompiled_path(path), module
@@ -171,6 +179,9 @@ class ModuleHooks:
         self._hooked: dict[int, weakref.ref[Any]] = {}
         # Of _hidden_hooks.
         self._holds = False
+        # A model that is one layer is recorded, which the layout of msprobe leaves out as it does each model: without it
+        # nothing of such a model would be recorded by module.
+        self.bare_roots = False
         # Names of modules that were warned about.
         self._told: set[str] = set()
         # By module and name: a _Watched, or the parameter's accumulator and a handle. Nothing else holds them: models come and go.
@@ -196,16 +207,18 @@ class ModuleHooks:
         return known is not None and known() is module
 
     def hook_model(self, model: Any) -> None:
-        """Hooks everything below the root(s); a second time is a no-op."""
+        """Hooks everything below the root(s), and the root that is bare where that is wanted; a second time is a no-op."""
+        if not self._are_hooked(model):
+            for path, module in named_targets(model, self.bare_roots):
+                self.hook_module(path, module)
         if not _HAS_ALWAYS_CALL:
             self.hook_roots(model)  # what an exception left open is closed there
-        if not self._are_hooked(model):
-            for path, module in named_targets(model):
-                self.hook_module(path, module)
 
     def _are_hooked(self, model: Any) -> bool:
         """Whether nothing is to be hooked, found without the names, which take most of the time of a step's begin."""
         left = [_uncompiled(root) for root in (model if isinstance(model, (list, tuple)) else [model])]
+        if self.bare_roots and not all(self.is_hooked(root) for root in left if _is_bare(root)):
+            return False
         seen: set[int] = set()
         hooked, usual = self._hooked, torch.nn.Module.named_modules
         while left:
@@ -232,7 +245,7 @@ class ModuleHooks:
                                   HookHandle("_forward_hooks", marked(lambda *_: self.on_root_end())).put(root)]
 
     def hook_module(self, path: str, module: torch.nn.Module) -> list[Any]:
-        """Hooks one module under the name Module.{path}.{Class}."""
+        """Hooks one module under the name Module.{path}.{Class}; Module.{Class} without a path."""
         if self.is_hooked(module):
             return []
         if isinstance(module, torch.jit.ScriptModule):
@@ -240,7 +253,7 @@ class ModuleHooks:
             return []
         self._hooked[id(module)] = weakref.ref(module)
         self._hold()
-        name = _text(f"Module.{path}.{type(module).__name__}")
+        name = _text(".".join(part for part in ("Module", path, type(module).__name__) if part))
         full = True
         if module._backward_hooks and getattr(module, "_is_full_backward_hook", None) is False:
             self._warn(f"{path} has a non-full backward hook: only its forward is recorded")

@@ -337,7 +337,7 @@ class PrecisionDebugger:
             self._notices.no_requests(self._switch.asked)
         self._instruments.put_back(plan)
         if model is not None:
-            self._instruments.watch(model, plan, token_range is not None)
+            self._instruments.watch(model, plan, token_range is not None, bare_roots=self._attached)
         if plan["records_apis"]:
             self._namespaces.use(namespaces_of(plan))
             self._namespaces.refresh()
