@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reader of a collector's answer in many messages. The call is repeated once if the
-// first message or the request was damaged on the way; later damage ends the call,
-// since messages that were read may have been used.
+// Reader of a collector's answer in many messages. Where something was damaged on the
+// way the call is repeated, and what was read of it before is passed over: it goes on
+// where it ended. It ends with the damage where that happens too often, or where the
+// messages that were read are not the same in the repeated answer.
 #ifndef RANKPROBE_CLI_CLIENT_ANSWER_STREAM_H_
 #define RANKPROBE_CLI_CLIENT_ANSWER_STREAM_H_
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
 #include "cli/client/client.h"
+#include "common/io/crc32c.h"
+#include "common/rpc/answer_check.h"
 #include "common/rpc/damaged_answers.h"
 
 namespace rankprobe {
@@ -24,31 +30,48 @@ class AnswerStream {
  public:
   using Open = std::function<std::unique_ptr<grpc::ClientReader<Message>>(
       grpc::ClientContext*)>;
+  // kFromItsBegin: of an answer that is not the same when it is repeated; not once
+  // a message was read.
+  enum class Repeats : uint8_t { kFromWhereItEnded, kFromItsBegin };
+  static constexpr int kMostCalls = 4;
 
   // `extra_seconds`: see Client::Prepare.
-  AnswerStream(const Client& client, double extra_seconds, Open open)
-      : client_(client), extra_seconds_(extra_seconds), open_(std::move(open)) {
+  AnswerStream(const Client& client, double extra_seconds, Open open,
+               Repeats repeats = Repeats::kFromWhereItEnded)
+      : client_(client),
+        extra_seconds_(extra_seconds),
+        open_(std::move(open)),
+        repeats_(repeats) {
     Begin();
   }
 
   // False: it has ended, Finish says why.
   bool Read(Message* message) {
-    if (ended_.has_value()) return false;
-    if (reader_->Read(message)) {
-      first_ = false;
-      return true;
+    while (!ended_.has_value()) {
+      if (!reader_->Read(message)) {
+        EndCall();
+        continue;
+      }
+      const uint32_t checksum = ChecksumOfThread();
+      digest_ = Crc32c({reinterpret_cast<const char*>(&checksum),  // NOLINT
+                        sizeof(checksum)},
+                       digest_);
+      if (++come_ > read_) {
+        read_ = come_;
+        read_digest_ = digest_;
+        return true;
+      }
+      if (come_ == read_ && digest_ != read_digest_) {
+        context_->TryCancel();
+        (void)reader_->Finish();
+        ended_ = Changed();
+      }
     }
-    ended_ = reader_->Finish();
-    if (!first_ || !(AnswerWasDamaged(*ended_) || RequestMayBeDamaged(*ended_)))
-      return false;
-    first_ = false;
-    ended_.reset();
-    Begin();
-    return Read(message);
+    return false;
   }
   // Nothing more is read.
   void Cancel() {
-    first_ = false;
+    calls_ = kMostCalls;
     context_->TryCancel();
   }
   absl::Status Finish() {
@@ -60,17 +83,61 @@ class AnswerStream {
   bool WasDamaged() const { return AnswerWasDamaged(*ended_); }
 
  private:
+  static grpc::Status Changed() {
+    return grpc::Status(
+        grpc::StatusCode::DATA_LOSS,
+        "an answer of the collector was damaged on the way, and "
+        "is another one when it is asked again");
+  }
+
   void Begin() {
+    ++calls_;
+    come_ = 0;
+    digest_ = 0;
     reader_.reset();
     context_ = std::make_unique<grpc::ClientContext>();
     client_.Prepare(context_.get(), extra_seconds_);
     reader_ = open_(context_.get());
   }
 
+  // How many messages the collector has sent; 0: it does not say.
+  uint64_t Announced() const {
+    const auto& behind = context_->GetServerTrailingMetadata();
+    const auto at = behind.find(kMessagesKey);
+    uint64_t count = 0;
+    return at != behind.end() &&
+                   absl::SimpleAtoi(
+                       absl::string_view(at->second.data(), at->second.size()),
+                       &count)
+               ? count
+               : 0;
+  }
+
+  void EndCall() {
+    ended_ = reader_->Finish();
+    if (ended_->ok() && come_ < Announced()) {
+      ended_ = DamagedAnswer();
+    } else if (ended_->ok() && come_ < read_) {
+      ended_ = Changed();
+    }
+    // It knows the call.
+    if (RequestMayBeDamaged(*ended_) && read_ > 0) ended_ = DamagedAnswer();
+    if (calls_ >= kMostCalls ||
+        (repeats_ == Repeats::kFromItsBegin && read_ > 0) ||
+        !(AnswerWasDamaged(*ended_) || RequestMayBeDamaged(*ended_)))
+      return;
+    ended_.reset();
+    Begin();
+  }
+
   const Client& client_;
   const double extra_seconds_;
   const Open open_;
-  bool first_ = true;
+  const Repeats repeats_;
+  int calls_ = 0;
+  // Messages of this call and of all, and what they were.
+  uint64_t come_ = 0, read_ = 0;
+  uint32_t digest_ = 0, read_digest_ = 0;
   std::unique_ptr<grpc::ClientContext> context_;
   std::unique_ptr<grpc::ClientReader<Message>> reader_;
   std::optional<grpc::Status> ended_;

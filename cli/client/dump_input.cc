@@ -12,7 +12,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "cli/client/answer_stream.h"
 #include "cli/client/run_jobs.h"
 #include "cli/flags/ranges.h"
 #include "cli/output/export_receiver.h"
@@ -221,32 +220,19 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<ExportFiles> files,
                       ExportFiles::Open(file_system_, directory,
                                         StagedTree::Leftovers::kDelete));
-  AnswerStream<v1::ExportEvent> reader(
-      client, kLongestExportSeconds, [&](grpc::ClientContext* context) {
-        return client.archive->Export(context, request);
-      });
-  v1::ExportEvent event;
-  absl::Status written;
-  bool done_came = false;
   Progress progress(Progress::StyleFor(globals.json, Progress::Style::kNone),
                     absl::StrCat("run:", run));
-  while (written.ok() && reader.Read(&event)) {
-    if (event.has_progress()) {
-      progress.Show(event.progress().files_done(),
-                    event.progress().files_total());
-    }
-    done_came = done_came || event.has_done();
-    written = wanted.cancelled && wanted.cancelled()
-                  ? absl::CancelledError("the caller has cancelled it")
-                  : files->OnEvent(event);
-  }
-  // Finish would wait for a stream that nobody reads any more. It says then
-  // that the call was cancelled; why, `written` says.
-  if (!written.ok()) reader.Cancel();
-  const absl::Status status = reader.Finish();
-  RP_RETURN_IF_ERROR(written);
-  RP_RETURN_IF_ERROR(status);
-  RP_RETURN_IF_ERROR(CheckWhole(done_came));
+  const ReceivedExport received =
+      files->Receive(client, request, [&](const v1::ExportEvent& event) {
+        if (event.has_progress()) {
+          progress.Show(event.progress().files_done(),
+                        event.progress().files_total());
+        }
+        return wanted.cancelled && wanted.cancelled()
+                   ? absl::CancelledError("the caller has cancelled it")
+                   : absl::OkStatus();
+      });
+  RP_RETURN_IF_ERROR(received.status());
   RP_RETURN_IF_ERROR(files->Finish(run));
   if (!processes.empty()) {
     RP_RETURN_IF_ERROR(

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/app.h"
-#include "cli/client/answer_stream.h"
+#include "cli/client/client.h"
 #include "cli/commands/export_values.h"
 #include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
@@ -148,7 +148,6 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
         ExportFiles::Open(confined.get(), output->path(),
                           flags.resume ? StagedTree::Leftovers::kReuse
                                        : StagedTree::Leftovers::kDelete));
-    if (flags.resume) RP_RETURN_IF_ERROR(files->Offer(&request));
   }
   std::unique_ptr<TarFiles> tar;
   if (!flags.tar.empty()) {
@@ -158,46 +157,31 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
     RP_ASSIGN_OR_RETURN(tar, TarFiles::Open(flags.tar));
   }
   const Client client(globals);
-  AnswerStream<v1::ExportEvent> reader(
-      client, kLongestExportSeconds, [&](grpc::ClientContext* context) {
-        return client.archive->Export(context, request);
-      });
   Progress progress(Progress::StyleFor(globals.json, Progress::Style::kLines),
                     "export");
-  v1::ExportEvent event;
-  v1::ExportDone done;
-  bool done_came = false;
-  absl::Status written;
-  while (reader.Read(&event)) {
+  const auto show = [&progress](const v1::ExportEvent& event) {
     if (event.has_progress()) {
       progress.Show(event.progress().files_done(),
                     event.progress().files_total(),
                     HumanBytes(event.progress().bytes_done()),
                     event.progress().current());
     }
-    if (event.has_done()) {
-      done = event.done();
-      done_came = true;
-    }
-    if (files != nullptr) written = files->OnEvent(event);
-    if (tar != nullptr) written = tar->OnEvent(event);
-    if (!written.ok()) {
-      reader.Cancel();
-      break;
-    }
-  }
+    return absl::OkStatus();
+  };
+  const ReceivedExport received =
+      files != nullptr
+          ? files->Receive(client, request, show)
+          : ReceiveExport(client, request, [&](const v1::ExportEvent& event) {
+              RP_RETURN_IF_ERROR(show(event));
+              return tar == nullptr ? absl::OkStatus() : tar->OnEvent(event);
+            });
   progress.Clear();
-  const absl::Status status = reader.Finish();
-  // What came is good when it is the way here or the room that ran out.
-  if (files != nullptr && (absl::IsResourceExhausted(written) ||
-                           (written.ok() && (absl::IsUnavailable(status) ||
-                                             reader.WasDamaged())))) {
+  if (files != nullptr && received.IsWorthKeeping()) {
     files->Keep();
     Print(stderr, "what was received is kept; --resume continues the export\n");
   }
-  RP_RETURN_IF_ERROR(written);
-  RP_RETURN_IF_ERROR(status);
-  RP_RETURN_IF_ERROR(CheckWhole(done_came));
+  RP_RETURN_IF_ERROR(received.status());
+  v1::ExportDone done = *received.done;
   if (!flags.request.empty() && done.request().empty()) {
     return absl::UnimplementedError(
         "the collector is older and does not know --request; nothing is kept");

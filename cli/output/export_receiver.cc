@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cli/client/answer_stream.h"
 #include "common/base/status_macros.h"
 
 namespace rankprobe {
@@ -32,10 +33,40 @@ bool IsSafeRelativePath(absl::string_view path) {
   return true;
 }
 
-absl::Status CheckWhole(bool done_came) {
-  if (done_came) return absl::OkStatus();
+bool ReceivedExport::IsWorthKeeping() const {
+  return absl::IsResourceExhausted(written) ||
+         (written.ok() && (absl::IsUnavailable(called) || was_damaged));
+}
+
+absl::Status ReceivedExport::status() const {
+  RP_RETURN_IF_ERROR(written);
+  RP_RETURN_IF_ERROR(called);
+  if (done.has_value()) return absl::OkStatus();
   return absl::DataLossError(
       "the collector's answer ended before the export was complete");
+}
+
+ReceivedExport ReceiveExport(
+    const Client& client, const v1::ExportRequest& request,
+    absl::FunctionRef<absl::Status(const v1::ExportEvent&)> take) {
+  using Stream = AnswerStream<v1::ExportEvent>;
+  Stream reader(
+      client, kLongestExportSeconds,
+      [&](grpc::ClientContext* context) {
+        return client.archive->Export(context, request);
+      },
+      Stream::Repeats::kFromItsBegin);
+  ReceivedExport received;
+  for (v1::ExportEvent event; received.written.ok() && reader.Read(&event);) {
+    if (event.has_done()) received.done = event.done();
+    received.written = take(event);
+  }
+  // Finish would wait for a stream that nobody reads any more. It says then that
+  // the call was cancelled; why, `written` says.
+  if (!received.written.ok()) reader.Cancel();
+  received.called = reader.Finish();
+  received.was_damaged = reader.WasDamaged();
+  return received;
 }
 
 absl::StatusOr<std::unique_ptr<ExportFiles>> ExportFiles::Open(
@@ -44,10 +75,44 @@ absl::StatusOr<std::unique_ptr<ExportFiles>> ExportFiles::Open(
   RP_ASSIGN_OR_RETURN(std::unique_ptr<StagedTree> tree,
                       StagedTree::Open(file_system, directory, leftovers));
   return std::unique_ptr<ExportFiles>(
-      new ExportFiles(file_system, directory, std::move(tree)));
+      new ExportFiles(file_system, directory, std::move(tree),
+                      leftovers == StagedTree::Leftovers::kReuse));
+}
+
+absl::Status ExportFiles::BeginAgain() {
+  tree_->Keep();
+  file_.reset();
+  missing_bytes_ = 0;
+  steps_.clear();
+  // It holds the lock of the directory.
+  tree_.reset();
+  RP_ASSIGN_OR_RETURN(tree_, StagedTree::Open(file_system_, directory_,
+                                              StagedTree::Leftovers::kReuse));
+  continues_ = true;
+  return absl::OkStatus();
+}
+
+ReceivedExport ExportFiles::Receive(
+    const Client& client, v1::ExportRequest request,
+    absl::FunctionRef<absl::Status(const v1::ExportEvent&)> watch) {
+  for (int calls = 1;; ++calls) {
+    ReceivedExport received;
+    if (continues_) received.written = Offer(&request);
+    if (!received.written.ok()) return received;
+    received = ReceiveExport(client, request, [&](const auto& event) {
+      RP_RETURN_IF_ERROR(watch(event));
+      return OnEvent(event);
+    });
+    if (!received.written.ok() || !received.was_damaged || calls == kMostCalls)
+      return received;
+    received.written = BeginAgain();
+    if (!received.written.ok()) return received;
+  }
 }
 
 absl::Status ExportFiles::Offer(v1::ExportRequest* request) {
+  request->set_resume(true);
+  request->clear_kept();
   RP_ASSIGN_OR_RETURN(const std::vector<StagedTree::File> files,
                       tree_->ReusableFiles());
   size_t bytes = 0;

@@ -6,12 +6,15 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cli/client/client.h"
 #include "common/io/file_system.h"
 #include "common/io/staged_tree.h"
 #include "rankprobe/v1/archive.pb.h"
@@ -25,9 +28,23 @@ inline constexpr double kLongestExportSeconds = 24 * 3600;
 // Relative, '/'-separated, no empty, "." or ".." components, no control bytes.
 bool IsSafeRelativePath(absl::string_view path);
 
-// After a stream that ended OK: DATA_LOSS unless its ExportDone came. A proxy
-// or a disconnected collector ends a stream as if it were complete.
-absl::Status CheckWhole(bool done_came);
+// How a streamed export has ended: what `take` said, else what the call did.
+struct ReceivedExport {
+  absl::Status written, called;
+  bool was_damaged = false;
+  std::optional<v1::ExportDone> done;
+
+  // What came is good: it is the way here, or the room, that ran out.
+  bool IsWorthKeeping() const;
+  // DATA_LOSS also for one that ended OK before its ExportDone came: a proxy or a
+  // disconnected collector ends a stream as if it were complete.
+  absl::Status status() const;
+};
+
+// Calls `take(event)` for each event, until that fails.
+ReceivedExport ReceiveExport(
+    const Client& client, const v1::ExportRequest& request,
+    absl::FunctionRef<absl::Status(const v1::ExportEvent&)> take);
 
 class ExportFiles {
  public:
@@ -36,9 +53,12 @@ class ExportFiles {
       FileSystem* file_system, const std::string& directory,
       StagedTree::Leftovers leftovers);
 
-  // Names what an earlier attempt left, as far as it fits into one message.
-  absl::Status Offer(v1::ExportRequest* request);
-  absl::Status OnEvent(const v1::ExportEvent& untrusted);
+  // Asks for the export and writes what comes, also to `watch`. Where something was
+  // damaged on the way it asks again, kMostCalls times in all, for what is missing.
+  static constexpr int kMostCalls = 4;
+  ReceivedExport Receive(
+      const Client& client, v1::ExportRequest request,
+      absl::FunctionRef<absl::Status(const v1::ExportEvent&)> watch);
   // Leaves what is finished for an attempt with Leftovers::kReuse.
   void Keep() { tree_->Keep(); }
   // Moves everything to its place. `run`: what all of it is of.
@@ -46,12 +66,19 @@ class ExportFiles {
   // See StagedTree.
   const std::set<std::string>& moved_to() const { return tree_->moved_to(); }
 
+  absl::Status OnEvent(const v1::ExportEvent& untrusted);
+
  private:
   ExportFiles(FileSystem* file_system, std::string directory,
-              std::unique_ptr<StagedTree> tree)
+              std::unique_ptr<StagedTree> tree, bool continues)
       : file_system_(file_system),
         directory_(std::move(directory)),
-        tree_(std::move(tree)) {}
+        tree_(std::move(tree)),
+        continues_(continues) {}
+  // Names what an earlier attempt left, as far as it fits into one message.
+  absl::Status Offer(v1::ExportRequest* request);
+  // Begins anew with the files that have come.
+  absl::Status BeginAgain();
   absl::Status CloseFile();
   // PERMISSION_DENIED when DIR/step{N} of `path` is a link: its target is
   // another tree, whose rank directories must not be replaced.
@@ -60,7 +87,9 @@ class ExportFiles {
   FileSystem* const file_system_;
   const std::string directory_;
   std::set<std::string, std::less<>> steps_;
-  const std::unique_ptr<StagedTree> tree_;
+  std::unique_ptr<StagedTree> tree_;
+  // There may be files of an earlier attempt.
+  bool continues_;
   std::string path_;
   uint64_t missing_bytes_ = 0;
   std::unique_ptr<WritableFile> file_;

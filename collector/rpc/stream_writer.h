@@ -20,11 +20,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "collector/rpc/server_stream.h"
 #include "collector/rpc/worker_pool.h"
 #include "common/base/monotonic_time.h"
+#include "common/rpc/answer_check.h"
 
 namespace rankprobe {
 
@@ -56,6 +58,7 @@ class StreamWriter : public grpc::ServerWriteReactor<Response> {
         return absl::CancelledError(
             "the reader has disconnected, or does not read");
       bytes_ += bytes;
+      ++messages_;
       waiting_.push_back({std::move(response), bytes});
       WriteNext();
       return absl::OkStatus();
@@ -63,8 +66,9 @@ class StreamWriter : public grpc::ServerWriteReactor<Response> {
     void Finish(const absl::Status& status) {
       absl::MutexLock lock(&mutex_);
       Await([this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !writing_; });
-      if (stream_ != nullptr && !std::exchange(finished_, true))
-        stream_->Finish(ToGrpc(status));
+      if (stream_ == nullptr || std::exchange(finished_, true)) return;
+      context_->AddTrailingMetadata(kMessagesKey, absl::StrCat(messages_));
+      stream_->Finish(ToGrpc(status));
     }
     // Before Finish: metadata behind the answer.
     void AddTrailer(const std::string& key, const std::string& value) {
@@ -128,6 +132,7 @@ class StreamWriter : public grpc::ServerWriteReactor<Response> {
     std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
     // Of those and of what is being written.
     size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+    uint64_t messages_ ABSL_GUARDED_BY(mutex_) = 0;
     // Messages that the reader has taken.
     uint64_t taken_ ABSL_GUARDED_BY(mutex_) = 0;
     bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -53,17 +53,16 @@ bool HasInstruction() {
 #endif
 
 #ifdef RANKPROBE_CRC32C_TARGET
-// Operator "append kShiftBytes zero bytes" as a table per byte of the CRC, so
-// that three independent streams can be joined.
-constexpr size_t kShiftBytes = 1024;
+// Operator "append `bytes` zero bytes" as a table per byte of the CRC, so that
+// three independent streams can be joined.
 using ShiftTable = std::array<std::array<uint32_t, 256>, 4>;
 
-ShiftTable MakeShiftTable() {
+ShiftTable MakeShiftTable(size_t bytes) {
   ShiftTable table{};
   for (int byte = 0; byte < 4; ++byte) {
     for (uint32_t v = 0; v < 256; ++v) {
       uint32_t c = v << (8 * byte);
-      for (size_t i = 0; i < kShiftBytes; ++i) c = kTable[c & 0xff] ^ (c >> 8);
+      for (size_t i = 0; i < bytes; ++i) c = kTable[c & 0xff] ^ (c >> 8);
       table[byte][v] = c;
     }
   }
@@ -81,23 +80,31 @@ uint64_t Load64(const char* p) {
   return v;
 }
 
-// The instruction has a latency of three cycles: three streams at once.
-RANKPROBE_CRC32C_TARGET uint32_t Crc32cHardware(const char* p, size_t n,
-                                                uint32_t crc) {
-  static const ShiftTable shift = MakeShiftTable();
-  uint64_t c = crc;
-  while (n >= 3 * kShiftBytes) {
+// The instruction has a latency of three cycles: three streams of kBytes at once,
+// as often as they fit.
+template <size_t kBytes>
+RANKPROBE_CRC32C_TARGET uint64_t ThreeStreams(const char** p, size_t* n,
+                                              uint64_t c) {
+  if (*n < 3 * kBytes) return c;
+  static const ShiftTable shift = MakeShiftTable(kBytes);
+  for (; *n >= 3 * kBytes; *p += 3 * kBytes, *n -= 3 * kBytes) {
     uint64_t c1 = 0, c2 = 0;
-    for (size_t i = 0; i < kShiftBytes; i += 8) {
-      c = Step8(c, Load64(p + i));
-      c1 = Step8(c1, Load64(p + i + kShiftBytes));
-      c2 = Step8(c2, Load64(p + i + 2 * kShiftBytes));
+    for (size_t i = 0; i < kBytes; i += 8) {
+      c = Step8(c, Load64(*p + i));
+      c1 = Step8(c1, Load64(*p + i + kBytes));
+      c2 = Step8(c2, Load64(*p + i + 2 * kBytes));
     }
     c = Shift(shift, static_cast<uint32_t>(c)) ^ c1;
     c = Shift(shift, static_cast<uint32_t>(c)) ^ c2;
-    p += 3 * kShiftBytes;
-    n -= 3 * kShiftBytes;
   }
+  return c;
+}
+
+RANKPROBE_CRC32C_TARGET uint32_t Crc32cHardware(const char* p, size_t n,
+                                                uint32_t crc) {
+  uint64_t c = ThreeStreams<1024>(&p, &n, crc);
+  // A record has some hundred bytes.
+  c = ThreeStreams<64>(&p, &n, c);
   for (; n >= 8; n -= 8, p += 8) c = Step8(c, Load64(p));
   uint32_t c32 = static_cast<uint32_t>(c);
   for (; n > 0; --n, ++p) c32 = Step1(c32, static_cast<unsigned char>(*p));

@@ -6,6 +6,7 @@
 #include <grpcpp/support/proto_buffer_writer.h>
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,11 +15,13 @@
 #include "absl/strings/string_view.h"
 #include "common/io/checksum_field.h"
 #include "common/io/crc32c.h"
+#include "common/rpc/answer_check.h"
 
 namespace rankprobe {
 namespace {
 
 thread_local bool damage_of_thread = false;
+thread_local uint32_t checksum_of_thread = 0;
 
 std::vector<grpc::Slice> SlicesOf(const grpc::ByteBuffer& bytes) {
   std::vector<grpc::Slice> slices;
@@ -69,6 +72,37 @@ std::optional<uint32_t> ChecksumAtEnd(const std::vector<grpc::Slice>& slices) {
   return ParseChecksumField(field);
 }
 
+// Field 99, in front of a message that ends with a checksum: a message that gRPC has
+// cut, because of a flip in its length, is told by it from one without checksum. It
+// has no bytes, or one: no message of 2^n bytes is sent, which one flip would make
+// an empty one.
+constexpr char kHead[] = {'\x9a', '\x06'};
+constexpr size_t kMostHeadBytes = sizeof(kHead) + 2;
+
+std::string HeadBefore(size_t message_bytes) {
+  std::string head(kHead, sizeof(kHead));
+  head.push_back('\0');
+  if (std::has_single_bit(head.size() + message_bytes + kChecksumFieldBytes))
+    head.replace(sizeof(kHead), 1, std::string("\1\0", 2));
+  return head;
+}
+
+// 0: it has none.
+size_t HeadBytes(const std::vector<grpc::Slice>& slices) {
+  std::string first;
+  for (const grpc::Slice& slice : slices) {
+    const absl::string_view view =
+        ViewOf(slice).substr(0, kMostHeadBytes - first.size());
+    first.append(view.data(), view.size());
+    if (first.size() == kMostHeadBytes) break;
+  }
+  const size_t bytes = sizeof(kHead) + 1;
+  if (first.size() < bytes ||
+      first.compare(0, sizeof(kHead), kHead, sizeof(kHead)) != 0)
+    return 0;
+  return bytes + std::min<size_t>(static_cast<unsigned char>(first[2]), 1);
+}
+
 }  // namespace
 
 bool MatchesChecksum(const grpc::ByteBuffer& bytes, uint32_t* crc32c) {
@@ -85,6 +119,8 @@ bool MatchesChecksum(const grpc::ByteBuffer& bytes, uint32_t* crc32c) {
 
 bool TakeDamageOfThread() { return std::exchange(damage_of_thread, false); }
 
+uint32_t ChecksumOfThread() { return checksum_of_thread; }
+
 grpc::Status SerializeWithChecksum(const google::protobuf::MessageLite& message,
                                    grpc::ByteBuffer* bytes) {
   grpc::ByteBuffer encoded;
@@ -95,7 +131,10 @@ grpc::Status SerializeWithChecksum(const google::protobuf::MessageLite& message,
       !status.ok())
     return status;
   std::vector<grpc::Slice> slices = SlicesOf(encoded);
-  slices.emplace_back(ChecksumField(Crc32cOfFirst(slices, encoded.Length())));
+  const std::string head = HeadBefore(encoded.Length());
+  slices.emplace(slices.begin(), head);
+  slices.emplace_back(
+      ChecksumField(Crc32cOfFirst(slices, head.size() + encoded.Length())));
   *bytes = grpc::ByteBuffer(slices.data(), slices.size());
   return grpc::Status::OK;
 }
@@ -104,9 +143,10 @@ grpc::Status ParseWithChecksum(WithoutChecksum without, grpc::ByteBuffer* bytes,
                                google::protobuf::MessageLite* message) {
   damage_of_thread = false;
   size_t length = bytes->Length();
-  if (uint32_t crc32c = 0; MatchesChecksum(*bytes, &crc32c)) {
+  const size_t head = HeadBytes(SlicesOf(*bytes));
+  if (MatchesChecksum(*bytes, &checksum_of_thread)) {
     length -= kChecksumFieldBytes;
-  } else if (without == WithoutChecksum::kDamaged ||
+  } else if (without == WithoutChecksum::kDamaged || head > 0 ||
              ChecksumAtEnd(SlicesOf(*bytes)).has_value()) {
     damage_of_thread = without == WithoutChecksum::kDamaged;
     bytes->Clear();
@@ -116,8 +156,10 @@ grpc::Status ParseWithChecksum(WithoutChecksum without, grpc::ByteBuffer* bytes,
   bool parsed = false;
   {
     grpc::ProtoBufferReader reader(bytes);
-    parsed = reader.status().ok() && message->ParseFromBoundedZeroCopyStream(
-                                         &reader, static_cast<int>(length));
+    parsed = reader.status().ok() &&
+             (head == 0 || reader.Skip(static_cast<int>(head))) &&
+             message->ParseFromBoundedZeroCopyStream(
+                 &reader, static_cast<int>(length - head));
   }
   bytes->Clear();
   return parsed ? grpc::Status::OK

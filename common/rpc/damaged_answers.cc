@@ -3,6 +3,7 @@
 
 #include <grpcpp/client_context.h>
 
+#include "common/rpc/answer_check.h"
 #include "common/rpc/checked_message.h"
 
 namespace rankprobe {
@@ -30,8 +31,7 @@ class Watch final : public grpc::experimental::Interceptor {
     }
     if (damaged_ && methods->QueryInterceptionHookPoint(
                         InterceptionHookPoints::POST_RECV_STATUS)) {
-      *methods->GetRecvStatus() =
-          grpc::Status(grpc::StatusCode::DATA_LOSS, kDamagedAnswer);
+      *methods->GetRecvStatus() = DamagedAnswer();
     }
     methods->Proceed();
   }
@@ -54,6 +54,10 @@ class Factory final
 std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>
 WatchForDamage() {
   return std::make_unique<Factory>();
+}
+
+grpc::Status DamagedAnswer() {
+  return grpc::Status(grpc::StatusCode::DATA_LOSS, kDamagedAnswer);
 }
 
 bool AnswerWasDamaged(const grpc::Status& status) {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "common/base/monotonic_event.h"
-#include "common/io/checksum_field.h"
 #include "common/rpc/grpc_channel.h"
+#include "common/rpc/testing/raw_server.h"
 #include "gtest/gtest.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
 #include "rankprobe/v1/archive.grpc.pb.h"
@@ -24,73 +24,13 @@
 namespace rankprobe {
 namespace {
 
-std::string Checked(const google::protobuf::MessageLite& message) {
-  std::string encoded = message.SerializeAsString();
-  AppendChecksum(&encoded);
-  return encoded;
+using testing::Checked;
+using testing::Flipped;
+using testing::RawServer;
+
+std::shared_ptr<grpc::Channel> ChannelTo(const RawServer& server) {
+  return MakeChannel(server.address, {}, grpc::ChannelArguments());
 }
-
-std::string Flipped(std::string bytes, size_t bit) {
-  bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
-  return bytes;
-}
-
-// Answers each call with messages that the test has made, whatever was asked.
-class RawServer final : public grpc::CallbackGenericService {
- public:
-  RawServer() {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
-                             &port);
-    builder.RegisterCallbackGenericService(this);
-    server_ = builder.BuildAndStart();
-    channel = MakeChannel("127.0.0.1:" + std::to_string(port), {},
-                          grpc::ChannelArguments());
-  }
-  ~RawServer() override { server_->Shutdown(std::chrono::system_clock::now()); }
-
-  // Of each call in turn.
-  std::vector<std::vector<std::string>> answers;
-  size_t calls = 0;
-  std::shared_ptr<grpc::Channel> channel;
-
- private:
-  class Reactor final : public grpc::ServerGenericBidiReactor {
-   public:
-    explicit Reactor(std::vector<std::string> answers)
-        : answers_(std::move(answers)) {
-      StartRead(&request_);
-    }
-    void OnReadDone(bool /*ok*/) override { Next(); }
-    void OnWriteDone(bool ok) override {
-      if (ok) {
-        Next();
-      } else {
-        Finish(grpc::Status::CANCELLED);
-      }
-    }
-    void OnDone() override { delete this; }
-
-   private:
-    void Next() {
-      if (next_ == answers_.size()) return Finish(grpc::Status::OK);
-      const grpc::Slice slice(answers_[next_++]);
-      answer_ = grpc::ByteBuffer(&slice, 1);
-      StartWrite(&answer_);
-    }
-    const std::vector<std::string> answers_;
-    size_t next_ = 0;
-    grpc::ByteBuffer request_, answer_;
-  };
-
-  grpc::ServerGenericBidiReactor* CreateReactor(
-      grpc::GenericCallbackServerContext* /*context*/) override {
-    return new Reactor(answers.at(calls++));
-  }
-
-  std::unique_ptr<grpc::Server> server_;
-};
 
 v1::ListRunsResponse OneRun() {
   v1::ListRunsResponse runs;
@@ -100,7 +40,7 @@ v1::ListRunsResponse OneRun() {
 
 TEST(DamagedAnswersTest, EachSingleFlipOfAnAnswerIsFound) {
   RawServer server;
-  const auto stub = v1::ArchiveService::NewStub(server.channel);
+  const auto stub = v1::ArchiveService::NewStub(ChannelTo(server));
   const std::string whole = Checked(OneRun());
   server.answers.push_back({whole});
   for (size_t bit = 0; bit < 8 * whole.size(); ++bit)
@@ -124,7 +64,7 @@ TEST(DamagedAnswersTest, EachSingleFlipOfAnAnswerIsFound) {
 
 TEST(DamagedAnswersTest, OneInAStreamEndsIt) {
   RawServer server;
-  const auto stub = v1::ArchiveService::NewStub(server.channel);
+  const auto stub = v1::ArchiveService::NewStub(ChannelTo(server));
   v1::StepLedger step;
   step.set_step(7);
   const std::string whole = Checked(step);
@@ -140,7 +80,7 @@ TEST(DamagedAnswersTest, OneInAStreamEndsIt) {
 
 TEST(DamagedAnswersTest, WhatOnlyReadsIsAskedAgainOnce) {
   RawServer server;
-  const auto stub = v1::ArchiveService::NewStub(server.channel);
+  const auto stub = v1::ArchiveService::NewStub(ChannelTo(server));
   const std::string whole = Checked(OneRun());
   const std::string damaged = Flipped(whole, 3);
   server.answers = {{damaged}, {whole}, {damaged}, {damaged}, {damaged}};

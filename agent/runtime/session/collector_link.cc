@@ -273,6 +273,7 @@ bool CollectorLink::RunConnection() {
     while (control.Pop(&directive)) {
       if (directive.has_welcome()) {
         welcomed = welcomed_once_ = true;
+        welcome_patience_ = kWelcomePatience;
         finder_.NoteReached();
         upload = OnWelcome(directive.welcome(), target);
       } else if (directive.has_goodbye()) {
@@ -299,7 +300,8 @@ bool CollectorLink::RunConnection() {
       status_.NoteError(fault);
       break;
     }
-    if (IsSilent(upload == nullptr ? Since(began) : queue_->WaitingForAck())) {
+    if (upload == nullptr ? IsSilent(Since(began), &welcome_patience_)
+                          : IsSilent(queue_->WaitingForAck(), &ack_patience_)) {
       status_.NoteBroken();
       break;
     }
@@ -441,11 +443,11 @@ absl::Duration CollectorLink::AfterDamage() {
 
 // A length that was damaged on the way makes the other side wait for bytes that
 // never come, and it has nothing to say meanwhile.
-bool CollectorLink::IsSilent(absl::Duration waited) {
-  if (waited <= ack_patience_) return false;
+bool CollectorLink::IsSilent(absl::Duration waited, absl::Duration* patience) {
+  if (waited <= *patience) return false;
   status_.NoteSilent(waited);
   // It may be slow.
-  ack_patience_ = std::min(ack_patience_ * 2, kMaxAckPatience);
+  *patience = std::min(*patience * 2, kMaxAckPatience);
   afresh_ = true;
   return true;
 }

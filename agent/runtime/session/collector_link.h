@@ -88,6 +88,9 @@ class CollectorLink {
   // waits as long.
   static constexpr absl::Duration kAckPatience = absl::Seconds(2);
   static constexpr absl::Duration kMaxAckPatience = absl::Seconds(30);
+  // How long for a welcome: a process that ends before waits 1 s for it, and would
+  // leave nothing. Nothing is sent twice.
+  static constexpr absl::Duration kWelcomePatience = absl::Milliseconds(500);
   static constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
   // How long a collector may take to receive the goodbye.
   static constexpr absl::Duration kFarewellPatience = absl::Milliseconds(500);
@@ -98,7 +101,7 @@ class CollectorLink {
   bool RunConnection();
   absl::Duration AfterDamage();
   // Whether nothing was received for so long that the agent must reconnect.
-  bool IsSilent(absl::Duration waited);
+  bool IsSilent(absl::Duration waited, absl::Duration* patience);
   // How long until IsSilent may become true.
   absl::Duration UntilSilent() const;
   CollectorFinder NewFinder();
@@ -169,6 +172,7 @@ class CollectorLink {
   // Worker only; the next one is to be a connection of its own.
   bool afresh_ = false;
   absl::Duration ack_patience_ = kAckPatience;
+  absl::Duration welcome_patience_ = kWelcomePatience;
   uint64_t acked_ = 0;
   // Worker only: whether a collector has ever welcomed this process, whether one
   // has acknowledged its goodbye, and what is lost as far as this process knows.

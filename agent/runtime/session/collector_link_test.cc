@@ -33,6 +33,10 @@ class FakeCollector final : public v1::AgentService::Service {
     if (!stream->Read(&event) || !event.has_hello())
       return grpc::Status::CANCELLED;
     if (IsRefused(context, &asked_, refused_hellos)) return refusal;
+    if (connections() <= mute_to) {
+      stream->Read(&event);
+      return grpc::Status::CANCELLED;
+    }
     {
       absl::MutexLock lock(&mutex_);
       stream_ = stream;
@@ -121,6 +125,8 @@ class FakeCollector final : public v1::AgentService::Service {
   grpc::Status refusal;
   size_t refused_hellos = std::numeric_limits<size_t>::max();
   size_t refused_uploads = 0;
+  // So many connections hear nothing.
+  size_t mute_to = 0;
   // Pings.
   bool answers = true;
   // So many farewells are lost.
@@ -280,6 +286,23 @@ TEST(CollectorLinkTest, AnUploadThatIsRefusedIsMadeOnAnotherConnection) {
   ASSERT_TRUE((*session)->SubmitRecords(ThreeRecords(1)));
   collector.Take(1);
   EXPECT_EQ(collector.connections(), 2u);
+  session->reset();
+  server->Shutdown(std::chrono::system_clock::now());
+}
+
+// A flip in the length of the welcome makes the agent wait for bytes that never come.
+TEST(CollectorLinkTest,
+     AWelcomeThatDoesNotComeIsAskedForAgainBeforeAShortJobEnds) {
+  FakeCollector collector;
+  collector.mute_to = 2;
+  const SystemClock clock;
+  SessionOptions options;
+  const std::unique_ptr<grpc::Server> server = Serve(&collector, &options);
+  auto session = Session::Create(std::move(options), &clock);
+  ASSERT_TRUE(session.ok()) << session.status();
+  // 0.5 s, 1 s, and the pauses between; an ack has 2 s, then 4 s.
+  EXPECT_EQ((*session)->WaitConnected(absl::Seconds(5)), absl::OkStatus());
+  EXPECT_EQ(collector.connections(), 3u);
   session->reset();
   server->Shutdown(std::chrono::system_clock::now());
 }

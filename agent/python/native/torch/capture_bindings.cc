@@ -213,8 +213,13 @@ void RegisterCapture(py::module_& m) {
             if (capture.Active()) capture.recorder()->calls().PushScope(name);
           },
           py::arg("name"))
-      .def("pop_scope", Told(&Recorder::calls, &CallRecorder::PopScope),
-           py::arg("name"))
+      .def(
+          "pop_scope",
+          [](const Capture& capture, const std::string& name) {
+            if (capture.recorder() != nullptr)
+              capture.recorder()->calls().PopScope(name);
+          },
+          py::arg("name"))
       .def("work_done", Of(&Capture::apis, &ApiCapture::WorkDone),
            py::arg("work"))
       .def("save", Of(&Capture::values, &ValueCapture::Save), py::arg("name"),
