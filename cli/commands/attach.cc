@@ -48,7 +48,8 @@ constexpr PythonVerb kPythonVerbs[] = {
      "compare one step of a program with stored statistics\n"
      "The program is started as by run, and not changed; the numbers of one "
      "step are compared\nwith a small text file, call by call. Options before "
-     "the file: --update, --step N, --json.\nrankprobe check golden.json -- COMMAND",
+     "the file: --update, --step N, --json.\nrankprobe check golden.json -- "
+     "COMMAND",
      "golden.json -- COMMAND"},
     {"doctor", "rankprobe.doctor",
      "check this environment, and say what would be recorded\n"
