@@ -88,7 +88,7 @@ def test_a_hostile_database_is_text(page, files, root) -> None:
     asked: list[str] = []
     page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
     open_graph(page, files, "db=evil.vis.db")
-    page.locator(".failure", has_text="name a parent").wait_for()
+    page.locator(".failure", has_text="Shown at the top").wait_for()
     say(page, "Search", "<IMG")
     page.get_by_role("button", name="Next").click()
     card = details(page, evil)
