@@ -254,7 +254,7 @@ def test_a_page_recovers_when_its_collector_is_back(browser, tmp_path) -> None:
     try:
         with open_page(browser, view, "recovers") as page:
             page.get_by_role("link", name="before").click()
-            page.get_by_text("No NaN and no infinity").wait_for()
+            page.get_by_text("No NaN and no infinity in ").wait_for()
             collector.kill()
             _tab(page, "Ledger")
             page.get_by_role("alert").filter(has_text="UNAVAILABLE").first.wait_for()
