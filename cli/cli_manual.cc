@@ -306,7 +306,7 @@ Manual CliManual() {
         {{"--json"},
          "",
          {},
-         "print the answer as JSON; what the program prints goes to standard "
+         "print the answer as JSON, and the output of the program to standard "
          "error"}}},
   };
   manual.exit_codes = {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether an answer in many messages has come whole. A flip in the length that gRPC
+// Check that an answer of many messages is complete. A flip in the length that gRPC
 // writes before a message makes it wait for bytes that are others', and what it has of
 // them when the answer ends is dropped without a word. Thread-safe.
 #ifndef RANKPROBE_COMMON_RPC_ANSWER_CHECK_H_

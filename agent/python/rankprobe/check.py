@@ -5,8 +5,8 @@
     rankprobe check --update golden.json -- python train.py
 
 The program is started as by `rankprobe run --on`, and is not changed; one step of it is recorded, of rank 0, and compared
-with the file call by call (docs/numerics-in-ci.md). With --json the answer is one line of JSON on standard output, and what
-the program prints goes to standard error. Exit status: 0 the numbers are those of the file, 1 they are not, 2 bad
+with the file call by call (docs/numerics-in-ci.md). With --json the answer is one line of JSON on standard output, and the
+output of the program is on standard error. Exit status: 0 the numbers are those of the file, 1 they are not, 2 bad
 usage, 4 there is no such file; of a program that fails, its own.
 """
 
@@ -66,7 +66,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = Parser(prog="rankprobe check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", action="store_true", help="write the file instead of comparing")
     parser.add_argument("--step", type=int, default=0, metavar="N", help="which step; default 0")
-    parser.add_argument("--json", action="store_true", help="the answer as JSON; what the program prints goes to standard error")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON, and the output of the program to standard error")
     parser.add_argument("golden", help="the file")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARGUMENT..]")
     arguments = parser.parse_args(argv)
