@@ -69,7 +69,7 @@ TEST(AnswerStreamTest, GoesOnWhereItEnded) {
   EXPECT_THAT(read.steps, ElementsAre(1, 2, 3, 4));
 }
 
-TEST(AnswerStreamTest, IsAskedForSoManyTimes) {
+TEST(AnswerStreamTest, EndsAfterTheMostCalls) {
   RawServer server;
   server.answers.resize(Ledger::kMostCalls, {Step(1), Damaged(Step(2))});
   const Read read = ReadAll(server);
@@ -99,7 +99,7 @@ TEST(AnswerStreamTest, AnotherAnswerIsNoContinuation) {
   }
 }
 
-TEST(AnswerStreamTest, WhatIsNotTheSameWhenItIsRepeatedBeginsOnce) {
+TEST(AnswerStreamTest, AnAnswerThatChangesIsRepeatedOnlyBeforeItsFirstMessage) {
   RawServer server;
   server.answers = {{Damaged(Step(1))}, {Step(2), Damaged(Step(3))}};
   const Read read = ReadAll(server, Ledger::Repeats::kFromItsBegin);

@@ -96,7 +96,7 @@ TEST_F(CacheFaultsTest, WhetherThereWasAWitnessIsSaid) {
   EXPECT_THAT(OfRequest().healthy(0), HasSubstr("9 blocks"));
 }
 
-TEST_F(CacheFaultsTest, WhatAStepFoundIsNoSettingThatDiffers) {
+TEST_F(CacheFaultsTest, FaultsAreNoSettingsThatDiffer) {
   Step(7, "2", R"("blocks checked":"4")");
   const DumpLayout one = Layout();
   auto same = analysis::CompareRunCards(files_.get(), one, one);

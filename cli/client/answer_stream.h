@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reader of a collector's answer in many messages. Where something was damaged on the
-// way the call is repeated, and what was read of it before is passed over: it goes on
-// where it ended. It ends with the damage where that happens too often, or where the
-// messages that were read are not the same in the repeated answer.
+// Reader of a collector's streamed answer. If something was damaged in transit, the
+// call is repeated and the messages that were read before are skipped, so that reading
+// continues where it ended. The call ends with DATA_LOSS after kMostCalls calls, or if
+// the skipped messages are not those that were read.
 #ifndef RANKPROBE_CLI_CLIENT_ANSWER_STREAM_H_
 #define RANKPROBE_CLI_CLIENT_ANSWER_STREAM_H_
 
@@ -30,8 +30,8 @@ class AnswerStream {
  public:
   using Open = std::function<std::unique_ptr<grpc::ClientReader<Message>>(
       grpc::ClientContext*)>;
-  // kFromItsBegin: of an answer that is not the same when it is repeated; not once
-  // a message was read.
+  // kFromItsBegin: the answer is not the same when it is repeated, so the call is only
+  // repeated before a message was read.
   enum class Repeats : uint8_t { kFromWhereItEnded, kFromItsBegin };
   static constexpr int kMostCalls = 4;
 
@@ -56,12 +56,12 @@ class AnswerStream {
       digest_ = Crc32c({reinterpret_cast<const char*>(&checksum),  // NOLINT
                         sizeof(checksum)},
                        digest_);
-      if (++come_ > read_) {
-        read_ = come_;
-        read_digest_ = digest_;
+      if (++received_ > returned_) {
+        returned_ = received_;
+        returned_digest_ = digest_;
         return true;
       }
-      if (come_ == read_ && digest_ != read_digest_) {
+      if (received_ == returned_ && digest_ != returned_digest_) {
         context_->TryCancel();
         (void)reader_->Finish();
         ended_ = Changed();
@@ -86,13 +86,13 @@ class AnswerStream {
   static grpc::Status Changed() {
     return grpc::Status(
         grpc::StatusCode::DATA_LOSS,
-        "an answer of the collector was damaged on the way, and "
-        "is another one when it is asked again");
+        "the collector's answer was damaged in transit, and the repeated "
+        "answer is a different one");
   }
 
   void Begin() {
     ++calls_;
-    come_ = 0;
+    received_ = 0;
     digest_ = 0;
     reader_.reset();
     context_ = std::make_unique<grpc::ClientContext>();
@@ -100,7 +100,7 @@ class AnswerStream {
     reader_ = open_(context_.get());
   }
 
-  // How many messages the collector has sent; 0: it does not say.
+  // How many messages the collector says to have sent; 0: it says nothing.
   uint64_t Announced() const {
     const auto& behind = context_->GetServerTrailingMetadata();
     const auto at = behind.find(kMessagesKey);
@@ -115,15 +115,15 @@ class AnswerStream {
 
   void EndCall() {
     ended_ = reader_->Finish();
-    if (ended_->ok() && come_ < Announced()) {
+    if (ended_->ok() && received_ < Announced()) {
       ended_ = DamagedAnswer();
-    } else if (ended_->ok() && come_ < read_) {
+    } else if (ended_->ok() && received_ < returned_) {
       ended_ = Changed();
     }
-    // It knows the call.
-    if (RequestMayBeDamaged(*ended_) && read_ > 0) ended_ = DamagedAnswer();
+    // The collector knows the call, for it has answered it.
+    if (RequestMayBeDamaged(*ended_) && returned_ > 0) ended_ = DamagedAnswer();
     if (calls_ >= kMostCalls ||
-        (repeats_ == Repeats::kFromItsBegin && read_ > 0) ||
+        (repeats_ == Repeats::kFromItsBegin && returned_ > 0) ||
         !(AnswerWasDamaged(*ended_) || RequestMayBeDamaged(*ended_)))
       return;
     ended_.reset();
@@ -135,9 +135,9 @@ class AnswerStream {
   const Open open_;
   const Repeats repeats_;
   int calls_ = 0;
-  // Messages of this call and of all, and what they were.
-  uint64_t come_ = 0, read_ = 0;
-  uint32_t digest_ = 0, read_digest_ = 0;
+  // Messages received by this call, and returned by Read() in all; a digest of both.
+  uint64_t received_ = 0, returned_ = 0;
+  uint32_t digest_ = 0, returned_digest_ = 0;
   std::unique_ptr<grpc::ClientContext> context_;
   std::unique_ptr<grpc::ClientReader<Message>> reader_;
   std::optional<grpc::Status> ended_;

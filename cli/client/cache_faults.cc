@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/client/cache_faults.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -18,7 +17,7 @@
 namespace rankprobe {
 namespace {
 
-// Of an event's text.
+// Begins the text of an event of the witness.
 constexpr absl::string_view kOfEvent = "kv cache: ";
 constexpr uint32_t kMostEvents = 10000;
 
@@ -34,9 +33,8 @@ void ReadCard(const JsonValue& section, const DumpPlace& place,
       out->blocks_checked += number;
     } else if (absl::ConsumePrefix(&name, "step ") &&
                absl::SimpleAtoi(name.substr(0, name.find(' ')), &number)) {
-      out->faults.push_back({number,
-                             place.process ? -1 : analysis::RankOf(place),
-                             std::string(fact.value.text)});
+      out->faults.insert({number, place.process ? -1 : analysis::RankOf(place),
+                          std::string(fact.value.text)});
     }
   }
 }
@@ -46,14 +44,7 @@ void ReadCard(const JsonValue& section, const DumpPlace& place,
 void CacheFaults::Add(CacheFaults other) {
   has_witness |= other.has_witness;
   blocks_checked += other.blocks_checked;
-  for (Fault& fault : other.faults) {
-    const bool is_known =
-        std::any_of(faults.begin(), faults.end(), [&](const Fault& one) {
-          return one.step == fault.step && one.rank == fault.rank &&
-                 one.text == fault.text;
-        });
-    if (!is_known) faults.push_back(std::move(fault));
-  }
+  faults.merge(other.faults);
 }
 
 void CacheFaults::AddTo(const std::string& request,
@@ -104,7 +95,7 @@ absl::StatusOr<CacheFaults> AskCacheFaults(
         (!incarnations.empty() &&
          !incarnations.contains(event.identity().incarnation())))
       continue;
-    out.faults.push_back(
+    out.faults.insert(
         {event.step(),
          event.identity().has_rank() ? event.identity().rank() : -1,
          std::string(text)});

@@ -27,13 +27,14 @@ struct CacheFaults {
     int64_t rank = -1;
     // "block 12 of all 2 layers: request "a" reads its position 3 from it, .."
     std::string text;
+    auto operator<=>(const Fault&) const = default;
   };
-  std::vector<Fault> faults;
+  std::set<Fault> faults;
   // Of recorded steps; 0: there was no witness, or nothing was read.
   int64_t blocks_checked = 0;
   bool has_witness = false;
 
-  // What another step says, once.
+  // Adds what another step says; an equal fault is kept once.
   void Add(CacheFaults other);
   // Those of one request, as reader or writer; `request` empty: all.
   void AddTo(const std::string& request, DiagnosisReport* report) const;

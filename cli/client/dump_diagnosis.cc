@@ -213,9 +213,9 @@ class DumpDiagnosis {
     if (sum.rows_of_shards > 0) {
       report_->UnjudgedYet(
           absl::StrCat(Counted(sum.rows_of_shards, "parameter"),
-                       " with other values on other ranks: shards of one "
-                       "tensor, or replicas that parted before what is "
-                       "recorded here"),
+                       " with values that differ between ranks: shards of one "
+                       "tensor, or replicas that differed before the first "
+                       "recorded step"),
           absl::StrCat("rankprobe replicas ", dump_.given,
                        " --groups 0,1 (if ranks 0 and 1 should hold the "
                        "same)"));
@@ -223,11 +223,10 @@ class DumpDiagnosis {
     if (any && sum.differences.empty() &&
         sum.rows_compared + sum.transfers_compared + sum.collectives_compared >
             0) {
-      report_->Healthy(
-          absl::StrCat(Counted(sum.rows_compared, "parameter"), ", ",
-                       Counted(sum.transfers_compared, "transfer"), " and ",
-                       Counted(sum.collectives_compared, "collective"),
-                       " with the same values on the ranks"));
+      report_->Healthy(absl::StrCat(
+          "equal on the ranks: ", Counted(sum.rows_compared, "parameter"), ", ",
+          Counted(sum.transfers_compared, "transfer"), " and ",
+          Counted(sum.collectives_compared, "collective")));
     }
     return absl::OkStatus();
   }

@@ -267,10 +267,10 @@ class Diagnosis {
           absl::StrCat("no NaN and no infinity but masks in ", scope));
     if (fallen > 0) {
       report_.Healthy(
-          absl::StrCat(Counted(fallen, "move"),
-                       " downwards, which is no fault by itself: rankprobe "
+          absl::StrCat(Counted(fallen, "downward move"),
+                       ": a value that falls is no fault by itself (rankprobe "
                        "scan --run ",
-                       run));
+                       run, ")"));
     }
     const ScanScope seen = ScopeOf(scan.input);
     if (scan.findings.empty() && !seen.judged.empty()) {

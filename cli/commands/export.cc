@@ -70,8 +70,8 @@ absl::Status ExportTable(const Globals& globals, const ExportFlags& flags,
 void SayWhatElse(const v1::ExportDone& done, const std::string& run) {
   if (done.conflicts() > 0) {
     Print(stderr,
-          "left out: %s of a rank, recorded by another process, too: see "
-          "conflicts in manifest.json; `rankprobe status --run %s` "
+          "the export leaves out %s of a rank that another process recorded, "
+          "too: see conflicts in manifest.json; `rankprobe status --run %s` "
           "names the jobs\n",
           Counted(done.conflicts(), "step"), run);
   }
@@ -89,7 +89,8 @@ void SayWhatElse(const v1::ExportDone& done, const std::string& run) {
   }
   if (done.whole_batch_tensors() > 0) {
     Print(stderr,
-          "of the complete batch: %s, whose bytes are not in the archive\n",
+          "the export has the complete batch of %s, whose bytes are not in the "
+          "archive\n",
           Counted(done.whole_batch_tensors(), "tensor"));
   }
 }

@@ -132,9 +132,9 @@ void SayConfigKept(const Client& client, const std::string& run,
             : "");
 }
 
-// A list of ranks that nobody has is a slip, or of another job: an error before
-// anything is switched. `config_json`: empty, none is given. With --create those
-// of a config may come later.
+// NOT_FOUND if no connected rank is in the list of ranks: it has a mistake, or is that
+// of another job. It is checked before anything is switched. `config_json`: empty if
+// none is given. With --create the ranks of a config may connect later.
 absl::Status CheckRanksAreConnected(const Client& client,
                                     const SwitchFlags& flags,
                                     const std::string& run,
@@ -170,8 +170,8 @@ absl::Status CheckRanksAreConnected(const Client& client,
           : absl::StrCat(flags.config, " wants ranks ", wanted.Text()),
       ": none of them is connected, nothing was changed; ",
       connected.empty()
-          ? "what is connected has no rank"
-          : absl::StrCat("of run ", run, " are connected: ",
+          ? "the connected processes have no rank"
+          : absl::StrCat("connected ranks of run ", run, ": ",
                          RangesText({connected.begin(), connected.end()})),
       is_named_absent ? ""
                       : "; \"rank\": [] selects every rank; --create sets it "

@@ -217,7 +217,8 @@ TEST(RecordFilterTest, StructureHasNoCallsAndDebugOnlyItsOwn) {
   EXPECT_EQ(RecordFilter(plan).Check(phase), Verdict::kKeep);
 }
 
-// Beside modules, what Recorder::SaveValue gives of parameters and the step.
+// Task monitor keeps modules, and the values of parameters and of the step that
+// SavedValues::Save records.
 TEST(RecordFilterTest, MonitorTakesModulesAndSavedValues) {
   auto plan = std::make_shared<Plan>();
   plan->task = Task::kMonitor;

@@ -72,10 +72,10 @@ std::optional<uint32_t> ChecksumAtEnd(const std::vector<grpc::Slice>& slices) {
   return ParseChecksumField(field);
 }
 
-// Field 99, in front of a message that ends with a checksum: a message that gRPC has
-// cut, because of a flip in its length, is told by it from one without checksum. It
-// has no bytes, or one: no message of 2^n bytes is sent, which one flip would make
-// an empty one.
+// Field 99 stands in front of a message that ends with a checksum. By it the reader
+// tells a message that was cut, because a bit of its length flipped, from one that has
+// no checksum. The field is empty, or has one byte if the message would have 2^n bytes
+// otherwise: one flipped bit of that length makes 0, and an empty message is valid.
 constexpr char kHead[] = {'\x9a', '\x06'};
 constexpr size_t kMostHeadBytes = sizeof(kHead) + 2;
 
@@ -103,15 +103,18 @@ size_t HeadBytes(const std::vector<grpc::Slice>& slices) {
   return bytes + std::min<size_t>(static_cast<unsigned char>(first[2]), 1);
 }
 
+// Of slices that end with the checksum `told`.
+bool Matches(const std::vector<grpc::Slice>& slices, size_t length,
+             uint32_t told) {
+  return told == Crc32cOfFirst(slices, length - kChecksumFieldBytes);
+}
+
 }  // namespace
 
 bool MatchesChecksum(const grpc::ByteBuffer& bytes, uint32_t* crc32c) {
-  const size_t length = bytes.Length();
-  if (length < kChecksumFieldBytes) return false;
   const std::vector<grpc::Slice> slices = SlicesOf(bytes);
   const std::optional<uint32_t> told = ChecksumAtEnd(slices);
-  if (!told.has_value() ||
-      *told != Crc32cOfFirst(slices, length - kChecksumFieldBytes))
+  if (!told.has_value() || !Matches(slices, bytes.Length(), *told))
     return false;
   *crc32c = *told;
   return true;
@@ -143,11 +146,14 @@ grpc::Status ParseWithChecksum(WithoutChecksum without, grpc::ByteBuffer* bytes,
                                google::protobuf::MessageLite* message) {
   damage_of_thread = false;
   size_t length = bytes->Length();
-  const size_t head = HeadBytes(SlicesOf(*bytes));
-  if (MatchesChecksum(*bytes, &checksum_of_thread)) {
+  const std::vector<grpc::Slice> slices = SlicesOf(*bytes);
+  const size_t head = HeadBytes(slices);
+  const std::optional<uint32_t> told = ChecksumAtEnd(slices);
+  if (told.has_value() && Matches(slices, length, *told)) {
+    checksum_of_thread = *told;
     length -= kChecksumFieldBytes;
   } else if (without == WithoutChecksum::kDamaged || head > 0 ||
-             ChecksumAtEnd(SlicesOf(*bytes)).has_value()) {
+             told.has_value()) {
     damage_of_thread = without == WithoutChecksum::kDamaged;
     bytes->Clear();
     return grpc::Status(grpc::StatusCode::DATA_LOSS,

@@ -3,7 +3,6 @@
 
 #include <grpcpp/client_context.h>
 
-#include "common/rpc/answer_check.h"
 #include "common/rpc/checked_message.h"
 
 namespace rankprobe {

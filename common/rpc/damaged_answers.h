@@ -18,6 +18,8 @@ namespace rankprobe {
 std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>
 WatchForDamage();
 
+// The status of a call whose answer was damaged.
+grpc::Status DamagedAnswer();
 // The answer was damaged: the call may have been made.
 bool AnswerWasDamaged(const grpc::Status& status);
 // The request was damaged, and the call was not made; or the other side does not

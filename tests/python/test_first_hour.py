@@ -220,13 +220,13 @@ def test_ranks_that_nobody_has_are_an_error_that_names_those_connected(collector
             plan = collector.cli("config", "get").stdout
             done = collector.cli(*verb, config, check=False)
             assert done.returncode == (4 if never else 0), done.stderr
-            assert (f"{config} wants ranks 5,7: none of them is connected, nothing was changed; of run r are connected: 0; " in done.stderr) == never
+            assert (f"{config} wants ranks 5,7: none of them is connected, nothing was changed; connected ranks of run r: 0; " in done.stderr) == never
             assert not never or collector.cli("config", "get").stdout == plan
             assert collector.cli(*verb, config, "--create", check=False).returncode == 0, "for a rank that comes later"
     config.write_text('{"dump_path": "d"}')
     for verb in (("enable",), ("disable",), ("config", "set", config)):
         done = collector.cli(*verb, "--no-wait", "--ranks", "7", check=False)
-        assert done.returncode == 4 and "--ranks 7: none of them is connected, nothing was changed; of run r are connected: 0\n" in done.stderr
+        assert done.returncode == 4 and "--ranks 7: none of them is connected, nothing was changed; connected ranks of run r: 0\n" in done.stderr
         some = collector.cli(*verb, "--no-wait", "--ranks", "0,7", check=False)
         assert some.returncode == 1 and "not connected: rank 7" in some.stdout
     session.close()

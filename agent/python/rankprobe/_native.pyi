@@ -112,6 +112,7 @@ class Session:
 
     def report_error(self, message: str) -> None:
         """An event of the run, which `rankprobe events` shows, also while nothing is recorded."""
+
     def plan(self) -> dict[str, Any]:
         """The plan in force; the same dict as long as it is the same plan."""
 

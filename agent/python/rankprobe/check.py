@@ -51,7 +51,7 @@ def _check(path: pathlib.Path, arguments: argparse.Namespace, command: Sequence[
     if stored is None:
         golden.write(path, now)
     result = golden.compare(stored or now, now)
-    text = golden.report(result, stored or now, now, str(path))
+    text = "" if stored is None else golden.report(result, stored, now, str(path))
     if arguments.json:
         print(json.dumps({"golden": str(path), "step": step, "exit_code": 1 if text else 0, "updated": stored is None,
                           **golden.as_json(result, stored or now, now)}))

@@ -9,8 +9,7 @@ namespace rankprobe {
 RecordedCall CallRecorder::BeginApi(absl::string_view prefix,
                                     absl::string_view op) {
   RecordedCall call;
-  if (!core_->recording.load(std::memory_order_relaxed) || core_->Forked())
-    return call;
+  if (!core_->Records()) return call;
   absl::MutexLock lock(&core_->mutex);
   if (!core_->records.begun()) return call;
   const int64_t number = core_->tree.Number(absl::StrCat(prefix, ".", op));
@@ -22,8 +21,7 @@ RecordedCall CallRecorder::BeginApi(absl::string_view prefix,
 
 RecordedCall CallRecorder::BeginModule(absl::string_view module) {
   RecordedCall call;
-  if (!core_->recording.load(std::memory_order_relaxed) || core_->Forked())
-    return call;
+  if (!core_->Records()) return call;
   absl::MutexLock lock(&core_->mutex);
   if (!core_->records.begun()) return call;
   call.is_module = true;
@@ -185,8 +183,7 @@ void CallRecorder::ParameterGradient(
   if (core_->Forked()) return;
   absl::MutexLock lock(&core_->mutex);
   StepRecords& records = core_->records;
-  if (!records.begun() ||
-      (records.reference().active() && records.reference().spent()) ||
+  if (!records.begun() || records.spent() ||
       core_->filter.Ask(v1::CallTrace::KIND_PARAMETERS_GRAD, module) !=
           Verdict::kKeep ||
       !core_->filter.plan().RecordsValues())
@@ -207,8 +204,7 @@ void CallRecorder::ParameterGradient(
 }
 
 void CallRecorder::PushScope(absl::string_view name) {
-  if (!core_->recording.load(std::memory_order_relaxed) || core_->Forked())
-    return;
+  if (!core_->Records()) return;
   absl::MutexLock lock(&core_->mutex);
   if (!core_->records.begun()) return;
   if (core_->filter.plan().RecordsApis() && core_->filter.wants_edges())

@@ -32,10 +32,10 @@ class CallTree {
   int64_t ParametersNumber(absl::string_view module,
                            absl::string_view parameter);
 
-  // Of this thread: what is open last, if anything.
+  // The innermost open entry of this thread, if there is one.
   std::optional<std::string> Parent();
   void Push(std::string entry) { Open().push_back(std::move(entry)); }
-  // With what an exception left open in it. False: it is not open.
+  // Closes `entry`, and what an exception left open inside it. False: it is not open.
   bool Pop(const std::string& entry);
   void CloseAll() { open_.erase(std::this_thread::get_id()); }
 

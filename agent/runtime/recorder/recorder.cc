@@ -116,9 +116,7 @@ void Recorder::Start(std::optional<int64_t> rank,
     core_.rank = rank;
     core_.session->SetRank(*rank, 0);
   }
-  asked_ = core_.session->BeginStep(records.step());
-  core_.Adopt(asked_);
-  if (core_.watcher != nullptr) core_.watcher->BeginStep(records.step());
+  asked_ = core_.BeginStep();
   const Plan& plan = core_.filter.plan();
   records.reference().NotePlan(plan, core_.filter.epoch());
   bool wanted = core_.filter.enabled() && !plan.RecordsSaved() &&

@@ -36,6 +36,17 @@ struct RecorderCore {
 
   // In the child of a fork nothing is recorded.
   bool Forked() const { return fork_guard.InChild(); }
+  // The gate of every hook.
+  bool Records() const {
+    return recording.load(std::memory_order_relaxed) && !Forked();
+  }
+  // Of a recorder with a session: the plan of the step that begins, adopted.
+  ActivePlan BeginStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    ActivePlan active = session->BeginStep(records.step());
+    Adopt(active);
+    if (watcher != nullptr) watcher->BeginStep(records.step());
+    return active;
+  }
   void Adopt(const ActivePlan& active) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     records.KeepWhileDeferred(filter.Adopt(active));
   }
@@ -45,7 +56,6 @@ struct RecorderCore {
   const std::unique_ptr<Session> session;
   // The session's; null when it has none.
   TriggerWatcher* const watcher;
-  // The gate of every hook.
   std::atomic<bool> recording{false};
 
   mutable absl::Mutex mutex;

@@ -13,10 +13,7 @@ std::optional<SavedValue> SavedValues::Save(absl::string_view name,
   StepRecords& records = core_->records;
   const int64_t step = records.step();
   // Level debug has no start(): the first value begins the step.
-  if (!records.begun()) {
-    core_->Adopt(core_->session->BeginStep(step));
-    if (core_->watcher != nullptr) core_->watcher->BeginStep(step);
-  }
+  if (!records.begun()) core_->BeginStep();
   const Plan& plan = core_->filter.plan();
   if (!core_->filter.enabled() || !(plan.RecordsSaved() || plan.Monitors()) ||
       !plan.RecordsValues() || !plan.WantsStep(step) ||

@@ -77,7 +77,7 @@ void StepRecords::BeginReference(std::optional<int64_t> rank) {
 }
 
 bool StepRecords::CutIfSpent() {
-  if (!reference_.spent() || !reference_.active()) return false;
+  if (!spent()) return false;
   ++generation_;
   return true;
 }
@@ -88,7 +88,7 @@ void StepRecords::Forget() {
 }
 
 bool StepRecords::End() {
-  const bool sent = begun_ && !flight_;
+  const bool sent = for_collector();
   if (begun_) {
     v1::StepEnd* end = Add()->mutable_step_end();
     end->set_call_phases(counts_.call_phases);

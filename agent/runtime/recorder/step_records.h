@@ -41,6 +41,10 @@ class StepRecords {
   bool begun() const { return begun_; }
   // It goes to the flight recorder.
   bool flight() const { return flight_; }
+  // It is recorded for the collector, not for the flight recorder.
+  bool for_collector() const { return begun_ && !flight_; }
+  // As many differences from the reference were found as were wanted.
+  bool spent() const { return reference_.active() && reference_.spent(); }
   void GoToFlight() { flight_ = true; }
   // It has begun, no call was made in it, and nothing of it is sent yet.
   bool IsEmpty() const;

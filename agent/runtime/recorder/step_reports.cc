@@ -40,14 +40,14 @@ void StepReports::ReportReplica(absl::Span<const TensorInfo> tensors) {
 bool StepReports::WantsFacts() const {
   if (core_->Forked() || core_->session == nullptr) return false;
   absl::MutexLock lock(&core_->mutex);
-  return core_->records.begun() && !core_->records.flight();
+  return core_->records.for_collector();
 }
 
 void StepReports::RecordFacts(absl::Span<const v1::RunFact> facts) {
   if (core_->Forked() || core_->session == nullptr) return;
   absl::MutexLock lock(&core_->mutex);
   StepRecords& records = core_->records;
-  if (!records.begun() || records.flight()) return;
+  if (!records.for_collector()) return;
   // A record of the longest texts still fits a frame.
   constexpr int kFactsPerRecord = 128;
   v1::RunCard* card = nullptr;

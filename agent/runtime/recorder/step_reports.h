@@ -18,13 +18,13 @@ class StepReports {
   // `core` outlives it.
   explicit StepReports(RecorderCore* core) : core_(core) {}
 
-  // A rule asks.
+  // Whether a rule of a trigger looks at the loss.
   bool WantsLoss() const;
   void ReportLoss(double loss);
   bool WantsReplica() const;
   void ReportReplica(absl::Span<const TensorInfo> tensors);
 
-  // The step is recorded for the collector.
+  // Whether the step is recorded for the collector, not for the flight recorder.
   bool WantsFacts() const;
   // Texts are cut at the limits of common/base/limits.h, facts without a
   // section or name left out.

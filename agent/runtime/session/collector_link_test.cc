@@ -120,12 +120,12 @@ class FakeCollector final : public v1::AgentService::Service {
     return asked_.size();
   }
 
-  // Before the first Hello: the answer to each on so many connections, and to
-  // uploads.
+  // Set before the first Hello. `refusal` answers the Hellos of the first
+  // `refused_hellos` connections, and the first `refused_uploads` uploads.
   grpc::Status refusal;
   size_t refused_hellos = std::numeric_limits<size_t>::max();
   size_t refused_uploads = 0;
-  // So many connections hear nothing.
+  // The first `mute_to` connections get no Welcome.
   size_t mute_to = 0;
   // Pings.
   bool answers = true;
@@ -254,7 +254,7 @@ constexpr grpc::StatusCode kCodes[] = {
 };
 
 // Of a bit that flipped in the headers of a call: in its path, its token.
-TEST(CollectorLinkTest, WhatOneConnectionIsToldIsAskedAgainOnAnother) {
+TEST(CollectorLinkTest, ARefusalIsAskedForAgainOnAnotherConnection) {
   for (const grpc::StatusCode code : kCodes) {
     FakeCollector collector;
     collector.refusal = grpc::Status(code, "");
@@ -307,7 +307,7 @@ TEST(CollectorLinkTest,
   server->Shutdown(std::chrono::system_clock::now());
 }
 
-TEST(CollectorLinkTest, WhatEachConnectionIsToldIsFinal) {
+TEST(CollectorLinkTest, ARefusalOnTwoConnectionsIsFinal) {
   FakeCollector collector;
   collector.refusal = grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
   const SystemClock clock;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the Recorder share: one over a session that keeps what it is
-// given. One test, one fixture, one thread.
+// Fixture for tests of the Recorder: recorders whose FakeSession stores everything that
+// they send. Not thread-safe.
 #ifndef RANKPROBE_AGENT_RUNTIME_TESTING_RECORDER_FIXTURE_H_
 #define RANKPROBE_AGENT_RUNTIME_TESTING_RECORDER_FIXTURE_H_
 

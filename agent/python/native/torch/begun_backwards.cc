@@ -87,7 +87,8 @@ int64_t BegunBackwards::Pass() const {
 }
 
 void BegunBackwards::BeginStep() {
-  // Dropped when nothing of this is held: their ends run code of Python's.
+  // Emptied before they are destroyed: destructors may run Python code that calls
+  // this class again.
   const auto left = std::exchange(begun_, {});
   const std::vector<PyRef> kept = std::exchange(kept_, {});
 }

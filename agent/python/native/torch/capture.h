@@ -76,7 +76,7 @@ class Capture : public std::enable_shared_from_this<Capture> {
   // Runs fn(recorder) unless closed; `where` names it in the report of a fault.
   template <typename Fn>
   void Guarded(const char* where, Fn&& fn) noexcept;
-  // In a QuietScope.
+  // Guarded, in a QuietScope.
   template <typename Fn>
   void Quietly(const char* where, Fn&& fn) noexcept;
   // A new forward has begun.

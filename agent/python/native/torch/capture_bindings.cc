@@ -68,7 +68,8 @@ auto Of(Role& (Capture::*role)(), Result (Role::*method)(Args...)) {
   };
 }
 
-// The same of the recorder's, which does nothing once it is closed.
+// A method of one of the Recorder's roles, as one of Capture. It does nothing once the
+// recorder is closed.
 template <typename Role, typename... Args>
 auto Told(Role& (Recorder::*role)(), void (Role::*method)(Args...)) {
   return [role, method](const Capture& capture, Args... args) {

@@ -85,7 +85,7 @@ void ModuleCapture::End(const ModuleCall& module, PyObject* output,
       if (item.tensor != nullptr) item.tensor->is_parameter = true;
     }
   });
-  // A module is ended whatever failed.
+  // Also if reading the outputs failed: the module must leave the open ones.
   const py::gil_scoped_release release;
   recorder->calls().Outputs(
       module.call, [&](CallBuilder& builder, v1::CallPhase* phase) {

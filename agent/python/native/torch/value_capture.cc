@@ -86,8 +86,8 @@ std::optional<double> ValueCapture::SaveMonitored(const std::string& name,
           norm = NormOf(*map, "grad");
           const std::optional<double> update = NormOf(*map, "update"),
                                       param = NormOf(*map, "param");
-          // Of a parameter that is 0 there is none: a NaN would be an alarm. What
-          // Norm says of a tensor without dimensions has a sign.
+          // No ratio for a parameter whose norm is 0: NaN would raise an alarm. The
+          // norm of a tensor without dimensions has a sign, hence fabs.
           if (update.has_value() && param.has_value() && *param != 0)
             AddNumber("ratio", std::fabs(*update / *param), map);
         },
@@ -99,7 +99,7 @@ std::optional<double> ValueCapture::SaveMonitored(const std::string& name,
 void ValueCapture::ReportReplica(const py::list& tensors) {
   const std::shared_ptr<Recorder> recorder = capture_->recorder();
   if (recorder == nullptr || !recorder->reports().WantsReplica()) return;
-  capture_->Quietly("replica", [&](Recorder&) {
+  capture_->Quietly("replica", [&](Recorder& of_step) {
     capture_->MaybeFail("replica");
     const PyValue read = capture_->reader().Read(
         tensors.ptr(), {false, RecordedCall::Needs::kNow});
@@ -109,7 +109,7 @@ void ValueCapture::ReportReplica(const py::list& tensors) {
         infos.push_back(value.tensor->Info());
     }
     const py::gil_scoped_release release;
-    recorder->reports().ReportReplica(infos);
+    of_step.reports().ReportReplica(infos);
   });
 }
 

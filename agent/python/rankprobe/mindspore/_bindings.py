@@ -17,6 +17,7 @@ from mindspore._c_expression import TensorPy, typing
 from mindspore.common.api import _no_grad, _pynative_executor
 
 from rankprobe._frontend.source_lines import source_line
+from rankprobe._frontend.values import tagged
 from rankprobe._program_error import raise_programs
 
 # Taken before any stand-in.
@@ -85,20 +86,6 @@ def _numpy_statistics(array: Any) -> Optional[tuple[Any, ...]]:
         return (values.max().item(), values.min().item(), values.mean().item(), numpy.linalg.norm(values).item())
 
 
-def convert(value: Any) -> Optional[tuple[Any, ...]]:
-    """What is no tensor, number, text, list or dict, as a tagged tuple; None: null. No method of a subclass is called."""
-    kind = type(value)
-    if issubclass(kind, numpy.generic):
-        return ("scalar", kind.__name__, numpy.generic.item(value))
-    if issubclass(kind, numpy.ndarray):
-        return ("tensor", value)
-    if issubclass(kind, tuple):
-        names = getattr(kind, "_fields", None)
-        items = tuple.__iter__(value)
-        return ("value", list(items) if names is None else dict(zip(names, items)))
-    return None
-
-
 def _gradient_sum(one: Any, other: Any) -> Any:
     """A new tensor, outside of any graph."""
     with _no_grad():
@@ -123,7 +110,7 @@ def make_capture(session: Any, package: str) -> Any:
         "gradient_sum": _gradient_sum, "gradient_outside": _gradient_outside,
         "queue_callback": _pynative_executor.queue_backward_final_callback,
         "dtype_type": typing.Number, "ndarray": numpy.ndarray, "is_grad_enabled": grad_enabled,
-        "describe": describe, "finish_devices": lambda: (0, 0, 0, None), "convert": convert, "source_line": source_line,
+        "describe": describe, "finish_devices": lambda: (0, 0, 0, None), "convert": tagged, "source_line": source_line,
         "dtypes": {},
     }, package)
 

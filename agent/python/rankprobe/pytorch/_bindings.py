@@ -21,6 +21,7 @@ import torch
 import torch.utils._python_dispatch
 
 from rankprobe._frontend.source_lines import source_line
+from rankprobe._frontend.values import tagged
 from rankprobe.pytorch import _device, _graph_ops
 from rankprobe.pytorch._device import DeviceReader, memory_of
 
@@ -265,16 +266,10 @@ def _field(value: Any, name: str) -> Any:
 def convert(value: Any) -> Optional[tuple[Any, ...]]:
     """What is no tensor, number, text, list or plain dict, as a tagged tuple; None: null. It goes by types and by their own methods:
     isinstance(), and a method that a subclass has, would run the program's code."""
+    found = tagged(value)
+    if found is not None:
+        return found
     kind = type(value)
-    if numpy is not None:
-        if issubclass(kind, numpy.ndarray):
-            return ("tensor", value)
-        if issubclass(kind, numpy.generic):
-            return ("scalar", kind.__name__, numpy.generic.item(value))
-    if issubclass(kind, tuple):
-        names = getattr(kind, "_fields", None)
-        items = tuple.__iter__(value)
-        return ("value", list(items) if names is None else dict(zip(names, items)))
     if issubclass(kind, _graph_ops.Fields):
         return ("value", value.fields)
     if hasattr(kind, "__dataclass_fields__"):

@@ -12,13 +12,13 @@ from rankprobe.vllm._cache_witness import CacheWitness, Fault, Row, layers_of
 
 # Specs whose slots are those of the block table: position / block size, and the rest.
 _PLAIN = ("FullAttentionSpec", "MLAAttentionSpec", "SlidingWindowSpec")
-# Faults that wait for a recorded step, and those that are told at once.
+# Most faults that are kept for the next recorded step, and most that are logged by a process.
 _MOST_WAITING = 64
-_MOST_TOLD = 1000
+_MOST_LOGGED = 1000
 
 
 def why_not_witnessed(vllm_config: Any, runner: Any) -> str:
-    """"" : its cache can be witnessed."""
+    """Why the runner's cache cannot be witnessed; empty: it can be."""
     if getattr(vllm_config, "speculative_config", None) is not None:
         return "with speculative decoding tokens are written that are taken back"
     parallel = vllm_config.parallel_config
@@ -41,7 +41,7 @@ class RunnerCache:
         self._session, self._capture = debugger._session.native, debugger._capture
         self._groups: list[tuple[int, CacheWitness]] = []
         self._waiting: list[Fault] = []
-        self._checked = self._told = 0
+        self._checked = self._logged = 0
         config = runner.kv_cache_config
         forward = vllm_config.compilation_config.static_forward_context
         adopts = getattr(vllm_config, "kv_transfer_config", None) is not None
@@ -69,15 +69,15 @@ class RunnerCache:
             rows = [Row(request, batch.positions[request], batch.tokens[request], _tokens_of(tokens, index),
                         blocks[index, :-(-(batch.positions[request] + batch.tokens[request]) // size)].tolist()) for index, request in places]
             found += witness.before(step, rows, ids, table.slot_mapping.gpu[:total].to("cpu", torch.int64))
-        self._tell(step, found)
+        self._report(step, found)
 
     def after(self) -> None:
         for _, witness in self._groups:
             witness.after()
 
-    def _tell(self, step: int, found: list[Fault]) -> None:
-        for fault in found[:_MOST_TOLD - self._told]:
-            self._told += 1
+    def _report(self, step: int, found: list[Fault]) -> None:
+        for fault in found[:_MOST_LOGGED - self._logged]:
+            self._logged += 1
             self._say(f"kv cache, step {step}: {fault.text}")
             self._session.report_error(f"kv cache: {fault.text}")
         self._waiting = (self._waiting + found)[:_MOST_WAITING]

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of arguments that no framework owns: NumPy's and tuples."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+try:
+    import numpy
+except ImportError:  # PyTorch works without it
+    numpy = None  # type: ignore[assignment]
+
+
+def tagged(value: Any) -> Optional[tuple[Any, ...]]:
+    """The value as the native reader takes it: ("tensor", array), ("scalar", type, number) or ("value", items); None: it is neither
+    of NumPy nor a tuple. It goes by the type and calls no method of a subclass, which would run the program's code."""
+    kind = type(value)
+    if numpy is not None and issubclass(kind, numpy.ndarray):
+        return ("tensor", value)
+    if numpy is not None and issubclass(kind, numpy.generic):
+        return ("scalar", kind.__name__, numpy.generic.item(value))
+    if issubclass(kind, tuple):
+        names = getattr(kind, "_fields", None)
+        items = tuple.__iter__(value)
+        return ("value", list(items) if names is None else dict(zip(names, items)))
+    return None
