@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Optional
-
-try:
-    import numpy
-except ImportError:  # PyTorch works without it
-    numpy = None  # type: ignore[assignment]
 
 
 def tagged(value: Any) -> Optional[tuple[Any, ...]]:
     """The value as the native reader takes it: ("tensor", array), ("scalar", type, number) or ("value", items); None: it is neither
     of NumPy nor a tuple. It goes by the type and calls no method of a subclass, which would run the program's code."""
     kind = type(value)
+    numpy = sys.modules.get("numpy")  # A value of NumPy exists only where the program has imported it.
     if numpy is not None and issubclass(kind, numpy.ndarray):
         return ("tensor", value)
     if numpy is not None and issubclass(kind, numpy.generic):
