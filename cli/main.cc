@@ -31,6 +31,7 @@
 #include "common/base/version.h"
 #include "common/io/file_system.h"
 #include "common/manual/unknown_flag.h"
+#include "common/rpc/grpc_channel.h"
 #include "common/text/nearest.h"
 #include "common/text/shell_word.h"
 
@@ -108,6 +109,7 @@ int Main(int argc, char** argv) {
   // It would write raw text to stderr, parts of what a collector sent included;
   // what matters of it is in the status of the call.
   google::protobuf::SetLogHandler(nullptr);
+  SilenceGrpcLog();
   if (const std::string verb = argc > 1 ? argv[1] : ""; IsPythonVerb(verb)) {
     const absl::Status status = BecomePython(verb, {argv + 2, argv + argc});
     Print(stderr, "rankprobe: %s\n", std::string(status.message()));

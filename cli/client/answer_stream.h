@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reader of a collector's streamed answer. If something was damaged in transit, the
-// call is repeated and the messages that were read before are skipped, so that reading
+// Reader of a collector's streamed answer. If something was damaged in transit or the
+// connection ended, the call is repeated and the messages that were read before are skipped, so that reading
 // continues where it ended. The call ends with DATA_LOSS after kMostCalls calls, or if
-// the skipped messages are not those that were read.
+// the skipped messages are not those that were read, and with UNAVAILABLE if a second
+// connection ended.
 #ifndef RANKPROBE_CLI_CLIENT_ANSWER_STREAM_H_
 #define RANKPROBE_CLI_CLIENT_ANSWER_STREAM_H_
 
@@ -122,12 +123,17 @@ class AnswerStream {
     }
     // The collector knows the call, for it has answered it.
     if (RequestMayBeDamaged(*ended_) && returned_ > 0) ended_ = DamagedAnswer();
-    if (calls_ >= kMostCalls ||
-        (repeats_ == Repeats::kFromItsBegin && returned_ > 0) ||
-        !(AnswerWasDamaged(*ended_) || RequestMayBeDamaged(*ended_)))
-      return;
+    if (!MayRepeat()) return;
     ended_.reset();
     Begin();
+  }
+
+  bool MayRepeat() const {
+    if (repeats_ == Repeats::kFromItsBegin && returned_ > 0) return false;
+    // A collector that ends each connection takes long to do so.
+    if (ConnectionEnded(*ended_)) return calls_ == 1;
+    return calls_ < kMostCalls &&
+           (AnswerWasDamaged(*ended_) || RequestMayBeDamaged(*ended_));
   }
 
   const Client& client_;

@@ -58,6 +58,17 @@ std::string WhyNobodyAnswers(const grpc::Status& status,
     return absl::StrCat(nobody, "not within ", seconds,
                         " s; --timeout SECONDS waits longer, ", kAnother);
   }
+  if (OtherSideIsSilent(status)) {
+    return absl::StrCat(nobody,
+                        "it is connected and has not reacted to a ping; it is "
+                        "stopped, or the network between was interrupted or "
+                        "damaged a message");
+  }
+  if (ConnectionEnded(status)) {
+    return absl::StrCat(
+        nobody, "the connection ended before the answer was complete (", text,
+        secure ? ")" : "); a collector with TLS needs --tls-ca");
+  }
   if (absl::StrContains(text, "ocket closed") ||
       absl::StrContains(text, "onnection reset") ||
       absl::StrContains(text, "andshake")) {

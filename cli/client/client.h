@@ -5,6 +5,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "cli/client/away_notes.h"
 #include "common/rpc/damaged_answers.h"
 #include "common/rpc/grpc_channel.h"
@@ -37,9 +39,17 @@ struct Globals {
 
 class Client {
  public:
+  static constexpr absl::Duration kSilence = absl::Seconds(6);
+  static constexpr absl::Duration kPingPatience = absl::Seconds(10);
+
   explicit Client(const Globals& globals) : globals_(globals) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(64 << 20);
+    // Answers of many messages have no other limit of their time.
+    PingWhileCalling(kSilence,
+                     std::min(kPingPatience,
+                              absl::Seconds(globals.timeout_seconds)),
+                     &arguments);
     channel_ = globals.local_reader != nullptr
                    ? globals.local_reader
                    : MakeChannel(globals.collector, globals.security, arguments,

@@ -28,8 +28,7 @@ constexpr absl::Duration kGather = absl::Milliseconds(1);
 std::shared_ptr<grpc::Channel> ChannelToRoot(const std::string& root,
                                              const ChannelSecurity& security,
                                              grpc::ChannelArguments arguments) {
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+  PingWhileCalling(absl::Seconds(10), absl::Seconds(5), &arguments);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);

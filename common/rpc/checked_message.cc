@@ -6,7 +6,6 @@
 #include <grpcpp/support/proto_buffer_writer.h>
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 #include <string>
 #include <utility>
@@ -72,37 +71,6 @@ std::optional<uint32_t> ChecksumAtEnd(const std::vector<grpc::Slice>& slices) {
   return ParseChecksumField(field);
 }
 
-// Field 99 stands in front of a message that ends with a checksum. By it the reader
-// tells a message that was cut, because a bit of its length flipped, from one that has
-// no checksum. The field is empty, or has one byte if the message would have 2^n bytes
-// otherwise: one flipped bit of that length makes 0, and an empty message is valid.
-constexpr char kHead[] = {'\x9a', '\x06'};
-constexpr size_t kMostHeadBytes = sizeof(kHead) + 2;
-
-std::string HeadBefore(size_t message_bytes) {
-  std::string head(kHead, sizeof(kHead));
-  head.push_back('\0');
-  if (std::has_single_bit(head.size() + message_bytes + kChecksumFieldBytes))
-    head.replace(sizeof(kHead), 1, std::string("\1\0", 2));
-  return head;
-}
-
-// 0: it has none.
-size_t HeadBytes(const std::vector<grpc::Slice>& slices) {
-  std::string first;
-  for (const grpc::Slice& slice : slices) {
-    const absl::string_view view =
-        ViewOf(slice).substr(0, kMostHeadBytes - first.size());
-    first.append(view.data(), view.size());
-    if (first.size() == kMostHeadBytes) break;
-  }
-  const size_t bytes = sizeof(kHead) + 1;
-  if (first.size() < bytes ||
-      first.compare(0, sizeof(kHead), kHead, sizeof(kHead)) != 0)
-    return 0;
-  return bytes + std::min<size_t>(static_cast<unsigned char>(first[2]), 1);
-}
-
 // Of slices that end with the checksum `told`.
 bool Matches(const std::vector<grpc::Slice>& slices, size_t length,
              uint32_t told) {
@@ -134,38 +102,32 @@ grpc::Status SerializeWithChecksum(const google::protobuf::MessageLite& message,
       !status.ok())
     return status;
   std::vector<grpc::Slice> slices = SlicesOf(encoded);
-  const std::string head = HeadBefore(encoded.Length());
-  slices.emplace(slices.begin(), head);
-  slices.emplace_back(
-      ChecksumField(Crc32cOfFirst(slices, head.size() + encoded.Length())));
+  slices.emplace_back(ChecksumField(Crc32cOfFirst(slices, encoded.Length())));
   *bytes = grpc::ByteBuffer(slices.data(), slices.size());
   return grpc::Status::OK;
 }
 
-grpc::Status ParseWithChecksum(WithoutChecksum without, grpc::ByteBuffer* bytes,
+grpc::Status ParseWithChecksum(CallPart part, grpc::ByteBuffer* bytes,
                                google::protobuf::MessageLite* message) {
   damage_of_thread = false;
   size_t length = bytes->Length();
   const std::vector<grpc::Slice> slices = SlicesOf(*bytes);
-  const size_t head = HeadBytes(slices);
   const std::optional<uint32_t> told = ChecksumAtEnd(slices);
-  if (told.has_value() && Matches(slices, length, *told)) {
-    checksum_of_thread = *told;
-    length -= kChecksumFieldBytes;
-  } else if (without == WithoutChecksum::kDamaged || head > 0 ||
-             told.has_value()) {
-    damage_of_thread = without == WithoutChecksum::kDamaged;
+  // gRPC hands over an empty message if it does not know the flags in front of what
+  // came.
+  if (!told.has_value() || !Matches(slices, length, *told)) {
+    damage_of_thread = part == CallPart::kAnswer;
     bytes->Clear();
     return grpc::Status(grpc::StatusCode::DATA_LOSS,
                         "the message was damaged on the way");
   }
+  checksum_of_thread = *told;
+  length -= kChecksumFieldBytes;
   bool parsed = false;
   {
     grpc::ProtoBufferReader reader(bytes);
-    parsed = reader.status().ok() &&
-             (head == 0 || reader.Skip(static_cast<int>(head))) &&
-             message->ParseFromBoundedZeroCopyStream(
-                 &reader, static_cast<int>(length - head));
+    parsed = reader.status().ok() && message->ParseFromBoundedZeroCopyStream(
+                                         &reader, static_cast<int>(length));
   }
   bytes->Clear();
   return parsed ? grpc::Status::OK

@@ -41,15 +41,15 @@ grpc::Status ParseChecked(grpc::ByteBuffer* bytes,
 // The same without a copy, of a request or an answer.
 grpc::Status SerializeWithChecksum(const google::protobuf::MessageLite& message,
                                    grpc::ByteBuffer* bytes);
-enum class WithoutChecksum : uint8_t { kTaken, kDamaged };
-// DATA_LOSS.
-grpc::Status ParseWithChecksum(WithoutChecksum without, grpc::ByteBuffer* bytes,
+enum class CallPart : uint8_t { kRequest, kAnswer };
+// DATA_LOSS, of a message without a checksum, too.
+grpc::Status ParseWithChecksum(CallPart part, grpc::ByteBuffer* bytes,
                                google::protobuf::MessageLite* message);
 // Whether ParseWithChecksum has met with a damaged answer in this thread since
 // this was asked last.
 bool TakeDamageOfThread();
 
-template <typename Message, WithoutChecksum kWithout>
+template <typename Message, CallPart kPart>
 class CallTraits {
  public:
   static grpc::Status Serialize(const Message& message, grpc::ByteBuffer* bytes,
@@ -58,7 +58,7 @@ class CallTraits {
     return SerializeWithChecksum(message, bytes);
   }
   static grpc::Status Deserialize(grpc::ByteBuffer* bytes, Message* message) {
-    return ParseWithChecksum(kWithout, bytes, message);
+    return ParseWithChecksum(kPart, bytes, message);
   }
 };
 

@@ -89,11 +89,11 @@ namespace grpc {
 #define RANKPROBE_REQUEST(type) \
   RANKPROBE_CHECKED(            \
       type,                     \
-      CallTraits<rankprobe::v1::type, rankprobe::WithoutChecksum::kTaken>)
+      CallTraits<rankprobe::v1::type, rankprobe::CallPart::kRequest>)
 #define RANKPROBE_ANSWER(type) \
   RANKPROBE_CHECKED(           \
       type,                    \
-      CallTraits<rankprobe::v1::type, rankprobe::WithoutChecksum::kDamaged>)
+      CallTraits<rankprobe::v1::type, rankprobe::CallPart::kAnswer>)
 
 RANKPROBE_CHECKED_STREAMS(RANKPROBE_STREAM)
 RANKPROBE_CHECKED_REQUESTS(RANKPROBE_REQUEST)
@@ -103,7 +103,7 @@ RANKPROBE_CHECKED_ANSWERS(RANKPROBE_ANSWER)
 template <>
 class SerializationTraits<google::protobuf::MessageLite, void>
     : public rankprobe::CallTraits<google::protobuf::MessageLite,
-                                   rankprobe::WithoutChecksum::kDamaged> {};
+                                   rankprobe::CallPart::kAnswer> {};
 
 #undef RANKPROBE_ANSWER
 #undef RANKPROBE_REQUEST

@@ -3,6 +3,7 @@
 
 #include <grpcpp/client_context.h>
 
+#include "absl/strings/match.h"
 #include "common/rpc/checked_message.h"
 
 namespace rankprobe {
@@ -67,6 +68,18 @@ bool AnswerWasDamaged(const grpc::Status& status) {
 bool RequestMayBeDamaged(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::UNIMPLEMENTED &&
          status.error_message().empty();
+}
+
+bool ConnectionEnded(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+         (absl::StrContains(status.error_message(), "ocket closed") ||
+          absl::StrContains(status.error_message(), "onnection reset")) &&
+         !absl::StartsWith(status.error_message(), "failed to connect");
+}
+
+bool OtherSideIsSilent(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+         absl::StrContains(status.error_message(), "keepalive watchdog");
 }
 
 }  // namespace rankprobe

@@ -26,12 +26,21 @@ bool AnswerWasDamaged(const grpc::Status& status);
 // know the call.
 bool RequestMayBeDamaged(const grpc::Status& status);
 
-// Makes a call that only reads, once more where something was damaged.
+// The connection was there and ended before the answer was complete: the call may
+// have been made.
+bool ConnectionEnded(const grpc::Status& status);
+// The other side has not acknowledged a ping (PingWhileCalling).
+bool OtherSideIsSilent(const grpc::Status& status);
+
+// Makes a call that only reads, once more if something was damaged or the connection
+// ended.
 template <typename Call>
 grpc::Status AskAgain(const Call& call) {
   const grpc::Status status = call();
-  return AnswerWasDamaged(status) || RequestMayBeDamaged(status) ? call()
-                                                                 : status;
+  return AnswerWasDamaged(status) || RequestMayBeDamaged(status) ||
+                 ConnectionEnded(status)
+             ? call()
+             : status;
 }
 
 // One that changes something is made once more only where it was not made.

@@ -4,9 +4,11 @@
 #ifndef RANKPROBE_COMMON_RPC_GRPC_CHANNEL_H_
 #define RANKPROBE_COMMON_RPC_GRPC_CHANNEL_H_
 
+#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/support/client_interceptor.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/base/collector_address.h"
 #include "common/rpc/channel_security.h"
 #include "common/rpc/damaged_answers.h"
@@ -31,6 +34,19 @@ inline constexpr char kAwayKey[] = "rankprobe-away-bin";
 
 using Interceptors = std::vector<
     std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>;
+
+// Ends the connection, and its calls with UNAVAILABLE, if the other side does not
+// acknowledge a ping within `patience`. While a call is made, a ping is sent after
+// `silence`, which is more than the 5 s that a collector asks for (server.cc).
+inline void PingWhileCalling(absl::Duration silence, absl::Duration patience,
+                             grpc::ChannelArguments* arguments) {
+  arguments->SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
+                    static_cast<int>(absl::ToInt64Milliseconds(silence)));
+  arguments->SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                    static_cast<int>(absl::ToInt64Milliseconds(patience)));
+  // A call that sends nothing for long would have two pings only.
+  arguments->SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+}
 
 // `address`: as common/base/collector_address.h has it.
 inline std::shared_ptr<grpc::Channel> MakeChannel(
@@ -55,6 +71,14 @@ inline std::shared_ptr<grpc::Channel> MakeChannel(
   return grpc::experimental::CreateCustomChannelWithInterceptors(
       target, grpc::SslCredentials(options), arguments,
       std::move(interceptors));
+}
+
+// gRPC's own lines on stderr, of a damaged message for example, are not for who reads
+// there: of each call the caller says what came of it. GRPC_VERBOSITY brings them back.
+inline void SilenceGrpcLog() {
+  if (std::getenv("GRPC_VERBOSITY") == nullptr)
+    gpr_set_log_verbosity(
+        static_cast<gpr_log_severity>(GPR_LOG_SEVERITY_ERROR + 1));
 }
 
 // The other side's message is not trusted: it ends up on a terminal.

@@ -8,7 +8,8 @@ import re
 
 import harness
 import wire
-from bad_wire import BadWire
+import pytest
+from bad_wire import UP, BadWire
 from harness import agent, types
 from rankprobe.v1 import query_pb2 as query
 
@@ -93,6 +94,34 @@ def test_a_flip_between_a_command_and_its_collector_is_named_or_made_good(daemon
             named += "damaged on the way" in done.stderr
             assert done.returncode in (3, 5) and done.stderr.startswith("rankprobe: "), (seed, verb, done)
     assert flips > 0 and named > 0, (flips, named)
+
+
+def test_a_command_whose_request_has_a_flip_in_its_flags_is_not_served_as_one_without_a_request(daemon):
+    harness.RawAgent(daemon, run="other").step()
+    verbs = [("events", "--run=run", "--json"), ("ledger", "--run=run", "--json"), ("verify", "--read-data", "--json")]
+    harness.RawAgent(daemon, pid=7).step()
+    right = {verb: daemon.cli(*verb) for verb in verbs}
+    for verb in verbs:
+        for bit in range(8):
+            bad = BadWire(daemon.address)
+            bad.flip_once(UP, 0, bit)  # gRPC's first byte before a message
+            done = daemon.cli(*verb, "--collector", bad.address)
+            bad.end()
+            assert bad.flips == [1, 0]
+            if done.returncode == right[verb].returncode:
+                assert done.stdout == right[verb].stdout, (verb, bit, done)
+            else:
+                assert done.returncode in (3, 5), (verb, bit, done)
+
+
+@pytest.mark.parametrize("verb", [("ledger", "--run=run"), ("verify", "--read-data"), ("query", "--run=run")])
+def test_a_command_whose_answer_does_not_come_ends(daemon, verb):
+    harness.RawAgent(daemon).step()
+    bad = BadWire(daemon.address)
+    bad.keeps_answers = True
+    done = daemon.cli(*verb, "--timeout=1", "--collector", bad.address)
+    bad.end()
+    assert done.returncode == 3 and "has not" in done.stderr, done
 
 
 def test_F01_a_flip_in_what_a_rank_says_ends_its_session(daemon):

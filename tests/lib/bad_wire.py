@@ -24,11 +24,15 @@ class BadWire:
         self._lock = threading.Lock()
         self._every = flip_bytes
         self._until = [self._random.randrange(1, 2 * every) if every else 0 for every in flip_bytes]
+        # One bit of what is carried in a direction, from its first byte on: see flip_once.
+        self._once: tuple[int, int, int] | None = None
         self.flips = [0, 0]
         self.connections = 0
         # Connections up to this number: what passes in these directions is kept.
         self._kept_up_to, self._kept = 0, frozenset()
         self._refuses = self._ending = False
+        # Nothing comes down a connection that has carried a request.
+        self.keeps_answers = False
         self._listen = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listen.getsockname()[1]}"
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -44,6 +48,11 @@ class BadWire:
         self._refuses = True
         for thread in self._threads[1:]:
             thread.join()
+
+    def flip_once(self, way: int, byte: int, bit: int) -> None:
+        """One flip: of this bit of the byte that is carried at this place, whatever the connection before it carried."""
+        with self._lock:
+            self._once = (way, byte, bit)
 
     def calm(self) -> None:
         """No more flips."""
@@ -89,6 +98,8 @@ class BadWire:
                         way, other = sides[one]
                         if number <= self._kept_up_to and way in self._kept:
                             continue
+                        if way == DOWN and self.keeps_answers and framing[UP].has_data:
+                            continue
                         for first, last in framing[way].data_of(data):
                             self._damage(way, data, first, last)
                         other.sendall(data)
@@ -97,6 +108,14 @@ class BadWire:
 
     def _damage(self, way: int, data: bytearray, first: int, last: int) -> None:
         with self._lock:
+            if self._once is not None and self._once[0] == way:
+                _, byte, bit = self._once
+                if byte < last - first:
+                    data[first + byte] ^= 1 << bit
+                    self.flips[way] += 1
+                    self._once = None
+                else:
+                    self._once = (way, byte - (last - first), bit)
             every = self._every[way]
             if not every:
                 return
@@ -113,6 +132,7 @@ class _Framing:
 
     def __init__(self, left: int):
         self._left, self._is_data, self._header = left, False, bytearray()
+        self.has_data = False
 
     def data_of(self, data: bytearray):
         """Places of what frames of data carry, as (first, end)."""
@@ -128,6 +148,7 @@ class _Framing:
                 continue
             end = min(at + self._left, len(data))
             if self._is_data:
+                self.has_data = True
                 yield at, end
             self._left -= end - at
             at = end

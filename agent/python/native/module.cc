@@ -31,6 +31,7 @@
 #include "common/base/little_endian.h"
 #include "common/base/version.h"
 #include "common/io/content_hash.h"
+#include "common/rpc/grpc_channel.h"
 #include "common/tensor/dtype.h"
 
 namespace py = pybind11;
@@ -444,6 +445,7 @@ PYBIND11_MODULE(_native, m) {
   using rankprobe::PySession;
   // Debian's Abseil looks for cycles of locks at each lock.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  rankprobe::SilenceGrpcLog();
   m.doc() =
       "The rankprobe recorder: sessions, steps and calls. The typed face of it "
       "is the package rankprobe.";

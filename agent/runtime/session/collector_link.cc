@@ -58,8 +58,8 @@ std::shared_ptr<CollectorChannel> ConnectTo(const std::string& address,
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
   // A dead collector is noticed even when nothing is sent; soon, where there is
   // another one.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, is_leaf ? 5500 : 20000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, is_leaf ? 3000 : 10000);
+  PingWhileCalling(absl::Seconds(is_leaf ? 5.5 : 20),
+                   absl::Seconds(is_leaf ? 3 : 10), &arguments);
   arguments.SetInt(
       GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
       static_cast<int>(absl::ToInt64Milliseconds(options.reconnect_min)));
