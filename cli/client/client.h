@@ -46,10 +46,10 @@ class Client {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(64 << 20);
     // Answers of many messages have no other limit of their time.
-    PingWhileCalling(kSilence,
-                     std::min(kPingPatience,
-                              absl::Seconds(globals.timeout_seconds)),
-                     &arguments);
+    PingWhileCalling(
+        kSilence,
+        std::min(kPingPatience, absl::Seconds(globals.timeout_seconds)),
+        &arguments);
     channel_ = globals.local_reader != nullptr
                    ? globals.local_reader
                    : MakeChannel(globals.collector, globals.security, arguments,

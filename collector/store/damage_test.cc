@@ -22,8 +22,10 @@ namespace {
 
 using testing::DamageTest;
 using testing::DigestOf;
+using ::testing::ElementsAre;
 using testing::Frames;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::MakeIdentity;
 using testing::RandomBytes;
 using testing::ReadBack;
@@ -296,9 +298,16 @@ TEST_F(DamageTest, AnIndexThatWentBackIsNoticed) {
     const v1::VerifyReport report = Verify(store->get());
     ASSERT_EQ(report.fault_count(), 1u) << report.DebugString();
     EXPECT_THAT(report.faults(0), HasSubstr("lost synced writes"));
+    // Every answer of a run that was there says so.
+    EXPECT_THAT((*store)->Faults("run"),
+                ElementsAre(HasSubstr("lost synced writes")));
+    EXPECT_THAT((*store)->Faults("later"), IsEmpty());
     store->reset();
     store = Open();
     EXPECT_EQ((*store)->recovery().lost_syncs, 0u) << "said once at start";
+    Frames later(MakeIdentity("later", 0, 2));
+    later.AddStep(0, RandomBytes(9, 3000));
+    ASSERT_TRUE((*store)->Commit(later.Range(0, later.size())).ok());
   }
 }
 

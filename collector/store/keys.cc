@@ -115,7 +115,15 @@ std::string AtOffset(absl::string_view prefix, uint64_t offset) {
   return key;
 }
 std::string Segment(uint64_t segment) { return AtOffset("g", segment); }
-std::string LostSyncs(uint64_t count) { return AtOffset("z", count); }
+std::string LostSyncs(uint64_t count, uint64_t last_run) {
+  return AtOffset(AtOffset("z", count), last_run);
+}
+bool IsOfLostSyncs(absl::string_view key, uint64_t run) {
+  constexpr size_t kLastRunAt = 1 + sizeof(uint64_t);
+  // Earlier versions did not write it.
+  return key.size() == kLastRunAt ||
+         run <= ReadBigEndian64(key.substr(kLastRunAt));
+}
 
 std::string Reference(uint32_t run, absl::string_view digest, uint64_t length,
                       int64_t step, uint64_t incarnation) {

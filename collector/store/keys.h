@@ -73,7 +73,9 @@ std::string PartialPrefix(uint32_t run, absl::string_view digest,
 // The key that a chunk of table q has in table k.
 std::string ChunkOfPartial(absl::string_view partial_key);
 std::string Segment(uint64_t segment);
-std::string LostSyncs(uint64_t count);
+// `last_run`: the greatest number of a run that was there when the loss was found.
+std::string LostSyncs(uint64_t count, uint64_t last_run);
+bool IsOfLostSyncs(absl::string_view key, uint64_t run);
 // `prefix` and the offset: a key of table k or q.
 std::string AtOffset(absl::string_view prefix, uint64_t offset);
 std::string Payload(uint32_t run, absl::string_view digest, uint64_t length);

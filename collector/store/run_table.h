@@ -34,6 +34,7 @@ class RunTable {
   // A new one is not written here.
   v1::RunRow* FindOrAdd(const std::string& run);
   bool Has(uint32_t run) const;
+  uint32_t last_run_id() const { return last_run_id_; }
   const std::map<std::string, v1::RunRow>& rows() const { return runs_; }
   // A new one is not written here.
   absl::StatusOr<v1::IncarnationRow*> Incarnation(uint32_t run,

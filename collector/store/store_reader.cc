@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
 #include "collector/store/rows.h"
 #include "collector/store/run_processes.h"
@@ -96,6 +97,25 @@ std::vector<std::string> StoreReader::RunNames() {
   names.reserve(core_->runs.rows().size());
   for (const auto& [name, row] : core_->runs.rows()) names.push_back(name);
   return names;
+}
+
+std::vector<std::string> StoreReader::Faults(const std::string& run) {
+  uint32_t id = 0;
+  if (!run.empty()) {
+    absl::MutexLock lock(&core_->mutex);
+    const absl::StatusOr<v1::RunRow*> found = core_->runs.Find(run);
+    if (!found.ok()) return {};
+    id = (*found)->id();
+  }
+  std::vector<std::string> texts;
+  // If it cannot be read, the answer could not be read either.
+  (void)core_->index->Scan(
+      "z", [&](absl::string_view key, absl::string_view text) {
+        if (keys::IsOfLostSyncs(key, id))
+          texts.push_back(absl::StrCat(text, ". That is not in this answer"));
+        return absl::OkStatus();
+      });
+  return texts;
 }
 
 std::optional<v1::PayloadRow> StoreReader::PayloadRowOf(

@@ -56,6 +56,8 @@ class StoreReader : public ArchiveReader {
                                            uint64_t length_bytes) override;
   absl::Status ForEachIncarnation(const std::string& run,
                                   const IncarnationFn& callback) override;
+  // What the index has lost since it had the run; empty: all that it has lost.
+  std::vector<std::string> Faults(const std::string& run) override;
 
  private:
   // Ranks, steps and records of the run.

@@ -98,7 +98,12 @@ absl::StatusOr<uint64_t> StoreWriter::CompareSyncCount() {
   if (beside <= sync_count_) return 0;
   const uint64_t lost = beside - sync_count_;
   std::unique_ptr<IndexBatch> batch = core_->index->NewBatch();
-  batch->Put(keys::LostSyncs(beside),
+  uint32_t last_run = 0;
+  {
+    absl::MutexLock lock(&core_->mutex);
+    last_run = core_->runs.last_run_id();
+  }
+  batch->Put(keys::LostSyncs(beside, last_run),
              absl::StrCat("the index has lost synced writes: it is at sync ",
                           sync_count_, ", sync ", beside,
                           " had been reached; what was stored between the two "

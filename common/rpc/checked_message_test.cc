@@ -88,9 +88,8 @@ TEST(CheckedMessageTest, ARequestThatWasCutIsNotServed) {
       const grpc::Slice cut(whole.begin(), length);
       grpc::ByteBuffer arrived(&cut, 1);
       v1::DeleteRequest read;
-      EXPECT_EQ(
-          ParseWithChecksum(CallPart::kRequest, &arrived, &read).ok(),
-          length == whole.size());
+      EXPECT_EQ(ParseWithChecksum(CallPart::kRequest, &arrived, &read).ok(),
+                length == whole.size());
       if (length == whole.size())
         EXPECT_EQ(read.SerializeAsString(), request.SerializeAsString());
     }

@@ -88,12 +88,10 @@ namespace grpc {
   RANKPROBE_CHECKED(type, CheckedTraits<rankprobe::v1::type>)
 #define RANKPROBE_REQUEST(type) \
   RANKPROBE_CHECKED(            \
-      type,                     \
-      CallTraits<rankprobe::v1::type, rankprobe::CallPart::kRequest>)
+      type, CallTraits<rankprobe::v1::type, rankprobe::CallPart::kRequest>)
 #define RANKPROBE_ANSWER(type) \
   RANKPROBE_CHECKED(           \
-      type,                    \
-      CallTraits<rankprobe::v1::type, rankprobe::CallPart::kAnswer>)
+      type, CallTraits<rankprobe::v1::type, rankprobe::CallPart::kAnswer>)
 
 RANKPROBE_CHECKED_STREAMS(RANKPROBE_STREAM)
 RANKPROBE_CHECKED_REQUESTS(RANKPROBE_REQUEST)

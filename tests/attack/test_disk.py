@@ -162,6 +162,9 @@ def test_K09_a_truncated_index_log_is_told(start_daemon):
     assert "index_went_back" in daemon.log()
     verify = daemon.cli("verify")
     assert verify.returncode == 1 and "has lost synced writes" in verify.stdout + verify.stderr
+    for verb in (("runs",), ("query", f"--run={RUN}"), ("scan", f"--run={RUN}"), ("ledger", f"--run={RUN}"),
+                 ("export", f"--run={RUN}", "--format=columns", "-o", "-")):
+        assert "has lost synced writes" in daemon.cli(*verb).stderr, verb
 
 
 def test_I08_a_wrong_first_chunk_spoils_nobody_elses_payload(daemon, tmp_path):
