@@ -78,6 +78,7 @@ class UpdateZero : public Rule {
   std::vector<RuleFinding> Look(const RuleInput& input) const override {
     const ScanInput& norms = *input.norms;
     const ValueIndex index(&norms);
+    const std::vector<bool> seen = StepsOfOptimizer(norms);
     // Of parameters that the optimizer does not hold, and of those that it does.
     std::optional<RuleFinding> foreign, held;
     size_t moved = 0, foreigners = 0;
@@ -85,12 +86,10 @@ class UpdateZero : public Rule {
       if (gradient->cells.size() != norms.steps.size() ||
           IsTied(norms, index, parameter, *gradient))
         continue;
-      const Updates updates = UpdatesOf(norms, index, parameter, *gradient);
+      const Updates updates = UpdatesOf(index, parameter, *gradient, seen);
       // A warm-up begins with nothing, and a scaler leaves steps out.
-      if (updates.steps < kLeast || updates.zero < updates.steps) {
-        if (updates.steps > 0) ++moved;
-        continue;
-      }
+      if (updates.zero < updates.steps) ++moved;
+      if (updates.steps < kLeast || updates.zero < updates.steps) continue;
       if (!updates.is_held) ++foreigners;
       std::optional<RuleFinding>& found = updates.is_held ? held : foreign;
       if (found.has_value()) {
@@ -98,7 +97,7 @@ class UpdateZero : public Rule {
         continue;
       }
       found = RuleFinding{norms.steps[updates.first],
-                          Value("Parameter", parameter, "param"),
+                          NameOf(index, parameter, *gradient),
                           -1,
                           absl::StrCat(parameter, " has a gradient in each of ",
                                        updates.steps, " steps and "),
@@ -112,8 +111,7 @@ class UpdateZero : public Rule {
     }
     std::vector<RuleFinding> findings;
     if (held.has_value()) findings.push_back(*std::move(held));
-    // A run whose optimizer cannot be seen updates nothing that is known.
-    if (foreign.has_value() && (moved > 0 || HasOptimizer(norms))) {
+    if (foreign.has_value()) {
       // Many train the last layers in this way, and leave the rest as it is.
       foreign->exact = moved == 0 || foreigners < moved;
       findings.push_back(*std::move(foreign));
@@ -133,15 +131,18 @@ class UpdateZero : public Rule {
     bool is_held = false;
   };
 
-  static Updates UpdatesOf(const ScanInput& norms, const ValueIndex& index,
+  // Only steps in which an optimizer was recorded tell what it left out: a run
+  // has others where its configuration changed, or where two jobs had its name.
+  static Updates UpdatesOf(const ValueIndex& index,
                            const std::string& parameter,
-                           const ScanSeries& gradient) {
+                           const ScanSeries& gradient,
+                           const std::vector<bool>& seen) {
     const auto* const update = index.Find(Value("Update", parameter, "update"));
     const auto* const grad = index.Find(Value("Parameter", parameter, "grad"));
     Updates updates;
-    for (size_t i = 0; i < norms.steps.size(); ++i) {
+    for (size_t i = 0; i < seen.size(); ++i) {
       const ScanCell& own = gradient.cells[i];
-      if (!IsThere(own) || own.smallest == 0) continue;
+      if (!seen[i] || !IsThere(own) || own.smallest == 0) continue;
       const bool is_held = grad != nullptr && (*grad)[i].count > 0;
       const bool is_known = update != nullptr && IsThere((*update)[i]);
       // The optimizer has the gradient, and what it made of it is not recorded.
@@ -210,12 +211,25 @@ class UpdateZero : public Rule {
     }
     return both > 0;
   }
-  static bool HasOptimizer(const ScanInput& norms) {
-    return std::any_of(norms.values.begin(), norms.values.end(),
-                       [](const ScanSeries& series) {
-                         return absl::StartsWith(series.name, "Parameter.") ||
-                                absl::StartsWith(series.name, "Update.");
-                       });
+  static std::vector<bool> StepsOfOptimizer(const ScanInput& norms) {
+    std::vector<bool> seen(norms.steps.size());
+    for (const ScanSeries& series : norms.values) {
+      if (series.cells.size() != seen.size() ||
+          (!absl::StartsWith(series.name, "Parameter.") &&
+           !absl::StartsWith(series.name, "Update.")))
+        continue;
+      for (size_t i = 0; i < seen.size(); ++i)
+        if (series.cells[i].count > 0) seen[i] = true;
+    }
+    return seen;
+  }
+  // A value that can be asked for: of a tensor that no optimizer holds the
+  // gradient alone may be recorded.
+  static std::string NameOf(const ValueIndex& index,
+                            const std::string& parameter,
+                            const ScanSeries& gradient) {
+    std::string name = Value("Parameter", parameter, "param");
+    return index.Find(name) != nullptr ? name : gradient.name;
   }
 };
 
