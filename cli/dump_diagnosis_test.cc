@@ -216,7 +216,8 @@ TEST_F(DumpDiagnosisTest, ReplicasThatPartedAreNoShards) {
   v1::DiagnoseReport report = Diagnose("d");
   EXPECT_THAT(report.findings(), IsEmpty());
   ASSERT_THAT(report.unjudged(), SizeIs(1));
-  EXPECT_THAT(report.unjudged(0).what(), HasSubstr("or replicas that differed"));
+  EXPECT_THAT(report.unjudged(0).what(),
+              HasSubstr("or replicas that differed"));
   // What they held before.
   Weight(2, 0, "8");
   Weight(2, 1, "8");
