@@ -65,7 +65,9 @@ class UpdateZero : public Rule {
     return "none beside the recording: one pass over two values a parameter";
   }
   absl::string_view twin() const override {
-    return "frozen layers, which have no gradient; an optimizer of the last "
+    return "frozen layers, which have no gradient; a bias before a "
+           "normalization, whose gradient is rounding; an optimizer of the "
+           "last "
            "layers alone, which is only worth a look; a learning rate of 0 in "
            "the first steps of a warm-up; a tied weight, which is updated by "
            "its "
@@ -78,15 +80,17 @@ class UpdateZero : public Rule {
   std::vector<RuleFinding> Look(const RuleInput& input) const override {
     const ScanInput& norms = *input.norms;
     const ValueIndex index(&norms);
-    const std::vector<bool> seen = StepsOfOptimizer(norms);
+    const std::map<std::string, const ScanSeries*> gradients =
+        OwnGradients(norms);
+    const std::vector<double> noise = NoiseOf(norms, gradients);
     // Of parameters that the optimizer does not hold, and of those that it does.
     std::optional<RuleFinding> foreign, held;
     size_t moved = 0, foreigners = 0;
-    for (const auto& [parameter, gradient] : OwnGradients(norms)) {
+    for (const auto& [parameter, gradient] : gradients) {
       if (gradient->cells.size() != norms.steps.size() ||
           IsTied(norms, index, parameter, *gradient))
         continue;
-      const Updates updates = UpdatesOf(index, parameter, *gradient, seen);
+      const Updates updates = UpdatesOf(index, parameter, *gradient, noise);
       // A warm-up begins with nothing, and a scaler leaves steps out.
       if (updates.zero < updates.steps) ++moved;
       if (updates.steps < kLeast || updates.zero < updates.steps) continue;
@@ -121,6 +125,9 @@ class UpdateZero : public Rule {
 
  private:
   static constexpr size_t kLeast = 3;  // steps
+  // Of the largest gradient of a step. A bias before a normalization has no
+  // other gradient than such rounding.
+  static constexpr double kNoise = 1e-5;
 
   struct Updates {
     // With a gradient, and of those without an update.
@@ -131,18 +138,17 @@ class UpdateZero : public Rule {
     bool is_held = false;
   };
 
-  // Only steps in which an optimizer was recorded tell what it left out: a run
-  // has others where its configuration changed, or where two jobs had its name.
+  // Only gradients above `noise` count.
   static Updates UpdatesOf(const ValueIndex& index,
                            const std::string& parameter,
                            const ScanSeries& gradient,
-                           const std::vector<bool>& seen) {
+                           const std::vector<double>& noise) {
     const auto* const update = index.Find(Value("Update", parameter, "update"));
     const auto* const grad = index.Find(Value("Parameter", parameter, "grad"));
     Updates updates;
-    for (size_t i = 0; i < seen.size(); ++i) {
+    for (size_t i = 0; i < noise.size(); ++i) {
       const ScanCell& own = gradient.cells[i];
-      if (!seen[i] || !IsThere(own) || own.smallest == 0) continue;
+      if (!IsThere(own) || own.smallest <= noise[i]) continue;
       const bool is_held = grad != nullptr && (*grad)[i].count > 0;
       const bool is_known = update != nullptr && IsThere((*update)[i]);
       // The optimizer has the gradient, and what it made of it is not recorded.
@@ -222,6 +228,24 @@ class UpdateZero : public Rule {
         if (series.cells[i].count > 0) seen[i] = true;
     }
     return seen;
+  }
+  // The norm of a gradient that says nothing, of each step: infinite where no
+  // optimizer was recorded, as in a step before the configuration changed, or of
+  // another job of that name.
+  static std::vector<double> NoiseOf(
+      const ScanInput& norms,
+      const std::map<std::string, const ScanSeries*>& gradients) {
+    const std::vector<bool> seen = StepsOfOptimizer(norms);
+    std::vector<double> noise(seen.size(), HUGE_VAL);
+    for (size_t i = 0; i < seen.size(); ++i) {
+      double largest = 0;
+      for (const auto& [parameter, gradient] : gradients) {
+        if (i < gradient->cells.size() && IsThere(gradient->cells[i]))
+          largest = std::max(largest, gradient->cells[i].largest);
+      }
+      if (seen[i]) noise[i] = kNoise * largest;
+    }
+    return noise;
   }
   // A value that can be asked for: of a tensor that no optimizer holds the
   // gradient alone may be recorded.

@@ -152,6 +152,15 @@ TEST_F(RulesTest, FrozenLayersAndWarmUpsAreSound) {
   EXPECT_THAT(Find("update-zero"), IsEmpty());
 }
 
+TEST_F(RulesTest, ABiasBeforeANormalizationHasNoGradientButRounding) {
+  for (size_t i = 0; i < kSteps; ++i) {
+    At(&norms_, "Module.l2.Linear.parameters_grad.0.weight", i) = {
+        7e-8, 5e-8, 2, 0, 0, 1};
+    At(&norms_, "Update.l2.weight.0.debug.update", i) = {0, 0, 2, 0, 0, 1};
+  }
+  EXPECT_THAT(Find("update-zero"), IsEmpty());
+}
+
 TEST_F(RulesTest, ATiedWeightIsUpdatedByItsOtherName) {
   Add(&norms_, "Module.head.Linear.parameters_grad.0.weight", 1, 1);
   Add(&norms_, "Module.head.Linear.forward.0.parameters.weight", 4, 4);
