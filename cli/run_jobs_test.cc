@@ -61,8 +61,10 @@ TEST(RunJobsTest, OneJobIsOne) {
   // Processes without ranks at the same time.
   EXPECT_THAT(Jobs({{{}, 1, "", 0, 0, 3}, {{}, 2, "", 1, 0, 3}}), SizeIs(1));
   EXPECT_THAT(Jobs({{{}, 1, "a", 0, 0, 3}, {{}, 2, "a", 90, 0, 3}}), SizeIs(1));
-  // One beside ranks.
-  EXPECT_THAT(Jobs({{0, 1, "a", 0, 0, 3}, {{}, 2, "b", 90, 0, 3}}), SizeIs(1));
+  // One beside ranks; after them in the same job.
+  EXPECT_THAT(Jobs({{0, 1, "a", 0, 0, 3}, {{}, 2, "b", 2, 0, 3}}), SizeIs(1));
+  EXPECT_THAT(Jobs({{0, 1, "a", 0, 0, 3}, {{}, 2, "a", 90, 0, 3}}), SizeIs(1));
+  EXPECT_THAT(Jobs({{0, 1, "", 0, 0, 3}, {{}, 2, "", 90, 0, 3}}), SizeIs(1));
   EXPECT_THAT(Jobs({}), IsEmpty());
   EXPECT_FALSE(Choose(Jobs({{0, 1, "a", 0, 0, 3}})).only.has_value());
 }
@@ -94,6 +96,8 @@ TEST(RunJobsTest, ProcessesWithoutRanksAreToldApart) {
   // By what started them, also at the same time; by their times without that.
   EXPECT_THAT(Jobs({{{}, 1, "a", 0, 0, 9}, {{}, 2, "b", 3, 0, 4}}), SizeIs(2));
   EXPECT_THAT(Jobs({{{}, 1, "", 0, 0, 3}, {{}, 2, "", 90, 0, 3}}), SizeIs(2));
+  // From ranks whose job ended before.
+  EXPECT_THAT(Jobs({{1, 1, "a", 0, 4, 5}, {{}, 2, "b", 90, 5, 9}}), SizeIs(2));
   // Of another machine, which starts its part of a job by itself.
   EXPECT_THAT(Jobs({{{}, 1, "a", 0, 0, 9}, {{}, 2, "b", 3, 0, 4, "other"}}),
               SizeIs(1));
@@ -106,6 +110,9 @@ TEST(RunJobsTest, AJobThatGoesOnIsJudgedWithTheOneBefore) {
   ASSERT_THAT(judged.notes, SizeIs(2));
   EXPECT_THAT(judged.notes[1], HasSubstr("Judged together"));
   EXPECT_THAT(judged.unjudged, IsEmpty());
+  // A program without ranks does not continue one of ranks.
+  EXPECT_TRUE(Choose(Jobs({{1, 1, "a", 0, 4, 5}, {{}, 2, "b", 90, 6, 13}}))
+                  .only.has_value());
   // From a step that the one before has, too.
   EXPECT_TRUE(Choose(Jobs({{0, 1, "a", 0, 0, 9}, {0, 2, "b", 90, 9, 14}}))
                   .only.has_value());

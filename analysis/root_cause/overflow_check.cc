@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "analysis/root_cause/overflow_check.h"
 
+#include <cmath>
 #include <memory>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/calls/call_place.h"
 #include "analysis/calls/node_names.h"
@@ -15,6 +17,13 @@
 
 namespace rankprobe::analysis {
 namespace {
+
+bool IsNotFinite(const DumpRow& row) {
+  return (row.stats[kMax].is_number() &&
+          !std::isfinite(row.stats[kMax].number)) ||
+         (row.stats[kMin].is_number() &&
+          !std::isfinite(row.stats[kMin].number));
+}
 
 absl::StatusOr<OverflowOrigin> Describe(const DumpReader& dump,
                                         const FoundNode& node) {
@@ -40,9 +49,12 @@ absl::StatusOr<OverflowOrigin> Describe(const DumpReader& dump,
   for (const DumpRow& row : rows) {
     const bool output = row.state == RowState::kOutput ||
                         row.state == RowState::kParametersGrad;
+    const absl::string_view place = PlaceOf(origin.call, row);
+    if (!output && origin.made.empty() && origin.came_with.empty() &&
+        IsNotFinite(row))
+      origin.came_with = std::string(place);
     (output ? origin.outputs : origin.inputs)
-        .push_back(
-            absl::StrCat(PlaceOf(origin.call, row), " ", ValuesText(row)));
+        .push_back(absl::StrCat(place, " ", ValuesText(row)));
   }
   return origin;
 }
@@ -92,6 +104,20 @@ absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
     (goes_on ? findings.found : findings.ended).push_back(std::move(origin));
   }
   return findings;
+}
+
+std::string CameInText(const OverflowOrigin& origin) {
+  constexpr absl::string_view kOutside =
+      "no recorded call made it; it came in from outside with ";
+  if (origin.came_with.empty())
+    return absl::StrCat(kOutside, "an argument or a parameter");
+  const absl::string_view look =
+      absl::StartsWith(origin.came_with, "parameters.")
+          ? "a parameter: look at the step before, whose update wrote it"
+      : absl::StrContains(origin.call, ".backward")
+          ? "a gradient: look at the loss and at its targets"
+          : "an argument: look at the batch and at how it is made";
+  return absl::StrCat(kOutside, origin.came_with, ", ", look);
 }
 
 std::string AnomalyJson(const std::vector<OverflowOrigin>& origins) {

@@ -22,6 +22,8 @@ struct OverflowOrigin {
   std::string call;
   // "NaN", "+Infinity"; empty when it came in from outside.
   std::string made;
+  // "input.0", "parameters.weight": the first that held it then.
+  std::string came_with;
   // The innermost module around it, as the model names it.
   std::string module;
   // From the outermost module to the call.
@@ -53,6 +55,10 @@ absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
 absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
                                                const DumpLayout& layout,
                                                const OverflowKinds& kinds);
+
+// "no recorded call made it; it came in from outside with input.0 ..": of what
+// no call made.
+std::string CameInText(const OverflowOrigin& origin);
 
 // The text of msprobe's anomaly_analyze_{time}.json: {"rank_0": [..], ..}.
 std::string AnomalyJson(const std::vector<OverflowOrigin>& origins);

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/testing/dump_text.h"
@@ -100,6 +102,56 @@ TEST_F(OverflowCheckTest, TheLogarithmOfAMaskIsAFaultWhereANanIsMadeOfIt) {
                                        Tensor("NaN"))})
                         .found),
               ElementsAre("Torch.log.0.forward -Infinity"));
+}
+
+TEST_F(OverflowCheckTest, ANanOfTheBatchCameInFromOutside) {
+  const std::string loss = absl::StrCat(
+      R"("Functional.mse_loss.0.forward":{"input_args":[)", Tensor("1"), ",",
+      Tensor("NaN"), R"(],"input_kwargs":{},"output":[)", Tensor("NaN"), "]}");
+  const std::string back = Call("Functional.mse_loss.0.backward", "1", "NaN");
+  // In the input of the model; in the target.
+  for (const auto& [calls, wanted, with] : std::vector<
+           std::tuple<std::vector<std::string>, std::string, std::string>>{
+           {{Call("Functional.linear.0.forward", "NaN", "NaN"),
+             Call("Functional.mse_loss.0.forward", "NaN", "NaN"), back},
+            "Functional.linear.0.forward ",
+            "input.0"},
+           {{Call("Functional.linear.0.forward", "1", "1"), loss, back},
+            "Functional.mse_loss.0.forward ",
+            "input.1"}}) {
+    const OverflowFindings found = Check(calls);
+    EXPECT_THAT(Names(found.found), ElementsAre(wanted));
+    EXPECT_EQ(found.found.at(0).came_with, with);
+    EXPECT_EQ(CameInText(found.found[0]),
+              absl::StrCat("no recorded call made it; it came in from outside "
+                           "with ",
+                           with,
+                           ", an argument: look at the batch and at how it is "
+                           "made"));
+  }
+}
+
+TEST_F(OverflowCheckTest, ABackwardMayMakeItOfAForwardThatIsFine) {
+  EXPECT_THAT(Names(Check({Call("Torch.sqrt.0.forward", "0", "0"),
+                           Call("Torch.sqrt.0.backward", "0", "NaN")})
+                        .found),
+              ElementsAre("Torch.sqrt.0.backward NaN"));
+}
+
+// Task monitor: the loss is no call.
+TEST_F(OverflowCheckTest, GradientsAreWhatTheBackwardBehindThemWasGiven) {
+  const std::string gradients =
+      absl::StrCat(R"("Module.fc.Linear.parameters_grad.0":{"weight":[)",
+                   Tensor("NaN"), "]}");
+  const std::vector<std::string> forward = {
+      Call("Module.fc.Linear.forward.0", "1", "1"), gradients};
+  std::vector<std::string> given = forward, fine = forward;
+  given.push_back(Call("Module.fc.Linear.backward.0", "NaN", "NaN"));
+  fine.push_back(Call("Module.fc.Linear.backward.0", "1", "1"));
+  EXPECT_THAT(Names(Check(given).found),
+              ElementsAre("Module.fc.Linear.backward.0 "));
+  EXPECT_THAT(Names(Check(fine).found),
+              ElementsAre("Module.fc.Linear.parameters_grad.0 NaN"));
 }
 
 TEST_F(OverflowCheckTest, WhatIsTakenOutAgainIsNoFinding) {

@@ -2,12 +2,16 @@
 #include "analysis/root_cause/overflow_states.h"
 
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "analysis/calls/node_names.h"
 #include "analysis/calls/unwritten_tensors.h"
 #include "common/base/status_macros.h"
 #include "dump_format/dump_rows.h"
@@ -106,7 +110,8 @@ class StateReader {
     const bool gradients = IsParametersGradEntry(name);
     MadeNonFinite made = WhatCallMade(name, numbers);
     state.bad_input = numbers.inputs.nan || numbers.parameters.any() ||
-                      IsSeen(numbers.inputs) || (gradients && seen_.any());
+                      IsSeen(numbers.inputs) || (gradients && seen_.any()) ||
+                      of_bad_forward_.contains(name);
     // A NaN that is made of infinities which are usually meant.
     if (made == MadeNonFinite::kNan && !state.bad_input &&
         numbers.inputs.infinite() && perhaps_.has_value() &&
@@ -126,12 +131,39 @@ class StateReader {
     // them.
     if (state.bad_output && !state.communication) seen_.Join(numbers.outputs);
     seen_.nan = seen_.nan || state.bad_input;
+    if (state.bad_input || state.nan_output) NoteForward(name);
     if (state.bad_output) {
       out_.goes_on = out_.goes_on || gradients ||
                      absl::StrContains(name, ".backward") || IsOutermost(name);
     }
     if (numbers.has_output) last_is_bad_ = state.bad_output;
+    ClearGradients(name, state.bad_input);
+    if (gradients && state.bad_output && !state.bad_input)
+      gradients_[ModuleOf(name)] = out_.states.nodes.size();
     out_.states.nodes.push_back(state);
+  }
+
+  // A backward computes with what its forward was given and returned.
+  void NoteForward(absl::string_view name) {
+    if (DirectionOf(name).direction == "forward")
+      of_bad_forward_.insert(WithDirection(name, "backward"));
+  }
+
+  // A module's gradients may be written before its backward, which tells what
+  // they were made of.
+  void ClearGradients(absl::string_view name, bool bad_input) {
+    if (gradients_.empty() || !IsBackwardNode(name)) return;
+    const auto it = gradients_.find(ModuleOf(name));
+    if (it == gradients_.end()) return;
+    if (bad_input) out_.states.nodes[it->second].bad_output = false;
+    gradients_.erase(it);
+  }
+
+  // "Module.fc.Linear" of "Module.fc.Linear.parameters_grad.0".
+  static std::string ModuleOf(absl::string_view name) {
+    const bool gradients = IsParametersGradEntry(name);
+    return std::string(name.substr(
+        0, name.rfind(gradients ? ".parameters_grad" : ".backward")));
   }
 
   bool IsOutermost(absl::string_view name) const {
@@ -144,6 +176,10 @@ class StateReader {
   // Point into the reader.
   absl::flat_hash_set<absl::string_view> outermost_;
   NonFinite seen_;
+  // Names of the backwards of calls that were given or made a NaN.
+  absl::flat_hash_set<std::string> of_bad_forward_;
+  // By module: gradients that are not finite, and nothing before them.
+  absl::flat_hash_map<std::string, size_t> gradients_;
   // The first node that made infinities which are usually meant.
   std::optional<size_t> perhaps_;
   bool last_is_bad_ = false;

@@ -4,8 +4,12 @@
 // not the mean of the ranks.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"
@@ -183,44 +187,16 @@ class GradientsNotZeroed : public RankRule {
   std::vector<RankFinding> Look(const RankInput& input) const override {
     if (input.steps.size() < kLeast) return {};
     for (const RankSeries& rank : input.ranks) {
-      const std::vector<OwnGradient> gradients = OwnGradientsOf(rank);
-      std::vector<double> apart, sizes;
-      size_t grew = 0;
-      for (size_t i = 0; i < input.steps.size(); ++i) {
-        double difference = 0, before = 0, size = 0;
-        for (const OwnGradient& own : gradients) {
-          const RankCell& now = (*own.micro[0])[i];
-          if (IsFinite(now)) size += now.norm * now.norm;
-          const auto* const taken = rank.Of("Parameter", own.parameter, "grad");
-          if (taken == nullptr || i == 0 || !IsFinite(now) ||
-              !IsFinite((*taken)[i - 1]) || (*taken)[i - 1].norm == 0)
-            continue;
-          const RankCell& left = (*taken)[i - 1];
-          const double d = (now.mean - left.mean) / left.norm;
-          difference += d * d;
-          before += left.mean * left.mean / left.norm / left.norm;
-        }
-        if (i > 0 && before > 0)
-          apart.push_back(std::sqrt(difference / before));
-        if (!sizes.empty() && size > sizes.back()) ++grew;
-        sizes.push_back(size);
+      const std::vector<OwnGradient> all = OwnGradientsOf(rank);
+      std::optional<RankFinding> found = LookAt(input, rank, all);
+      if (found.has_value()) return {*std::move(found)};
+      for (const auto& [part, gradients] : PartsOf(all)) {
+        found = LookAt(input, rank, gradients);
+        if (!found.has_value()) continue;
+        found->what = absl::StrCat("of ", gradients.size(), " parameters, ",
+                                   part, ".*, ", found->what);
+        return {*std::move(found)};
       }
-      if (apart.size() + 1 < kLeast || sizes.front() == 0) continue;
-      const std::vector<double> late(
-          apart.begin() + static_cast<int64_t>(apart.size() / 2), apart.end());
-      if (MedianOf(late) > kAlike || grew * 10 < (sizes.size() - 1) * 8 ||
-          sizes.back() < 9 * sizes.front())
-        continue;
-      RankFinding finding;
-      finding.step = input.steps[1];
-      finding.rank = rank.rank;
-      finding.name = GradientName(gradients[0].parameter);
-      finding.what = absl::StrCat(
-          "each step's gradients are those of the step before and a little "
-          "more, and their norm grows, from ",
-          std::sqrt(sizes.front()), " to ", std::sqrt(sizes.back()),
-          ": they are not set to zero between steps");
-      return {finding};
     }
     return {};
   }
@@ -228,6 +204,82 @@ class GradientsNotZeroed : public RankRule {
  private:
   static constexpr size_t kLeast = 10;  // steps
   static constexpr double kAlike = 0.35;
+  // The numbers of fewer are alike by chance.
+  static constexpr size_t kLeastOfPart = 4;
+
+  using Gradients = std::vector<OwnGradient>;
+
+  // The models of a program, or the modules of a model: each may have an
+  // optimizer of its own, and another place where it sets gradients to zero.
+  static std::map<std::string, Gradients> PartsOf(const Gradients& all) {
+    std::map<std::string, Gradients> parts;
+    for (const OwnGradient& own : all) {
+      const size_t dot = own.parameter.find('.');
+      if (dot != std::string::npos)
+        parts[own.parameter.substr(0, dot)].push_back(own);
+    }
+    for (auto it = parts.begin(); it != parts.end();) {
+      const size_t count = it->second.size();
+      it = count < kLeastOfPart || count == all.size() ? parts.erase(it)
+                                                       : std::next(it);
+    }
+    return parts;
+  }
+
+  // How far the gradients of a step are from those of the step before, relative
+  // to these; none in the first step. Adds up their squared norm.
+  static std::optional<double> Apart(const RankSeries& rank,
+                                     const Gradients& gradients, size_t i,
+                                     double* size) {
+    double difference = 0, before = 0;
+    for (const OwnGradient& own : gradients) {
+      const RankCell* const now = LastMicro(own, i);
+      if (now == nullptr) continue;
+      if (IsFinite(*now)) *size += now->norm * now->norm;
+      const auto* const taken = rank.Of("Parameter", own.parameter, "grad");
+      if (taken == nullptr || i == 0 || !IsFinite(*now) ||
+          !IsFinite((*taken)[i - 1]) || (*taken)[i - 1].norm == 0)
+        continue;
+      const RankCell& left = (*taken)[i - 1];
+      const double d = (now->mean - left.mean) / left.norm;
+      difference += d * d;
+      before += left.mean * left.mean / left.norm / left.norm;
+    }
+    if (before == 0) return std::nullopt;
+    return std::sqrt(difference / before);
+  }
+
+  static std::optional<RankFinding> LookAt(const RankInput& input,
+                                           const RankSeries& rank,
+                                           const Gradients& gradients) {
+    std::vector<double> apart, sizes;
+    size_t grew = 0;
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      double size = 0;
+      const std::optional<double> distance = Apart(rank, gradients, i, &size);
+      if (distance.has_value()) apart.push_back(*distance);
+      // The first step may end before the backward of this part.
+      if (size == 0) continue;
+      if (!sizes.empty() && size > sizes.back()) ++grew;
+      sizes.push_back(size);
+    }
+    if (apart.size() + 1 < kLeast || sizes.size() < kLeast) return std::nullopt;
+    const std::vector<double> late(
+        apart.begin() + static_cast<int64_t>(apart.size() / 2), apart.end());
+    if (MedianOf(late) > kAlike || grew * 10 < (sizes.size() - 1) * 8 ||
+        sizes.back() < 9 * sizes.front())
+      return std::nullopt;
+    RankFinding finding;
+    finding.step = input.steps[1];
+    finding.rank = rank.rank;
+    finding.name = GradientName(gradients[0].parameter);
+    finding.what = absl::StrCat(
+        "each step's gradients are those of the step before and a little "
+        "more, and their norm grows, from ",
+        std::sqrt(sizes.front()), " to ", std::sqrt(sizes.back()),
+        ": they are not set to zero between steps");
+    return finding;
+  }
 };
 
 // A mean is linear: that of a reduced gradient is the mean of the ranks' own, by

@@ -252,6 +252,36 @@ TEST_F(OneRankTest, GradientsThatAreNotSetToZero) {
   EXPECT_THAT(Find("gradients-not-zeroed"), SizeIs(1));
 }
 
+// Two optimizers: those of the generator of a GAN.
+TEST_F(OneRankTest, GradientsOfOneModelThatAreNotSetToZero) {
+  RankSeries& rank = input_.ranks[0];
+  const auto add = [&](bool is_zeroed) {
+    for (size_t layer = 0; layer < kLayers; ++layer) {
+      std::vector<RankCell> cells;
+      for (size_t i = 0; i < kRankSteps; ++i) {
+        RankCell own = OwnGradient(layer, i, 1);
+        if (i > 0 && !is_zeroed)
+          own = Cell(own.norm * 0.3 + cells.back().norm,
+                     own.mean + cells.back().mean);
+        cells.push_back(own);
+      }
+      // The first step ends with the other optimizer, before this backward.
+      cells[0] = RankCell();
+      rank.values[absl::StrCat("Module.1.l", layer,
+                               ".Linear.parameters_grad.0.weight")] = cells;
+      rank.values[OfParameter(absl::StrCat("1.", Weight(layer)), "grad")] =
+          cells;
+    }
+  };
+  add(/*is_zeroed=*/true);
+  EXPECT_THAT(Find(""), IsEmpty());
+  add(/*is_zeroed=*/false);
+  const auto found = Find("gradients-not-zeroed");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].name, "Parameter.1.l0.weight.0.debug.grad");
+  EXPECT_THAT(found[0].what, HasSubstr("of 5 parameters, 1.*, each step's"));
+}
+
 TEST_F(FourRanksTest, ABufferAndAGradientThatPart) {
   for (size_t r = 0; r < 4; ++r) {
     for (size_t i = 0; i < kRankSteps; ++i)

@@ -65,7 +65,9 @@ class UpdateZero : public Rule {
     return "none beside the recording: one pass over two values a parameter";
   }
   absl::string_view twin() const override {
-    return "frozen layers, which have no gradient; an optimizer of the last "
+    return "frozen layers, which have no gradient; a bias before a "
+           "normalization, whose gradient is rounding; an optimizer of the "
+           "last "
            "layers alone, which is only worth a look; a learning rate of 0 in "
            "the first steps of a warm-up; a tied weight, which is updated by "
            "its "
@@ -78,19 +80,20 @@ class UpdateZero : public Rule {
   std::vector<RuleFinding> Look(const RuleInput& input) const override {
     const ScanInput& norms = *input.norms;
     const ValueIndex index(&norms);
+    const std::map<std::string, const ScanSeries*> gradients =
+        OwnGradients(norms);
+    const std::vector<double> noise = NoiseOf(norms, gradients);
     // Of parameters that the optimizer does not hold, and of those that it does.
     std::optional<RuleFinding> foreign, held;
     size_t moved = 0, foreigners = 0;
-    for (const auto& [parameter, gradient] : OwnGradients(norms)) {
+    for (const auto& [parameter, gradient] : gradients) {
       if (gradient->cells.size() != norms.steps.size() ||
           IsTied(norms, index, parameter, *gradient))
         continue;
-      const Updates updates = UpdatesOf(norms, index, parameter, *gradient);
+      const Updates updates = UpdatesOf(index, parameter, *gradient, noise);
       // A warm-up begins with nothing, and a scaler leaves steps out.
-      if (updates.steps < kLeast || updates.zero < updates.steps) {
-        if (updates.steps > 0) ++moved;
-        continue;
-      }
+      if (updates.zero < updates.steps) ++moved;
+      if (updates.steps < kLeast || updates.zero < updates.steps) continue;
       if (!updates.is_held) ++foreigners;
       std::optional<RuleFinding>& found = updates.is_held ? held : foreign;
       if (found.has_value()) {
@@ -98,7 +101,7 @@ class UpdateZero : public Rule {
         continue;
       }
       found = RuleFinding{norms.steps[updates.first],
-                          Value("Parameter", parameter, "param"),
+                          NameOf(index, parameter, *gradient),
                           -1,
                           absl::StrCat(parameter, " has a gradient in each of ",
                                        updates.steps, " steps and "),
@@ -112,8 +115,7 @@ class UpdateZero : public Rule {
     }
     std::vector<RuleFinding> findings;
     if (held.has_value()) findings.push_back(*std::move(held));
-    // A run whose optimizer cannot be seen updates nothing that is known.
-    if (foreign.has_value() && (moved > 0 || HasOptimizer(norms))) {
+    if (foreign.has_value()) {
       // Many train the last layers in this way, and leave the rest as it is.
       foreign->exact = moved == 0 || foreigners < moved;
       findings.push_back(*std::move(foreign));
@@ -123,6 +125,9 @@ class UpdateZero : public Rule {
 
  private:
   static constexpr size_t kLeast = 3;  // steps
+  // Of the largest gradient of a step. A bias before a normalization has no
+  // other gradient than such rounding.
+  static constexpr double kNoise = 1e-5;
 
   struct Updates {
     // With a gradient, and of those without an update.
@@ -133,15 +138,17 @@ class UpdateZero : public Rule {
     bool is_held = false;
   };
 
-  static Updates UpdatesOf(const ScanInput& norms, const ValueIndex& index,
+  // Only gradients above `noise` count.
+  static Updates UpdatesOf(const ValueIndex& index,
                            const std::string& parameter,
-                           const ScanSeries& gradient) {
+                           const ScanSeries& gradient,
+                           const std::vector<double>& noise) {
     const auto* const update = index.Find(Value("Update", parameter, "update"));
     const auto* const grad = index.Find(Value("Parameter", parameter, "grad"));
     Updates updates;
-    for (size_t i = 0; i < norms.steps.size(); ++i) {
+    for (size_t i = 0; i < noise.size(); ++i) {
       const ScanCell& own = gradient.cells[i];
-      if (!IsThere(own) || own.smallest == 0) continue;
+      if (!IsThere(own) || own.smallest <= noise[i]) continue;
       const bool is_held = grad != nullptr && (*grad)[i].count > 0;
       const bool is_known = update != nullptr && IsThere((*update)[i]);
       // The optimizer has the gradient, and what it made of it is not recorded.
@@ -210,12 +217,43 @@ class UpdateZero : public Rule {
     }
     return both > 0;
   }
-  static bool HasOptimizer(const ScanInput& norms) {
-    return std::any_of(norms.values.begin(), norms.values.end(),
-                       [](const ScanSeries& series) {
-                         return absl::StartsWith(series.name, "Parameter.") ||
-                                absl::StartsWith(series.name, "Update.");
-                       });
+  static std::vector<bool> StepsOfOptimizer(const ScanInput& norms) {
+    std::vector<bool> seen(norms.steps.size());
+    for (const ScanSeries& series : norms.values) {
+      if (series.cells.size() != seen.size() ||
+          (!absl::StartsWith(series.name, "Parameter.") &&
+           !absl::StartsWith(series.name, "Update.")))
+        continue;
+      for (size_t i = 0; i < seen.size(); ++i)
+        if (series.cells[i].count > 0) seen[i] = true;
+    }
+    return seen;
+  }
+  // The norm of a gradient that says nothing, of each step: infinite where no
+  // optimizer was recorded, as in a step before the configuration changed, or of
+  // another job of that name.
+  static std::vector<double> NoiseOf(
+      const ScanInput& norms,
+      const std::map<std::string, const ScanSeries*>& gradients) {
+    const std::vector<bool> seen = StepsOfOptimizer(norms);
+    std::vector<double> noise(seen.size(), HUGE_VAL);
+    for (size_t i = 0; i < seen.size(); ++i) {
+      double largest = 0;
+      for (const auto& [parameter, gradient] : gradients) {
+        if (i < gradient->cells.size() && IsThere(gradient->cells[i]))
+          largest = std::max(largest, gradient->cells[i].largest);
+      }
+      if (seen[i]) noise[i] = kNoise * largest;
+    }
+    return noise;
+  }
+  // A value that can be asked for: of a tensor that no optimizer holds the
+  // gradient alone may be recorded.
+  static std::string NameOf(const ValueIndex& index,
+                            const std::string& parameter,
+                            const ScanSeries& gradient) {
+    std::string name = Value("Parameter", parameter, "param");
+    return index.Find(name) != nullptr ? name : gradient.name;
   }
 };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rule.h"
 #include "gmock/gmock.h"
@@ -93,6 +94,39 @@ TEST_F(RulesTest, AnOptimizerOfFewParametersIsOnlyWorthALook) {
   EXPECT_EQ(found[0].others, 2);
 }
 
+// A run has such steps after a change of its configuration.
+TEST_F(RulesTest, StepsWithoutAnOptimizerSayNothingOfIt) {
+  // The parameters of another program, recorded for too few steps to be judged.
+  for (int layer = 4; layer < 20; ++layer) {
+    const std::string own =
+        absl::StrCat("Module.l", layer, ".Linear.parameters_grad.0.weight");
+    Add(&norms_, own, 1, 1);
+    for (size_t i = 2; i < kSteps; ++i) At(&norms_, own, i).count = 0;
+  }
+  ScanInput as_recorded = norms_;
+  // The task that records no optimizer, in all steps.
+  for (ScanSeries& series : norms_.values) {
+    if (absl::StartsWith(series.name, "Module.")) continue;
+    for (ScanCell& cell : series.cells) cell.count = 0;
+  }
+  EXPECT_THAT(Find("update-zero"), IsEmpty());
+  // In some steps; one layer is of no optimizer, and has its gradient alone.
+  norms_ = std::move(as_recorded);
+  for (ScanSeries& series : norms_.values) {
+    if (absl::StartsWith(series.name, "Module.")) continue;
+    const bool is_left = absl::StrContains(series.name, ".l2.");
+    if (is_left) series.cells.clear();
+    for (size_t i = 0; i < series.cells.size(); i += 2)
+      series.cells[i].count = 0;
+  }
+  const auto found = Find("update-zero");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].name, "Module.l2.Linear.parameters_grad.0.weight");
+  EXPECT_EQ(found[0].step, 1);
+  EXPECT_THAT(found[0].what, HasSubstr("in each of 10 steps"));
+  EXPECT_EQ(found[0].others, 0);
+}
+
 TEST_F(RulesTest, AGroupWithoutALearningRateIsNotSaidToBeForeign) {
   Add(&norms_, "Training.0.debug.lr.0", 0.1, 0.1);
   Add(&norms_, "Training.0.debug.lr.1", 0, 0);
@@ -115,6 +149,15 @@ TEST_F(RulesTest, FrozenLayersAndWarmUpsAreSound) {
     At(&norms_, "Update.l2.weight.0.debug.update", i) = {0, 0, 2, 0, 0, 1};
   }
   At(&norms_, "Update.l1.weight.0.debug.update", 0) = {0, 0, 2, 0, 0, 1};
+  EXPECT_THAT(Find("update-zero"), IsEmpty());
+}
+
+TEST_F(RulesTest, ABiasBeforeANormalizationHasNoGradientButRounding) {
+  for (size_t i = 0; i < kSteps; ++i) {
+    At(&norms_, "Module.l2.Linear.parameters_grad.0.weight", i) = {
+        7e-8, 5e-8, 2, 0, 0, 1};
+    At(&norms_, "Update.l2.weight.0.debug.update", i) = {0, 0, 2, 0, 0, 1};
+  }
   EXPECT_THAT(Find("update-zero"), IsEmpty());
 }
 

@@ -263,6 +263,7 @@ class Scanner {
   }
 
   void FindVanished(size_t value) {
+    if (HasNoCourse(input_.values[value].name)) return;
     const std::vector<ScanCell>& cells = Cells(value);
     size_t since = 0;
     ZeroRun zeros;

@@ -285,9 +285,9 @@ absl::StatusOr<OverflowLook> DiagnoseOverflow(FileSystem* file_system,
   for (const analysis::OverflowOrigin& origin : findings.found) {
     DiagnosisReport::Finding* const finding = report->Add(
         "overflow_check", step, origin.rank, origin.call,
-        origin.made.empty()
-            ? "was given a NaN or an infinity that no recorded call made"
-            : absl::StrCat("makes ", origin.made),
+        origin.made.empty() ? absl::StrCat("was given a NaN or an infinity: ",
+                                           analysis::CameInText(origin))
+                            : absl::StrCat("makes ", origin.made),
         true);
     look.is_made |= !origin.made.empty();
     finding->set_module(origin.module);

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
@@ -96,12 +97,14 @@ class Grouping {
     // A rank that another process of the job has is of another job. Each rank may
     // have been started by a `rankprobe run` of its own.
     if (life.has_rank) return !last.job.places.contains(life.place);
-    if (last.has_ranks) return true;
     const bool has_another_name =
         !life.job.empty() &&
         std::any_of(last.names.begin(), last.names.end(),
                     [&](const auto& name) { return name.first == life.host; });
-    return !has_another_name && life.first_ns <= last.job.last_ns;
+    const bool is_beside = life.first_ns <= last.job.last_ns;
+    // One beside ranks may have any name, and one that has theirs any time.
+    return last.has_ranks ? is_beside || !has_another_name
+                          : is_beside && !has_another_name;
   }
 
   std::vector<Group> jobs_;
@@ -116,6 +119,18 @@ std::string StepsOf(const RunJob& job) {
   return RangesText({job.steps.begin(), job.steps.end()});
 }
 
+bool HasRanks(const RunJob& job) {
+  return std::any_of(
+      job.places.begin(), job.places.end(),
+      [](const std::string& place) { return absl::StartsWith(place, "rank"); });
+}
+
+// A training that is continued has ranks again, or none again.
+bool GoesOn(const RunJob& before, const RunJob& after) {
+  return HasRanks(before) == HasRanks(after) &&
+         *after.steps.begin() > *before.steps.rbegin();
+}
+
 // Whether the collector's own counts say so. A long run of many ranks has millions
 // of rank-steps, which are not listed for that.
 absl::StatusOr<bool> HasOneJob(const Client& client, const std::string& run) {
@@ -126,8 +141,11 @@ absl::StatusOr<bool> HasOneJob(const Client& client, const std::string& run) {
       return client.archive->ListRuns(context, request, &response);
     }));
     for (const v1::RunInfo& info : response.runs()) {
-      if (info.run() == run)
-        return info.jobs() == 1 && info.processes_without_rank() < 2;
+      if (info.run() != run) continue;
+      // Of a process without a rank beside others only its times tell.
+      const bool is_alone = info.ranks() == 1;
+      return info.jobs() == 1 &&
+             info.processes_without_rank() <= (is_alone ? 1U : 0U);
     }
     // No such run; or a collector that lists the same again.
     if (!response.truncated() || response.runs().empty() ||
@@ -179,8 +197,7 @@ absl::StatusOr<JudgedJob> ChooseJob(const std::string& run,
                                    " jobs: ", JobsText(jobs)));
   bool each_goes_on = !wanted.has_value();
   for (size_t i = 1; i < jobs.size(); ++i) {
-    each_goes_on =
-        each_goes_on && *jobs[i].steps.begin() > *jobs[i - 1].steps.rbegin();
+    each_goes_on = each_goes_on && GoesOn(jobs[i - 1], jobs[i]);
   }
   if (each_goes_on) {
     out.notes.push_back(

@@ -47,9 +47,7 @@ void PrintOrigin(const analysis::OverflowOrigin& origin) {
   Print(stdout, "rank %d: %s%s\n", origin.rank, origin.call,
         origin.module.empty() ? "" : absl::StrCat(" in ", origin.module));
   if (origin.made.empty()) {
-    Print(stdout,
-          "  no recorded call made it: it came in with an argument or a "
-          "parameter\n");
+    Print(stdout, "  %s\n", analysis::CameInText(origin));
   } else {
     Print(stdout, "  made %s\n", origin.made);
   }

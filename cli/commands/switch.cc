@@ -17,8 +17,10 @@
 #include "common/config/api_list.h"
 #include "common/config/config_schema.h"
 #include "common/config/plan.h"
+#include "common/config/request_config.h"
 #include "common/text/counted.h"
 #include "common/text/ranges_text.h"
+#include "common/text/shell_word.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -178,6 +180,36 @@ absl::Status CheckRanksAreConnected(const Client& client,
                         "for ranks that connect later"));
 }
 
+// Of a run that nobody is connected to, --create leaves the ranks to those that
+// come: a plan for some ranks is lost with the first that brings its own, so they
+// are in `config`, which is empty where none was given.
+absl::Status LeaveRanksToConfig(const Client& client, const SwitchFlags& flags,
+                                const std::string& run, std::string* config,
+                                v1::SwitchOptions* options) {
+  if (!flags.create || options->ranks().empty()) return absl::OkStatus();
+  RP_ASSIGN_OR_RETURN(const v1::ListAgentsResponse agents,
+                      client.ListAgents(run));
+  if (std::any_of(agents.agents().begin(), agents.agents().end(),
+                  [](const v1::AgentInfo& agent) { return agent.connected(); }))
+    return absl::OkStatus();
+  if (config->empty()) {
+    v1::GetConfigRequest request;
+    request.set_run(run);
+    v1::GetConfigResponse known;
+    const absl::Status status = client.Ask([&](grpc::ClientContext* context) {
+      return client.control->GetConfig(context, request, &known);
+    });
+    // That of `rankprobe run`.
+    *config = status.ok() && !known.config_json().empty()
+                  ? known.config_json()
+                  : R"({"task": "statistics", "level": "mix"})";
+  }
+  *config =
+      WithRanks(*config, {options->ranks().begin(), options->ranks().end()});
+  options->clear_ranks();
+  return absl::OkStatus();
+}
+
 // Steps count from the start of a job: a list that was written for another start
 // is over when it comes to a job that goes on.
 void SayStepsThatAreOver(const SwitchFlags& flags,
@@ -192,6 +224,14 @@ void SayStepsThatAreOver(const SwitchFlags& flags,
         "rankprobe: nothing will be recorded: %s wants steps %s, and this "
         "takes effect at step %d; \"step\": [] selects every step\n",
         flags.config, config->plan.steps.Text(), result.effective_at_step());
+}
+
+// Of a run without a connected process.
+const char* WhyNobody(const Client& client, const std::string& run) {
+  const auto agents = client.ListAgents(run);
+  return agents.ok() && !agents->agents().empty()
+             ? "its processes have ended, or lost their connection"
+             : "none has been so far";
 }
 
 absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
@@ -210,8 +250,14 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
   RP_ASSIGN_OR_RETURN(*request.mutable_run(),
                       ChooseRun(client, flags.run,
                                 flags.create ? NewRun::kTake : NewRun::kOffer));
+  if (enable) {
+    RP_RETURN_IF_ERROR(LeaveRanksToConfig(client, flags, request.run(), &config,
+                                          request.mutable_options()));
+  }
   if (!config.empty())
-    request.set_config_json(ConfigForRun(client, request.run(), config));
+    RP_RETURN_IF_ERROR(LeaveRanksToConfig(client, flags, request.run(), &config,
+                                          request.mutable_options()));
+  request.set_config_json(ConfigForRun(client, request.run(), config));
   RP_RETURN_IF_ERROR(CheckRanksAreConnected(client, flags, request.run(),
                                             request.config_json()));
   client.Introduce(request.config_json().size());
@@ -227,13 +273,16 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
   if (enable && !flags.create && result.ranks().empty()) {
     *exit_code = kPartial;
     Print(stderr,
-          "rankprobe: nothing is recorded now: no rank of run %s is connected; "
-          "--create sets it for ranks that connect later\n",
-          request.run());
+          "rankprobe: nothing is recorded now: no rank of run %s is connected "
+          "(%s). This is set for ranks of that name that connect later; "
+          "`rankprobe disable --run %s` takes it back\n",
+          request.run(), WhyNobody(client, request.run()),
+          ShellWord(request.run()));
   }
   if (!flags.config.empty())
     SayStepsThatAreOver(flags, request.config_json(), result, exit_code);
-  if (enable && flags.config.empty() && !globals.json)
+  if (enable && flags.config.empty() && !globals.json &&
+      !result.ranks().empty())
     SayConfigKept(client, request.run(), flags.for_steps == 0);
   return absl::OkStatus();
 }
@@ -244,7 +293,7 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
   v1::SetConfigRequest request;
   request.set_expected_epoch(flags.epoch);
   RP_RETURN_IF_ERROR(FillOptions(flags, request.mutable_options()));
-  RP_ASSIGN_OR_RETURN(const std::string config, ReadConfigFile(flags.config));
+  RP_ASSIGN_OR_RETURN(std::string config, ReadConfigFile(flags.config));
   if (!flags.api_list.empty()) {
     RP_ASSIGN_OR_RETURN(*request.mutable_api_list(),
                         ReadSmallFile(flags.api_list));
@@ -259,6 +308,8 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
   RP_ASSIGN_OR_RETURN(*request.mutable_run(),
                       ChooseRun(client, flags.run,
                                 flags.create ? NewRun::kTake : NewRun::kOffer));
+  RP_RETURN_IF_ERROR(LeaveRanksToConfig(client, flags, request.run(), &config,
+                                        request.mutable_options()));
   request.set_config_json(ConfigForRun(client, request.run(), config));
   RP_RETURN_IF_ERROR(CheckRanksAreConnected(client, flags, request.run(),
                                             request.config_json()));

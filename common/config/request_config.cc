@@ -20,6 +20,13 @@ rapidjson::Value Text(absl::string_view text, rapidjson::Document* document) {
                           document->GetAllocator());
 }
 
+std::string JsonOf(const rapidjson::Document& document) {
+  rapidjson::StringBuffer buffer;
+  rapidjson::Writer<rapidjson::StringBuffer> writer(buffer);
+  document.Accept(writer);
+  return std::string(buffer.GetString(), buffer.GetSize());
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ConfigForRequest(absl::string_view json,
@@ -42,10 +49,7 @@ absl::StatusOr<std::string> ConfigForRequest(absl::string_view json,
     section.AddMember(rapidjson::StringRef(kRequestId),
                       Text(request_id, &document), document.GetAllocator());
   }
-  rapidjson::StringBuffer buffer;
-  rapidjson::Writer<rapidjson::StringBuffer> writer(buffer);
-  document.Accept(writer);
-  std::string out(buffer.GetString(), buffer.GetSize());
+  std::string out = JsonOf(document);
   RP_ASSIGN_OR_RETURN(const ConfigResult after, ParseConfig(out, {}));
   if (after.plan.request_id != request_id) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -66,6 +70,19 @@ std::string WithDumpPath(absl::string_view json, absl::string_view dump_path) {
              absl::StrCat(document.ObjectEmpty() ? "" : ", ",
                           R"("dump_path": )", JsonString(dump_path)));
   return out;
+}
+
+std::string WithRanks(absl::string_view json,
+                      const std::vector<int64_t>& ranks) {
+  rapidjson::Document document;
+  if (!ParseConfigDocument(json, &document).ok() || !document.IsObject())
+    return std::string(json);
+  while (document.RemoveMember("rank")) {
+  }
+  rapidjson::Value list(rapidjson::kArrayType);
+  for (const int64_t rank : ranks) list.PushBack(rank, document.GetAllocator());
+  document.AddMember("rank", list, document.GetAllocator());
+  return JsonOf(document);
 }
 
 }  // namespace rankprobe

@@ -4,7 +4,9 @@
 #ifndef RANKPROBE_COMMON_CONFIG_REQUEST_CONFIG_H_
 #define RANKPROBE_COMMON_CONFIG_REQUEST_CONFIG_H_
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -20,6 +22,11 @@ absl::StatusOr<std::string> ConfigForRequest(absl::string_view json,
 // `json` with this dump_path where it has none, at its end, so that the places
 // of faults stay. What is no JSON object is returned as it is.
 std::string WithDumpPath(absl::string_view json, absl::string_view dump_path);
+
+// `json` with these ranks in the place of its own. What is no JSON object is
+// returned as it is.
+std::string WithRanks(absl::string_view json,
+                      const std::vector<int64_t>& ranks);
 
 }  // namespace rankprobe
 

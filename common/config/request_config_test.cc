@@ -77,5 +77,16 @@ TEST(WithDumpPathTest, ADumpPathIsAddedWhereThereIsNone) {
     EXPECT_EQ(WithDumpPath(json, "/d \"1\""), json);
 }
 
+TEST(WithRanksTest, TheRanksAreThoseThatAreGiven) {
+  for (const char* const json :
+       {R"({"dump_path": "/d"})", R"({"dump_path": "/d", "rank": [0, 3]})"}) {
+    const auto config = ParseConfig(WithRanks(json, {1, 7}), {});
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->plan.ranks.Text(), "1,7");
+    EXPECT_EQ(config->plan.dump_path, "/d");
+  }
+  EXPECT_EQ(WithRanks("[1]", {1}), "[1]");
+}
+
 }  // namespace
 }  // namespace rankprobe

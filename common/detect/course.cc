@@ -57,7 +57,9 @@ CourseLimits::CourseLimits(const CourseOptions& options, absl::string_view name)
           IsOfTheSchedule(name)) {}
 
 bool HasNoCourse(absl::string_view name) {
-  return absl::EndsWith(name, ".step_seconds");
+  return absl::StartsWith(name, "Training.") &&
+         (absl::EndsWith(name, ".step_seconds") ||
+          absl::StrContains(name, "_checksum"));
 }
 
 bool IsStateOfOptimizer(absl::string_view name) {

@@ -45,7 +45,8 @@ struct CourseLimits {
   bool passes_zero = false;
 };
 
-// Of the machine, not of the training: the seconds of a step have no course.
+// The seconds of a step, which are of the machine, and checksums of data, which
+// are no amount, have no course.
 bool HasNoCourse(absl::string_view name);
 // A parameter's value as the optimizer finds it, or what the optimizer keeps.
 bool IsStateOfOptimizer(absl::string_view name);

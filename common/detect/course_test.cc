@@ -83,6 +83,9 @@ TEST_F(CourseTest, WhatAValueIsSaysHowMuchIsAMove) {
     EXPECT_TRUE(course.IsMove(1e9, Limits(name))) << name;
   }
   EXPECT_TRUE(HasNoCourse("Training.0.debug.step_seconds"));
+  EXPECT_TRUE(HasNoCourse("Training.0.debug.target_checksum"));
+  EXPECT_TRUE(HasNoCourse("Training.0.debug.target_checksum.1"));
+  EXPECT_FALSE(HasNoCourse("Training.0.debug.loss"));
   EXPECT_TRUE(IsStateOfOptimizer("Parameter.a.weight.0.debug.exp_avg"));
   EXPECT_FALSE(IsStateOfOptimizer("Parameter.a.weight.0.debug.grad"));
   EXPECT_FALSE(IsStateOfOptimizer("Update.a.weight.0.debug.update"));

@@ -51,6 +51,7 @@ def test_ignore_says_so_at_once_and_training_goes_on(dump, policy) -> None:
     said = [i for i, line in enumerate(lines) if "what is recorded of rank 0 waits in this process, and is lost if that ends first, training continues" in line]
     assert len(said) == 1 and said[0] < lines.index("trained"), result.stderr
     assert "127.0.0.1:1" in lines[said[0]]
+    assert "records go to" not in result.stderr, "nobody has them"
 
 
 def test_fail_raises_at_construction(dump) -> None:
@@ -72,6 +73,7 @@ def test_spool_keeps_it_for_the_next_process(dump, collector, tmp_path) -> None:
     result = run(dump, 3, **environment)
     assert result.returncode == 0, result.stderr
     assert f"what is recorded of rank 0 is kept in {spool}" in result.stderr
+    assert "records go to" not in result.stderr
     assert any(p.is_file() and p.stat().st_size > 0 for p in spool.rglob("*"))
     result = run(dump, 1, collector.address, **environment)
     assert result.returncode == 0, result.stderr

@@ -170,7 +170,8 @@ def test_a_run_that_nobody_knows_is_an_error_that_lists_those_there_are(collecto
     for verb in offered:
         assert collector.cli(*verb, "--run", "to come", "--create").returncode == 0
     done = collector.cli("enable", "--run", "to come", check=False)
-    assert done.returncode == 1 and "no rank of run to come is connected" in done.stderr, "it is known now"
+    assert done.returncode == 1 and "no rank of run to come is connected (none has been so far). This is set for ranks " in done.stderr
+    assert "--create" not in done.stderr, "it is set already"
     for verb in ("events", "status"):  # a program may wait for it
         done = collector.cli(verb, "--run", "trainign", "--json")
         assert json.loads(done.stdout) is not None and "there are: training" in done.stderr
@@ -178,6 +179,25 @@ def test_a_run_that_nobody_knows_is_an_error_that_lists_those_there_are(collecto
         done = collector.cli(verb, "--run", "trainign", "--rounds", "1")
         assert done.stderr.count("waiting for that step") == 1
     session.close()
+
+
+def test_ranks_of_a_run_to_come_are_switched_when_they_connect(collector, tmp_path: pathlib.Path):
+    (tmp_path / "c.json").write_text('{"level": "L0", "rank": [3]}')
+    for run, words in (("plain", ()), ("configured", ("--config", tmp_path / "c.json"))):
+        collector.cli("enable", "--run", run, "--create", "--ranks", "1", *words)
+        for rank in (0, 1):
+            session = rankprobe.Session(collector.address, run=run, rank=rank, world_size=2, config_json='{"dump_path": "d", "dump_enable": false}')
+            session.wait_connected(60)
+            session.start()
+            session.stop()
+            session.step()
+            session.start()
+            assert session.recording == (rank == 1), (run, rank)
+            session.stop()
+            session.close()
+    done = collector.cli("enable", "--run", "plain", check=False)
+    assert done.returncode == 1 and "(its processes have ended, or lost their connection). This is set for " in done.stderr
+    assert "`rankprobe disable --run plain` takes it back" in done.stderr
 
 
 def test_enable_without_a_config_says_which_one_the_run_has(collector, tmp_path: pathlib.Path):

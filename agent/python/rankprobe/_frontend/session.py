@@ -187,21 +187,18 @@ class RankSession:
         """Has the tree of `step` written, beside the training of the next one.
         dump_path: of the plan in force."""
         self._place = dump_path
-        self._tell_place(last=False)
+        self._tell_place()
         if self._exports is not None:
             self._exports.begin(step)
 
-    def _tell_place(self, last: bool) -> None:
-        """Once. A collector elsewhere may refuse this rank: with one it is said when it has answered, or at the end."""
+    def _tell_place(self) -> None:
+        """Once. A collector elsewhere may refuse this rank, or not be there: with one it is said when it has answered."""
         if self._place_told or not self._place:
             return
         if self._exports is None:
             try:
                 self.native.wait_connected(0.0)
-            except TimeoutError:
-                if not last:
-                    return
-            except RuntimeError:  # the session has said why it records nothing
+            except (TimeoutError, RuntimeError):  # or the session has said why it records nothing
                 return
         self._place_told = True
         tell_place(self.run, self._place, self._exports, self._rank)
@@ -213,7 +210,7 @@ class RankSession:
 
     def finish_exports(self) -> None:
         """Waits for the trees; before close()."""
-        self._tell_place(last=True)
+        self._tell_place()
         if self._exports is not None:
             self._exports.close()
 
