@@ -20,7 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "cli/client/client.h"
 #include "common/io/crc32c.h"
-#include "common/rpc/answer_check.h"
+#include "common/rpc/checked_message.h"
 #include "common/rpc/damaged_answers.h"
 
 namespace rankprobe {

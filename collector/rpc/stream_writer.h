@@ -26,7 +26,7 @@
 #include "collector/rpc/server_stream.h"
 #include "collector/rpc/worker_pool.h"
 #include "common/base/monotonic_time.h"
-#include "common/rpc/answer_check.h"
+#include "common/rpc/checked_message.h"
 
 namespace rankprobe {
 

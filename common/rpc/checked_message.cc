@@ -14,7 +14,6 @@
 #include "absl/strings/string_view.h"
 #include "common/io/checksum_field.h"
 #include "common/io/crc32c.h"
-#include "common/rpc/answer_check.h"
 
 namespace rankprobe {
 namespace {

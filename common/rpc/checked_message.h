@@ -48,6 +48,13 @@ grpc::Status ParseWithChecksum(CallPart part, grpc::ByteBuffer* bytes,
 // Whether ParseWithChecksum has met with a damaged answer in this thread since
 // this was asked last.
 bool TakeDamageOfThread();
+// The checksum of the last message that this thread has read and that matches it.
+uint32_t ChecksumOfThread();
+
+// Trailing metadata of a streamed answer: the number of its messages. If a bit flips
+// in the length that gRPC writes before a message, gRPC takes the messages behind it
+// for its bytes, and drops them without an error when the stream ends.
+inline constexpr char kMessagesKey[] = "rankprobe-messages";
 
 template <typename Message, CallPart kPart>
 class CallTraits {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "common/io/checksum_field.h"
-#include "common/rpc/answer_check.h"
+#include "common/rpc/checked_message.h"
 #include "google/protobuf/message_lite.h"
 
 namespace rankprobe::testing {
