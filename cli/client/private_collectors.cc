@@ -51,7 +51,7 @@ class Finder {
   absl::Status Run() {
     const auto names = files_->List(found_.directory);
     if (!names.ok()) {
-      return absl::NotFoundError(
+      return absl::InvalidArgumentError(
           absl::StrCat(found_.directory, ": is no directory that can be read"));
     }
     LookInto(found_.directory);

@@ -206,7 +206,8 @@ def test_status_finds_the_private_collectors_of_a_directory(tmp_path: pathlib.Pa
     (tmp_path / "empty").mkdir()
     said = cli("status", tmp_path / "empty")
     assert said.returncode == 4 and "no job records here into a private collector, and it holds no dump" in said.stderr, said.stderr
-    assert "is no directory" in cli("status", tmp_path / "none").stderr
+    nowhere = cli("status", tmp_path / "none")
+    assert nowhere.returncode == 2 and "is no directory" in nowhere.stderr
 
 
 def test_a_second_job_of_the_same_name_in_one_dump_path_is_told_apart(tmp_path: pathlib.Path):
