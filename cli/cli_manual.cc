@@ -317,7 +317,7 @@ Manual CliManual() {
        "could not see all of it; a rank did not follow, or an export has gaps. "
        "compare and graph_visualize write what differs to files, as msprobe's "
        "do, and end with 0"},
-      {"2", "bad usage or config"},
+      {"2", "bad usage or config; a path that cannot be read or written"},
       {"3", "no collector answers"},
       {"4", "not found"},
       {"5", "refused"},

@@ -12,7 +12,7 @@ enum ExitCode {
   // A command that judges found something, or did not see all of it. Of others: a
   // rank did not follow, what was written has gaps.
   kPartial = 1,
-  kBadUsage = 2,     // bad flags, bad config
+  kBadUsage = 2,     // bad flags or config, a path that cannot be used
   kUnreachable = 3,  // no collector answers, or another program does
   kNotFound = 4,     // no such run, step or rank
   kRefused = 5,      // anything else the collector or this machine refuses

@@ -340,6 +340,32 @@ TEST_F(RankRulesTest, GradientsThatAreNotReduced) {
   EXPECT_TRUE(found);
 }
 
+// One that DistributedDataParallel was told to ignore.
+TEST_F(RankRulesTest, AParameterThatIsLeftOutOfTheReduction) {
+  const auto look = [&]() -> std::vector<RankFinding> {
+    for (const auto& rule : AllRankRules()) {
+      if (rule->name() == "gradients-not-reduced") return rule->Look(input_);
+    }
+    return {};
+  };
+  for (size_t i = 0; i < kRankSteps; ++i)
+    At(1, OfParameter(Weight(2), "grad"), i) = At(1, Own(2), i);
+  EXPECT_THAT(look(), IsEmpty()) << "the weights stay the same";
+  for (size_t i = 1; i < kRankSteps; ++i)
+    At(1, OfParameter(Weight(2), "param"), i).norm += 0.01;
+  const auto found = look();
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 0);
+  EXPECT_EQ(found[0].name, "Parameter.l2.weight.0.debug.grad");
+  EXPECT_THAT(found[0].what, HasSubstr("of 1 of 5 parameters: those of the "
+                                       "others are; these parameters are left "
+                                       "out of the reduction"));
+  // In one step alone it is another fault.
+  At(1, OfParameter(Weight(2), "grad"), 5) =
+      At(0, OfParameter(Weight(2), "grad"), 5);
+  EXPECT_THAT(look(), IsEmpty());
+}
+
 TEST_F(RankRulesTest, ARankThatClipsByItselfIsNamed) {
   for (size_t layer = 0; layer < kLayers; ++layer) {
     for (size_t i = 0; i < kRankSteps; ++i)

@@ -5,8 +5,11 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -204,27 +207,67 @@ class GradientsNotReduced : public RankRule {
   static std::optional<RankFinding> LookAt(
       const RankInput& input, const std::vector<std::string>& parameters,
       size_t step, size_t* looked) {
-    size_t unlike = 0;
-    RankFinding finding;
-    // The parameter whose gradients differ most stands for all.
+    std::vector<std::pair<std::string, double>> unlike;
     for (const std::string& parameter : parameters) {
       const std::optional<double> differ =
           GradientsDiffer(input, parameter, step);
       if (!differ.has_value()) continue;
       ++*looked;
-      if (*differ == 0) continue;
-      ++unlike;
-      if (*differ <= finding.deviation) continue;
-      finding.deviation = *differ;
-      finding.name = absl::StrCat("Parameter.", parameter, ".0.debug.grad");
+      if (*differ > 0) unlike.emplace_back(parameter, *differ);
     }
-    if (*looked < 3 || unlike * 4 < *looked * 3) return std::nullopt;
+    if (*looked < 3 || unlike.empty()) return std::nullopt;
+    if (unlike.size() * 4 < *looked * 3) {
+      // What a layer does by itself: it parts on the replicas, the others do not.
+      std::erase_if(unlike, [&](const auto& one) {
+        return !PartsForGood(input, one.first, step);
+      });
+      if (unlike.empty() || unlike.size() * 2 > *looked) return std::nullopt;
+    }
+    return FindingOf(input, unlike, step, *looked);
+  }
+
+  // Whether no step has one gradient of this parameter on the ranks, and the
+  // parameter itself, which was the same, is not any more.
+  static bool PartsForGood(const RankInput& input, const std::string& parameter,
+                           size_t step) {
+    std::vector<size_t> all(input.ranks.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    const std::string value =
+        absl::StrCat("Parameter.", parameter, ".0.debug.");
+    bool parts = false;
+    for (size_t i = step; i < input.steps.size(); ++i) {
+      const HeldCells gradients = HeldAt(input, all, value + "grad", i);
+      if (gradients.size() > 1 && AreAllEqual(gradients)) return false;
+      const HeldCells held = HeldAt(input, all, value + "param", i);
+      parts = parts || (held.size() > 1 && !AreAllEqual(held));
+    }
+    return parts;
+  }
+
+  // unlike: parameters, and how far their gradients differ.
+  static RankFinding FindingOf(
+      const RankInput& input,
+      const std::vector<std::pair<std::string, double>>& unlike, size_t step,
+      size_t looked) {
+    // The one whose gradients differ most stands for all.
+    const auto most = std::max_element(
+        unlike.begin(), unlike.end(),
+        [](const auto& a, const auto& b) { return a.second < b.second; });
+    RankFinding finding;
+    finding.deviation = most->second;
+    finding.name = absl::StrCat("Parameter.", most->first, ".0.debug.grad");
     finding.step = input.steps[step];
-    finding.others = unlike - 1;
+    finding.others = unlike.size() - 1;
     finding.what = absl::StrCat(
         "the parameters are the same on the ranks, and the gradients that the "
         "optimizer takes are not, of ",
-        unlike, " of ", *looked, " parameters: ");
+        unlike.size(), " of ", looked, " parameters: ");
+    if (unlike.size() * 4 < looked * 3) {
+      absl::StrAppend(&finding.what,
+                      "those of the others are; these parameters are left out "
+                      "of the reduction over the ranks, and part");
+      return finding;
+    }
     const std::string factors = FactorsText(input, step);
     absl::StrAppend(
         &finding.what,

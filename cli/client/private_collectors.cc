@@ -51,7 +51,7 @@ class Finder {
   absl::Status Run() {
     const auto names = files_->List(found_.directory);
     if (!names.ok()) {
-      return absl::NotFoundError(
+      return absl::InvalidArgumentError(
           absl::StrCat(found_.directory, ": is no directory that can be read"));
     }
     LookInto(found_.directory);
@@ -102,10 +102,22 @@ class Finder {
   const std::unique_ptr<FileSystem> inputs_;
 };
 
+// Of a dump of several jobs, none of which is the newest: says so. Empty: it is no
+// such dump.
+std::string JobsText(FileSystem* files, const std::string& path,
+                     const absl::Status& why) {
+  if (!FindDumps(files, path, /*job=*/1).ok()) return "";
+  absl::string_view text = why.message();
+  absl::ConsumePrefix(&text, path);
+  absl::ConsumePrefix(&text, " has ");
+  return std::string(text);
+}
+
 // "steps 0-4 of ranks 0-1, of run x"; empty: it is no dump.
 std::string DumpText(FileSystem* files, const std::string& path) {
   const auto layout = FindDumps(files, path);
-  if (!layout.ok() || layout->kind != DumpLayout::Kind::kSteps) return "";
+  if (!layout.ok()) return JobsText(files, path, layout.status());
+  if (layout->kind != DumpLayout::Kind::kSteps) return "";
   JsonDocument manifest;
   const auto is_there = ReadManifest(files, path, &manifest);
   const std::string run =
@@ -161,7 +173,8 @@ absl::StatusOr<std::string> WhatIsThere(const PrivateCollectors& found) {
     const std::string dump = DumpText(inputs.get(), path);
     if (dump.empty()) continue;
     absl::StrAppend(&out, path, ": no job records here now; it holds ", dump,
-                    "\nGo on: rankprobe diagnose ", ShellWord(path), "\n");
+                    "\nGo on: rankprobe diagnose ", ShellWord(path),
+                    absl::StrContains(dump, "--job N") ? " --job 1" : "", "\n");
   }
   if (!out.empty()) return out;
   return absl::NotFoundError(absl::StrCat(

@@ -537,11 +537,11 @@ absl::Status WriteText(FileSystem* file_system, const std::string& path,
     Print(stdout, "%s", Lines{text});
     return absl::OkStatus();
   }
-  RP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<WritableFile> file,
-      file_system->OpenForWrite(path, FileSystem::OpenMode::kTruncate));
-  RP_RETURN_IF_ERROR(file->Append(text));
-  return file->Close();
+  const auto file =
+      file_system->OpenForWrite(path, FileSystem::OpenMode::kTruncate);
+  if (!file.ok()) return absl::InvalidArgumentError(file.status().message());
+  RP_RETURN_IF_ERROR((*file)->Append(text));
+  return (*file)->Close();
 }
 
 absl::Status Diagnose(const Globals& globals, const DiagnoseFlags& flags,

@@ -104,7 +104,8 @@ void PrintRank(const v1::RankExplanation& rank) {
   }
 }
 
-absl::Status Explain(const Globals& globals, const ExplainFlags& flags) {
+absl::Status Explain(const Globals& globals, const ExplainFlags& flags,
+                     int* exit_code) {
   const Client client(globals);
   v1::ExplainRequest request;
   if (!flags.config.empty()) {
@@ -121,6 +122,8 @@ absl::Status Explain(const Globals& globals, const ExplainFlags& flags) {
   RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
     return client.control->Explain(context, request, &response);
   }));
+  // What was asked for is not there, and the answer is of nobody.
+  if (flags.rank >= 0 && response.ranks().empty()) *exit_code = kNotFound;
   if (globals.json) {
     PrintJson(ToJson(response));
     return absl::OkStatus();
@@ -413,8 +416,8 @@ void RegisterMonitorCommands(CLI::App* app, Globals* globals,
   explain->add_option("--max-calls", question->max_calls,
                       "calls to show per rank (200)");
   explain->callback([command, question] {
-    command->run = [question](const Globals& g, int*) {
-      return Explain(g, *question);
+    command->run = [question](const Globals& g, int* code) {
+      return Explain(g, *question, code);
     };
   });
 

@@ -196,9 +196,13 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
       return FetchedRun::Fetch(globals, name, payloads, std::move(cancelled));
     };
   }
-  RP_ASSIGN_OR_RETURN(const std::unique_ptr<ViewServer> view,
-                      ViewServer::Start(flags.port, std::move(options),
-                                        std::move(graphs), std::move(jobs)));
+  auto started = ViewServer::Start(flags.port, std::move(options),
+                                   std::move(graphs), std::move(jobs));
+  // Of --root: nothing else is looked for here.
+  if (absl::IsNotFound(started.status()))
+    return absl::InvalidArgumentError(started.status().message());
+  RP_RETURN_IF_ERROR(started.status());
+  const std::unique_ptr<ViewServer> view = *std::move(started);
   if (globals.json) {
     PrintJson(absl::StrCat("{\"address\":", JsonString(view->address()), "}"));
   } else {

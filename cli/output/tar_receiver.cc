@@ -58,7 +58,7 @@ absl::StatusOr<std::unique_ptr<TarFiles>> TarFiles::Open(
       if (utf8 != nullptr) ::freelocale(utf8);
       return error == ENOSPC || error == EDQUOT
                  ? absl::ResourceExhaustedError(message)
-                 : absl::FailedPreconditionError(message);
+                 : absl::InvalidArgumentError(message);
     }
   }
   // Only the opening must not wait.
@@ -119,7 +119,7 @@ absl::Status TarFiles::Error() const {
       error > 0 ? std::strerror(error) : "");
   return error == ENOSPC || error == EDQUOT
              ? absl::ResourceExhaustedError(message)
-             : absl::FailedPreconditionError(message);
+             : absl::InvalidArgumentError(message);
 }
 
 absl::Status TarFiles::Header(const std::string& path, unsigned type,

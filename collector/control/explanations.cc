@@ -2,7 +2,9 @@
 #include "collector/control/explanations.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "collector/control/explain.h"
@@ -61,6 +63,23 @@ void Explanations::OnCalls(const v1::Identity& identity,
   Finish();
 }
 
+namespace {
+
+// "; known ranks of the run: 0-1".
+std::string KnownRanksText(ControlCore* core, const std::string& run) {
+  core->AssertHeld();
+  std::vector<int64_t> ranks;
+  for (const auto& [session, agent] : core->sessions.all()) {
+    if (agent.identity.run() == run && agent.identity.has_rank())
+      ranks.push_back(agent.identity.rank());
+  }
+  return ranks.empty()
+             ? "; no rank of the run is known"
+             : absl::StrCat("; known ranks of the run: ", IntSet(ranks).Text());
+}
+
+}  // namespace
+
 void Explanations::OnLost(const v1::Identity& identity) {
   for (Operation& op : operations_) op.waiting.erase(identity.incarnation());
 }
@@ -110,10 +129,11 @@ v1::ExplainResponse Explanations::Answer(const Operation& op) {
   if (response.ranks().empty()) {
     v1::Explanation& stage = *response.add_stages();
     stage.set_stage("connected");
-    stage.set_reason(
-        op.request.has_rank()
-            ? absl::StrCat("rank ", op.request.rank(), " is not connected")
-            : "no rank of this run is connected");
+    stage.set_reason(op.request.has_rank()
+                         ? absl::StrCat("rank ", op.request.rank(),
+                                        " is not connected",
+                                        KnownRanksText(core_, op.request.run()))
+                         : "no rank of this run is connected");
   }
   std::sort(response.mutable_ranks()->begin(), response.mutable_ranks()->end(),
             [](const v1::RankExplanation& a, const v1::RankExplanation& b) {

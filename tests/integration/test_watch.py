@@ -166,8 +166,10 @@ def test_explain_before_and_after(collector, start_job, tmp_path):
     job.wait_steps(3)
     job.wait_known(collector)
 
-    def explain(*flags):
-        return collector.json("explain", "--run", "explain", *flags)
+    def explain(*flags, status=0):
+        done = collector.cli("--json", "explain", "--run", "explain", *flags, check=False)
+        assert done.returncode == status, (flags, done.stderr)
+        return json.loads(done.stdout)
 
     before = explain("--rank", "0")["ranks"][0]
     stages = {s["stage"]: s for s in before["stages"]}
@@ -204,7 +206,7 @@ def test_explain_before_and_after(collector, start_job, tmp_path):
     assert any(c["captured"] for c in would["calls"])
     nothing = explain("--rank", "1", "--call", "no_such_call")["ranks"][0]
     assert "none of the" in [s for s in nothing["stages"] if s["stage"] == "hooked"][0]["reason"]
-    gone = explain("--rank", "7")
+    gone = explain("--rank", "7", status=4)
     assert gone["stages"][0]["stage"] == "connected" and "rank 7 is not connected" in gone["stages"][0]["reason"]
     text = collector.cli("explain", "--run", "explain", "--rank", "0", "--call", "softmax").stdout
     assert "yes connected" in text and "NO  enabled" in text

@@ -87,7 +87,9 @@ def test_flags_that_do_not_go_together(collector, tmp_path, flags):
 def test_tar_that_cannot_be_written(collector, tmp_path):
     record(collector, noise(2, 4))
     result = collector.cli("export", "--run", "r", "--tar", tmp_path / "no/such/dir.tar", check=False)
-    assert result.returncode == 5 and "dir.tar" in result.stderr, result.stderr
+    assert result.returncode == 2 and "dir.tar" in result.stderr, result.stderr
+    root = collector.cli("view", "--root", tmp_path / "nosuch", check=False)
+    assert root.returncode == 2 and "nosuch: No such file" in root.stderr, root.stderr
 
 
 def test_an_interrupted_export_is_continued(collector, tmp_path):

@@ -4,6 +4,7 @@ of replicas that parted."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pathlib
@@ -194,10 +195,19 @@ def test_status_finds_the_private_collectors_of_a_directory(tmp_path: pathlib.Pa
         assert said.returncode == 0 and f"{named}: no job records here now; it holds steps 0-2 of run x\nGo on: rankprobe diagnose {named}\n" in said.stdout
     said = cli("status", "--collector", dump)
     assert said.returncode == 3 and "no private collector answers there; `rankprobe status " in said.stderr, said.stderr
+    # Two programs without ranks, neither of which is the newest.
+    several = tmp_path / "several"
+    for step, pid in itertools.product(range(2), (7, 8)):
+        (several / f"step{step}" / f"proc{pid}").mkdir(parents=True)
+        (several / f"step{step}" / f"proc{pid}" / "dump.json").write_text('{"task": "statistics", "level": "L1", "data": {}}')
+    said = cli("status", several)
+    assert said.returncode == 0 and f"{several}: no job records here now; it holds processes without a rank of 2 jobs: job 1, " in said.stdout, said
+    assert "choose one with --job N" in said.stdout and f"Go on: rankprobe diagnose {several} --job 1\n" in said.stdout
     (tmp_path / "empty").mkdir()
     said = cli("status", tmp_path / "empty")
     assert said.returncode == 4 and "no job records here into a private collector, and it holds no dump" in said.stderr, said.stderr
-    assert "is no directory" in cli("status", tmp_path / "none").stderr
+    nowhere = cli("status", tmp_path / "none")
+    assert nowhere.returncode == 2 and "is no directory" in nowhere.stderr
 
 
 def test_a_second_job_of_the_same_name_in_one_dump_path_is_told_apart(tmp_path: pathlib.Path):

@@ -80,6 +80,7 @@ def test_ranks_and_steps_that_never_come_are_said_once_by_rank_0(tmp_path: pathl
     (tmp_path / "c.json").write_text(json.dumps({"dump_path": "d", **asked}))
     done = attach(tmp_path, "--on", "--config", "c.json", RANK="0", WORLD_SIZE="2")
     assert done.returncode == 0 and done.stderr.count(said) == 1, done.stderr
+    assert (", recording nothing;" in done.stderr) == ("rank" in asked) and (", recording;" in done.stderr) == ("step" in asked), done.stderr
     other = attach(tmp_path, "--on", "--config", "c.json", RANK="1", WORLD_SIZE="2")
     assert other.returncode == 0 and "nothing is recorded" not in other.stderr, other.stderr
 

@@ -286,7 +286,7 @@ def test_check_of_a_program(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     words = ["numbers/train.json", "--", sys.executable, "train.py"]
     assert check.main(words) == 4 and "numbers/train.json: there is no such file; --update makes it" in capfd.readouterr().err
     assert check.main(["--update", "--step", "1", *words]) == 0 and "calls of step 1" in capfd.readouterr().out
-    assert check.main(words) == 1  # step 0 has other weights
+    assert check.main(["--step", "0", *words]) == 4  # it has other weights
     assert check.main(["--update", *words]) == 0
     command = [str(harness.BIN / "rankprobe"), "check", *words]
     same = subprocess.run(command, capture_output=True, text=True, timeout=200, env={**os.environ, "RANKPROBE_PYTHON": sys.executable})
@@ -309,6 +309,18 @@ def test_check_of_a_program(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     assert check.main(["--json", "--update", *words]) == 0
     assert json.loads(capfd.readouterr().out)["updated"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["numbers", "train.py"]
+
+
+def test_check_names_the_step_that_the_file_holds(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE))
+    script = "import torch; net = torch.nn.Linear(2, 2); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n" \
+             "for i in range(3): net(torch.full((1, 2), float(i + 1))).sum().backward(); optimizer.step()"
+    path, command = tmp_path / "x.json", ["--", sys.executable, "-c", f"import torch; torch.manual_seed(0)\n{script}"]
+    assert check.main(["--update", "--step", "1", str(path), *command]) == 0
+    capfd.readouterr()
+    assert check.main(["--step", "2", str(path), *command]) == 4
+    assert f"{path} holds step 1 and no step 2: leave out --step to compare step 1, or make" in capfd.readouterr().err
+    assert check.main([str(path), *command]) == 0 and json.loads(path.read_text())["step"] == 1, "that step, not 0"
 
 
 @pytest.mark.parametrize("script, status, said", [("raise SystemExit(7)", 7, ""), ("pass", 2, "ended without a step 0"),

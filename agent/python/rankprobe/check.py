@@ -7,7 +7,7 @@
 The program is started as by `rankprobe run --on`, and is not changed; one step of it is recorded, of rank 0, and compared
 with the file call by call (docs/numerics-in-ci.md). With --json the answer is one line of JSON on standard output, and the
 output of the program is on standard error. Exit status: 0 the numbers are those of the file, 1 they are not, 2 bad
-usage, 4 there is no such file; of a program that fails, its own.
+usage, 4 there is no such file or no such step in it; of a program that fails, its own.
 """
 
 from __future__ import annotations
@@ -38,16 +38,29 @@ def _record(command: Sequence[str], step: int, directory: pathlib.Path, output: 
     return None if done.returncode == 0 else done.returncode if done.returncode > 0 else 128 - done.returncode
 
 
+class _NoSuchStep(Refused):
+    """The file has another step than the one that was asked for."""
+
+
+def _step(path: pathlib.Path, stored: Optional[golden.Golden], asked: Optional[int]) -> int:
+    """The step to record: the one that was asked for, else that of the file."""
+    there = None if stored is None else stored.step
+    if asked is not None and there is not None and asked != there:
+        raise _NoSuchStep(f"{path} holds step {there} and no step {asked}: leave out --step to compare step {there}, "
+                          f"or make the file of another step with --update --step {asked}")
+    return asked if asked is not None else there or 0
+
+
 def _check(path: pathlib.Path, arguments: argparse.Namespace, command: Sequence[str], directory: pathlib.Path) -> int:
-    step = arguments.step
     stored = None if arguments.update else golden.read(path)  # before the program, which may take long
+    step = _step(path, stored, arguments.step)
     failed = _record(command, step, directory, sys.stderr if arguments.json else None)
     if failed is not None:
         return failed
     found = sorted((directory / "dump").glob(f"step{step}/*/dump.json"), key=lambda one: (one.parent.name != "rank0", one.parent.name))
     if not found:
         raise Refused(f"the program ended without a step {step} of an optimizer or a model")
-    now = golden.condense(found[0].parent)
+    now = golden.condense(found[0].parent)._replace(step=step)
     if stored is None:
         golden.write(path, now)
     result = golden.compare(stored or now, now)
@@ -65,7 +78,7 @@ def _check(path: pathlib.Path, arguments: argparse.Namespace, command: Sequence[
 def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = Parser(prog="rankprobe check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", action="store_true", help="write the file instead of comparing")
-    parser.add_argument("--step", type=int, default=0, metavar="N", help="which step; default 0")
+    parser.add_argument("--step", type=int, metavar="N", help="which step; default that of the file, with --update 0")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON, and the output of the program to standard error")
     parser.add_argument("golden", help="the file")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARGUMENT..]")
@@ -73,7 +86,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
         parser.error("no command given after --")
-    if arguments.step < 0:
+    if arguments.step is not None and arguments.step < 0:
         parser.error("--step is a number of a step, 0 or more")
     try:
         with tempfile.TemporaryDirectory(prefix="rankprobe-check-", ignore_cleanup_errors=True) as directory:
@@ -87,7 +100,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return 2
     except Refused as error:
         print(f"rankprobe check: {show(error)}", file=sys.stderr)
-        return 2
+        return 4 if isinstance(error, _NoSuchStep) else 2
 
 
 if __name__ == "__main__":

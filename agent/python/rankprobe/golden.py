@@ -55,8 +55,11 @@ class Call(NamedTuple):
 
 
 class Golden(NamedTuple):
+    """step: of the program, where `rankprobe check` made it."""
+
     made_with: dict[str, str]
     calls: list[Call]
+    step: Optional[int] = None
 
 
 def _rounded(value: Any, dtype: str) -> Any:
@@ -126,7 +129,8 @@ def _made_with(directory: pathlib.Path) -> dict[str, str]:
 def write(path: pathlib.Path, golden: Golden) -> None:
     """As text that a version control compares line by line."""
     lines = ",\n  ".join(json.dumps([*call], separators=(",", ":"), ensure_ascii=False) for call in golden.calls)
-    head = json.dumps({"rankprobe_golden": _VERSION, "made_with": golden.made_with}, ensure_ascii=False)
+    step = {} if golden.step is None else {"step": golden.step}
+    head = json.dumps({"rankprobe_golden": _VERSION, "made_with": golden.made_with, **step}, ensure_ascii=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(f'{head[:-1]}, "calls": [\n  {lines}\n]}}\n', encoding="utf-8")
@@ -139,7 +143,7 @@ def read(path: pathlib.Path) -> Golden:
         data = _read(path)
         if data["rankprobe_golden"] != _VERSION:
             raise Refused(f"{path} is of version {data['rankprobe_golden']}, and this rankprobe reads {_VERSION}: make it again")
-        return Golden(dict(data["made_with"]), [Call(*call) for call in data["calls"]])
+        return Golden(dict(data["made_with"]), [Call(*call) for call in data["calls"]], data.get("step"))
     except (ValueError, KeyError, TypeError) as fault:
         raise Refused(f"{path} is no golden file: {' '.join(str(fault).split())}") from None
 

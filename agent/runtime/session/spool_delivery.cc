@@ -47,7 +47,7 @@ absl::StatusOr<SpoolDelivery> DeliverSpools(
     const SpoolDeliveryOptions& options) {
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
   if (!file_system->List(options.directory).ok()) {
-    return absl::NotFoundError(
+    return absl::InvalidArgumentError(
         absl::StrCat("no directory ", options.directory, " that can be read"));
   }
   SpoolDelivery result;

@@ -48,6 +48,13 @@ class Notices:
             self._once(plan, "rank", f"config.json asks for rank {_text(ranks)} and this job has ranks 0 to {world - 1}: "
                        "nothing is recorded")
 
+    def nobody(self, plan: dict[str, Any]) -> bool:
+        """Whether `plan` wants ranks that this job does not have, as far as is known before the first step."""
+        ranks, world = plan["ranks"], self._world()
+        if world == 1 and environment_rank(self._framework) is None:
+            return bool(ranks)
+        return bool(ranks) and not any(first < world for first, _ in ranks)
+
     def ended(self, plan: dict[str, Any], steps: int, started: bool) -> None:
         """The program ends after so many steps, the one that has not ended included where it has records: one rank says
         where none of them was wanted. A flight recorder may have recorded them all the same."""

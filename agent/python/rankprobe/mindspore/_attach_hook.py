@@ -79,9 +79,10 @@ class _Attachment:
         debugger = PrecisionDebugger.instance
         if os.environ.get("RANK_ID", os.environ.get("RANK", "0")) != "0" or debugger is None or debugger._inert:
             return
-        session, state = debugger._session, "recording" if debugger._switch.enabled else "idle"
+        session, switch = debugger._session, debugger._switch
+        state = "idle" if not switch.enabled else "recording nothing" if debugger._notices.nobody(switch.asked) else "recording"
         say(f"attached to {', '.join(type(n).__name__ for n in self._networks[:3])}, {state}; "
-            f"{switch_hint(debugger._switch.enabled, session.address, session.run)}")
+            f"{switch_hint(switch.enabled, session.address, session.run)}")
 
     def _say_why_not(self) -> None:
         if (self._optimizer is None and os.getpid() == self._pid and PrecisionDebugger.instance is None

@@ -390,7 +390,7 @@ def tell(models: list[torch.nn.Module], how: str, where: str = "") -> None:
     if os.environ.get("RANK", "0") != "0" or debugger is None or debugger._inert:
         return
     session, switch = debugger._session, debugger._switch
-    state = "recording" if switch.enabled else "idle"
+    state = "idle" if not switch.enabled else "recording nothing" if debugger._notices.nobody(switch.asked) else "recording"
     say(f"attached to {', '.join(type(m).__name__ for m in models[:3])}{where}, {state}{how}; "
         f"{switch_hint(switch.enabled, session.address, session.run)}")
 
