@@ -109,9 +109,7 @@ class StateReader {
     state.communication = IsCommunication(name);
     const bool gradients = IsParametersGradEntry(name);
     MadeNonFinite made = WhatCallMade(name, numbers);
-    state.bad_input = numbers.inputs.nan || numbers.parameters.any() ||
-                      IsSeen(numbers.inputs) || (gradients && seen_.any()) ||
-                      of_bad_forward_.contains(name);
+    state.bad_input = IsGivenBad(name, numbers);
     // A NaN that is made of infinities which are usually meant.
     if (made == MadeNonFinite::kNan && !state.bad_input &&
         numbers.inputs.infinite() && perhaps_.has_value() &&
@@ -131,22 +129,32 @@ class StateReader {
     // them.
     if (state.bad_output && !state.communication) seen_.Join(numbers.outputs);
     seen_.nan = seen_.nan || state.bad_input;
-    if (state.bad_input || state.nan_output) NoteForward(name);
+    Note(name, state);
     if (state.bad_output) {
       out_.goes_on = out_.goes_on || gradients ||
                      absl::StrContains(name, ".backward") || IsOutermost(name);
     }
     if (numbers.has_output) last_is_bad_ = state.bad_output;
-    ClearGradients(name, state.bad_input);
-    if (gradients && state.bad_output && !state.bad_input)
-      gradients_[ModuleOf(name)] = out_.states.nodes.size();
     out_.states.nodes.push_back(state);
   }
 
-  // A backward computes with what its forward was given and returned.
-  void NoteForward(absl::string_view name) {
-    if (DirectionOf(name).direction == "forward")
+  // Whether what is not finite was there before this call.
+  bool IsGivenBad(absl::string_view name, const CallNumbers& numbers) const {
+    return numbers.inputs.nan || numbers.parameters.any() ||
+           IsSeen(numbers.inputs) ||
+           (IsParametersGradEntry(name) && seen_.any()) ||
+           of_bad_forward_.contains(name);
+  }
+
+  // Keeps what later entries are judged by. `state` is the next of the nodes.
+  void Note(absl::string_view name, const NodeState& state) {
+    // A backward computes with what its forward was given and returned.
+    if ((state.bad_input || state.nan_output) &&
+        DirectionOf(name).direction == "forward")
       of_bad_forward_.insert(WithDirection(name, "backward"));
+    ClearGradients(name, state.bad_input);
+    if (IsParametersGradEntry(name) && state.bad_output && !state.bad_input)
+      gradients_[ModuleOf(name)] = out_.states.nodes.size();
   }
 
   // A module's gradients may be written before its backward, which tells what
