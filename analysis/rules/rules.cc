@@ -217,12 +217,14 @@ class UpdateZero : public Rule {
     }
     return both > 0;
   }
-  static std::vector<bool> StepsOfOptimizer(const ScanInput& norms) {
+  // In which the optimizer was watched, whatever it held.
+  static std::vector<bool> MonitoredSteps(const ScanInput& norms) {
     std::vector<bool> seen(norms.steps.size());
     for (const ScanSeries& series : norms.values) {
       if (series.cells.size() != seen.size() ||
           (!absl::StartsWith(series.name, "Parameter.") &&
-           !absl::StartsWith(series.name, "Update.")))
+           !absl::StartsWith(series.name, "Update.") &&
+           !absl::StartsWith(series.name, "Training.")))
         continue;
       for (size_t i = 0; i < seen.size(); ++i)
         if (series.cells[i].count > 0) seen[i] = true;
@@ -235,7 +237,7 @@ class UpdateZero : public Rule {
   static std::vector<double> NoiseOf(
       const ScanInput& norms,
       const std::map<std::string, const ScanSeries*>& gradients) {
-    const std::vector<bool> seen = StepsOfOptimizer(norms);
+    const std::vector<bool> seen = MonitoredSteps(norms);
     std::vector<double> noise(seen.size(), HUGE_VAL);
     for (size_t i = 0; i < seen.size(); ++i) {
       double largest = 0;
