@@ -76,6 +76,11 @@ class Search {
         break;
       }
     }
+    // One that a reduction brought to a rank comes after the one that it is of.
+    std::stable_sort(out.begin(), out.end(),
+                     [](const FoundNode& a, const FoundNode& b) {
+                       return a.entry < b.entry;
+                     });
     return out;
   }
 

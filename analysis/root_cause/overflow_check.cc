@@ -59,6 +59,12 @@ absl::StatusOr<OverflowOrigin> Describe(const DumpReader& dump,
   return origin;
 }
 
+// "Tensor.add_.0.forward" in no module: what an optimizer calls.
+bool IsInPlaceOutside(const OverflowOrigin& origin) {
+  return origin.module.empty() && absl::StartsWith(origin.call, "Tensor.") &&
+         absl::StrContains(origin.call, "_.");
+}
+
 }  // namespace
 
 absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
@@ -114,9 +120,14 @@ std::string CameInText(const OverflowOrigin& origin) {
   const absl::string_view look =
       absl::StartsWith(origin.came_with, "parameters.")
           ? "a parameter: look at the step before, whose update wrote it"
+      : IsInPlaceOutside(origin)
+          ? "an argument: a gradient, or what another rank gave to it"
       : absl::StrContains(origin.call, ".backward")
           ? "a gradient: look at the loss and at its targets"
-          : "an argument: look at the batch and at how it is made";
+      : origin.came_with == "input.0"
+          ? "an argument: look at the batch and at how it is made"
+          : "an argument: look at the batch, or if it is a weight at the step "
+            "before";
   return absl::StrCat(kOutside, origin.came_with, ", ", look);
 }
 

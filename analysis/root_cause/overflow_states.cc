@@ -2,6 +2,7 @@
 #include "analysis/root_cause/overflow_states.h"
 
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,7 +69,11 @@ class StateReader {
   StateReader(const DumpReader& dump, const OverflowKinds& kinds)
       : dump_(dump), kinds_(kinds) {
     for (const ConstructEdge& edge : dump.construct()) {
-      if (!edge.parent.has_value()) outermost_.insert(edge.child);
+      if (!edge.parent.has_value()) {
+        outermost_.insert(edge.child);
+      } else {
+        parents_.emplace(edge.child, *edge.parent);
+      }
     }
   }
 
@@ -143,7 +148,20 @@ class StateReader {
     return numbers.inputs.nan || numbers.parameters.any() ||
            IsSeen(numbers.inputs) ||
            (IsParametersGradEntry(name) && seen_.any()) ||
-           of_bad_forward_.contains(name);
+           of_bad_forward_.contains(name) || HasBadInside(name);
+  }
+
+  // Whether a call in this forward of a module was given it: a parameter of a
+  // module inside is no input of the one around it.
+  bool HasBadInside(absl::string_view name) const {
+    const NodeDirection at = DirectionOf(name);
+    if (!absl::StartsWith(name, "Module.") || at.direction != "forward")
+      return false;
+    if (!parents_.empty()) return bad_inside_.contains(name);
+    // Without construct.json, by the path before the class.
+    const absl::string_view path = at.head.substr(0, at.head.rfind('.') + 1);
+    const auto inside = given_bad_.lower_bound(path);
+    return inside != given_bad_.end() && absl::StartsWith(*inside, path);
   }
 
   // Keeps what later entries are judged by. `state` is the next of the nodes.
@@ -152,9 +170,19 @@ class StateReader {
     if ((state.bad_input || state.nan_output) &&
         DirectionOf(name).direction == "forward")
       of_bad_forward_.insert(WithDirection(name, "backward"));
+    if (state.bad_input) NoteAround(name);
     ClearGradients(name, state.bad_input);
     if (IsParametersGradEntry(name) && state.bad_output && !state.bad_input)
       gradients_[ModuleOf(name)] = out_.states.nodes.size();
+  }
+
+  void NoteAround(absl::string_view name) {
+    if (parents_.empty() && DirectionOf(name).direction == "forward")
+      given_bad_.insert(name);
+    for (auto it = parents_.find(name);
+         it != parents_.end() && bad_inside_.insert(it->second).second;
+         it = parents_.find(it->second)) {
+    }
   }
 
   // A module's gradients may be written before its backward, which tells what
@@ -184,6 +212,12 @@ class StateReader {
   // Point into the reader.
   absl::flat_hash_set<absl::string_view> outermost_;
   NonFinite seen_;
+  // Of construct.json. It and the two below point into the reader.
+  absl::flat_hash_map<absl::string_view, absl::string_view> parents_;
+  // Modules around a call that was given what is not finite, and without
+  // construct.json such calls themselves.
+  absl::flat_hash_set<absl::string_view> bad_inside_;
+  std::set<absl::string_view> given_bad_;
   // Names of the backwards of calls that were given or made a NaN.
   absl::flat_hash_set<std::string> of_bad_forward_;
   // By module: gradients that are not finite, and nothing before them.
