@@ -29,6 +29,7 @@ import torch
 from rankprobe import _native
 from rankprobe._frontend.attach import config_file, say
 from rankprobe._inputs import switch_hint
+from rankprobe._say import is_read_by_program
 from rankprobe.pytorch import _hidden_hooks
 from rankprobe.pytorch._errors import CollectorMissingError
 from rankprobe.pytorch._hidden_hooks import HookHandle, marked
@@ -317,7 +318,7 @@ class _Attachment:
         main = getattr(sys.modules.get("__main__"), "__spec__", None)
         # torchrun, and workers of the compiler.
         tool = (getattr(main, "name", None) or os.path.basename(sys.argv[0] or "")).startswith(("torch.", "torchrun"))
-        if not tool:
+        if not tool and not is_read_by_program():
             say("not attached: no optimizer was made of a module's parameters, and no module with parameters was called; "
                 "use PrecisionDebugger in the program (docs/pytorch.md)")
 
