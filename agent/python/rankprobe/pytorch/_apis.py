@@ -287,13 +287,27 @@ def _has_unlisted_names(function: Any, listed: list[str]) -> bool:
     return any(name not in listed for name in names)
 
 
+class _StepHook:
+    """A hook of ours in a table of torch.optim. A class of optimizers that is pickled by value (cloudpickle) takes the table along:
+    there this is a function of the standard library that does nothing."""
+
+    def __init__(self, hook: Callable[..., Any]) -> None:
+        self._hook = hook
+
+    def __call__(self, *args: Any) -> Any:
+        return self._hook(*args)
+
+    def __reduce__(self) -> Any:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
 def around_optimizer_steps(before: Callable[..., Any], after: Callable[..., Any]) -> list[Callable[[], None]]:
     """Hooks on the steps of all optimizers, where PyTorch has such (2.0); what takes them off again."""
     optimizer = importlib.import_module("torch.optim.optimizer")
     if not hasattr(optimizer, "register_optimizer_step_pre_hook"):
         return []
-    return [optimizer.register_optimizer_step_pre_hook(before).remove,
-            optimizer.register_optimizer_step_post_hook(after).remove]
+    return [optimizer.register_optimizer_step_pre_hook(_StepHook(before)).remove,
+            optimizer.register_optimizer_step_post_hook(_StepHook(after)).remove]
 
 
 def optimizer_scopes(capture: Any) -> Iterator[Callable[[], None]]:

@@ -14,6 +14,7 @@ user's script knows nothing of this, and what it gives up is not held.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import multiprocessing
@@ -470,22 +471,44 @@ def install(optimizer_class: Any) -> None:
     attachment.watch_calls()
 
 
+class _Scope:
+    """Around one step of an optimizer."""
+
+    def __init__(self, attachment: _Attachment, optimizer: Any) -> None:
+        self._attachment, self._optimizer = attachment, optimizer
+
+    def __enter__(self) -> None:
+        self._attachment.entered(1)
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if self._attachment.entered(-1) and kind is None:
+            _guarded(self._attachment.stepped, self._optimizer)
+
+
+class _Watch:
+    """Makes a _Scope. A class of the program that is pickled by value (cloudpickle) takes it along in its step(): there it makes a
+    context that does nothing, and needs no rankprobe."""
+
+    def __init__(self, attachment: _Attachment) -> None:
+        self._attachment = attachment
+
+    def __call__(self, optimizer: Any) -> _Scope:
+        return _Scope(self._attachment, optimizer)
+
+    def __reduce__(self) -> Any:
+        return type, (contextlib.nullcontext(),)
+
+
 def _wrap_step(cls: type, attachment: _Attachment) -> None:
     step = cls.step  # type: ignore[attr-defined]
     if getattr(step, "rankprobe_watched", False):
         return
+    watch = _Watch(attachment)
 
     @functools.wraps(step)
     def rankprobe_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        outermost = False
-        attachment.entered(1)
-        try:
-            result = step(self, *args, **kwargs)
-        finally:
-            outermost = attachment.entered(-1)
-        if outermost:
-            _guarded(attachment.stepped, self)
-        return result
+        with watch(self):  # and no global of this file
+            return step(self, *args, **kwargs)
 
     rankprobe_step.rankprobe_watched = True  # type: ignore[attr-defined]
     cls.step = rankprobe_step  # type: ignore[attr-defined]
