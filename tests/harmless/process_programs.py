@@ -157,4 +157,12 @@ for i in range(STEPS):
     l = y.sum() + torch.relu(Proxy(torch.ones(2))).sum(); """ + _STEP.strip() + """; print(k.mock_calls, list(a[2]))
 print(log); result = [m, o, l]
 """),
+    "operators_are_looked_up": ("pytorch/pytorch#66197", """
+from torch.fx.operator_schemas import get_signature_for_torch_op, normalize_function
+m = nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), lr=.1); kept = torch.conv1d; one = torch.ones(1, 1, 1)
+for i in range(STEPS):
+    d.start(m); l = m(torch.randn(2, 4)).sum(); kept = torch.conv1d if i == 1 else kept; print(get_signature_for_torch_op(torch.conv1d), get_signature_for_torch_op(torch.lstm), normalize_function(torch.relu, (one,)))
+    g = torch.fx.symbolic_trace(lambda x: torch.conv1d(x, one).abs()); print(g.graph, [n.target == torch.conv1d for n in g.graph.nodes]); """ + _STEP + """
+print(get_signature_for_torch_op(kept)); result = [m, o, l, g(one)]
+"""),
 }

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+import weakref
 from typing import Any, Callable, Iterator, Optional
 
 import torch
@@ -153,8 +154,12 @@ class Apis:
 
     def _call(self, host: Any, name: str, function: Any, prefix: str, traits: dict[str, Any], apart: bool) -> tuple[_native.Redirect, Any]:
         """What sends the calls elsewhere, and where to. apart: only the calls by this name are recorded."""
-        found = (None if apart else redirect(function)) or _native.place_redirect(host, name, function)
-        return found, _native.api(found.original, self._capture, prefix, name, traits)
+        itself = None if apart else redirect(function)
+        found = itself or _native.place_redirect(host, name, function)
+        api = _native.api(found.original, self._capture, prefix, name, traits)
+        if itself is None:  # the program sees it
+            _look_up_as(function, api)
+        return found, api
 
     def install(self) -> None:
         if self._installed:
@@ -279,6 +284,15 @@ class Apis:
         entry = self._custom.pop((id(module), name), None)
         if entry is not None:
             entry[1].take(entry[2])
+
+
+def _look_up_as(function: Any, stand_in: Any) -> None:
+    """TorchScript and torch.fx look operators up by the id of their function; a graph that was traced in a recorded step keeps ours."""
+    table: dict[int, str] = getattr(torch.jit._builtins, "_builtin_table", None) or {}
+    operator = table.get(id(function))
+    if operator is not None:
+        table[id(stand_in)] = operator
+        weakref.finalize(stand_in, table.pop, id(stand_in), None).atexit = False
 
 
 def _has_unlisted_names(function: Any, listed: list[str]) -> bool:
