@@ -8,6 +8,7 @@ Each runs with torch, nn, F, copy, io, pickle and STEPS; `d` is the debugger or 
 from __future__ import annotations
 
 from more_programs import MORE
+from process_programs import PROCESS
 
 _LOOP = """
 for i in range(STEPS):
@@ -291,6 +292,7 @@ for i in range(STEPS):
 result = [m]
 """),
     **MORE,
+    **PROCESS,
 }
 # What the default set runs.
 DEFAULT = ("save_model", "activation_is_compared", "own_function_in_torch", "device_around_a_border", "counting_torch_function",

@@ -143,7 +143,7 @@ def test_a_stderr_that_takes_nothing_ends_no_program(stderr: str, what: str) -> 
     assert done.returncode == 0 and done.stdout == "alive", done
 
 
-def test_a_driver_that_reaches_into_the_debugger(dump, capsys) -> None:
+def test_a_driver_that_reaches_into_the_debugger(dump, capfd) -> None:
     """verl sets the path of each stage, and swallows what that raises."""
     import torch
     from rankprobe.pytorch import PrecisionDebugger
@@ -163,6 +163,6 @@ def test_a_driver_that_reaches_into_the_debugger(dump, capsys) -> None:
             target = getattr(target, name)
         with pytest.raises(AttributeError, match=last):
             getattr(target, last)
-    said = capsys.readouterr().err
+    said = capfd.readouterr().err
     assert said.count("dump_path cannot change in a running job") == 1 and "data_collector" in said and "nothing" in said
     assert "Torch.relu.0.forward" in dump.data(1)

@@ -142,6 +142,18 @@ def test_what_calls_no_model_is_told_why_not(tmp_path: pathlib.Path) -> None:
     assert done.stderr.count("not attached: no optimizer was made") == 1, done.stderr
 
 
+def test_what_a_helper_says_is_what_the_program_reads(tmp_path: pathlib.Path) -> None:
+    """subprocess.run(.., stderr=STDOUT) of what imports PyTorch and trains nothing."""
+    done = _run_script(tmp_path, """
+import subprocess, sys
+helper = subprocess.run([sys.executable, "-c", "import torch; print('alive')"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+print(repr(helper.stdout))
+subprocess.run([sys.executable, "-c", "import torch"])
+""")
+    assert (done.returncode, done.stdout) == (0, "'alive\\n'\n")
+    assert done.stderr.count("not attached: no optimizer was made") == 1, done.stderr
+
+
 def test_a_process_of_multiprocessing_that_trains_nothing_is_no_failure(tmp_path: pathlib.Path) -> None:
     done = _run_script(tmp_path, """import multiprocessing, torch
 def work():

@@ -411,7 +411,7 @@ def test_nothing_is_patched_while_switched_off(dump) -> None:
     assert not dump.path.joinpath("step0").exists()
 
 
-def test_finished_after_the_last_step(dump, capsys) -> None:
+def test_finished_after_the_last_step(dump, capfd) -> None:
     debugger = dump.debugger(step=[0])
     for _ in range(3):
         debugger.start()
@@ -420,7 +420,7 @@ def test_finished_after_the_last_step(dump, capsys) -> None:
         debugger.step()
     debugger.wait_exported()
     assert [p.name for p in dump.path.glob("step*")] == ["step0"]
-    said = capsys.readouterr()
+    said = capfd.readouterr()
     assert said.out == "" and said.err.count("rankprobe: recording of the chosen steps is done") == 1
 
 

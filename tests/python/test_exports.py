@@ -54,7 +54,7 @@ def _there(directory: pathlib.Path) -> list[str]:
 
 
 @pytest.mark.parametrize("remote", [False, True], ids=["private", "remote"])
-def test_a_restart_overwrites_nothing(dump, start_collector, monkeypatch, capsys, remote: bool) -> None:
+def test_a_restart_overwrites_nothing(dump, start_collector, monkeypatch, capfd, remote: bool) -> None:
     """Nor another run: what either replaces is kept, whole, and the manifest names it. The rank is the same."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("RANKPROBE_BIN_DIR", str(pathlib.Path(os.environ["RANKPROBE_BUILD_DIR"]) / "bin"))
@@ -71,7 +71,7 @@ def test_a_restart_overwrites_nothing(dump, start_collector, monkeypatch, capsys
             PrecisionDebugger.stop()
             PrecisionDebugger.step()
         debugger.wait_exported()
-        said = capsys.readouterr().err
+        said = capfd.readouterr().err
         assert f"moved to {dump.path}/earlier" in said if attempt else "earlier" not in said, said
         debugger.close()
         harness.wait_for(lambda: not list(dump.path.glob(".rankprobe/*")), 60, "the end of the collector")

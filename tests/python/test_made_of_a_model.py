@@ -209,7 +209,7 @@ def test_a_name_that_is_no_utf8_reaches_nobody(dump, level: str) -> None:
     assert "Module.bad\\ud800.Linear.forward.0" in json.loads((dump.rank_directory(0) / "dump.json").read_text())["data"]
 
 
-def test_a_fault_that_cannot_be_shown_stays_ours(capsys) -> None:
+def test_a_fault_that_cannot_be_shown_stays_ours(capfd) -> None:
     from rankprobe.pytorch._process import report_fault
 
     class Odd(Exception):
@@ -228,10 +228,10 @@ def test_a_fault_that_cannot_be_shown_stays_ours(capsys) -> None:
     report_fault(Capture(), "a\ud800", Odd())
     report_fault(Capture(), "b", ValueError("x"))
     assert Capture.told == ["a\\ud800: Odd", "b: ValueError('x')"]
-    assert capsys.readouterr().err == "rankprobe: an error could not be reported: TypeError\n"
+    assert capfd.readouterr().err == "rankprobe: an error could not be reported: TypeError\n"
 
 
-def test_where_warnings_are_errors_they_are_lines(dump, capsys) -> None:
+def test_where_warnings_are_errors_they_are_lines(dump, capfd) -> None:
     """python -W error."""
     import warnings
 
@@ -245,7 +245,7 @@ def test_where_warnings_are_errors_they_are_lines(dump, capsys) -> None:
         model(torch.ones(1, 2))
         PrecisionDebugger.stop()
         PrecisionDebugger.step()
-    assert "rankprobe: 0 is a ScriptModule: not recorded\n" in capsys.readouterr().err
+    assert "rankprobe: 0 is a ScriptModule: not recorded\n" in capfd.readouterr().err
     assert "Module.1.ReLU.forward.0" in dump.data(0)
 
 

@@ -314,7 +314,7 @@ def _vllm_register(fire, monkeypatch) -> None:
 def _line(fire, monkeypatch) -> None:
     from rankprobe import _say
 
-    monkeypatch.setattr(sys, "stderr", types.SimpleNamespace(write=fire, flush=lambda: None))
+    monkeypatch.setattr(sys, "__stderr__", types.SimpleNamespace(fileno=lambda: 2, flush=fire))
     _say.say("a line")
 
 

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line to stderr, which reaches nobody where it cannot: a closed stream, a full disk, a reader that is gone."""
+"""A line to the process's own stderr, which reaches nobody where it cannot: a closed stream, a full disk, a reader that is gone.
+
+What a program puts in its place (contextlib.redirect_stderr, a copy into a file, a logger) is the program's: it may read it. pytest
+and Jupyter take the descriptor as well.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import stat
 import sys
 from typing import Any, Iterator, cast
 
@@ -31,12 +36,11 @@ def _without_sigpipe() -> Iterator[None]:
 def say(text: str, end: str = "\n") -> None:
     """Raises nothing of its own, and leaves nothing in the stream that would fail at the program's end."""
     try:
-        stream, original = sys.stderr, cast(Any, sys.__stderr__)
-        if stream is None:  # print() would take stdout
+        stream = cast(Any, sys.__stderr__)
+        if stream is None or sys.stderr is None:
             return
-        if stream is not original:
-            print(text, end=end, file=stream, flush=True)
-            return
+        if not os.get_inheritable(stream.fileno()):
+            return  # it was closed, and a file that the program has opened since has its number
         stream.flush()
         rest = (text + end).encode(stream.encoding or "utf-8", "backslashreplace")
         with _without_sigpipe():
@@ -45,3 +49,24 @@ def say(text: str, end: str = "\n") -> None:
     except Exception as error:
         if came_from_signal(error.__traceback__):
             raise
+
+
+def name_of_stderr() -> str:
+    """The same in each process that has the same one."""
+    try:
+        file = os.fstat(2)
+    except OSError:
+        return ""
+    return f"{file.st_dev}:{file.st_ino}"
+
+
+def is_read_by_program() -> bool:
+    """Under `rankprobe run`, whether stderr is a pipe that another process of the program has made, and may read."""
+    first = os.environ.get("RANKPROBE_STDERR")
+    if not first or first == name_of_stderr():
+        return False
+    try:
+        kind = os.fstat(2).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)

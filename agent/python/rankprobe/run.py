@@ -25,6 +25,7 @@ from typing import NoReturn, Sequence
 
 from rankprobe import _native
 from rankprobe._frontend.files import MAX_CONFIG_BYTES, read_regular
+from rankprobe._say import name_of_stderr
 
 _EVERY = 50  # as common/config/monitor_section.cc
 _HOOK_DIRECTORY = pathlib.Path(__file__).resolve().parent / "attach"
@@ -36,7 +37,7 @@ def hooked_path(base: dict[str, str]) -> dict[str, str]:
     package = str(pathlib.Path(__file__).resolve().parent.parent)
     paths = [str(_HOOK_DIRECTORY), package] + [p for p in base.get("PYTHONPATH", "").split(os.pathsep) if p]
     out["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    for name in ("RANKPROBE_ATTACH", "RANKPROBE_AS_MSPROBE", "RANKPROBE_ISOLATE", "RANKPROBE_MONITOR"):
+    for name in ("RANKPROBE_ATTACH", "RANKPROBE_AS_MSPROBE", "RANKPROBE_ISOLATE", "RANKPROBE_MONITOR", "RANKPROBE_STDERR"):
         out.pop(name, None)
     return out
 
@@ -54,6 +55,7 @@ def environment(arguments: argparse.Namespace, base: dict[str, str]) -> dict[str
         out["RANKPROBE_MONITOR"] = str(arguments.every or _EVERY)
     # All processes of this start; also of one run inside of another.
     out.setdefault("RANKPROBE_JOB", f"{socket.gethostname()[:200]}-{os.getpid()}-{time.time_ns()}")
+    out["RANKPROBE_STDERR"] = name_of_stderr()
     for name in ("collector", "run", "config", "on_collector_missing"):
         if getattr(arguments, name):
             out[f"RANKPROBE_{name.upper()}"] = getattr(arguments, name)

@@ -17,6 +17,7 @@
 #include "agent/runtime/session/plan_switcher.h"
 #include "agent/runtime/session/protobuf_log.h"
 #include "agent/runtime/triggers/trigger_watcher.h"
+#include "common/base/blocked_signals.h"
 #include "common/base/collector_address.h"
 #include "common/base/fork_guard.h"
 #include "common/base/random_bytes.h"
@@ -270,7 +271,11 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(SessionOptions options,
   }
   const bool fail = options.on_missing == MissingCollector::kFail;
   const absl::Duration deadline = options.missing_deadline;
-  auto session = std::make_unique<SessionImpl>(std::move(options), clock);
+  std::unique_ptr<SessionImpl> session;
+  {
+    const BlockedSignals blocked;  // in gRPC's threads, too
+    session = std::make_unique<SessionImpl>(std::move(options), clock);
+  }
   if (!fail) return session;
   if (const absl::Status status = session->WaitConnected(deadline);
       !status.ok()) {

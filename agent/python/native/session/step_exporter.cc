@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/blocked_signals.h"
 #include "common/base/monotonic_time.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/grpc_channel.h"
@@ -44,6 +45,7 @@ constexpr size_t kHeaderBytes = 2 * sizeof(uint64_t);
 std::unique_ptr<v1::ArchiveService::Stub> Connect(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);  // a manifest names each file
+  const BlockedSignals blocked;
   return v1::ArchiveService::NewStub(MakeChannel(address, {}, arguments));
 }
 
@@ -98,7 +100,10 @@ void StepExporter::Begin(int64_t step) {
     if (waiting_.size() == 1 || waiting_.size() == kManySteps)
       changed_.NotifyAll();
   }
-  if (!thread_.joinable()) thread_ = std::thread([this] { Work(); });
+  if (!thread_.joinable()) {
+    const BlockedSignals blocked;
+    thread_ = std::thread([this] { Work(); });
+  }
 }
 
 void StepExporter::Stuck() {

@@ -32,8 +32,9 @@ def _run_hidden() -> None:
 def _say(text: str) -> None:
     """As rankprobe._say, which may be what cannot be imported."""
     try:
-        if sys.stderr is not None:
-            print(text, file=sys.stderr, flush=True)
+        if sys.stderr is not None and sys.__stderr__ is not None and os.get_inheritable(sys.__stderr__.fileno()):
+            sys.__stderr__.write(text + "\n")
+            sys.__stderr__.flush()
     except (OSError, ValueError):
         pass
 

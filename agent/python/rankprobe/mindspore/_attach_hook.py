@@ -22,6 +22,7 @@ from rankprobe import _native
 from rankprobe._frontend.attach import config_file, say
 from rankprobe._frontend.errors import CollectorMissingError
 from rankprobe._inputs import switch_hint
+from rankprobe._say import is_read_by_program
 from rankprobe.mindspore._optimizers import OPTIMIZERS, calls
 from rankprobe.mindspore.debugger import PrecisionDebugger
 
@@ -86,7 +87,7 @@ class _Attachment:
 
     def _say_why_not(self) -> None:
         if (self._optimizer is None and os.getpid() == self._pid and PrecisionDebugger.instance is None
-                and multiprocessing.parent_process() is None):
+                and multiprocessing.parent_process() is None and not is_read_by_program()):
             say("not attached: no optimizer was made of a cell's parameters; use PrecisionDebugger in the program "
                 "(docs/mindspore.md)")
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+import weakref
 from typing import Any, Callable, Iterator, Optional
 
 import torch
@@ -153,8 +154,12 @@ class Apis:
 
     def _call(self, host: Any, name: str, function: Any, prefix: str, traits: dict[str, Any], apart: bool) -> tuple[_native.Redirect, Any]:
         """What sends the calls elsewhere, and where to. apart: only the calls by this name are recorded."""
-        found = (None if apart else redirect(function)) or _native.place_redirect(host, name, function)
-        return found, _native.api(found.original, self._capture, prefix, name, traits)
+        itself = None if apart else redirect(function)
+        found = itself or _native.place_redirect(host, name, function)
+        api = _native.api(found.original, self._capture, prefix, name, traits)
+        if itself is None:  # the program sees it
+            _look_up_as(function, api)
+        return found, api
 
     def install(self) -> None:
         if self._installed:
@@ -281,10 +286,33 @@ class Apis:
             entry[1].take(entry[2])
 
 
+def _look_up_as(function: Any, stand_in: Any) -> None:
+    """TorchScript and torch.fx look operators up by the id of their function; a graph that was traced in a recorded step keeps ours."""
+    table: dict[int, str] = getattr(torch.jit._builtins, "_builtin_table", None) or {}
+    operator = table.get(id(function))
+    if operator is not None:
+        table[id(stand_in)] = operator
+        weakref.finalize(stand_in, table.pop, id(stand_in), None).atexit = False
+
+
 def _has_unlisted_names(function: Any, listed: list[str]) -> bool:
     """Whether a method of Tensor is called by an operator of Python too, which msprobe does not record."""
     names = [name for kind in torch.Tensor.__mro__ for name, value in vars(kind).items() if value is function]
     return any(name not in listed for name in names)
+
+
+class _StepHook:
+    """A hook of ours in a table of torch.optim. A class of optimizers that is pickled by value (cloudpickle) takes the table along:
+    there this is a function of the standard library that does nothing."""
+
+    def __init__(self, hook: Callable[..., Any]) -> None:
+        self._hook = hook
+
+    def __call__(self, *args: Any) -> Any:
+        return self._hook(*args)
+
+    def __reduce__(self) -> Any:
+        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 def around_optimizer_steps(before: Callable[..., Any], after: Callable[..., Any]) -> list[Callable[[], None]]:
@@ -292,8 +320,8 @@ def around_optimizer_steps(before: Callable[..., Any], after: Callable[..., Any]
     optimizer = importlib.import_module("torch.optim.optimizer")
     if not hasattr(optimizer, "register_optimizer_step_pre_hook"):
         return []
-    return [optimizer.register_optimizer_step_pre_hook(before).remove,
-            optimizer.register_optimizer_step_post_hook(after).remove]
+    return [optimizer.register_optimizer_step_pre_hook(_StepHook(before)).remove,
+            optimizer.register_optimizer_step_post_hook(_StepHook(after)).remove]
 
 
 def optimizer_scopes(capture: Any) -> Iterator[Callable[[], None]]:

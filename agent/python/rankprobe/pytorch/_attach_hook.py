@@ -14,6 +14,7 @@ user's script knows nothing of this, and what it gives up is not held.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import multiprocessing
@@ -29,6 +30,7 @@ import torch
 from rankprobe import _native
 from rankprobe._frontend.attach import config_file, say
 from rankprobe._inputs import switch_hint
+from rankprobe._say import is_read_by_program
 from rankprobe.pytorch import _hidden_hooks
 from rankprobe.pytorch._errors import CollectorMissingError
 from rankprobe.pytorch._hidden_hooks import HookHandle, marked
@@ -317,7 +319,7 @@ class _Attachment:
         main = getattr(sys.modules.get("__main__"), "__spec__", None)
         # torchrun, and workers of the compiler.
         tool = (getattr(main, "name", None) or os.path.basename(sys.argv[0] or "")).startswith(("torch.", "torchrun"))
-        if not tool:
+        if not tool and not is_read_by_program():
             say("not attached: no optimizer was made of a module's parameters, and no module with parameters was called; "
                 "use PrecisionDebugger in the program (docs/pytorch.md)")
 
@@ -469,22 +471,44 @@ def install(optimizer_class: Any) -> None:
     attachment.watch_calls()
 
 
+class _Scope:
+    """Around one step of an optimizer."""
+
+    def __init__(self, attachment: _Attachment, optimizer: Any) -> None:
+        self._attachment, self._optimizer = attachment, optimizer
+
+    def __enter__(self) -> None:
+        self._attachment.entered(1)
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if self._attachment.entered(-1) and kind is None:
+            _guarded(self._attachment.stepped, self._optimizer)
+
+
+class _Watch:
+    """Makes a _Scope. A class of the program that is pickled by value (cloudpickle) takes it along in its step(): there it makes a
+    context that does nothing, and needs no rankprobe."""
+
+    def __init__(self, attachment: _Attachment) -> None:
+        self._attachment = attachment
+
+    def __call__(self, optimizer: Any) -> _Scope:
+        return _Scope(self._attachment, optimizer)
+
+    def __reduce__(self) -> Any:
+        return type, (contextlib.nullcontext(),)
+
+
 def _wrap_step(cls: type, attachment: _Attachment) -> None:
     step = cls.step  # type: ignore[attr-defined]
     if getattr(step, "rankprobe_watched", False):
         return
+    watch = _Watch(attachment)
 
     @functools.wraps(step)
     def rankprobe_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        outermost = False
-        attachment.entered(1)
-        try:
-            result = step(self, *args, **kwargs)
-        finally:
-            outermost = attachment.entered(-1)
-        if outermost:
-            _guarded(attachment.stepped, self)
-        return result
+        with watch(self):  # and no global of this file
+            return step(self, *args, **kwargs)
 
     rankprobe_step.rankprobe_watched = True  # type: ignore[attr-defined]
     cls.step = rankprobe_step  # type: ignore[attr-defined]
