@@ -127,6 +127,26 @@ TEST_F(RulesTest, StepsWithoutAnOptimizerSayNothingOfIt) {
   EXPECT_EQ(found[0].others, 0);
 }
 
+// It is seen in the first step, where all its tensors are without a gradient.
+TEST_F(RulesTest, AnOptimizerOfOtherTensorsAlone) {
+  Add(&norms_, "Training.0.debug.loss", 2, 2);
+  for (ScanSeries& series : norms_.values) {
+    if (absl::EndsWith(series.name, ".grad"))
+      for (ScanCell& cell : series.cells) cell.count = 0;
+    if (!absl::StartsWith(series.name, "Update.")) continue;
+    for (ScanCell& cell : series.cells) cell = ScanCell();
+    series.cells[0] = {0, 0, 2, 0, 0, 1};
+  }
+  for (ScanSeries& series : norms_.values) {
+    if (!absl::EndsWith(series.name, ".param")) continue;
+    for (size_t i = 1; i < kSteps; ++i) series.cells[i].count = 0;
+  }
+  const auto found = Find("update-zero");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("in each of 20 steps"));
+}
+
 TEST_F(RulesTest, AGroupWithoutALearningRateIsNotSaidToBeForeign) {
   Add(&norms_, "Training.0.debug.lr.0", 0.1, 0.1);
   Add(&norms_, "Training.0.debug.lr.1", 0, 0);
