@@ -217,19 +217,24 @@ class UpdateZero : public Rule {
     }
     return both > 0;
   }
-  // In which the optimizer was watched, whatever it held.
-  static std::vector<bool> MonitoredSteps(const ScanInput& norms) {
+  // Steps of the task that records the optimizer, also where that had nothing to
+  // update. None if it was seen in no step.
+  static std::vector<bool> StepsOfOptimizer(const ScanInput& norms) {
     std::vector<bool> seen(norms.steps.size());
+    bool has_optimizer = false;
     for (const ScanSeries& series : norms.values) {
+      const bool is_optimizer = absl::StartsWith(series.name, "Parameter.") ||
+                                absl::StartsWith(series.name, "Update.");
       if (series.cells.size() != seen.size() ||
-          (!absl::StartsWith(series.name, "Parameter.") &&
-           !absl::StartsWith(series.name, "Update.") &&
-           !absl::StartsWith(series.name, "Training.")))
+          (!is_optimizer && !absl::StartsWith(series.name, "Training.")))
         continue;
-      for (size_t i = 0; i < seen.size(); ++i)
-        if (series.cells[i].count > 0) seen[i] = true;
+      for (size_t i = 0; i < seen.size(); ++i) {
+        if (series.cells[i].count == 0) continue;
+        seen[i] = true;
+        has_optimizer |= is_optimizer;
+      }
     }
-    return seen;
+    return has_optimizer ? seen : std::vector<bool>(seen.size());
   }
   // The norm of a gradient that says nothing, of each step: infinite where no
   // optimizer was recorded, as in a step before the configuration changed, or of
@@ -237,7 +242,7 @@ class UpdateZero : public Rule {
   static std::vector<double> NoiseOf(
       const ScanInput& norms,
       const std::map<std::string, const ScanSeries*>& gradients) {
-    const std::vector<bool> seen = MonitoredSteps(norms);
+    const std::vector<bool> seen = StepsOfOptimizer(norms);
     std::vector<double> noise(seen.size(), HUGE_VAL);
     for (size_t i = 0; i < seen.size(); ++i) {
       double largest = 0;
