@@ -76,7 +76,7 @@ class Search {
         break;
       }
     }
-    // One that a reduction brought to a rank comes after the one that it is of.
+    // The rank that had it first leads: a reduction brings it to the others later.
     std::stable_sort(out.begin(), out.end(),
                      [](const FoundNode& a, const FoundNode& b) {
                        return a.entry < b.entry;

@@ -25,12 +25,25 @@ bool IsNotFinite(const DumpRow& row) {
           !std::isfinite(row.stats[kMin].number));
 }
 
+// Whether forwards of modules alone are recorded, some of them before `entry`.
+bool IsBetweenModules(const DumpReader& dump, size_t entry) {
+  bool is_behind = false;
+  for (size_t i = 0; i < dump.size(); ++i) {
+    const absl::string_view name = dump.name(i);
+    if (DirectionOf(name).direction != "forward") continue;
+    if (!absl::StartsWith(name, "Module.")) return false;
+    is_behind = is_behind || i < entry;
+  }
+  return is_behind;
+}
+
 absl::StatusOr<OverflowOrigin> Describe(const DumpReader& dump,
                                         const FoundNode& node) {
   OverflowOrigin origin;
   origin.rank = node.rank;
   origin.call = std::string(dump.name(node.entry));
   RP_ASSIGN_OR_RETURN(origin.details, DescribeNode(dump, node.entry, 2));
+  origin.is_between_modules = IsBetweenModules(dump, node.entry);
   const CallPlaces places(dump);
   origin.module = places.ModuleOf(origin.call);
   origin.chain = places.ChainOf(origin.call);
@@ -117,6 +130,14 @@ std::string CameInText(const OverflowOrigin& origin) {
       "no recorded call made it; it came in from outside with ";
   if (origin.came_with.empty())
     return absl::StrCat(kOutside, "an argument or a parameter");
+  if (origin.is_between_modules &&
+      absl::StartsWith(origin.came_with, "input.") &&
+      absl::StrContains(origin.call, ".forward")) {
+    return absl::StrCat(
+        "no recorded call made what ", origin.came_with,
+        " holds: an operator between the modules did, which level mix "
+        "records, or it came in with the batch");
+  }
   const absl::string_view look =
       absl::StartsWith(origin.came_with, "parameters.")
           ? "a parameter: look at the step before, whose update wrote it"

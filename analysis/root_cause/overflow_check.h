@@ -24,6 +24,8 @@ struct OverflowOrigin {
   std::string made;
   // "input.0", "parameters.weight": the first that held it then.
   std::string came_with;
+  // A module comes before it, and no operator is recorded.
+  bool is_between_modules = false;
   // The innermost module around it, as the model names it.
   std::string module;
   // From the outermost module to the call.

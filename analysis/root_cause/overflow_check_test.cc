@@ -130,6 +130,20 @@ TEST_F(OverflowCheckTest, ANanOfTheBatchCameInFromOutside) {
   }
 }
 
+TEST_F(OverflowCheckTest, WhatIsBetweenModulesIsNotSaidToBeOfTheBatch) {
+  const std::vector<std::string> modules = {
+      Call("Module.v.Linear.forward.0", "1", "1"),
+      Call("Module.c.Linear.forward.0", "NaN", "NaN")};
+  OverflowFindings found = Check(modules);
+  ASSERT_THAT(Names(found.found), ElementsAre("Module.c.Linear.forward.0 "));
+  EXPECT_THAT(CameInText(found.found[0]),
+              HasSubstr("an operator between the modules did"));
+  found = Check({modules[0], Call("Torch.f.0.forward", "1", "1"), modules[1]});
+  EXPECT_THAT(CameInText(found.found.at(0)), HasSubstr("look at the batch"));
+  found = Check({modules[1]});
+  EXPECT_THAT(CameInText(found.found.at(0)), HasSubstr("look at the batch"));
+}
+
 // The weights of a layer after a bad step: those of the model around it are none.
 TEST_F(OverflowCheckTest, AModelIsNotTheMakerOfWhatItsLayerWasGiven) {
   const std::string layer = absl::StrCat(

@@ -63,7 +63,8 @@ class ClipUneven : public RankRule {
   absl::string_view needs() const override { return "weight_gradients"; }
   absl::string_view twin() const override {
     return "gradients that are reduced between backward and optimizer; a "
-           "clipping that does nothing in that step";
+           "clipping that does nothing in that step; a clipping of a part of "
+           "the model on all ranks, which is only worth a look";
   }
   size_t LeastSteps() const override { return 2; }
   bool CanJudge(const RankInput& input) const override {
@@ -71,6 +72,7 @@ class ClipUneven : public RankRule {
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     std::optional<RankFinding> found;
+    size_t ranks = 0;
     for (const RankSeries& rank : input.ranks) {
       const std::vector<OwnGradient> gradients = OwnGradientsOf(rank);
       std::optional<RankFinding> first;
@@ -102,9 +104,12 @@ class ClipUneven : public RankRule {
       }
       // Once is a coincidence of numbers.
       if (steps < 2) continue;
+      ++ranks;
       if (!found.has_value() || first->step < found->step) found = first;
     }
     if (!found.has_value()) return {};
+    // A program that clips a part of its model does so on all ranks.
+    found->exact = ranks < input.ranks.size();
     return {*found};
   }
 };

@@ -487,6 +487,7 @@ class WorseThanGuessing : public RankRule {
       const double late =
           MedianOf(std::vector<double>(over.end() - 5, over.end()));
       if (late < (over.size() < kMany ? 1.4 : 1.1)) continue;
+      if (over.size() < kMany && late < kFalls * over.front()) continue;
       RankFinding finding;
       finding.step = input.steps[0];
       finding.name = "Training.0.debug.loss";
@@ -507,6 +508,8 @@ class WorseThanGuessing : public RankRule {
   // Steps.
   static constexpr size_t kLeast = 8;
   static constexpr size_t kMany = 100;
+  // A loss that falls to this share of the first is learned.
+  static constexpr double kFalls = 0.75;
 };
 
 // Finds a parameter group whose learning rate becomes 0 while that of others does

@@ -152,6 +152,7 @@ TEST_F(OneRankTest, ParametersThatTheClippingLeavesOut) {
   Reduce([](size_t layer, size_t) { return layer == 3 ? 1.0 : 0.5; });
   const auto found = Find("clip-uneven");
   ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact) << "it may be meant";
   EXPECT_EQ(found[0].name, "Parameter.l3.weight.0.debug.grad");
 }
 
@@ -435,6 +436,20 @@ TEST_F(OneRankTest, TiedWeightsThatPart) {
   const auto found = Find("tied-weights-part");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_EQ(found[0].step, 5);
+  EXPECT_TRUE(found[0].exact);
+}
+
+// A program may begin with a copy on purpose.
+TEST_F(OneRankTest, CopiesThatPartInTheirFirstStepAreNoFault) {
+  for (size_t i = 0; i < kRankSteps; ++i) {
+    RankCell other = At(0, OfParameter(Weight(0), "param"), i);
+    if (i > 0) other.norm += 0.01;
+    At(0, OfParameter("embed.weight", "param"), i) = other;
+    At(0, "Module.embed.Embedding.forward.0.parameters.weight", i) = other;
+  }
+  const auto found = Find("tied-weights-part");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
 }
 
 TEST_F(FourRanksTest, AnAllReduceThatIsWrongOnOneRank) {
@@ -980,6 +995,9 @@ TEST_F(OneRankTest, ALossThatIsWorseThanAGuess) {
   EXPECT_THAT(Find(""), IsEmpty());
   lose(1.5);
   EXPECT_THAT(Find("worse-than-guessing"), SizeIs(1));
+  // Large logits at the beginning.
+  Training(0, "loss", 0, 3.9 * 3);
+  EXPECT_THAT(Find(""), IsEmpty());
 }
 
 }  // namespace

@@ -436,7 +436,8 @@ class TiedWeightsPart : public RankRule {
   absl::string_view needs() const override { return "activations, parameters"; }
   absl::string_view twin() const override {
     return "layers that are copies of each other when they are made: only an "
-           "Embedding and another class of module are looked at";
+           "Embedding and another class of module are looked at, and two that "
+           "part in their first step are worth a look, no fault";
   }
   size_t LeastSteps() const override { return 2; }
   bool CanJudge(const RankInput& input) const override {
@@ -449,11 +450,14 @@ class TiedWeightsPart : public RankRule {
         if (!IsOfEmbedding(rank, embedding)) continue;
         for (const std::string& other : parameters) {
           if (IsOfEmbedding(rank, other)) continue;
-          const auto part = Parting(*rank.Of("Parameter", embedding, "param"),
-                                    *rank.Of("Parameter", other, "param"));
+          const std::vector<RankCell>& held =
+              *rank.Of("Parameter", embedding, "param");
+          const auto part =
+              Parting(held, *rank.Of("Parameter", other, "param"));
           if (!part.has_value()) continue;
           RankFinding finding;
           finding.step = input.steps[*part];
+          finding.exact = HasMoved(held, *part);
           finding.name = absl::StrCat("Parameter.", other, ".0.debug.param");
           finding.what = absl::StrCat(
               other, " and ", embedding,
@@ -474,6 +478,16 @@ class TiedWeightsPart : public RankRule {
            rank.Find(absl::StrCat("Module.", path,
                                   ".Embedding.forward.0.parameters.weight")) !=
                nullptr;
+  }
+  // Whether the numbers changed in the steps before: they were trained as one.
+  static bool HasMoved(const std::vector<RankCell>& held, size_t end) {
+    const RankCell* first = nullptr;
+    for (size_t i = 0; i < end; ++i) {
+      if (!IsFinite(held[i])) continue;
+      if (first == nullptr) first = &held[i];
+      if (!AreEqual(*first, held[i])) return true;
+    }
+    return false;
   }
   static std::optional<size_t> Parting(const std::vector<RankCell>& a,
                                        const std::vector<RankCell>& b) {

@@ -217,8 +217,8 @@ class UpdateZero : public Rule {
     }
     return both > 0;
   }
-  // Steps of the task that records the optimizer, also where that had nothing to
-  // update. None if it was seen in no step.
+  // Steps in which the optimizer was watched, also those in which it had nothing to
+  // update. None if no step has values of an optimizer.
   static std::vector<bool> StepsOfOptimizer(const ScanInput& norms) {
     std::vector<bool> seen(norms.steps.size());
     bool has_optimizer = false;
@@ -236,9 +236,9 @@ class UpdateZero : public Rule {
     }
     return has_optimizer ? seen : std::vector<bool>(seen.size());
   }
-  // The norm of a gradient that says nothing, of each step: infinite where no
-  // optimizer was recorded, as in a step before the configuration changed, or of
-  // another job of that name.
+  // For each step, the norm up to which a gradient is taken as rounding. It is
+  // infinite if no optimizer was recorded in the step: the configuration was another
+  // one, or the step is of another job of that name.
   static std::vector<double> NoiseOf(
       const ScanInput& norms,
       const std::map<std::string, const ScanSeries*>& gradients) {
@@ -254,8 +254,8 @@ class UpdateZero : public Rule {
     }
     return noise;
   }
-  // A value that can be asked for: of a tensor that no optimizer holds the
-  // gradient alone may be recorded.
+  // The name of a recorded value: of a parameter that no optimizer holds, only the
+  // gradient may be recorded.
   static std::string NameOf(const ValueIndex& index,
                             const std::string& parameter,
                             const ScanSeries& gradient) {

@@ -210,6 +210,11 @@ class Scanner {
 
   // The optimizer alone changes a parameter: what a step left is what the next
   // one finds. Where that is never so, the program changes it in each step.
+  // Two roundings of a float32.
+  static bool IsRounding(double a, double b) {
+    return std::fabs(a - b) <= 2.4e-7 * std::max(std::fabs(a), std::fabs(b));
+  }
+
   void FindChanged(size_t value) {
     const std::string& name = input_.values[value].name;
     if (!input_.each_step || !absl::StartsWith(name, "Parameter.") ||
@@ -228,6 +233,10 @@ class Scanner {
         continue;
       if (before.largest == now.largest && before.smallest == now.smallest) {
         ++same;
+      } else if (IsRounding(before.largest, now.largest) &&
+                 IsRounding(before.smallest, now.smallest)) {
+        // A program that adds a number to the weights and takes it away again.
+        continue;
       } else if (changed++ == 0) {
         first = i + 1;
       }

@@ -283,6 +283,10 @@ TEST_F(ScanTest, AParameterIsWhatTheStepBeforeLeft) {
   input_.values.push_back(found);
   input_.values.push_back(left);
   EXPECT_THAT(Find(), IsEmpty());
+  // Rounding, of a program that adds a number and takes it away again.
+  const double rounded = left.cells[kFault].largest * (1 + 6e-8);
+  input_.values.back().cells[kFault] = Of(rounded, rounded);
+  EXPECT_THAT(Find(), IsEmpty());
   // A restored checkpoint, a flipped bit: of all ranks.
   input_.values[input_.values.size() - 2].cells[kFault] = Of(1.5, 1.5);
   input_.values.back().cells[kFault] = Of(1.6, 1.6);

@@ -60,9 +60,9 @@ std::string WhyNobodyAnswers(const grpc::Status& status,
   }
   if (OtherSideIsSilent(status)) {
     return absl::StrCat(nobody,
-                        "it is connected and has not reacted to a ping; it is "
-                        "stopped, or the network between was interrupted or "
-                        "damaged a message");
+                        "the connection is open and a ping was not answered: "
+                        "the collector is stopped, or the network was "
+                        "interrupted or damaged a message");
   }
   if (ConnectionEnded(status)) {
     return absl::StrCat(

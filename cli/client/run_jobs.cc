@@ -102,7 +102,8 @@ class Grouping {
         std::any_of(last.names.begin(), last.names.end(),
                     [&](const auto& name) { return name.first == life.host; });
     const bool is_beside = life.first_ns <= last.job.last_ns;
-    // One beside ranks may have any name, and one that has theirs any time.
+    // A process without a rank belongs to a job with ranks if it ran at the same time
+    // or was started under the same name.
     return last.has_ranks ? is_beside || !has_another_name
                           : is_beside && !has_another_name;
   }

@@ -406,7 +406,9 @@ class Diagnosis {
                           ", which is the same in the reference: between the "
                           "two calls the programs differ");
     }
-    if (d.from_outside) return "it came in from outside";
+    if (d.from_outside)
+      return "it came in from outside (a weight, a batch, a call that is not "
+             "recorded)";
     if (d.inputs_infinite > 0) {
       return absl::StrCat("its inputs match, but for ", d.inputs_infinite,
                           d.inputs_infinite == 1 ? " that holds" : " that hold",

@@ -122,7 +122,7 @@ absl::Status Explain(const Globals& globals, const ExplainFlags& flags,
   RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
     return client.control->Explain(context, request, &response);
   }));
-  // What was asked for is not there, and the answer is of nobody.
+  // No such rank.
   if (flags.rank >= 0 && response.ranks().empty()) *exit_code = kNotFound;
   if (globals.json) {
     PrintJson(ToJson(response));

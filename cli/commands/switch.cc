@@ -180,9 +180,9 @@ absl::Status CheckRanksAreConnected(const Client& client,
                         "for ranks that connect later"));
 }
 
-// Of a run that nobody is connected to, --create leaves the ranks to those that
-// come: a plan for some ranks is lost with the first that brings its own, so they
-// are in `config`, which is empty where none was given.
+// With --create, if no process of the run is connected, moves the ranks into
+// `config` (empty: none was given): a plan for some ranks would be replaced by the
+// configuration of the first process that connects.
 absl::Status LeaveRanksToConfig(const Client& client, const SwitchFlags& flags,
                                 const std::string& run, std::string* config,
                                 v1::SwitchOptions* options) {

@@ -44,12 +44,16 @@ std::string NotWholeText(const v1::GridHead& head) {
 }
 
 int ExitCodeOf(const v1::GridHead& head, absl::string_view match) {
-  if (head.tensors() == 0 && !match.empty()) return kNotFound;
+  const bool has_steps = head.steps() > 0 || !IsWhole(head);
+  if (head.tensors() == 0 && (!match.empty() || !has_steps)) return kNotFound;
   return IsWhole(head) ? kOk : kPartial;
 }
 
 std::string WithoutText(const v1::GridHead& head,
                         const std::string& statistic) {
+  if (head.tensors() == 0 && head.steps() == 0)
+    return "no such step or rank is recorded; rankprobe status --steps lists "
+           "those that are\n";
   if (head.tensors() == 0) {
     return absl::StrCat("no tensor matches in ",
                         Counted(head.steps(), "recorded step"),

@@ -101,6 +101,11 @@ def test_a_command_whose_request_has_a_flip_in_its_flags_is_not_served_as_one_wi
     verbs = [("events", "--run=run", "--json"), ("ledger", "--run=run", "--json"), ("verify", "--read-data", "--json")]
     harness.RawAgent(daemon, pid=7).step()
     right = {verb: daemon.cli(*verb) for verb in verbs}
+
+    def said(done) -> str:
+        # Rows of rollups come meanwhile.
+        return re.sub(r'"rows":\d+', "", done.stdout)
+
     for verb in verbs:
         for bit in range(8):
             bad = BadWire(daemon.address)
@@ -109,7 +114,7 @@ def test_a_command_whose_request_has_a_flip_in_its_flags_is_not_served_as_one_wi
             bad.end()
             assert bad.flips == [1, 0]
             if done.returncode == right[verb].returncode:
-                assert done.stdout == right[verb].stdout, (verb, bit, done)
+                assert said(done) == said(right[verb]), (verb, bit, done)
             else:
                 assert done.returncode in (3, 5), (verb, bit, done)
 
@@ -121,7 +126,7 @@ def test_a_command_whose_answer_does_not_come_ends(daemon, verb):
     bad.keeps_answers = True
     done = daemon.cli(*verb, "--timeout=1", "--collector", bad.address)
     bad.end()
-    assert done.returncode == 3 and "has not" in done.stderr, done
+    assert done.returncode == 3 and "a ping was not answered" in done.stderr, done
 
 
 def test_F01_a_flip_in_what_a_rank_says_ends_its_session(daemon):

@@ -27,15 +27,14 @@ def message_class(descriptor):
 def invoke(channel, path, method):
     """The status of an empty request."""
     request = message_class(method.input_type)
-    serialize = wire.seal if method.input_type.name in wire.CHECKED else lambda message: message.SerializeToString()
     deserialize = message_class(method.output_type).FromString
     if path.split("/")[-1] in ("Session", "Upload", "Link"):
-        call = channel.stream_stream(path, serialize, deserialize)
+        call = channel.stream_stream(path, wire.seal, deserialize)
         return harness.outcome(call, iter([request()]))[0]
     if path.split("/")[-1] == "Answer":
-        return harness.outcome(channel.stream_unary(path, serialize, deserialize), iter([request()]))[0]
+        return harness.outcome(channel.stream_unary(path, wire.seal, deserialize), iter([request()]))[0]
     kind = channel.unary_stream if path.split("/")[-1] in STREAMS else channel.unary_unary
-    return harness.outcome(kind(path, serialize, deserialize), request())[0]
+    return harness.outcome(kind(path, wire.seal, deserialize), request())[0]
 
 
 STREAMS = {"GetReference", "ListCalls", "GetTensor", "Export", "GetLedger", "Verify"}

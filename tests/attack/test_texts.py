@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 import harness
+import wire
 from harness import archive, archive_grpc, types
 
 ESC = "\x1b]0;owned\x07\x1b[2J\u009b31m\u202e\nforged  line\r"
@@ -221,7 +222,7 @@ def test_the_command_line_writes_through_one_place():
 
 def test_no_raw_lines_in_the_log(daemon):
     """Texts that are not UTF-8: libprotobuf's word about them is a line of the daemon's log like any other."""
-    bad = b"\x0a\x02\xff\xfe"  # field 1, a text of two bytes
+    bad = wire.sealed(b"\x0a\x02\xff\xfe")  # field 1, a text of two bytes
     for method in ("ListSteps", "GetLedger"):
         call = daemon.channel().unary_stream(f"/rankprobe.v1.ArchiveService/{method}")
         with pytest.raises(grpc.RpcError):

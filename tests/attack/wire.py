@@ -19,10 +19,6 @@ from typing import Any, Iterable
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-# Without the checksum behind them they are not taken. Answers of calls have one, too, and requests may.
-CHECKED = ("AgentEvent", "Directive", "UploadFrame", "UploadAck", "LeafReport", "RootNote", "LiveAnswer")
-
-
 def _load_crc32c(directory: str) -> Any:
     library = f"{directory}/crc32c.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", library, pathlib.Path(__file__).with_name("crc32c.c")], check=True)

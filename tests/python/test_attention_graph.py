@@ -40,6 +40,12 @@ def test_a_mask_by_hand(shift, sees, fill):
     assert _by_hand(_causal(shift, fill)) == sees
 
 
+def test_tokens_of_a_prefix_may_see_each_other():
+    mask = _causal(1)
+    mask[:PLACES // 3, :PLACES // 3] = 0
+    assert _by_hand(mask) == [0, 0, 1]
+
+
 @pytest.mark.parametrize("dim, causal, dims", [(-1, True, [0, 0, 1]), (3, False, [0, 0, 1]), (-2, True, [1, 1, 1]), (-2, False, [1, 0, 1]),
                                                (1, False, [1, 0, 1])])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/collector_address.h"
 #include "common/rpc/grpc_channel.h"
@@ -315,7 +316,10 @@ void LinkStatus::TellUndelivered(const v1::Undelivered& left) const {
                                            " to ", left.last_step())
                             : "",
       OfRank(), " are lost, the process ends before the collector has them: ",
-      left.reason()));
+      left.reason(),
+      absl::StrContains(left.reason(), options_.collector)
+          ? ""
+          : absl::StrCat(" (", options_.collector, ")")));
 }
 
 }  // namespace rankprobe

@@ -86,11 +86,14 @@ def _looks_ahead(weights: Any) -> Any:
         return None
     each = _one_head(weights).float().nan_to_num(0.0)
     total = each.sum((1, 2))
-    ahead = each.diagonal(1, 1, 2).sum(1) / total > _NOTHING
-    later = each.triu(2).sum((1, 2)) / total > _NOTHING
+    # In the second half: the tokens of a prefix may see each other.
+    half = min(each.shape[1] // 2, each.shape[1] - 3)
+    ahead = each.diagonal(1, 1, 2)[:, half:].sum(1) / total > _NOTHING
+    further = each.triu(2).sum((1, 2)) / total > _NOTHING
+    later = each[:, half:].triu(half + 2).sum((1, 2)) / total > _NOTHING
     before = each.tril(-2).sum((1, 2)) / total > _NOTHING
     # Rows of padding see everything: the sequence with the fewest stands for all.
-    return torch.stack([(ahead & ~later & before).any(), later.all()])
+    return torch.stack([(ahead & ~further & before).any(), later.all()])
 
 
 def _one_head(weights: Any) -> Any:

@@ -94,7 +94,7 @@ class Monitor(monitor.Monitor):
         return parameter_names(model, wanted)
 
     def _watch_optimizers(self) -> list[Callable[[], None]]:
-        hooks = around_optimizer_steps(lambda optimizer, *_: self.before_optimizer(optimizer),
+        hooks = around_optimizer_steps(lambda optimizer, args, kwargs: self.before_optimizer(optimizer, *args[1:], *kwargs.values()),
                                        lambda optimizer, *_: self.after_optimizer(optimizer))
         return hooks or self._wrap_steps()
 
@@ -111,7 +111,7 @@ class Monitor(monitor.Monitor):
 
         @functools.wraps(step)
         def rankprobe_step(_: Any, *args: Any, **kwargs: Any) -> Any:
-            self.before_optimizer(optimizer)
+            self.before_optimizer(optimizer, *args, *kwargs.values())
             result = step(*args, **kwargs)
             self.after_optimizer(optimizer)
             return result
@@ -171,13 +171,15 @@ class Monitor(monitor.Monitor):
             self._modes.hold(optimizer)
         states = getattr(optimizer, "state", {})
         scale = getattr(optimizer, "grad_scale", None)
+        # What is there at the beginning is of the step before: a closure computes the gradients that the optimizer takes.
+        has_closure = any(callable(argument) for argument in arguments)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 name = self._names.get(id(parameter))
                 if name is None:
                     continue
                 gradient, state = None, states.get(parameter) if spec["optimizer"] else None
-                if spec["weight_gradients"]:
+                if spec["weight_gradients"] and not has_closure:
                     gradient = getattr(parameter, "main_grad", None)
                     gradient = parameter.grad if gradient is None else gradient
                 yield Part(name, parameter, None if gradient is None else _unscaled(gradient, scale),
