@@ -79,7 +79,7 @@ std::string WhyNobodyAnswers(const grpc::Status& status,
                                  "TLS needs --tls-ca (",
                         text, ")");
   }
-  return absl::StrCat(nobody, text);
+  return absl::StrCat(nobody, why);
 }
 
 }  // namespace

@@ -264,7 +264,7 @@ class Diagnosis {
                      Counted(scan.head.steps(), "recorded step"));
     if (!non_finite.has_value())
       report_.Healthy(
-          absl::StrCat("no NaN and no infinity but masks in ", scope));
+          absl::StrCat("no NaN, and no infinity outside of masks, in ", scope));
     if (fallen > 0) {
       report_.Healthy(
           absl::StrCat(Counted(fallen, "downward move"),
@@ -415,7 +415,7 @@ class Diagnosis {
                           " an infinity (a mask), which statistics do not "
                           "distinguish from another");
     }
-    return "its inputs match";
+    return "the statistics of its inputs match";
   }
 
   // Of two programs.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/output/output.h"
+#include "common/text/counted.h"
 
 namespace rankprobe {
 namespace {
@@ -24,9 +25,8 @@ void PrintFinding(const v1::DiagnoseReport::Finding& finding,
   for (int i = 0; i < finding.numbers_size() && i < kShownNumbers; ++i)
     Print(stdout, "  %s\n", finding.numbers(i));
   Print(stdout, "  %s, by %s\n",
-        finding.sure() == "exact"
-            ? "exact: numbers, not a guess"
-            : "far off what is usual, which is no fault by itself",
+        finding.sure() == "exact" ? "exact: numbers, not a guess"
+                                  : "worth a look: it is no proof of a fault",
         finding.by());
   if (!finding.command().empty())
     Print(stdout, "  numbers: %s\n", finding.command());
@@ -120,7 +120,8 @@ std::string ScanFindingText(const analysis::ScanFinding& finding) {
       break;
   }
   if (finding.others > 0)
-    absl::StrAppend(&what, " (", finding.others, " other values too)");
+    absl::StrAppend(&what, " (", Counted(finding.others, "other value"),
+                    " too)");
   return what;
 }
 

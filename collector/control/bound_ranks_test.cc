@@ -192,7 +192,7 @@ TEST_F(BoundRanksTest, NobodyHasSeenAPlanThatHeWasNotSent) {
   EXPECT_EQ(Config().source(), v1::PlanSpec::SOURCE_OPERATOR);
   EXPECT_THAT(
       Outcomes(),
-      ElementsAre("dumping on, said anna: in force as plan 2",
+      ElementsAre("dumping on, by anna: in force as plan 2",
                   HasSubstr("not applied: read before the operator's plan")));
 }
 

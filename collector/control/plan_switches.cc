@@ -25,7 +25,7 @@ std::string DescribeSwitch(const std::vector<int64_t>& ranks,
     absl::StrAppend(&what, " for ", spec.for_steps(), " steps");
   if (!ranks.empty()) absl::StrAppend(&what, ", ranks ", IntSet(ranks).Text());
   return absl::StrCat(
-      what, ", said ",
+      what, ", by ",
       spec.source_detail().empty() ? "an operator" : spec.source_detail());
 }
 

@@ -55,6 +55,8 @@ std::string WhyNotReached(absl::string_view text) {
   if (absl::StrContains(text, "onnect") &&
       absl::StrContains(text, "No such file or directory"))
     return "there is no such socket";
+  if (absl::StrContains(text, "before receiving SETTINGS"))
+    return "what listens there does not answer";
   if (absl::StrContains(text, "DNS resolution failed") ||
       absl::StrContains(text, "Domain name not found"))
     return "the name of the host is not known";

@@ -57,6 +57,9 @@ TEST(CollectorAddressTest, WhyNobodyIsReachedHasNoAddressesOfGrpc) {
             "there is no such socket");
   EXPECT_EQ(WhyNotReached("DNS resolution failed for node0"),
             "the name of the host is not known");
+  EXPECT_EQ(WhyNotReached("127.0.0.1:1: connection attempt timed out before "
+                          "receiving SETTINGS frame"),
+            "what listens there does not answer");
   EXPECT_EQ(WhyNotReached("the token is not known"), "the token is not known");
 }
 
