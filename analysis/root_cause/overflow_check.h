@@ -58,8 +58,8 @@ absl::StatusOr<OverflowFindings> CheckOverflow(FileSystem* file_system,
                                                const DumpLayout& layout,
                                                const OverflowKinds& kinds);
 
-// "no recorded call made it; it came in from outside with input.0 ..": of what
-// no call made.
+// Where a value came from that no recorded call made, and where to look for its cause:
+// "no recorded call made it; it came in from outside with input.0, ..".
 std::string CameInText(const OverflowOrigin& origin);
 
 // The text of msprobe's anomaly_analyze_{time}.json: {"rank_0": [..], ..}.

@@ -24,9 +24,8 @@ class AttentionSeesFuture : public RankRule {
   absl::string_view cost() const override { return kCostOfAttentionRules; }
   absl::string_view twin() const override {
     return "attention in both directions where the targets are not the next "
-           "tokens: encoders, masked language models; a prefix whose tokens "
-           "see "
-           "each other, up to half of the sequence";
+           "tokens: encoders, masked language models; a prefix of up to "
+           "half of the sequence whose tokens see each other";
   }
   size_t LeastSteps() const override { return 1; }
   bool CanJudge(const RankInput& input) const override {

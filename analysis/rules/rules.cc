@@ -67,11 +67,9 @@ class UpdateZero : public Rule {
   absl::string_view twin() const override {
     return "frozen layers, which have no gradient; a bias before a "
            "normalization, whose gradient is rounding; an optimizer of the "
-           "last "
-           "layers alone, which is only worth a look; a learning rate of 0 in "
-           "the first steps of a warm-up; a tied weight, which is updated by "
-           "its "
-           "other name";
+           "last layers alone, which is only worth a look; a learning rate of "
+           "0 in the first steps of a warm-up; a tied weight, which is updated "
+           "by its other name";
   }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RuleInput& input) const override {

@@ -208,13 +208,13 @@ class Scanner {
     return steps >= kLeastAgreed;
   }
 
-  // The optimizer alone changes a parameter: what a step left is what the next
-  // one finds. Where that is never so, the program changes it in each step.
-  // Two roundings of a float32.
+  // Whether the numbers differ by no more than two roundings of a float32.
   static bool IsRounding(double a, double b) {
     return std::fabs(a - b) <= 2.4e-7 * std::max(std::fabs(a), std::fabs(b));
   }
 
+  // The optimizer alone changes a parameter: what a step left is what the next
+  // one finds. Where that is never so, the program changes it in each step.
   void FindChanged(size_t value) {
     const std::string& name = input_.values[value].name;
     if (!input_.each_step || !absl::StartsWith(name, "Parameter.") ||

@@ -39,15 +39,11 @@ struct Globals {
 
 class Client {
  public:
-  static constexpr absl::Duration kSilence = absl::Seconds(6);
-  static constexpr absl::Duration kPingPatience = absl::Seconds(10);
-
   explicit Client(const Globals& globals) : globals_(globals) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(64 << 20);
-    // Answers of many messages have no other limit of their time.
     PingWhileCalling(
-        kSilence,
+        kPingSilence,
         std::min(kPingPatience, absl::Seconds(globals.timeout_seconds)),
         &arguments);
     channel_ = globals.local_reader != nullptr

@@ -143,7 +143,8 @@ absl::StatusOr<bool> HasOneJob(const Client& client, const std::string& run) {
     }));
     for (const v1::RunInfo& info : response.runs()) {
       if (info.run() != run) continue;
-      // Of a process without a rank beside others only its times tell.
+      // If a process without a rank ran beside others, only its times tell which job
+      // it belongs to.
       const bool is_alone = info.ranks() == 1;
       return info.jobs() == 1 &&
              info.processes_without_rank() <= (is_alone ? 1U : 0U);

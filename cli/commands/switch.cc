@@ -255,9 +255,7 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
                                           request.mutable_options()));
   }
   if (!config.empty())
-    RP_RETURN_IF_ERROR(LeaveRanksToConfig(client, flags, request.run(), &config,
-                                          request.mutable_options()));
-  request.set_config_json(ConfigForRun(client, request.run(), config));
+    request.set_config_json(ConfigForRun(client, request.run(), config));
   RP_RETURN_IF_ERROR(CheckRanksAreConnected(client, flags, request.run(),
                                             request.config_json()));
   client.Introduce(request.config_json().size());
@@ -274,7 +272,7 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
     *exit_code = kPartial;
     Print(stderr,
           "rankprobe: nothing is recorded now: no rank of run %s is connected "
-          "(%s). This is set for ranks of that name that connect later; "
+          "(%s). The setting applies to ranks of this run that connect later; "
           "`rankprobe disable --run %s` takes it back\n",
           request.run(), WhyNobody(client, request.run()),
           ShellWord(request.run()));

@@ -198,7 +198,7 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
   }
   auto started = ViewServer::Start(flags.port, std::move(options),
                                    std::move(graphs), std::move(jobs));
-  // Of --root: nothing else is looked for here.
+  // NOT_FOUND is about the directory of --root, the only one that is opened here.
   if (absl::IsNotFound(started.status()))
     return absl::InvalidArgumentError(started.status().message());
   RP_RETURN_IF_ERROR(started.status());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// While it lives, a thread that its maker starts is born with all signals
-// blocked, and so are those that that one starts. Of a program that is watched:
-// a signal that the program has blocked stays pending for its sigwait() only
-// while no thread takes it.
+// Scope in which the calling thread blocks all signals, so that the threads it starts,
+// and those that they start, inherit the mask. A signal that the watched program has
+// blocked for sigwait() would otherwise be delivered to a thread of ours. Not shared
+// between threads.
 #ifndef RANKPROBE_COMMON_BASE_BLOCKED_SIGNALS_H_
 #define RANKPROBE_COMMON_BASE_BLOCKED_SIGNALS_H_
 
@@ -16,7 +16,7 @@ class BlockedSignals {
   BlockedSignals() {
     sigset_t all;
     sigfillset(&all);
-    // What a fault of the thread itself raises, and it cannot wait for.
+    // The thread itself raises these by a fault, and they cannot stay pending.
     for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT})
       sigdelset(&all, own);
     pthread_sigmask(SIG_BLOCK, &all, &before_);

@@ -35,6 +35,9 @@ inline constexpr char kAwayKey[] = "rankprobe-away-bin";
 using Interceptors = std::vector<
     std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>;
 
+// For commands and pages, whose answers of many messages have no other limit of time.
+inline constexpr absl::Duration kPingSilence = absl::Seconds(6);
+inline constexpr absl::Duration kPingPatience = absl::Seconds(10);
 // Ends the connection, and its calls with UNAVAILABLE, if the other side does not
 // acknowledge a ping within `patience`. While a call is made, a ping is sent after
 // `silence`, which is more than the 5 s that a collector asks for (server.cc).
@@ -73,8 +76,8 @@ inline std::shared_ptr<grpc::Channel> MakeChannel(
       std::move(interceptors));
 }
 
-// gRPC's own lines on stderr, of a damaged message for example, are not for who reads
-// there: of each call the caller says what came of it. GRPC_VERBOSITY brings them back.
+// Turns off gRPC's own log on stderr, which repeats in raw form what the status of a
+// call says. The environment variable GRPC_VERBOSITY turns it on again.
 inline void SilenceGrpcLog() {
   if (std::getenv("GRPC_VERBOSITY") == nullptr)
     gpr_set_log_verbosity(

@@ -197,7 +197,7 @@ def test_ranks_of_a_run_to_come_are_switched_when_they_connect(collector, tmp_pa
             session.stop()
             session.close()
     done = collector.cli("enable", "--run", "plain", check=False)
-    assert done.returncode == 1 and "(its processes have ended, or lost their connection). This is set for " in done.stderr
+    assert done.returncode == 1 and "(its processes have ended, or lost their connection). The setting applies to ranks of this run" in done.stderr
     assert "`rankprobe disable --run plain` takes it back" in done.stderr
 
 

@@ -330,7 +330,7 @@ Gateway::Gateway(GatewayOptions options)
   if (options_.collector.empty()) return;
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(64 << 20);
-  PingWhileCalling(absl::Seconds(6), absl::Seconds(10), &arguments);
+  PingWhileCalling(kPingSilence, kPingPatience, &arguments);
   // A page stays open while a collector restarts: gRPC would not try again for
   // up to two minutes.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);

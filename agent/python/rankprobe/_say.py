@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A line to the process's own stderr, which reaches nobody where it cannot: a closed stream, a full disk, a reader that is gone.
 
-What a program puts in its place (contextlib.redirect_stderr, a copy into a file, a logger) is the program's: it may read it. pytest
-and Jupyter take the descriptor as well.
+A stream that the program puts in place of sys.stderr (contextlib.redirect_stderr, a copy into a file, a logger) gets no line of ours,
+because the program may read it. pytest and Jupyter capture the descriptor as well.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def say(text: str, end: str = "\n") -> None:
 
 
 def name_of_stderr() -> str:
-    """The same in each process that has the same one."""
+    """Device and inode of standard error: equal in processes that share it. Empty if it is closed."""
     try:
         file = os.fstat(2)
     except OSError:
