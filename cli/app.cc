@@ -30,7 +30,6 @@ void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
   RegisterGraphCommand(app, globals, command);
   RegisterAccCheckCommand(app, globals, command);
   RegisterAlignCommand(app, globals, command);
-  RegisterMergeResultCommand(app, globals, command);
   RegisterSchemaCommand(app, command);
 }
 

@@ -61,9 +61,6 @@ void RegisterAccCheckCommand(CLI::App* app, Globals* globals,
 void RegisterAlignCommand(CLI::App* app, Globals* globals,
                           ParsedCommand* command);
 
-void RegisterMergeResultCommand(CLI::App* app, Globals* globals,
-                                ParsedCommand* command);
-
 void RegisterSchemaCommand(CLI::App* app, ParsedCommand* command);
 
 void RegisterAttachCommand(CLI::App* app, ParsedCommand* command);

@@ -150,8 +150,6 @@ Manual CliManual() {
       {"--subset", "PERCENT"},
       {"--output_path", "DIR"},
       {"--input_path", "PATH"},
-      {"--output_dir", "DIR"},
-      {"--config-path", "FILE"},
       {"--cell_mapping", "FILE"},
       {"--data_mapping", "FILE"},
       {"--api_mapping", "FILE"},
@@ -274,6 +272,27 @@ Manual CliManual() {
          {},
          "run each call K times on its recorded inputs, and say whether the "
          "recorded result was made once, comes always, or varies"}}},
+      {"merge_result",
+       {{{"-i", "--input_dir"},
+         "TABLES",
+         {},
+         "directory of compare_result_rank{R}_{time}.xlsx, or .csv where there "
+         "is no .xlsx"},
+        {{"-o", "--output_dir"}, "DIR", {}, "directory of the result"},
+        {{"-config", "--config-path"},
+         "YAML",
+         {},
+         "api: [NAME ..], compare_index: [COLUMN ..] (left out: all of the "
+         "task)"},
+        {{"--csv"},
+         "",
+         {},
+         "one csv whose first column is the index, in place of a workbook"},
+        {{"--force"},
+         "",
+         {},
+         "read files that the permission rule refuses, with a warning"},
+        {{"--json"}, "", {}, "one line of JSON on standard output"}}},
       {"isolate",
        {{{"--reference"},
          "DIR",
@@ -331,8 +350,8 @@ Manual CliManual() {
       {"RANKPROBE_PYTHON",
        "The Python that runs acc_check, run, isolate, check and doctor (with "
        "torch), "
-       "export --format (with pyarrow), sink, mcp and config_check -d; else "
-       "python3."},
+       "export --format (with pyarrow), merge_result (with pandas and "
+       "openpyxl), sink, mcp and config_check -d; else python3."},
   };
   manual.see_also = {"rankprobed(8)", "README.md and docs/ of the project"};
   return manual;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "analysis/run_card/config_pack.h"
 
+#include <archive.h>
+#include <archive_entry.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -19,7 +22,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "analysis/run_card/cards.h"
-#include "analysis/table_reader/zip_file.h"
 #include "common/base/status_macros.h"
 #include "dump_format/json_value.h"
 
@@ -163,17 +165,109 @@ std::optional<Place> PlaceOf(absl::string_view member) {
   return Place{*step, *rank};
 }
 
+// Reads the members of a zip file in their order, by libarchive.
+class ZipMembers {
+ public:
+  // `file` outlives the object.
+  ZipMembers(const RandomAccessFile* file, uint64_t size)
+      : file_(file), size_(size), zip_(archive_read_new(), archive_read_free) {
+    // By its directory, so that a file that was cut is an error.
+    archive_read_support_format_zip_seekable(zip_.get());
+    archive_read_set_callback_data(zip_.get(), this);
+    archive_read_set_read_callback(zip_.get(), &Read);
+    archive_read_set_seek_callback(zip_.get(), &Seek);
+    archive_read_open1(zip_.get());
+  }
+
+  // The name of the next member; nullopt: there is none.
+  absl::StatusOr<std::optional<std::string>> Next() {
+    archive_entry* entry = nullptr;
+    const int read = archive_read_next_header(zip_.get(), &entry);
+    if (read == ARCHIVE_EOF) return std::nullopt;
+    if (read != ARCHIVE_OK && read != ARCHIVE_WARN) return Fault();
+    const char* const name = archive_entry_pathname(entry);
+    return name == nullptr ? "" : name;
+  }
+
+  // Of the member that Next() named. Its length and checksum are those that the
+  // directory of the file says.
+  absl::StatusOr<std::string> Text() {
+    std::string text;
+    std::vector<char> piece(64 << 10);
+    for (;;) {
+      const la_ssize_t got =
+          archive_read_data(zip_.get(), piece.data(), piece.size());
+      if (got < 0) return Fault();
+      if (got == 0) return text;
+      if (text.size() + static_cast<size_t>(got) > kMaxMemberBytes) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("has more than ", kMaxMemberBytes, " bytes"));
+      }
+      text.append(piece.data(), static_cast<size_t>(got));
+    }
+  }
+
+ private:
+  absl::Status Fault() const {
+    const char* const text = archive_error_string(zip_.get());
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot be read as a zip file: ",
+                     OneLine(text == nullptr ? "it is damaged" : text)));
+  }
+
+  static la_ssize_t Read(archive*, void* self, const void** bytes) {
+    auto* const members = static_cast<ZipMembers*>(self);
+    members->piece_.resize(
+        std::min<uint64_t>(members->size_ - members->at_, 64 << 10));
+    if (!members->file_->Read(members->at_, absl::MakeSpan(members->piece_))
+             .ok())
+      return -1;
+    members->at_ += members->piece_.size();
+    *bytes = members->piece_.data();
+    return static_cast<la_ssize_t>(members->piece_.size());
+  }
+
+  static la_int64_t Seek(archive*, void* self, la_int64_t offset, int whence) {
+    auto* const members = static_cast<ZipMembers*>(self);
+    const uint64_t from = whence == SEEK_END   ? members->size_
+                          : whence == SEEK_CUR ? members->at_
+                                               : 0;
+    const int64_t to = static_cast<int64_t>(from) + offset;
+    if (to < 0 || static_cast<uint64_t>(to) > members->size_)
+      return ARCHIVE_FATAL;
+    members->at_ = static_cast<uint64_t>(to);
+    return to;
+  }
+
+  const RandomAccessFile* const file_;
+  const uint64_t size_;
+  uint64_t at_ = 0;
+  std::string piece_;
+  const std::unique_ptr<archive, int (*)(archive*)> zip_;
+};
+
 class PackReader {
  public:
-  PackReader(const ZipFile* zip, std::string path)
+  PackReader(ZipMembers* zip, std::string path)
       : zip_(zip), path_(std::move(path)) {}
 
   absl::StatusOr<Cards> Read() && {
     bool any = false;
-    for (const std::string& name : zip_->Names()) {
-      const absl::StatusOr<bool> read = Member(name);
+    for (;;) {
+      const absl::StatusOr<std::optional<std::string>> name = zip_->Next();
+      if (!name.ok()) {
+        if (!any) {
+          return absl::InvalidArgumentError(
+              absl::StrCat(path_, ": ", name.status().message()));
+        }
+        cards_.unread.push_back(
+            absl::StrCat(path_, ": ", name.status().message()));
+        break;
+      }
+      if (!name->has_value()) break;
+      const absl::StatusOr<bool> read = Member(**name);
       if (!read.ok()) {
-        cards_.unread.push_back(absl::StrCat(path_, ", ", OneLine(name), ": ",
+        cards_.unread.push_back(absl::StrCat(path_, ", ", OneLine(**name), ": ",
                                              read.status().message()));
       }
       any = any || !read.ok() || *read;
@@ -197,12 +291,7 @@ class PackReader {
            absl::StartsWith(name, kRandom)))) {
       return false;
     }
-    std::string text;
-    RP_RETURN_IF_ERROR(
-        zip_->Read(name, kMaxMemberBytes, [&text](absl::string_view piece) {
-          absl::StrAppend(&text, piece);
-          return absl::OkStatus();
-        }));
+    RP_ASSIGN_OR_RETURN(std::string text, zip_->Text());
     if (packages) {
       Packages(text);
       return true;
@@ -314,7 +403,7 @@ class PackReader {
                             std::move(value));
   }
 
-  const ZipFile* const zip_;
+  ZipMembers* const zip_;
   const std::string path_;
   Cards cards_;
   size_t facts_ = 0;
@@ -325,12 +414,8 @@ absl::StatusOr<Cards> ReadPack(FileSystem* file_system,
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
                       file_system->OpenForRead(path));
   RP_ASSIGN_OR_RETURN(const uint64_t size, file_system->FileSize(path));
-  const absl::StatusOr<ZipFile> zip = ZipFile::Open(file.get(), size);
-  if (!zip.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", zip.status().message()));
-  }
-  return PackReader(&*zip, path).Read();
+  ZipMembers zip(file.get(), size);
+  return PackReader(&zip, path).Read();
 }
 
 }  // namespace

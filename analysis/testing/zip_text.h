@@ -1,38 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zip files and workbooks as text, for tests: whole ones, and such as nobody
-// writes. Pure functions.
+// Zip files as text, for tests: whole ones, and such as nobody writes. Pure
+// functions.
 #ifndef RANKPROBE_ANALYSIS_TESTING_ZIP_TEXT_H_
 #define RANKPROBE_ANALYSIS_TESTING_ZIP_TEXT_H_
 
 #include <zlib.h>
 
 #include <cstdint>
-#include <cstring>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "common/io/file_system.h"
 
 namespace rankprobe::analysis::testing {
-
-class TextFile : public RandomAccessFile {
- public:
-  explicit TextFile(std::string text) : text_(std::move(text)) {}
-  absl::Status Read(uint64_t offset, absl::Span<char> out) const override {
-    if (offset > text_.size() || out.size() > text_.size() - offset) {
-      return absl::OutOfRangeError("beyond the end");
-    }
-    std::memcpy(out.data(), text_.data() + offset, out.size());
-    return absl::OkStatus();
-  }
-  uint64_t size() const { return text_.size(); }
-
- private:
-  const std::string text_;
-};
 
 struct ZipPart {
   std::string name;
@@ -92,39 +72,6 @@ inline std::string ZipText(const std::vector<ZipPart>& parts) {
                   Little(parts.size(), 2), Little(parts.size(), 2),
                   Little(directory.size(), 4), Little(begin, 4), Little(0, 2));
   return out;
-}
-
-// A workbook with these sheets (XML of their <sheetData>) and shared texts.
-inline std::vector<ZipPart> Workbook(const std::vector<std::string>& sheets,
-                                     const std::string& shared = "") {
-  std::string list;
-  std::string relations;
-  std::vector<ZipPart> parts;
-  for (size_t i = 0; i < sheets.size(); ++i) {
-    absl::StrAppend(&list, "<sheet name=\"S", i, "\" sheetId=\"", i + 1,
-                    "\" r:id=\"rId", i, "\"/>");
-    absl::StrAppend(&relations, "<Relationship Id=\"rId", i,
-                    "\" Type=\"http://x/worksheet\" Target=\"worksheets/s", i,
-                    ".xml\"/>");
-    parts.push_back({absl::StrCat("xl/worksheets/s", i, ".xml"),
-                     absl::StrCat("<?xml version=\"1.0\"?><worksheet xmlns=\"x"
-                                  "\"><sheetData>",
-                                  sheets[i], "</sheetData></worksheet>")});
-  }
-  if (!shared.empty()) {
-    absl::StrAppend(&relations,
-                    "<Relationship Id=\"t\" Type=\"http://x/sharedStrings\" "
-                    "Target=\"/xl/sharedStrings.xml\"/>");
-    parts.push_back({"xl/sharedStrings.xml",
-                     absl::StrCat("<sst xmlns=\"x\">", shared, "</sst>")});
-  }
-  parts.push_back(
-      {"xl/workbook.xml", absl::StrCat("<workbook xmlns:r=\"r\"><sheets>", list,
-                                       "</sheets></workbook>")});
-  parts.push_back(
-      {"xl/_rels/workbook.xml.rels",
-       absl::StrCat("<Relationships>", relations, "</Relationships>")});
-  return parts;
 }
 
 }  // namespace rankprobe::analysis::testing

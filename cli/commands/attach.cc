@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands that are written in Python: a training job with the agent in it, one
-// of its steps on recorded inputs or against stored statistics, checks of the
-// environment, and what hands events and answers to other programs. This process
+// of its steps on recorded inputs or against stored statistics, tables of many
+// ranks, checks of the environment, and what hands events and answers to other
+// programs. This process
 // executes Python and keeps its process id, terminal and signals.
 #include <unistd.h>
 
@@ -51,6 +52,12 @@ constexpr PythonVerb kPythonVerbs[] = {
      "the file: --update, --step N, --json.\nrankprobe check golden.json -- "
      "COMMAND",
      "golden.json -- COMMAND"},
+    {"merge_result", "rankprobe.merge_result",
+     "merge the compare tables of many ranks into one workbook\n"
+     "A sheet for each index, a column for each rank. Options: -o DIR, "
+     "-config YAML (api:\n[NAME ..], compare_index: [COLUMN ..]), --csv, "
+     "--force, --json.",
+     "TABLES -o DIR -config YAML"},
     {"doctor", "rankprobe.doctor",
      "check this environment, and say what would be recorded\n"
      "Package, PyTorch, device, config.json, dump_path, collector, ports, "

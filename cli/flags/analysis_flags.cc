@@ -22,8 +22,7 @@ namespace rankprobe {
 std::vector<std::string> ArgumentsOf(int argc, char** argv) {
   static const auto* const kVerbs = new std::vector<std::string>{
       "compare",          "graph_visualize", "overflow_check", "acc_check",
-      "first-divergence", "replicas",        "merge_result",   "align",
-      "config_check"};
+      "first-divergence", "replicas",        "align",          "config_check"};
   // CLI11 reads -tp as -t and -p.
   static const auto* const kLong = new std::map<std::string, std::string>{
       {"-tp", "--target_path"},
@@ -42,16 +41,12 @@ std::vector<std::string> ArgumentsOf(int argc, char** argv) {
       {"-save_error_data", "--save_error_data"}};
   std::vector<std::string> arguments(argv + 1, argv + argc);
   bool analysis = false;
-  bool merge = false;
   for (std::string& argument : arguments) {
     // Only behind these verbs: -tp and its kin are msprobe's.
     for (const std::string& verb : *kVerbs) {
       analysis = analysis || argument == verb;
     }
     if (!analysis) continue;
-    // The same flag of acc_check has another long form.
-    merge = merge || argument == "merge_result";
-    if (merge && argument == "-config") argument = "--config-path";
     const auto it = kLong->find(argument);
     if (it != kLong->end()) argument = it->second;
   }

@@ -84,7 +84,7 @@ def test_commands_and_flags_exist(path: pathlib.Path) -> None:
         for name in words[0].split("|"):
             if name not in known:
                 wrong.append(f"no command {name}: {line}")
-            elif name not in ("run", "isolate", "check", "doctor", "sink", "mcp", "acc_check"):
+            elif name not in ("run", "isolate", "check", "merge_result", "doctor", "sink", "mcp", "acc_check"):
                 sub = [w for w in words[1:2] if re.fullmatch(r"get|set|schema", w)]
                 flags = _flags(_help("rankprobe", name, *sub)) | common
                 wrong += [f"no flag {w}: {line}" for w in (w.split("=")[0].rstrip(",.)") for w in words[1:])

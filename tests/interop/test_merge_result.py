@@ -10,6 +10,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
 import openpyxl
 import pytest
@@ -30,7 +31,8 @@ TENSORS = ["Cosine", "EucDist", "MaxAbsErr", "MaxRelativeErr", "One Thousandth E
 
 
 def ours(*words: object) -> subprocess.CompletedProcess:
-    return subprocess.run([RANKPROBE, *map(str, words)], capture_output=True, text=True, timeout=120)
+    return subprocess.run([RANKPROBE, *map(str, words)], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "RANKPROBE_PYTHON": sys.executable})
 
 
 def cells(path: pathlib.Path) -> dict[str, list[tuple]]:

@@ -91,11 +91,8 @@ tr -d ' \n' <"$scratch"/bad_out/anomaly_analyze_*.json |
   cat "$scratch"/bad_out/anomaly_analyze_*.json
   failed=1
 }
-# What other programs make: a table of several ranks, a model of another program, the
-# workers in Python.
-printf 'api:\n  - Functional.linear\n' >"$scratch/merge.yaml"
+# What other programs make: a model of another program, the workers in Python.
 ask compare "$here/dumps/ddp_stat_mix/step0" "$here/dumps/ddp_stat_mix/step0" -o "$scratch/tables" --force
-ask merge_result "$scratch/tables" --output_dir "$scratch/merged" --config-path "$scratch/merge.yaml"
 ask align "$here/dumps/cnn_stat_mix/step0" "$here/dumps/cnn_stat_mix/step0" --rules vllm-llama --output_path "$scratch/aligned" --force
 export RANKPROBE_PYTHON=/bin/true
 ask acc_check -api_info "$here/dumps/cnn_stat_mix/step0/rank0/dump.json"

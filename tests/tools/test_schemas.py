@@ -52,7 +52,7 @@ class Commands:
         jsonschema.Draft202012Validator.check_schema(schema)
         validator = jsonschema.Draft202012Validator(schema)
         verbs = command.split()
-        asked = [*verbs, "--json", *words] if verbs[0] in ("check", "doctor", "isolate") else ["--json", *verbs, *words]
+        asked = [*verbs, "--json", *words] if verbs[0] in ("check", "doctor", "isolate", "merge_result") else ["--json", *verbs, *words]
         done = self.cli(*asked)
         assert done.returncode in (0, 1), (asked, done.stdout, done.stderr)
         lines = [json.loads(line) for line in done.stdout.splitlines()]

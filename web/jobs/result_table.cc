@@ -10,8 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "analysis/table_reader/table_reader.h"
 #include "common/base/status_macros.h"
+#include "web/jobs/csv_reader.h"
 
 namespace rankprobe {
 namespace {
@@ -58,15 +58,13 @@ absl::StatusOr<std::shared_ptr<ResultTable>> ResultTable::Read(
       "the table is larger than the page can show: save it");
   if (size > max_file_bytes) return too_large;
   auto table = std::shared_ptr<ResultTable>(new ResultTable());
-  analysis::TableLimits limits;
-  limits.file_bytes = max_file_bytes;
-  RP_RETURN_IF_ERROR(analysis::ReadTable(
-      file_system, path, limits,
-      [&](size_t, uint64_t row,
-          absl::Span<const analysis::TableCell> cells) -> absl::Status {
+  RP_RETURN_IF_ERROR(ReadCsv(
+      file_system, path, CsvLimits(),
+      [&](uint64_t row,
+          absl::Span<const absl::string_view> cells) -> absl::Status {
         if (row == 0) {
-          for (const analysis::TableCell& cell : cells)
-            table->columns_.emplace_back(cell.text);
+          for (const absl::string_view cell : cells)
+            table->columns_.emplace_back(cell);
           return absl::OkStatus();
         }
         const size_t columns = table->columns_.size();
@@ -77,7 +75,7 @@ absl::StatusOr<std::shared_ptr<ResultTable>> ResultTable::Read(
           return too_large;
         for (size_t i = 0; i < columns; ++i) {
           const absl::string_view text =
-              i < cells.size() ? cells[i].text : absl::string_view();
+              i < cells.size() ? cells[i] : absl::string_view();
           table->cells_.emplace_back(table->text_.size(), text.size());
           absl::StrAppend(&table->text_, text);
         }

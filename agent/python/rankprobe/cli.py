@@ -14,7 +14,8 @@ from typing import NoReturn
 from rankprobe.embedded import find_binary
 
 # As in cli/commands/attach.cc.
-_MODULES = {"run": "run", "isolate": "isolating", "check": "check", "doctor": "doctor", "sink": "sink", "mcp": "mcp"}
+_MODULES = {"run": "run", "isolate": "isolating", "check": "check", "merge_result": "merge_result",
+            "doctor": "doctor", "sink": "sink", "mcp": "mcp"}
 
 
 def _become(name: str) -> NoReturn:

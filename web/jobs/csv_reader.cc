@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "analysis/table_reader/csv_reader.h"
+#include "web/jobs/csv_reader.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "google/protobuf/stubs/common.h"
 
-namespace rankprobe::analysis {
+namespace rankprobe {
 namespace {
 
 constexpr size_t kReadBytes = 256 << 10;
@@ -19,7 +18,7 @@ constexpr absl::string_view kMark = "\xEF\xBB\xBF";
 
 class CsvRows {
  public:
-  CsvRows(const TableLimits& limits, const RowFn* on_row)
+  CsvRows(const CsvLimits& limits, const CsvRowFn* on_row)
       : limits_(limits), on_row_(on_row) {}
 
   absl::Status Feed(absl::string_view piece) {
@@ -33,6 +32,9 @@ class CsvRows {
     }
     return row_text_.empty() && ends_.empty() ? absl::OkStatus() : EndRow();
   }
+
+  // What `on_row` said last.
+  const absl::Status& from_row() const { return from_row_; }
 
  private:
   enum class State { kBegin, kPlain, kQuoted, kQuoteInQuoted };
@@ -103,52 +105,46 @@ class CsvRows {
     cells_.clear();
     size_t begin = 0;
     for (const size_t end : ends_) {
-      cells_.push_back(
-          Cell(absl::string_view(row_text_).substr(begin, end - begin)));
+      cells_.push_back(absl::string_view(row_text_).substr(begin, end - begin));
       begin = end;
     }
-    const absl::Status status = (*on_row_)(0, row_++, cells_);
+    from_row_ = (*on_row_)(row_++, cells_);
     row_text_.clear();
     ends_.clear();
-    return status;
-  }
-  static TableCell Cell(absl::string_view text) {
-    TableCell cell;
-    if (text.empty()) return cell;
-    cell.text = text;
-    cell.kind =
-        absl::SimpleAtod(text, &cell.number) && std::isfinite(cell.number)
-            ? TableCell::Kind::kNumber
-            : TableCell::Kind::kText;
-    return cell;
+    return from_row_;
   }
 
-  const TableLimits& limits_;
-  const RowFn* const on_row_;
+  const CsvLimits& limits_;
+  const CsvRowFn* const on_row_;
   State state_ = State::kBegin;
   uint64_t row_ = 0;
   // The cells of the row one behind the other, and where each ends.
   std::string row_text_;
   std::vector<size_t> ends_;
-  std::vector<TableCell> cells_;
+  std::vector<absl::string_view> cells_;
+  absl::Status from_row_;
 };
 
 }  // namespace
 
-absl::Status ReadCsv(const RandomAccessFile& file, uint64_t file_size,
-                     const TableLimits& limits, const RowFn& on_row) {
+absl::Status ReadCsv(FileSystem* file_system, const std::string& path,
+                     const CsvLimits& limits, const CsvRowFn& on_row) {
+  RP_ASSIGN_OR_RETURN(const auto file, file_system->OpenForRead(path));
+  RP_ASSIGN_OR_RETURN(const uint64_t size, file_system->FileSize(path));
   CsvRows rows(limits, &on_row);
-  std::string bytes;
-  for (uint64_t at = 0; at < file_size; at += bytes.size()) {
-    bytes.resize(std::min<uint64_t>(file_size - at, kReadBytes));
-    RP_RETURN_IF_ERROR(file.Read(at, absl::MakeSpan(bytes)));
-    absl::string_view piece = bytes;
-    if (at == 0 && piece.substr(0, kMark.size()) == kMark) {
-      piece.remove_prefix(kMark.size());
+  const auto read = [&]() -> absl::Status {
+    std::string bytes;
+    for (uint64_t at = 0; at < size; at += bytes.size()) {
+      bytes.resize(std::min<uint64_t>(size - at, kReadBytes));
+      RP_RETURN_IF_ERROR(file->Read(at, absl::MakeSpan(bytes)));
+      absl::string_view piece = bytes;
+      if (at == 0) absl::ConsumePrefix(&piece, kMark);
+      RP_RETURN_IF_ERROR(rows.Feed(piece));
     }
-    RP_RETURN_IF_ERROR(rows.Feed(piece));
-  }
-  return rows.Finish();
+    return rows.Finish();
+  }();
+  if (!absl::IsInvalidArgument(read) || !rows.from_row().ok()) return read;
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", read.message()));
 }
 
-}  // namespace rankprobe::analysis
+}  // namespace rankprobe
