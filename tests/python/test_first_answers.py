@@ -201,8 +201,8 @@ def test_status_finds_the_private_collectors_of_a_directory(tmp_path: pathlib.Pa
         (several / f"step{step}" / f"proc{pid}").mkdir(parents=True)
         (several / f"step{step}" / f"proc{pid}" / "dump.json").write_text('{"task": "statistics", "level": "L1", "data": {}}')
     said = cli("status", several)
-    assert said.returncode == 0 and f"{several}: no job records here now; it holds processes without a rank of 2 jobs: job 1, " in said.stdout, said
-    assert "choose one with --job N" in said.stdout and f"Go on: rankprobe diagnose {several} --job 1\n" in said.stdout
+    assert said.returncode == 0 and f"{several}: no job records here now; it holds steps of 2 jobs: job 1, " in said.stdout, said
+    assert "; --job N reads one of them\n" in said.stdout and f"Go on: rankprobe diagnose {several} --job 1\n" in said.stdout
     (tmp_path / "empty").mkdir()
     said = cli("status", tmp_path / "empty")
     assert said.returncode == 4 and "no job records here into a private collector, and it holds no dump" in said.stderr, said.stderr
