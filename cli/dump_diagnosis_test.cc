@@ -144,6 +144,17 @@ TEST(RunRulesTest, WhatWasNotJudgedIsSaidByWhatItNeeds) {
   ASSERT_THAT(said.unjudged(), SizeIs(3));
   EXPECT_THAT(said.unjudged(1).what(),
               HasSubstr("rules that need training (monitor.values): rule"));
+  RunRules idle;
+  idle.without_subject["clipping"] = {"a", "b"};
+  idle.without_subject["micro batches"] = {"c"};
+  DiagnosisReport report;
+  AddUnjudgedRules(scan, idle, &report);
+  said = report.Take();
+  ASSERT_THAT(said.unjudged(), SizeIs(1));
+  EXPECT_EQ(said.unjudged(0).what(),
+            "rules with nothing to judge in this program: a, b (clipping); c "
+            "(micro batches)");
+  EXPECT_EQ(said.unjudged(0).record(), "");
 }
 
 TEST_F(DumpDiagnosisTest, StepsOfAnEarlierRunAreLeftOutAndNamed) {
