@@ -106,6 +106,22 @@ TEST(DiagnosisReportTest, AParameterIsNamedWithTheModuleThatHasIt) {
   EXPECT_EQ(said.findings(2).module(), "");
 }
 
+// A difference from a reference is what came of a fault that a rule names.
+TEST(DiagnosisReportTest, ACauseStandsBeforeTheDifferenceOfItsStep) {
+  DiagnosisReport report;
+  report.Add("first-divergence", 3, 0, "Module.fc.Linear.forward.0", "", true);
+  report.Add("overflow_check", 3, 0, "Module.fc.Linear.forward.0", "", true);
+  report.Add("rule: state-not-continued", 3, 0, "Update.fc.0", "", true);
+  report.Add("rule: batch-repeated", 3, 0, "Training.0", "", false);
+  report.Add("rule: micro-batches-lost", 4, 0, "Parameter.fc.0", "", true);
+  std::vector<std::string> by;
+  for (const auto& finding : report.Take().findings())
+    by.push_back(finding.by());
+  EXPECT_THAT(by, ElementsAre("rule: state-not-continued", "first-divergence",
+                              "overflow_check", "rule: micro-batches-lost",
+                              "rule: batch-repeated"));
+}
+
 TEST(DiagnosisTextTest, ACommandThatRecordsSeveralThingsIsPrintedOnce) {
   DiagnosisReport report;
   report.Unjudged("a", "record");
