@@ -61,6 +61,25 @@ TEST(RunScopeTest, AMonitorOfEachStepHasWhatTheProgramHas) {
   EXPECT_FALSE(IsMonitoredWhole(InputOf(1, 1)));
 }
 
+// Nothing more can be recorded of it: each step was skipped.
+TEST(RunScopeTest, StepsThatAScalerSkippedHaveNoOptimizer) {
+  analysis::ScanInput input = InputOf(5, 1);
+  input.values.back().name = "Module.fc.Linear.parameters_grad.0.weight";
+  for (analysis::ScanCell& cell : input.values.back().cells)
+    cell.non_finite = 1;
+  EXPECT_THAT(StepsSkippedByScaler(input), IsEmpty());
+  EXPECT_FALSE(IsMonitoredWhole(input));
+  input.values.push_back(input.values[1]);
+  input.values.back().name = "Training.0.debug.loss_scale";
+  EXPECT_THAT(StepsSkippedByScaler(input), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_TRUE(IsMonitoredWhole(input));
+  EXPECT_EQ(RecordOf(input), "");
+  input.values.push_back(input.values[1]);
+  input.values.back().name = "Parameter.fc.weight.0.debug.grad";
+  for (const size_t skipped : {1, 3}) input.values.back().cells[skipped] = {};
+  EXPECT_THAT(StepsSkippedByScaler(input), ElementsAre(1, 3));
+}
+
 TEST(EndedRanksTest, AProcessThatIsNotHeardOfHasItsNewestStep) {
   EndedRanks ended;
   v1::StepLedger ledger;

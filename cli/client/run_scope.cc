@@ -16,12 +16,31 @@ bool FollowEachOther(const std::vector<int64_t>& steps) {
   return true;
 }
 
+std::vector<int64_t> StepsSkippedByScaler(const analysis::ScanInput& input) {
+  std::vector<int64_t> skipped;
+  for (size_t i = 0; i < input.steps.size(); ++i) {
+    bool scale = false, non_finite = false, optimizer = false;
+    for (const analysis::ScanSeries& series : input.values) {
+      if (i >= series.cells.size() || series.cells[i].count == 0) continue;
+      const absl::string_view name = series.name;
+      scale |= name == "Training.0.debug.loss_scale";
+      non_finite |= absl::StrContains(name, ".parameters_grad.") &&
+                    series.cells[i].non_finite > 0;
+      optimizer |= absl::StartsWith(name, "Parameter.") ||
+                   absl::StartsWith(name, "Update.");
+    }
+    if (scale && non_finite && !optimizer) skipped.push_back(input.steps[i]);
+  }
+  return skipped;
+}
+
 bool IsMonitoredWhole(const analysis::ScanInput& input) {
   // One step of a run does not show the interval.
   if (input.steps.size() < 2 || !input.each_step ||
       !FollowEachOther(input.steps))
     return false;
-  bool training = false, updates = false, activations = false;
+  bool training = false, activations = false;
+  bool updates = StepsSkippedByScaler(input).size() == input.steps.size();
   for (const analysis::ScanSeries& series : input.values) {
     training = training || absl::StartsWith(series.name, "Training.");
     updates = updates || absl::StartsWith(series.name, "Update.");

@@ -17,8 +17,12 @@ namespace rankprobe {
 // Whether no step between the first and the last is missing.
 bool FollowEachOther(const std::vector<int64_t>& steps);
 
-// Whether task monitor recorded each step with all values, so that the program has
-// none of the values that are missing.
+// The recorded steps in which a GradScaler skipped the optimizer's step: they have a
+// loss scale, gradients that are not finite and no value of an optimizer.
+std::vector<int64_t> StepsSkippedByScaler(const analysis::ScanInput& input);
+
+// Whether task monitor recorded each step with all values, so that no step has the
+// values that are missing: the program has none, or each step was skipped.
 bool IsMonitoredWhole(const analysis::ScanInput& input);
 
 bool HasValuesOf(const analysis::ScanInput& input, absl::string_view prefix);

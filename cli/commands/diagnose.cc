@@ -37,6 +37,7 @@
 #include "cli/output/run_card_text.h"
 #include "common/base/status_macros.h"
 #include "common/text/counted.h"
+#include "common/text/ranges_text.h"
 #include "common/text/shell_word.h"
 #include "dump_format/dump_layout.h"
 #include "rankprobe/v1/analysis.pb.h"
@@ -126,8 +127,19 @@ class Diagnosis {
               absl::StrCat(finding.what(), "; ", tokens, " of the request"));
       }
     }
-    for (Finding& finding : *report.mutable_findings())
+    bool has_cause = false;
+    for (Finding& finding : *report.mutable_findings()) {
       finding.set_command(CommandOf(finding));
+      if (finding.by() == "first-divergence" && has_cause) {
+        finding.add_numbers(
+            absl::StrCat("probably a consequence of the first finding (",
+                         report.findings(0).by(), ", step ",
+                         report.findings(0).step(), ")"));
+        break;
+      }
+      has_cause |=
+          absl::StartsWith(finding.by(), "rule: ") && finding.sure() == "exact";
+    }
     return report;
   }
   const std::string& ended() const { return ended_; }
@@ -325,8 +337,19 @@ class Diagnosis {
   }
 
   void JudgeScope(const RunScan& scan) {
-    if (!HasValuesOf(scan.input, "Parameter.") ||
-        !HasValuesOf(scan.input, "Update.")) {
+    const std::vector<int64_t> skipped = StepsSkippedByScaler(scan.input);
+    if (!skipped.empty()) {
+      report_.Note(absl::StrCat(
+          "The GradScaler skipped the optimizer's step in ", skipped.size(),
+          " of ", Counted(scan.head.steps(), "recorded step"), " (",
+          RangesText(skipped),
+          "), whose gradients are not finite: no parameter changed there"));
+    }
+    if (skipped.size() == scan.input.steps.size()) {
+      report_.Unjudged(
+          "parameters, updates and replicas: the optimizer took no step", "");
+    } else if (!HasValuesOf(scan.input, "Parameter.") ||
+               !HasValuesOf(scan.input, "Update.")) {
       report_.Unjudged(
           "parameters, updates and replicas: no parameter is recorded",
           kMonitorCommand);
