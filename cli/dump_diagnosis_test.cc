@@ -114,9 +114,9 @@ TEST(DiagnosisReportTest, ACauseStandsBeforeTheDifferenceOfItsStep) {
   report.Add("rule: state-not-continued", 3, 0, "Update.fc.0", "", true);
   report.Add("rule: batch-repeated", 3, 0, "Training.0", "", false);
   report.Add("rule: micro-batches-lost", 4, 0, "Parameter.fc.0", "", true);
+  const v1::DiagnoseReport said = report.Take();
   std::vector<std::string> by;
-  for (const auto& finding : report.Take().findings())
-    by.push_back(finding.by());
+  for (const auto& finding : said.findings()) by.push_back(finding.by());
   EXPECT_THAT(by, ElementsAre("rule: state-not-continued", "first-divergence",
                               "overflow_check", "rule: micro-batches-lost",
                               "rule: batch-repeated"));

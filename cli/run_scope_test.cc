@@ -77,7 +77,20 @@ TEST(RunScopeTest, StepsThatAScalerSkippedHaveNoOptimizer) {
   input.values.push_back(input.values[1]);
   input.values.back().name = "Parameter.fc.weight.0.debug.grad";
   for (const size_t skipped : {1, 3}) input.values.back().cells[skipped] = {};
-  EXPECT_THAT(StepsSkippedByScaler(input), ElementsAre(1, 3));
+  const std::vector<int64_t> skipped = StepsSkippedByScaler(input);
+  EXPECT_THAT(skipped, ElementsAre(1, 3));
+  // The last step has such a gradient, and the optimizer took it.
+  EXPECT_EQ(OverflowsOfScaler(input, skipped), 0);
+  input.values[2].cells[4].non_finite = 0;
+  EXPECT_EQ(OverflowsOfScaler(input, skipped), 1);
+  EXPECT_EQ(OverflowsOfScaler(input, {}), 0);
+  // A value that is no gradient.
+  input.values[0].cells[1].non_finite = 1;
+  EXPECT_EQ(OverflowsOfScaler(input, skipped), 0);
+  input.values[0].cells[1].non_finite = 0;
+  // The optimizer takes no step any more.
+  input.values.back().cells[4] = {};
+  EXPECT_EQ(OverflowsOfScaler(input, skipped), 0);
 }
 
 TEST(EndedRanksTest, AProcessThatIsNotHeardOfHasItsNewestStep) {

@@ -20,6 +20,11 @@ bool FollowEachOther(const std::vector<int64_t>& steps);
 // The recorded steps in which a GradScaler skipped the optimizer's step: they have a
 // loss scale, gradients that are not finite and no value of an optimizer.
 std::vector<int64_t> StepsSkippedByScaler(const analysis::ScanInput& input);
+// The number of values that are not finite, where all of them are gradients up to the
+// last such step and the optimizer took a step behind it: the scaler lowered its
+// scale, as it should. Else 0.
+size_t OverflowsOfScaler(const analysis::ScanInput& input,
+                         const std::vector<int64_t>& skipped);
 
 // Whether task monitor recorded each step with all values, so that no step has the
 // values that are missing: the program has none, or each step was skipped.

@@ -259,7 +259,10 @@ class Diagnosis {
     const RunScan& scan = *scanned;
     std::optional<int64_t> non_finite;
     size_t fallen = 0;
+    const std::vector<int64_t> skipped = StepsSkippedByScaler(scan.input);
+    const size_t overflows = OverflowsOfScaler(scan.input, skipped);
     for (const analysis::ScanFinding& f : scan.findings) {
+      if (overflows > 0 && f.kind == analysis::ScanKind::kNonFinite) continue;
       // Gradients and losses become small in a sound training; what dies is
       // said to have vanished.
       if (IsMove(f.kind) && f.now < f.before) {
@@ -274,9 +277,15 @@ class Diagnosis {
     const std::string scope =
         absl::StrCat(Counted(scan.input.values.size(), "value"), " over ",
                      Counted(scan.head.steps(), "recorded step"));
-    if (!non_finite.has_value())
-      report_.Healthy(
-          absl::StrCat("no NaN, and no infinity outside of masks, in ", scope));
+    if (!non_finite.has_value()) {
+      report_.Healthy(absl::StrCat(
+          "no NaN, and no infinity outside of masks, in ", scope,
+          overflows == 0
+              ? ""
+              : absl::StrCat(", but for ", Counted(overflows, "gradient"),
+                             " of steps that the GradScaler skipped "
+                             "before it lowered the loss scale")));
+    }
     if (fallen > 0) {
       report_.Healthy(
           absl::StrCat(Counted(fallen, "downward move"),
@@ -299,7 +308,7 @@ class Diagnosis {
       report_.Healthy(absl::StrCat("replicas were compared within ",
                                    Counted(scan.groups.size(), "group"),
                                    " of ranks, found from equal parameters"));
-    JudgeScope(scan);
+    JudgeScope(scan, skipped);
     RP_ASSIGN_OR_RETURN(
         ended_, ReadEndedRanks(Client(globals_), run,
                                job_.has_value() ? job_->incarnations
@@ -336,8 +345,7 @@ class Diagnosis {
     return absl::OkStatus();
   }
 
-  void JudgeScope(const RunScan& scan) {
-    const std::vector<int64_t> skipped = StepsSkippedByScaler(scan.input);
+  void JudgeScope(const RunScan& scan, const std::vector<int64_t>& skipped) {
     if (!skipped.empty()) {
       report_.Note(absl::StrCat(
           "The GradScaler skipped the optimizer's step in ", skipped.size(),
