@@ -187,7 +187,7 @@ absl::StatusOr<RunRules> AskRules(const Globals& globals,
 
 void AddUnjudgedRules(const RunScan& scan, const RunRules& rules,
                       DiagnosisReport* report) {
-  const std::string record = RecordOf(scan.input);
+  const std::string record = scan.is_monitored_whole ? "" : kMonitorCommand;
   const auto add = [&](const std::string& needs,
                        const std::vector<std::string>& names) {
     report->Unjudged(absl::StrCat("rules that need ", needs, ": ",
@@ -197,7 +197,7 @@ void AddUnjudgedRules(const RunScan& scan, const RunRules& rules,
   std::vector<std::string> all;
   for (const auto& [needs, names] : rules.without_values)
     all.insert(all.end(), names.begin(), names.end());
-  if (IsMonitoredWhole(scan.input)) {
+  if (scan.is_monitored_whole) {
     if (!all.empty())
       report->Unjudged(
           absl::StrCat("rules of values that no recorded step has: ",

@@ -92,8 +92,11 @@ bool HasValuesOf(const analysis::ScanInput& input, absl::string_view prefix) {
                      });
 }
 
-std::string RecordOf(const analysis::ScanInput& input) {
-  return IsMonitoredWhole(input) ? "" : kMonitorCommand;
+bool MonitorsWhole(const Plan& plan) {
+  const MonitorSpec& values = plan.monitor;
+  return plan.task == Task::kMonitor && values.every == 1 && plan.steps.all() &&
+         values.weight_gradients && values.parameters && values.optimizer &&
+         values.updates && values.training;
 }
 
 std::string StepsShort(size_t least, bool successive,

@@ -20,6 +20,7 @@
 #include "cli/app.h"
 #include "cli/client/aligned_dumps.h"
 #include "cli/client/cache_faults.h"
+#include "cli/client/choose_run.h"
 #include "cli/client/dump_diagnosis.h"
 #include "cli/client/dump_input.h"
 #include "cli/client/request_diagnosis.h"
@@ -248,7 +249,7 @@ class Diagnosis {
             Client(globals_), run,
             job_.has_value() ? job_->incarnations : std::set<uint64_t>()));
     cache.AddTo(/*request=*/"", &report_);
-    const absl::StatusOr<RunScan> scanned = ScanRun(globals_, request);
+    absl::StatusOr<RunScan> scanned = ScanRun(globals_, request);
     // The witness of a server's cache tells of steps that are not recorded, too.
     if (absl::IsNotFound(scanned.status()) && !cache.faults.empty()) {
       report_.Unjudged(std::string(scanned.status().message()),
@@ -256,6 +257,9 @@ class Diagnosis {
       return absl::OkStatus();
     }
     RP_RETURN_IF_ERROR(scanned.status());
+    const std::optional<Plan> plan = PlanOfRun(Client(globals_), run);
+    scanned->is_monitored_whole = IsMonitoredWhole(scanned->input) ||
+                                  (plan.has_value() && MonitorsWhole(*plan));
     const RunScan& scan = *scanned;
     std::optional<int64_t> non_finite;
     size_t fallen = 0;
@@ -302,7 +306,7 @@ class Diagnosis {
       report_.Unjudged(
           absl::StrCat("whether anything ", absl::StrJoin(seen.unjudged, ", "),
                        ": ", scan.head.steps(), " recorded"),
-          RecordOf(scan.input));
+          scan.is_monitored_whole ? "" : kMonitorCommand);
     }
     if (!scan.groups.empty())
       report_.Healthy(absl::StrCat("replicas were compared within ",
@@ -360,7 +364,7 @@ class Diagnosis {
                !HasValuesOf(scan.input, "Update.")) {
       report_.Unjudged(
           "parameters, updates and replicas: no parameter is recorded",
-          kMonitorCommand);
+          scan.is_monitored_whole ? "" : kMonitorCommand);
     } else if (!scan.input.each_step || !FollowEachOther(scan.input.steps)) {
       report_.Unjudged(
           "whether parameters change between steps: not every step is "

@@ -260,3 +260,16 @@ def test_replicas_that_drifted_apart_are_no_shards(tmp_path: pathlib.Path, steps
     assert "shards" not in said.stdout
     replicas = cli("replicas", tmp_path / "dump" / f"step{step}")
     assert replicas.returncode == 1 or steps == [], replicas.stdout
+
+
+def test_a_monitored_program_that_fails_early_is_not_told_to_monitor(collector, tmp_path: pathlib.Path):
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nmodel = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+                      "model(torch.ones(1, 2))\nraise SystemExit(3)\n")
+    environment = {**os.environ, "PYTHONPATH": PACKAGE, "RANKPROBE_PYTHON": sys.executable}
+    words = ["--collector", collector.address, "--run", "early", "--monitor", "--every", "1"]
+    done = subprocess.run([BINARY, "run", *words, "--", sys.executable, script], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stderr
+    said = collector.cli("diagnose", "run:early").stdout
+    assert "Not judged: rules of values that no recorded step has: " in said and "--monitor" not in said, said
