@@ -106,6 +106,22 @@ TEST(DiagnosisReportTest, AParameterIsNamedWithTheModuleThatHasIt) {
   EXPECT_EQ(said.findings(2).module(), "");
 }
 
+// A difference from a reference is what came of a fault that a rule names.
+TEST(DiagnosisReportTest, ACauseStandsBeforeTheDifferenceOfItsStep) {
+  DiagnosisReport report;
+  report.Add("first-divergence", 3, 0, "Module.fc.Linear.forward.0", "", true);
+  report.Add("overflow_check", 3, 0, "Module.fc.Linear.forward.0", "", true);
+  report.Add("rule: state-not-continued", 3, 0, "Update.fc.0", "", true);
+  report.Add("rule: batch-repeated", 3, 0, "Training.0", "", false);
+  report.Add("rule: micro-batches-lost", 4, 0, "Parameter.fc.0", "", true);
+  const v1::DiagnoseReport said = report.Take();
+  std::vector<std::string> by;
+  for (const auto& finding : said.findings()) by.push_back(finding.by());
+  EXPECT_THAT(by, ElementsAre("rule: state-not-continued", "first-divergence",
+                              "overflow_check", "rule: micro-batches-lost",
+                              "rule: batch-repeated"));
+}
+
 TEST(DiagnosisTextTest, ACommandThatRecordsSeveralThingsIsPrintedOnce) {
   DiagnosisReport report;
   report.Unjudged("a", "record");
@@ -144,6 +160,17 @@ TEST(RunRulesTest, WhatWasNotJudgedIsSaidByWhatItNeeds) {
   ASSERT_THAT(said.unjudged(), SizeIs(3));
   EXPECT_THAT(said.unjudged(1).what(),
               HasSubstr("rules that need training (monitor.values): rule"));
+  RunRules idle;
+  idle.without_subject["clipping"] = {"a", "b"};
+  idle.without_subject["micro batches"] = {"c"};
+  DiagnosisReport report;
+  AddUnjudgedRules(scan, idle, &report);
+  said = report.Take();
+  ASSERT_THAT(said.unjudged(), SizeIs(1));
+  EXPECT_EQ(said.unjudged(0).what(),
+            "rules with nothing to judge in this program: a, b (clipping); c "
+            "(micro batches)");
+  EXPECT_EQ(said.unjudged(0).record(), "");
 }
 
 TEST_F(DumpDiagnosisTest, StepsOfAnEarlierRunAreLeftOutAndNamed) {

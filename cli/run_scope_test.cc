@@ -61,6 +61,37 @@ TEST(RunScopeTest, AMonitorOfEachStepHasWhatTheProgramHas) {
   EXPECT_FALSE(IsMonitoredWhole(InputOf(1, 1)));
 }
 
+// Nothing more can be recorded of it: each step was skipped.
+TEST(RunScopeTest, StepsThatAScalerSkippedHaveNoOptimizer) {
+  analysis::ScanInput input = InputOf(5, 1);
+  input.values.back().name = "Module.fc.Linear.parameters_grad.0.weight";
+  for (analysis::ScanCell& cell : input.values.back().cells)
+    cell.non_finite = 1;
+  EXPECT_THAT(StepsSkippedByScaler(input), IsEmpty());
+  EXPECT_FALSE(IsMonitoredWhole(input));
+  input.values.push_back(input.values[1]);
+  input.values.back().name = "Training.0.debug.loss_scale";
+  EXPECT_THAT(StepsSkippedByScaler(input), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_TRUE(IsMonitoredWhole(input));
+  input.values.push_back(input.values[1]);
+  input.values.back().name = "Parameter.fc.weight.0.debug.grad";
+  for (const size_t skipped : {1, 3}) input.values.back().cells[skipped] = {};
+  const std::vector<int64_t> skipped = StepsSkippedByScaler(input);
+  EXPECT_THAT(skipped, ElementsAre(1, 3));
+  // The last step has such a gradient, and the optimizer took it.
+  EXPECT_EQ(OverflowsOfScaler(input, skipped), 0);
+  input.values[2].cells[4].non_finite = 0;
+  EXPECT_EQ(OverflowsOfScaler(input, skipped), 1);
+  EXPECT_EQ(OverflowsOfScaler(input, {}), 0);
+  // A value that is no gradient.
+  input.values[0].cells[1].non_finite = 1;
+  EXPECT_EQ(OverflowsOfScaler(input, skipped), 0);
+  input.values[0].cells[1].non_finite = 0;
+  // The optimizer takes no step any more.
+  input.values.back().cells[4] = {};
+  EXPECT_EQ(OverflowsOfScaler(input, skipped), 0);
+}
+
 TEST(EndedRanksTest, AProcessThatIsNotHeardOfHasItsNewestStep) {
   EndedRanks ended;
   v1::StepLedger ledger;

@@ -165,9 +165,9 @@ absl::Status ChooseJobOfDump(FileSystem* file_system,
   RP_ASSIGN_OR_RETURN(const auto runs, RunsOfPlaces(file_system, root));
   const Jobs found(*layout, pids, runs);
   const std::vector<Jobs::Job> jobs = found.Ordered();
-  const std::string text =
-      absl::StrCat(layout->path, " has processes without a rank of ",
-                   jobs.size(), " jobs: ", TextOf(jobs));
+  layout->jobs = absl::StrCat(jobs.size(), " jobs: ", TextOf(jobs));
+  const std::string text = absl::StrCat(
+      layout->path, " has processes without a rank of ", layout->jobs);
   const DumpPlace& first = layout->places[*jobs.front().places.begin()];
   if (!wanted.has_value() && !found.is_newest_known()) {
     return absl::InvalidArgumentError(
@@ -185,7 +185,6 @@ absl::Status ChooseJobOfDump(FileSystem* file_system,
       text, ". Read: job ", chosen,
       wanted.has_value() ? "" : ", the newest; --job N reads another",
       ". Give each job a dump_path of its own");
-  layout->is_job_chosen = true;
   const std::set<size_t>& kept = jobs[static_cast<size_t>(chosen) - 1].places;
   std::vector<DumpPlace> places;
   places.reserve(layout->places.size());

@@ -40,8 +40,9 @@ struct DumpLayout {
   std::vector<DumpPlace> places;  // by step, then rank
   // For the user: which of several jobs is read. Empty where there is one.
   std::string note;
-  // One of several jobs was chosen: the places of the others are left out.
-  bool is_job_chosen = false;
+  // Of several jobs, one of which was chosen ("2 jobs: job 1, ..": all of them): the
+  // places of the others are left out. Empty where there is one.
+  std::string jobs;
 
   std::vector<int64_t> Steps() const;
   std::vector<int64_t> Ranks() const;

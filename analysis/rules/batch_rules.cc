@@ -18,6 +18,7 @@ class SameBatchOnRanks : public RankRule {
   absl::string_view needs() const override {
     return "parameters, weight_gradients, training";
   }
+  absl::string_view subject() const override { return "replicas of one model"; }
   absl::string_view twin() const override {
     return "shards, whose parameters differ; gradients that are recorded after "
            "their reduction, with losses that differ; one batch on all ranks "
@@ -32,6 +33,7 @@ class SameBatchOnRanks : public RankRule {
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const std::vector<size_t>& group : ReplicasOf(input)) {
       if (group.size() < 2) continue;
+      Judge();
       std::vector<std::vector<OwnGradient>> own;
       own.reserve(group.size());
       for (const size_t r : group)
@@ -112,6 +114,7 @@ class OptimizerStepSkipped : public RankRule {
   absl::string_view needs() const override {
     return "parameters, weight_gradients, training";
   }
+  absl::string_view subject() const override { return "replicas of one model"; }
   absl::string_view twin() const override {
     return "different numbers of micro batches on ranks, whose reduced "
            "gradients are the same";
@@ -125,6 +128,7 @@ class OptimizerStepSkipped : public RankRule {
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const std::vector<size_t>& group : ReplicasOf(input)) {
       size_t agreed = 0;
+      if (group.size() > 1) Judge();
       for (size_t i = 0; group.size() > 1 && i < input.steps.size(); ++i) {
         const auto [few, many] = CallsOf(input, group, i);
         if (few.calls == 0) continue;
@@ -194,6 +198,9 @@ class BatchRepeated : public RankRule {
   absl::string_view cost() const override {
     return "a checksum of the targets of each loss call";
   }
+  absl::string_view subject() const override {
+    return "losses with enough targets to distinguish batches";
+  }
   absl::string_view twin() const override {
     return "one batch in all steps or in many of them on purpose: worth a "
            "look, no fault";
@@ -210,6 +217,9 @@ class BatchRepeated : public RankRule {
       batches.reserve(input.steps.size());
       for (size_t i = 0; i < input.steps.size(); ++i)
         batches.push_back(BatchesAt(rank, i));
+      if (std::any_of(batches.begin(), batches.end(),
+                      [](const auto& batch) { return !batch.empty(); }))
+        Judge();
       for (std::optional<RankFinding> one :
            {InSteps(input, batches), InMicroBatches(input, batches)}) {
         if (!one.has_value()) continue;

@@ -157,6 +157,9 @@ class BlockRule : public RankRule {
   absl::string_view cost() const override {
     return "none beside the recording";
   }
+  absl::string_view subject() const override {
+    return "blocks of one kind with a number (layers.0, layers.1)";
+  }
   size_t LeastSteps() const override { return kLeastBlockSteps; }
   bool CanJudge(const RankInput& input) const override {
     return CanSeeBlocks(input);
@@ -178,6 +181,7 @@ class GradientMissing : public BlockRule {
       // In some blocks, and in all of them.
       std::optional<RankFinding> in_some, in_all;
       for (const auto& [key, row] : blocks.rows()) {
+        if (row.size() > 1) Judge();
         const std::vector<int64_t> some =
             Exceptions(row, BlockTraining::kMissing);
         for (const int64_t number : some) {
@@ -250,6 +254,7 @@ class BlockFrozen : public BlockRule {
       const Blocks blocks(rank);
       std::optional<RankFinding> found;
       for (const auto& [key, row] : blocks.rows()) {
+        if (row.size() > 1) Judge();
         for (const int64_t number : Exceptions(row, BlockTraining::kFrozen)) {
           const BlockMember& member = row.at(number);
           // Who freezes the first blocks saves their backward.

@@ -61,6 +61,9 @@ class ClipUneven : public RankRule {
  public:
   absl::string_view name() const override { return "clip-uneven"; }
   absl::string_view needs() const override { return "weight_gradients"; }
+  absl::string_view subject() const override {
+    return "gradients that are clipped";
+  }
   absl::string_view twin() const override {
     return "gradients that are reduced between backward and optimizer; a "
            "clipping that does nothing in that step; a clipping of a part of "
@@ -83,6 +86,7 @@ class ClipUneven : public RankRule {
         if (factors.size() < 4 || !most.has_value() || IsOne(*most) ||
             *most >= 1)
           continue;
+        Judge();
         std::vector<const Factor*> left_out;
         for (const Factor& factor : factors) {
           if (IsOne(factor.value)) left_out.push_back(&factor);
@@ -122,6 +126,9 @@ class ClipNorm : public RankRule {
     return "weight_gradients, parameters";
   }
   absl::string_view cost() const override { return "that of clip-uneven"; }
+  absl::string_view subject() const override {
+    return "a model in parts on several ranks";
+  }
   absl::string_view twin() const override {
     return "clipping by the norm of the complete model, which makes that norm "
            "the same in each step; no clipping, which makes no norm the same";
@@ -137,6 +144,7 @@ class ClipNorm : public RankRule {
     for (const auto& group : ReplicasOf(input))
       whole.push_back(&input.ranks[group[0]]);
     if (whole.size() < 2) return {};
+    Judge();
     std::vector<size_t> steps;
     std::vector<double> once, each, factors;
     std::vector<std::vector<double>> own(whole.size());
@@ -229,6 +237,9 @@ class ClipScaled : public RankRule {
     return "training, weight_gradients";
   }
   absl::string_view cost() const override { return "that of clip-uneven"; }
+  absl::string_view subject() const override {
+    return "steps of the optimizer with a loss scale of 16 or more";
+  }
   absl::string_view twin() const override {
     return "clipping behind unscale_(), which leaves a norm that does not "
            "change with the scale";
@@ -259,8 +270,9 @@ class ClipScaled : public RankRule {
         left.push_back(behind);
         scaled.push_back(behind * scale[0]);
       }
-      if (left.size() < kLeast || !is_small || SpreadOf(scaled) > 1e-3)
-        continue;
+      if (left.size() < kLeast) continue;
+      Judge();
+      if (!is_small || SpreadOf(scaled) > 1e-3) continue;
       // Nobody clips at so small a norm on purpose.
       if (SpreadOf(left) < 0.4 && taken > kTooSmall) continue;
       RankFinding finding;

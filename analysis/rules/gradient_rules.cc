@@ -33,6 +33,9 @@ class MicroBatchesLost : public RankRule {
  public:
   absl::string_view name() const override { return "micro-batches-lost"; }
   absl::string_view needs() const override { return "weight_gradients"; }
+  absl::string_view subject() const override {
+    return "several micro batches in a step";
+  }
   absl::string_view twin() const override {
     return "accumulation in the gradient, which grows with each micro batch; "
            "accumulation in a tensor of the program's, which is their sum; of "
@@ -51,8 +54,8 @@ class MicroBatchesLost : public RankRule {
   }
 
  private:
-  static std::optional<RankFinding> LookAt(const RankInput& input,
-                                           const RankSeries& rank) {
+  std::optional<RankFinding> LookAt(const RankInput& input,
+                                    const RankSeries& rank) const {
     std::vector<double> growth, behind;
     std::optional<RankFinding> first;
     size_t most = 0, steps = 0;
@@ -78,6 +81,7 @@ class MicroBatchesLost : public RankRule {
       if (looked >= kLeastParameters) ++steps;
     }
     if (steps < kLeastSteps) return std::nullopt;
+    Judge();
     // Independent micro batches make a sum of the root of their number.
     const double grown = MedianOf(growth);
     if (grown > 1 + 0.25 * (std::sqrt(static_cast<double>(most)) - 1))
@@ -117,6 +121,9 @@ class GradientRounded : public RankRule {
   absl::string_view cost() const override {
     return "that of micro-batches-lost";
   }
+  absl::string_view subject() const override {
+    return "gradients with the digits of float32";
+  }
   absl::string_view twin() const override {
     return "models of 16 bits, whose own gradients have no more digits; of one "
            "micro batch it is only worth a look, for reductions are compressed "
@@ -149,7 +156,9 @@ class GradientRounded : public RankRule {
           }
         }
       }
-      if (looked < kLeast || rounded * 10 < looked * 9) continue;
+      if (looked < kLeast) continue;
+      Judge();
+      if (rounded * 10 < looked * 9) continue;
       first->exact = most > 1;
       first->what = absl::StrCat(
           "backward makes gradients with the digits of float32, and the "
@@ -293,6 +302,7 @@ class GradientNotMean : public RankRule {
   absl::string_view cost() const override {
     return "that of micro-batches-lost";
   }
+  absl::string_view subject() const override { return "replicas of one model"; }
   absl::string_view twin() const override {
     return "weight decay added to gradients, and rounding: what a parameter "
            "was off by in the steps before is allowed ten times";
@@ -306,6 +316,7 @@ class GradientNotMean : public RankRule {
     std::vector<RankFinding> out;
     for (const std::vector<size_t>& group : ReplicasOf(input)) {
       if (group.size() < 2) continue;
+      Judge();
       const auto found = LookAt(input, group);
       if (found.has_value()) out.push_back(*found);
     }

@@ -46,6 +46,9 @@ class TokensWeighUnequally : public RankRule {
   absl::string_view name() const override { return "tokens-weigh-unequally"; }
   absl::string_view needs() const override { return "training"; }
   absl::string_view cost() const override { return kCostOfLossRules; }
+  absl::string_view subject() const override {
+    return "losses of different numbers of targets in a step";
+  }
   absl::string_view twin() const override {
     return "losses divided by the number of all targets of the step; batches "
            "with as many targets each; two losses of one batch";
@@ -68,9 +71,9 @@ class TokensWeighUnequally : public RankRule {
   }
 
  private:
-  static std::optional<RankFinding> LookAt(
-      const RankInput& input, const std::vector<const RankSeries*>& ranks,
-      absl::string_view of) {
+  std::optional<RankFinding> LookAt(const RankInput& input,
+                                    const std::vector<const RankSeries*>& ranks,
+                                    absl::string_view of) const {
     size_t steps = 0, equal = 0;
     std::optional<RankFinding> first;
     for (size_t i = 0; i < input.steps.size(); ++i) {
@@ -88,6 +91,7 @@ class TokensWeighUnequally : public RankRule {
           calls.begin(), calls.end(),
           [](const auto& a, const auto& b) { return a.tokens < b.tokens; });
       if (AreAlike(few->tokens, many->tokens)) continue;
+      Judge();
       const double each = few->tokens * few->weight;
       const bool of_means =
           std::all_of(calls.begin(), calls.end(), [&](const LossCall& call) {
@@ -121,6 +125,9 @@ class MicroBatchWeights : public RankRule {
   absl::string_view name() const override { return "micro-batch-weights"; }
   absl::string_view needs() const override { return "training"; }
   absl::string_view cost() const override { return kCostOfLossRules; }
+  absl::string_view subject() const override {
+    return "several micro batches in a step";
+  }
   absl::string_view twin() const override {
     return "several losses of one batch, means and sums of different numbers "
            "of targets; data that is weighed on purpose: worth a look, no "
@@ -141,6 +148,7 @@ class MicroBatchWeights : public RankRule {
       for (size_t i = 0; same && i < input.steps.size(); ++i) {
         const std::vector<LossCall> calls = CallsAt(rank, i);
         if (calls.size() < 2) continue;
+        Judge();
         const std::optional<std::vector<double>> now = SharesOf(rank, calls, i);
         same = now.has_value() && (!first.has_value() || Are(*now, shares));
         if (!same) break;
@@ -205,6 +213,10 @@ class GradientMultiple : public RankRule {
     return "training, weight_gradients, parameters";
   }
   absl::string_view cost() const override { return kCostOfLossRules; }
+  absl::string_view subject() const override {
+    return "a cross entropy and three parameters whose gradients the optimizer "
+           "takes";
+  }
   absl::string_view twin() const override {
     return "losses that are sums on purpose, gradients that the program "
            "divides "
@@ -240,6 +252,7 @@ class GradientMultiple : public RankRule {
         steps.push_back(at);
       }
       if (steps.size() < 3) continue;
+      Judge();
       const std::optional<Multiple> multiple = MultipleOf(steps, group.size());
       if (!multiple.has_value()) continue;
       const std::string why = Why(multiple->value, group.size(), most_calls);
@@ -426,6 +439,7 @@ class LossOfProbabilities : public RankRule {
   absl::string_view cost() const override {
     return "a look at the graph before each loss call";
   }
+  absl::string_view subject() const override { return "a cross entropy"; }
   absl::string_view twin() const override {
     return "logits, logarithms of probabilities, an attention behind which the "
            "loss stands";
@@ -435,10 +449,12 @@ class LossOfProbabilities : public RankRule {
     return KnowsTraining(input, "loss");
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
+    if (KnowsTraining(input, "loss_tokens")) Judge();
     for (const RankSeries& rank : input.ranks) {
       for (size_t i = 0; i < input.steps.size(); ++i) {
         const auto found = TrainingAt(rank, "loss_of_probabilities", i);
         if (found.empty()) continue;
+        Judge();
         RankFinding finding;
         finding.step = input.steps[i];
         finding.name = "Training.0.debug.loss_of_probabilities";
@@ -461,6 +477,9 @@ class WorseThanGuessing : public RankRule {
   absl::string_view name() const override { return "worse-than-guessing"; }
   absl::string_view needs() const override { return "training"; }
   absl::string_view cost() const override { return kCostOfLossRules; }
+  absl::string_view subject() const override {
+    return "one loss a step that is the mean of a cross entropy";
+  }
   absl::string_view twin() const override {
     return "large logits of an untrained model, which pass within some steps: "
            "worth a look, no fault";
@@ -483,6 +502,7 @@ class WorseThanGuessing : public RankRule {
         over.push_back(loss[0] / guess[0]);
       }
       if (over.size() < kLeast) continue;
+      Judge();
       // Large logits of the first step pass; a small model learns slowly.
       const double late =
           MedianOf(std::vector<double>(over.end() - 5, over.end()));
@@ -519,6 +539,9 @@ class LearningRateZero : public RankRule {
   absl::string_view name() const override { return "learning-rate-zero"; }
   absl::string_view needs() const override { return "training"; }
   absl::string_view cost() const override { return kCostOfLossRules; }
+  absl::string_view subject() const override {
+    return "a second parameter group";
+  }
   absl::string_view twin() const override {
     return "a schedule that ends at 0 for all groups; a group that is frozen "
            "from the first step on, or for a time: worth a look, no fault";
@@ -530,6 +553,7 @@ class LearningRateZero : public RankRule {
   std::vector<RankFinding> Look(const RankInput& input) const override {
     std::optional<RankFinding> found;
     for (const RankSeries& rank : input.ranks) {
+      if (Of(rank, 1) != nullptr) Judge();
       for (size_t group = 0; Of(rank, group) != nullptr; ++group) {
         std::optional<RankFinding> one = LookAt(input, rank, group);
         // All ranks have the same schedule.

@@ -126,6 +126,9 @@ class OriginRule : public RankRule {
   absl::string_view needs() const override {
     return "weight_gradients, parameters, activations";
   }
+  absl::string_view subject() const override {
+    return "four parameters whose gradients the optimizer takes";
+  }
   size_t LeastSteps() const override { return kLeastOriginSteps + 1; }
   bool CanJudge(const RankInput& input) const override {
     return HasOwnGradients(input);
@@ -134,6 +137,7 @@ class OriginRule : public RankRule {
     for (const std::vector<size_t>& group : ReplicasOf(input)) {
       const std::vector<Flow> flows = FlowsOf(input, group);
       if (flows.empty()) continue;
+      if (flows.size() >= kLeastOriginParameters) Judge();
       std::optional<RankFinding> found = LookAt(input, group, flows);
       if (found.has_value()) return {*std::move(found)};
     }
@@ -338,6 +342,7 @@ class GradientExchanged : public OriginRule {
 class GradientLost : public OriginRule {
  public:
   absl::string_view name() const override { return "gradient-lost"; }
+  absl::string_view subject() const override { return ""; }
   absl::string_view twin() const override {
     return "gradients of some parameters that are set to zero to freeze them, "
            "which are only worth a look; a warm-up without an update";

@@ -92,6 +92,7 @@ class OriginRulesTest : public ::testing::Test {
     for (const auto& rule : AllRankRules()) {
       if (!rule->CanJudge(input_)) continue;
       std::vector<RankFinding> found = rule->Look(input_);
+      EXPECT_TRUE(found.empty() || rule->has_judged()) << rule->name();
       if (rule->name() == name) {
         out = std::move(found);
         continue;

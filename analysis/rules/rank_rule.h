@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "analysis/rules/judged.h"
 
 namespace rankprobe::analysis {
 
@@ -58,9 +59,8 @@ struct RankFinding {
   double deviation = 0;
 };
 
-class RankRule {
+class RankRule : public Judged {
  public:
-  virtual ~RankRule() = default;
   // "clip-uneven".
   virtual absl::string_view name() const = 0;
   // Words of monitor.values.

@@ -14,7 +14,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 constexpr size_t kRankSteps = 16;
 constexpr size_t kLayers = 5;
@@ -98,6 +100,7 @@ class RankRulesTest : public ::testing::Test {
                    rule->twin().empty());
       if (!rule->CanJudge(input_)) continue;
       std::vector<RankFinding> found = rule->Look(input_);
+      EXPECT_TRUE(found.empty() || rule->has_judged()) << rule->name();
       if (rule->name() == name) {
         out = std::move(found);
       } else {
@@ -119,6 +122,22 @@ class FourRanksTest : public RankRulesTest {
  protected:
   FourRanksTest() : RankRulesTest(4) {}
 };
+
+// Linear layers that are no blocks, one micro batch, no cross entropy, no clipping:
+// rules on these say nothing, and are not said to be kept.
+TEST_F(RankRulesTest, ARuleWithoutItsSubjectHasNotJudged) {
+  std::vector<std::string> idle, busy;
+  for (const auto& rule : AllRankRules()) {
+    if (!rule->CanJudge(input_)) continue;
+    EXPECT_THAT(rule->Look(input_), IsEmpty()) << rule->name();
+    (rule->has_judged() ? busy : idle).emplace_back(rule->name());
+  }
+  EXPECT_THAT(idle, UnorderedElementsAre("micro-batches-lost", "clip-uneven",
+                                         "clip-norm", "tied-weights-part"));
+  EXPECT_THAT(busy, IsSupersetOf({"gradients-not-zeroed", "gradient-rounded",
+                                  "weight-after-forward", "gradient-stale",
+                                  "gradient-not-mean"}));
+}
 
 TEST_F(RankRulesTest, ASoundRunKeepsThem) { EXPECT_THAT(Find(""), IsEmpty()); }
 TEST_F(OneRankTest, ASoundRunKeepsThem) { EXPECT_THAT(Find(""), IsEmpty()); }

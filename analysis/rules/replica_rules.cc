@@ -48,6 +48,7 @@ class ReplicaParts : public RankRule {
   absl::string_view needs() const override {
     return "parameters, weight_gradients";
   }
+  absl::string_view subject() const override { return "replicas of one model"; }
   absl::string_view twin() const override {
     return "running statistics of normalisations, which each rank has of its "
            "own batches, and buffers that are not part of the model's state: "
@@ -62,6 +63,7 @@ class ReplicaParts : public RankRule {
     std::optional<RankFinding> found;
     for (const std::vector<size_t>& group : ReplicasOf(input)) {
       if (group.size() < 2) continue;
+      Judge();
       for (const auto& [name, cells] : input.ranks[group[0]].values) {
         if (!absl::StartsWith(name, prefix_) || !absl::EndsWith(name, suffix_))
           continue;
@@ -434,6 +436,9 @@ class TiedWeightsPart : public RankRule {
  public:
   absl::string_view name() const override { return "tied-weights-part"; }
   absl::string_view needs() const override { return "activations, parameters"; }
+  absl::string_view subject() const override {
+    return "an Embedding and another layer that begin with the same numbers";
+  }
   absl::string_view twin() const override {
     return "layers that are copies of each other when they are made: only an "
            "Embedding and another class of module are looked at, and two that "
@@ -489,8 +494,8 @@ class TiedWeightsPart : public RankRule {
     }
     return false;
   }
-  static std::optional<size_t> Parting(const std::vector<RankCell>& a,
-                                       const std::vector<RankCell>& b) {
+  std::optional<size_t> Parting(const std::vector<RankCell>& a,
+                                const std::vector<RankCell>& b) const {
     bool began_alike = false;
     for (size_t i = 0; i < a.size(); ++i) {
       if (!IsFinite(a[i]) || !IsFinite(b[i])) continue;
@@ -498,6 +503,7 @@ class TiedWeightsPart : public RankRule {
       if (!alike && !began_alike) return std::nullopt;
       if (!alike) return i;
       began_alike = true;
+      Judge();
     }
     return std::nullopt;
   }

@@ -78,6 +78,9 @@ class ResidualDetached : public RankRule {
            "upsampling); a wrapper with a residual of its own; layers without "
            "one; values in 16 bits, whose sums are rounded, are not judged";
   }
+  absl::string_view subject() const override {
+    return "blocks that add what they take to what they make of it";
+  }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
     return std::any_of(
@@ -157,9 +160,28 @@ class ResidualDetached : public RankRule {
                        });
   }
 
-  static std::optional<RankFinding> LookAt(
+  void JudgeResiduals(const std::vector<const ModuleCall*>& inside,
+                      const std::vector<BlockSum>& sums) const {
+    for (const ModuleCall* const user : inside) {
+      for (const ModuleCall* const branch : inside) {
+        if (has_judged()) return;
+        if (branch == user || user->input == nullptr ||
+            branch->output == nullptr)
+          continue;
+        const bool is_added =
+            std::any_of(sums.begin(), sums.end(), [&](const BlockSum& sum) {
+              return sum.value != user->input && sum.value != branch->output &&
+                     IsSumOf(sum.value, user->input, branch->output);
+            });
+        if (is_added) Judge();
+      }
+    }
+  }
+
+  std::optional<RankFinding> LookAt(
       const RankInput& input, const RankSeries& rank,
-      const std::map<std::string, ModuleCall>& calls, const ModuleCall& block) {
+      const std::map<std::string, ModuleCall>& calls,
+      const ModuleCall& block) const {
     std::vector<const ModuleCall*> inside;
     const std::string prefix = absl::StrCat(block.path, ".");
     for (auto it = calls.lower_bound(prefix);
@@ -174,6 +196,7 @@ class ResidualDetached : public RankRule {
       if (call->input != nullptr)
         sums.push_back({call->input, call->input_gradient});
     }
+    JudgeResiduals(inside, sums);
     for (const ModuleCall* const user : inside) {
       if (GivesOn(rank, *user)) continue;
       // The only one that has the gradient of what it takes.

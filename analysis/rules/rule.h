@@ -13,6 +13,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "analysis/rules/judged.h"
 #include "analysis/scan/scan.h"
 
 namespace rankprobe::analysis {
@@ -33,9 +34,8 @@ struct RuleFinding {
   size_t others = 0;
 };
 
-class Rule {
+class Rule : public Judged {
  public:
-  virtual ~Rule() = default;
   // "update-zero".
   virtual absl::string_view name() const = 0;
   // Words of monitor.values.

@@ -64,6 +64,9 @@ class UpdateZero : public Rule {
   absl::string_view cost() const override {
     return "none beside the recording: one pass over two values a parameter";
   }
+  absl::string_view subject() const override {
+    return "gradients in three steps of an optimizer";
+  }
   absl::string_view twin() const override {
     return "frozen layers, which have no gradient; a bias before a "
            "normalization, whose gradient is rounding; an optimizer of the "
@@ -91,7 +94,9 @@ class UpdateZero : public Rule {
       const Updates updates = UpdatesOf(index, parameter, *gradient, noise);
       // A warm-up begins with nothing, and a scaler leaves steps out.
       if (updates.zero < updates.steps) ++moved;
-      if (updates.steps < kLeast || updates.zero < updates.steps) continue;
+      if (updates.steps < kLeast) continue;
+      Judge();
+      if (updates.zero < updates.steps) continue;
       if (!updates.is_held) ++foreigners;
       std::optional<RuleFinding>& found = updates.is_held ? held : foreign;
       if (found.has_value()) {

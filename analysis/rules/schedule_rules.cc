@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -24,6 +25,9 @@ class ScheduleRestarts : public RankRule {
   absl::string_view cost() const override {
     return "none beside the recording";
   }
+  absl::string_view subject() const override {
+    return "a learning rate that changes";
+  }
   absl::string_view twin() const override {
     return "a constant learning rate; warm restarts on purpose: worth a look, "
            "no fault";
@@ -39,6 +43,9 @@ class ScheduleRestarts : public RankRule {
       rates.reserve(input.steps.size());
       for (size_t i = 0; i < input.steps.size(); ++i)
         rates.push_back(TrainingAt(rank, "lr", i));
+      if (std::adjacent_find(rates.begin(), rates.end(),
+                             std::not_equal_to<>()) != rates.end())
+        Judge();
       const std::optional<size_t> again = BeginsAgain(rates);
       if (!again.has_value()) continue;
       RankFinding finding;
@@ -100,6 +107,9 @@ class BatchesInOneOrder : public RankRule {
   absl::string_view name() const override { return "batches-in-one-order"; }
   absl::string_view needs() const override { return "training"; }
   absl::string_view cost() const override { return "that of batch-repeated"; }
+  absl::string_view subject() const override {
+    return "16 targets or more in each loss of a step";
+  }
   absl::string_view twin() const override {
     return "epochs that are shuffled; a few batches that are used again and "
            "again on purpose";
@@ -115,6 +125,9 @@ class BatchesInOneOrder : public RankRule {
       batches.reserve(input.steps.size());
       for (size_t i = 0; i < input.steps.size(); ++i)
         batches.push_back(TargetsOf(rank, i));
+      if (std::any_of(batches.begin(), batches.end(),
+                      [](const auto& batch) { return !batch.empty(); }))
+        Judge();
       const std::optional<std::pair<size_t, size_t>> again = Repeated(batches);
       if (!again.has_value()) continue;
       RankFinding finding;

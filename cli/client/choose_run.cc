@@ -56,7 +56,10 @@ absl::StatusOr<std::string> ChooseRun(const Client& client,
                                       const std::string& named,
                                       NewRun unknown) {
   if (!named.empty()) {
-    if (unknown == NewRun::kTake) return named;
+    if (unknown == NewRun::kTake) {
+      RP_RETURN_IF_ERROR(HasPlan(client, named).status());
+      return named;
+    }
     RP_RETURN_IF_ERROR(CheckRunIsThere(
         client, named,
         unknown == NewRun::kOffer

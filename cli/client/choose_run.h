@@ -18,7 +18,8 @@ enum class NewRun { kRefuse, kOffer, kTake };
 
 // The run of a command: the named one, or the only one with connected ranks.
 // NOT_FOUND for a named one that is not there, unless `unknown` is kTake; with
-// kOffer the line says that --create takes it.
+// kOffer the line says that --create takes it. UNAVAILABLE if the collector does not
+// answer within --timeout, so that no call that waits longer follows.
 absl::StatusOr<std::string> ChooseRun(const Client& client,
                                       const std::string& named,
                                       NewRun unknown = NewRun::kRefuse);

@@ -129,7 +129,7 @@ class DumpDiagnosis {
     RP_ASSIGN_OR_RETURN(const bool is_there,
                         ReadManifest(file_system_, layout->path, &document));
     if (!is_there) return absl::OkStatus();
-    if (!layout->is_job_chosen)
+    if (layout->jobs.empty())
       LeaveOutEarlierRuns(EarlierPlaces(document.root()), layout);
     for (const std::string& rank : EndedRanksOf(document.root())) {
       int64_t newest = -1;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/client/client.h"
 #include "cli/output/output.h"
+#include "common/base/status_macros.h"
 #include "common/text/nearest.h"
 #include "common/text/visible_text.h"
 
@@ -68,20 +69,26 @@ std::string ListOf(absl::string_view named,
 
 }  // namespace
 
+absl::StatusOr<bool> HasPlan(const Client& client, const std::string& run) {
+  grpc::ClientContext context;
+  client.Prepare(&context);
+  v1::GetConfigRequest request;
+  request.set_run(run);
+  v1::GetConfigResponse plan;
+  const grpc::Status status =
+      client.control->GetConfig(&context, request, &plan);
+  if (status.error_code() == grpc::StatusCode::NOT_FOUND) return false;
+  // What else is wrong the call after this one tells; a silent collector would let
+  // that call wait as long again.
+  const absl::Status said = client.ToStatus(status);
+  if (absl::IsUnavailable(said)) return said;
+  return true;
+}
+
 absl::Status CheckRunIsThere(const Client& client, const std::string& run,
                              absl::string_view advice) {
-  {
-    grpc::ClientContext context;
-    client.Prepare(&context);
-    v1::GetConfigRequest request;
-    request.set_run(run);
-    v1::GetConfigResponse plan;
-    const grpc::Status status =
-        client.control->GetConfig(&context, request, &plan);
-    // What else is wrong the call after this one tells.
-    if (status.error_code() != grpc::StatusCode::NOT_FOUND)
-      return absl::OkStatus();
-  }
+  RP_ASSIGN_OR_RETURN(const bool has_plan, HasPlan(client, run));
+  if (has_plan) return absl::OkStatus();
   const auto runs = RunsThereAre(client);
   if (!runs.has_value() || absl::c_linear_search(*runs, run))
     return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "rankprobe/v1/archive.grpc.pb.h"
 #include "rankprobe/v1/control.grpc.pb.h"
@@ -16,8 +17,13 @@ namespace rankprobe {
 class Client;
 struct Globals;
 
+// Whether the run has a plan; true if the collector refuses to say. UNAVAILABLE: it
+// does not answer.
+absl::StatusOr<bool> HasPlan(const Client& client, const std::string& run);
+
 // OK if ranks, a plan or an archive of the run exist, or if this cannot be
-// determined. Else NOT_FOUND, with the existing runs; `advice` ends the line.
+// determined. UNAVAILABLE as of HasPlan(). Else NOT_FOUND, with the existing runs;
+// `advice` ends the line.
 absl::Status CheckRunIsThere(const Client& client, const std::string& run,
                              absl::string_view advice);
 

@@ -102,28 +102,25 @@ class Finder {
   const std::unique_ptr<FileSystem> inputs_;
 };
 
-// Of a dump of several jobs, none of which is the newest: says so. Empty: it is no
-// such dump.
-std::string JobsText(FileSystem* files, const std::string& path,
-                     const absl::Status& why) {
-  if (!FindDumps(files, path, /*job=*/1).ok()) return "";
-  absl::string_view text = why.message();
-  absl::ConsumePrefix(&text, path);
-  absl::ConsumePrefix(&text, " has ");
-  return std::string(text);
-}
-
-// "steps 0-4 of ranks 0-1, of run x"; empty: it is no dump.
+// Lines about a dump, and how to go on; empty: it is none.
 std::string DumpText(FileSystem* files, const std::string& path) {
-  const auto layout = FindDumps(files, path);
-  if (!layout.ok()) return JobsText(files, path, layout.status());
-  if (layout->kind != DumpLayout::Kind::kSteps) return "";
+  auto layout = FindDumps(files, path);
+  // Of several jobs, none of which is known as the newest, one has to be named.
+  const bool needs_job = !layout.ok();
+  if (needs_job) layout = FindDumps(files, path, /*job=*/1);
+  if (!layout.ok() || layout->kind != DumpLayout::Kind::kSteps) return "";
   JsonDocument manifest;
   const auto is_there = ReadManifest(files, path, &manifest);
   const std::string run =
       is_there.ok() && *is_there ? TextOf(manifest.root(), "run") : "";
-  return absl::StrCat("steps ", RangesText(layout->Steps()),
-                      run.empty() ? "" : absl::StrCat(" of run ", run));
+  return absl::StrCat(path, ": no job records here now; it holds ",
+                      needs_job
+                          ? absl::StrCat("steps of ", layout->jobs,
+                                         "; --job N reads one of them")
+                          : absl::StrCat("steps ", RangesText(layout->Steps())),
+                      run.empty() ? "" : absl::StrCat(" of run ", run),
+                      "\nGo on: rankprobe diagnose ", ShellWord(path),
+                      needs_job ? " --job 1" : "", "\n");
 }
 
 }  // namespace
@@ -162,20 +159,16 @@ absl::StatusOr<std::string> WhatIsThere(const PrivateCollectors& found) {
         ShellWord(path), "` exports it\n");
   }
   const std::unique_ptr<FileSystem> inputs = OpenInputs(/*force=*/false);
-  std::vector<std::string> paths = {found.directory};
   RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                       NewPosixFileSystem()->List(found.directory));
-  if (DumpText(inputs.get(), found.directory).empty()) {
+  std::string dumps = DumpText(inputs.get(), found.directory);
+  if (dumps.empty()) {
     for (const std::string& name : names)
-      paths.push_back(absl::StrCat(found.directory, "/", name));
+      absl::StrAppend(
+          &dumps,
+          DumpText(inputs.get(), absl::StrCat(found.directory, "/", name)));
   }
-  for (const std::string& path : paths) {
-    const std::string dump = DumpText(inputs.get(), path);
-    if (dump.empty()) continue;
-    absl::StrAppend(&out, path, ": no job records here now; it holds ", dump,
-                    "\nGo on: rankprobe diagnose ", ShellWord(path),
-                    absl::StrContains(dump, "--job N") ? " --job 1" : "", "\n");
-  }
+  out += dumps;
   if (!out.empty()) return out;
   return absl::NotFoundError(absl::StrCat(
       found.directory,

@@ -89,8 +89,15 @@ class Asked {
     if (seen_.insert(std::string(name)).second)
       rules_.without_steps[std::string(needs)].emplace_back(name);
   }
-  void Kept(absl::string_view name, const std::string& ranks) {
-    rules_.kept.push_back(absl::StrCat(name, ranks));
+  // ranks: " of ranks 0,1", or empty.
+  template <typename Rule>
+  void NothingFound(const Rule& rule, const std::string& ranks) {
+    if (rule.has_judged()) {
+      rules_.kept.push_back(absl::StrCat(rule.name(), ranks));
+    } else if (seen_.insert(std::string(rule.name())).second) {
+      rules_.without_subject[std::string(rule.subject())].emplace_back(
+          rule.name());
+    }
   }
   void Found(absl::string_view name, analysis::RankFinding finding) {
     if (finding.others > 0) {
@@ -138,7 +145,7 @@ absl::Status AskGroups(const Globals& globals, const RunScanRequest& request,
         continue;
       }
       const std::vector<analysis::RuleFinding> found = rule->Look(input);
-      if (found.empty()) asked->Kept(rule->name(), ranks);
+      if (found.empty()) asked->NothingFound(*rule, ranks);
       for (const analysis::RuleFinding& f : found) {
         asked->Found(rule->name(),
                      {f.step, f.rank, f.name, absl::StrCat(f.what, ranks),
@@ -171,7 +178,7 @@ absl::StatusOr<RunRules> AskRules(const Globals& globals,
       continue;
     }
     std::vector<analysis::RankFinding> found = rule->Look(input);
-    if (found.empty()) asked.Kept(rule->name(), "");
+    if (found.empty()) asked.NothingFound(*rule, "");
     for (analysis::RankFinding& f : found)
       asked.Found(rule->name(), std::move(f));
   }
@@ -180,7 +187,7 @@ absl::StatusOr<RunRules> AskRules(const Globals& globals,
 
 void AddUnjudgedRules(const RunScan& scan, const RunRules& rules,
                       DiagnosisReport* report) {
-  const std::string record = RecordOf(scan.input);
+  const std::string record = scan.is_monitored_whole ? "" : kMonitorCommand;
   const auto add = [&](const std::string& needs,
                        const std::vector<std::string>& names) {
     report->Unjudged(absl::StrCat("rules that need ", needs, ": ",
@@ -190,10 +197,10 @@ void AddUnjudgedRules(const RunScan& scan, const RunRules& rules,
   std::vector<std::string> all;
   for (const auto& [needs, names] : rules.without_values)
     all.insert(all.end(), names.begin(), names.end());
-  if (IsMonitoredWhole(scan.input)) {
+  if (scan.is_monitored_whole) {
     if (!all.empty())
       report->Unjudged(
-          absl::StrCat("rules of values that this program does not have: ",
+          absl::StrCat("rules of values that no recorded step has: ",
                        absl::StrJoin(all, ", ")),
           "");
   } else if (!all.empty() && !HasValuesOf(scan.input, "Training.") &&
@@ -207,6 +214,15 @@ void AddUnjudgedRules(const RunScan& scan, const RunRules& rules,
     for (const auto& [needs, names] : rules.without_values)
       add(absl::StrCat(needs, " (monitor.values)"), names);
   }
+  std::vector<std::string> without;
+  for (const auto& [subject, names] : rules.without_subject)
+    without.push_back(
+        absl::StrCat(absl::StrJoin(names, ", "), " (", subject, ")"));
+  if (!without.empty())
+    report->Unjudged(
+        absl::StrCat("rules with nothing to judge in this program: ",
+                     absl::StrJoin(without, "; ")),
+        "");
   for (const auto& [needs, names] : rules.without_steps)
     add(absl::StrCat(needs, " (there are ", scan.head.steps(), ")"), names);
 }

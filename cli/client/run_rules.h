@@ -18,11 +18,11 @@ namespace rankprobe {
 struct RunRules {
   // With the name of the rule.
   std::vector<std::pair<std::string, analysis::RankFinding>> findings;
-  // Names of rules; those of which values or steps were not recorded, by what
-  // they need.
+  // Names of rules; those of which values or steps were not recorded, or that the
+  // program has nothing of, by what they need.
   std::vector<std::string> kept;
   using Unjudged = std::map<std::string, std::vector<std::string>>;
-  Unjudged without_values, without_steps;
+  Unjudged without_values, without_steps, without_subject;
 };
 
 // scan: of the same request.

@@ -34,6 +34,8 @@ struct RunScan {
   std::vector<analysis::ScanFinding> findings;
   // Ranks that hold the same parameters, where not all ranks do.
   std::vector<std::vector<int64_t>> groups;
+  // Task monitor records each step with all values: nothing more can be recorded.
+  bool is_monitored_whole = false;
 };
 
 // NOT_FOUND where nothing is recorded that could be scanned.

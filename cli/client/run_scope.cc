@@ -16,12 +16,66 @@ bool FollowEachOther(const std::vector<int64_t>& steps) {
   return true;
 }
 
+namespace {
+
+bool IsOfOptimizer(absl::string_view name) {
+  return absl::StartsWith(name, "Parameter.") ||
+         absl::StartsWith(name, "Update.");
+}
+
+bool IsGradient(absl::string_view name) {
+  return absl::StrContains(name, ".backward.") ||
+         absl::StrContains(name, ".parameters_grad.") ||
+         name == "Training.0.debug.grad_norm";
+}
+
+}  // namespace
+
+std::vector<int64_t> StepsSkippedByScaler(const analysis::ScanInput& input) {
+  std::vector<int64_t> skipped;
+  for (size_t i = 0; i < input.steps.size(); ++i) {
+    bool scale = false, non_finite = false, optimizer = false;
+    for (const analysis::ScanSeries& series : input.values) {
+      if (i >= series.cells.size() || series.cells[i].count == 0) continue;
+      const absl::string_view name = series.name;
+      scale |= name == "Training.0.debug.loss_scale";
+      non_finite |= absl::StrContains(name, ".parameters_grad.") &&
+                    series.cells[i].non_finite > 0;
+      optimizer |= IsOfOptimizer(name);
+    }
+    if (scale && non_finite && !optimizer) skipped.push_back(input.steps[i]);
+  }
+  return skipped;
+}
+
+size_t OverflowsOfScaler(const analysis::ScanInput& input,
+                         const std::vector<int64_t>& skipped) {
+  if (skipped.empty()) return 0;
+  size_t values = 0;
+  bool goes_on = false;
+  for (const analysis::ScanSeries& series : input.values) {
+    bool is_finite = true;
+    for (size_t i = 0; i < series.cells.size(); ++i) {
+      const analysis::ScanCell& cell = series.cells[i];
+      goes_on |= cell.count > 0 && IsOfOptimizer(series.name) &&
+                 input.steps[i] > skipped.back();
+      if (cell.non_finite == 0 || cell.meant) continue;
+      // In 16 bits the norm of a step that was taken may overflow alone.
+      if (!IsGradient(series.name) || input.steps[i] > skipped.back()) return 0;
+      is_finite = false;
+    }
+    if (!is_finite) ++values;
+  }
+  return goes_on ? values : 0;
+}
+
 bool IsMonitoredWhole(const analysis::ScanInput& input) {
   // One step of a run does not show the interval.
   if (input.steps.size() < 2 || !input.each_step ||
       !FollowEachOther(input.steps))
     return false;
-  bool training = false, updates = false, activations = false;
+  bool training = false, activations = false;
+  bool updates = StepsSkippedByScaler(input).size() == input.steps.size();
   for (const analysis::ScanSeries& series : input.values) {
     training = training || absl::StartsWith(series.name, "Training.");
     updates = updates || absl::StartsWith(series.name, "Update.");
@@ -38,8 +92,11 @@ bool HasValuesOf(const analysis::ScanInput& input, absl::string_view prefix) {
                      });
 }
 
-std::string RecordOf(const analysis::ScanInput& input) {
-  return IsMonitoredWhole(input) ? "" : kMonitorCommand;
+bool MonitorsWhole(const Plan& plan) {
+  const MonitorSpec& values = plan.monitor;
+  return plan.task == Task::kMonitor && values.every == 1 && plan.steps.all() &&
+         values.weight_gradients && values.parameters && values.optimizer &&
+         values.updates && values.training;
 }
 
 std::string StepsShort(size_t least, bool successive,

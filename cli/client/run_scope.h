@@ -11,24 +11,33 @@
 
 #include "absl/strings/string_view.h"
 #include "analysis/scan/scan.h"
+#include "common/config/plan.h"
 
 namespace rankprobe {
 
 // Whether no step between the first and the last is missing.
 bool FollowEachOther(const std::vector<int64_t>& steps);
 
-// Whether task monitor recorded each step with all values, so that the program has
-// none of the values that are missing.
+// The recorded steps in which a GradScaler skipped the optimizer's step: they have a
+// loss scale, gradients that are not finite and no value of an optimizer.
+std::vector<int64_t> StepsSkippedByScaler(const analysis::ScanInput& input);
+// The number of values that are not finite, where all of them are gradients up to the
+// last such step and the optimizer took a step behind it: the scaler lowered its
+// scale, as it should. Else 0.
+size_t OverflowsOfScaler(const analysis::ScanInput& input,
+                         const std::vector<int64_t>& skipped);
+
+// Whether task monitor recorded each step with all values, so that no step has the
+// values that are missing: the program has none, or each step was skipped.
 bool IsMonitoredWhole(const analysis::ScanInput& input);
+// The same by its plan, where a program ended before it had the values.
+bool MonitorsWhole(const Plan& plan);
 
 bool HasValuesOf(const analysis::ScanInput& input, absl::string_view prefix);
 
+// The command that records more of a program than others do.
 inline constexpr char kMonitorCommand[] =
     "rankprobe run --run NAME --monitor --every 1 -- PROGRAM";
-// The command that records more of a program: kMonitorCommand; empty where each
-// step was recorded with all values, and only a longer run has more.
-std::string RecordOf(const analysis::ScanInput& input);
-
 // "6 recorded steps" where `steps` are fewer than that, "10 successive steps"
 // where they must follow each other and do not; else empty.
 std::string StepsShort(size_t least, bool successive,

@@ -20,6 +20,7 @@
 #include "cli/app.h"
 #include "cli/client/aligned_dumps.h"
 #include "cli/client/cache_faults.h"
+#include "cli/client/choose_run.h"
 #include "cli/client/dump_diagnosis.h"
 #include "cli/client/dump_input.h"
 #include "cli/client/request_diagnosis.h"
@@ -37,6 +38,7 @@
 #include "cli/output/run_card_text.h"
 #include "common/base/status_macros.h"
 #include "common/text/counted.h"
+#include "common/text/ranges_text.h"
 #include "common/text/shell_word.h"
 #include "dump_format/dump_layout.h"
 #include "rankprobe/v1/analysis.pb.h"
@@ -126,8 +128,19 @@ class Diagnosis {
               absl::StrCat(finding.what(), "; ", tokens, " of the request"));
       }
     }
-    for (Finding& finding : *report.mutable_findings())
+    bool has_cause = false;
+    for (Finding& finding : *report.mutable_findings()) {
       finding.set_command(CommandOf(finding));
+      if (finding.by() == "first-divergence" && has_cause) {
+        finding.add_numbers(
+            absl::StrCat("probably a consequence of the first finding (",
+                         report.findings(0).by(), ", step ",
+                         report.findings(0).step(), ")"));
+        break;
+      }
+      has_cause |=
+          absl::StartsWith(finding.by(), "rule: ") && finding.sure() == "exact";
+    }
     return report;
   }
   const std::string& ended() const { return ended_; }
@@ -236,7 +249,7 @@ class Diagnosis {
             Client(globals_), run,
             job_.has_value() ? job_->incarnations : std::set<uint64_t>()));
     cache.AddTo(/*request=*/"", &report_);
-    const absl::StatusOr<RunScan> scanned = ScanRun(globals_, request);
+    absl::StatusOr<RunScan> scanned = ScanRun(globals_, request);
     // The witness of a server's cache tells of steps that are not recorded, too.
     if (absl::IsNotFound(scanned.status()) && !cache.faults.empty()) {
       report_.Unjudged(std::string(scanned.status().message()),
@@ -244,10 +257,16 @@ class Diagnosis {
       return absl::OkStatus();
     }
     RP_RETURN_IF_ERROR(scanned.status());
+    const std::optional<Plan> plan = PlanOfRun(Client(globals_), run);
+    scanned->is_monitored_whole = IsMonitoredWhole(scanned->input) ||
+                                  (plan.has_value() && MonitorsWhole(*plan));
     const RunScan& scan = *scanned;
     std::optional<int64_t> non_finite;
     size_t fallen = 0;
+    const std::vector<int64_t> skipped = StepsSkippedByScaler(scan.input);
+    const size_t overflows = OverflowsOfScaler(scan.input, skipped);
     for (const analysis::ScanFinding& f : scan.findings) {
+      if (overflows > 0 && f.kind == analysis::ScanKind::kNonFinite) continue;
       // Gradients and losses become small in a sound training; what dies is
       // said to have vanished.
       if (IsMove(f.kind) && f.now < f.before) {
@@ -262,9 +281,15 @@ class Diagnosis {
     const std::string scope =
         absl::StrCat(Counted(scan.input.values.size(), "value"), " over ",
                      Counted(scan.head.steps(), "recorded step"));
-    if (!non_finite.has_value())
-      report_.Healthy(
-          absl::StrCat("no NaN, and no infinity outside of masks, in ", scope));
+    if (!non_finite.has_value()) {
+      report_.Healthy(absl::StrCat(
+          "no NaN, and no infinity outside of masks, in ", scope,
+          overflows == 0
+              ? ""
+              : absl::StrCat(", but for ", Counted(overflows, "gradient"),
+                             " of steps that the GradScaler skipped "
+                             "before it lowered the loss scale")));
+    }
     if (fallen > 0) {
       report_.Healthy(
           absl::StrCat(Counted(fallen, "downward move"),
@@ -281,13 +306,13 @@ class Diagnosis {
       report_.Unjudged(
           absl::StrCat("whether anything ", absl::StrJoin(seen.unjudged, ", "),
                        ": ", scan.head.steps(), " recorded"),
-          RecordOf(scan.input));
+          scan.is_monitored_whole ? "" : kMonitorCommand);
     }
     if (!scan.groups.empty())
       report_.Healthy(absl::StrCat("replicas were compared within ",
                                    Counted(scan.groups.size(), "group"),
                                    " of ranks, found from equal parameters"));
-    JudgeScope(scan);
+    JudgeScope(scan, skipped);
     RP_ASSIGN_OR_RETURN(
         ended_, ReadEndedRanks(Client(globals_), run,
                                job_.has_value() ? job_->incarnations
@@ -324,12 +349,22 @@ class Diagnosis {
     return absl::OkStatus();
   }
 
-  void JudgeScope(const RunScan& scan) {
-    if (!HasValuesOf(scan.input, "Parameter.") ||
-        !HasValuesOf(scan.input, "Update.")) {
+  void JudgeScope(const RunScan& scan, const std::vector<int64_t>& skipped) {
+    if (!skipped.empty()) {
+      report_.Note(absl::StrCat(
+          "The GradScaler skipped the optimizer's step in ", skipped.size(),
+          " of ", Counted(scan.head.steps(), "recorded step"), " (",
+          RangesText(skipped),
+          "), whose gradients are not finite: no parameter changed there"));
+    }
+    if (skipped.size() == scan.input.steps.size()) {
+      report_.Unjudged(
+          "parameters, updates and replicas: the optimizer took no step", "");
+    } else if (!HasValuesOf(scan.input, "Parameter.") ||
+               !HasValuesOf(scan.input, "Update.")) {
       report_.Unjudged(
           "parameters, updates and replicas: no parameter is recorded",
-          kMonitorCommand);
+          scan.is_monitored_whole ? "" : kMonitorCommand);
     } else if (!scan.input.each_step || !FollowEachOther(scan.input.steps)) {
       report_.Unjudged(
           "whether parameters change between steps: not every step is "

@@ -14,10 +14,10 @@
 namespace rankprobe {
 namespace {
 
-// The smaller, the nearer to a cause at one step.
+// The smaller, the nearer to a cause at one step: a rule names the fault, and a
+// difference from a reference shows what came of it.
 int WeightOf(const DiagnosisReport::Finding& finding) {
   constexpr absl::string_view kOrder[] = {"kv cache",
-                                          "first-divergence",
                                           "rule: optimizer-step-skipped",
                                           "scan: changed",
                                           "rule: weight-after-forward",
@@ -48,15 +48,16 @@ int WeightOf(const DiagnosisReport::Finding& finding) {
                                           "rule: gradients-not-reduced",
                                           "rule: gradient-not-mean",
                                           "rule: buffer-parts",
-                                          "scan: ranks part",
-                                          "scan: not alike",
-                                          "replicas",
-                                          "rule: reduced-gradient-parts",
                                           "rule: residual-detached",
                                           "rule: gradient-missing",
                                           "rule: update-zero",
                                           "rule: model-in-eval",
                                           "rule: state-not-continued",
+                                          "first-divergence",
+                                          "scan: ranks part",
+                                          "scan: not alike",
+                                          "replicas",
+                                          "rule: reduced-gradient-parts",
                                           "scan: no more there",
                                           "overflow_check",
                                           "scan: non-finite",

@@ -264,6 +264,33 @@ TEST_F(ControlPlaneTest, AListOfFunctionsIsReadBeforeAnybodyHearsOfIt) {
   EXPECT_THAT(failed, ::testing::Contains("functions"));
 }
 
+// A dump counts a process without a rank as rank 0.
+TEST_F(ControlPlaneTest, AProcessWithoutARankIsExplainedAsRankZero) {
+  FakeRank process;
+  Join(-1, &process);
+  const auto explain = [&](int64_t rank) {
+    v1::ExplainRequest question;
+    question.set_run("run");
+    question.set_rank(rank);
+    v1::ExplainResponse answer;
+    control_->explanations().Explain(
+        question,
+        [&](absl::StatusOr<v1::ExplainResponse> said) { answer = *said; });
+    clock_.Advance(absl::Seconds(10));
+    control_->Tick();
+    return answer;
+  };
+  EXPECT_EQ(explain(0).ranks_size(), 1);
+  const v1::ExplainResponse other = explain(1);
+  EXPECT_EQ(other.ranks_size(), 0);
+  EXPECT_EQ(other.stages(0).reason(),
+            "rank 1 is not connected; the processes of the run have no rank: "
+            "leave out --rank");
+  FakeRank rank;
+  Join(3, &rank);
+  EXPECT_EQ(explain(0).ranks_size(), 0);
+}
+
 // A dump of three steps does not become an endless one.
 TEST_F(ControlPlaneTest, StepsOutOfRange) {
   FakeRank rank;

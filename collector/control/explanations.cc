@@ -16,10 +16,34 @@ constexpr absl::Duration kTimeout = absl::Seconds(2);
 constexpr uint32_t kMaxExplainedCalls = 20000;
 constexpr int kMaxReportedCalls = 20000;
 
-bool IsAsked(const v1::ExplainRequest& request, const AgentSession& agent) {
-  return agent.identity.run() == request.run() &&
-         (!request.has_rank() || (agent.identity.has_rank() &&
-                                  agent.identity.rank() == request.rank()));
+std::vector<int64_t> KnownRanks(ControlCore* core, const std::string& run) {
+  core->AssertHeld();
+  std::vector<int64_t> ranks;
+  for (const auto& [session, agent] : core->sessions.all()) {
+    if (agent.identity.run() == run && agent.identity.has_rank())
+      ranks.push_back(agent.identity.rank());
+  }
+  return ranks;
+}
+
+// Rank 0 of a run without ranks: its processes, as in a dump.
+bool IsAsked(ControlCore* core, const v1::ExplainRequest& request,
+             const AgentSession& agent) {
+  if (agent.identity.run() != request.run()) return false;
+  if (!request.has_rank()) return true;
+  if (agent.identity.has_rank()) return agent.identity.rank() == request.rank();
+  return request.rank() == 0 && KnownRanks(core, request.run()).empty();
+}
+
+// "; known ranks of the run: 0-1".
+std::string KnownRanksText(ControlCore* core, const std::string& run) {
+  core->AssertHeld();
+  const std::vector<int64_t> ranks = KnownRanks(core, run);
+  if (!ranks.empty())
+    return absl::StrCat("; known ranks of the run: ", IntSet(ranks).Text());
+  return core->sessions.ConnectedOf(run).empty()
+             ? "; no rank of the run is known"
+             : "; the processes of the run have no rank: leave out --rank";
 }
 
 }  // namespace
@@ -46,7 +70,7 @@ void Explanations::Explain(const v1::ExplainRequest& request, Done done) {
   v1::Directive directive;
   directive.mutable_report_calls()->set_id(op.id);
   for (const AgentSession* agent : core_->sessions.ConnectedOf(request.run())) {
-    if (!IsAsked(request, *agent)) continue;
+    if (!IsAsked(core_, request, *agent)) continue;
     op.waiting.insert(agent->identity.incarnation());
     agent->sender(directive);
   }
@@ -62,23 +86,6 @@ void Explanations::OnCalls(const v1::Identity& identity,
   }
   Finish();
 }
-
-namespace {
-
-// "; known ranks of the run: 0-1".
-std::string KnownRanksText(ControlCore* core, const std::string& run) {
-  core->AssertHeld();
-  std::vector<int64_t> ranks;
-  for (const auto& [session, agent] : core->sessions.all()) {
-    if (agent.identity.run() == run && agent.identity.has_rank())
-      ranks.push_back(agent.identity.rank());
-  }
-  return ranks.empty()
-             ? "; no rank of the run is known"
-             : absl::StrCat("; known ranks of the run: ", IntSet(ranks).Text());
-}
-
-}  // namespace
 
 void Explanations::OnLost(const v1::Identity& identity) {
   for (Operation& op : operations_) op.waiting.erase(identity.incarnation());
@@ -109,7 +116,7 @@ v1::ExplainResponse Explanations::Answer(const Operation& op) {
     question.max_calls = std::min(op.request.max_calls(), kMaxExplainedCalls);
   const absl::Time now = core_->Now();
   for (const auto& [session, agent] : core_->sessions.all()) {
-    if (!IsAsked(op.request, agent)) continue;
+    if (!IsAsked(core_, op.request, agent)) continue;
     RankFacts facts;
     facts.identity = agent.identity;
     facts.connected = agent.connected;

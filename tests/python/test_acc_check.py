@@ -52,6 +52,23 @@ def test_acc_check(tmp_path):
     assert acc_check.measure("relu", wrong, golden)["Status"] == "error"
     wrong[3] = math.nan
     assert acc_check.measure("relu", wrong, golden)["Inf/Nan Err Ratio"] > 0
+    # A directory of two jobs without ranks.
+    for pid in (7, 8):
+        (tmp_path / "dump" / "step0" / f"proc{pid}").mkdir(parents=True)
+        (tmp_path / "dump" / "step0" / f"proc{pid}" / "dump.json").write_text(json.dumps({"task": "statistics", "data": data if pid == 8 else {}}))
+
+    def of_jobs(*words):
+        return subprocess.run([BIN, "acc_check", tmp_path / "dump" / "step0", *words, "-o", tmp_path / "out", "--json"], text=True,
+                              capture_output=True, timeout=120, env=os.environ | python)
+
+    done = of_jobs("--job=2")
+    assert json.loads(done.stdout)["pass"] == 2 and "Read: job 2" in done.stderr, done.stderr
+    for words, said in (((), "choose one with --job N"), (("--job", "3"), "--job 3: "), (("--job", "x"), '--job: "x" is not'),
+                        (("--job",), '--job: "-o" is not')):
+        done = of_jobs(*words)
+        assert done.returncode == 2 and said in done.stderr, done.stderr
+    done = subprocess.run([BIN, "acc_check", info, "--job", "1"], text=True, capture_output=True, timeout=120, env=os.environ | python)
+    assert done.returncode == 2 and "--job chooses among the jobs" in done.stderr, done.stderr
     bad = subprocess.run([BIN, "acc_check", "-api_info", tmp_path / "none.json"], text=True, capture_output=True,
                          timeout=120, env=os.environ | python)
     assert bad.returncode == 2 and "none.json" in bad.stderr

@@ -201,8 +201,8 @@ def test_status_finds_the_private_collectors_of_a_directory(tmp_path: pathlib.Pa
         (several / f"step{step}" / f"proc{pid}").mkdir(parents=True)
         (several / f"step{step}" / f"proc{pid}" / "dump.json").write_text('{"task": "statistics", "level": "L1", "data": {}}')
     said = cli("status", several)
-    assert said.returncode == 0 and f"{several}: no job records here now; it holds processes without a rank of 2 jobs: job 1, " in said.stdout, said
-    assert "choose one with --job N" in said.stdout and f"Go on: rankprobe diagnose {several} --job 1\n" in said.stdout
+    assert said.returncode == 0 and f"{several}: no job records here now; it holds steps of 2 jobs: job 1, " in said.stdout, said
+    assert "; --job N reads one of them\n" in said.stdout and f"Go on: rankprobe diagnose {several} --job 1\n" in said.stdout
     (tmp_path / "empty").mkdir()
     said = cli("status", tmp_path / "empty")
     assert said.returncode == 4 and "no job records here into a private collector, and it holds no dump" in said.stderr, said.stderr
@@ -260,3 +260,16 @@ def test_replicas_that_drifted_apart_are_no_shards(tmp_path: pathlib.Path, steps
     assert "shards" not in said.stdout
     replicas = cli("replicas", tmp_path / "dump" / f"step{step}")
     assert replicas.returncode == 1 or steps == [], replicas.stdout
+
+
+def test_a_monitored_program_that_fails_early_is_not_told_to_monitor(collector, tmp_path: pathlib.Path):
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nmodel = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+                      "model(torch.ones(1, 2))\nraise SystemExit(3)\n")
+    environment = {**os.environ, "PYTHONPATH": PACKAGE, "RANKPROBE_PYTHON": sys.executable}
+    words = ["--collector", collector.address, "--run", "early", "--monitor", "--every", "1"]
+    done = subprocess.run([BINARY, "run", *words, "--", sys.executable, script], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stderr
+    said = collector.cli("diagnose", "run:early").stdout
+    assert "Not judged: rules of values that no recorded step has: " in said and "--monitor" not in said, said

@@ -320,6 +320,7 @@ def test_check_names_the_step_that_the_file_holds(tmp_path: pathlib.Path, monkey
     capfd.readouterr()
     assert check.main(["--step", "2", str(path), *command]) == 4
     assert f"{path} holds step 1 and no step 2: leave out --step to compare step 1, or make" in capfd.readouterr().err
+    assert check.main([str(path), "--step", "2", *command]) == 4 and "holds step 1 and no step 2" in capfd.readouterr().err, "behind the file"
     assert check.main([str(path), *command]) == 0 and json.loads(path.read_text())["step"] == 1, "that step, not 0"
 
 
@@ -332,7 +333,7 @@ def test_check_of_a_program_that_has_no_step(tmp_path: pathlib.Path, monkeypatch
     assert said in capfd.readouterr().err and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("words, said", [([], "required: golden"), (["x.json"], "no command given"), (["--step", "-1", "x.json", "--", "true"], "--step is"),
+@pytest.mark.parametrize("words, said", [([], "required: golden"), (["x.json"], "no command given"), (["x.json", "--step", "2"], "no command given"), (["--step", "-1", "x.json", "--", "true"], "--step is"),
                                          (["--upd", "--stepp", "x.json"], "no flag")])
 def test_bad_usage_of_check(words: list[str], said: str, capfd: Any) -> None:
     with pytest.raises(SystemExit) as error:

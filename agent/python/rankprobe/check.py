@@ -81,9 +81,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--step", type=int, metavar="N", help="which step; default that of the file, with --update 0")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON, and the output of the program to standard error")
     parser.add_argument("golden", help="the file")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARGUMENT..]")
-    arguments = parser.parse_args(argv)
-    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    parser.add_argument("command", nargs="*", help="-- COMMAND [ARGUMENT..]")
+    words = list(sys.argv[1:] if argv is None else argv)
+    end = words.index("--") if "--" in words else len(words)
+    arguments = parser.parse_args(words[:end])  # flags may stand behind the file
+    command = [*arguments.command, *words[end + 1:]]
     if not command:
         parser.error("no command given after --")
     if arguments.step is not None and arguments.step < 0:

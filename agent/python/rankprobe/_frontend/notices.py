@@ -38,22 +38,25 @@ class Notices:
             self._once(plan, "request", f"request_id {plan['request_id']!r} is not among the requests of a step: "
                        "such steps are not recorded")
             return
-        ranks, world = plan["ranks"], self._world()
-        if not ranks or (rank is not None and any(first <= rank <= last for first, last in ranks)):
+        if not self._lacks(plan, rank):
             return
+        asked, world = f"config.json asks for rank {_text(plan['ranks'])}", self._world()
         if world == 1:
-            self._once(plan, "rank", f"config.json asks for rank {_text(ranks)} and this is a single process "
-                       f"{'without a rank' if rank is None else f'of rank {rank}'}: nothing is recorded; set \"rank\": []")
-        elif environment_rank(self._framework) == 0 and not any(first < world for first, _ in ranks):
-            self._once(plan, "rank", f"config.json asks for rank {_text(ranks)} and this job has ranks 0 to {world - 1}: "
-                       "nothing is recorded")
+            self._once(plan, "rank", f"{asked} and this is a single process {'without a rank' if rank is None else f'of rank {rank}'}: "
+                       "nothing is recorded; set \"rank\": []")
+        elif environment_rank(self._framework) == 0:
+            self._once(plan, "rank", f"{asked} and this job has ranks 0 to {world - 1}: nothing is recorded")
 
     def nobody(self, plan: dict[str, Any]) -> bool:
         """Whether `plan` wants ranks that this job does not have, as far as is known before the first step."""
+        return self._lacks(plan, environment_rank(self._framework))
+
+    def _lacks(self, plan: dict[str, Any], rank: Optional[int]) -> bool:
+        """rank: that of this process, None: unknown. A job of one process has no other rank."""
         ranks, world = plan["ranks"], self._world()
-        if world == 1 and environment_rank(self._framework) is None:
-            return bool(ranks)
-        return bool(ranks) and not any(first < world for first, _ in ranks)
+        has = rank is not None and any(first <= rank <= last for first, last in ranks) if world == 1 else any(
+            first < world for first, _ in ranks)
+        return bool(ranks) and not has
 
     def ended(self, plan: dict[str, Any], steps: int, started: bool) -> None:
         """The program ends after so many steps, the one that has not ended included where it has records: one rank says

@@ -130,6 +130,18 @@ class _Forwards:
         _step()
 
 
+def _begin_call(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+    """Of a model that is one layer, the record of the call that is under way: PyTorch has listed its pre-hooks already."""
+    hook = module._forward_pre_hooks.get(_hidden_hooks.MODULE_KEY)
+    if hook is None:
+        return
+    frame: Optional[types.FrameType] = sys._getframe(1)
+    while frame is not None and not (frame.f_locals.get("self") is module and "kwargs" in frame.f_locals):
+        frame = frame.f_back
+    kwargs = {} if frame is None else frame.f_locals["kwargs"]
+    hook(module, args, *([kwargs] if hasattr(module, "_forward_pre_hooks_with_kwargs") else []))
+
+
 class _Rounds:
     """Steps from one call of `first` to the next: of a model whose forward() the program calls itself, which no hook sees."""
 
@@ -169,7 +181,7 @@ class _Attachment:
     def watch_calls(self) -> None:
         """Looks at every call of a module until something is attached to."""
         register = torch.nn.modules.module.register_module_forward_pre_hook
-        self._watch = register(lambda module, _: _guarded(self.called, module))
+        self._watch = register(lambda module, args: _guarded(self.called, module, args))
         atexit.register(self._say_why_not)
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
@@ -219,13 +231,13 @@ class _Attachment:
             debugger._instruments.forget_models()
             self._begin()
 
-    def called(self, module: torch.nn.Module) -> None:
+    def called(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         """A module is called, and there is no optimizer."""
         if os.getpid() == self._pid:
             with self._lock:
-                self._see(module)
+                self._see(module, args)
 
-    def _see(self, module: torch.nn.Module) -> None:
+    def _see(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if self._claimed:
             return None  # an evaluation before the training, which a trainer's callback begins
         if PrecisionDebugger._instance is not None:
@@ -247,11 +259,12 @@ class _Attachment:
             return None
         self._called = None
         if outermost or not roots:
-            # The model's own hooks do not see the call that is under way.
+            # Its pre-hooks from here on do not see the call that is under way.
             self._attach([module])
             self._forwards = _Forwards(module, self._begin)
             self._tell("; a step is one forward, because there is no optimizer")
             self._forwards.enter()
+            _begin_call(module, args)
         else:
             self._attach(roots[:1])
             self._forwards = _Rounds(module, self._end_step)
