@@ -353,10 +353,13 @@ TEST_F(OriginRulesTest, ALossOfProbabilities) {
   Train(1, nullptr);
   for (size_t i = 0; i < kOriginSteps; ++i) Training("loss", i, 3);
   EXPECT_THAT(Find("loss-of-probabilities"), IsEmpty());
-  Training("loss_of_probabilities", 2, 2);
-  const auto found = Find("loss-of-probabilities");
-  ASSERT_THAT(found, SizeIs(1));
-  EXPECT_EQ(found[0].step, 2);
+  for (const double kind : {1, 2, 3, 4}) {
+    Training("loss_of_probabilities", 2, kind);
+    const auto found = Find("loss-of-probabilities");
+    ASSERT_THAT(found, SizeIs(1));
+    EXPECT_EQ(found[0].step, 2);
+    EXPECT_EQ(found[0].exact, kind < 4);
+  }
 }
 
 TEST_F(OriginRulesTest, ALossOfAllPairs) {

@@ -1150,6 +1150,25 @@ def lstm_lm_over_batch():
     recurrent(False, batch_first=not BUG)
 
 
+def log_softmax_over_batch():
+    """log_softmax(dim=0)"""
+    def loss_of(net, g):
+        x = torch.randn(16, D, generator=g)
+        return F.nll_loss(F.log_softmax(net(x), 0 if BUG else 1), x.argmax(-1))
+
+    fitted(nn.Sequential(nn.Linear(D, 64), nn.ReLU(), nn.Linear(64, D + 1)), loss_of)
+
+
+def logits_behind_relu():
+    """The last layer has an activation, too."""
+    def loss_of(net, g):
+        x = torch.randn(16, D, generator=g)
+        out = net(x)
+        return F.cross_entropy(out.relu() if BUG else out, x.argmax(-1))
+
+    fitted(nn.Sequential(nn.Linear(D, 64), nn.ReLU(), nn.Linear(64, D + 1)), loss_of)
+
+
 def encoder_detached():
     """The encoder runs under no_grad(), and the optimizer holds it."""
     class Net(nn.Module):
@@ -1330,7 +1349,8 @@ CASES = {
     "gathered_part_zeroed": (2, "gathered-wrong"), "scattered_part_zeroed": (2, "scattered-wrong"),
     "loss_of_all_pairs": (1, "loss-broadcast"), "difference_of_all_pairs": (1, "loss-broadcast"), "policy_of_all_pairs": (1, "loss-broadcast"),
     "attention_over_batch": (1, "sequence-dimension"), "lstm_over_batch": (1, "sequence-dimension"),
-    "lstm_lm_over_batch": (1, "sequence-dimension"), "encoder_detached": (1, "gradient-missing"), "padding_in_loss": (1, "padding-in-loss"),
+    "lstm_lm_over_batch": (1, "sequence-dimension"), "log_softmax_over_batch": (1, "loss-of-probabilities"),
+    "logits_behind_relu": (1, "loss-of-probabilities"), "encoder_detached": (1, "gradient-missing"), "padding_in_loss": (1, "padding-in-loss"),
     "schedule_beyond_its_end": (1, "schedule-turns-back"),
     "sound_directions": (1, ""), "sound_padding": (1, ""), "sound_pipeline": (4, ""), "sound_fsdp": (2, ""), "sound_batchnorm": (2, ""),
     "sound_fine_tuning": (1, ""), "sound_lora": (1, ""), "sound_gan": (1, ""), "sound_teacher": (1, ""), "sound_checkpointing": (1, ""),

@@ -63,29 +63,50 @@ def _made_by(node: Any) -> Any:
     return None
 
 
+def _softmax_dim(node: Any, name: str) -> tuple[Any, int]:
+    """The result and the dimension of a softmax of that name; (None, 0): the node is none."""
+    result = saved(node, "result") if node is not None and node.name() == name else None
+    if result is None or result.dim() == 0:
+        return None, 0
+    dim = node._saved_dim
+    return result, (dim - (1 << 64) if dim >= 1 << 63 else dim) % result.dim()
+
+
 def _is_softmax(node: Any, classes: int) -> bool:
     """Over as many numbers as there are classes: an attention before it has another number."""
-    result = saved(node, "result") if node is not None and node.name() == "SoftmaxBackward0" else None
-    if result is None:
-        return False
-    dim = node._saved_dim
-    return bool(result.shape[dim - (1 << 64) if dim >= 1 << 63 else dim] == classes)
+    result, dim = _softmax_dim(node, "SoftmaxBackward0")
+    return result is not None and bool(result.shape[dim] == classes)
+
+
+def _is_over_another(node: Any, classes: int) -> bool:
+    """Whether a softmax is over another dimension than its last, which are the classes; of a square of likenesses both may be meant."""
+    for name in ("SoftmaxBackward0", "LogSoftmaxBackward0"):
+        result, dim = _softmax_dim(node, name)
+        if result is not None and dim < result.dim() - 1:
+            return bool(result.shape[-1] == classes != result.shape[dim])
+    return False
 
 
 def _probabilities(node: Any) -> int:
     """Whether a loss takes probabilities in the place of other numbers. 1: of their logarithms; 2: a second softmax or sigmoid makes
-    probabilities of them; 0: no."""
+    probabilities of them; 3: they do not sum to 1 over the classes; 4: it takes logits that a ReLU cuts; 0: no."""
     made = _made_by(node)
     if made is None:
         return 0
     if node.name() == _OF_LOGITS:
-        return 2 if made.name() == "SigmoidBackward0" else 0
+        return {"SigmoidBackward0": 2, "ReluBackward0": 4}.get(made.name(), 0)
     logits = saved(node, "self")
     if logits is None or logits.dim() < 2:
         return 0
-    if made.name() == "LogSoftmaxBackward0":
-        return 2 if _is_softmax(_made_by(made), logits.shape[1]) else 0
-    return 1 if _is_softmax(made, logits.shape[1]) else 0
+    classes = logits.shape[1]
+    before = _made_by(made) if made.name() == "LogSoftmaxBackward0" else None
+    if _is_over_another(made, classes) or _is_over_another(before, classes):
+        return 3
+    if made.name() != "LogSoftmaxBackward0":
+        return 1 if _is_softmax(made, classes) else 0
+    if _is_softmax(before, classes):
+        return 2
+    return 4 if before is not None and before.name() == "ReluBackward0" else 0
 
 
 class LossTargets:
@@ -107,7 +128,7 @@ class LossTargets:
             if len(self._calls) >= _MOST_CALLS:
                 return
             if node.name() in (*_LOSSES, _OF_LOGITS):
-                self._probabilities = max(self._probabilities, _probabilities(node))
+                self._probabilities = self._probabilities or _probabilities(node)
             if node.name() in _LOSSES:
                 self._note_call(loss.grad_fn, node)
 
