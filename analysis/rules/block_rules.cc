@@ -61,6 +61,8 @@ class Blocks {
   const std::map<std::pair<std::string, std::string>, BlockRow>& rows() const {
     return rows_;
   }
+  // All parameters that modules use, by their name.
+  const std::map<std::string, BlockMember>& used() const { return used_; }
   // Whether another parameter of the block has a gradient.
   bool IsTrainedInPart(const std::string& block) const {
     return trained_.count(block) > 0;
@@ -86,6 +88,7 @@ class Blocks {
     member.name =
         absl::StrCat("Parameter.", member.parameter, ".0.debug.param");
     if (rank_.Find(member.name) == nullptr) member.name = whole;
+    used_.emplace(member.parameter, member);
     std::vector<std::string> parts = absl::StrSplit(member.parameter, '.');
     for (size_t i = 0; i + 1 < parts.size(); ++i) {
       int64_t number = 0;
@@ -117,6 +120,7 @@ class Blocks {
   const RankSeries& rank_;
   std::set<std::string> with_own_gradient_;
   std::set<std::string> trained_;
+  std::map<std::string, BlockMember> used_;
   std::map<std::pair<std::string, std::string>, BlockRow> rows_;
 };
 
@@ -166,6 +170,101 @@ class BlockRule : public RankRule {
   }
 };
 
+// "encoder" is around "encoder.conv.weight" and around itself.
+bool IsAround(absl::string_view part, absl::string_view name) {
+  return absl::ConsumePrefix(&name, part) &&
+         (name.empty() || absl::StartsWith(name, "."));
+}
+
+// A part of a model whose output goes into others that are trained, and that has
+// no gradient itself. Parts by their names, which say nothing of blocks.
+class PartsWithoutGradient {
+ public:
+  PartsWithoutGradient(const RankSeries& rank, const Blocks& blocks)
+      : rank_(rank) {
+    for (const auto& [parameter, member] : blocks.used()) {
+      if (member.training == BlockTraining::kGradient)
+        trained_.push_back(parameter);
+    }
+    for (const auto& [parameter, member] : blocks.used()) {
+      if (member.training == BlockTraining::kMissing)
+        parts_[PartOf(parameter)].push_back(&member);
+    }
+    parts_.erase("");
+  }
+  // That with the most parameters; null: there is none.
+  const std::pair<const std::string, std::vector<const BlockMember*>>* Largest()
+      const {
+    const std::pair<const std::string, std::vector<const BlockMember*>>* found =
+        nullptr;
+    for (const auto& part : parts_) {
+      if ((found == nullptr || found->second.size() < part.second.size()) &&
+          IsUsedByTrained(part.first))
+        found = &part;
+    }
+    return found;
+  }
+
+ private:
+  bool HasTrained(absl::string_view part) const {
+    return std::any_of(
+        trained_.begin(), trained_.end(),
+        [&](const std::string& name) { return IsAround(part, name); });
+  }
+  // The outermost module around a parameter without one that is trained; "":
+  // there is none.
+  std::string PartOf(const std::string& parameter) const {
+    for (size_t dot = parameter.find('.'); dot != std::string::npos;
+         dot = parameter.find('.', dot + 1)) {
+      const std::string part = parameter.substr(0, dot);
+      if (!HasTrained(part)) return part;
+    }
+    return "";
+  }
+  // Calls of modules: what went in, or came out.
+  std::vector<std::pair<std::string, const std::vector<RankCell>*>> Values(
+      absl::string_view what) const {
+    std::vector<std::pair<std::string, const std::vector<RankCell>*>> out;
+    for (const auto& [name, cells] : rank_.values) {
+      absl::string_view path = name;
+      if (!absl::ConsumePrefix(&path, "Module.") ||
+          !absl::ConsumeSuffix(&path, what))
+        continue;
+      const size_t dot = path.rfind('.');
+      if (dot != absl::string_view::npos)
+        out.emplace_back(path.substr(0, dot), &cells);
+    }
+    return out;
+  }
+  // A pooler whose output nobody takes has no gradient, and is no fault.
+  bool IsUsedByTrained(const std::string& part) const {
+    const auto outputs = Values(".forward.0.output.0");
+    for (const auto& [taker, input] : Values(".forward.0.input.0")) {
+      if (IsAround(part, taker) || IsAround(taker, part) || !HasTrained(taker))
+        continue;
+      for (const auto& [maker, output] : outputs) {
+        if (IsAround(part, maker) && AreSame(*output, *input)) return true;
+      }
+    }
+    return false;
+  }
+  static bool AreSame(const std::vector<RankCell>& one,
+                      const std::vector<RankCell>& other) {
+    size_t steps = 0;
+    for (size_t i = 0; i < one.size(); ++i) {
+      if (one[i].is_there != other[i].is_there) return false;
+      if (!one[i].is_there) continue;
+      if (!AreEqual(one[i], other[i])) return false;
+      ++steps;
+    }
+    return steps >= kLeastBlockSteps;
+  }
+
+  const RankSeries& rank_;
+  std::vector<std::string> trained_;
+  std::map<std::string, std::vector<const BlockMember*>> parts_;
+};
+
 // A branch that is detached leaves its parameters without a gradient.
 class GradientMissing : public BlockRule {
  public:
@@ -173,7 +272,8 @@ class GradientMissing : public BlockRule {
   absl::string_view twin() const override {
     return "blocks that are frozen, or run without a graph, completely; "
            "experts and heads that no batch uses and the last block, whose "
-           "output may be unused: these are only worth a look";
+           "output may be unused; a part of another kind, as a backbone that "
+           "runs without a graph: these are only worth a look";
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
@@ -202,6 +302,9 @@ class GradientMissing : public BlockRule {
       }
       if (in_some.has_value()) return {*in_some};
       if (in_all.has_value()) return {*in_all};
+      const PartsWithoutGradient parts(rank, blocks);
+      if (const auto* const part = parts.Largest(); part != nullptr)
+        return {Finding(input, part->first, part->second)};
     }
     return {};
   }
@@ -219,6 +322,22 @@ class GradientMissing : public BlockRule {
                      "is held by the optimizer, and has no gradient in any of ",
                      input.steps.size(), " steps, ", why,
                      ": what it computes is detached, or it is not used");
+    return finding;
+  }
+  static RankFinding Finding(const RankInput& input, const std::string& part,
+                             const std::vector<const BlockMember*>& members) {
+    RankFinding finding;
+    finding.step = input.steps[0];
+    finding.name = members[0]->name;
+    finding.exact = false;
+    finding.others = members.size() - 1;
+    finding.what = absl::StrCat(
+        "no parameter of ", part, " has a gradient in any of ",
+        input.steps.size(), " steps. ", members.size(),
+        members.size() == 1 ? " of them requires one and is "
+                            : " of them require one and are ",
+        "held by the optimizer, and modules that are trained take its output: "
+        "it runs under no_grad() or its output is detached, or this is meant");
     return finding;
   }
   // The first that is sure, with the number of all others.

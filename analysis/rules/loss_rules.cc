@@ -458,16 +458,31 @@ class LossOfProbabilities : public RankRule {
         RankFinding finding;
         finding.step = input.steps[i];
         finding.name = "Training.0.debug.loss_of_probabilities";
-        finding.what =
-            found[0] == 1
-                ? "the loss takes probabilities where it wants their "
-                  "logarithms: nll_loss of a softmax"
-                : "the loss wants logits and takes probabilities: a softmax or "
-                  "sigmoid is applied before a loss that applies its own";
+        finding.exact = found[0] != kCut;
+        finding.what = WhatOf(found[0]);
         return {finding};
       }
     }
     return {};
+  }
+
+ private:
+  // As the agent writes it; 2 is that of logits.
+  static constexpr double kOfLogarithms = 1, kOfAnother = 3, kCut = 4;
+
+  static const char* WhatOf(double kind) {
+    if (kind == kOfLogarithms)
+      return "the loss takes probabilities where it wants their logarithms: "
+             "nll_loss of a softmax";
+    if (kind == kOfAnother)
+      return "the loss takes a softmax that is over another dimension than "
+             "that of the classes (dim=0 is the batch): the probabilities of a "
+             "sample do not sum to 1";
+    if (kind == kCut)
+      return "the loss wants logits of both signs and takes what a ReLU "
+             "leaves: a class cannot be said to be less likely than 0 says";
+    return "the loss wants logits and takes probabilities: a softmax or "
+           "sigmoid is applied before a loss that applies its own";
   }
 };
 

@@ -301,6 +301,34 @@ TEST_F(OriginRulesTest, AScheduleBeginsAgain) {
   EXPECT_FALSE(found[0].exact);
 }
 
+TEST_F(OriginRulesTest, AScheduleTurnsBack) {
+  Train(1, nullptr);
+  const auto fill = [&](const std::function<double(double)>& rate) {
+    for (size_t i = 0; i < kOriginSteps; ++i)
+      Training("lr", i, rate(static_cast<double>(i)));
+  };
+  const auto cosine = [](double i, double end) {
+    return 1 + std::cos(i * M_PI / end);
+  };
+  // Down to the end; with a warm-up; triangles from below; a jump; a turn that is
+  // not down at 0.
+  fill([&](double i) { return cosine(i, 15); });
+  EXPECT_THAT(Find("schedule-turns-back"), IsEmpty());
+  fill([&](double i) { return i < 4 ? i / 2 : cosine(i - 4, 11); });
+  EXPECT_THAT(Find("schedule-turns-back"), IsEmpty());
+  fill([](double i) { return 0.01 + std::fabs(std::remainder(i, 8)); });
+  EXPECT_THAT(Find("schedule-turns-back"), IsEmpty());
+  fill([&](double i) { return cosine(std::fmod(i, 8), 8); });
+  EXPECT_THAT(Find("schedule-turns-back"), IsEmpty());
+  fill([&](double i) { return 1 + cosine(i, 6); });
+  EXPECT_THAT(Find("schedule-turns-back"), IsEmpty());
+  fill([&](double i) { return cosine(i, 6); });
+  const auto found = Find("schedule-turns-back");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 6);
+  EXPECT_FALSE(found[0].exact);
+}
+
 TEST_F(OriginRulesTest, EpochsHaveOneOrder) {
   Train(1, nullptr);
   const auto fill = [&](const std::function<size_t(size_t)>& batch) {
@@ -326,10 +354,67 @@ TEST_F(OriginRulesTest, ALossOfProbabilities) {
   Train(1, nullptr);
   for (size_t i = 0; i < kOriginSteps; ++i) Training("loss", i, 3);
   EXPECT_THAT(Find("loss-of-probabilities"), IsEmpty());
-  Training("loss_of_probabilities", 2, 2);
-  const auto found = Find("loss-of-probabilities");
+  for (const double kind : {1, 2, 3, 4}) {
+    Training("loss_of_probabilities", 2, kind);
+    const auto found = Find("loss-of-probabilities");
+    ASSERT_THAT(found, SizeIs(1));
+    EXPECT_EQ(found[0].step, 2);
+    EXPECT_EQ(found[0].exact, kind < 4);
+  }
+}
+
+TEST_F(OriginRulesTest, ALossOfAllPairs) {
+  Train(1, nullptr);
+  for (size_t i = 0; i < kOriginSteps; ++i) Training("loss", i, 3);
+  EXPECT_THAT(Find("loss-broadcast"), IsEmpty());
+  for (const double kind : {0, 1, 2, 3}) {
+    Training("loss_broadcast.0", 1, kind);
+    Training("loss_broadcast.1", 1, 16);
+    const auto found = Find("loss-broadcast");
+    ASSERT_THAT(found, SizeIs(kind > 0 ? 1 : 0));
+    if (kind == 0) continue;
+    EXPECT_EQ(found[0].step, 1);
+    EXPECT_TRUE(found[0].exact);
+    EXPECT_THAT(found[0].what, HasSubstr("[16, 1] and [16]"));
+  }
+}
+
+TEST_F(OriginRulesTest, ALayerThatGoesAlongTheBatch) {
+  Train(1, nullptr);
+  for (size_t i = 0; i < kOriginSteps; ++i) Training("loss", i, 3);
+  EXPECT_THAT(Find("sequence-dimension"), IsEmpty());
+  const auto set = [&](double kind) {
+    Training("sequence_dims.0", 2, kind);
+    Training("sequence_dims.1", 2, 6);
+    Training("sequence_dims.2", 2, 10);
+  };
+  for (const double kind : {1, 2}) {
+    set(kind);
+    const auto found = Find("sequence-dimension");
+    ASSERT_THAT(found, SizeIs(1));
+    EXPECT_EQ(found[0].exact, kind == 2);
+  }
+  // Targets that are the next tokens along the second dimension, and others.
+  set(3);
+  EXPECT_THAT(Find("sequence-dimension"), IsEmpty());
+  for (const double share : {0.1, 1.0}) {
+    Training("target_is_input.0", 2, 0);
+    Training("target_is_input.1", 2, share);
+    Training("target_is_input.2", 2, 0);
+    EXPECT_THAT(Find("sequence-dimension"), SizeIs(share == 1 ? 1 : 0));
+  }
+}
+
+TEST_F(OriginRulesTest, PaddingThatIsLearned) {
+  Train(1, nullptr);
+  for (size_t i = 0; i < kOriginSteps; ++i) Training("loss", i, 3);
+  Training("loss_padding", 0, 0);
+  EXPECT_THAT(Find("padding-in-loss"), IsEmpty());
+  Training("loss_padding", 1, 0.25);
+  const auto found = Find("padding-in-loss");
   ASSERT_THAT(found, SizeIs(1));
-  EXPECT_EQ(found[0].step, 2);
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("25 %"));
 }
 
 }  // namespace

@@ -96,6 +96,7 @@ void AddModeRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddBlockRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddOriginRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddScheduleRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddShapeRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddStateRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddResidualRules(std::vector<std::unique_ptr<RankRule>>* rules);
 

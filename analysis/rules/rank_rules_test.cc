@@ -726,6 +726,27 @@ TEST_F(BlocksTest, ABranchThatIsDetached) {
   EXPECT_THAT(Find(""), IsEmpty());
 }
 
+TEST_F(BlocksTest, AnEncoderThatIsDetached) {
+  const auto fill = [&](const std::string& name, double mean) {
+    for (size_t i = 0; i < kRankSteps; ++i)
+      At(0, name, i) = Cell(2, mean + 0.1 * Noise(i, 5));
+  };
+  for (const char* const value : {"param", "update"}) {
+    fill(absl::StrCat(value[0] == 'u' ? "Update." : "Parameter.",
+                      "encoder.conv.weight.0.debug.", value),
+         0.3);
+  }
+  fill("Module.encoder.conv.Conv2d.forward.0.parameters.weight", 0.3);
+  fill("Module.encoder.act.ReLU.forward.0.output.0", 0.4);
+  // Nobody takes what it makes.
+  EXPECT_THAT(Find("gradient-missing"), IsEmpty());
+  fill("Module.blocks.0.one.Linear.forward.0.input.0", 0.4);
+  const auto found = Find("gradient-missing");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("no parameter of encoder has"));
+}
+
 TEST_F(BlocksTest, ABlockThatIsFrozen) {
   for (const char* const part : {"one", "two"}) Use(0, part, {}, false);
   EXPECT_THAT(Find(""), IsEmpty());

@@ -199,6 +199,7 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   AddStateRules(&rules);
   AddLossRules(&rules);
   AddScheduleRules(&rules);
+  AddShapeRules(&rules);
   AddBatchRules(&rules);
   AddAttentionRules(&rules);
   AddModeRules(&rules);

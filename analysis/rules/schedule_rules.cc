@@ -101,6 +101,72 @@ class ScheduleRestarts : public RankRule {
   }
 };
 
+// A cosine that is stepped beyond its end rises again.
+class ScheduleTurnsBack : public RankRule {
+ public:
+  absl::string_view name() const override { return "schedule-turns-back"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override {
+    return "none beside the recording";
+  }
+  absl::string_view twin() const override {
+    return "a schedule that ends at its lowest rate; cycles that begin at "
+           "their lowest rate; cycles on purpose: worth a look, no fault";
+  }
+  size_t LeastSteps() const override { return 2 * kLeast + 1; }
+  bool NeedsEachStep() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "lr");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      std::vector<double> rates;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<double> all = TrainingAt(rank, "lr", i);
+        if (all.empty()) break;
+        rates.push_back(all[0]);
+      }
+      const size_t low = TurnsAt(rates);
+      if (low == 0) continue;
+      RankFinding finding;
+      finding.step = input.steps[low];
+      finding.name = "Training.0.debug.lr";
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          "the learning rate falls from ", rates[0], " to ", rates[low],
+          " and rises again by the same course: a cosine schedule is stepped "
+          "beyond its T_max (once a batch, with a T_max in epochs), or these "
+          "are cycles on purpose");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 4;  // steps down, and up
+  // Of the first rate, which is the highest.
+  static constexpr double kLowest = 0.05;
+  static constexpr double kRisen = 0.5;
+
+  // The step of the lowest rate; 0: it does not turn back.
+  static size_t TurnsAt(const std::vector<double>& rates) {
+    if (rates.empty()) return 0;
+    const double first = rates[0];
+    for (size_t low = kLeast; low + kLeast < rates.size(); ++low) {
+      if (rates[low - 1] > first * (1 + 1e-6)) return 0;
+      if (rates[low] > kLowest * first) continue;
+      size_t up = 0;
+      while (up < low && low + up + 1 < rates.size() &&
+             rates[low + up + 1] > rates[low + up] &&
+             std::fabs(rates[low + up + 1] - rates[low - up - 1]) <
+                 1e-5 * first)
+        ++up;
+      if (up >= kLeast && rates[low + up] > kRisen * first) return low;
+    }
+    return 0;
+  }
+};
+
 // A sampler that is not told the epoch, or data that begins again behind a resume.
 class BatchesInOneOrder : public RankRule {
  public:
@@ -215,6 +281,7 @@ class BatchesInOneOrder : public RankRule {
 
 void AddScheduleRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<ScheduleRestarts>());
+  rules->push_back(std::make_unique<ScheduleTurnsBack>());
   rules->push_back(std::make_unique<BatchesInOneOrder>());
 }
 

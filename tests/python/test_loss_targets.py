@@ -49,11 +49,20 @@ def test_weight_of_a_target(reduction):
     (lambda x, y: F.nll_loss(x.softmax(-1).log().reshape(-1, 8), y), None),
     # Of an attention that is the last layer: over another number of elements.
     (lambda x, y: F.cross_entropy((x.transpose(1, 2).softmax(-1).transpose(1, 2)).reshape(-1, 8), y), None),
-    (lambda x, y: F.binary_cross_entropy_with_logits(x[..., 0].reshape(-1), y.clamp(0, 1).float()), None)])
+    (lambda x, y: F.binary_cross_entropy_with_logits(x[..., 0].reshape(-1), y.clamp(0, 1).float()), None),
+    # Over the batch or the places.
+    (lambda x, y: F.nll_loss(x.reshape(-1, 8).log_softmax(0), y), 3), (lambda x, y: F.nll_loss(x.log_softmax(1).reshape(-1, 8), y), 3),
+    (lambda x, y: F.cross_entropy(x.reshape(-1, 8).softmax(0), y), 3), (lambda x, y: F.cross_entropy(x.log_softmax(-2).reshape(-1, 8), y), 3),
+    (lambda x, y: F.nll_loss(x.transpose(1, 2).log_softmax(1).transpose(1, 2).reshape(-1, 8), y), None),
+    (lambda x, y: F.nll_loss(x.reshape(-1, 8).T.log_softmax(0).T, y), None),
+    (lambda x, y: F.nll_loss(x.reshape(-1, 8)[:8].log_softmax(0), torch.arange(8)), None),  # likenesses
+    (lambda x, y: F.cross_entropy(x.reshape(-1, 8).relu(), y), 4),
+    (lambda x, y: F.binary_cross_entropy_with_logits(x[..., 0].relu().reshape(-1), y.clamp(0, 1).float()), 4),
+    (lambda x, y: F.cross_entropy(x.relu().mean(1), y[:4]), None), (lambda x, y: F.cross_entropy(F.gelu(x).reshape(-1, 8), y), None)])
 def test_a_loss_of_probabilities(made, told):
     logits, target = _logits_and_target()
     taken = _taken(made(logits.reshape(4, 6, 8), target), LossTargets())
-    assert (taken["loss_of_probabilities"].item() if told else taken.get("loss_of_probabilities")) == told
+    assert (taken["loss_of_probabilities"].item() if "loss_of_probabilities" in taken else None) == told
 
 
 def test_micro_batches_are_a_list_and_a_loss_without_a_cross_entropy_says_nothing():

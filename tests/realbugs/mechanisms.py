@@ -1048,6 +1048,285 @@ def scattered_part_zeroed():
     sharded_gradients(lambda output: output[::2].zero_(), "reduce_scatter_single", 0)
 
 
+def fitted(net, loss_of):
+    """One rank; loss_of(net, generator) is the loss of a step."""
+    opt = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], 1e-3)
+
+    def step_of(step, net, opt):
+        opt.zero_grad()
+        loss_of(net, torch.Generator().manual_seed(97 * step + SEED)).backward()
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def regression(loss_of):
+    """Of 16 numbers; loss_of(prediction [16, 1], target [16] where it is the bug, else [16, 1])."""
+    def whole(net, g):
+        x = torch.randn(16, D, generator=g)
+        y = x[:, 0].sin() + x[:, 1]
+        return loss_of(net(x), y if BUG else y[:, None])
+
+    fitted(nn.Sequential(nn.Linear(D, 64), nn.ReLU(), nn.Linear(64, 1)), whole)
+
+
+def loss_of_all_pairs():
+    """mse_loss of a prediction [N, 1] and a target [N]."""
+    regression(F.mse_loss)
+
+
+def difference_of_all_pairs():
+    """The same, by hand."""
+    regression(lambda prediction, y: ((prediction - y) ** 2).mean())
+
+
+def policy_of_all_pairs():
+    """log-probabilities [N] times advantages [N, 1]."""
+    def loss_of(net, g):
+        x = torch.randn(16, D, generator=g)
+        choice = torch.distributions.Categorical(logits=net(x))
+        action = torch.randint(0, 4, (16,), generator=g)
+        advantage = x[torch.arange(16), action]
+        return -(choice.log_prob(action) * (advantage[:, None] if BUG else advantage)).mean() - 0.01 * choice.entropy().mean()
+
+    fitted(nn.Linear(D, 4), loss_of)
+
+
+class Vit(nn.Module):
+    """Patches behind a token that is learned."""
+
+    def __init__(self, batch_first=True, first=False):
+        super().__init__()
+        self.first = first
+        self.patch, self.head = nn.Linear(16, D), nn.Linear(D, 5)
+        self.token, self.place = nn.Parameter(torch.zeros(1, 1, D)), nn.Parameter(0.02 * torch.randn(1, 10, D))
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(D, 4, 64, 0.1, batch_first=batch_first), 2, enable_nested_tensor=False)
+
+    def forward(self, x):
+        x = torch.cat([self.token.expand(len(x), -1, -1), self.patch(x)], 1) + self.place
+        if self.first:
+            return self.head(self.encoder(x.transpose(0, 1))[0])
+        return self.head(self.encoder(x)[:, 0])
+
+
+def images(net, g):
+    x = torch.randn(6, 9, 16, generator=g)
+    return F.cross_entropy(net(x), x[:, :, 0].sum(1).abs().long().clamp(max=4))
+
+
+def attention_over_batch():
+    """A vision transformer without batch_first=True."""
+    fitted(Vit(batch_first=not BUG), images)
+
+
+class Recurrent(nn.Module):
+    """A language model, or a forecast by what an LSTM has at the last place."""
+
+    def __init__(self, last, batch_first, layer=nn.LSTM):
+        super().__init__()
+        self.last = last
+        self.embed, self.layer, self.head = nn.Embedding(V, D), layer(D, D, 2, batch_first=batch_first), nn.Linear(D, V)
+
+    def forward(self, x):
+        hidden, _ = self.layer(self.embed(x))
+        return self.head(hidden[:, -1] if self.last else hidden)
+
+
+def recurrent(last, **options):
+    def loss_of(net, g):
+        x, y = batch(int(torch.randint(0, 9999, (), generator=g)))
+        return ce(net(x), y[:, -1] if last else y)
+
+    fitted(Recurrent(last, **options), loss_of)
+
+
+def lstm_over_batch():
+    """An LSTM without batch_first=True, whose last place is taken."""
+    recurrent(True, batch_first=not BUG)
+
+
+def lstm_lm_over_batch():
+    """The same of a language model."""
+    recurrent(False, batch_first=not BUG)
+
+
+def log_softmax_over_batch():
+    """log_softmax(dim=0)"""
+    def loss_of(net, g):
+        x = torch.randn(16, D, generator=g)
+        return F.nll_loss(F.log_softmax(net(x), 0 if BUG else 1), x.argmax(-1))
+
+    fitted(nn.Sequential(nn.Linear(D, 64), nn.ReLU(), nn.Linear(64, D + 1)), loss_of)
+
+
+def logits_behind_relu():
+    """The last layer has an activation, too."""
+    def loss_of(net, g):
+        x = torch.randn(16, D, generator=g)
+        out = net(x)
+        return F.cross_entropy(out.relu() if BUG else out, x.argmax(-1))
+
+    fitted(nn.Sequential(nn.Linear(D, 64), nn.ReLU(), nn.Linear(64, D + 1)), loss_of)
+
+
+def encoder_detached():
+    """The encoder runs under no_grad(), and the optimizer holds it."""
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = nn.Sequential(nn.Linear(D, 64), nn.ReLU(), nn.Linear(64, D))
+            self.decoder = nn.Linear(D, V)
+
+        def forward(self, x):
+            hidden = self.encoder(x)
+            return self.decoder(hidden.detach() if BUG else hidden)
+
+    def loss_of(net, g):
+        x = torch.randn(16, D, generator=g)
+        return F.cross_entropy(net(x), x.argmax(-1))
+
+    fitted(Net(), loss_of)
+
+
+def padding_in_loss():
+    """No ignore_index."""
+    net = Lm()
+    net.embed = nn.Embedding(V, D, padding_idx=0)
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        x, y = batch(step)
+        lengths = torch.tensor([T, T - 2, T - 4, T - 6])[:, None]
+        x = torch.where(torch.arange(T) < lengths, x, 0)
+        y = torch.where(torch.arange(T) < lengths - 1, y, 0)
+        opt.zero_grad()
+        ce(net(x), y, ignore=-100 if BUG else 0).backward()
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def schedule_beyond_its_end():
+    """A cosine for 6 epochs is stepped after each batch."""
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 6 if BUG else STEPS)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        opt.step()
+        schedule.step()
+
+    train(net, opt, step_of)
+
+
+def sound_regression():
+    """Predictions of several tasks [N, 1] and [N] with targets of their shapes (BUG=0), quantiles that are compared with each other
+    (BUG=1)."""
+    def loss_of(net, g):
+        x = torch.randn(16, D, generator=g)
+        y = x[:, :1].sin() + x[:, 1:2]
+        out = net(x)
+        if not BUG:
+            return F.mse_loss(out[:, :1], y) + F.l1_loss(out[:, 1], y[:, 0]) + 0.1 * ((out[:, 2:] - y) ** 2).mean() + ((out[:, 3] - y[:, 0]) ** 2).sum() / 16
+        difference = (y + torch.arange(16) / 16)[:, None] - out[..., None]
+        share = (torch.arange(16)[:, None] + 0.5) / 16
+        return ((share - (difference < 0).float()).abs() * F.smooth_l1_loss(difference, torch.zeros(()), reduction="none")).mean()
+
+    fitted(nn.Sequential(nn.Linear(D, 64), nn.ReLU(), nn.Linear(64, 16)), loss_of)
+
+
+def sound_pairs():
+    """Pairs on purpose: a ranking loss (BUG=0), the energy distance of what a generator makes to its data (BUG=1)."""
+    def loss_of(net, g):
+        x = torch.randn(16, D, generator=g)
+        out, y = net(x), x[:, 0].sin()
+        if not BUG:
+            wanted = (y[:, None] - y[None]).sign()
+            return F.relu(0.1 - wanted * (out - out.T)).mean() + 0.1 * ((out - out.T) - (y[:, None] - y[None])).square().mean()
+        return 2 * (out - y[:, None].T).abs().mean() - (out - out.T).abs().mean()
+
+    fitted(nn.Sequential(nn.Linear(D, 64), nn.ReLU(), nn.Linear(64, 1)), loss_of)
+
+
+def sound_contrastive():
+    """Two views through one encoder (BUG=0), with a matrix of their agreement that is to be one (BUG=1)."""
+    def loss_of(net, g):
+        x = torch.randn(16, D, generator=g)
+        one, other = (F.normalize(net(x + 0.1 * torch.randn(16, D, generator=g)), dim=-1) for _ in range(2))
+        likeness = one @ other.T
+        if BUG:
+            return ((likeness - torch.eye(16)) ** 2).mean()
+        return F.cross_entropy(likeness / 0.1, torch.arange(16)) + F.cross_entropy(likeness.T / 0.1, torch.arange(16))
+
+    fitted(nn.Sequential(nn.Linear(D, 64), nn.ReLU(), nn.Linear(64, 16)), loss_of)
+
+
+def sound_sequence_first():
+    """Layers without batch_first that get the sequence first: a vision transformer (BUG=0), an LSTM of the language model (BUG=1)."""
+    if not BUG:
+        return fitted(Vit(batch_first=False, first=True), images)
+    net = Recurrent(False, batch_first=False)
+
+    def loss_of(net, g):
+        x, y = batch(int(torch.randint(0, 9999, (), generator=g)))
+        return ce(net(x.T), y.T)
+
+    return fitted(net, loss_of)
+
+
+def sound_recurrent():
+    """A GRU whose last place is taken (BUG=0), an LSTM over times whose second dimension are nodes that are averaged (BUG=1)."""
+    if not BUG:
+        return recurrent(True, batch_first=True, layer=nn.GRU)
+
+    def loss_of(net, g):
+        x = torch.randn(6, 4, D, generator=g)
+        return F.mse_loss(net["head"](net["layer"](x)[0].mean(1)), x.mean(1)[:, :1])
+
+    return fitted(nn.ModuleDict({"layer": nn.LSTM(D, D), "head": nn.Linear(D, 1)}), loss_of)
+
+
+def sound_samples():
+    """A transformer whose layers attend along the sequence and the batch in turn (BUG=1), and along the sequence alone with a pooler that
+    nobody uses (BUG=0)."""
+    net = Vit()
+    net.across = nn.TransformerEncoderLayer(D, 4, 64, 0.1)
+    net.pooler = nn.Linear(D, D)
+
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.vit = net
+
+        def forward(self, x):
+            x = torch.cat([net.token.expand(len(x), -1, -1), net.patch(x)], 1) + net.place
+            x = net.encoder(net.across(x) if BUG else x)
+            net.pooler(x[:, 0])
+            return net.head(x[:, 0])
+
+    fitted(Whole(), images)
+
+
+def sound_schedules():
+    """A cosine with a warm-up down to its end (BUG=0), triangles that begin at their lowest rate (BUG=1); a VAE's sums over the batch."""
+    net = nn.ModuleDict({"encoder": nn.Linear(D, 16), "decoder": nn.Linear(8, D)})
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    schedule = (torch.optim.lr_scheduler.CyclicLR(opt, 1e-5, 1e-3, 5, cycle_momentum=False) if BUG else
+                torch.optim.lr_scheduler.OneCycleLR(opt, 1e-3, total_steps=STEPS + 1))
+
+    def step_of(step, net, opt):
+        x = torch.rand(16, D, generator=torch.Generator().manual_seed(step))
+        mean, log = net["encoder"](x).chunk(2, 1)
+        out = net["decoder"](mean + torch.randn_like(mean) * (0.5 * log).exp())
+        opt.zero_grad()
+        (F.binary_cross_entropy_with_logits(out, x, reduction="sum") - 0.5 * (1 + log - mean ** 2 - log.exp()).sum()).backward()
+        opt.step()
+        schedule.step()
+
+    train(net, opt, step_of)
+
+
 # Ranks, and a part of the first answer; "": both are sound.
 CASES = {
     "lost_micro_batches": (1, "micro-batches-lost"), "never_zeroed": (1, "gradients-not-zeroed"), "tie_broken": (1, "tied-weights-part"),
@@ -1068,9 +1347,15 @@ CASES = {
     "schedule_not_restored": (1, "schedule-restarts"), "epochs_in_one_order": (1, "batches-in-one-order"),
     "softmax_before_loss": (1, "loss-of-probabilities"), "pipeline_message_zeroed": (2, "message-changed"),
     "gathered_part_zeroed": (2, "gathered-wrong"), "scattered_part_zeroed": (2, "scattered-wrong"),
+    "loss_of_all_pairs": (1, "loss-broadcast"), "difference_of_all_pairs": (1, "loss-broadcast"), "policy_of_all_pairs": (1, "loss-broadcast"),
+    "attention_over_batch": (1, "sequence-dimension"), "lstm_over_batch": (1, "sequence-dimension"),
+    "lstm_lm_over_batch": (1, "sequence-dimension"), "log_softmax_over_batch": (1, "loss-of-probabilities"),
+    "logits_behind_relu": (1, "loss-of-probabilities"), "encoder_detached": (1, "gradient-missing"), "padding_in_loss": (1, "padding-in-loss"),
+    "schedule_beyond_its_end": (1, "schedule-turns-back"),
     "sound_directions": (1, ""), "sound_padding": (1, ""), "sound_pipeline": (4, ""), "sound_fsdp": (2, ""), "sound_batchnorm": (2, ""),
     "sound_fine_tuning": (1, ""), "sound_lora": (1, ""), "sound_gan": (1, ""), "sound_teacher": (1, ""), "sound_checkpointing": (1, ""),
-    "sound_scaler": (1, ""), "sound_blocks": (1, ""),
+    "sound_scaler": (1, ""), "sound_blocks": (1, ""), "sound_regression": (1, ""), "sound_pairs": (1, ""), "sound_contrastive": (1, ""),
+    "sound_sequence_first": (1, ""), "sound_recurrent": (1, ""), "sound_samples": (1, ""), "sound_schedules": (1, ""),
 }
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def softmax_dims(nodes: Iterable[Any]) -> list[Any]:
     for node in nodes:
         if node.name() != "BmmBackward0" or calls == _MOST_CALLS:
             continue
-        softmax = _softmax_before(node)
+        softmax = softmax_before(node)
         weights, taken = saved(softmax, "result"), saved(node, "self")
         if (type(weights) is not torch.Tensor or taken is None or weights.dim() < 3 or weights.numel() == 0
                 or not weights.shape[-2] == weights.shape[-1] >= _LEAST_PLACES or taken.shape[-2:] != weights.shape[-2:]):
@@ -129,7 +129,7 @@ def softmax_dims(nodes: Iterable[Any]) -> list[Any]:
     return [torch.tensor(float(wrong), dtype=torch.float64), later, torch.tensor(float(calls), dtype=torch.float64)]
 
 
-def _softmax_before(product: Any) -> Any:
+def softmax_before(product: Any) -> Any:
     """The softmax that makes the first factor of a product, with nothing behind it that moves its last two dimensions."""
     node = product.next_functions[0][0]
     for _ in range(_MOST_BETWEEN):
@@ -187,4 +187,4 @@ def _merged(cosine: Any, sine: Any) -> Any:
     return late.sum().float() * (is_rotation & ~early.any() & (steps_after_first > 0))
 
 
-__all__ = ["attention_sees", "merged_positions", "saved", "softmax_dims"]
+__all__ = ["attention_sees", "merged_positions", "saved", "softmax_before", "softmax_dims"]

@@ -3,7 +3,7 @@
 
 For each loss call: how many targets count, what one of them weighs in the loss that goes backward, and the loss of a guess
 (the logarithm of the number of classes). In the first steps also whether the targets are the tokens that went in, by how
-many places they are shifted, and what the attention sees (_attention_graph.py). Nothing of the program is called; tensors stay
+many places they are shifted, what the attention sees (_attention_graph.py), and of each loss whether its shapes fit (_shape_graph.py). Nothing of the program is called; tensors stay
 on their device and are not waited for.
 """
 
@@ -15,6 +15,7 @@ from typing import Any, Iterator
 import torch
 
 from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, saved, softmax_dims
+from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
 
 _LOSSES = ("NllLossBackward0", "NllLoss2DBackward0")
 _EMBEDDINGS = ("EmbeddingBackward0",)
@@ -25,6 +26,8 @@ _SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "Tra
 _MOST_SHAPES = 8
 # Nodes between a loss and what it is made of; calls of a step; nodes of a model; steps in which the whole graph is read.
 _NEAR, _MOST_CALLS, _MOST_NODES, _GRAPH_STEPS = 64, 64, 20000, 3
+# Losses of a step whose shapes are looked at.
+_MOST_LOSSES = 4
 _MEAN, _SUM = 1, 2
 SHIFTS = (0, 1, 2)
 # The largest prime below 2^24; of so many targets there is a checksum.
@@ -60,29 +63,50 @@ def _made_by(node: Any) -> Any:
     return None
 
 
+def _softmax_dim(node: Any, name: str) -> tuple[Any, int]:
+    """The result and the dimension of a softmax of that name; (None, 0): the node is none."""
+    result = saved(node, "result") if node is not None and node.name() == name else None
+    if result is None or result.dim() == 0:
+        return None, 0
+    dim = node._saved_dim
+    return result, (dim - (1 << 64) if dim >= 1 << 63 else dim) % result.dim()
+
+
 def _is_softmax(node: Any, classes: int) -> bool:
     """Over as many numbers as there are classes: an attention before it has another number."""
-    result = saved(node, "result") if node is not None and node.name() == "SoftmaxBackward0" else None
-    if result is None:
-        return False
-    dim = node._saved_dim
-    return bool(result.shape[dim - (1 << 64) if dim >= 1 << 63 else dim] == classes)
+    result, dim = _softmax_dim(node, "SoftmaxBackward0")
+    return result is not None and bool(result.shape[dim] == classes)
+
+
+def _is_over_another(node: Any, classes: int) -> bool:
+    """Whether a softmax is over another dimension than its last, which are the classes; of a square of likenesses both may be meant."""
+    for name in ("SoftmaxBackward0", "LogSoftmaxBackward0"):
+        result, dim = _softmax_dim(node, name)
+        if result is not None and dim < result.dim() - 1:
+            return bool(result.shape[-1] == classes != result.shape[dim])
+    return False
 
 
 def _probabilities(node: Any) -> int:
     """Whether a loss takes probabilities in the place of other numbers. 1: of their logarithms; 2: a second softmax or sigmoid makes
-    probabilities of them; 0: no."""
+    probabilities of them; 3: they do not sum to 1 over the classes; 4: it takes logits that a ReLU cuts; 0: no."""
     made = _made_by(node)
     if made is None:
         return 0
     if node.name() == _OF_LOGITS:
-        return 2 if made.name() == "SigmoidBackward0" else 0
+        return {"SigmoidBackward0": 2, "ReluBackward0": 4}.get(made.name(), 0)
     logits = saved(node, "self")
     if logits is None or logits.dim() < 2:
         return 0
-    if made.name() == "LogSoftmaxBackward0":
-        return 2 if _is_softmax(_made_by(made), logits.shape[1]) else 0
-    return 1 if _is_softmax(made, logits.shape[1]) else 0
+    classes = logits.shape[1]
+    before = _made_by(made) if made.name() == "LogSoftmaxBackward0" else None
+    if _is_over_another(made, classes) or _is_over_another(before, classes):
+        return 3
+    if made.name() != "LogSoftmaxBackward0":
+        return 1 if _is_softmax(made, classes) else 0
+    if _is_softmax(before, classes):
+        return 2
+    return 4 if before is not None and before.name() == "ReluBackward0" else 0
 
 
 class LossTargets:
@@ -93,15 +117,18 @@ class LossTargets:
         self._calls: list[dict[str, Any]] = []
         self._graph_steps = 0
         self._graph: dict[str, Any] | None = None
+        self._shape_steps = self._losses = 0
+        self._shapes: dict[str, Any] = {}
 
     def note(self, loss: torch.Tensor) -> None:
         if loss.grad_fn is None or not hasattr(loss.grad_fn, "register_prehook"):
             return
+        self._note_shapes(loss.grad_fn)
         for node in _nodes(loss.grad_fn, _NEAR):
             if len(self._calls) >= _MOST_CALLS:
                 return
             if node.name() in (*_LOSSES, _OF_LOGITS):
-                self._probabilities = max(self._probabilities, _probabilities(node))
+                self._probabilities = self._probabilities or _probabilities(node)
             if node.name() in _LOSSES:
                 self._note_call(loss.grad_fn, node)
 
@@ -118,11 +145,23 @@ class LossTargets:
                 values[name] = calls[0][key] if len(calls) == 1 else [call[key] for call in calls]
         if calls:
             values["guessing_loss"] = torch.tensor(calls[0]["guessing"], dtype=torch.float64)
+        if self._losses:
+            values.update(self._shapes)
+            self._shape_steps += 1
+            self._losses, self._shapes = 0, {}
         if self._graph is not None:
             values.update(self._graph)
             self._graph_steps += 1
             self._graph = None
         return values
+
+    def _note_shapes(self, root: Any) -> None:
+        if self._shape_steps >= _GRAPH_STEPS or self._losses >= _MOST_LOSSES:
+            return
+        self._losses += 1
+        for name, values in (("loss_broadcast", loss_broadcast(_nodes(root, _NEAR))), ("sequence_dims", sequence_dims(_nodes(root, _MOST_NODES)))):
+            if values:
+                self._shapes.setdefault(name, values)
 
     @staticmethod
     def _weigh(call: dict[str, Any]) -> bool:
@@ -160,7 +199,30 @@ class LossTargets:
             nodes = list(_nodes(root, _MOST_NODES))
             read = {"target_is_input": self._match(nodes, target, counts), "attention_sees": attention_sees(nodes),
                     "merged_positions": merged_positions(nodes), "softmax_dims": softmax_dims(nodes)}
+            if node._saved_reduction in (_MEAN, _SUM) and saved(node, "weight") is None:
+                read["loss_padding"] = self._padding(nodes, counts)
             self._graph = {name: values for name, values in read.items() if values}
+
+    @staticmethod
+    def _padding(nodes: list[Any], counts: torch.Tensor) -> list[Any]:
+        """The share of the targets that count whose input is padding, beside more padding; of several inputs the smallest."""
+        found = []
+        for node in nodes:
+            tokens = saved(node, "indices") if node.name() in _EMBEDDINGS else None
+            padding = -1 if tokens is None else node._saved_padding_idx
+            if tokens is None or not 0 <= padding < 1 << 63 or tokens.dim() != 2 or tokens.device != counts.device:
+                continue
+            rows, length = tokens.shape
+            long = next((n for n in (length, length - 1) if rows * n == counts.numel()), 0)
+            if long < 2:
+                continue
+            is_padding = tokens == padding
+            # One such token may end a text.
+            inside = is_padding[:, :-1] & is_padding[:, 1:]
+            is_padding = torch.nn.functional.pad(inside, (0, 1)) | torch.nn.functional.pad(inside, (1, 0))
+            counted = counts.reshape(rows, long)
+            found.append((is_padding[:, :long] & counted).sum() / counted.sum().clamp(min=1).double())
+        return [torch.stack(found).min()] if found else []
 
     @staticmethod
     def _match(nodes: list[Any], target: torch.Tensor, counts: torch.Tensor) -> list[Any]:

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes that PyTorch takes without an error and that no program means, read out of the graph of a loss before its backward.
+
+Does the loss compare each prediction with each target, because [N, 1] and [N] broadcast to [N, N]; and does an attention or a recurrent
+layer go along another dimension than the one whose last place is taken behind it, because batch_first is missing. Nothing of the program
+is called; tensors stay on their device and are not waited for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Iterable, Optional
+
+import torch
+
+from rankprobe.pytorch._attention_graph import saved, softmax_before
+
+_LOSSES = ("MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0")
+_WHOLE = ("MeanBackward0", "SumBackward0")
+# What may lie between a product or difference and the mean over it.
+_CHAIN = ("PowBackward0", "AbsBackward0", "NegBackward0", "MulBackward0", "DivBackward0", "MinimumBackward0", "MaximumBackward0")
+_MOST_CHAIN = 6
+# Who shapes the prediction for it means all pairs.
+_EXPLICIT = ("UnsqueezeBackward0", "TransposeBackward0", "TBackward0", "PermuteBackward0", "ViewBackward0", "ReshapeAliasBackward0")
+# Elements of a difference that are looked at, along the first two dimensions and along others.
+_ROWS, _PLACES = 16, 4
+LOSS, DIFFERENCE, PRODUCT = 1, 2, 3
+# Layers that leave each place of a sequence where it is.
+_PLACEWISE = ("AddBackward0", "MulBackward0", "NativeLayerNormBackward0", "FusedRmsNormBackward0", "NativeDropoutBackward0", "ReluBackward0",
+              "GeluBackward0", "SiluBackward0", "TanhBackward0", "LogSoftmaxBackward0", "ViewBackward0", "UnsafeViewBackward0",
+              "ReshapeAliasBackward0", "CloneBackward0", "ToCopyBackward0", "AddmmBackward0", "MmBackward0")
+_RECURRENT = ("MkldnnRnnLayerBackward0", "CudnnRnnBackward0", "MiopenRnnBackward0")
+_POOLS = ("MeanBackward1", "SumBackward1", "MaxBackward0", "AmaxBackward0")
+_MOST_NODES, _MOST_POOLS, _NEAR = 2000, 8, 24
+POOLED, TAKEN, NEXT_TOKEN = 1, 2, 3
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    """Of what a node made; () where it is not known."""
+    metadata = getattr(node, "_input_metadata", ())
+    return tuple(metadata[0].shape) if metadata and not getattr(metadata[0], "is_nested_tensor", False) else ()
+
+
+def _next(node: Any, number: int = 0) -> Any:
+    return node.next_functions[number][0] if len(node.next_functions) > number else None
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def loss_broadcast(nodes: Iterable[Any]) -> list[Any]:
+    """How the loss compares all with all (LOSS, DIFFERENCE, PRODUCT; 0: it does not), and how many there are. Empty: nothing is known."""
+    near = list(nodes)
+    for node in near:
+        if node.name() in _LOSSES and node._saved_reduction != 0:
+            one, other = saved(node, "self"), saved(node, "target")
+            if one is not None and other is not None and _crosses(one, other):
+                return _told(LOSS, one.shape[0])
+    # The distance of two sets of samples has the differences within one of them beside those between both.
+    has_pairs = any(node.name() == "SubBackward0" and _is_square(_shape(node)) and None not in (_next(node), _next(node, 1)) for node in near)
+    for node in near:
+        if node.name() not in _WHOLE or has_pairs:
+            continue
+        maker = _next(node)
+        for _ in range(_MOST_CHAIN):
+            if maker is None or maker.name() not in _CHAIN or not _is_square(_shape(maker)):
+                break
+            if _is_outer_product(maker):
+                return _told(PRODUCT, _shape(maker)[0])
+            before = _next(maker) or _next(maker, 1)
+            if _is_weighted(maker):
+                break
+            if before is not None and before.name() == "SubBackward0":
+                is_outer = _is_outer_difference(before, saved(maker, "self"))
+                if is_outer is not None:
+                    return _told(is_outer * DIFFERENCE, _shape(before)[0])
+            maker = before
+    return []
+
+
+def _told(kind: Any, number: int) -> list[Any]:
+    return [torch.as_tensor(kind).double(), torch.tensor(float(number), dtype=torch.float64)]
+
+
+def _is_square(shape: tuple[int, ...]) -> bool:
+    return len(shape) >= 2 and shape[0] == shape[1] >= 2
+
+
+def _crosses(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether one is repeated along the first dimension alone, and the other along the second alone."""
+    if not _is_square(tuple(one.shape)) or one.shape != other.shape:
+        return False
+    repeats = [[dim for dim in range(tensor.dim()) if tensor.stride(dim) == 0 and tensor.shape[dim] > 1] for tensor in (one, other)]
+    return sorted(repeats) == [[0], [1]]
+
+
+def _is_weighted(node: Any) -> bool:
+    """Whether each element is multiplied by a number of its own, as pairs on purpose are; not by itself."""
+    if node.name() not in ("MulBackward0", "DivBackward0"):
+        return False
+    if None not in (_next(node), _next(node, 1)):
+        return _next(node) is not _next(node, 1)
+    factor = saved(node, "other" if _next(node) is not None else "self")
+    return factor is None or factor.dim() > 0
+
+
+def _is_outer_product(node: Any) -> bool:
+    """Of [N] and [N, 1], one of which has no graph: nobody means the mean of all their products."""
+    if node.name() != "MulBackward0" or len(_shape(node)) != 2:
+        return False
+    at = 0 if _next(node) is not None else 1
+    maker, constant = _next(node, at), saved(node, "self" if at else "other")
+    if maker is None or maker.name() in _EXPLICIT or _next(node, 1 - at) is not None or constant is None:
+        return False
+    number = _shape(node)[0]
+    return {_shape(maker), tuple(constant.shape)} == {(number,), (number, 1)}
+
+
+def _is_outer_difference(node: Any, difference: Any) -> Any:
+    """Of a prediction [N, 1] and a target [N] that has no graph, or the other way round, as a tensor: it is read from the numbers what the
+    target was. None: it cannot be one."""
+    makers = [maker for maker in (_next(node), _next(node, 1)) if maker is not None]
+    shape = _shape(node)
+    if len(makers) != 1 or not _is_square(shape) or type(difference) is not torch.Tensor or tuple(difference.shape) != shape:
+        return None
+    given = tuple(makers[0]._saved_self_sym_sizes) if makers[0].name() == "ExpandBackward0" else _shape(makers[0])
+    if makers[0].name() in _EXPLICIT or given not in ((shape[0], 1, *shape[2:]), shape[1:]):
+        return None
+    across = 1 if len(given) == len(shape) else 0
+    difference = difference.detach()[tuple(slice(_ROWS if dim < 2 else _PLACES) for dim in range(len(shape)))].double()
+    change = difference - difference.select(across, 0).unsqueeze(across)
+    unlike = (change - change.select(1 - across, 0).unsqueeze(1 - across)).abs().max()
+    rounding = 1e-5 * difference.abs().max()
+    return (unlike <= rounding) & (change.abs().max() > 10 * rounding)
+
+
+def sequence_dims(nodes: Iterable[Any]) -> list[Any]:
+    """How it is known that the second dimension is the sequence (POOLED: it is averaged; TAKEN: its last place, or a token put before it, is
+    taken; NEXT_TOKEN: it is if targets are the next tokens along it), while attention and recurrent layers go along the first, with the
+    sizes of both. Empty: they do not."""
+    found: list[tuple[int, int, int]] = []
+    all_nodes = list(nodes)
+    pools = (node for node in all_nodes if _is_pool(node))
+    for node in itertools.islice(pools, _MOST_POOLS):
+        pool = _pool_of(node, all_nodes)
+        if pool is not None:
+            found.append(pool)
+    found += [one for one in (_tokens_of(node, all_nodes) for node in all_nodes) if one is not None]
+    return [torch.tensor(float(number), dtype=torch.float64) for number in max(found)] if found else []
+
+
+def _is_pool(node: Any) -> bool:
+    """Whether it leaves of three dimensions the first and the last."""
+    if node.name() not in (*_POOLS, "SelectBackward0"):
+        return False
+    shape, dim = _pooled_shape(node), node._saved_dim
+    dims = dim if isinstance(dim, tuple) else (dim,)
+    return len(shape) == 3 and min(shape[:2]) > 1 and None not in dims and [_signed(one) % 3 for one in dims] == [1]
+
+
+def _pooled_shape(node: Any) -> tuple[int, ...]:
+    return tuple(getattr(node, "_saved_self_sym_sizes", ())) or _shape(_next(node))
+
+
+def _pool_of(node: Any, nodes: list[Any]) -> Optional[tuple[int, int, int]]:
+    shape = _pooled_shape(node)
+    mixed, are_layers = _mixed(_next(node), shape[0], shape[1])
+    if mixed != {0}:
+        return None
+    is_taken = are_layers and node.name() == "SelectBackward0" and _is_end(node, shape, nodes)
+    return TAKEN if is_taken else POOLED, shape[0], shape[1]
+
+
+def _is_end(node: Any, shape: tuple[int, ...], nodes: list[Any]) -> bool:
+    """Whether it takes the last place, or a token before the first, and nothing takes another one: those would be nodes or agents."""
+    taken = {_signed(one._saved_index) % shape[1] for one in nodes
+             if one.name() == "SelectBackward0" and _next(one) is _next(node) and _is_pool(one)}
+    return taken == {shape[1] - 1} or (taken == {0} and any(_shape(one) == shape and _prepends(one) for one in nodes))
+
+
+def _prepends(node: Any) -> bool:
+    """Whether it puts a token that is learned before a sequence."""
+    if node.name() != "CatBackward0" or _signed(node._saved_dim) % 3 != 1:
+        return False
+    token = _next(node)
+    return token is not None and token.name() in ("ExpandBackward0", "RepeatBackward0") and (_next(token) is None or _next(token).name().endswith("AccumulateGrad"))
+
+
+def _tokens_of(node: Any, nodes: list[Any]) -> Optional[tuple[int, int, int]]:
+    """Of the cross entropy of a language model."""
+    if node.name() != "NllLossBackward0":
+        return None
+    target = saved(node, "target")
+    for embedding in nodes:
+        tokens = saved(embedding, "indices") if embedding.name() == "EmbeddingBackward0" else None
+        if target is None or tokens is None or tokens.dim() != 2 or tokens.numel() != target.numel() or min(tokens.shape) < 2:
+            continue
+        mixed, is_layer = _mixed(_next(node), *tokens.shape)
+        if mixed == {0} and is_layer:
+            return NEXT_TOKEN, tokens.shape[0], tokens.shape[1]
+    return None
+
+
+def _mixed(root: Any, rows: int, columns: int) -> tuple[set[int], bool]:
+    """Along which of the first two dimensions what makes [rows, columns, ...] mixes places, and whether all of it are layers that are known.
+    Of what is behind other changes of shape nothing is said."""
+    found: set[int] = set()
+    are_layers = True
+    line, seen = [(root, False)], {root}
+    for node, turned in line:
+        if node is None or len(line) > _MOST_NODES:
+            return set(), False
+        first, second = (columns, rows) if turned else (rows, columns)
+        name, shape = node.name(), _shape(node)
+        mixed = _mixed_by(node, shape, first, second)
+        if mixed is not None:
+            found.add(mixed ^ turned)
+            are_layers = are_layers and name != "StackBackward0"
+            continue
+        if len(shape) == 3 and _turns(node):
+            turned = not turned
+        elif not (name in _PLACEWISE or _joins_features(node, shape)) or not _is_of(shape, first, second):
+            continue
+        for after, _ in node.next_functions:
+            if after is not None and after not in seen:
+                seen.add(after)
+                line.append((after, turned))
+    return found, are_layers
+
+
+def _is_of(shape: tuple[int, ...], first: int, second: int) -> bool:
+    """Each place for itself, or heads beside the second dimension."""
+    if len(shape) == 2:
+        return shape[0] == first * second
+    return len(shape) > 2 and shape[0] == first and shape[1] % second == 0
+
+
+def _joins_features(node: Any, shape: tuple[int, ...]) -> bool:
+    """Both directions of a recurrent layer."""
+    return bool(node.name() == "CatBackward0" and len(shape) == 3 and _signed(node._saved_dim) % 3 == 2)
+
+
+def _turns(node: Any) -> bool:
+    """Whether it exchanges the first two of three dimensions."""
+    if node.name() == "PermuteBackward0":
+        return [_signed(one) % 3 for one in node._saved_dims] == [1, 0, 2]
+    return bool(node.name() == "TransposeBackward0" and {_signed(node._saved_dim0) % 3, _signed(node._saved_dim1) % 3} == {0, 1})
+
+
+def _mixed_by(node: Any, shape: tuple[int, ...], first: int, second: int) -> Optional[int]:
+    """The dimension along which a node itself mixes places; None: none."""
+    name = node.name()
+    if name in _RECURRENT and shape[:2] == (first, second):
+        # One layer of oneDNN stands before the transposition that batch_first asks for, those of devices behind it.
+        return int(name != "MkldnnRnnLayerBackward0" and bool(node._saved_batch_first))
+    if name == "StackBackward0" and shape[:2] == (first, second):
+        dim = _signed(node._saved_dim) % max(len(shape), 1)
+        return dim if dim < 2 and _is_chain(node) else None
+    if name == "PermuteBackward0" and shape[:2] == (first, second) and [_signed(one) % 4 for one in node._saved_dims] == [2, 0, 1, 3]:
+        return 0 if _attends(_next(node), first) else None
+    if name == "TransposeBackward0" and shape[:2] == (first, second) and {_signed(node._saved_dim0) % 4, _signed(node._saved_dim1) % 4} == {1, 2}:
+        return 1 if len(shape) == 4 and _attends(_next(node), second) else None
+    if name == "TransposeBackward0" and len(shape) == 3 and _turns(node) and shape[0] == first and shape[1] % second == 0:
+        return 0 if _attends(_next(node), first) else None
+    return None
+
+
+def _attends(node: Any, places: int) -> bool:
+    """Whether it is the result of a self-attention over so many places."""
+    if node is not None and node.name() in ("ViewBackward0", "UnsafeViewBackward0"):
+        node = _next(node)
+    if node is None:
+        return False
+    if node.name().startswith("ScaledDotProduct"):
+        query, key = saved(node, "query"), saved(node, "key")
+        return query is not None and key is not None and query.shape[-2] == key.shape[-2] == places
+    weights = saved(softmax_before(node), "result") if node.name() == "BmmBackward0" else None
+    return weights is not None and tuple(weights.shape[-2:]) == (places, places)
+
+
+def _is_chain(node: Any) -> bool:
+    """Whether of the first parts of a stack each is made of its neighbour."""
+    parts = [part for part, _ in node.next_functions[:3]]
+    if len(parts) < 2 or None in parts:
+        return False
+    return any(all(_comes_from(late, early) for early, late in zip(line, line[1:])) for line in (parts, parts[::-1]))
+
+
+def _comes_from(late: Any, early: Any) -> bool:
+    line, seen = [late], {late}
+    for node in line:
+        for after, _ in node.next_functions:
+            if after is early:
+                return True
+            if after is not None and after not in seen and len(line) < _NEAR:
+                seen.add(after)
+                line.append(after)
+    return False
+
+
+__all__ = ["loss_broadcast", "sequence_dims"]
