@@ -27,11 +27,11 @@ from rankprobe._frontend.switch import Switch
 from rankprobe._say import say
 from rankprobe.pytorch._bindings import make_capture
 from rankprobe.pytorch._compiled import compiles
-from rankprobe.pytorch._errors import CollectorMissingError, InterfaceUsageError, InvalidParameterError
+from rankprobe.pytorch._errors import CollectorMissingError, InterfaceUsageError, InvalidParameterError, RankprobeError
 from rankprobe.pytorch._instruments import Instruments, Model
 from rankprobe.pytorch._monitor import Monitor
 from rankprobe.pytorch._namespaces import Namespaces, namespaces_of
-from rankprobe.pytorch._process import FRAMEWORK, InstanceOfProcess, check_torch_compile, warn
+from rankprobe.pytorch._process import FRAMEWORK, InstanceOfProcess, check_torch_compile, report_fault, warn
 from rankprobe.pytorch._run_card import RunCard
 from rankprobe.pytorch._wrap_ops import WrapOps, wanted
 
@@ -149,25 +149,19 @@ class PrecisionDebugger:
         Raises InterfaceUsageError before construction, InvalidParameterError
         for a bad argument.
         """
-        self = cls._get("start")
-        if not self._attached:
-            self._start(model, token_range, rank_id, scheduled_tokens, first_positions)
+        cls._do("start", model, token_range, rank_id, scheduled_tokens, first_positions)
 
     @classmethod
     def stop(cls) -> None:
         """Recording off. What was recorded is safe with the collector after it.
 
         Gradients of recorded forwards are still taken until step()."""
-        self = cls._get("stop")
-        if not self._attached:
-            self._stop()
+        cls._do("stop")
 
     @classmethod
     def step(cls) -> None:
         """The step is over: its tree is complete; the step counter is one more."""
-        self = cls._get("step")
-        if not self._attached:
-            self._step()
+        cls._do("step")
 
     @classmethod
     def set_init_step(cls, step: int) -> None:
@@ -283,6 +277,19 @@ class PrecisionDebugger:
 
     def _tell_of_attached(self) -> None:
         """Reports once that the program's own debugger has no effect under `rankprobe run`."""
+    @classmethod
+    def _do(cls, what: str, *args: Any) -> None:
+        """What the program's loop calls: a fault of ours is reported, and the training goes on."""
+        self = cls._get(what)
+        if self._attached:
+            return
+        try:
+            getattr(self, f"_{what}")(*args)
+        except RankprobeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the training must not notice
+            report_fault(self._capture, f"{what}()", error)
+
         if self._attached and not self._told_of_attached and os.environ.get("RANK", "0") == "0":
             self._told_of_attached = True
             say("rankprobe: `rankprobe run` records this process, and the program's own PrecisionDebugger has no effect; for that "
