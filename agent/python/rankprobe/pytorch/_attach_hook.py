@@ -34,7 +34,7 @@ from rankprobe._say import is_read_by_program
 from rankprobe.pytorch import _hidden_hooks
 from rankprobe.pytorch._errors import CollectorMissingError
 from rankprobe.pytorch._hidden_hooks import HookHandle, marked
-from rankprobe.pytorch._redirect import Around
+from rankprobe.pytorch._redirect import Around, unseen
 from rankprobe.pytorch.debugger import PrecisionDebugger
 
 # By the modules that run while an optimizer is made; the first one counts.
@@ -467,7 +467,7 @@ def install(optimizer_class: Any) -> None:
         make(self, *args, **kwargs)
         _guarded(attachment.made, self)
 
-    optimizer_class.__init__ = rankprobe_init
+    optimizer_class.__init__ = unseen(rankprobe_init)
     attachment.watch_calls()
 
 
@@ -511,4 +511,4 @@ def _wrap_step(cls: type, attachment: _Attachment) -> None:
             return step(self, *args, **kwargs)
 
     rankprobe_step.rankprobe_watched = True  # type: ignore[attr-defined]
-    cls.step = rankprobe_step  # type: ignore[attr-defined]
+    cls.step = unseen(rankprobe_step)  # type: ignore[attr-defined]
