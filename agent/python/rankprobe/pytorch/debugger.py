@@ -12,6 +12,7 @@ import atexit
 import os
 import pathlib
 import threading
+from os import getpid
 from typing import Any, Mapping, Optional, Sequence, Union
 
 import torch
@@ -25,6 +26,7 @@ from rankprobe._frontend.saving import check_saved, save_variable
 from rankprobe._frontend.steps import StepState, check_first
 from rankprobe._frontend.switch import Switch
 from rankprobe._say import say
+from rankprobe.pytorch import _walk
 from rankprobe.pytorch._bindings import make_capture
 from rankprobe.pytorch._compiled import compiles
 from rankprobe.pytorch._errors import CollectorMissingError, InterfaceUsageError, InvalidParameterError, RankprobeError
@@ -89,7 +91,7 @@ class PrecisionDebugger:
                 raise InvalidParameterError(str(error)) from None
             for note in self._switch.notes:
                 warn(note)
-            self._pid = os.getpid()
+            self._pid = getpid()
             self._closed = self._inert = self._started = False
             # Set by `rankprobe run`, which begins and ends the steps in place of the program.
             self._attached = self._told_of_attached = False
@@ -212,7 +214,7 @@ class PrecisionDebugger:
         if capture.wants_replica:
             parts = [replica] if isinstance(replica, (torch.nn.Module, torch.Tensor)) else list(replica)
             capture.report_replica([t for part in parts for t in (
-                part.parameters() if isinstance(part, torch.nn.Module) else [part])])
+                _walk.parameters(part) if isinstance(part, torch.nn.Module) else [part])])
 
     @classmethod
     def register_custom_api(cls, module: Any, api: str, api_prefix: Optional[str] = None) -> None:
@@ -275,8 +277,6 @@ class PrecisionDebugger:
             raise InterfaceUsageError(f"PrecisionDebugger instance is not created: construct it before {what}()")
         return instance
 
-    def _tell_of_attached(self) -> None:
-        """Reports once that the program's own debugger has no effect under `rankprobe run`."""
     @classmethod
     def _do(cls, what: str, *args: Any) -> None:
         """What the program's loop calls: a fault of ours is reported, and the training goes on."""
@@ -290,6 +290,8 @@ class PrecisionDebugger:
         except Exception as error:  # noqa: BLE001 - the training must not notice
             report_fault(self._capture, f"{what}()", error)
 
+    def _tell_of_attached(self) -> None:
+        """Reports once that the program's own debugger has no effect under `rankprobe run`."""
         if self._attached and not self._told_of_attached and os.environ.get("RANK", "0") == "0":
             self._told_of_attached = True
             say("rankprobe: `rankprobe run` records this process, and the program's own PrecisionDebugger has no effect; for that "
@@ -302,9 +304,9 @@ class PrecisionDebugger:
 
     def _over(self) -> bool:
         """Closed, cut off, or a forked child's copy: nothing is done any more."""
-        if not self._closed and os.getpid() == self._pid and self._session.cut_off:
+        if not self._closed and getpid() == self._pid and self._session.cut_off:
             self._abandon()
-        return self._closed or os.getpid() != self._pid
+        return self._closed or getpid() != self._pid
 
     def _abandon(self) -> None:
         self._closed = self._inert = True
