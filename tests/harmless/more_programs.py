@@ -536,4 +536,118 @@ for s in m: s._forward_hooks = OrderedDict((k, after) for k in range(300)); s._f
 for i in range(STEPS): d.start(m); l = m(torch.randn(2, 4)).sum(); """ + _STEP.strip() + """; print(len(seen)); seen.clear()
 result = [m, o, l]
 """),
+    "methods_are_hidden_by_attributes": ("megvii-research/MSPN#1", """
+class In(nn.Module):
+    def __init__(s): super().__init__(); s.l = nn.Linear(4, 4); s.named_modules = {"l": s.l}; s.children = [s.l]; s.named_parameters = 1; s.named_buffers = None; s.train = s.eval = True; s.state_dict = {}
+    def forward(s, x): return s.l(x)
+class M(nn.Module):
+    def __init__(s): super().__init__(); s.l = nn.Linear(4, 4); s.k = In(); s.modules = [s.l]; s.parameters = [s.l.weight, s.l.bias]; s.apply = s.to = 1
+    def forward(s, x): return s.k(torch.relu(s.l(x)))
+m = M(); o = torch.optim.SGD(m.parameters, lr=.1)
+for i in range(STEPS): d.start(m); l = m(torch.randn(2, 4)).sum(); """ + _STEP + """
+result = [m.parameters, o, l]
+"""),
+    "methods_of_a_model_count_their_calls": ("iver56/torch-audiomentations#49", """
+class M(nn.Module):
+    def __init__(s): super().__init__(); s.l = nn.Linear(4, 4); s.calls = []
+    def forward(s, x): return s.l(x) * (1 + len(s.calls))
+for name in ("parameters", "named_parameters", "modules", "named_modules", "named_buffers", "children", "state_dict"):
+    def counted(s, *a, name=name, **k): s.calls.append(name); return getattr(nn.Module, name)(s, *a, **k)
+    setattr(M, name, counted)
+m = M(); o = torch.optim.SGD(m.l.parameters(), lr=.1)
+for i in range(STEPS): d.start(m); l = m(torch.randn(2, 4)).sum(); """ + _STEP + """
+print(m.calls); result = [list(m.l.parameters()), o, l]
+"""),
+    "scripted_classes_use_names_around": ("pytorch/pytorch#139661", """
+import importlib, sys, warnings; warnings.simplefilter("ignore"); sys.path.insert(0, ".")
+text = "import torch\\ndef scale(x: torch.Tensor) -> torch.Tensor: return x * 3\\n@torch.jit.script\\nclass Scaled:\\n    def __init__(self, x: torch.Tensor): self.x = scale(x)\\n    def get(self) -> torch.Tensor: return self.x + 1\\n"
+text += "@torch.jit.script\\ndef scaled(x: torch.Tensor) -> torch.Tensor: return Scaled(x).get()\\n"
+m = nn.Linear(4, 1); """ + _SGD + """
+for i in range(STEPS):
+    with open(f"scripted{i}.py", "w") as f: f.write(text)
+    importlib.invalidate_caches(); d.start(m); l = importlib.import_module(f"scripted{i}").scaled(m(torch.randn(2, 4))).sum(); """ + _STEP + """
+result = [m, o, l]
+"""),
+    "gradients_in_every_way": ("pytorch/pytorch#60268", """
+import warnings
+m = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)); """ + _SGD + """
+for i in range(STEPS):
+    d.start(m); x = torch.randn(2, 4, requires_grad=True); y = m(x); z = m[0](x); z.retain_grad(); q = torch.ones(1, requires_grad=True)
+    print(torch.autograd.grad(y.sum(), [x, q], retain_graph=True, allow_unused=True)[1]); g, = torch.autograd.grad(y.sum(), x, create_graph=True); (g.square().sum() + z.sum()).backward(inputs=[m[0].weight, z]); print(m[2].weight.grad, z.grad.sum())
+    for f in (lambda: torch.autograd.grad(y.sum(), [q]), lambda: y.backward(), lambda: z.sum().backward() or z.sum().backward(), lambda: m(torch.ones(1, 4)).detach().backward()):
+        try: f()
+        except RuntimeError as e: print(str(e)[:90])
+    with warnings.catch_warnings(record=True) as w: warnings.simplefilter("always"); print(y.grad, [str(x.message)[:40] for x in w])
+    print(torch.autograd.gradgradcheck(lambda a: F.gelu(F.linear(a, torch.ones(3, 2, dtype=a.dtype))).sum(), torch.randn(2, 2, dtype=torch.double, requires_grad=True))); l = m(x).sum(); """ + _STEP + """
+result = [m, o, x.grad]
+"""),
+    "gradient_modes_are_nested": ("facebookresearch/dinov2#472", """
+class A(nn.Module):
+    def __init__(s): super().__init__(); s.l = nn.Linear(4, 4)
+    @torch.no_grad()
+    def forward(s, x): return s.l(x)
+class B(nn.Module):
+    def __init__(s): super().__init__(); s.l = nn.Linear(4, 4)
+    @torch.inference_mode()
+    def forward(s, x): return s.l(x) + torch.relu(x)
+class C(nn.Module):
+    def __init__(s): super().__init__(); s.a, s.b, s.l = A(), B(), nn.Linear(4, 1)
+    def forward(s, x):
+        with torch.no_grad(), torch.enable_grad(): y = s.l(x)
+        z = s.b(x); print(z.is_inference(), z.requires_grad, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+        try: s.l(z)
+        except RuntimeError as e: print(str(e)[:60])
+        return y + s.l(s.a(x)) + s.l(z.clone())
+m = C(); """ + _SGD + """
+for i in range(STEPS):
+    d.start(m); torch.set_grad_enabled(False); torch.set_grad_enabled(True); l = m(torch.randn(2, 4)).sum(); """ + _STEP + """
+    with torch.inference_mode(): d.start(m); y = m(torch.ones(1, 4)); d.stop()
+    d.step(); print(y.is_inference(), m.l.weight.is_inference(), torch.is_grad_enabled())
+result = [m, o, l]
+"""),
+    "ensemble_of_stacked_models": ("pytorch/pytorch#151561", """
+ms = [nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Dropout(.5), nn.Linear(3, 1)) for _ in range(3)]; m = nn.ModuleList(ms); """ + _SGD + """y = j = torch.ones(1)
+for i in range(STEPS):
+    d.start(m); x = torch.randn(4, 3); l = ms[0](x).sum()
+    if hasattr(torch, "func"):
+        from torch.func import functional_call, hessian, jvp, stack_module_state, vmap
+        b = copy.deepcopy(ms[0]).to("meta"); ps, bs = stack_module_state(ms); y = vmap(lambda p, q, x: functional_call(b, (p, q), (x,)), in_dims=(0, 0, None), randomness="different")(ps, bs, x)
+        f = lambda x: torch.tanh(ms[1][0](x)).sum(); j = list(jvp(f, (x,), (torch.ones_like(x),))) + [hessian(f)(x[0])]; l = l + y.sum() + f(x)
+    """ + _STEP + """
+result = [m, o, y, j]
+"""),
+    "operators_of_the_program": ("pytorch/pytorch#168393", """
+log = []; new = hasattr(torch.library, "custom_op")
+if new:
+    @torch.library.custom_op("harmless::scale", mutates_args=())
+    def scale(x: torch.Tensor, a: float) -> torch.Tensor: log.append("scale"); return x * a
+    scale.register_fake(lambda x, a: torch.empty_like(x)); scale.register_autograd(lambda c, g: (log.append("back") or g * c.a, None), setup_context=lambda ctx, inputs, output: setattr(ctx, "a", inputs[1]))
+    @torch.library.custom_op("harmless::add_one", mutates_args={"x"})
+    def add_one(x: torch.Tensor) -> None: log.append("in place"); x.add_(1)
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(c, x): c.set_materialize_grads(False); return x * 2, x * 3
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(c, a, b): log.append((a is None, b is None)); return a * 2
+m = nn.Sequential(nn.Linear(4, 4), nn.ReLU()); """ + _SGD + """
+for i in range(STEPS):
+    d.start(m); y = m(torch.randn(2, 4))
+    if new: y = torch.ops.harmless.scale(scale(y, 2.), .5); add_one(y.detach()); print(list(torch.library.opcheck(scale, (torch.ones(2), 2.)).values()))
+    l = Once.apply(y)[0].sum(); """ + _STEP + """
+print(log); result = [m, o, l]
+"""),
+    "optimizers_of_all_kinds": ("pytorch/pytorch#88446", """
+log = []; result = []
+class Slots(torch.optim.SGD): __slots__ = ("x",)
+class Own(torch.optim.Optimizer):
+    def __init__(s, p, base): super().__init__(p, {}); s.base = base; s.state = base.state; s.param_groups = base.param_groups
+    def step(s, closure=None): log.append("own"); return s.base.step(closure)
+for make in (torch.optim.Adam, torch.optim.NAdam, torch.optim.Rprop, torch.optim.Adagrad, lambda p: Slots(p, lr=.1), lambda p: Own(p, torch.optim.RMSprop(p)), lambda p: torch.optim.SparseAdam(p[:1])):
+    m = nn.Sequential(nn.Embedding(4, 4, sparse=make.__name__ == "<lambda>" and len(result) == 12), nn.Linear(4, 1)); o = make(list(m.parameters())); result += [m, o] if len(result) < 12 else [m.state_dict()]
+    if hasattr(o, "register_step_pre_hook"): o.register_step_pre_hook(lambda o, a, k: log.append((len(a), sorted(k)))); o.register_step_post_hook(lambda *_: log.append("post"))
+    for i in range(2):
+        d.start(m); l = m(torch.tensor([i, 1])).square().sum(); """ + _STEP + """        o.load_state_dict(pickle.loads(pickle.dumps(o.state_dict()))); print(type(o).step.__name__, "step" in vars(o), hasattr(type(o).step, "hooked"), m[0].weight.grad.is_sparse)
+print(log)
+"""),
 }

@@ -165,4 +165,41 @@ for i in range(STEPS):
     g = torch.fx.symbolic_trace(lambda x: torch.conv1d(x, one).abs()); print(g.graph, [n.target == torch.conv1d for n in g.graph.nodes]); """ + _STEP + """
 print(get_signature_for_torch_op(kept)); result = [m, o, l, g(one)]
 """),
+    "process_group_is_mocked": ("pfnet/pytorch-pfn-extras#773", """
+import unittest.mock as mock
+""" + _MODEL + """
+for i in range(STEPS):
+    with mock.patch("torch.distributed.is_initialized", return_value=True): d.start(m); l = m(torch.randn(2, 4)).sum(); """ + _STEP + """
+    with mock.patch("torch.distributed.is_available", return_value=False), mock.patch("torch.distributed.get_rank", return_value=3): d.start(m); l = m(torch.randn(2, 4)).sum(); """ + _STEP + """
+result = [m, o, l]
+"""),
+    "clocks_are_replaced": ("HypothesisWorks/hypothesis#4051", """
+import os, time, unittest.mock as mock
+""" + _MODEL + """
+for i in range(STEPS):
+    with mock.patch("time.perf_counter", side_effect=[1., 2.]), mock.patch("time.time", side_effect=[3.]), mock.patch("time.monotonic", side_effect=[4.]), mock.patch("os.getpid", side_effect=[5]), mock.patch("os.fstat", side_effect=[6]), mock.patch("builtins.open", mock.mock_open(read_data="x")):
+        d.start(m); l = m(torch.randn(2, 4)).sum(); o.zero_grad(); l.backward(); o.step(); d.stop(); print(time.perf_counter(), time.perf_counter(), time.time(), time.monotonic(), os.getpid(), os.fstat(1), open.mock_calls)
+    d.step()
+result = [m, o, l]
+"""),
+    "warnings_name_the_line": ("pytorch/pytorch#182208", """
+import warnings
+class Old(torch.optim.SGD):
+    def __init__(s, p, lr): warnings.warn("deprecated", DeprecationWarning, stacklevel=2); super().__init__(p, lr=lr)
+    def step(s, closure=None): warnings.warn("call it later", stacklevel=3); return super().step(closure)
+m = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+with warnings.catch_warnings(record=True) as w:
+    warnings.simplefilter("always"); p = list(m.parameters()); o = Old(p + p[:1], .1)
+    for i in range(STEPS):
+        d.start(m); l = m(torch.randn(2, 4)).sum(); o.zero_grad(); l.backward(); nn.utils.clip_grad_norm_((x for x in p[:0]), 1.); nn.utils.clip_grad_norm_(p, 1.); torch.jit.script(nn.ReLU()); F.sigmoid(l); F.softmax(torch.ones(2)); nn.Softmax()(torch.ones(2, 2)); F.mse_loss(torch.ones(1), torch.ones(2)); o.step(); d.stop(); d.step()
+for x in w: print(x.filename.rpartition("/")[2], x.lineno, str(x.message)[:50])
+result = [m, o, l]
+"""),
+    "tensors_are_counted": ("IBM/mi-prometheus#111", """
+import gc, sys
+""" + _MODEL + """x = torch.randn(2, 4); gc.disable()
+for i in range(8):
+    d.start(m); l = m(x).sum(); """ + _STEP.strip() + """; del l; print(sum(issubclass(type(t), torch.Tensor) for t in gc.get_objects()), sys.getrefcount(x), sys.getrefcount(m[0].weight), sys.getrefcount(m))
+gc.enable(); result = [m, o]
+"""),
 }

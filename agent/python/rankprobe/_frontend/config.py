@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+from json import dumps, loads
 from typing import Any, NamedTuple, Optional
 
 from rankprobe import _native
@@ -77,7 +77,7 @@ def merged_text(config_path: Optional[str], overrides: dict[str, Any]) -> str:
         except (OSError, ValueError) as error:
             raise InvalidParameterError(f"config_path {config_path}: {error}") from error
         try:
-            data = json.loads(text)
+            data = loads(text)
         except (ValueError, RecursionError) as error:
             raise InvalidParameterError(f"config_path {config_path} is not valid JSON: {error}") from error
         if not isinstance(data, dict):
@@ -87,7 +87,7 @@ def merged_text(config_path: Optional[str], overrides: dict[str, Any]) -> str:
 
 def _merge(text: str, overrides: dict[str, Any]) -> str:
     try:
-        data = json.loads(text)
+        data = loads(text)
     except (ValueError, RecursionError):
         return text
     return _put(data, overrides) if isinstance(data, dict) else text
@@ -98,7 +98,7 @@ def _put(data: dict[str, Any], overrides: dict[str, Any]) -> str:
         if value is not None:
             data[key] = list(value) if isinstance(value, tuple) else value
     try:
-        return json.dumps(data)
+        return dumps(data)
     except (TypeError, ValueError) as error:
         raise InvalidParameterError(f"step: {error}") from error
 

@@ -12,13 +12,14 @@ import atexit
 import os
 import pathlib
 import threading
+from os import getpid
 from typing import Any, ClassVar, Optional, Sequence, Union
 
 from rankprobe._frontend import config as _config
-from rankprobe._frontend.errors import CollectorMissingError, InterfaceUsageError, InvalidParameterError
+from rankprobe._frontend.errors import CollectorMissingError, InterfaceUsageError, InvalidParameterError, RankprobeError
 from rankprobe._frontend.framework import Framework
 from rankprobe._frontend.notices import Notices
-from rankprobe._frontend.process import InstanceOfProcess, warn
+from rankprobe._frontend.process import InstanceOfProcess, report_fault, warn
 from rankprobe._frontend.requests import Requests, read_requests
 from rankprobe._frontend.saving import check_saved, save_variable
 from rankprobe._frontend.session import CannotRecordError, RankSession
@@ -116,7 +117,7 @@ class Debugger:
                 "task": task, "dump_path": dump_path, "level": level, "step": step, "auto_export": auto_export})
             for note in self._switch.notes:
                 warn(note)
-            self._pid = os.getpid()
+            self._pid = getpid()
             self._closed = self._inert = self._started = False
             self._steps = StepState()
             self._notices = Notices(self._framework)
@@ -147,6 +148,19 @@ class Debugger:
             raise InterfaceUsageError(f"PrecisionDebugger instance is not created: construct it before {what}()")
         return instance
 
+    @classmethod
+    def _do(cls, what: str, *args: Any) -> None:
+        """What the program's loop calls: a fault of ours is reported, and the training goes on."""
+        self = cls._get(what)
+        if self._attached:
+            return
+        try:
+            getattr(self, f"_{what}")(*args)
+        except RankprobeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the training must not notice
+            report_fault(self._capture, f"{what}()", error)
+
     def _forget(self) -> None:
         with self._lock:
             if self._front._instance is self:
@@ -164,16 +178,12 @@ class Debugger:
         """Recording off. What was recorded is safe with the collector after it.
 
         Gradients of recorded forwards are still taken until step()."""
-        self = cls._get("stop")
-        if not self._attached:
-            self._stop()
+        cls._do("stop")
 
     @classmethod
     def step(cls) -> None:
         """The step is over: its tree is complete; the step counter is one more."""
-        self = cls._get("step")
-        if not self._attached:
-            self._step()
+        cls._do("step")
 
     @classmethod
     def set_init_step(cls, step: int) -> None:
@@ -264,9 +274,9 @@ class Debugger:
 
     def _over(self) -> bool:
         """Closed, cut off, or a forked child's copy: nothing is done any more."""
-        if not self._closed and os.getpid() == self._pid and self._session.cut_off:
+        if not self._closed and getpid() == self._pid and self._session.cut_off:
             self._abandon()
-        return self._closed or os.getpid() != self._pid
+        return self._closed or getpid() != self._pid
 
     def _abandon(self) -> None:
         self._closed = self._inert = True

@@ -13,12 +13,13 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import glob
-import json
 import os
 import pathlib
 import shutil
 import subprocess
 import zlib
+from json import loads
+from os import getpid
 from typing import Any, Callable, Optional
 
 from rankprobe import _native
@@ -52,7 +53,7 @@ class Exports:
 
     def _label(self) -> str:
         rank = self._rank()
-        return f"proc{os.getpid()}" if rank is None else f"rank{rank}"
+        return f"proc{getpid()}" if rank is None else f"rank{rank}"
 
     def commit(self, kept: bool) -> None:
         """After stop(), which said `kept`: a private collector that was killed is waited for, so
@@ -88,7 +89,7 @@ class Exports:
         self._tell()
         try:
             if self.embedded is None:
-                parts = [json.loads(part) for part in self._steps.take_manifests()]
+                parts = [loads(part) for part in self._steps.take_manifests()]
                 scratch = self.root / f".rankprobe-manifest-{_here()}"
                 with root_lock(self.root):
                     self._write_manifest(parts, scratch)
@@ -97,7 +98,7 @@ class Exports:
                 self.embedded.ensure_supervised()
                 with self.embedded.exporting():
                     self._write_manifest(read_parts(self.embedded.manifests),
-                                         self.embedded.directory / f"manifest-{os.getpid()}")
+                                         self.embedded.directory / f"manifest-{getpid()}")
                     self.embedded.manifests.unlink(missing_ok=True)
         except Exception as error:  # noqa: BLE001 - the training ends well
             if self.embedded is not None:
@@ -140,7 +141,7 @@ def _making_way(root: pathlib.Path, run: str) -> str:
 
 def _here() -> str:
     """This process, as names of temporary files end: hosts may share a dump_path."""
-    return f"{os.uname().nodename}-{os.getpid()}"
+    return f"{os.uname().nodename}-{getpid()}"
 
 
 def _remove_leftovers(published: Published, root: pathlib.Path) -> None:

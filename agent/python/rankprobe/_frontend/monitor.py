@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 import weakref
+from time import perf_counter
 from typing import Any, Callable, ContextManager, Iterable, Iterator, NamedTuple, Optional
 
 from rankprobe._frontend.process import report_fault
@@ -194,7 +194,7 @@ class Monitor:
 
     def end_step(self) -> None:
         """Nothing of ours is left in place."""
-        self._last_end = time.perf_counter()
+        self._last_end = perf_counter()
         if self._spec is None:
             return
         self._spec = None
@@ -291,7 +291,7 @@ class Monitor:
         if self._squares is not None:
             values["grad_norm"] = self._number(math.sqrt(self._squares))
         if self._last_end is not None:
-            values["step_seconds"] = self._number(time.perf_counter() - self._last_end)
+            values["step_seconds"] = self._number(perf_counter() - self._last_end)
         self._losses, self._rates, self._squares = [], [], None
         self._scaled, self._scale = [], None
         if values:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from os import fstat
 from typing import Any, Iterator, Optional
 
 from rankprobe import _native
@@ -68,12 +69,12 @@ class _Descriptor:
     def __init__(self) -> None:
         self._fd, other = os.pipe()  # an inode of its own: the number may be another's later
         os.close(other)
-        self._inode = os.fstat(self._fd).st_ino
+        self._inode = fstat(self._fd).st_ino
 
     @property
     def is_gone(self) -> bool:
         try:
-            return os.fstat(self._fd).st_ino != self._inode
+            return fstat(self._fd).st_ino != self._inode
         except OSError:
             return True
 

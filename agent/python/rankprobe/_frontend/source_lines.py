@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import linecache
-import os
 import tokenize
+from os import fstat
 from typing import Optional
 
 from rankprobe._program_error import is_programs
@@ -27,7 +27,7 @@ def _read(path: str) -> None:
     try:
         with tokenize.open(path) as file:
             lines = file.readlines()
-            status = os.fstat(file.fileno())
+            status = fstat(file.fileno())
     except (OSError, UnicodeDecodeError, SyntaxError) as error:
         if is_programs(error.__traceback__):
             raise

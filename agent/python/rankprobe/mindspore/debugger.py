@@ -60,7 +60,7 @@ class PrecisionDebugger(Debugger):
         Raises InterfaceUsageError before construction and in graph mode,
         InvalidParameterError for a bad argument.
         """
-        cls._get("start")._start(model, token_range, rank_id)
+        cls._do("start", model, token_range, rank_id)
 
     def _check_process(self, starts: bool) -> None:
         check_mode()

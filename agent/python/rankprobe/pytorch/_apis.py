@@ -226,6 +226,9 @@ class Apis:
 
     def _unseen_by(self, function: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:
         def rankprobe_unseen(*args: Any, **kwargs: Any) -> Any:
+            if function.__name__ == "script" and len(args) < 3:
+                # It finds names that a class uses in the frame that calls it, and above that are the two of this call.
+                kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 2
             try:
                 with self.unseen():
                     return function(*args, **kwargs)

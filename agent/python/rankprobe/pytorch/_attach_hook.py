@@ -23,6 +23,7 @@ import sys
 import threading
 import types
 import weakref
+from os import getpid
 from typing import Any, Callable, Iterable, Optional
 
 import torch
@@ -31,10 +32,10 @@ from rankprobe import _native
 from rankprobe._frontend.attach import config_file, say
 from rankprobe._inputs import switch_hint
 from rankprobe._say import is_read_by_program
-from rankprobe.pytorch import _hidden_hooks
+from rankprobe.pytorch import _hidden_hooks, _walk
 from rankprobe.pytorch._errors import CollectorMissingError
 from rankprobe.pytorch._hidden_hooks import HookHandle, marked
-from rankprobe.pytorch._redirect import Around
+from rankprobe.pytorch._redirect import Around, unseen
 from rankprobe.pytorch.debugger import PrecisionDebugger
 
 # By the modules that run while an optimizer is made; the first one counts.
@@ -53,20 +54,9 @@ def find_models(parameters: Iterable[torch.Tensor]) -> list[torch.nn.Module]:
     return sorted((m for m in modules if owned.get(id(m))), key=lambda m: -owned[id(m)])
 
 
-def _all_modules(root: torch.nn.Module) -> Iterable[torch.nn.Module]:
-    """root and all below it, without a method that a class may have overridden."""
-    seen, left = {id(root)}, [root]
-    while left:
-        module = left.pop()
-        yield module
-        new = [child for child in module._modules.values() if child is not None and id(child) not in seen]
-        seen.update(map(id, new))
-        left += new
-
-
 def _owned(root: torch.nn.Module, wanted: set[int]) -> int:
     """How many of `wanted`, by id, it has."""
-    return len({id(p) for module in _all_modules(root) for p in module._parameters.values()} & wanted)
+    return len({id(p) for module in _walk.modules(root) for p in module._parameters.values()} & wanted)
 
 
 class _Forwards:
@@ -168,7 +158,7 @@ class _Attachment:
         self._others = self._stepped = 0
         self._forwards: Any = None
         self._models: list[weakref.ref[Any]] = []
-        self._pid = os.getpid()
+        self._pid = getpid()
         self._depth = threading.local()
         self._lock = threading.RLock()
         self._called: Optional[torch.nn.Module] = None
@@ -185,7 +175,7 @@ class _Attachment:
         atexit.register(self._say_why_not)
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
-        if os.getpid() != self._pid:  # asked before the lock, which another thread may have held at the fork
+        if getpid() != self._pid:  # asked before the lock, which another thread may have held at the fork
             return
         with self._lock:
             ours = bool(self._models) or self._forwards is not None
@@ -233,7 +223,7 @@ class _Attachment:
 
     def called(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         """A module is called, and there is no optimizer."""
-        if os.getpid() == self._pid:
+        if getpid() == self._pid:
             with self._lock:
                 self._see(module, args)
 
@@ -244,16 +234,16 @@ class _Attachment:
             return self._watch_no_more()
         if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
             return None
-        if self._called is None and any(p is not None for one in _all_modules(module) for p in one._parameters.values()):
+        if self._called is None and any(p is not None for one in _walk.modules(module) for p in one._parameters.values()):
             self._called = module
         if module is not self._called:
             # Perhaps a part of it was called first, alone.
-            if self._called is None or not any(child is self._called for child in _all_modules(module)):
+            if self._called is None or not any(child is self._called for child in _walk.modules(module)):
                 return None
             self._called, self._calls = module, 0
         self._calls += 1
         training = torch.is_grad_enabled() and module.training
-        roots = find_models(p for one in _all_modules(module) for p in one._parameters.values() if p is not None)
+        roots = find_models(p for one in _walk.modules(module) for p in one._parameters.values() if p is not None)
         outermost = roots[:1] == [module]
         if (training or not outermost) and self._calls < self._PATIENCE:
             return None
@@ -281,7 +271,7 @@ class _Attachment:
         self._claimed = True
 
     def hand_over(self, models: list[torch.nn.Module], how: str) -> bool:
-        if os.getpid() != self._pid:
+        if getpid() != self._pid:
             return False
         with self._lock:
             if PrecisionDebugger._instance is None:
@@ -313,7 +303,7 @@ class _Attachment:
     def _end(self) -> None:
         """The calls behind the optimizer's last step are a step of their own, where the program has come to its end."""
         debugger = PrecisionDebugger._instance
-        if debugger is None or isinstance(self._forwards, _Forwards) or os.getpid() != self._pid or hasattr(sys, "last_type"):
+        if debugger is None or isinstance(self._forwards, _Forwards) or getpid() != self._pid or hasattr(sys, "last_type"):
             return
         if not debugger._over() and not debugger._session.native.step_is_empty:
             _step()
@@ -324,7 +314,7 @@ class _Attachment:
             self._watch = None
 
     def _say_why_not(self) -> None:
-        if self._watch is None or os.getpid() != self._pid or os.environ.get("RANK", "0") != "0":
+        if self._watch is None or getpid() != self._pid or os.environ.get("RANK", "0") != "0":
             return
         # The workers of vLLM are other processes; one of a DataLoader makes no optimizer, and is no failure.
         if "rankprobe.vllm" in sys.modules or multiprocessing.parent_process() is not None:
@@ -370,7 +360,7 @@ class _Attachment:
         return bool(self._depth.value == 0)
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        if os.getpid() != self._pid or PrecisionDebugger._instance is None or not self._models or self._forwards is not None:
+        if getpid() != self._pid or PrecisionDebugger._instance is None or not self._models or self._forwards is not None:
             return
         with self._lock:
             self._stepped += 1
@@ -480,7 +470,7 @@ def install(optimizer_class: Any) -> None:
         make(self, *args, **kwargs)
         _guarded(attachment.made, self)
 
-    optimizer_class.__init__ = rankprobe_init
+    optimizer_class.__init__ = unseen(rankprobe_init)
     attachment.watch_calls()
 
 
@@ -524,4 +514,4 @@ def _wrap_step(cls: type, attachment: _Attachment) -> None:
             return step(self, *args, **kwargs)
 
     rankprobe_step.rankprobe_watched = True  # type: ignore[attr-defined]
-    cls.step = rankprobe_step  # type: ignore[attr-defined]
+    cls.step = unseen(rankprobe_step)  # type: ignore[attr-defined]

@@ -178,7 +178,6 @@ class RecordedGraphs:
             self.wanted = False
             return False
         _graph_calls.define()
-        self._hooks.give_numbers()
         self._calls.enter()
         self._original = eval_frame._callback_from_stance
         eval_frame._callback_from_stance = self._callback
@@ -206,6 +205,7 @@ class RecordedGraphs:
             return found
         from torch._dynamo import eval_frame
 
+        self._hooks.give_numbers()
         variant = self._variants.get(callback)
         if variant is None:
             variant = self._variants[callback] = _Variant(callback, self._failed)

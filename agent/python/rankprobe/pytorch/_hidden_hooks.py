@@ -19,6 +19,8 @@ from typing import Any, Callable, Iterator
 
 import torch
 
+from rankprobe.pytorch import _walk
+
 _MARK = "_rankprobe_hook"
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 # Of PyTorch 2.0 and later: what is known of a hook, by its key.
@@ -121,7 +123,7 @@ def _reduce_ex(module: torch.nn.Module, protocol: Any) -> Any:
 def set_aside(root: torch.nn.Module) -> Iterator[None]:
     """Without our hooks on `root` and all below it."""
     taken: list[tuple[Any, Any, Any, bool, list[tuple[Any, Any]]]] = []
-    for module in root.modules():
+    for module in _walk.modules(root):
         for name in _HOOKS:
             hooks: Any = getattr(module, name, None)
             for key in _keys(hooks):

@@ -12,7 +12,7 @@ from rankprobe.pytorch._compiled import CompilerImport, EagerStance, compiles
 from rankprobe.pytorch._graphs import RecordedGraphs
 from rankprobe.pytorch._module_dump import ModuleDump
 from rankprobe.pytorch._modules import ModuleHooks
-from rankprobe.pytorch._process import warn
+from rankprobe.pytorch._process import is_distributed, warn
 from rankprobe.pytorch._recompute import Recomputations
 
 Model = Union[torch.nn.Module, Sequence[torch.nn.Module]]
@@ -69,8 +69,7 @@ class Instruments:
 
     def _install_communication(self, plan: dict[str, Any]) -> None:
         # A compiler that saw the stand-ins would break its graphs at each.
-        if not plan.get("monitor", {}).get("communication") or compiles() or not (
-                torch.distributed.is_available() and torch.distributed.is_initialized()):
+        if not plan.get("monitor", {}).get("communication") or compiles() or not is_distributed():
             return self._remove_communication()
         if self._communication is None:
             self._communication = Apis(self._capture, only="Distributed")

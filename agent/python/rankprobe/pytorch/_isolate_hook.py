@@ -17,6 +17,7 @@ from rankprobe._frontend.attach import say
 from rankprobe.pytorch import _hidden_hooks
 from rankprobe.pytorch._attach_hook import find_models
 from rankprobe._isolation_report import NOTICE
+from rankprobe.pytorch._redirect import unseen
 from rankprobe.pytorch.isolation import Isolation, IsolationError
 
 # A training that makes its optimizer late runs a forward or two before it.
@@ -161,7 +162,7 @@ def _wrap_step(cls: Any, isolated: _Isolated) -> None:
         return result
 
     rankprobe_step.rankprobe_watched = True  # type: ignore[attr-defined]
-    cls.step = rankprobe_step
+    cls.step = unseen(rankprobe_step)
 
 
 def install(optimizer_class: Any, settings: str) -> None:
@@ -175,4 +176,4 @@ def install(optimizer_class: Any, settings: str) -> None:
         make(self, *args, **kwargs)
         isolated.made(self)
 
-    optimizer_class.__init__ = rankprobe_init
+    optimizer_class.__init__ = unseen(rankprobe_init)

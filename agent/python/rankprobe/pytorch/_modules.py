@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional
 import torch
 
 from rankprobe import _native
-from rankprobe.pytorch import _graph_calls, _hidden_hooks
+from rankprobe.pytorch import _graph_calls, _hidden_hooks, _walk
 from rankprobe.pytorch._hidden_hooks import MODULE_KEY, HookHandle, marked
 from rankprobe.pytorch._process import report_fault
 from rankprobe.pytorch._recompute import stopped as recomputation_stopped
@@ -58,7 +58,7 @@ def named_targets(model: Any, bare_roots: bool = False) -> Iterator[tuple[str, t
         root = _uncompiled(root)
         if bare_roots and _is_bare(root):
             yield prefix.rstrip("."), root
-        for path, module in root.named_modules():
+        for path, module in _walk.named_modules(root):
             if module is not root and not _is_skipped(module) and not is_compiled(module):
                 yield prefix + uncompiled_path(path), module
 
@@ -104,14 +104,6 @@ def _wanting(value: Any) -> tuple[Any, ...]:
     if issubclass(type(one), torch.Tensor):
         return (one,) if one.requires_grad else ()
     return tuple(_differentiable(value, []))
-
-
-def _parameters(module: torch.nn.Module) -> dict[str, Any]:
-    """Its own parameters by name, each once."""
-    found = {name: p for name, p in module._parameters.items() if p is not None}
-    if len(found) > 1 and len(set(map(id, found.values()))) < len(found):
-        return dict(module.named_parameters(recurse=False))
-    return found
 
 
 def _text(name: str) -> str:
@@ -175,7 +167,7 @@ class ModuleHooks:
         self._warn = warn
         self._handles: list[Any] = []
         # What has begun and not ended, by thread.
-        self._forwards = _native.ModuleForwards(capture, lambda value: _wanting(value), _parameters)
+        self._forwards = _native.ModuleForwards(capture, lambda value: _wanting(value), _walk.own_parameters)
         # By id; another module may have that of one that is gone.
         self._hooked: dict[int, weakref.ref[Any]] = {}
         # Of _hidden_hooks.
@@ -221,11 +213,9 @@ class ModuleHooks:
         if self.bare_roots and not all(self.is_hooked(root) for root in left if _is_bare(root)):
             return False
         seen: set[int] = set()
-        hooked, usual = self._hooked, torch.nn.Module.named_modules
+        hooked = self._hooked
         while left:
             module = left.pop()
-            if type(module).named_modules is not usual:
-                return False
             for child in module._modules.values():
                 if child is None or id(child) in seen:
                     continue

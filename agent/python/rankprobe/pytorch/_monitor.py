@@ -14,6 +14,7 @@ import torch
 
 from rankprobe._frontend import monitor
 from rankprobe._frontend.monitor import Part, classes_with, matching_names, replaced
+from rankprobe.pytorch import _walk
 from rankprobe.pytorch._apis import around_optimizer_steps
 from rankprobe.pytorch._loss_targets import LossTargets
 from rankprobe.pytorch._modes import Modes
@@ -49,7 +50,7 @@ def parameter_names(model: Any, wanted: list[str]) -> dict[int, str]:
 
     wanted: parts of names of modules (Module.{path}.{Class}) or parameters; empty: all.
     """
-    return matching_names(((f"Module.{path}.{type(module).__name__}", path, module.named_parameters(recurse=False))
+    return matching_names(((f"Module.{path}.{type(module).__name__}", path, _walk.own_parameters(module).items())
                            for path, module in _modules_of(model)), wanted)
 
 

@@ -15,11 +15,18 @@ from rankprobe._frontend.framework import Framework
 from rankprobe._frontend.process import InstanceOfProcess, report_fault, warn
 
 
+# PyTorch's own: tests of programs put a mock in its place, without a group that has a rank.
+_is_initialized = torch.distributed.is_initialized if torch.distributed.is_available() else None
+
+
+def is_distributed() -> bool:
+    return _is_initialized is not None and _is_initialized()
+
+
 def _rank() -> Optional[tuple[int, int]]:
-    dist = torch.distributed
-    if not dist.is_available() or not dist.is_initialized():
+    if not is_distributed():
         return None
-    return dist.get_rank(), dist.get_world_size()
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
 FRAMEWORK = Framework("pytorch", torch.__version__, torch.nn.Module, "torch.nn.Module", _rank)
@@ -40,4 +47,4 @@ def environment_rank() -> Optional[int]:
     return process.environment_rank(FRAMEWORK)
 
 
-__all__ = ["FRAMEWORK", "InstanceOfProcess", "check_torch_compile", "environment_rank", "report_fault", "warn"]
+__all__ = ["FRAMEWORK", "InstanceOfProcess", "check_torch_compile", "environment_rank", "is_distributed", "report_fault", "warn"]

@@ -32,6 +32,8 @@ import torch
 
 from rankprobe import _native
 from rankprobe._program_error import came_from_signal
+from rankprobe.pytorch import _walk
+from rankprobe.pytorch._process import is_distributed
 
 _MODULE = "torch.utils.checkpoint"
 
@@ -43,8 +45,7 @@ def stopped(error: Optional[type]) -> bool:
 
 
 def _alone() -> bool:
-    dist = torch.distributed
-    return not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+    return not (is_distributed() and torch.distributed.get_world_size() > 1)
 
 
 def _keeps_random_state(function: Callable[..., Any]) -> bool:
@@ -163,7 +164,7 @@ class Recomputations:
         if self._buffers is None or len(models) != len(self._models) or any(
                 one is not other() for one, other in zip(models, self._models)):
             self._models = [weakref.ref(model) for model in models]  # a program may give them up
-            self._buffers = [module._buffers for model in models for module in model.modules() if module._buffers]
+            self._buffers = [module._buffers for model in models for module in _walk.modules(model) if module._buffers]
 
     def buffers(self) -> Optional[tuple[Any, ...]]:
         """Which buffers there are, and how often each was written; None: not known."""

@@ -50,6 +50,12 @@ def _function_redirect(function: types.FunctionType) -> _native.Redirect:
     return _native.function_redirect(function, original, _code_to, _FILE)
 
 
+def unseen(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, whose frame warnings.warn(stacklevel=) passes over, as those of redirected calls."""
+    function.__code__ = function.__code__.replace(co_filename=_FILE)
+    return function
+
+
 def redirect(function: Any) -> Optional[_native.Redirect]:
     """None: its calls cannot be redirected."""
     if type(function) is types.FunctionType:
@@ -67,7 +73,7 @@ class Around:
         self.function = function
         self._redirect = redirect(function)
         if self._redirect is not None:
-            self._target = make(self._redirect.original)
+            self._target = unseen(make(self._redirect.original))
             self._redirect.put(self._target)
 
     @property
@@ -84,4 +90,4 @@ class Around:
             self._redirect.take(self._target)
 
 
-__all__ = ["Around", "redirect"]
+__all__ = ["Around", "redirect", "unseen"]

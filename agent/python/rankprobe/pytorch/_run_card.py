@@ -15,6 +15,7 @@ import functools
 import gc
 import importlib.metadata
 import os
+import pathlib
 import platform
 import random
 import re
@@ -28,7 +29,9 @@ import torch.utils._python_dispatch
 
 from rankprobe import _native
 from rankprobe._harmless import SECRET, environment
+from rankprobe.pytorch import _walk
 from rankprobe.pytorch._modules import is_compiled, uncompiled_path
+from rankprobe.pytorch._process import is_distributed
 
 Fact = tuple[str, str, str]
 
@@ -185,8 +188,8 @@ def host() -> Iterator[tuple[str, str]]:
     yield "hostname", socket.gethostname()
     yield "cores", str(os.cpu_count())
     try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            yield "processor", next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        yield "processor", next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -194,25 +197,24 @@ def host() -> Iterator[tuple[str, str]]:
 
 
 def world() -> Iterator[tuple[str, str]]:
-    dist = torch.distributed
-    if dist.is_available() and dist.is_initialized():
-        yield "ranks", str(dist.get_world_size())
-        yield "backend", str(dist.get_backend())
+    if is_distributed():
+        yield "ranks", str(torch.distributed.get_world_size())
+        yield "backend", str(torch.distributed.get_backend())
     else:
         yield "ranks", os.environ.get("WORLD_SIZE", "1")
 
 
 def replicas(model: Any) -> Iterator[tuple[str, str]]:
     """The ranks that hold the same parameters as this one: those of a DistributedDataParallel that has all of the model's."""
-    own = {id(parameter) for _, root in _roots(model) for parameter in root.parameters()}
+    own = {id(parameter) for _, root in _roots(model) for parameter in _walk.parameters(root)}
     ranks_of = getattr(torch.distributed, "get_process_group_ranks", None)
-    if not own or ranks_of is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+    if not own or ranks_of is None or not is_distributed():
         return
     for wrapper in _living(torch.nn.parallel.DistributedDataParallel):
         if "module" not in wrapper._modules or "process_group" not in vars(wrapper):  # its __init__ has not ended
             continue
         ignored = vars(wrapper).get("parameters_to_ignore", ())
-        held = {id(parameter) for name, parameter in wrapper._modules["module"].named_parameters() if name not in ignored}
+        held = {id(parameter) for name, parameter in _walk.named_parameters(wrapper._modules["module"]) if name not in ignored}
         if own <= held:
             yield "replicas", ",".join(map(str, sorted(ranks_of(wrapper.process_group))))
             return
@@ -225,7 +227,7 @@ def layout(model: Any) -> Iterator[tuple[str, str]]:
         for name in ("tensor_model", "pipeline_model", "context", "expert_model"):
             yield f"megatron {name.removesuffix('_model')} parallel", str(getattr(groups, f"get_{name}_parallel_world_size")())
         yield "megatron data parallel", str(groups.get_data_parallel_world_size())
-    for parameter in (one for _, root in _roots(model) for one in root.parameters()):
+    for parameter in (one for _, root in _roots(model) for one in _walk.parameters(root)):
         mesh = getattr(parameter, "device_mesh", None)
         if mesh is not None:
             names = mesh.mesh_dim_names or [f"dim{index}" for index in range(mesh.ndim)]
@@ -259,12 +261,12 @@ def model_facts(model: Any) -> Iterator[Fact]:
     for prefix, root in _roots(model):
         while is_compiled(root):  # a compiled model is the same model
             root = root._orig_mod  # type: ignore[assignment]
-        modules = [(uncompiled_path(path), type(module).__qualname__) for path, module in root.named_modules()
+        modules = [(uncompiled_path(path), type(module).__qualname__) for path, module in _walk.named_modules(root)
                    if not is_compiled(module)]
         yield "model", f"{prefix}class", type(root).__qualname__
         yield "model", f"{prefix}modules", f"{len(modules)} {_short(repr(modules).encode())}"
         yield "model", f"{prefix}training", str(root.training)
-        for path, parameter in root.named_parameters():
+        for path, parameter in _walk.named_parameters(root):
             path = uncompiled_path(path)
             parameters += 1
             elements += parameter.numel()
@@ -273,7 +275,7 @@ def model_facts(model: Any) -> Iterator[Fact]:
             whole.append(f"{prefix}{path} {told}\n")
             if parameters <= _MAX_PARAMETERS:
                 yield "weights", f"{prefix}{path}", told
-        for path, buffer in root.named_buffers():
+        for path, buffer in _walk.named_buffers(root):
             whole.append(f"{prefix}{uncompiled_path(path)} {digest(buffer, _WEIGHT_BYTES)}\n")
     if parameters:
         yield "model", "parameters", f"{parameters}, {elements} elements, {trainable} trainable"

@@ -9,6 +9,7 @@ from typing import Any, Callable
 
 from rankprobe import _native
 from rankprobe.pytorch._process import warn
+from rankprobe.pytorch._redirect import unseen
 
 
 class StepEnds:
@@ -41,7 +42,7 @@ class StepEnds:
                 self._install()
             return result
 
-        self._method = self._optimizer.step = types.MethodType(rankprobe_step, self._optimizer)
+        self._method = self._optimizer.step = types.MethodType(unseen(rankprobe_step), self._optimizer)
 
     def _tell(self, error: Exception) -> None:
         if not self._told:

@@ -12,6 +12,7 @@ from rankprobe._frontend.debugger import PACKAGE, Debugger
 from rankprobe._frontend.msprobe_names import Service
 from rankprobe._frontend.switch import Switch
 from rankprobe._say import say
+from rankprobe.pytorch import _walk
 from rankprobe.pytorch._bindings import make_capture
 from rankprobe.pytorch._compiled import compiles
 from rankprobe.pytorch._errors import InvalidParameterError
@@ -73,9 +74,7 @@ class PrecisionDebugger(Debugger):
         Raises InterfaceUsageError before construction, InvalidParameterError
         for a bad argument.
         """
-        self = cls._get("start")
-        if not self._attached:
-            self._start(model, token_range, rank_id, scheduled_tokens, first_positions)
+        cls._do("start", model, token_range, rank_id, scheduled_tokens, first_positions)
 
     @classmethod
     def report_replica(cls, replica: Union[Model, Sequence[torch.Tensor]]) -> None:
@@ -91,7 +90,7 @@ class PrecisionDebugger(Debugger):
         if capture.wants_replica:
             parts = [replica] if isinstance(replica, (torch.nn.Module, torch.Tensor)) else list(replica)
             capture.report_replica([t for part in parts for t in (
-                part.parameters() if isinstance(part, torch.nn.Module) else [part])])
+                _walk.parameters(part) if isinstance(part, torch.nn.Module) else [part])])
 
     # --- of the framework
 
