@@ -16,7 +16,7 @@ RUN bash -c 'set -euo pipefail; source deploy/lib/common.sh; \
 FROM debian:12 AS runtime
 RUN apt-get update -q \
     && apt-get install -y -q --no-install-recommends libgrpc++1.51 libgrpc29 libprotobuf32 \
-       libabsl20220623 libarchive13 libcurl4 libleveldb1d libtorch1.13 libopenblas0-pthread libsqlite3-0 libxlsxwriter4 \
+       libabsl20220623 libarchive13 libcurl4 libleveldb1d libtorch1.13 libopenblas0-pthread libsqlite3-0 libminizip1 libxlsxwriter4 \
        libdeflate0 libexpat1 libxxhash0 libyaml-cpp0.7 libzstd1 python3 python3-torch python3-numpy \
        python3-openpyxl python3-pandas python3-yaml \
     && rm -rf /var/lib/apt/lists/* \

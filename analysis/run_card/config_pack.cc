@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "analysis/run_card/config_pack.h"
 
-#include <archive.h>
-#include <archive_entry.h>
+#include <minizip/unzip.h>
 
 #include <algorithm>
 #include <array>
@@ -165,85 +164,107 @@ std::optional<Place> PlaceOf(absl::string_view member) {
   return Place{*step, *rank};
 }
 
-// Reads the members of a zip file in their order, by libarchive.
+// Reads the members of a zip file in the order of its directory, by minizip.
 class ZipMembers {
  public:
   // `file` outlives the object.
   ZipMembers(const RandomAccessFile* file, uint64_t size)
-      : file_(file), size_(size), zip_(archive_read_new(), archive_read_free) {
-    // By its directory, so that a file that was cut is an error.
-    archive_read_support_format_zip_seekable(zip_.get());
-    archive_read_set_callback_data(zip_.get(), this);
-    archive_read_set_read_callback(zip_.get(), &Read);
-    archive_read_set_seek_callback(zip_.get(), &Seek);
-    archive_read_open1(zip_.get());
+      : file_(file), size_(size) {
+    zlib_filefunc64_def functions{};
+    functions.opaque = this;
+    functions.zopen64_file = [](voidpf self, const void*, int) { return self; };
+    functions.zread_file = &Read;
+    functions.ztell64_file = [](voidpf self, voidpf) -> ZPOS64_T {
+      return static_cast<ZipMembers*>(self)->at_;
+    };
+    functions.zseek64_file = &Seek;
+    functions.zclose_file = [](voidpf, voidpf) { return 0; };
+    functions.zerror_file = [](voidpf self, voidpf) {
+      return static_cast<ZipMembers*>(self)->ended_ ? 1 : 0;
+    };
+    zip_ = unzOpen2_64("", &functions);
+  }
+  ZipMembers(const ZipMembers&) = delete;
+  ZipMembers& operator=(const ZipMembers&) = delete;
+  ~ZipMembers() {
+    if (zip_ != nullptr) unzClose(zip_);
   }
 
   // The name of the next member; nullopt: there is none.
   absl::StatusOr<std::optional<std::string>> Next() {
-    archive_entry* entry = nullptr;
-    const int read = archive_read_next_header(zip_.get(), &entry);
-    if (read == ARCHIVE_EOF) return std::nullopt;
-    if (read != ARCHIVE_OK && read != ARCHIVE_WARN) return Fault();
-    const char* const name = archive_entry_pathname(entry);
-    return name == nullptr ? "" : name;
+    if (zip_ == nullptr) return absl::InvalidArgumentError("is no zip file");
+    const int found = begun_ ? unzGoToNextFile(zip_) : unzGoToFirstFile(zip_);
+    begun_ = true;
+    if (found == UNZ_END_OF_LIST_OF_FILE) return std::nullopt;
+    std::string name(kMaxNameBytes, '\0');
+    unz_file_info64 info{};
+    if (found != UNZ_OK ||
+        unzGetCurrentFileInfo64(zip_, &info, name.data(), name.size(), nullptr,
+                                0, nullptr, 0) != UNZ_OK ||
+        info.size_filename > name.size())
+      return absl::InvalidArgumentError("the zip file's directory is damaged");
+    name.resize(info.size_filename);
+    return name;
   }
 
-  // Of the member that Next() named. Its length and checksum are those that the
-  // directory of the file says.
+  // Of the member that Next() named. It is as long as the directory says, and has
+  // that checksum.
   absl::StatusOr<std::string> Text() {
+    const absl::Status damaged =
+        absl::InvalidArgumentError("cannot be read from the zip file");
+    if (unzOpenCurrentFile(zip_) != UNZ_OK) return damaged;
     std::string text;
     std::vector<char> piece(64 << 10);
-    for (;;) {
-      const la_ssize_t got =
-          archive_read_data(zip_.get(), piece.data(), piece.size());
-      if (got < 0) return Fault();
-      if (got == 0) return text;
-      if (text.size() + static_cast<size_t>(got) > kMaxMemberBytes) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("has more than ", kMaxMemberBytes, " bytes"));
-      }
+    int got = 0;
+    while ((got = unzReadCurrentFile(
+                zip_, piece.data(), static_cast<unsigned>(piece.size()))) > 0 &&
+           text.size() <= kMaxMemberBytes)
       text.append(piece.data(), static_cast<size_t>(got));
+    const int closed = unzCloseCurrentFile(zip_);
+    if (text.size() > kMaxMemberBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("has more than ", kMaxMemberBytes, " bytes"));
     }
+    if (got < 0 || closed != UNZ_OK) return damaged;
+    return text;
   }
 
  private:
-  absl::Status Fault() const {
-    const char* const text = archive_error_string(zip_.get());
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot be read as a zip file: ",
-                     OneLine(text == nullptr ? "it is damaged" : text)));
-  }
+  static constexpr size_t kMaxNameBytes = 4096;
 
-  static la_ssize_t Read(archive*, void* self, const void** bytes) {
+  static uLong Read(voidpf self, voidpf, void* out, uLong size) {
     auto* const members = static_cast<ZipMembers*>(self);
-    members->piece_.resize(
-        std::min<uint64_t>(members->size_ - members->at_, 64 << 10));
-    if (!members->file_->Read(members->at_, absl::MakeSpan(members->piece_))
+    const uint64_t bytes =
+        std::min<uint64_t>(size, members->size_ - members->at_);
+    if (!members->file_
+             ->Read(members->at_,
+                    absl::MakeSpan(static_cast<char*>(out), bytes))
              .ok())
-      return -1;
-    members->at_ += members->piece_.size();
-    *bytes = members->piece_.data();
-    return static_cast<la_ssize_t>(members->piece_.size());
+      return 0;
+    members->ended_ = bytes < size;
+    members->at_ += bytes;
+    return bytes;
   }
 
-  static la_int64_t Seek(archive*, void* self, la_int64_t offset, int whence) {
+  static long Seek(voidpf self, voidpf, ZPOS64_T offset,  // NOLINT: minizip's
+                   int origin) {
     auto* const members = static_cast<ZipMembers*>(self);
-    const uint64_t from = whence == SEEK_END   ? members->size_
-                          : whence == SEEK_CUR ? members->at_
-                                               : 0;
-    const int64_t to = static_cast<int64_t>(from) + offset;
-    if (to < 0 || static_cast<uint64_t>(to) > members->size_)
-      return ARCHIVE_FATAL;
-    members->at_ = static_cast<uint64_t>(to);
-    return to;
+    const uint64_t from = origin == ZLIB_FILEFUNC_SEEK_END   ? members->size_
+                          : origin == ZLIB_FILEFUNC_SEEK_CUR ? members->at_
+                                                             : 0;
+    if (offset > members->size_ - from) return -1;
+    members->at_ = from + offset;
+    return 0;
   }
 
   const RandomAccessFile* const file_;
   const uint64_t size_;
   uint64_t at_ = 0;
-  std::string piece_;
-  const std::unique_ptr<archive, int (*)(archive*)> zip_;
+  // The last read wanted more than there was: minizip takes 0 bytes for an error
+  // only if that is said.
+  bool ended_ = false;
+  bool begun_ = false;
+  unzFile zip_ = nullptr;
 };
 
 class PackReader {

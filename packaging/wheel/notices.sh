@@ -30,6 +30,7 @@ expat libexpat1-dev
 sqlite3 libsqlite3-dev
 yaml-cpp libyaml-cpp-dev
 libxlsxwriter libxlsxwriter-dev
+minizip libminizip-dev
 cli11 libcli11-dev
 rapidjson rapidjson-dev
 pybind11 pybind11-dev
