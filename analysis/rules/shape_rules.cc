@@ -65,7 +65,7 @@ class LossBroadcast : public ShapeRule {
         how, " each of ", found[1], " values with each of ", found[1],
         " others, not only with its own: the shapes [", found[1], ", 1] and [",
         found[1], "] broadcast to [", found[1], ", ", found[1],
-        "]. One of them wants squeeze() or unsqueeze()");
+        "]. Give both one shape, by squeeze(-1) or unsqueeze(-1)");
     return finding;
   }
 

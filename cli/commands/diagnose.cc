@@ -113,7 +113,8 @@ class Diagnosis {
                        &report_));
       report_.Unjudged(
           "values over steps (what moved, vanished, parted or changed "
-          "between steps), and the rules on gradients and updates",
+          "between steps), and the rules on gradients and updates: they read "
+          "the records of a collector, not a directory",
           absl::StrCat(kMonitorCommand,
                        ", with RANKPROBE_COLLECTOR, then rankprobe diagnose "
                        "run:NAME"));

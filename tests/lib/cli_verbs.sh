@@ -102,6 +102,7 @@ ask check golden.json -- true
 ask doctor
 ask sink webhook
 ask mcp
+ask merge_result "$scratch/tables" -o "$scratch/merged" -config "$scratch/merge.yaml"
 ask config schema
 ask schema
 ask schema config get
