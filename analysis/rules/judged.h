@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Base class of the rules: knows whether a rule found something to compare. One whose
-// values are recorded may have nothing to say of a program. Not thread-safe.
+// Base class of the rules: knows whether a rule found something to compare. A
+// program may lack what a rule compares although its values are recorded. Not
+// thread-safe.
 #ifndef RANKPROBE_ANALYSIS_RULES_JUDGED_H_
 #define RANKPROBE_ANALYSIS_RULES_JUDGED_H_
 
@@ -14,7 +15,7 @@ class Judged {
   // What it compares, as a program may not have it: "several micro batches in a
   // step". Empty: a program whose values are recorded has it.
   virtual absl::string_view subject() const { return ""; }
-  // Of the looks so far.
+  // Whether a Look() so far has compared something.
   bool has_judged() const { return has_judged_ || subject().empty(); }
 
  protected:

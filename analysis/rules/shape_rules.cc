@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What PyTorch takes without an error and no program means: shapes that
-// broadcast, a wrong dimension, padding that is learned. By what the monitor
-// reads out of the graph of the first losses.
+// Rules on shapes that PyTorch accepts and that no program intends: a broadcast
+// in the loss, layers along the wrong dimension, padding that counts. They read
+// what the monitor records of the graph of the first losses.
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -12,8 +12,8 @@
 namespace rankprobe::analysis {
 namespace {
 
-// What these rules have in common: a list that the agent records in the first
-// steps, whose first number says how its fault is known.
+// The first recorded value that shows the fault is the finding. The agent records
+// these values in the first steps; the first number says how the fault is known.
 class ShapeRule : public RankRule {
  public:
   absl::string_view needs() const override { return "training"; }
@@ -72,7 +72,7 @@ class LossBroadcast : public ShapeRule {
   static constexpr double kLoss = 1, kDifference = 2;
 };
 
-// batch_first is missing: the layer goes along the batch.
+// Without batch_first=True a layer works along the batch.
 class SequenceDimension : public ShapeRule {
  public:
   absl::string_view name() const override { return "sequence-dimension"; }

@@ -78,8 +78,8 @@ absl::StatusOr<bool> HasPlan(const Client& client, const std::string& run) {
   const grpc::Status status =
       client.control->GetConfig(&context, request, &plan);
   if (status.error_code() == grpc::StatusCode::NOT_FOUND) return false;
-  // What else is wrong the call after this one tells; a silent collector would let
-  // that call wait as long again.
+  // The next call reports other errors. A silent collector would let it wait as long
+  // again.
   const absl::Status said = client.ToStatus(status);
   if (absl::IsUnavailable(said)) return said;
   return true;

@@ -30,7 +30,7 @@ size_t OverflowsOfScaler(const analysis::ScanInput& input,
 // Whether task monitor recorded each step with all values, so that no step has the
 // values that are missing: the program has none, or each step was skipped.
 bool IsMonitoredWhole(const analysis::ScanInput& input);
-// The same by its plan, where a program ended before it had the values.
+// The same by the plan of the run, for a program that ended before it had values.
 bool MonitorsWhole(const Plan& plan);
 
 bool HasValuesOf(const analysis::ScanInput& input, absl::string_view prefix);

@@ -26,14 +26,26 @@ std::vector<int64_t> KnownRanks(ControlCore* core, const std::string& run) {
   return ranks;
 }
 
-// Rank 0 of a run without ranks: its processes, as in a dump.
-bool IsAsked(ControlCore* core, const v1::ExplainRequest& request,
-             const AgentSession& agent) {
-  if (agent.identity.run() != request.run()) return false;
-  if (!request.has_rank()) return true;
-  if (agent.identity.has_rank()) return agent.identity.rank() == request.rank();
-  return request.rank() == 0 && KnownRanks(core, request.run()).empty();
-}
+// The processes that a request asks. Rank 0 of a run without ranks means all of its
+// processes, as in a dump.
+class Asked {
+ public:
+  // `request` outlives the object.
+  Asked(ControlCore* core, const v1::ExplainRequest& request)
+      : request_(request),
+        is_any_(
+            !request.has_rank() ||
+            (request.rank() == 0 && KnownRanks(core, request.run()).empty())) {}
+  bool Contains(const v1::Identity& process) const {
+    return process.run() == request_.run() &&
+           (is_any_ ||
+            (process.has_rank() && process.rank() == request_.rank()));
+  }
+
+ private:
+  const v1::ExplainRequest& request_;
+  const bool is_any_;
+};
 
 // "; known ranks of the run: 0-1".
 std::string KnownRanksText(ControlCore* core, const std::string& run) {
@@ -69,8 +81,9 @@ void Explanations::Explain(const v1::ExplainRequest& request, Done done) {
   op.deadline = core_->Now() + kTimeout;
   v1::Directive directive;
   directive.mutable_report_calls()->set_id(op.id);
+  const Asked asked(core_, request);
   for (const AgentSession* agent : core_->sessions.ConnectedOf(request.run())) {
-    if (!IsAsked(core_, request, *agent)) continue;
+    if (!asked.Contains(agent->identity)) continue;
     op.waiting.insert(agent->identity.incarnation());
     agent->sender(directive);
   }
@@ -115,8 +128,9 @@ v1::ExplainResponse Explanations::Answer(const Operation& op) {
   if (op.request.max_calls() > 0)
     question.max_calls = std::min(op.request.max_calls(), kMaxExplainedCalls);
   const absl::Time now = core_->Now();
+  const Asked asked(core_, op.request);
   for (const auto& [session, agent] : core_->sessions.all()) {
-    if (!IsAsked(core_, op.request, agent)) continue;
+    if (!asked.Contains(agent.identity)) continue;
     RankFacts facts;
     facts.identity = agent.identity;
     facts.connected = agent.connected;

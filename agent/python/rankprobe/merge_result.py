@@ -33,7 +33,7 @@ _MERGED = "multi_ranks_compare_merge_"
 _FIRST_COLUMNS = ["NPU Name", "Bench Name", "NPU Dtype", "Bench Dtype", "NPU Tensor Shape", "Bench Tensor Shape", "NPU Requires_grad",
                   "Bench Requires_grad"]
 _REQUIRES_GRAD = "Requires_grad Consistent"
-# Of an index: there is no number, and the two maxima are shown in its place.
+# Values of an index that are no numbers; the maxima of both sides are shown instead.
 _NO_NUMBER = ("N/A", "unsupported", "Nan")
 # What a spreadsheet takes for a formula, at the beginning of a cell or of a part of it.
 _FORMULA = re.compile(r"[=+\-@%＋－＝％＠]|.*;[=+\-@%]", re.DOTALL)

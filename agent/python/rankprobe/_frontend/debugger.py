@@ -13,7 +13,7 @@ import os
 import pathlib
 import threading
 from os import getpid
-from typing import Any, ClassVar, Optional, Sequence, Union
+from typing import Any, Callable, ClassVar, Optional, Sequence, Union
 
 from rankprobe._frontend import config as _config
 from rankprobe._frontend.errors import CollectorMissingError, InterfaceUsageError, InvalidParameterError, RankprobeError
@@ -53,7 +53,7 @@ class Debugger:
 
     _framework: ClassVar[Framework]
     _tensor_type: ClassVar[type]
-    _capture: Any
+    _capture: Any = None  # as long as nothing can be recorded
     _instruments: Any
     _monitor: Any
 
@@ -71,22 +71,19 @@ class Debugger:
         self._instruments.apply(self._switch.plan)
 
     def _begin_of_step(self, plan: dict[str, Any], model: Any) -> None:
-        """A recorded step begins, or goes on: what is there beside the instruments."""
+        """A recorded step begins, or goes on: begins what a framework has beside the instruments."""
 
     def _end_of_recording(self) -> None:
-        """Of a step: what is there beside the instruments."""
+        """Ends the recording of what a framework has beside the instruments."""
 
     def _end_of_step(self) -> None:
-        """Of a step, recorded or not: what is there beside the instruments."""
+        """Ends the step, recorded or not, of what a framework has beside the instruments."""
 
     def _remove_parts(self) -> None:
-        """For good: what is there beside the instruments."""
+        """Removes for good what a framework has beside the instruments."""
 
-    def _is_number(self, value: Any) -> bool:
-        raise NotImplementedError
-
-    def _float(self, value: Any) -> float:
-        """Of what _is_number."""
+    def _reader_of(self, loss: Any) -> Optional[Callable[[], float]]:
+        """Reads a number, or a tensor of one element, which its device may have to be waited for; None: it is neither."""
         raise NotImplementedError
 
     def _gets_gradient(self, tensor: Any) -> bool:
@@ -214,10 +211,11 @@ class Debugger:
         self = cls._get("report_loss")
         if self._inert:
             return
-        if not self._is_number(loss):
+        read = self._reader_of(loss)
+        if read is None:
             warn(f"report_loss: a number or a tensor of one element, not {loss!r}; skipped")
         elif self._capture.wants_loss:
-            self._capture.report_loss(self._float(loss))
+            self._capture.report_loss(read())
 
     @classmethod
     def register_custom_api(cls, module: Any, api: str, api_prefix: Optional[str] = None) -> None:

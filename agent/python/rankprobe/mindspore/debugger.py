@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 from mindspore._c_expression import TensorPy
 
@@ -76,11 +76,10 @@ class PrecisionDebugger(Debugger):
         self._instruments = Instruments(self._capture, self._on_root_begin, self._on_root_end)
         self._monitor = Monitor(self._capture)
 
-    def _is_number(self, value: Any) -> bool:
-        return isinstance(value, (int, float)) or getattr(value, "size", 0) == 1
-
-    def _float(self, value: Any) -> float:
-        return float(value.asnumpy() if hasattr(value, "asnumpy") else value)
+    def _reader_of(self, loss: Any) -> Optional[Callable[[], float]]:
+        if isinstance(loss, (int, float)) or getattr(loss, "size", 0) == 1:
+            return lambda: float(loss.asnumpy() if hasattr(loss, "asnumpy") else loss)
+        return None
 
     def _gets_gradient(self, tensor: Any) -> bool:
         return bool(getattr(tensor, "_requires_grad", False))

@@ -121,7 +121,7 @@ class _Forwards:
 
 
 def _begin_call(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-    """Of a model that is one layer, the record of the call that is under way: PyTorch has listed its pre-hooks already."""
+    """Records the call that is under way of a model that is one layer: PyTorch collected its pre-hooks before ours was among them."""
     hook = module._forward_pre_hooks.get(_hidden_hooks.MODULE_KEY)
     if hook is None:
         return

@@ -29,6 +29,11 @@ _NOTHING = 1e-6
 _EXACT_POSITIONS, _MOST_TABLES, _MOST_POSITIONS, _MOST_COLUMNS = 256, 16, 4096, 512
 
 
+def signed(number: int) -> int:
+    """A dimension or an index that a node has kept: PyTorch gives negative ones without their sign."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
 def saved(node: Any, name: str) -> Any:
     """A tensor that a node keeps. None: it has none of this name, it was changed since, or hooks of the program packed it,
     which are not called for us."""
@@ -119,8 +124,7 @@ def softmax_dims(nodes: Iterable[Any]) -> list[Any]:
                 or not weights.shape[-2] == weights.shape[-1] >= _LEAST_PLACES or taken.shape[-2:] != weights.shape[-2:]):
             continue
         calls += 1
-        dim = softmax._saved_dim
-        if (dim - (1 << 64) if dim >= 1 << 63 else dim) % weights.dim() != weights.dim() - 1:
+        if signed(softmax._saved_dim) % weights.dim() != weights.dim() - 1:
             wrong += 1
             causal.append((_one_head(weights).triu(1) == 0).all())
     if calls == 0:
@@ -187,4 +191,4 @@ def _merged(cosine: Any, sine: Any) -> Any:
     return late.sum().float() * (is_rotation & ~early.any() & (steps_after_first > 0))
 
 
-__all__ = ["attention_sees", "merged_positions", "saved", "softmax_before", "softmax_dims"]
+__all__ = ["attention_sees", "merged_positions", "saved", "signed", "softmax_before", "softmax_dims"]

@@ -3,8 +3,8 @@
 
 For each loss call: how many targets count, what one of them weighs in the loss that goes backward, and the loss of a guess
 (the logarithm of the number of classes). In the first steps also whether the targets are the tokens that went in, by how
-many places they are shifted, what the attention sees (_attention_graph.py), and of each loss whether its shapes fit (_shape_graph.py). Nothing of the program is called; tensors stay
-on their device and are not waited for.
+many places they are shifted, what the attention sees (_attention_graph.py), and of each loss whether its shapes fit
+(_shape_graph.py). Nothing of the program is called; tensors stay on their device and are not waited for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Iterator
 
 import torch
 
-from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, saved, softmax_dims
+from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, saved, signed, softmax_dims
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
 
 _LOSSES = ("NllLossBackward0", "NllLoss2DBackward0")
@@ -68,8 +68,7 @@ def _softmax_dim(node: Any, name: str) -> tuple[Any, int]:
     result = saved(node, "result") if node is not None and node.name() == name else None
     if result is None or result.dim() == 0:
         return None, 0
-    dim = node._saved_dim
-    return result, (dim - (1 << 64) if dim >= 1 << 63 else dim) % result.dim()
+    return result, signed(node._saved_dim) % result.dim()
 
 
 def _is_softmax(node: Any, classes: int) -> bool:
@@ -184,9 +183,7 @@ class LossTargets:
         target, logits = saved(node, "target"), saved(node, "self")
         if target is None or logits is None or logits.dim() < 2:
             return
-        ignored = node._saved_ignore_index
-        ignored -= 1 << 64 if ignored >= 1 << 63 else 0
-        counts = target != ignored
+        counts = target != signed(node._saved_ignore_index)
         call: dict[str, Any] = {"tokens": counts.sum().float(), "counts": counts, "guessing": math.log(max(logits.shape[1], 1)),
                                 "reduction": node._saved_reduction, "checksum": _checksum(target)}
 

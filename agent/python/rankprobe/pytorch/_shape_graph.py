@@ -13,7 +13,7 @@ from typing import Any, Iterable, Optional
 
 import torch
 
-from rankprobe.pytorch._attention_graph import saved, softmax_before
+from rankprobe.pytorch._attention_graph import saved, signed, softmax_before
 
 _LOSSES = ("MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0")
 _WHOLE = ("MeanBackward0", "SumBackward0")
@@ -43,10 +43,6 @@ def _shape(node: Any) -> tuple[int, ...]:
 
 def _next(node: Any, number: int = 0) -> Any:
     return node.next_functions[number][0] if len(node.next_functions) > number else None
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def loss_broadcast(nodes: Iterable[Any]) -> list[Any]:
@@ -156,7 +152,7 @@ def _is_pool(node: Any) -> bool:
         return False
     shape, dim = _pooled_shape(node), node._saved_dim
     dims = dim if isinstance(dim, tuple) else (dim,)
-    return len(shape) == 3 and min(shape[:2]) > 1 and None not in dims and [_signed(one) % 3 for one in dims] == [1]
+    return len(shape) == 3 and min(shape[:2]) > 1 and None not in dims and [signed(one) % 3 for one in dims] == [1]
 
 
 def _pooled_shape(node: Any) -> tuple[int, ...]:
@@ -174,14 +170,14 @@ def _pool_of(node: Any, nodes: list[Any]) -> Optional[tuple[int, int, int]]:
 
 def _is_end(node: Any, shape: tuple[int, ...], nodes: list[Any]) -> bool:
     """Whether it takes the last place, or a token before the first, and nothing takes another one: those would be nodes or agents."""
-    taken = {_signed(one._saved_index) % shape[1] for one in nodes
+    taken = {signed(one._saved_index) % shape[1] for one in nodes
              if one.name() == "SelectBackward0" and _next(one) is _next(node) and _is_pool(one)}
     return taken == {shape[1] - 1} or (taken == {0} and any(_shape(one) == shape and _prepends(one) for one in nodes))
 
 
 def _prepends(node: Any) -> bool:
     """Whether it puts a token that is learned before a sequence."""
-    if node.name() != "CatBackward0" or _signed(node._saved_dim) % 3 != 1:
+    if node.name() != "CatBackward0" or signed(node._saved_dim) % 3 != 1:
         return False
     token = _next(node)
     return token is not None and token.name() in ("ExpandBackward0", "RepeatBackward0") and (_next(token) is None or _next(token).name().endswith("AccumulateGrad"))
@@ -238,14 +234,14 @@ def _is_of(shape: tuple[int, ...], first: int, second: int) -> bool:
 
 def _joins_features(node: Any, shape: tuple[int, ...]) -> bool:
     """Both directions of a recurrent layer."""
-    return bool(node.name() == "CatBackward0" and len(shape) == 3 and _signed(node._saved_dim) % 3 == 2)
+    return bool(node.name() == "CatBackward0" and len(shape) == 3 and signed(node._saved_dim) % 3 == 2)
 
 
 def _turns(node: Any) -> bool:
     """Whether it exchanges the first two of three dimensions."""
     if node.name() == "PermuteBackward0":
-        return [_signed(one) % 3 for one in node._saved_dims] == [1, 0, 2]
-    return bool(node.name() == "TransposeBackward0" and {_signed(node._saved_dim0) % 3, _signed(node._saved_dim1) % 3} == {0, 1})
+        return [signed(one) % 3 for one in node._saved_dims] == [1, 0, 2]
+    return bool(node.name() == "TransposeBackward0" and {signed(node._saved_dim0) % 3, signed(node._saved_dim1) % 3} == {0, 1})
 
 
 def _mixed_by(node: Any, shape: tuple[int, ...], first: int, second: int) -> Optional[int]:
@@ -255,11 +251,11 @@ def _mixed_by(node: Any, shape: tuple[int, ...], first: int, second: int) -> Opt
         # One layer of oneDNN stands before the transposition that batch_first asks for, those of devices behind it.
         return int(name != "MkldnnRnnLayerBackward0" and bool(node._saved_batch_first))
     if name == "StackBackward0" and shape[:2] == (first, second):
-        dim = _signed(node._saved_dim) % max(len(shape), 1)
+        dim = signed(node._saved_dim) % max(len(shape), 1)
         return dim if dim < 2 and _is_chain(node) else None
-    if name == "PermuteBackward0" and shape[:2] == (first, second) and [_signed(one) % 4 for one in node._saved_dims] == [2, 0, 1, 3]:
+    if name == "PermuteBackward0" and shape[:2] == (first, second) and [signed(one) % 4 for one in node._saved_dims] == [2, 0, 1, 3]:
         return 0 if _attends(_next(node), first) else None
-    if name == "TransposeBackward0" and shape[:2] == (first, second) and {_signed(node._saved_dim0) % 4, _signed(node._saved_dim1) % 4} == {1, 2}:
+    if name == "TransposeBackward0" and shape[:2] == (first, second) and {signed(node._saved_dim0) % 4, signed(node._saved_dim1) % 4} == {1, 2}:
         return 1 if len(shape) == 4 and _attends(_next(node), second) else None
     if name == "TransposeBackward0" and len(shape) == 3 and _turns(node) and shape[0] == first and shape[1] % second == 0:
         return 0 if _attends(_next(node), first) else None

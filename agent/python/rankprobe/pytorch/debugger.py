@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 import torch
 
@@ -150,11 +150,10 @@ class PrecisionDebugger(Debugger):
         if not self._over():
             self._monitor.after_optimizer(optimizer)
 
-    def _is_number(self, value: Any) -> bool:
-        return isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1)
-
-    def _float(self, value: Any) -> float:
-        return float(value.detach() if isinstance(value, torch.Tensor) else value)
+    def _reader_of(self, loss: Any) -> Optional[Callable[[], float]]:
+        if isinstance(loss, torch.Tensor):
+            return (lambda: float(loss.detach())) if loss.numel() == 1 else None
+        return (lambda: float(loss)) if isinstance(loss, (int, float)) else None
 
     def _gets_gradient(self, tensor: Any) -> bool:
         return bool(tensor.requires_grad)
