@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "collector/archive/load_step.h"
 #include "collector/archive/rollup_block.h"
@@ -72,27 +73,39 @@ class RollupMaker::IdsOfStep {
     std::vector<Dictionary::Value>& last = names_->last_step;
     if (as_before_ && next_ < last.size()) {
       const Dictionary::Value& before = last[next_];
-      if (before.given == given && before.entry == entry &&
-          before.value == value) {
+      const absl::string_view names =
+          absl::string_view(names_->last_names).substr(next_name_);
+      if (before.given == given && before.entry_bytes == entry.size() &&
+          before.value_bytes == value.size() &&
+          absl::StartsWith(names, entry) &&
+          absl::StartsWith(names.substr(entry.size()), value)) {
         ++next_;
+        next_name_ += entry.size() + value.size();
         return before.id;
       }
     }
     if (std::exchange(as_before_, false)) {
-      last.resize(next_);
+      Shorten();
       for (const Dictionary::Value& before : last) seen_.insert(before.id);
     }
     RP_ASSIGN_OR_RETURN(const uint32_t id,
                         LookUp(given, entry, value, new_names));
-    last.push_back({given, entry, std::string(value), id});
+    last.push_back({given, id, entry.size(), value.size()});
+    absl::StrAppend(&names_->last_names, entry, value);
     return id;
   }
   // There are no more.
   void Finish() {
-    if (as_before_) names_->last_step.resize(next_);
+    if (as_before_) Shorten();
   }
 
  private:
+  // To the values that the step has in common with the one before.
+  void Shorten() {
+    names_->last_step.resize(next_);
+    names_->last_names.resize(next_name_);
+  }
+
   absl::StatusOr<uint32_t> LookUp(
       bool given, const std::string& entry, absl::string_view value,
       std::vector<std::pair<uint32_t, v1::RollupName>>* new_names) {
@@ -119,7 +132,7 @@ class RollupMaker::IdsOfStep {
   Dictionary* const names_;
   // All so far are those of the step before; then seen_ is empty.
   bool as_before_ = true;
-  size_t next_ = 0;
+  size_t next_ = 0, next_name_ = 0;
   absl::flat_hash_set<uint32_t> seen_;
 };
 

@@ -57,13 +57,16 @@ class RollupMaker {
     uint32_t next_made = 0;
     uint32_t next_given = kFirstGivenValue;
     uint32_t next_layout = 0;
-    // The values of the step that was rolled up last, in its order.
+    // The values of the step that was rolled up last, in its order, and their
+    // names (entry, value) one after another: comparing them with those of the
+    // next step reads memory in order.
     struct Value {
       bool given;
-      std::string entry, value;
       uint32_t id;
+      size_t entry_bytes, value_bytes;
     };
     std::vector<Value> last_step;
+    std::string last_names;
   };
   class IdsOfStep;
   absl::StatusOr<Dictionary*> Load(uint32_t run);

@@ -9,10 +9,11 @@ constexpr size_t kPayloadKeyBytes = 1 + 4 + 16 + 8;
 
 template <typename T>
 void AppendBigEndian(T value, std::string* out) {
-  for (int shift = static_cast<int>(sizeof(T)) * 8 - 8; shift >= 0;
-       shift -= 8) {
-    out->push_back(static_cast<char>((value >> shift) & 0xff));
+  char bytes[sizeof(T)];
+  for (size_t i = 0; i < sizeof(T); ++i) {
+    bytes[i] = static_cast<char>((value >> (8 * (sizeof(T) - 1 - i))) & 0xff);
   }
+  out->append(bytes, sizeof(T));
 }
 
 uint64_t ReadBigEndian64(absl::string_view bytes) {
@@ -22,8 +23,13 @@ uint64_t ReadBigEndian64(absl::string_view bytes) {
   return value;
 }
 
+// Room for the longest key of fixed parts, so that appending allocates once.
+constexpr size_t kUsualKeyBytes = 48;
+
 std::string Table(char letter, uint32_t run) {
-  std::string key(1, letter);
+  std::string key;
+  key.reserve(kUsualKeyBytes);
+  key.push_back(letter);
   AppendBigEndian(run, &key);
   return key;
 }

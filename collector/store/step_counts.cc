@@ -20,7 +20,7 @@ v1::LossCount* LossOf(v1::LossReason reason, v1::StepRow* step) {
 }
 
 void CountCall(const v1::CallPhase& call,
-               const std::function<void(const v1::PayloadRef&)>& on_payload,
+               absl::FunctionRef<void(const v1::PayloadRef&)> on_payload,
                v1::StepRow* step) {
   step->set_call_phases(step->call_phases() + 1);
   ForEachTensor(call, [&](const v1::TensorSummary& tensor) {
@@ -54,7 +54,7 @@ void CountLossEvent(const v1::LossEvent& loss, v1::StepRow* step) {
 }  // namespace
 
 void CountRecord(const v1::Record& record,
-                 const std::function<void(const v1::PayloadRef&)>& on_payload,
+                 absl::FunctionRef<void(const v1::PayloadRef&)> on_payload,
                  v1::StepRow* step) {
   step->set_records(step->records() + 1);
   if (record.order() < kFirstAddedOrder)

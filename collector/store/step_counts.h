@@ -4,8 +4,7 @@
 #ifndef RANKPROBE_COLLECTOR_STORE_STEP_COUNTS_H_
 #define RANKPROBE_COLLECTOR_STORE_STEP_COUNTS_H_
 
-#include <functional>
-
+#include "absl/functional/function_ref.h"
 #include "rankprobe/v1/archive.pb.h"
 #include "rankprobe/v1/store.pb.h"
 #include "rankprobe/v1/types.pb.h"
@@ -15,7 +14,7 @@ namespace rankprobe {
 // `on_payload` is called for each payload the record refers to, lost ones
 // included.
 void CountRecord(const v1::Record& record,
-                 const std::function<void(const v1::PayloadRef&)>& on_payload,
+                 absl::FunctionRef<void(const v1::PayloadRef&)> on_payload,
                  v1::StepRow* step);
 
 // What readers are told of the counts. Who and when is the caller's.

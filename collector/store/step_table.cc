@@ -85,8 +85,7 @@ absl::StatusOr<bool> StepTable::IsThere(const StepId& id, uint64_t order,
 absl::Status StepTable::AddRecord(v1::RunRow* run, const StepId& id,
                                   const v1::Record& record, v1::StepRow* step,
                                   CommitWork* work) {
-  std::string encoded;
-  if (!EncodeRecord(record, &encoded).ok()) {
+  if (!EncodeRecord(record, &encoded_).ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("record ", record.order(), " of step ", id.step,
                      " does not match its checksum"));
@@ -107,7 +106,7 @@ absl::Status StepTable::AddRecord(v1::RunRow* run, const StepId& id,
       step);
   work->batch->Put(
       keys::Record(run->id(), id.step, id.incarnation, record.order()),
-      encoded);
+      encoded_);
   run->set_records(run->records() + 1);
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -45,9 +46,9 @@ class StepTable {
   // on. `next_order`: its entry of next_orders_.
   absl::StatusOr<bool> IsThere(const StepId& id, uint64_t order,
                                uint64_t* next_order, CommitWork* work);
-  static absl::Status AddRecord(v1::RunRow* run, const StepId& id,
-                                const v1::Record& record, v1::StepRow* step,
-                                CommitWork* work);
+  absl::Status AddRecord(v1::RunRow* run, const StepId& id,
+                         const v1::Record& record, v1::StepRow* step,
+                         CommitWork* work);
 
   static constexpr size_t kUsual = 4096;
 
@@ -57,6 +58,8 @@ class StepTable {
   // Above all orders of the step that are stored, added ones aside. One that is
   // too high, as after a commit that failed, costs questions to the index.
   std::map<StepId, uint64_t> next_orders_;
+  // The bytes of the record that is being added; keeps its memory.
+  std::string encoded_;
 };
 
 }  // namespace rankprobe

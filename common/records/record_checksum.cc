@@ -13,7 +13,7 @@ void SealRecord(v1::Record* record) {
 }
 
 absl::Status EncodeRecord(const v1::Record& record, std::string* encoded) {
-  *encoded = record.SerializeAsString();
+  record.SerializeToString(encoded);
   if (!record.has_crc32c()) {
     AppendChecksum(encoded);
     return absl::OkStatus();
