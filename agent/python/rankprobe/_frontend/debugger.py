@@ -116,6 +116,8 @@ class Debugger:
                 warn(note)
             self._pid = getpid()
             self._closed = self._inert = self._started = False
+            # start() found recording off, and the step before left nothing to take off: the rest of the step is only counted.
+            self._idle = False
             self._steps = StepState()
             self._notices = Notices(self._framework)
             missing = on_collector_missing or os.environ.get("RANKPROBE_ON_COLLECTOR_MISSING", "")
@@ -272,9 +274,11 @@ class Debugger:
 
     def _over(self) -> bool:
         """Closed, cut off, or a forked child's copy: nothing is done any more."""
-        if not self._closed and getpid() == self._pid and self._session.cut_off:
+        if self._closed or getpid() != self._pid:
+            return True
+        if self._session.cut_off:
             self._abandon()
-        return self._closed or getpid() != self._pid
+        return self._closed
 
     def _abandon(self) -> None:
         self._closed = self._inert = True
@@ -295,15 +299,19 @@ class Debugger:
     def _start(self, model: Any, token_range: Optional[Sequence[int]], rank_id: Optional[int], scheduled_tokens: Any = None,
                first_positions: Any = None) -> None:
         self._check_process(starts=True)
-        self._follow_file()
+        over = self._over()
+        if not over:
+            self._switch.follow_file(self._session)
         _config.check_start(self._framework, model, token_range, rank_id, self._switch.checked_plan)
-        if self._over():
+        if over:
             return
         # Also what is off here may be switched on by the collector.
         requests = self._requests_of(scheduled_tokens, first_positions)
         self._started = True
         rank = self._session.start(rank_id, requests)
+        nothing_in_place = not (self._instruments.applied or self._steps.running or self._steps.has_records)
         self._take_plan(model is not None)
+        self._idle = nothing_in_place and not self._switch.enabled
         if not self._switch.enabled:
             return
         if self._finished():
@@ -330,7 +338,7 @@ class Debugger:
         self._instruments.begin_step(plan)
 
     def _stop(self) -> None:
-        if self._over():
+        if self._idle or self._over():
             return
         self._instruments.end_recording()
         self._end_of_recording()
@@ -342,6 +350,10 @@ class Debugger:
 
     def _step(self) -> None:
         if self._over():
+            return
+        if self._idle and not self._steps.has_records:
+            self._session.native.step()
+            self._steps.end()
             return
         self._instruments.end_step()
         if self._steps.running:
@@ -356,7 +368,7 @@ class Debugger:
         self._session.native.step()
         self._export(self._steps.end())
         # Who only saves (level debug) does not call start().
-        self._follow_file()
+        self._switch.follow_file(self._session)
         self._finished()
 
     def _save(self, variable: Any, name: str, save_backward: bool) -> None:
@@ -369,14 +381,12 @@ class Debugger:
         if not self._finished() and save_variable(self._capture, variable, name, save_backward, self._tensor_type, self._gets_gradient):
             self._steps.mark_dirty()
 
-    def _follow_file(self) -> None:
-        if not self._over():
-            self._switch.follow_file(self._session)
-
     def _take_plan(self, has_model: bool) -> None:
         """The plan in force since session.start(): its stand-ins and hooks, or none."""
         changed = self._switch.take(self._session)
         if not self._switch.enabled:
+            if self._idle:
+                return
             if self._steps.running:
                 self._instruments.end_recording()
                 self._end_of_recording()

@@ -141,7 +141,8 @@ class TrainingSteps:
         return [model for model in (known() for known in self._models) if model is not None]
 
     def _end(self) -> None:
-        self._debugger.report_replica(self._alive())
+        if self._debugger._capture.wants_replica:
+            self._debugger.report_replica(self._alive())
         self._debugger._stop()
         self._debugger._step()
 
