@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A session against a collector that the test speaks for.
 #include <grpcpp/grpcpp.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -10,9 +12,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "agent/runtime/session/session.h"
+#include "agent/runtime/session/spool.h"
+#include "agent/runtime/session/spool_delivery.h"
 #include "common/base/clock.h"
+#include "common/io/checksum_field.h"
+#include "common/io/crc32c.h"
+#include "common/io/file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
@@ -78,6 +86,9 @@ class FakeCollector final : public v1::AgentService::Service {
     while (stream->Read(&frame)) {
       absl::MutexLock lock(&mutex_);
       read_ = std::max(read_, frame.sequence());
+      if (!commits) continue;
+      ack.set_committed(read_);
+      stream->Write(ack);
     }
     return grpc::Status::OK;
   }
@@ -129,6 +140,8 @@ class FakeCollector final : public v1::AgentService::Service {
   size_t mute_to = 0;
   // Pings.
   bool answers = true;
+  // Acknowledges each frame as committed.
+  bool commits = false;
   // So many farewells are lost.
   size_t deaf_to = 0;
 
@@ -324,6 +337,42 @@ TEST(CollectorLinkTest, ARefusalOnTwoConnectionsIsFinal) {
               ::testing::ContainsRegex("^rankprobe: nothing is recorded, "
                                        "training continues: [^\n]*\n$"));
   server->Shutdown(std::chrono::system_clock::now());
+}
+
+// As the two above, of what a killed process left, which has no session.
+TEST(SpoolDeliveryTest, ARefusalCountsWhenASecondConnectionGetsIt) {
+  for (const size_t refused : {1, 2}) {
+    const std::string directory = absl::StrCat(
+        ::testing::TempDir(), "/left_spool_", ::getpid(), "_", refused);
+    const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
+    {
+      v1::Identity identity;
+      identity.set_run("run");
+      identity.set_incarnation(7);
+      auto spool = Spool::Open({.directory = directory, .secret = "secret"},
+                               identity, file_system.get());
+      ASSERT_TRUE(spool.ok()) << spool.status();
+      v1::UploadFrame frame;
+      frame.set_sequence(1);
+      const std::string bytes = frame.SerializeAsString();
+      ASSERT_TRUE(
+          (*spool)->Append(1, bytes, "", ChecksumField(Crc32c(bytes))).ok());
+    }
+    FakeCollector collector;
+    collector.refusal = grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "no");
+    collector.refused_hellos = refused;
+    collector.commits = true;
+    SessionOptions options;
+    const std::unique_ptr<grpc::Server> server = Serve(&collector, &options);
+    const absl::StatusOr<SpoolDelivery> done =
+        DeliverSpools({.directory = directory, .collector = options.collector});
+    ASSERT_TRUE(done.ok()) << done.status();
+    EXPECT_EQ(done->delivered.size(), refused == 1 ? 1u : 0u);
+    EXPECT_EQ(done->left.size(), refused == 1 ? 0u : 1u);
+    EXPECT_EQ(collector.connections(), 2u);
+    server->Shutdown(std::chrono::system_clock::now());
+    std::filesystem::remove_all(directory);
+  }
 }
 
 // Under policy `block`, of a collector that acknowledges nothing: its connection is

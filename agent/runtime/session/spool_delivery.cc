@@ -57,37 +57,48 @@ absl::StatusOr<SpoolDelivery> DeliverSpools(
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxDeliveryMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxDeliveryMessageBytes);
+  // Each on a connection of its own: channels share those that are alike otherwise.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const auto connect = [&](const std::string& address) {
     return MakeCollectorChannel(
         MakeChannel(address, options.security, arguments));
   };
-  const std::shared_ptr<CollectorChannel> channel = connect(options.collector);
+  std::shared_ptr<CollectorChannel> channel = connect(options.collector);
   DeliveryClock clock(options.deadline);
   bool answered = false;
   const auto wake = [&clock] { clock.Wake(); };
   const auto wait = [&clock](absl::Duration timeout) {
     return clock.Wait(timeout);
   };
-  for (const auto& orphan : orphans) {
+  const auto deliver = [&](OrphanSpool* orphan) -> absl::Status {
     const MonotonicTime give_up = MonotonicAfter(options.patience);
     CollectorFinder finder(channel, options.security, "", wake, wait);
     SpoolDrain drain(options.security, std::string(Version()), wake, wait, [&] {
       answered = true;
       finder.NoteReached();
     });
-    const auto deliver = [&]() -> absl::Status {
-      RP_ASSIGN_OR_RETURN(const std::string leaf,
-                          finder.Find(orphan->identity()));
+    absl::Status status;
+    do {
+      const absl::StatusOr<std::string> leaf = finder.Find(orphan->identity());
+      status = leaf.status();
+      if (!leaf.ok()) continue;
       const std::shared_ptr<CollectorChannel> to =
-          leaf.empty() ? channel : connect(leaf);
-      absl::Status status = drain.Run(to.get(), orphan.get());
+          leaf->empty() ? channel : connect(*leaf);
+      status = drain.Run(to.get(), orphan);
       if (absl::IsUnavailable(status)) finder.NoteNotReached();
-      return status;
-    };
-    absl::Status status = deliver();
-    while (absl::IsUnavailable(status) && MonotonicNow() < give_up &&
-           clock.Wait(kRetryInterval))
-      status = deliver();
+    } while (absl::IsUnavailable(status) && MonotonicNow() < give_up &&
+             clock.Wait(kRetryInterval));
+    return status;
+  };
+  for (const auto& orphan : orphans) {
+    absl::Status status = deliver(orphan.get());
+    if (!status.ok() && !absl::IsUnavailable(status) &&
+        !absl::IsCancelled(status)) {
+      // A bit that flips in the headers of an answer makes a refusal of it, for
+      // the rest of that connection: one counts that a second connection gets.
+      channel = connect(options.collector);
+      status = deliver(orphan.get());
+    }
     if (status.ok()) {
       result.delivered.push_back(orphan->identity());
       continue;
