@@ -5,6 +5,14 @@
 #include "common/records/entry_names.h"
 
 namespace rankprobe {
+namespace {
+
+v1::CallKind ForwardKind(const RecordedCall& call) {
+  return call.is_module ? v1::CALL_KIND_MODULE_FORWARD
+                        : v1::CALL_KIND_API_FORWARD;
+}
+
+}  // namespace
 
 RecordedCall CallRecorder::BeginApi(absl::string_view prefix,
                                     absl::string_view op) {
@@ -56,26 +64,23 @@ void CallRecorder::Inputs(const RecordedCall& call, BuildPhase build) {
   if (!call.kept || core_->Forked()) return;
   absl::MutexLock lock(&core_->mutex);
   if (!IsOfStep(call) || !core_->filter.plan().data_mode.input) return;
-  core_->records.AddPhase(
-      call.forward_entry,
-      call.is_module ? v1::CALL_KIND_MODULE_FORWARD : v1::CALL_KIND_API_FORWARD,
-      build, ReferenceComparer::Phase::kInputs);
+  core_->records.AddPhase(call.forward_entry, ForwardKind(call), build,
+                          ReferenceComparer::Phase::kInputs);
 }
 
-void CallRecorder::Outputs(const RecordedCall& call, BuildPhase build,
+bool CallRecorder::Outputs(const RecordedCall& call, BuildPhase build,
                            bool late) {
-  if (call.forward_entry.empty() || core_->Forked()) return;
+  if (call.forward_entry.empty() || core_->Forked()) return false;
   absl::MutexLock lock(&core_->mutex);
-  if (!IsOfStep(call)) return;
+  if (!IsOfStep(call)) return false;
+  bool in_full = false;
   if (call.is_module) EndModule(call);
   StepFilter& filter = core_->filter;
   if (call.kept && filter.plan().data_mode.output) {
-    core_->records.AddPhase(call.forward_entry,
-                            call.is_module ? v1::CALL_KIND_MODULE_FORWARD
-                                           : v1::CALL_KIND_API_FORWARD,
-                            build,
-                            late ? ReferenceComparer::Phase::kOther
-                                 : ReferenceComparer::Phase::kOutputs);
+    in_full =
+        core_->records.AddPhase(call.forward_entry, ForwardKind(call), build,
+                                late ? ReferenceComparer::Phase::kOther
+                                     : ReferenceComparer::Phase::kOutputs);
   }
   if (filter.wants_edges()) {
     if (!call.is_module && filter.plan().RecordsApis())
@@ -83,6 +88,16 @@ void CallRecorder::Outputs(const RecordedCall& call, BuildPhase build,
     core_->tree.AddLaterEdges();
   }
   StopIfSpent();
+  return in_full;
+}
+
+void CallRecorder::InputsInFull(const RecordedCall& call, BuildPhase build) {
+  if (!call.kept || core_->Forked()) return;
+  absl::MutexLock lock(&core_->mutex);
+  if (!IsOfStep(call) || !core_->records.begun() ||
+      !core_->filter.plan().data_mode.input)
+    return;
+  core_->records.AddPhaseInFull(call.forward_entry, ForwardKind(call), build);
 }
 
 void CallRecorder::LateOutputs(const RecordedCall& call, BuildPhase build) {

@@ -34,8 +34,11 @@ class CallRecorder {
   RecordedCall BeginModule(absl::string_view module);
   void Inputs(const RecordedCall& call, BuildPhase build);
   // Ends the forward. A module must be ended, kept or not, also by Abandon.
-  // late: they come once more, with LateOutputs, and count then.
-  void Outputs(const RecordedCall& call, BuildPhase build, bool late = false);
+  // late: they come once more, with LateOutputs, and count then. True: a trigger
+  // rule has fired at them, and they are kept in full; InputsInFull adds what the
+  // call was given, where it still is what it was.
+  bool Outputs(const RecordedCall& call, BuildPhase build, bool late = false);
+  void InputsInFull(const RecordedCall& call, BuildPhase build);
   // Replaces the outputs of a call that has ended: an asynchronous one is done.
   void LateOutputs(const RecordedCall& call, BuildPhase build);
   // The forward ended by an exception: its inputs stay, its place is left.

@@ -126,7 +126,7 @@ void StepRecords::AddError(absl::string_view what) {
   error->set_message(std::string(what));
 }
 
-void StepRecords::AddCall(const std::string& entry, v1::CallKind kind,
+bool StepRecords::AddCall(const std::string& entry, v1::CallKind kind,
                           bool want_payload, BuildPhase build) {
   const bool watched = watcher_ != nullptr && watcher_->active();
   const bool timed = watched && watcher_->timed();
@@ -140,18 +140,24 @@ void StepRecords::AddCall(const std::string& entry, v1::CallKind kind,
   CallBuilder builder(&tensors_, &filter_->plan(), want_payload);
   build(builder, call);
   ++counts_.call_phases;
-  if (!watched) return;
+  if (!watched) return false;
+  bool in_full = false;
   if (tensors_.deferred() > deferred) {
     deferred_phases_.push_back(call);
-  } else {
-    watcher_->OnPhase(*call);
+  } else if (watcher_->OnPhase(*call) && !want_payload &&
+             !reference_.active()) {
+    // Nothing has run since: the tensors are still what the rule has seen.
+    in_full = true;
+    call->Clear();
+    BuildInFull(entry, kind, build, call);
   }
   watcher_->AddCost(
       tensors_.payload_bytes() - payload_bytes + call->ByteSizeLong(),
       timed ? clock_->MonotonicNanos() - began_ns : 0);
+  return in_full;
 }
 
-void StepRecords::AddPhase(const std::string& entry, v1::CallKind kind,
+bool StepRecords::AddPhase(const std::string& entry, v1::CallKind kind,
                            BuildPhase build, ReferenceComparer::Phase phase) {
   // The collector's filter replays it before it looks at the call.
   if (filter_->has_trace()) filter_->MoveTrace(Add()->mutable_trace());
@@ -163,9 +169,34 @@ void StepRecords::AddPhase(const std::string& entry, v1::CallKind kind,
     std::unique_ptr<HeldPayloads> held;
     if (reference_.End(phase, call, &held)) tensors_.SendHeld(held.get(), call);
   };
-  AddCall(entry, kind, filter_->WantsPayload(entry),
-          reference_.active() ? BuildPhase(compared) : build);
+  const bool in_full =
+      AddCall(entry, kind, filter_->WantsPayload(entry),
+              reference_.active() ? BuildPhase(compared) : build);
   SubmitIfDue();
+  return in_full;
+}
+
+void StepRecords::AddPhaseInFull(const std::string& entry, v1::CallKind kind,
+                                 BuildPhase build) {
+  const uint64_t payload_bytes = tensors_.payload_bytes();
+  v1::CallPhase* call = Add()->mutable_call();
+  BuildInFull(entry, kind, build, call);
+  ++counts_.call_phases;
+  if (watcher_ != nullptr) {
+    watcher_->AddCost(
+        tensors_.payload_bytes() - payload_bytes + call->ByteSizeLong(), 0);
+  }
+  SubmitIfDue();
+}
+
+void StepRecords::BuildInFull(const std::string& entry, v1::CallKind kind,
+                              BuildPhase build, v1::CallPhase* call) {
+  call->set_entry(entry);
+  call->set_kind(kind);
+  CallBuilder builder(&tensors_, &filter_->plan(), /*want_payload=*/true);
+  tensors_.SetPayloadsOptional(true);
+  build(builder, call);
+  tensors_.SetPayloadsOptional(false);
 }
 
 void StepRecords::AddSaved(const std::string& entry, absl::string_view path,

@@ -62,9 +62,13 @@ class StepRecords {
   // --- Records.
   v1::Record* Add();
   void AddError(absl::string_view what);
-  void AddPhase(
+  // True: a trigger rule has fired at it, and its tensors are kept, too.
+  bool AddPhase(
       const std::string& entry, v1::CallKind kind, BuildPhase build,
       ReferenceComparer::Phase phase = ReferenceComparer::Phase::kOther);
+  // With its tensors where the budgets allow them, whatever the plan says.
+  void AddPhaseInFull(const std::string& entry, v1::CallKind kind,
+                      BuildPhase build);
   // A value of level debug or of the monitor, or the leaf of one at `path`.
   void AddSaved(const std::string& entry, absl::string_view path,
                 const BuildValue& build);
@@ -97,8 +101,11 @@ class StepRecords {
     Forwards forwards;
   };
 
-  // Its cost, and triggers that look at it, are around `build`.
-  void AddCall(const std::string& entry, v1::CallKind kind, bool want_payload,
+  // With its tensors, where they fit.
+  void BuildInFull(const std::string& entry, v1::CallKind kind,
+                   BuildPhase build, v1::CallPhase* call);
+  // Its cost, and triggers that look at it, are around `build`. As AddPhase.
+  bool AddCall(const std::string& entry, v1::CallKind kind, bool want_payload,
                BuildPhase build);
 
   Session* const session_;

@@ -64,7 +64,7 @@ void SetNoData(const Plan& plan, v1::TensorSummary* out) {
 void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
                             bool want_payload, v1::TensorSummary* out) {
   if (tensor.arrival != Arrival::kNow) {
-    Defer(tensor, plan, want_payload, out);
+    Defer(tensor, plan, want_payload && !payloads_optional_, out);
     return;
   }
   ResolvedTensor resolved(tensor.view);
@@ -282,6 +282,8 @@ TensorRecorder::Known TensorRecorder::Summarise(const ResolvedTensor& tensor,
     if (buffer != nullptr) {
       request.digest = true;
       request.copy_to = buffer->data();
+    } else if (payloads_optional_) {
+      known = Known();
     }
   }
   // A payload that is not taken leaves statistics alone, whose sums are those

@@ -133,15 +133,30 @@ void TriggerWatcher::EmitFired(std::vector<v1::TriggerFired> fired) {
   }
 }
 
-void TriggerWatcher::OnPhase(const v1::CallPhase& phase) {
+bool TriggerWatcher::WantsTensors(const v1::TriggerFired& fired) const {
+  return std::any_of(spec_.rules().begin(), spec_.rules().end(),
+                     [&](const v1::TriggerRule& rule) {
+                       return rule.name() == fired.rule() &&
+                              rule.raise_to() ==
+                                  v1::TriggerRule::EVIDENCE_TENSORS;
+                     });
+}
+
+bool TriggerWatcher::OnPhase(const v1::CallPhase& phase) {
   absl::MutexLock lock(&mutex_);
-  EmitFired(triggers_.OnPhase(step_, phase));
+  std::vector<v1::TriggerFired> fired = triggers_.OnPhase(step_, phase);
+  const bool wants_tensors = std::any_of(
+      fired.begin(), fired.end(),
+      [this](const v1::TriggerFired& one)
+          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return WantsTensors(one); });
+  EmitFired(std::move(fired));
   if (auto notice = triggers_.TakeNotice(); notice.has_value()) {
     v1::AgentEvent event;
     event.mutable_error()->set_step(step_);
     event.mutable_error()->set_message(*std::move(notice));
     emit_(std::move(event));
   }
+  return wants_tensors;
 }
 
 void TriggerWatcher::OnLoss(double loss) {

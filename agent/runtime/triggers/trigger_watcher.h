@@ -56,7 +56,8 @@ class TriggerWatcher {
   // The plan to record under while dumping is off; null: nothing is recorded.
   std::shared_ptr<const Plan> FlightPlan() const;
   void KeepFlight(std::unique_ptr<RecordBuffer> records);
-  void OnPhase(const v1::CallPhase& phase);
+  // Whether a rule has fired whose evidence is tensors: those of this call too.
+  bool OnPhase(const v1::CallPhase& phase);
   void OnLoss(double loss);
   bool wants_replica() const;
   void OnReplica(uint64_t digest);
@@ -81,6 +82,8 @@ class TriggerWatcher {
     void Clear();
   };
 
+  bool WantsTensors(const v1::TriggerFired& fired) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EmitFired(std::vector<v1::TriggerFired> fired)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -61,7 +61,7 @@ function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: num
               <Stack frames={found.entry.stack} />
             </details>
           )}
-          <RecordInFull run={run} rank={bad.rank} entry={found.entry} live={live} />
+          <RecordInFull run={run} step={bad.step} rank={bad.rank} entry={found.entry} live={live} />
         </>
       )}
       <Command text={`rankprobe overflow_check -i ${quoted(`run:${run}@${bad.step}`)}`} />

@@ -29,22 +29,34 @@ interface Kept {
   value: string;
 }
 
+// The value of the call to look at first; undefined: the archive has none of its tensors in full.
+function inFull(entry: CallEntry, step: number): Kept | undefined {
+  const leaves = leavesOf(entry).filter((leaf) => leaf.tensor !== undefined && kept(leaf.tensor));
+  const value = leaves.find((leaf) => !leaf.given) ?? leaves[0];
+  return value === undefined ? undefined : { step, entry: entry.entry, value: value.name };
+}
+
 // The first of these steps in which the call was made and is in the archive in full; undefined: in none of them.
 async function findAgain(run: string, rank: number, wanted: CallEntry, first: number, last: number): Promise<Kept | undefined> {
   for (const end = performance.now() + LATEST_MS; performance.now() < end; await new Promise((resolve) => setTimeout(resolve, LOOK_MS))) {
     for (let step = first; step <= last; ++step) {
       for await (const one of stream<CallEntry>("ArchiveService/ListCalls", { run, step: String(step), rank: rank < 0 ? undefined : String(rank), contains: callName(wanted.entry), context: true })) {
-        const leaves = leavesOf(one).filter((leaf) => leaf.tensor !== undefined && kept(leaf.tensor));
-        if (leaves.length === 0 || identity(one) !== identity(wanted)) continue;
-        return { step, entry: one.entry, value: (leaves.find((leaf) => !leaf.given) ?? leaves[0]).name };
+        const found = inFull(one, step);
+        if (found !== undefined && identity(one) === identity(wanted)) return found;
       }
     }
   }
   return undefined;
 }
 
-// Statistics as before, and the tensors of calls of this name; then what was before again.
-export function RecordInFull({ run, rank, entry, live }: { run: string; rank: number; entry: CallEntry; live: boolean }) {
+function ShowTensors({ run, rank, found }: { run: string; rank: number; found: Kept }) {
+  return <a href={href("tensor", run, { step: found.step, rank: rank < 0 ? undefined : rank, call: found.entry, value: found.value })}>{t("Show its tensors at step {0}", found.step)}</a>;
+}
+
+// Statistics as before, and the tensors of calls of this name; then what was before again. A trigger rule keeps the tensors of the
+// call at which it fires: then they are there already.
+export function RecordInFull({ run, step, rank, entry, live }: { run: string; step: number; rank: number; entry: CallEntry; live: boolean }) {
+  const there = inFull(entry, step);
   const [said, setSaid] = useState<string[]>([]);
   const [tensors, setTensors] = useState<Kept | undefined>();
   const [error, setError] = useState<unknown>();
@@ -89,6 +101,7 @@ export function RecordInFull({ run, rank, entry, live }: { run: string; rank: nu
   };
   return (
     <>
+      {there !== undefined && <p class="done"><ShowTensors run={run} rank={rank} found={there} /></p>}
       <button class="primary" disabled={!live || busy !== "" || whyNoSwitch() !== ""} onClick={() => void record()}>{t("Record this call in full at the next step")}</button>
       {!live && <span class="note"> {t("No rank is connected.")}</span>}
       <NoSwitch />
@@ -96,7 +109,7 @@ export function RecordInFull({ run, rank, entry, live }: { run: string; rank: nu
       {said.length > 0 && (
         <p class="done" role="status">
           {said.join(" ")}{" "}
-          {tensors !== undefined && <a href={href("tensor", run, { step: tensors.step, rank: rank < 0 ? undefined : rank, call: tensors.entry, value: tensors.value })}>{t("Show its tensors at step {0}", tensors.step)}</a>}
+          {tensors !== undefined && <ShowTensors run={run} rank={rank} found={tensors} />}
         </p>
       )}
       {error !== undefined && <Failure error={asApiError(error)} />}

@@ -111,41 +111,18 @@ RecordedCall ApiCapture::Begin(const ApiSpec& spec, PyObject* const* args,
                                Py_ssize_t count, PyObject* keywords) noexcept {
   RecordedCall call;
   capture_->Guarded("api inputs", [&](Recorder& recorder) {
-    const ValueReader& reader = capture_->reader();
     call = recorder.calls().BeginApi(spec.prefix, spec.op);
     capture_->Count(call);
     capture_->MaybeFail("api inputs");
     if (call.kept) {
-      ReadBudget budget;
-      const ReadMode mode{!spec.distributed, call.needs, &budget};
-      PyValue named;
-      std::vector<PyValue> inputs(static_cast<size_t>(count));
-      for (Py_ssize_t i = 0; i < count; ++i) {
-        const int place = static_cast<int>(i);
-        if (spec.ignored.Has(place)) continue;
-        const char* const why = NotRecorded(spec, place);
-        inputs[static_cast<size_t>(i)] = why != nullptr && args[i] != Py_None
-                                             ? NotRecordedValue(why)
-                                             : reader.Read(args[i], mode);
-      }
-      for (Py_ssize_t i = 0; i < KeywordCount(keywords); ++i) {
-        const char* name = KeywordName(keywords, i);
-        named.names.emplace_back(name);
-        PyObject* const value = args[count + i];
-        const char* const why = NotRecorded(spec, std::string_view(name));
-        named.items.push_back(spec.ignored.Has(std::string_view(name))
-                                  ? PyValue()
-                              : why != nullptr && value != Py_None
-                                  ? NotRecordedValue(why)
-                                  : reader.Read(value, mode, name));
-      }
+      const Given given = ReadGiven(spec, call, args, count, keywords);
       const py::gil_scoped_release release;
-      recorder.calls().Inputs(
-          call, [&](CallBuilder& builder, v1::CallPhase* phase) {
-            FillList(builder, inputs, phase->mutable_input_args());
-            FillMap(builder, named, phase->mutable_input_kwargs());
-            if (!spec.written.empty()) MarkWritten(spec, phase);
-          });
+      recorder.calls().Inputs(call,
+                              [&](CallBuilder& builder, v1::CallPhase* phase) {
+                                given.Fill(builder, phase);
+                                if (!spec.written.empty())
+                                  MarkWritten(spec, phase);
+                              });
     }
     if (call.stack_wanted && recorder.calls().WantsStacks()) {
       const StackReader::Stack& stack = capture_->stacks().Read();
@@ -153,6 +130,41 @@ RecordedCall ApiCapture::Begin(const ApiSpec& spec, PyObject* const* args,
     }
   });
   return call;
+}
+
+void ApiCapture::Given::Fill(CallBuilder& builder, v1::CallPhase* phase) const {
+  FillList(builder, args, phase->mutable_input_args());
+  FillMap(builder, named, phase->mutable_input_kwargs());
+}
+
+ApiCapture::Given ApiCapture::ReadGiven(const ApiSpec& spec,
+                                        const RecordedCall& call,
+                                        PyObject* const* args, Py_ssize_t count,
+                                        PyObject* keywords) const {
+  const ValueReader& reader = capture_->reader();
+  ReadBudget budget;
+  const ReadMode mode{!spec.distributed, call.needs, &budget};
+  Given given;
+  given.args.resize(static_cast<size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const int place = static_cast<int>(i);
+    if (spec.ignored.Has(place)) continue;
+    const char* const why = NotRecorded(spec, place);
+    given.args[static_cast<size_t>(i)] = why != nullptr && args[i] != Py_None
+                                             ? NotRecordedValue(why)
+                                             : reader.Read(args[i], mode);
+  }
+  for (Py_ssize_t i = 0; i < KeywordCount(keywords); ++i) {
+    const char* name = KeywordName(keywords, i);
+    given.named.names.emplace_back(name);
+    PyObject* const value = args[count + i];
+    const char* const why = NotRecorded(spec, std::string_view(name));
+    given.named.items.push_back(
+        spec.ignored.Has(std::string_view(name)) ? PyValue()
+        : why != nullptr && value != Py_None     ? NotRecordedValue(why)
+                                             : reader.Read(value, mode, name));
+  }
+  return given;
 }
 
 PyValue ApiCapture::ReadArguments(const RecordedCall& call,
@@ -191,6 +203,15 @@ PyValue ApiCapture::ReadOutputs(const ApiSpec& spec, const RecordedCall& call,
   }
   DropIgnored(spec.ignored_outputs, &outputs);
   return outputs;
+}
+
+bool ApiCapture::Writes(const ApiSpec& spec, Py_ssize_t count,
+                        PyObject* keywords) {
+  bool has_out = false;
+  for (Py_ssize_t i = 0; i < KeywordCount(keywords); ++i)
+    has_out |= std::string_view(KeywordName(keywords, i)) == "out";
+  return has_out || spec.distributed || spec.writes_arguments ||
+         (spec.in_place && count > 0) || !spec.written.empty();
 }
 
 void ApiCapture::ForgetWritten(const ApiSpec& spec, PyObject* const* args,
@@ -232,14 +253,23 @@ void ApiCapture::End(const ApiSpec& spec, RecordedCall call,
       work = PyList_GET_ITEM(result, PyList_GET_SIZE(result) - 1);
     const bool late = spec.distributed && call.kept &&
                       torch.IsInstance(work, torch.work_type);
+    bool in_full = false;
     {
       const py::gil_scoped_release release;
-      recorder.calls().Outputs(
+      in_full = recorder.calls().Outputs(
           call,
           [&](CallBuilder& builder, v1::CallPhase* phase) {
             FillList(builder, outputs.items, phase->mutable_output());
           },
           late);
+    }
+    if (in_full && !Writes(spec, count, keywords)) {
+      const Given given = ReadGiven(spec, call, args, count, keywords);
+      const py::gil_scoped_release release;
+      recorder.calls().InputsInFull(
+          call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+            given.Fill(builder, phase);
+          });
     }
     if (late) {
       const Py_ssize_t all_count = count + KeywordCount(keywords);

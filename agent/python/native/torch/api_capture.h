@@ -52,6 +52,18 @@ class ApiCapture {
     std::vector<int> ignored_outputs;
   };
 
+  // The arguments, by position and by name.
+  struct Given {
+    std::vector<PyValue> args;
+    PyValue named;
+
+    void Fill(CallBuilder& builder, v1::CallPhase* phase) const;
+  };
+  Given ReadGiven(const ApiSpec& spec, const RecordedCall& call,
+                  PyObject* const* args, Py_ssize_t count,
+                  PyObject* keywords) const;
+  // Behind the call its arguments may not be what they were.
+  static bool Writes(const ApiSpec& spec, Py_ssize_t count, PyObject* keywords);
   // What the call may have written is not known any more.
   void ForgetWritten(const ApiSpec& spec, PyObject* const* args,
                      Py_ssize_t count, PyObject* keywords);
