@@ -80,8 +80,10 @@ def test_a_nan_on_one_rank_is_found_named_and_recorded(tmp_path, start_job):
         for rank in everyone:
             files = list((out / f"step{step}" / rank / "dump_tensor_data").glob("*.pt"))
             assert files, (step, rank)
-    # The flight recorder had no tensors to give.
-    assert not list((out / f"step{FAULT}" / "rank1").glob("dump_tensor_data/*.pt"))
+    # The flight recorder had statistics alone, and of the call at which the rule fired the tensors.
+    kept = [path.name for path in (out / f"step{FAULT}" / "rank1").glob("dump_tensor_data/*.pt")]
+    assert kept == [f"{first['entry']}.input.0.pt"], kept
+    assert not list((out / f"step{FAULT - 1}").glob("rank*/dump_tensor_data/*.pt"))
     assert collector.stop() == 0
 
 

@@ -12,7 +12,7 @@ import sys
 
 import harness
 import pytest
-from conftest import BAD_RANK, BAD_STEP, PICTURES, RANKS, View, holds, open_page, training_config
+from conftest import BAD_RANK, BAD_STEP, PICTURES, RANKS, Training, View, holds, open_page, training_config
 from graphs import Boxes
 
 BAD_CALL = re.compile(r"Tensor\.(__truediv__|div)\.\d+\.forward")
@@ -31,6 +31,12 @@ def test_the_token_leaves_the_address_and_no_other_is_taken(browser, view, page)
     stranger.context.close()
 
 
+def _whole(collector, run: str, first: int, last: int) -> int:
+    """How many ranks' steps are whole, from `first` to `last`."""
+    said = collector.cli("ledger", "--run", run, "--json", check=False).stdout.splitlines()
+    return sum(first <= one["step"] <= last and one["state"] == "STATE_WHOLE" for one in map(json.loads, said) if "state" in one)
+
+
 def test_from_the_page_to_the_first_bad_call_in_full_in_two_clicks(page, training, collector, tmp_path) -> None:
     page.get_by_role("link", name=training).click()  # 1
     card = page.locator(".card.bad")
@@ -45,11 +51,7 @@ def test_from_the_page_to_the_first_bad_call_in_full_in_two_clicks(page, trainin
     said.wait_for(timeout=60_000)
     first, last = map(int, re.search(r"steps (\d+) to (\d+)", said.inner_text()).groups())
     assert BAD_STEP < first <= last
-    def whole() -> int:
-        said = collector.cli("ledger", "--run", training, "--json", check=False).stdout.splitlines()
-        return sum(first <= one["step"] <= last + 1 and one["state"] == "STATE_WHOLE" for one in map(json.loads, said) if "state" in one)
-
-    harness.wait_for(lambda: whole() == RANKS * (last + 2 - first), 60, "these steps of all ranks, and the one after them")
+    harness.wait_for(lambda: _whole(collector, training, first, last + 1) == RANKS * (last + 2 - first), 60, "these steps of all ranks, and the one after them")
     collector.cli("export", "--run", training, "--steps", f"{first}-{last + 1}", "-o", tmp_path / "out")
     kept = {path.name for path in (tmp_path / "out" / f"step{first}" / f"rank{BAD_RANK}" / "dump_tensor_data").iterdir()}
     assert any(path.startswith(f"{name}.output") for path in kept), kept
@@ -64,6 +66,24 @@ def test_from_the_page_to_the_first_bad_call_in_full_in_two_clicks(page, trainin
     assert BAD_CALL.match(shown) and shown.endswith(".output.0"), shown
     construct = json.loads((tmp_path / "out" / f"step{first}" / f"rank{BAD_RANK}" / "construct.json").read_text())
     assert "Module.scale.Scale" in construct[shown.removesuffix(".output.0")]
+
+
+def test_the_bad_steps_own_tensors_are_there_where_a_rule_fired(page, collector, tmp_path) -> None:
+    (tmp_path / "rules.json").write_text(json.dumps({"flight": {"steps": 4, "level": "mix"}, "rules": [{"name": "bad", "non_finite": {}}]}))
+    collector.cli("triggers", "set", "--create", "--run", "fired", tmp_path / "rules.json")
+    job = Training(tmp_path, collector, "fired", training_config(dump_enable=False), BAD_STEP)
+    harness.wait_for(lambda: _whole(collector, "fired", BAD_STEP, BAD_STEP) == RANKS, 120, "the flight recorder's step of all ranks")
+    page.reload()
+    page.get_by_role("link", name="fired").click()  # 1
+    card = page.locator(".card.bad")
+    card.get_by_text(f"Step {BAD_STEP}, rank {BAD_RANK}").wait_for()
+    card.get_by_role("link", name=f"Show its tensors at step {BAD_STEP}").click()  # 2
+    page.get_by_role("heading", name="Histogram").wait_for()
+    assert BAD_CALL.match(page.locator(".facts .call-name").inner_text())
+    job.stop()
+    collector.cli("export", "--run", "fired", "--steps", str(BAD_STEP), "-o", tmp_path / "out", check=False)
+    kept = sorted(path.name.split(".forward.")[1] for path in (tmp_path / "out" / f"step{BAD_STEP}" / f"rank{BAD_RANK}" / "dump_tensor_data").iterdir())
+    assert kept == ["input.0.pt", "input.1.pt", "output.0.pt"], "what the division was given, and what it made"
 
 
 def test_heat_by_module_to_the_step_by_keyboard_and_back(page, training) -> None:
