@@ -15,6 +15,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/step_range.h"
 #include "common/base/version.h"
+#include "common/text/counted.h"
 #include "common/text/visible_text.h"
 
 namespace rankprobe {
@@ -252,9 +253,11 @@ void AgentSessions::TellOf(const v1::AgentEvent& event,
   } else if (event.has_flight()) {
     told = agent.EventOf(v1::Event::KIND_FLIGHT_SHIPPED);
     told.set_step(event.flight().last_step());
-    told.set_detail(absl::StrCat(event.flight().steps(), " steps, ",
-                                 event.flight().first_step(), " to ",
-                                 event.flight().last_step()));
+    told.set_detail(Counted(event.flight().steps(), "step"));
+    if (event.flight().steps() > 1) {
+      absl::StrAppend(told.mutable_detail(), ", ", event.flight().first_step(),
+                      " to ", event.flight().last_step());
+    }
   } else {
     return;
   }

@@ -22,6 +22,7 @@
 #include "common/base/monotonic_time.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/grpc_channel.h"
+#include "common/text/counted.h"
 
 namespace rankprobe {
 namespace {
@@ -349,9 +350,10 @@ grpc::ServerUnaryReactor* ArchiveService::Delete(
         options.live_incarnations = live_();
         absl::StatusOr<v1::DeleteReport> report = upkeep_->Delete(options);
         audit.End(report.status(),
-                  report.ok() ? absl::StrCat(report->steps(), " steps, ",
-                                             report->file_bytes(), " bytes")
-                              : "");
+                  report.ok()
+                      ? absl::StrCat(Counted(report->steps(), "step"), ", ",
+                                     report->file_bytes(), " bytes")
+                      : "");
         if (!report.ok()) return report.status();
         *response = *std::move(report);
         return absl::OkStatus();
