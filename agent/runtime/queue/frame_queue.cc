@@ -93,18 +93,19 @@ std::unique_ptr<PayloadBuffer> FrameQueue::Reserve(uint64_t length_bytes,
     absl::MutexLock lock(&mutex_);
     // An eighth is kept for records: evidence without bytes beats none.
     const uint64_t limit = options_.budget_bytes - options_.budget_bytes / 8;
+    v1::LossReason lost;
     if (length_bytes > options_.max_payload_bytes || length_bytes > limit) {
-      *reason = v1::LOSS_REASON_TOO_LARGE;
+      lost = v1::LOSS_REASON_TOO_LARGE;
     } else if (!budget_.MayReservePayload()) {
-      *reason = v1::LOSS_REASON_COLLECTOR_DISK;
+      lost = v1::LOSS_REASON_COLLECTOR_DISK;
     } else {
-      *reason = Acquire(PayloadMemory::BlockBytes(length_bytes), limit,
-                        /*may_wait=*/true);
+      lost = Acquire(PayloadMemory::BlockBytes(length_bytes), limit,
+                     /*may_wait=*/reason != nullptr);
     }
-    if (*reason != v1::LOSS_REASON_UNSPECIFIED) {
+    if (lost != v1::LOSS_REASON_UNSPECIFIED && reason != nullptr)
       losses_.NotePayload();
-      return nullptr;
-    }
+    if (reason != nullptr) *reason = lost;
+    if (lost != v1::LOSS_REASON_UNSPECIFIED) return nullptr;
   }
   return std::make_unique<QueuedPayload>(this, length_bytes,
                                          memory_->Allocate(length_bytes));

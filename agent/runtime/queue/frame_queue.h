@@ -71,6 +71,7 @@ class FrameQueue {
   FrameQueue(const Options& options, const Clock* clock,
              std::function<void()> wake);
 
+  // As Session::ReservePayload.
   std::unique_ptr<PayloadBuffer> Reserve(uint64_t length_bytes,
                                          v1::LossReason* reason);
   void SubmitPayload(const Digest& digest,

@@ -378,6 +378,19 @@ TEST_F(FrameQueueTest, BlockWaitsForRoomAndThenStopsWaiting) {
   committer.join();
 }
 
+TEST_F(FrameQueueTest, WhatMayBeLeftOutWaitsForNothingAndIsNoLoss) {
+  // It would wait for an hour.
+  Make(4 << 20, OverflowPolicy::kBlock, absl::Hours(1));
+  ASSERT_TRUE(Payload('a', 3 << 20));
+  EXPECT_EQ(queue_->Reserve(1 << 20, nullptr), nullptr);
+  EXPECT_EQ(queue_->Reserve(100 << 20, nullptr), nullptr);
+  SessionStats stats;
+  queue_->FillStats(&stats);
+  EXPECT_EQ(stats.lost_payloads, 0u);
+  Commit(Drain().size());
+  EXPECT_NE(queue_->Reserve(1 << 20, nullptr), nullptr);
+}
+
 TEST_F(FrameQueueTest, KnownPayloadsAreNotQueuedAgain) {
   Make(64 << 20, OverflowPolicy::kDropNewest);
   ASSERT_TRUE(Payload('a', 1000));

@@ -14,6 +14,9 @@ namespace {
 constexpr size_t kSubmitBytes = 512 << 10;
 constexpr size_t kMinSubmitBytes = 32 << 10;
 constexpr int64_t kSubmitIntervalNs = 30'000'000;
+// Of the tensors of a phase at which a trigger rule has fired: a NaN reaches all
+// ranks, and all of them send theirs.
+constexpr uint64_t kMaxFiredBytes = 64 << 20;
 
 }  // namespace
 
@@ -194,9 +197,9 @@ void StepRecords::BuildInFull(const std::string& entry, v1::CallKind kind,
   call->set_entry(entry);
   call->set_kind(kind);
   CallBuilder builder(&tensors_, &filter_->plan(), /*want_payload=*/true);
-  tensors_.SetPayloadsOptional(true);
+  tensors_.SetOptionalBytes(kMaxFiredBytes);
   build(builder, call);
-  tensors_.SetPayloadsOptional(false);
+  tensors_.SetOptionalBytes(std::nullopt);
 }
 
 void StepRecords::AddSaved(const std::string& entry, absl::string_view path,

@@ -64,7 +64,7 @@ void SetNoData(const Plan& plan, v1::TensorSummary* out) {
 void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
                             bool want_payload, v1::TensorSummary* out) {
   if (tensor.arrival != Arrival::kNow) {
-    Defer(tensor, plan, want_payload && !payloads_optional_, out);
+    Defer(tensor, plan, want_payload && !optional_bytes_.has_value(), out);
     return;
   }
   ResolvedTensor resolved(tensor.view);
@@ -273,16 +273,19 @@ TensorRecorder::Known TensorRecorder::Summarise(const ResolvedTensor& tensor,
   std::unique_ptr<PayloadBuffer> buffer;
   if (want_payload && tensor.has_memory() && session_ != nullptr) {
     known.has_payload = true;
-    if (degraded_ > 0 || (fits_ != nullptr && !fits_(bytes))) {
+    if (degraded_ > 0 || (fits_ != nullptr && !fits_(bytes)) ||
+        (optional_bytes_.has_value() && bytes > *optional_bytes_)) {
       known.lost_to_budget = true;
       known.lost = v1::LOSS_REASON_AGENT_BUDGET;
     } else {
-      buffer = session_->ReservePayload(bytes, &known.lost);
+      buffer = session_->ReservePayload(
+          bytes, optional_bytes_.has_value() ? nullptr : &known.lost);
     }
     if (buffer != nullptr) {
       request.digest = true;
       request.copy_to = buffer->data();
-    } else if (payloads_optional_) {
+      if (optional_bytes_.has_value()) *optional_bytes_ -= bytes;
+    } else if (optional_bytes_.has_value()) {
       known = Known();
     }
   }

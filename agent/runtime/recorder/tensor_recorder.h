@@ -113,8 +113,11 @@ class TensorRecorder {
     degraded_ = level;
   }
   void SetFits(std::function<bool(uint64_t)> fits) { fits_ = std::move(fits); }
-  // A payload that cannot be taken now is left out and counts as no loss.
-  void SetPayloadsOptional(bool optional) { payloads_optional_ = optional; }
+  // Until null: payloads of these bytes together may be taken, and one that
+  // cannot be taken now is left out and counts as no loss.
+  void SetOptionalBytes(std::optional<uint64_t> bytes) {
+    optional_bytes_ = bytes;
+  }
   // Bytes of payloads submitted since the recorder was made.
   uint64_t payload_bytes() const { return payload_bytes_; }
 
@@ -183,7 +186,7 @@ class TensorRecorder {
   uint64_t lost_payloads_ = 0;
   uint64_t payload_bytes_ = 0;
   uint32_t degraded_ = 0;
-  bool payloads_optional_ = false;
+  std::optional<uint64_t> optional_bytes_;
   std::function<bool(uint64_t)> fits_;
   absl::flat_hash_map<Key, Known> cache_;
   std::vector<Deferred> deferred_;

@@ -145,7 +145,7 @@ class SessionImpl final : public Session {
 
   std::unique_ptr<PayloadBuffer> ReservePayload(
       uint64_t length_bytes, v1::LossReason* reason) override {
-    *reason = v1::LOSS_REASON_PROCESS_EXIT;
+    if (reason != nullptr) *reason = v1::LOSS_REASON_PROCESS_EXIT;
     if (Forked()) return nullptr;
     return queue_.Reserve(length_bytes, reason);
   }

@@ -163,7 +163,8 @@ class Session {
   virtual void RefuseRecording(const std::string& reason, bool only_apis) {}
 
   // [training] Memory for one payload, or null if the payload is dropped;
-  // `*reason` says why. Waits under kBlock.
+  // `*reason` says why. Waits under kBlock. Null `reason`: the payload may be
+  // left out, so nothing waits for room and none counts as lost.
   virtual std::unique_ptr<PayloadBuffer> ReservePayload(
       uint64_t length_bytes, v1::LossReason* reason) = 0;
 

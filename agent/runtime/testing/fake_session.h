@@ -72,7 +72,7 @@ class FakeSession : public Session {
   std::unique_ptr<PayloadBuffer> ReservePayload(
       uint64_t length_bytes, v1::LossReason* reason) override {
     if (received_->shed_payloads) {
-      *reason = v1::LOSS_REASON_AGENT_BUDGET;
+      if (reason != nullptr) *reason = v1::LOSS_REASON_AGENT_BUDGET;
       return nullptr;
     }
     return std::make_unique<Buffer>(length_bytes);
