@@ -2,7 +2,7 @@
 """Every scenario under the real msprobe and under rankprobe: the same trees.
 
 Differences that are meant are listed, with reasons, in
-intended_differences.json; anything else fails. All scenarios run once, in
+intended_differences.json; anything else fails. Those that are asked for run once, in
 forks of one warm process (runner.py), before the first test.
 """
 
@@ -20,16 +20,17 @@ import pytest
 import peer
 import scenarios
 import trees
+from selected import names_of
 
 HERE = pathlib.Path(__file__).parent
 INTENDED = json.loads((HERE / "intended_differences.json").read_text())
 
 
 @pytest.fixture(scope="session")
-def out(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     kept = os.environ.get("INTEROP_OUT")
     directory = pathlib.Path(kept) if kept else tmp_path_factory.mktemp("interop")
-    done = subprocess.run([sys.executable, str(HERE / "runner.py"), str(directory)], capture_output=True, text=True,
+    done = subprocess.run([sys.executable, str(HERE / "runner.py"), str(directory), *names_of(request)], capture_output=True, text=True,
                           timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     (directory / "runner.log").write_text(done.stdout)

@@ -24,6 +24,7 @@ sys.path.insert(0, str(HERE))
 import programs  # noqa: E402
 import runner  # noqa: E402
 import table  # noqa: E402
+from selected import names_of  # noqa: E402
 
 SMOKE = ["torch_cnn", "torch_encoder", "torch_checkpoint", "ddp", "fsdp2"]
 ALL = os.environ.get("RANKPROBE_WORKLOADS") == "all"
@@ -32,11 +33,11 @@ EXPECTED = json.loads((HERE / "expected_differences.json").read_text())
 
 
 @pytest.fixture(scope="session")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def rows(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     kept = os.environ.get("WORKLOADS_OUT")
     out = pathlib.Path(kept) if kept else tmp_path_factory.mktemp("workloads")
     out.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run([sys.executable, str(HERE / "runner.py"), str(out), *NAMES], capture_output=True, text=True, timeout=3600)
+    done = subprocess.run([sys.executable, str(HERE / "runner.py"), str(out), *names_of(request)], capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return {row["name"]: row for row in json.loads((out / "results.json").read_text())}
 
