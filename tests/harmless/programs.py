@@ -7,6 +7,7 @@ Each runs with torch, nn, F, copy, io, pickle and STEPS; `d` is the debugger or 
 
 from __future__ import annotations
 
+from kinds_programs import KINDS
 from more_programs import MORE
 from process_programs import PROCESS
 
@@ -293,6 +294,7 @@ result = [m]
 """),
     **MORE,
     **PROCESS,
+    **KINDS,
 }
 # What the default set runs.
 DEFAULT = ("save_model", "activation_is_compared", "own_function_in_torch", "device_around_a_border", "counting_torch_function",

@@ -4,12 +4,14 @@ mode, which runs in a process of its own, forked once torch is imported, in a di
 this process and directory, as `python program.py`; what only the process knows is in answer.json.
 
 Modes: off, LEVEL:TASK (the debugger from the first step on), switched (its file switches it on in the middle), flight (dumping is off,
-and the collector asks for a flight recorder).
+and the collector asks for a flight recorder), attached (off, in a process that `rankprobe run --on` has attached to).
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
+import gc
 import hashlib
 import importlib
 import io
@@ -98,7 +100,7 @@ def _run(name: str, debugger: Any) -> dict:
 
 def _debugger(mode: str) -> tuple[Any, Any]:
     """What the program uses, and the debugger itself."""
-    if mode == "off":
+    if mode in ("off", "attached"):
         return Off(), None
     from rankprobe.pytorch import PrecisionDebugger
 
@@ -117,11 +119,28 @@ def here(name: str, mode: str) -> None:
     pathlib.Path("answer.json").write_text(json.dumps(answer))
 
 
+# What the runner and rankprobe write there.
+_OURS = {"answer.json", "config.json", "dump", "dump_path", "stdout", "stderr"}
+
+
 def collected(directory: pathlib.Path, code: int, stdout: str, stderr: str) -> dict:
     """What one run of here() showed. Lines of ours on stderr are not the program's, and PyTorch's profiler tells the time."""
     found = directory / "answer.json"
     return {"code": code, "stdout": stdout, "stderr": [line for line in stderr.splitlines() if not line.startswith(("rankprobe: ", "USDT:"))],
+            "files": {str(path.relative_to(directory)): path.stat().st_size for path in sorted(directory.rglob("*"))
+                      if path.is_file() and path.relative_to(directory).parts[0] not in _OURS},
             "faults": 0, **(json.loads(found.read_text()) if found.exists() else {})}
+
+
+def _attach() -> None:
+    """As attach/sitecustomize.py does once torch is imported, in the environment of `rankprobe run --on`."""
+    from rankprobe import run
+    from rankprobe.pytorch import _attach_hook
+
+    asked = argparse.Namespace(as_msprobe=False, on=True, monitor=False, every=None, collector=None, run=None, config=None,
+                               on_collector_missing=None)
+    os.environ.update(run.environment(asked, dict(os.environ)))
+    _attach_hook.install(torch.optim.Optimizer)
 
 
 def _in_child(name: str, mode: str, directory: pathlib.Path) -> bool:
@@ -135,6 +154,8 @@ def _in_child(name: str, mode: str, directory: pathlib.Path) -> bool:
             os.environ["RANKPROBE_COLLECTOR"] = os.environ["COLLECTOR_WITH_FLIGHT_RECORDER"]
         for number, file in ((1, "stdout"), (2, "stderr")):
             os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+        if mode == "attached":
+            _attach()
         return True
     _, status = os.waitpid(child, 0)
     said = [(directory / file).read_text(errors="replace") for file in ("stdout", "stderr")]
@@ -146,6 +167,8 @@ def _in_child(name: str, mode: str, directory: pathlib.Path) -> bool:
 def main(names: list[str], modes: list[str]) -> None:
     if hasattr(torch, "compile"):  # else each child does with its first optimizer; in --here it comes in the middle of a step
         importlib.import_module("torch._dynamo")
+    gc.collect()
+    gc.freeze()  # else each child copies what torch consists of, and frees it, when it ends
     top = pathlib.Path.cwd()
     for name in names:
         for mode in modes:

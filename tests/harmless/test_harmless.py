@@ -9,6 +9,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Iterator
 
 import pytest
@@ -25,7 +26,7 @@ from programs import DEFAULT, PROGRAMS  # noqa: E402
 
 ALL = os.environ.get("RANKPROBE_HARMLESS") == "all"
 NAMES = list(PROGRAMS) if ALL else list(DEFAULT)
-MODES = ["L0:statistics", "L1:statistics", "mix:statistics", *(["mix:tensor", "switched", "flight"] if ALL else [])]
+MODES = ["L0:statistics", "L1:statistics", "mix:statistics", *(["mix:tensor", "switched", "flight", "attached"] if ALL else [])]
 FLIGHT = {"flight": {"steps": 2, "level": "mix"}, "rules": [{"name": "nan", "non_finite": {"nan_only": True}, "max_fires": 1}]}
 
 
@@ -49,13 +50,16 @@ def _process(words: list[str], directory: pathlib.Path, addresses: dict[str, str
 @pytest.fixture(scope="module")
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
             addresses: dict[str, str]) -> dict[str, list[dict]]:
-    """Of all programs whose tests are run, off and in all modes: torch is imported once for them."""
+    """Of all programs whose tests are run, off and in all modes: torch is imported once for each processor."""
     names = list(dict.fromkeys(item.callspec.params["name"] for item in request.session.items
                                if item.fspath == request.node.fspath and "answers" in item.fixturenames))
-    done = _process([sys.executable, str(HERE / "runner.py"), ",".join(names), "off", *MODES],
-                    tmp_path_factory.mktemp("programs"), addresses, 3600)
-    assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines()]
+    jobs = int(os.environ.get("RANKPROBE_JOBS") or os.cpu_count() or 1) if ALL else 1
+    shares = [names[job::jobs] for job in range(min(jobs, len(names)))]
+    with ThreadPoolExecutor(len(shares)) as pool:
+        runs = list(pool.map(lambda share: _process([sys.executable, str(HERE / "runner.py"), ",".join(share), "off", *MODES],
+                                                    tmp_path_factory.mktemp("programs"), addresses, 3600), shares))
+    assert [run.returncode for run in runs] == [0] * len(runs), [run.stderr for run in runs]
+    told = [json.loads(line) for run in runs for line in run.stdout.splitlines()]
     return {name: [answer for answer in told if answer["program"] == name] for name in names}
 
 
@@ -73,11 +77,11 @@ def test_the_debugger_changes_nothing(name: str, answers: dict[str, list[dict]])
         assert {**answer, "mode": "off"} == plain, answer["mode"]
 
 
-@pytest.mark.parametrize("name, how", [(name, "--on") for name in (NAMES if ALL else NAMES[:4])]
-                         + [(name, "idle") for name in (DEFAULT if ALL else ())])
+@pytest.mark.parametrize("name, how", [(name, how) for name in (DEFAULT if ALL else DEFAULT[:4]) for how in ("--on", "idle")
+                                       if ALL or how == "--on"])
 def test_rankprobe_run_changes_nothing(name: str, how: str, answers: dict[str, list[dict]], tmp_path: pathlib.Path,
                                        addresses: dict[str, str]) -> None:
-    """idle: nothing is recorded."""
+    """By the command, from the start of the process on. idle: nothing is recorded."""
     words = [sys.executable, str(HERE / "runner.py"), "--here", name, "off"]
     attach = [sys.executable, "-m", "rankprobe.run", "--run", f"run-{name}", *([how] if how == "--on" else []), "--"]
     done = _process([*attach, *words], tmp_path, addresses)

@@ -8,6 +8,9 @@ namespace py = pybind11;
 namespace rankprobe {
 namespace {
 
+// What is above the frame of a forward while a hook of ours runs.
+constexpr int kFramesOfHooks = 8;
+
 PyRef Asked(const PyRef& function, PyObject* of) {
   PyRef answer = PyRef::Steal(PyObject_CallOneArg(function.get(), of));
   if (!answer) throw py::error_already_set();
@@ -37,35 +40,39 @@ ModuleForwards::ModuleForwards(std::shared_ptr<Capture> capture, PyRef wanting,
 bool ModuleForwards::Begin(const std::string& name, PyObject* module,
                            PyObject* args, PyObject* kwargs,
                            bool with_gradients) {
-  Open open;
-  open.module = PyRef::Share(module);
+  std::unique_ptr<Recorded> recorded;
   // What is begun is ended, whatever of ours fails between.
   struct Pusher {
     ModuleForwards* forwards;
-    Open* open;
-    ~Pusher() {
-      forwards->open_[std::this_thread::get_id()].push_back(std::move(*open));
-    }
-  } const pusher{this, &open};
+    PyObject* module;
+    std::unique_ptr<Recorded>* recorded;
+    ~Pusher() { forwards->Add(PyRef::Share(module), std::move(*recorded)); }
+  } const pusher{this, module, &recorded};
   if (!capture_->Active()) return false;
   const QuietScope quiet(capture_->quiet());
   const bool has_named = PyDict_Check(kwargs) && PyDict_GET_SIZE(kwargs) > 0;
   std::optional<ModuleCall> call =
       capture_->modules().Begin(name, args, has_named ? kwargs : Py_None);
   if (!call.has_value()) return false;
-  open.recorded.reset(new Recorded{*std::move(call), nullptr});
+  recorded.reset(new Recorded{*std::move(call), nullptr});
   if (with_gradients && backward_ && capture_->torch().GradEnabled())
-    open.recorded->gradients = std::make_unique<ModuleGradients>(
-        capture_, open.recorded->call, Wanting(args));
+    recorded->gradients = std::make_unique<ModuleGradients>(
+        capture_, recorded->call, Wanting(args));
   return true;
+}
+
+void ModuleForwards::Add(PyRef module, std::unique_ptr<Recorded> recorded) {
+  std::vector<Open>& open = open_[std::this_thread::get_id()];
+  // The outermost also gives those of the hooks.
+  const int frames = open.empty() ? 1 + kFramesOfHooks : 1;
+  open.push_back({std::move(module), std::move(recorded), SpareFrames(frames)});
 }
 
 void ModuleForwards::Push(const py::object& module,
                           std::optional<ModuleCall> call) {
   std::unique_ptr<Recorded> recorded;
   if (call.has_value()) recorded.reset(new Recorded{*std::move(call), nullptr});
-  open_[std::this_thread::get_id()].push_back(
-      {PyRef::Share(module.ptr()), std::move(recorded)});
+  Add(PyRef::Share(module.ptr()), std::move(recorded));
 }
 
 std::unique_ptr<ModuleForwards::Recorded> ModuleForwards::Take(

@@ -23,6 +23,7 @@
 #include "agent/python/native/session/py_ref.h"
 #include "agent/python/native/torch/capture.h"
 #include "agent/python/native/torch/module_gradients.h"
+#include "agent/python/native/torch/spare_frames.h"
 
 namespace rankprobe {
 
@@ -71,8 +72,10 @@ class ModuleForwards {
     PyRef module;
     // Null: nothing is recorded of it.
     std::unique_ptr<Recorded> recorded;
+    SpareFrames frames;
   };
 
+  void Add(PyRef module, std::unique_ptr<Recorded> recorded);
   std::unique_ptr<Recorded> Take(PyObject* module);
   GraphTensors Wanting(PyObject* value) const;
   PyRef Parameters(PyObject* module) const;

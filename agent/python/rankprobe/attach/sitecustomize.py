@@ -2,7 +2,7 @@
 """First thing in a process under `rankprobe run` and `rankprobe isolate`: waits for PyTorch's import, MindSpore's, or vLLM's.
 
 Runs the sitecustomize that this one hides, then puts a finder in front that
-attaches once torch.optim, or what makes vLLM's workers, has been imported. A fault here is one line on
+attaches once PyTorch, or what makes vLLM's workers, has been imported. A fault here is one line on
 stderr; the user's program goes on. Under --as-msprobe it attaches to nothing:
 the program has a debugger of its own, which is made rankprobe's.
 """
@@ -40,14 +40,16 @@ def _say(text: str) -> None:
 
 
 def _watch_optimizers(module: types.ModuleType) -> None:
+    # What our modules ask PyTorch for when they are imported is there: all of it has been imported.
+    optimizer = module.optim.Optimizer
     settings = os.environ.get("RANKPROBE_ISOLATE")
     if settings:
         from rankprobe.pytorch import _isolate_hook
 
-        return _isolate_hook.install(module.Optimizer, settings)
+        return _isolate_hook.install(optimizer, settings)
     from rankprobe.pytorch import _attach_hook
 
-    return _attach_hook.install(module.Optimizer)
+    return _attach_hook.install(optimizer)
 
 
 def _watch_mindspore(module: types.ModuleType) -> None:
@@ -67,7 +69,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     """Acts when one of these modules has been imported."""
 
     watched = {  # noqa: RUF012 - typing would be one more import in every process
-        "torch.optim.optimizer": _watch_optimizers, "mindspore": _watch_mindspore, "vllm.v1.worker.worker_base": _watch_workers}
+        "torch": _watch_optimizers, "mindspore": _watch_mindspore, "vllm.v1.worker.worker_base": _watch_workers}
     busy = False
 
     def find_spec(self, name: str, path: object = None, target: types.ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:

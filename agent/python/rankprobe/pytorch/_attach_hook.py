@@ -35,7 +35,7 @@ from rankprobe._say import is_read_by_program
 from rankprobe.pytorch import _hidden_hooks, _walk
 from rankprobe.pytorch._errors import CollectorMissingError
 from rankprobe.pytorch._hidden_hooks import HookHandle, marked
-from rankprobe.pytorch._redirect import Around, unseen
+from rankprobe.pytorch._redirect import Around, hide_frames, unseen
 from rankprobe.pytorch.debugger import PrecisionDebugger
 
 # By the modules that run while an optimizer is made; the first one counts.
@@ -467,7 +467,11 @@ def install(optimizer_class: Any) -> None:
     @functools.wraps(make)
     def rankprobe_init(self: Any, *args: Any, **kwargs: Any) -> None:
         _wrap_step(type(self), attachment)
-        make(self, *args, **kwargs)
+        try:
+            make(self, *args, **kwargs)
+        except BaseException as error:
+            hide_frames(error)
+            raise
         _guarded(attachment.made, self)
 
     optimizer_class.__init__ = unseen(rankprobe_init)
@@ -483,9 +487,11 @@ class _Scope:
     def __enter__(self) -> None:
         self._attachment.entered(1)
 
-    def __exit__(self, kind: Any, *_: Any) -> None:
+    def __exit__(self, kind: Any, error: Optional[BaseException], *_: Any) -> None:
         if self._attachment.entered(-1) and kind is None:
             _guarded(self._attachment.stepped, self._optimizer)
+        if error is not None:
+            hide_frames(error)
 
 
 class _Watch:

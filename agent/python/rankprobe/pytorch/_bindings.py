@@ -89,8 +89,13 @@ def _dtensor_type() -> Any:
     return getattr(module, "DTensor", None)
 
 
+def _sizes(tensor: Any) -> tuple[int, ...]:
+    """Of a symbolic size what it stands for while a graph is traced: int() of it would bind the graph to that number."""
+    return tuple(size if type(size) is int else int(getattr(size.node, "hint", None) or 0) for size in tensor.shape)
+
+
 def _described(tensor: Any, **fields: Any) -> dict[str, Any]:
-    return {"dtype": str(tensor.dtype), "shape": tuple(int(s) for s in tensor.shape),
+    return {"dtype": str(tensor.dtype), "shape": _sizes(tensor),
             "requires_grad": bool(tensor.requires_grad), **fields}
 
 
@@ -159,7 +164,7 @@ def _describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -
         fields = described_special(local) if type(local).__name__ in _SPECIAL else describe_plain(local)
         return {**fields, "type": "torch.distributed.tensor.DTensor", "requires_grad": bool(tensor.requires_grad),
                 "mesh": json.dumps(tensor.device_mesh.mesh.tolist()), "placements": _placements(tensor),
-                "global_shape": tuple(int(size) for size in tensor.shape)}
+                "global_shape": _sizes(tensor)}
     if getattr(tensor, "is_nested", False):
         return {**describe_plain(tensor.values()), "requires_grad": bool(tensor.requires_grad)}
     with _without_own_dispatch(tensor):

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dis
 import functools
 import itertools
 import sys
 import types
 import weakref
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 
@@ -81,6 +82,37 @@ class HookHandle:
             if table is not None:
                 table.pop(self._key, None)
         self._tables = []
+
+
+def _position_of_forward() -> Optional[tuple[int, int]]:
+    """Instruction and line at which Module._call_impl calls the forward() of a module without hooks."""
+    code = torch.nn.Module._call_impl.__code__
+    line = code.co_firstlineno
+    for instruction in dis.get_instructions(code):
+        if instruction.starts_line:
+            line = instruction.starts_line if type(instruction.starts_line) is int else instruction.line_number  # type: ignore[attr-defined]
+        if instruction.opname == "CALL_FUNCTION_EX":
+            return instruction.offset, line
+    return None
+
+
+_CALL_IMPL = torch.nn.Module._call_impl.__code__
+_FORWARD = _position_of_forward()
+_GLOBAL_HOOKS = [getattr(torch.nn.modules.module, name, {}) for name in (
+    "_global_forward_pre_hooks", "_global_forward_hooks", "_global_backward_pre_hooks", "_global_backward_hooks")]
+
+
+def hide_inner_frame(module: torch.nn.Module, error: BaseException) -> None:
+    """PyTorch calls the forward() of a module with hooks in one frame more. In the traceback of what it raised there is none if all
+    its hooks are ours. To be called by a forward hook that is always called."""
+    here = error.__traceback__
+    below = here.tb_next if here is not None else None
+    if (_FORWARD is None or here is None or below is None or here.tb_frame.f_code is not _CALL_IMPL
+            or below.tb_frame.f_code.co_name != "inner" or any(_GLOBAL_HOOKS)):
+        return
+    tables = [getattr(module, name, None) for name in ("_backward_hooks", "_backward_pre_hooks", *_HOOKS)]
+    if all(not hooks or len(_keys(hooks)) == len(hooks) for hooks in tables):
+        error.__traceback__ = types.TracebackType(below.tb_next, here.tb_frame, *_FORWARD)
 
 
 def _keys(hooks: Any) -> list[Any]:

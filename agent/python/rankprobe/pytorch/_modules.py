@@ -21,7 +21,9 @@ from rankprobe.pytorch._recompute import stopped as recomputation_stopped
 _MAX_DEPTH = 350
 _MAX_VALUES = 1 << 20
 _HAS_ALWAYS_CALL = hasattr(torch.nn.Module(), "_forward_hooks_always_called")
-_HAS_POST_ACCUMULATE = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
+# As PyTorch has it, whatever a program or a class of parameters puts in its place.
+_REGISTER: Any = getattr(torch.Tensor, "register_post_accumulate_grad_hook", None)
+_HAS_POST_ACCUMULATE = _REGISTER is not None
 
 
 def _is_skipped(module: torch.nn.Module) -> bool:
@@ -178,9 +180,9 @@ class ModuleHooks:
         # Names of modules that were warned about.
         self._told: set[str] = set()
         # By module and name: a _Watched, or the parameter's accumulator and a handle. Nothing else holds them: models come and go.
-        self._watched: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self._watched: _walk.ByModule[dict[str, Any]] = _walk.ByModule()
         # By module, and by number.
-        self._known: weakref.WeakKeyDictionary[torch.nn.Module, _Hooked] = weakref.WeakKeyDictionary()
+        self._known: _walk.ByModule[_Hooked] = _walk.ByModule()
         self._numbers: dict[int, _Hooked] = {}
         self._last_number = 0
         # Something hooked may have no number as a tensor.
@@ -255,8 +257,9 @@ class ModuleHooks:
                 del self._numbers[known.number]
             self._last_number += 1
             tensor: list[torch.Tensor] = []
-            known = self._known[module] = self._numbers[self._last_number] = _Hooked(
-                weakref.ref(module), name, full, self._make(name, full, module, tensor), self._last_number, tensor)
+            known = self._known.set(module, _Hooked(
+                weakref.ref(module), name, full, self._make(name, full, module, tensor), self._last_number, tensor))
+            self._numbers[self._last_number] = known
         pre, post = known.handles
         pre.put(module)
         # First of all: what comes after may replace the output (parallelize_module makes a local tensor of a DTensor)
@@ -328,9 +331,10 @@ class ModuleHooks:
                 return _graph_calls.end_in_compiler(number, output)
             if own() is not module:
                 return
-            raised = sys.exc_info()[0] if output is None else None
-            if raised is not None:
-                forwards.abandon(module, recomputation_stopped(raised))
+            kind, raised, _ = sys.exc_info() if output is None else (None, None, None)
+            if kind is not None and raised is not None:
+                forwards.abandon(module, recomputation_stopped(kind))
+                _hidden_hooks.hide_inner_frame(module, raised)
                 return
             try:
                 if end(module, output):
@@ -395,7 +399,9 @@ class ModuleHooks:
 
     def _watch_parameters(self, module_name: str, module: torch.nn.Module, begin: Any = None) -> None:
         """begin: of the module, which is told."""
-        watched = self._watched.setdefault(module, {})
+        watched = self._watched.get(module)
+        if watched is None:
+            watched = self._watched.set(module, {})
         missing = []
         for name, parameter in module._parameters.items():
             known = watched.get(name)
@@ -417,7 +423,7 @@ class ModuleHooks:
                 if known is not None:
                     known.handle.remove()
                 hook = self._on_gradient(module_name, name, parameter)
-                handle = parameter.register_post_accumulate_grad_hook(hook)
+                handle = _REGISTER(parameter, hook)
                 watched[name] = _Watched(id(parameter), weakref.ref(hook), handle)
                 self._handles.append(handle)
                 continue

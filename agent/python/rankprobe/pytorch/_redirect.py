@@ -19,10 +19,24 @@ from rankprobe import _native
 _FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "<importlib _bootstrap>")
 
 
+def hide_frames(error: BaseException) -> None:
+    """Takes our own frames off the beginning of its traceback. To be called where it is caught and raised again, by a `raise` without
+    operand: that adds no frame. Below Python 3.11 they stay."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == _FILE:
+        traceback = traceback.tb_next
+    error.__traceback__ = traceback
+
+
 def _template() -> types.CodeType:
     def call(*args: Any, **kwargs: Any) -> Any:
         target = "the target"
-        return target(*args, **kwargs)  # type: ignore[operator]
+        try:
+            return target(*args, **kwargs)  # type: ignore[operator]
+        except BaseException as error:
+            hide = "hide_frames"
+            hide(error)  # type: ignore[operator]
+            raise
 
     return call.__code__
 
@@ -32,7 +46,8 @@ _CODE = _template()
 
 def _code_to(target: Callable[..., Any], own: types.CodeType) -> types.CodeType:
     """Code that calls `target`, for a function that has `own`."""
-    changes: dict[str, Any] = {"co_consts": tuple(target if constant == "the target" else constant for constant in _CODE.co_consts),
+    given = {"the target": target, "hide_frames": hide_frames}
+    changes: dict[str, Any] = {"co_consts": tuple(given.get(constant, constant) for constant in _CODE.co_consts),
                                "co_filename": _FILE, "co_name": own.co_name, "co_freevars": own.co_freevars}
     if hasattr(own, "co_qualname"):
         changes["co_qualname"] = own.co_qualname
@@ -90,4 +105,4 @@ class Around:
             self._redirect.take(self._target)
 
 
-__all__ = ["Around", "redirect", "unseen"]
+__all__ = ["Around", "hide_frames", "redirect", "unseen"]

@@ -47,6 +47,8 @@ _CALL = torch.nn.Module._call_impl
 _disable_modes = getattr(torch.utils._python_dispatch, "_disable_current_modes", contextlib.nullcontext)
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 _AS_IT_IS = contextlib.nullcontext()
+# Whose methods a program that puts its own into torch.Tensor does not see called.
+_BASE = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
 
 # Options whose values say how the training is done, whatever they are.
 _OPTION = re.compile(
@@ -81,21 +83,21 @@ def digest(tensor: torch.Tensor, limit_bytes: int) -> str:
 def _digest(tensor: torch.Tensor, limit_bytes: int) -> str:
     local = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
     head = f"{str(local.dtype).replace('torch.', '')}{list(local.shape)}"
-    if local.layout != torch.strided or local.device.type == "meta" or local.is_quantized or not local.numel():
-        return head
-    size = local.element_size()
-    count = max(1, min(local.numel(), limit_bytes // size))
-    flat = local
     # No operator for what lies in memory as it is: a profiler of the program would count it.
     if type(local) not in (torch.Tensor, torch.nn.Parameter):
-        flat = local = local.detach()
-    if local.device.type != "cpu" or not local.is_contiguous() or local.is_conj() or local.is_neg():
+        local = local.detach()
+    if type(local) not in (torch.Tensor, torch.nn.Parameter):
+        return head  # of a FakeTensor, say: there is no memory, and a question for a symbolic size would bind a graph to it
+    if local.layout != torch.strided or local.device.type == "meta" or local.is_quantized or not _BASE.numel(local):
+        return head
+    size = _BASE.element_size(local)
+    count = max(1, min(_BASE.numel(local), limit_bytes // size))
+    flat = local
+    if local.device.type != "cpu" or not _BASE.is_contiguous(local) or _BASE.is_conj(local) or _BASE.is_neg(local):
         local = local.detach()
         flat = local.view(-1)[:count] if local.is_contiguous() else local.reshape(-1)[:count]
         flat = flat.resolve_conj().resolve_neg().cpu().contiguous()
-    if type(flat) not in (torch.Tensor, torch.nn.Parameter):  # of a FakeTensor, say: there is no memory
-        return head
-    address = flat.data_ptr()
+    address = _BASE.data_ptr(flat)
     # None where the storage was given back, as FSDP does.
     return f"{head} {_native.memory_digest(address, count * size)}" if address else head
 
@@ -269,8 +271,8 @@ def model_facts(model: Any) -> Iterator[Fact]:
         for path, parameter in _walk.named_parameters(root):
             path = uncompiled_path(path)
             parameters += 1
-            elements += parameter.numel()
-            trainable += parameter.numel() if parameter.requires_grad else 0
+            elements += _BASE.numel(parameter)
+            trainable += _BASE.numel(parameter) if parameter.requires_grad else 0
             told = digest(parameter, _WEIGHT_BYTES)
             whole.append(f"{prefix}{path} {told}\n")
             if parameters <= _MAX_PARAMETERS:
@@ -288,7 +290,7 @@ def _living(base: type) -> list[Any]:
 
 
 def _size_of(optimizer: Any) -> tuple[str, list[list[int]]]:
-    return type(optimizer).__name__, [[parameter.numel() for parameter in group["params"]] for group in optimizer.param_groups]
+    return type(optimizer).__name__, [[_BASE.numel(parameter) for parameter in group["params"]] for group in optimizer.param_groups]
 
 
 def _said(value: Any) -> str:

@@ -4,9 +4,40 @@
 
 from __future__ import annotations
 
-from typing import Iterator
+import weakref
+from typing import Any, Generic, Iterator, Optional, TypeVar
 
 import torch
+
+_Value = TypeVar("_Value")
+
+
+class ByModule(Generic[_Value]):
+    """Values of modules, which are not held. A module is known by its id, never hashed or compared: its class may have an
+    __eq__ or a __hash__ of its own, or none."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, tuple[weakref.ref[Any], _Value]] = {}
+
+    def get(self, module: torch.nn.Module) -> Optional[_Value]:
+        reference, value = self._values.get(id(module), (None, None))
+        return value if reference is not None and reference() is module else None
+
+    def set(self, module: torch.nn.Module, value: _Value) -> _Value:
+        key, values = id(module), self._values
+
+        def gone(reference: weakref.ref[Any]) -> None:
+            if values.get(key, (None, None))[0] is reference:
+                del values[key]
+
+        values[key] = (weakref.ref(module, gone), value)
+        return value
+
+    def values(self) -> list[_Value]:
+        return [value for _, value in list(self._values.values())]
+
+    def clear(self) -> None:
+        self._values.clear()
 
 
 def named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -56,4 +87,4 @@ def parameters(root: torch.nn.Module) -> Iterator[torch.Tensor]:
     return (parameter for _, parameter in named_parameters(root))
 
 
-__all__ = ["modules", "named_buffers", "named_modules", "named_parameters", "own_parameters", "parameters"]
+__all__ = ["ByModule", "modules", "named_buffers", "named_modules", "named_parameters", "own_parameters", "parameters"]
