@@ -721,8 +721,15 @@ TEST_F(BlocksTest, ABranchThatIsDetached) {
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_FALSE(found[0].exact);
   EXPECT_EQ(found[0].others, 3);
-  // Of blocks without any gradient nothing is known.
+  // Most of what the optimizer holds, in all blocks; frozen blocks are no fault.
   for (size_t layer = 0; layer < 4; ++layer) Use(layer, "one", {"param"}, true);
+  found = Find("gradient-missing");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_EQ(found[0].others, 7);
+  EXPECT_THAT(found[0].what, HasSubstr("8 of the 13 parameters"));
+  for (const char* const part : {"one", "two"})
+    for (size_t layer = 0; layer < 4; ++layer) Use(layer, part, {}, false);
   EXPECT_THAT(Find(""), IsEmpty());
 }
 
