@@ -30,7 +30,7 @@ _PLACEWISE = ("AddBackward0", "MulBackward0", "NativeLayerNormBackward0", "Fused
               "GeluBackward0", "SiluBackward0", "TanhBackward0", "LogSoftmaxBackward0", "ViewBackward0", "UnsafeViewBackward0",
               "ReshapeAliasBackward0", "CloneBackward0", "ToCopyBackward0", "AddmmBackward0", "MmBackward0")
 RECURRENT = ("MkldnnRnnLayerBackward0", "CudnnRnnBackward0", "MiopenRnnBackward0")
-_ATTENTIONS = ("ScaledDotProduct", "SoftmaxBackward", "SafeSoftmaxBackward")
+_SOFTMAX = ("SoftmaxBackward0", "SafeSoftmaxBackward0")
 _POOLS = ("MeanBackward1", "SumBackward1", "MaxBackward0", "AmaxBackward0")
 _MOST_NODES, _MOST_POOLS, _NEAR = 2000, 8, 24
 POOLED, TAKEN, NEXT_TOKEN = 1, 2, 3
@@ -137,7 +137,7 @@ def sequence_dims(nodes: Iterable[Any]) -> list[Any]:
     taken; NEXT_TOKEN: it is if targets are the next tokens along it), while attention and recurrent layers go along the first, with the
     sizes of both. All 0: they do not. Empty: there are no such layers."""
     all_nodes = list(nodes)
-    if not any(node.name() in RECURRENT or node.name().startswith(_ATTENTIONS) or _is_unrolled(node) for node in all_nodes):
+    if not any(_is_of_sequences(node) for node in all_nodes):
         return []
     found: list[tuple[int, int, int]] = [(0, 0, 0)]
     pools = (node for node in all_nodes if _is_pool(node))
@@ -295,9 +295,11 @@ def _is_chain(node: Any) -> bool:
     return any(all(_comes_from(late, early) for early, late in zip(line, line[1:])) for line in (parts, parts[::-1]))
 
 
-def _is_unrolled(node: Any) -> bool:
-    """Whether a recurrent layer that is no node of its own ends here."""
-    return bool(node.name() == "StackBackward0" and _is_chain(node))
+def _is_of_sequences(node: Any) -> bool:
+    """Whether it is an attention, or a recurrent layer, which may be no node of its own."""
+    if node.name() in _SOFTMAX:
+        return len(shape_of(node)) > 2
+    return node.name() in RECURRENT or node.name().startswith("ScaledDotProduct") or (node.name() == "StackBackward0" and _is_chain(node))
 
 
 def _comes_from(late: Any, early: Any) -> bool:
