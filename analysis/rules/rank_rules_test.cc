@@ -622,6 +622,26 @@ TEST_F(OneRankTest, ClippingOfGradientsWithTheirScale) {
   EXPECT_TRUE(found[0].exact);
 }
 
+TEST_F(OneRankTest, GradientsThatKeepTheirScale) {
+  const auto fill = [&](double taken_scale) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      Training(0, "loss_scale", i, 1024);
+      for (size_t layer = 0; layer < kLayers; ++layer) {
+        const RankCell own = OwnGradient(layer, i, 0);
+        At(0, Own(layer), i) = Cell(own.norm * 1024, own.mean * 1024);
+        At(0, OfParameter(Weight(layer), "grad"), i) =
+            Cell(own.norm * taken_scale, own.mean * taken_scale);
+      }
+    }
+  };
+  fill(1);
+  EXPECT_THAT(Find(""), IsEmpty());
+  fill(1024);
+  const auto found = Find("gradient-scaled");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+}
+
 TEST_F(OneRankTest, ASoftmaxOverAnotherDimension) {
   const auto set = [&](double wrong, double causal) {
     for (size_t i = 0; i < 3; ++i) {

@@ -608,6 +608,25 @@ def clipped_before_unscaling():
     train(net, opt, step_of)
 
 
+def never_unscaled():
+    """optimizer.step() in the place of scaler.step(optimizer); Adam's division hides it."""
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
+
+    def step_of(step, net, opt):
+        x, y = batch(step)
+        opt.zero_grad()
+        scaler.scale(ce(net(x), y)).backward()
+        if BUG:
+            opt.step()
+        else:
+            scaler.step(opt)
+            scaler.update()
+
+    train(net, opt, step_of)
+
+
 def sound_fine_tuning():
     """A frozen backbone with BatchNorm in evaluation (BUG=0), an optimizer of the head alone (BUG=1)."""
     class Net(nn.Module):
@@ -1633,7 +1652,7 @@ CASES = {
     "branch_detached": (1, "layers.1.mlp"), "branches_detached": (1, "gradient-missing"), "block_frozen": (1, "layers.1."),
     "block_not_in_optimizer": (1, "layers.3."), "micro_batches_summed": (1, "gradient-multiple"),
     "micro_batches_summed_clipped_at_times": (1, "gradient-multiple"), "micro_batches_running_mean": (1, "micro-batch-weights"),
-    "clipped_before_unscaling": (1, "clip-scaled"), "softmax_over_queries": (1, "softmax-dimension"),
+    "clipped_before_unscaling": (1, "clip-scaled"), "never_unscaled": (1, "gradient-scaled"), "softmax_over_queries": (1, "softmax-dimension"),
     "averages_from_old_checkpoint": (1, "layers.2."), "gradients_of_last_step": (1, "gradient-stale"),
     "gradients_exchanged": (1, "gradient-exchanged"), "gradients_zeroed_before_step": (1, "gradient-lost"),
     "gradients_gone_before_step": (1, "update-zero"), "reduced_twice": (2, "gradient-factor-unlike"),
