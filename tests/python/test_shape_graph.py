@@ -186,3 +186,15 @@ def test_padding_in_a_loss(ignored, padding, share):
     loss.backward()
     found = targets.take().get("loss_padding")
     assert (None if found is None else [one.item() for one in found]) == (None if share is None else [pytest.approx(share)])
+
+
+def test_padding_on_the_left_predicts_the_first_token():
+    tokens = torch.randint(1, 9, (3, 6))
+    tokens[0, :3] = 0
+    target = tokens[:, 1:].masked_fill(tokens[:, 1:] == 0, -100)
+    logits = nn.Linear(WIDTH, 9)(nn.Embedding(9, WIDTH, padding_idx=0)(tokens))[:, :-1]
+    targets = LossTargets()
+    loss = F.cross_entropy(logits.reshape(-1, 9), target.reshape(-1))
+    targets.note(loss)
+    loss.backward()
+    assert [one.item() for one in targets.take()["loss_padding"]] == [0]

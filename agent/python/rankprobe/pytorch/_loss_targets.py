@@ -177,7 +177,10 @@ class LossTargets:
             # The last before a text predicts its first token.
             is_padding = torch.cat([inside, inside[:, -1:]], 1)
             counted = counts.reshape(rows, long)
-            found.append((is_padding[:, :long] & counted).sum() / counted.sum().clamp(min=1).double())
+            in_loss = is_padding[:, :long] & counted
+            # One in a row may be a token of its own before the padding.
+            in_loss &= in_loss.sum(1, keepdim=True) > 1
+            found.append(in_loss.sum() / counted.sum().clamp(min=1).double())
         return [torch.stack(found).min()] if found else []
 
     @staticmethod
