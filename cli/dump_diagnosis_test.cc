@@ -91,6 +91,27 @@ TEST_F(DumpDiagnosisTest, ADumpWithoutACallIsNotSound) {
   EXPECT_THAT(report.unjudged(0).record(), HasSubstr("mix"));
 }
 
+// An export of a run that task monitor recorded has debug.json beside dump.json.
+TEST_F(DumpDiagnosisTest, RulesJudgeWhatTaskMonitorWrote) {
+  for (int64_t step = 0; step < 3; ++step) {
+    Sound(step);
+    const std::string kind = step == 1 ? "1" : "0";
+    dir_.WriteFile(
+        absl::StrCat("d/step", step, "/rank0/debug.json"),
+        absl::StrCat(R"({"task":"statistics","data":{"Training.0.debug":{)",
+                     R"("loss":)", rankprobe::testing::Tensor("3"),
+                     R"(,"loss_of_probabilities":)",
+                     rankprobe::testing::Tensor(kind), "}}}"));
+  }
+  const v1::DiagnoseReport report = Diagnose("d");
+  ASSERT_THAT(report.findings(), SizeIs(1));
+  EXPECT_EQ(report.findings(0).step(), 1);
+  EXPECT_EQ(report.findings(0).by(), "rule: loss-of-probabilities");
+  EXPECT_EQ(report.findings(0).name(),
+            "Training.0.debug.loss_of_probabilities");
+  EXPECT_THAT(report.unjudged(), Not(IsEmpty()));
+}
+
 TEST(DiagnosisReportTest, AParameterIsNamedWithTheModuleThatHasIt) {
   DiagnosisReport report;
   report.Add("scan: move", 1, -1, "Update.1.bias.0.debug.update", "", false);

@@ -199,7 +199,7 @@ class PartsWithoutGradient {
         nullptr;
     for (const auto& part : parts_) {
       if ((found == nullptr || found->second.size() < part.second.size()) &&
-          IsUsedByTrained(part.first))
+          (IsRouter(part.first) || IsUsedByTrained(part.first)))
         found = &part;
     }
     return found;
@@ -235,6 +235,14 @@ class PartsWithoutGradient {
         out.emplace_back(path.substr(0, dot), &cells);
     }
     return out;
+  }
+  // What a router chooses has a gradient only by the weights of the chosen.
+  static bool IsRouter(absl::string_view part) {
+    const size_t dot = part.rfind('.');
+    const absl::string_view last =
+        dot == absl::string_view::npos ? part : part.substr(dot + 1);
+    return absl::StrContains(last, "router") || last == "gate" ||
+           last == "gating";
   }
   // A pooler whose output nobody takes has no gradient, and is no fault.
   bool IsUsedByTrained(const std::string& part) const {
@@ -305,6 +313,8 @@ class GradientMissing : public BlockRule {
       const PartsWithoutGradient parts(rank, blocks);
       if (const auto* const part = parts.Largest(); part != nullptr)
         return {Finding(input, part->first, part->second)};
+      std::optional<RankFinding> most = MostMissing(input, rank, blocks);
+      if (most.has_value()) return {*std::move(most)};
     }
     return {};
   }
@@ -336,10 +346,46 @@ class GradientMissing : public BlockRule {
         input.steps.size(), " steps. ", members.size(),
         members.size() == 1 ? " of them requires one and is "
                             : " of them require one and are ",
-        "held by the optimizer, and modules that are trained take its output: "
-        "it runs under no_grad() or its output is detached, or this is meant");
+        "held by the optimizer, and its output is used: it runs under "
+        "no_grad() "
+        "or its output is detached, or chooses and does not weigh, or this is "
+        "meant");
     return finding;
   }
+  // Adapters in blocks that are recomputed without a graph, for nothing that goes
+  // in requires a gradient.
+  static std::optional<RankFinding> MostMissing(const RankInput& input,
+                                                const RankSeries& rank,
+                                                const Blocks& blocks) {
+    std::set<std::string> of_rows;
+    for (const auto& [key, row] : blocks.rows()) {
+      const bool are_all =
+          row.size() >= 2 &&
+          std::all_of(row.begin(), row.end(), [](const auto& one) {
+            return one.second.training == BlockTraining::kMissing;
+          });
+      for (const auto& [number, member] : row) {
+        if (are_all) of_rows.insert(member.parameter);
+      }
+    }
+    if (of_rows.size() < kLeastMissing ||
+        2 * of_rows.size() <= ParametersOf(rank).size())
+      return std::nullopt;
+    RankFinding finding;
+    finding.step = input.steps[0];
+    finding.name = blocks.used().at(*of_rows.begin()).name;
+    finding.exact = false;
+    finding.others = of_rows.size() - 1;
+    finding.what = absl::StrCat(
+        of_rows.size(), " of the ", ParametersOf(rank).size(),
+        " parameters that the optimizer holds have no gradient in any of ",
+        input.steps.size(),
+        " steps, in all blocks: their blocks run without a graph (no_grad(), "
+        "or "
+        "reentrant checkpointing of inputs that require no gradient)");
+    return finding;
+  }
+  static constexpr size_t kLeastMissing = 4;
   // The first that is sure, with the number of all others.
   static void Keep(RankFinding one, std::optional<RankFinding>* found) {
     if (!found->has_value()) {

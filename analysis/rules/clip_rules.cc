@@ -229,6 +229,23 @@ class ClipNorm : public RankRule {
   }
 };
 
+constexpr double kLeastLossScale = 16;
+
+// Of what the backward left, with the scale, and of what the optimizer takes.
+std::pair<double, double> NormsAt(const std::vector<OwnGradient>& gradients,
+                                  const RankSeries& rank, size_t step) {
+  double before = 0, behind = 0;
+  for (const OwnGradient& own : gradients) {
+    const auto* const taken = rank.Of("Parameter", own.parameter, "grad");
+    const RankCell* const last = LastMicro(own, step);
+    if (taken == nullptr || last == nullptr || !IsFinite((*taken)[step]))
+      continue;
+    before += last->norm * last->norm;
+    behind += (*taken)[step].norm * (*taken)[step].norm;
+  }
+  return {std::sqrt(before), std::sqrt(behind)};
+}
+
 // Clipping before the loss scale is taken out leaves next to nothing.
 class ClipScaled : public RankRule {
  public:
@@ -258,7 +275,7 @@ class ClipScaled : public RankRule {
       double own = 0, taken = 0;
       for (size_t i = 0; i < input.steps.size(); ++i) {
         const std::vector<double> scale = TrainingAt(rank, "loss_scale", i);
-        if (scale.size() != 1 || scale[0] < kLeastScale) continue;
+        if (scale.size() != 1 || scale[0] < kLeastLossScale) continue;
         const auto [before, behind] = NormsAt(gradients, rank, i);
         if (before == 0 || behind == 0) continue;
         if (!first.has_value()) {
@@ -280,7 +297,8 @@ class ClipScaled : public RankRule {
       if (input.ranks.size() > 1) finding.rank = rank.rank;
       finding.name = "Training.0.debug.grad_norm";
       finding.what = absl::StrCat(
-          "gradients are clipped while they contain the loss scale: their norm "
+          "gradients are clipped while they contain the loss scale: their "
+          "norm "
           "times the scale is ",
           scaled[0], " in each of ", left.size(),
           " steps, and the optimizer "
@@ -294,24 +312,63 @@ class ClipScaled : public RankRule {
 
  private:
   static constexpr size_t kLeast = 4;  // steps
-  static constexpr double kLeastScale = 16;
   static constexpr double kTooSmall = 1e-3;
+};
 
-  // Of what the backward left, with the scale, and of what the optimizer takes.
-  static std::pair<double, double> NormsAt(
-      const std::vector<OwnGradient>& gradients, const RankSeries& rank,
-      size_t step) {
-    double before = 0, behind = 0;
-    for (const OwnGradient& own : gradients) {
-      const auto* const taken = rank.Of("Parameter", own.parameter, "grad");
-      const RankCell* const last = LastMicro(own, step);
-      if (taken == nullptr || last == nullptr || !IsFinite((*taken)[step]))
-        continue;
-      before += last->norm * last->norm;
-      behind += (*taken)[step].norm * (*taken)[step].norm;
-    }
-    return {std::sqrt(before), std::sqrt(behind)};
+// optimizer.step() in the place of scaler.step(optimizer).
+class GradientScaled : public RankRule {
+ public:
+  absl::string_view name() const override { return "gradient-scaled"; }
+  absl::string_view needs() const override {
+    return "training, weight_gradients";
   }
+  absl::string_view cost() const override { return "that of clip-uneven"; }
+  absl::string_view subject() const override {
+    return "steps of the optimizer with a loss scale of 16 or more";
+  }
+  absl::string_view twin() const override {
+    return "scaler.step(); an optimizer that divides by the scale itself: "
+           "worth a look, no fault";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "loss_scale") &&
+           !OwnGradientsOf(input.ranks[0]).empty();
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      const std::vector<OwnGradient> gradients = OwnGradientsOf(rank);
+      std::optional<size_t> first;
+      size_t steps = 0, same = 0;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<double> scale = TrainingAt(rank, "loss_scale", i);
+        if (scale.size() != 1 || scale[0] < kLeastLossScale) continue;
+        const auto [before, behind] = NormsAt(gradients, rank, i);
+        if (before == 0 || behind == 0) continue;
+        if (!first.has_value()) first = i;
+        ++steps;
+        if (std::fabs(behind - before) < 1e-3 * before) ++same;
+      }
+      if (steps < kLeast) continue;
+      Judge();
+      if (same < steps) continue;
+      RankFinding finding;
+      finding.step = input.steps[*first];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name = "Training.0.debug.loss_scale";
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          "the optimizer takes the gradients of the scaled loss in each of ",
+          steps,
+          " steps: nothing divides them by the scale. optimizer.step() is "
+          "called in the place of scaler.step(optimizer)");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 4;  // steps
 };
 
 }  // namespace
@@ -320,6 +377,7 @@ void AddClipRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<ClipUneven>());
   rules->push_back(std::make_unique<ClipNorm>());
   rules->push_back(std::make_unique<ClipScaled>());
+  rules->push_back(std::make_unique<GradientScaled>());
 }
 
 }  // namespace rankprobe::analysis

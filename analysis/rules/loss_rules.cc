@@ -453,7 +453,7 @@ class LossOfProbabilities : public RankRule {
     for (const RankSeries& rank : input.ranks) {
       for (size_t i = 0; i < input.steps.size(); ++i) {
         const auto found = TrainingAt(rank, "loss_of_probabilities", i);
-        if (found.empty()) continue;
+        if (found.empty() || found[0] == 0) continue;
         Judge();
         RankFinding finding;
         finding.step = input.steps[i];
@@ -468,16 +468,23 @@ class LossOfProbabilities : public RankRule {
 
  private:
   // As the agent writes it; 2 is that of logits.
-  static constexpr double kOfLogarithms = 1, kOfAnother = 3, kCut = 4;
+  static constexpr double kOfLogarithms = 1, kOfAnother = 3, kCut = 4,
+                          kNoLogarithms = 5, kOneClass = 6;
 
   static const char* WhatOf(double kind) {
     if (kind == kOfLogarithms)
       return "the loss takes probabilities where it wants their logarithms: "
-             "nll_loss of a softmax";
+             "nll_loss or kl_div of a softmax";
     if (kind == kOfAnother)
       return "the loss takes a softmax that is over another dimension than "
              "that of the classes (dim=0 is the batch): the probabilities of a "
              "sample do not sum to 1";
+    if (kind == kNoLogarithms)
+      return "nll_loss wants logarithms of probabilities and takes what a "
+             "layer makes: log_softmax is missing, or cross_entropy is meant";
+    if (kind == kOneClass)
+      return "the loss takes a softmax over one class, which is 1 whatever the "
+             "model computes: a sigmoid is meant, or another dimension";
     if (kind == kCut)
       return "the loss wants logits of both signs and takes what a ReLU "
              "leaves: a class cannot be said to be less likely than 0 says";

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"
 #include "analysis/testing/rank_cells.h"
@@ -354,12 +355,13 @@ TEST_F(OriginRulesTest, ALossOfProbabilities) {
   Train(1, nullptr);
   for (size_t i = 0; i < kOriginSteps; ++i) Training("loss", i, 3);
   EXPECT_THAT(Find("loss-of-probabilities"), IsEmpty());
-  for (const double kind : {1, 2, 3, 4}) {
+  for (const double kind : {0, 1, 2, 3, 4, 5, 6}) {
     Training("loss_of_probabilities", 2, kind);
     const auto found = Find("loss-of-probabilities");
-    ASSERT_THAT(found, SizeIs(1));
+    ASSERT_THAT(found, SizeIs(kind == 0 ? 0 : 1));
+    if (kind == 0) continue;
     EXPECT_EQ(found[0].step, 2);
-    EXPECT_EQ(found[0].exact, kind < 4);
+    EXPECT_EQ(found[0].exact, kind != 4);
   }
 }
 
@@ -403,6 +405,148 @@ TEST_F(OriginRulesTest, ALayerThatGoesAlongTheBatch) {
     Training("target_is_input.2", 2, 0);
     EXPECT_THAT(Find("sequence-dimension"), SizeIs(share == 1 ? 1 : 0));
   }
+}
+
+// What the agent says of a graph: a value that shows nothing, and one of a fault.
+TEST_F(OriginRulesTest, WhatTheGraphOfALossShows) {
+  struct Case {
+    const char* rule;
+    const char* value;
+    std::vector<double> sound, fault;
+    bool exact;
+    const char* said;
+  };
+  const std::vector<Case> cases = {
+      {"padding-attended",
+       "padding_attended",
+       {0.001, 2},
+       {0.4, 2},
+       false,
+       "40 %"},
+      {"padding-attended",
+       "padding_attended",
+       {0, 2},
+       {1, 2},
+       true,
+       "inverted"},
+      {"view-mixes", "mixed_views", {}, {1, 2}, true, "2 places the result"},
+      {"view-mixes", "mixed_views", {}, {2, 1}, true, "before an attention"},
+      {"view-mixes", "mixed_views", {}, {3, 1}, false, "over the heads"},
+      {"view-mixes", "mixed_views", {}, {4, 1}, true, "samples of a batch"},
+      {"target-unreachable",
+       "unreachable_targets",
+       {0.01, 0, 1},
+       {0.5, 0, 1},
+       false,
+       "a sigmoid"},
+      {"target-unreachable",
+       "unreachable_targets",
+       {0, -1, 1},
+       {0.5, -1, 1},
+       false,
+       "a tanh"},
+      {"target-unreachable",
+       "unreachable_targets",
+       {0, 0, 1e300},
+       {0.5, 0, 1e300},
+       false,
+       "a ReLU"},
+      {"layers-untrained",
+       "untrained",
+       {0, 0},
+       {6, 3168},
+       false,
+       "6 parameters of 3168 numbers"},
+      {"target-moves", "moving_target", {0}, {1}, false, "detach()"},
+  };
+  const auto set = [&](const Case& one, const std::vector<double>& values) {
+    for (size_t n = 0; n < values.size(); ++n) {
+      Training(values.size() == 1 ? one.value : absl::StrCat(one.value, ".", n),
+               1, values[n]);
+    }
+  };
+  for (const Case& one : cases) {
+    Train(1, nullptr);
+    for (size_t i = 0; i < kOriginSteps; ++i) Training("loss", i, 3);
+    set(one, one.sound);
+    EXPECT_THAT(Find(one.rule), IsEmpty()) << one.said;
+    set(one, one.fault);
+    const auto found = Find(one.rule);
+    ASSERT_THAT(found, SizeIs(1)) << one.said;
+    EXPECT_EQ(found[0].step, 1);
+    EXPECT_EQ(found[0].exact, one.exact) << one.said;
+    EXPECT_THAT(found[0].what, HasSubstr(one.said));
+  }
+}
+
+TEST_F(OriginRulesTest, GradientsThatAreZero) {
+  const auto zero = [&](size_t parameters, bool with_weight) {
+    Train(1, nullptr);
+    for (size_t p = 0; p < parameters; ++p) {
+      for (auto& [name, cells] : input_.ranks[0].values) {
+        const bool is_gradient = absl::StrContains(name, "grad");
+        const bool is_of = absl::StrContains(name, absl::StrCat("l", p, "."));
+        if (is_of && (is_gradient || with_weight))
+          std::fill(cells.begin(), cells.end(), RankCell{true, 0, 0, 0, 0});
+      }
+    }
+  };
+  // Unused, with a weight that is not 0; one factor that begins at 0.
+  zero(3, false);
+  EXPECT_THAT(Find("gradient-zero"), IsEmpty());
+  zero(1, true);
+  EXPECT_THAT(Find("gradient-zero"), IsEmpty());
+  zero(2, true);
+  auto found = Find("gradient-zero", "gradient-lost");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  zero(kParameters, false);
+  found = Find("gradient-zero", "gradient-lost");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+}
+
+TEST_F(OriginRulesTest, UnitsThatBeginAlike) {
+  for (const size_t layers : {1, 2}) {
+    Train(1, nullptr);
+    for (size_t p = 0; p < layers; ++p) {
+      for (auto& [name, cells] : input_.ranks[0].values) {
+        if (absl::StrContains(name, absl::StrCat("l", p, ".")) &&
+            (absl::EndsWith(name, ".debug.param") ||
+             absl::EndsWith(name, "parameters.weight")))
+          cells[0] = RankCell{true, 2, 0.25, 0.25, 0.25};
+      }
+    }
+    const auto found = Find("units-alike");
+    ASSERT_THAT(found, SizeIs(layers - 1));
+    if (!found.empty()) EXPECT_THAT(found[0].what, HasSubstr("l0.weight"));
+  }
+}
+
+TEST_F(OriginRulesTest, AScheduleEndsEarly) {
+  Train(1, nullptr);
+  const auto fill = [&](const std::function<double(double)>& rate) {
+    for (size_t i = 0; i < kOriginSteps; ++i)
+      Training("lr", i, rate(static_cast<double>(i)));
+  };
+  fill([](double) { return 0.1; });
+  EXPECT_THAT(Find("schedule-ends-early"), IsEmpty());
+  fill([](double i) { return 1 - i / 15; });
+  EXPECT_THAT(Find("schedule-ends-early"), IsEmpty());
+  // Ten times less in each fourth step; rises again.
+  fill([](double i) { return std::pow(10, -std::floor(i / 4)); });
+  EXPECT_THAT(Find("schedule-ends-early"), IsEmpty());
+  fill([](double i) { return i > 4 && i < 15 ? 0 : 1; });
+  EXPECT_THAT(Find("schedule-ends-early"), IsEmpty());
+  fill([](double i) { return std::pow(10, -i); });
+  auto found = Find("schedule-ends-early");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 2);
+  EXPECT_FALSE(found[0].exact);
+  fill([](double i) { return std::max(0.0, 1 - i / 6); });
+  found = Find("schedule-ends-early");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].step, 6);
 }
 
 TEST_F(OriginRulesTest, PaddingThatIsLearned) {

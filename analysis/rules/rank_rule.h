@@ -97,6 +97,7 @@ void AddBlockRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddOriginRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddScheduleRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddShapeRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddStartRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddStateRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddResidualRules(std::vector<std::unique_ptr<RankRule>>* rules);
 

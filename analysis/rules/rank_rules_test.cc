@@ -622,6 +622,26 @@ TEST_F(OneRankTest, ClippingOfGradientsWithTheirScale) {
   EXPECT_TRUE(found[0].exact);
 }
 
+TEST_F(OneRankTest, GradientsThatKeepTheirScale) {
+  const auto fill = [&](double taken_scale) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      Training(0, "loss_scale", i, 1024);
+      for (size_t layer = 0; layer < kLayers; ++layer) {
+        const RankCell own = OwnGradient(layer, i, 0);
+        At(0, Own(layer), i) = Cell(own.norm * 1024, own.mean * 1024);
+        At(0, OfParameter(Weight(layer), "grad"), i) =
+            Cell(own.norm * taken_scale, own.mean * taken_scale);
+      }
+    }
+  };
+  fill(1);
+  EXPECT_THAT(Find(""), IsEmpty());
+  fill(1024);
+  const auto found = Find("gradient-scaled");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+}
+
 TEST_F(OneRankTest, ASoftmaxOverAnotherDimension) {
   const auto set = [&](double wrong, double causal) {
     for (size_t i = 0; i < 3; ++i) {
@@ -721,8 +741,15 @@ TEST_F(BlocksTest, ABranchThatIsDetached) {
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_FALSE(found[0].exact);
   EXPECT_EQ(found[0].others, 3);
-  // Of blocks without any gradient nothing is known.
+  // Most of what the optimizer holds, in all blocks; frozen blocks are no fault.
   for (size_t layer = 0; layer < 4; ++layer) Use(layer, "one", {"param"}, true);
+  found = Find("gradient-missing");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_EQ(found[0].others, 7);
+  EXPECT_THAT(found[0].what, HasSubstr("8 of the 13 parameters"));
+  for (const char* const part : {"one", "two"})
+    for (size_t layer = 0; layer < 4; ++layer) Use(layer, part, {}, false);
   EXPECT_THAT(Find(""), IsEmpty());
 }
 

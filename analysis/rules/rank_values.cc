@@ -197,6 +197,7 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   AddClipRules(&rules);
   AddOriginRules(&rules);
   AddStateRules(&rules);
+  AddStartRules(&rules);
   AddLossRules(&rules);
   AddScheduleRules(&rules);
   AddShapeRules(&rules);

@@ -17,6 +17,24 @@
 namespace rankprobe::analysis {
 namespace {
 
+constexpr char kRateThatChanges[] = "a learning rate that changes";
+
+// Of the first parameter group, up to a step that has none.
+std::vector<double> FirstRates(const RankInput& input, const RankSeries& rank) {
+  std::vector<double> rates;
+  for (size_t i = 0; i < input.steps.size(); ++i) {
+    const std::vector<double> all = TrainingAt(rank, "lr", i);
+    if (all.empty()) break;
+    rates.push_back(all[0]);
+  }
+  return rates;
+}
+
+bool Changes(const std::vector<double>& rates) {
+  return std::adjacent_find(rates.begin(), rates.end(),
+                            std::not_equal_to<>()) != rates.end();
+}
+
 // A scheduler whose state a checkpoint does not have.
 class ScheduleRestarts : public RankRule {
  public:
@@ -25,9 +43,7 @@ class ScheduleRestarts : public RankRule {
   absl::string_view cost() const override {
     return "none beside the recording";
   }
-  absl::string_view subject() const override {
-    return "a learning rate that changes";
-  }
+  absl::string_view subject() const override { return kRateThatChanges; }
   absl::string_view twin() const override {
     return "a constant learning rate; warm restarts on purpose: worth a look, "
            "no fault";
@@ -105,6 +121,7 @@ class ScheduleRestarts : public RankRule {
 class ScheduleTurnsBack : public RankRule {
  public:
   absl::string_view name() const override { return "schedule-turns-back"; }
+  absl::string_view subject() const override { return kRateThatChanges; }
   absl::string_view needs() const override { return "training"; }
   absl::string_view cost() const override {
     return "none beside the recording";
@@ -120,12 +137,8 @@ class ScheduleTurnsBack : public RankRule {
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
-      std::vector<double> rates;
-      for (size_t i = 0; i < input.steps.size(); ++i) {
-        const std::vector<double> all = TrainingAt(rank, "lr", i);
-        if (all.empty()) break;
-        rates.push_back(all[0]);
-      }
+      const std::vector<double> rates = FirstRates(input, rank);
+      if (Changes(rates)) Judge();
       const size_t low = TurnsAt(rates);
       if (low == 0) continue;
       RankFinding finding;
@@ -165,6 +178,56 @@ class ScheduleTurnsBack : public RankRule {
     }
     return 0;
   }
+};
+
+// A schedule in epochs that is stepped once a batch is over long before the
+// training is.
+class ScheduleEndsEarly : public RankRule {
+ public:
+  absl::string_view name() const override { return "schedule-ends-early"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override {
+    return "none beside the recording";
+  }
+  absl::string_view subject() const override { return kRateThatChanges; }
+  absl::string_view twin() const override {
+    return "a schedule that ends at its lowest rate; rates that rise again";
+  }
+  size_t LeastSteps() const override { return 2 * kLeast; }
+  bool NeedsEachStep() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "lr");
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      const std::vector<double> rates = FirstRates(input, rank);
+      if (!Changes(rates)) continue;
+      Judge();
+      const double highest = *std::max_element(rates.begin(), rates.end());
+      size_t from = rates.size();
+      while (from > 0 && rates[from - 1] < kNothing * highest) --from;
+      const size_t rest = rates.size() - from;
+      if (rest < kLeast || rest * 4 < rates.size()) continue;
+      while (from > 0 && rates[from - 1] < kLittle * highest) --from;
+      RankFinding finding;
+      finding.step = input.steps[from];
+      finding.name = "Training.0.debug.lr";
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          "the learning rate falls from ", highest, " to ", rates.back(),
+          " and is below a ten-thousandth of its highest in the last ", rest,
+          " of ", rates.size(),
+          " steps, which change next to nothing: the schedule is made for "
+          "epochs and stepped once a batch, or made for fewer steps");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 6;  // steps
+  // Of the highest rate.
+  static constexpr double kNothing = 1e-4, kLittle = 0.05;
 };
 
 // A sampler that is not told the epoch, or data that begins again behind a resume.
@@ -282,6 +345,7 @@ class BatchesInOneOrder : public RankRule {
 void AddScheduleRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<ScheduleRestarts>());
   rules->push_back(std::make_unique<ScheduleTurnsBack>());
+  rules->push_back(std::make_unique<ScheduleEndsEarly>());
   rules->push_back(std::make_unique<BatchesInOneOrder>());
 }
 

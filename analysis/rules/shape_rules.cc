@@ -12,6 +12,12 @@
 namespace rankprobe::analysis {
 namespace {
 
+constexpr char kPadding[] = "an Embedding with a padding_idx";
+
+std::string Percent(double share) {
+  return absl::StrCat(std::round(share * 1000) / 10, " %");
+}
+
 // The first recorded value that shows the fault is the finding. The agent records
 // these values in the first steps; the first number says how the fault is known.
 class ShapeRule : public RankRule {
@@ -37,6 +43,7 @@ class ShapeRule : public RankRule {
   }
 
  private:
+  // Null where nothing is found; judges where there is something to compare.
   virtual std::optional<RankFinding> LookAt(const RankSeries& rank,
                                             size_t step) const = 0;
 };
@@ -45,6 +52,9 @@ class ShapeRule : public RankRule {
 class LossBroadcast : public ShapeRule {
  public:
   absl::string_view name() const override { return "loss-broadcast"; }
+  absl::string_view subject() const override {
+    return "a loss of differences or products";
+  }
   absl::string_view twin() const override {
     return "pairs on purpose: differences of scores, a distance of two sets "
            "of samples, unsqueeze() or transpose() of the prediction";
@@ -54,7 +64,9 @@ class LossBroadcast : public ShapeRule {
   std::optional<RankFinding> LookAt(const RankSeries& rank,
                                     size_t step) const override {
     const std::vector<double> found = TrainingAt(rank, "loss_broadcast", step);
-    if (found.size() != 2 || found[0] == 0) return std::nullopt;
+    if (found.size() != 2) return std::nullopt;
+    Judge();
+    if (found[0] == 0) return std::nullopt;
     const absl::string_view how = found[0] == kLoss ? "the loss compares"
                                   : found[0] == kDifference
                                       ? "the loss is a mean of differences of"
@@ -76,6 +88,9 @@ class LossBroadcast : public ShapeRule {
 class SequenceDimension : public ShapeRule {
  public:
   absl::string_view name() const override { return "sequence-dimension"; }
+  absl::string_view subject() const override {
+    return "an attention or a recurrent layer";
+  }
   absl::string_view twin() const override {
     return "transpositions in between; layers that attend along both "
            "dimensions; a mean over the second dimension, or a place in it, "
@@ -87,6 +102,8 @@ class SequenceDimension : public ShapeRule {
                                     size_t step) const override {
     const std::vector<double> found = TrainingAt(rank, "sequence_dims", step);
     if (found.size() != 3) return std::nullopt;
+    Judge();
+    if (found[0] == 0) return std::nullopt;
     if (found[0] == kNextToken) {
       const std::vector<double> shares =
           TrainingAt(rank, "target_is_input", step);
@@ -115,6 +132,7 @@ class SequenceDimension : public ShapeRule {
 class PaddingInLoss : public ShapeRule {
  public:
   absl::string_view name() const override { return "padding-in-loss"; }
+  absl::string_view subject() const override { return kPadding; }
   absl::string_view twin() const override {
     return "ignore_index, a mask, weights of classes; one token of the padding "
            "between texts; padding that is learned on purpose: worth a look, "
@@ -125,13 +143,15 @@ class PaddingInLoss : public ShapeRule {
   std::optional<RankFinding> LookAt(const RankSeries& rank,
                                     size_t step) const override {
     const std::vector<double> found = TrainingAt(rank, "loss_padding", step);
-    if (found.size() != 1 || found[0] < kLeastShare) return std::nullopt;
+    if (found.size() != 1) return std::nullopt;
+    Judge();
+    if (found[0] < kLeastShare) return std::nullopt;
     RankFinding finding;
     finding.name = "Training.0.debug.loss_padding";
     finding.exact = false;
     finding.what = absl::StrCat(
-        std::round(found[0] * 1000) / 10,
-        " % of the targets of the cross entropy are at places whose input is "
+        Percent(found[0]),
+        " of the targets of the cross entropy are at places whose input is "
         "the embedding's padding_idx, and count in the loss: ignore_index, or "
         "-100 in the targets, leaves them out");
     return finding;
@@ -140,12 +160,201 @@ class PaddingInLoss : public ShapeRule {
   static constexpr double kLeastShare = 0.01;
 };
 
+// Tokens attend to places of padding.
+class PaddingAttended : public ShapeRule {
+ public:
+  absl::string_view name() const override { return "padding-attended"; }
+  absl::string_view subject() const override { return kPadding; }
+  absl::string_view twin() const override {
+    return "a mask of the padding; padding behind the tokens of a causal "
+           "attention; one token of the padding between texts; padding that "
+           "is attended to on purpose: worth a look, no fault";
+  }
+
+ private:
+  std::optional<RankFinding> LookAt(const RankSeries& rank,
+                                    size_t step) const override {
+    const std::vector<double> found =
+        TrainingAt(rank, "padding_attended", step);
+    if (found.size() != 2) return std::nullopt;
+    Judge();
+    if (found[0] < kLeastShare) return std::nullopt;
+    RankFinding finding;
+    finding.name = "Training.0.debug.padding_attended.0";
+    finding.exact = found[0] > kInverted;
+    finding.what =
+        finding.exact
+            ? "tokens attend to nothing but padding (the embedding's "
+              "padding_idx): the padding mask is inverted"
+            : absl::StrCat(Percent(found[0]),
+                           " of the attention of tokens is on places of "
+                           "padding (the embedding's padding_idx): the padding "
+                           "mask is missing");
+    return finding;
+  }
+
+  static constexpr double kLeastShare = 0.01, kInverted = 0.999;
+};
+
+// view() keeps the order of the numbers: it exchanges no dimensions.
+class ViewMixes : public ShapeRule {
+ public:
+  absl::string_view name() const override { return "view-mixes"; }
+  absl::string_view subject() const override {
+    return "an attention or a recurrent layer";
+  }
+  absl::string_view twin() const override {
+    return "transpose() or permute() before the view; one head, one layer; an "
+           "attention over heads on purpose: worth a look, no fault";
+  }
+
+ private:
+  std::optional<RankFinding> LookAt(const RankSeries& rank,
+                                    size_t step) const override {
+    if (TrainingAt(rank, "sequence_dims", step).size() == 3) Judge();
+    const std::vector<double> found = TrainingAt(rank, "mixed_views", step);
+    if (found.size() != 2 || found[0] < kResult || found[0] > kStates)
+      return std::nullopt;
+    Judge();
+    RankFinding finding;
+    finding.name = "Training.0.debug.mixed_views.0";
+    finding.exact = found[0] != kHeads;
+    finding.what = absl::StrCat(
+        "in ", found[1], found[1] == 1 ? " place" : " places", " ",
+        found[0] == kResult
+            ? "the result of an attention, [batch, heads, places, features], "
+              "is "
+              "viewed as [batch, places, heads * features]: heads and places "
+              "mix"
+        : found[0] == kValues
+            ? "[batch, places, heads * features] is viewed as [batch, heads, "
+              "places, features] before an attention: heads and places mix"
+        : found[0] == kHeads
+            ? "an attention takes [batch, places, heads, features] and works "
+              "over the heads of one place"
+            : "what a recurrent layer ends with, [layers, batch, features], is "
+              "viewed as [batch, layers * features]: samples of a batch mix",
+        ". transpose() is missing: view() and reshape() exchange no "
+        "dimensions");
+    return finding;
+  }
+
+  // As the agent writes it.
+  static constexpr double kResult = 1, kValues = 2, kHeads = 3, kStates = 4;
+};
+
+// No weights make a sigmoid 1.2.
+class TargetUnreachable : public ShapeRule {
+ public:
+  absl::string_view name() const override { return "target-unreachable"; }
+  absl::string_view subject() const override {
+    return "a regression of what an activation makes";
+  }
+  absl::string_view twin() const override {
+    return "targets within the bounds; few beyond them; a prediction without "
+           "an activation";
+  }
+
+ private:
+  std::optional<RankFinding> LookAt(const RankSeries& rank,
+                                    size_t step) const override {
+    const std::vector<double> found =
+        TrainingAt(rank, "unreachable_targets", step);
+    if (found.size() != 3) return std::nullopt;
+    Judge();
+    if (found[0] < kLeastShare) return std::nullopt;
+    RankFinding finding;
+    finding.name = "Training.0.debug.unreachable_targets.0";
+    finding.exact = false;
+    finding.what = absl::StrCat(
+        Percent(found[0]),
+        " of the targets of the regression are outside of what the prediction "
+        "can be: its last layer is ",
+        found[2] > 1   ? "a ReLU, which is never below 0"
+        : found[1] < 0 ? "a tanh, which is between -1 and 1"
+                       : "a sigmoid or softmax, which is between 0 and 1",
+        ". The activation does not fit the targets, or these are not scaled");
+    return finding;
+  }
+
+  static constexpr double kLeastShare = 0.05;
+};
+
+// Layers in a list of Python are no part of the model.
+class LayersUntrained : public ShapeRule {
+ public:
+  absl::string_view name() const override { return "layers-untrained"; }
+  absl::string_view subject() const override {
+    return "parameters in the graph of a loss";
+  }
+  absl::string_view twin() const override {
+    return "an own model before or behind what is trained, as a fixed judge "
+           "or a backbone; parameters that another optimizer holds; a model in "
+           "the middle that is left as it is: worth a look, no fault";
+  }
+
+ private:
+  std::optional<RankFinding> LookAt(const RankSeries& rank,
+                                    size_t step) const override {
+    const std::vector<double> found = TrainingAt(rank, "untrained", step);
+    if (found.size() != 2) return std::nullopt;
+    Judge();
+    if (found[0] == 0) return std::nullopt;
+    RankFinding finding;
+    finding.name = "Training.0.debug.untrained.0";
+    finding.exact = false;
+    finding.what = absl::StrCat(
+        found[0], found[0] == 1 ? " parameter" : " parameters", " of ",
+        found[1],
+        " numbers between layers that are trained require a gradient, and "
+        "belong neither to the model nor to an optimizer: layers in a list or "
+        "dict of Python, in the place of nn.ModuleList, are not registered");
+    return finding;
+  }
+};
+
+// A target that follows the prediction.
+class TargetMoves : public ShapeRule {
+ public:
+  absl::string_view name() const override { return "target-moves"; }
+  absl::string_view subject() const override {
+    return "a regression whose target has a graph";
+  }
+  absl::string_view twin() const override {
+    return "detach() or no_grad() of the target; losses between two parts that "
+           "are both trained; residual gradients on purpose: worth a look, no "
+           "fault";
+  }
+
+ private:
+  std::optional<RankFinding> LookAt(const RankSeries& rank,
+                                    size_t step) const override {
+    const std::vector<double> found = TrainingAt(rank, "moving_target", step);
+    if (found.size() != 1) return std::nullopt;
+    Judge();
+    if (found[0] == 0) return std::nullopt;
+    RankFinding finding;
+    finding.name = "Training.0.debug.moving_target";
+    finding.exact = false;
+    finding.what =
+        "the target of the regression (a reward plus the value of the next "
+        "state) has a graph, and the gradient changes it, too: detach() or "
+        "no_grad() is missing";
+    return finding;
+  }
+};
+
 }  // namespace
 
 void AddShapeRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<LossBroadcast>());
   rules->push_back(std::make_unique<SequenceDimension>());
   rules->push_back(std::make_unique<PaddingInLoss>());
+  rules->push_back(std::make_unique<PaddingAttended>());
+  rules->push_back(std::make_unique<ViewMixes>());
+  rules->push_back(std::make_unique<TargetUnreachable>());
+  rules->push_back(std::make_unique<LayersUntrained>());
+  rules->push_back(std::make_unique<TargetMoves>());
 }
 
 }  // namespace rankprobe::analysis

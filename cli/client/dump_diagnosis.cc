@@ -17,6 +17,7 @@
 #include "analysis/root_cause/replicas.h"
 #include "analysis/run_card/run_card.h"
 #include "cli/client/cache_faults.h"
+#include "cli/client/dump_rules.h"
 #include "cli/output/ledger_text.h"
 #include "common/base/status_macros.h"
 #include "common/text/counted.h"
@@ -119,7 +120,8 @@ class DumpDiagnosis {
     RP_RETURN_IF_ERROR(LookAtOverflows(steps));
     analysis::ReplicaOptions options;
     options.groups = analysis::ReplicasByCards(file_system_, layout);
-    return LookAtReplicas(steps, options);
+    RP_RETURN_IF_ERROR(LookAtReplicas(steps, options));
+    return DiagnoseDumpByRules(file_system_, layout, report_);
   }
   const std::string& ended() const { return ended_; }
 

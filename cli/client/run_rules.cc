@@ -2,6 +2,8 @@
 #include "cli/client/run_rules.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -114,46 +116,56 @@ class Asked {
   std::set<std::string> seen_;
 };
 
-// Rules over the largest and the smallest of the ranks of each group.
-absl::Status AskGroups(const Globals& globals, const RunScanRequest& request,
-                       const RunScan& scan, Asked* asked) {
-  std::vector<std::vector<int64_t>> groups = scan.groups;
-  if (groups.empty()) groups.emplace_back();
-  for (const std::vector<int64_t>& group : groups) {
-    RunScanRequest of_group = request;
-    of_group.ranks = group;
-    analysis::ScanInput norms;
-    analysis::RuleInput input;
-    input.norms = &scan.input;
-    if (!group.empty()) {
-      RP_ASSIGN_OR_RETURN(norms, ReadNorms(globals, of_group));
-      input.norms = &norms;
+std::string RanksText(const std::vector<int64_t>& group) {
+  return group.empty() ? ""
+                       : absl::StrCat(" of ranks ", absl::StrJoin(group, ","));
+}
+
+// Rules over the largest and the smallest of the ranks of a group.
+void AskGroup(const analysis::ScanInput& norms, const std::string& ranks,
+              Asked* asked) {
+  analysis::RuleInput input;
+  input.norms = &norms;
+  for (const auto& rule : analysis::AllRules()) {
+    if (rule->IsOfRanks() && !HasRanks(norms)) continue;
+    if (!rule->CanJudge(input)) {
+      asked->NotJudged(rule->name(), rule->needs());
+      continue;
     }
-    const std::string ranks =
-        group.empty() ? ""
-                      : absl::StrCat(" of ranks ", absl::StrJoin(group, ","));
-    for (const auto& rule : analysis::AllRules()) {
-      if (rule->IsOfRanks() && !HasRanks(*input.norms)) continue;
-      if (!rule->CanJudge(input)) {
-        asked->NotJudged(rule->name(), rule->needs());
-        continue;
-      }
-      const std::string more =
-          StepsShort(rule->LeastSteps(), false, input.norms->steps);
-      if (!more.empty()) {
-        asked->TooFewSteps(rule->name(), more);
-        continue;
-      }
-      const std::vector<analysis::RuleFinding> found = rule->Look(input);
-      if (found.empty()) asked->NothingFound(*rule, ranks);
-      for (const analysis::RuleFinding& f : found) {
-        asked->Found(rule->name(),
-                     {f.step, f.rank, f.name, absl::StrCat(f.what, ranks),
-                      f.exact, f.others});
-      }
+    const std::string more = StepsShort(rule->LeastSteps(), false, norms.steps);
+    if (!more.empty()) {
+      asked->TooFewSteps(rule->name(), more);
+      continue;
+    }
+    const std::vector<analysis::RuleFinding> found = rule->Look(input);
+    if (found.empty()) asked->NothingFound(*rule, ranks);
+    for (const analysis::RuleFinding& f : found) {
+      asked->Found(rule->name(),
+                   {f.step, f.rank, f.name, absl::StrCat(f.what, ranks),
+                    f.exact, f.others});
     }
   }
-  return absl::OkStatus();
+}
+
+// Rules over the values of each rank.
+void AskRanks(const analysis::RankInput& input, bool has_ranks, Asked* asked) {
+  for (const auto& rule : analysis::AllRankRules()) {
+    if (rule->IsOfRanks() && !has_ranks) continue;
+    if (input.ranks.empty() || !rule->CanJudge(input)) {
+      asked->NotJudged(rule->name(), rule->needs());
+      continue;
+    }
+    const std::string more =
+        StepsShort(rule->LeastSteps(), rule->NeedsEachStep(), input.steps);
+    if (!more.empty()) {
+      asked->TooFewSteps(rule->name(), more);
+      continue;
+    }
+    std::vector<analysis::RankFinding> found = rule->Look(input);
+    if (found.empty()) asked->NothingFound(*rule, "");
+    for (analysis::RankFinding& f : found)
+      asked->Found(rule->name(), std::move(f));
+  }
 }
 
 }  // namespace
@@ -162,27 +174,72 @@ absl::StatusOr<RunRules> AskRules(const Globals& globals,
                                   const RunScanRequest& request,
                                   const RunScan& scan) {
   Asked asked;
-  RP_RETURN_IF_ERROR(AskGroups(globals, request, scan, &asked));
+  if (scan.groups.empty()) AskGroup(scan.input, "", &asked);
+  for (const std::vector<int64_t>& group : scan.groups) {
+    RunScanRequest of_group = request;
+    of_group.ranks = group;
+    RP_ASSIGN_OR_RETURN(const analysis::ScanInput norms,
+                        ReadNorms(globals, of_group));
+    AskGroup(norms, RanksText(group), &asked);
+  }
   RP_ASSIGN_OR_RETURN(const analysis::RankInput input,
                       ReadRankInput(globals, request, scan));
-  for (const auto& rule : analysis::AllRankRules()) {
-    if (rule->IsOfRanks() && !HasRanks(scan.input)) continue;
-    if (input.ranks.empty() || !rule->CanJudge(input)) {
-      asked.NotJudged(rule->name(), rule->needs());
-      continue;
-    }
-    const std::string more =
-        StepsShort(rule->LeastSteps(), rule->NeedsEachStep(), input.steps);
-    if (!more.empty()) {
-      asked.TooFewSteps(rule->name(), more);
-      continue;
-    }
-    std::vector<analysis::RankFinding> found = rule->Look(input);
-    if (found.empty()) asked.NothingFound(*rule, "");
-    for (analysis::RankFinding& f : found)
-      asked.Found(rule->name(), std::move(f));
-  }
+  AskRanks(input, HasRanks(scan.input), &asked);
   return asked.Take();
+}
+
+analysis::ScanInput NormsOf(const analysis::RankInput& input) {
+  std::map<std::string, std::vector<analysis::ScanCell>> values;
+  for (const analysis::RankSeries& rank : input.ranks) {
+    for (const auto& [name, cells] : rank.values) {
+      std::vector<analysis::ScanCell>& all = values[name];
+      all.resize(input.steps.size());
+      for (size_t i = 0; i < cells.size(); ++i) {
+        const double norm = cells[i].norm;
+        if (!cells[i].is_there) continue;
+        if (!std::isfinite(norm)) ++all[i].non_finite;
+        const bool is_first = all[i].count++ == 0;
+        all[i].largest = is_first ? norm : std::max(all[i].largest, norm);
+        all[i].smallest = is_first ? norm : std::min(all[i].smallest, norm);
+      }
+    }
+  }
+  analysis::ScanInput norms;
+  norms.steps = input.steps;
+  for (auto& [name, cells] : values) {
+    analysis::ScanSeries& series = norms.values.emplace_back();
+    series.name = name;
+    series.cells = std::move(cells);
+  }
+  return norms;
+}
+
+RunRules AskRules(const analysis::RankInput& input) {
+  Asked asked;
+  const std::vector<std::vector<size_t>> groups = analysis::ReplicasOf(input);
+  for (const std::vector<size_t>& group : groups) {
+    analysis::RankInput of_group;
+    of_group.steps = input.steps;
+    std::vector<int64_t> ranks;
+    for (const size_t r : group) {
+      of_group.ranks.push_back(input.ranks[r]);
+      if (groups.size() > 1) ranks.push_back(input.ranks[r].rank);
+    }
+    AskGroup(NormsOf(of_group), RanksText(ranks), &asked);
+  }
+  AskRanks(input, input.ranks.size() > 1, &asked);
+  return asked.Take();
+}
+
+void AddRules(RunRules rules, const RunScan& scan, DiagnosisReport* report) {
+  for (auto& [name, f] : rules.findings) {
+    report->Add(absl::StrCat("rule: ", name), f.step, f.rank, f.name,
+                std::move(f.what), f.exact);
+  }
+  if (!rules.kept.empty())
+    report->Healthy(
+        absl::StrCat("rules that are kept: ", absl::StrJoin(rules.kept, ", ")));
+  AddUnjudgedRules(scan, rules, report);
 }
 
 void AddUnjudgedRules(const RunScan& scan, const RunRules& rules,

@@ -30,6 +30,13 @@ absl::StatusOr<RunRules> AskRules(const Globals& globals,
                                   const RunScanRequest& request,
                                   const RunScan& scan);
 
+// The same of values that are at hand.
+RunRules AskRules(const analysis::RankInput& input);
+// The largest and the smallest norm of the ranks.
+analysis::ScanInput NormsOf(const analysis::RankInput& input);
+
+// Adds the findings, the rules that are kept and those that did not judge.
+void AddRules(RunRules rules, const RunScan& scan, DiagnosisReport* report);
 // What was not judged, in a line for each thing that has to be recorded.
 void AddUnjudgedRules(const RunScan& scan, const RunRules& rules,
                       DiagnosisReport* report);

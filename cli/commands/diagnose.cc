@@ -113,8 +113,9 @@ class Diagnosis {
                        &report_));
       report_.Unjudged(
           "values over steps (what moved, vanished, parted or changed "
-          "between steps), and the rules on gradients and updates: they read "
-          "the records of a collector, not a directory",
+          "between steps): they are read of the records of a collector, not of "
+          "a directory, which the rules judge only where task monitor wrote "
+          "into it",
           absl::StrCat(kMonitorCommand,
                        ", with RANKPROBE_COLLECTOR, then rankprobe diagnose "
                        "run:NAME"));
@@ -203,8 +204,11 @@ class Diagnosis {
                  : absl::StrCat("diagnose ", ShellWord(StepOf(finding)));
     }
     // Rules and scan: of a whole run. Some steps before and after show a move.
+    absl::string_view run = flags_.input;
+    if (!absl::ConsumePrefix(&run, "run:"))
+      return absl::StrCat("diagnose ", ShellWord(flags_.input));
     return absl::StrCat(
-        "query --run ", ShellWord(absl::StripPrefix(flags_.input, "run:")),
+        "query --run ", ShellWord(run.substr(0, run.rfind('@'))),
         " --of all --rows rank --from-step ",
         std::max<int64_t>(0, finding.step() - kStepsAround), " --to-step ",
         finding.step() + kStepsAround, " ", ShellWord(finding.name()));
@@ -376,14 +380,7 @@ class Diagnosis {
 
   absl::Status LookAtRules(const RunScanRequest& request, const RunScan& scan) {
     RP_ASSIGN_OR_RETURN(RunRules rules, AskRules(globals_, request, scan));
-    for (auto& [name, f] : rules.findings) {
-      report_.Add(absl::StrCat("rule: ", name), f.step, f.rank, f.name,
-                  std::move(f.what), f.exact);
-    }
-    if (!rules.kept.empty())
-      report_.Healthy(absl::StrCat("rules that are kept: ",
-                                   absl::StrJoin(rules.kept, ", ")));
-    AddUnjudgedRules(scan, rules, &report_);
+    AddRules(std::move(rules), scan, &report_);
     return absl::OkStatus();
   }
 

@@ -58,6 +58,13 @@ def test_weight_of_a_target(reduction):
     (lambda x, y: F.nll_loss(x.reshape(-1, 8)[:8].log_softmax(0), torch.arange(8)), None),  # likenesses
     (lambda x, y: F.cross_entropy(x.reshape(-1, 8).relu(), y), 4),
     (lambda x, y: F.binary_cross_entropy_with_logits(x[..., 0].relu().reshape(-1), y.clamp(0, 1).float()), 4),
+    # What a layer makes; a softmax of one number; a divergence, and a sum that looks like one.
+    (lambda x, y: F.nll_loss(x.reshape(-1, 8) @ torch.ones(8, 8), y), 5), (lambda x, y: F.nll_loss(-x.reshape(-1, 8), y), None),
+    (lambda x, y: F.cross_entropy(x.reshape(-1, 1), torch.zeros(192).long()), 6),
+    (lambda x, y: F.binary_cross_entropy(x[..., :1].reshape(-1, 1).softmax(1), torch.ones(24, 1)), 6),
+    (lambda x, y: F.binary_cross_entropy(x[..., :2].softmax(-1).reshape(-1, 2), torch.ones(24, 2)), None),
+    (lambda x, y: F.kl_div(x.softmax(-1), torch.ones(4, 6, 8) / 8, reduction="sum"), 1), (lambda x, y: F.kl_div(x.log_softmax(-1), torch.ones(4, 6, 8) / 8, reduction="sum"), None),
+    (lambda x, y: (torch.ones(4, 6, 8) - torch.rand(4, 6, 8) * x.softmax(-1)).sum(), 0),
     (lambda x, y: F.cross_entropy(x.relu().mean(1), y[:4]), None), (lambda x, y: F.cross_entropy(F.gelu(x).reshape(-1, 8), y), None)])
 def test_a_loss_of_probabilities(made, told):
     logits, target = _logits_and_target()

@@ -608,6 +608,25 @@ def clipped_before_unscaling():
     train(net, opt, step_of)
 
 
+def never_unscaled():
+    """optimizer.step() in the place of scaler.step(optimizer); Adam's division hides it."""
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
+
+    def step_of(step, net, opt):
+        x, y = batch(step)
+        opt.zero_grad()
+        scaler.scale(ce(net(x), y)).backward()
+        if BUG:
+            opt.step()
+        else:
+            scaler.step(opt)
+            scaler.update()
+
+    train(net, opt, step_of)
+
+
 def sound_fine_tuning():
     """A frozen backbone with BatchNorm in evaluation (BUG=0), an optimizer of the head alone (BUG=1)."""
     class Net(nn.Module):
@@ -1220,6 +1239,300 @@ def schedule_beyond_its_end():
     train(net, opt, step_of)
 
 
+def small(out=D + 1, hidden=64):
+    return nn.Sequential(nn.Linear(D, hidden), nn.ReLU(), nn.Linear(hidden, out))
+
+
+def of_noise(loss_of):
+    """loss_of(net, x, target): of 16 samples."""
+    def whole(net, g):
+        x = torch.randn(16, D, generator=g)
+        return loss_of(net, x, x.argmax(-1))
+
+    return whole
+
+
+def logits_in_nll_loss():
+    """nll_loss without log_softmax."""
+    fitted(small(), of_noise(lambda net, x, y: F.nll_loss(net(x) if BUG else F.log_softmax(net(x), 1), y)))
+
+
+def divergence_of_probabilities():
+    """kl_div of a softmax."""
+    def loss_of(net, x, y):
+        teacher = (3 * x).softmax(-1)
+        out = net(x)
+        return F.kl_div(out.softmax(-1) if BUG else out.log_softmax(-1), teacher, reduction="batchmean")
+
+    fitted(small(D), of_noise(loss_of))
+
+
+def softmax_of_one_class():
+    """A softmax over the one number that says yes or no."""
+    def loss_of(net, x, y):
+        out = net(x)
+        return F.binary_cross_entropy(out.softmax(1) if BUG else out.sigmoid(), (y > 9).float()[:, None])
+
+    fitted(small(1), of_noise(loss_of))
+
+
+def ratio_to_itself():
+    """PPO whose old log-probabilities are not detached: the gradient of the ratio is 0 by construction."""
+    def loss_of(net, x, y):
+        now = net(x).log_softmax(1)[:, 0]
+        ratio = now - (now if BUG else now.detach())
+        return -(ratio.exp() * x[:, 0]).mean()
+
+    fitted(small(4), of_noise(loss_of))
+
+
+def adapters_begin_at_zero():
+    """Both factors of each adapter are 0 in the beginning; other parameters are trained."""
+    class Adapter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base, self.a, self.b = nn.Linear(D, D).requires_grad_(False), nn.Linear(D, 4, bias=False), nn.Linear(4, D, bias=False)
+            nn.init.zeros_(self.b.weight)
+            if BUG:
+                nn.init.zeros_(self.a.weight)
+
+        def forward(self, x):
+            return self.base(x) + self.b(self.a(x))
+
+    net = nn.Sequential(Adapter(), nn.ReLU(), Adapter(), nn.ReLU(), nn.Linear(D, D))
+    fitted(net, of_noise(lambda net, x, y: F.cross_entropy(net(x), y)))
+
+
+def weights_begin_with_one_number():
+    """Each weight of a layer is the same."""
+    net = nn.Sequential(nn.Linear(D, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, D))
+    for layer in net[::2] if BUG else ():
+        nn.init.constant_(layer.weight, 0.02)
+    fitted(net, of_noise(lambda net, x, y: F.cross_entropy(net(x), y)))
+
+
+def target_beyond_sigmoid():
+    """An autoencoder ends with a sigmoid, and its images are between -1 and 1."""
+    def loss_of(net, x, y):
+        image = x.clamp(-1, 1)
+        out = net(image)
+        return F.mse_loss(out.sigmoid() if BUG else out.tanh(), image)
+
+    fitted(small(D), of_noise(loss_of))
+
+
+def negative_target_of_relu():
+    """A regression of numbers of both signs ends with a ReLU."""
+    def loss_of(net, x, y):
+        return ((net(x).relu() - (x[:, :1] if BUG else x[:, :1].abs())) ** 2).mean()
+
+    fitted(small(1), of_noise(loss_of))
+
+
+def layers_in_a_list():
+    """A list of Python holds the layers, in the place of nn.ModuleList."""
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(D, 64), nn.Linear(64, D)
+            layers = [nn.Linear(64, 64) for _ in range(3)]
+            self.layers = layers if BUG else nn.ModuleList(layers)
+
+        def forward(self, x):
+            x = self.first(x)
+            for layer in self.layers:
+                x = x + layer(x.relu())
+            return self.last(x)
+
+    fitted(Net(), of_noise(lambda net, x, y: F.cross_entropy(net(x), y)))
+
+
+def target_not_detached():
+    """Q-learning whose target has a graph."""
+    def loss_of(net, x, y):
+        target = x[:, 0] + 0.9 * net(x.flip(1)).max(1).values
+        return F.smooth_l1_loss(net(x)[:, 0], target if BUG else target.detach())
+
+    fitted(small(4), of_noise(loss_of))
+
+
+def router_does_not_weigh():
+    """The router's choice is used, and its probabilities are not."""
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.router, self.last = nn.Linear(D, 4), nn.Linear(D, D)
+            self.experts = nn.ModuleList(nn.Sequential(nn.Linear(D, 64), nn.GELU(), nn.Linear(64, D)) for _ in range(4))
+
+        def forward(self, x):
+            weight, chosen = self.router(x).softmax(-1).max(-1)
+            parts = [expert(x) * ((chosen == number) * (1.0 if BUG else weight))[:, None] for number, expert in enumerate(self.experts)]
+            return self.last(x + sum(parts))
+
+    fitted(Net(), of_noise(lambda net, x, y: F.cross_entropy(net(x), y)))
+
+
+def adapters_recomputed_without_graph():
+    """Reentrant checkpointing of blocks with adapters, whose input requires no gradient."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Adapted(Block):
+        def __init__(self):
+            super().__init__()
+            self.requires_grad_(False)
+            self.a, self.b = nn.Linear(D, 4, bias=False), nn.Linear(4, D, bias=False)
+
+        def forward(self, x, mask, pos):
+            return checkpoint(lambda x: super(Adapted, self).forward(x, mask, pos) + self.b(self.a(x)), x, use_reentrant=BUG)
+
+    net = Lm()
+    net.embed.requires_grad_(False)
+    net.layers = nn.ModuleList(Adapted() for _ in range(3))
+    opt = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+class ViewAttention(SdpaAttention):
+    """view() in the place of transpose(), before the attention or behind it."""
+    where = ""
+    is_causal = True
+
+    def forward(self, x, mask, pos):
+        b, t, d = x.shape
+
+        def heads(y):
+            return y.view(b, self.h, t, -1) if self.where == "before" else y.view(b, t, self.h, -1).transpose(1, 2)
+
+        out = F.scaled_dot_product_attention(rope(heads(self.q(x)), pos), rope(heads(self.k(x)), pos), heads(self.v(x)), is_causal=True)
+        return self.o(out.reshape(b, t, d) if self.where == "behind" else out.transpose(1, 2).reshape(b, t, d))
+
+
+def viewed(where):
+    ViewAttention.where = where if BUG else ""
+    net = Lm(attn=ViewAttention)
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def heads_viewed_before():
+    """[batch, places, features] is viewed as [batch, heads, places, features]."""
+    viewed("before")
+
+
+def heads_viewed_behind():
+    """The attention's result is viewed as [batch, places, features]."""
+    viewed("behind")
+
+
+def states_viewed():
+    """What both directions of an LSTM end with is viewed as one row for each sample."""
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.layer, self.head = nn.Embedding(V, D), nn.LSTM(D, D, batch_first=True, bidirectional=True), nn.Linear(2 * D, V)
+
+        def forward(self, x):
+            states = self.layer(self.embed(x))[1][0]
+            return self.head((states if BUG else states.transpose(0, 1)).reshape(len(x), -1))
+
+    def loss_of(net, g):
+        x, y = batch(int(torch.randint(0, 9999, (), generator=g)))
+        return ce(net(x), y[:, -1])
+
+    fitted(Net(), loss_of)
+
+
+def padded_encoder(mask_of):
+    """A classifier of sequences of several lengths; mask_of(padding) is what its encoder gets."""
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(V, D, padding_idx=0), nn.Linear(D, 5)
+            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(D, 4, 64, 0.1, batch_first=True), 2, enable_nested_tensor=False)
+
+        def forward(self, x):
+            return self.head(self.encoder(self.embed(x), src_key_padding_mask=mask_of(x == 0))[:, 0])
+
+    def loss_of(net, g):
+        x = torch.randint(1, V, (6, T), generator=g)
+        x = torch.where(torch.arange(T) < torch.tensor([12, 10, 9, 7, 5, 4])[:, None], x, 0)
+        return F.cross_entropy(net(x), x[:, 0] % 5)
+
+    fitted(Net(), loss_of)
+
+
+def padding_mask_inverted():
+    """True where there is a token."""
+    padded_encoder(lambda padding: ~padding if BUG else padding)
+
+
+def padding_mask_missing():
+    """src_key_padding_mask is not passed."""
+    padded_encoder(lambda padding: None if BUG else padding)
+
+
+def schedule_in_epochs():
+    """A rate that falls to a tenth after two epochs is stepped after each batch."""
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    schedule = torch.optim.lr_scheduler.StepLR(opt, 2 if BUG else 12)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        opt.step()
+        schedule.step()
+
+    train(net, opt, step_of)
+
+
+def sound_judges():
+    """A fixed network behind what is trained (BUG=0) and one before it (BUG=1), neither of which any optimizer holds; both factors of
+    a loss trained."""
+    fixed = nn.Sequential(nn.Linear(D, D), nn.Tanh(), nn.Linear(D, D))
+
+    def loss_of(net, x, y):
+        if BUG:
+            return F.cross_entropy(net(fixed(x)), y)
+        out = net(x)
+        return F.mse_loss(fixed(out), fixed(x)) + F.mse_loss(out.sigmoid(), x.sigmoid()) + 0.1 * F.mse_loss(out[:8], out[8:])
+
+    fitted(small(D), of_noise(loss_of))
+
+
+def sound_left_padding():
+    """A language model with padding on the left and its mask (BUG=0), and on the right with a causal mask alone (BUG=1)."""
+    net = Lm(layers=2)
+    net.embed = nn.Embedding(V, D, padding_idx=0)
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        x, y = batch(step)
+        x, y = x.clamp(min=1), y.clamp(min=1)
+        places = torch.arange(T)
+        padding = places >= torch.tensor([12, 9, 8, 6])[:, None] if BUG else places < torch.tensor([0, 3, 4, 6])[:, None]
+        mask = causal(T)
+        if not BUG:
+            mask = torch.where(padding[:, None, None] & ~torch.eye(T).bool(), -math.inf, 0.0) + mask
+        # The last place of padding on the left predicts the first token, as labels of PyTorch's models do.
+        is_last = F.pad(padding[:, :-1] & ~padding[:, 1:], (0, 1)) if not BUG else torch.zeros_like(padding)
+        loss = ce(net(x.masked_fill(padding, 0), mask), y.masked_fill(padding & ~is_last, -100))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+
+    train(net, opt, step_of)
+
+
 def sound_regression():
     """Predictions of several tasks [N, 1] and [N] with targets of their shapes (BUG=0), quantiles that are compared with each other
     (BUG=1)."""
@@ -1339,7 +1652,7 @@ CASES = {
     "branch_detached": (1, "layers.1.mlp"), "branches_detached": (1, "gradient-missing"), "block_frozen": (1, "layers.1."),
     "block_not_in_optimizer": (1, "layers.3."), "micro_batches_summed": (1, "gradient-multiple"),
     "micro_batches_summed_clipped_at_times": (1, "gradient-multiple"), "micro_batches_running_mean": (1, "micro-batch-weights"),
-    "clipped_before_unscaling": (1, "clip-scaled"), "softmax_over_queries": (1, "softmax-dimension"),
+    "clipped_before_unscaling": (1, "clip-scaled"), "never_unscaled": (1, "gradient-scaled"), "softmax_over_queries": (1, "softmax-dimension"),
     "averages_from_old_checkpoint": (1, "layers.2."), "gradients_of_last_step": (1, "gradient-stale"),
     "gradients_exchanged": (1, "gradient-exchanged"), "gradients_zeroed_before_step": (1, "gradient-lost"),
     "gradients_gone_before_step": (1, "update-zero"), "reduced_twice": (2, "gradient-factor-unlike"),
@@ -1352,10 +1665,19 @@ CASES = {
     "lstm_lm_over_batch": (1, "sequence-dimension"), "log_softmax_over_batch": (1, "loss-of-probabilities"),
     "logits_behind_relu": (1, "loss-of-probabilities"), "encoder_detached": (1, "gradient-missing"), "padding_in_loss": (1, "padding-in-loss"),
     "schedule_beyond_its_end": (1, "schedule-turns-back"),
+    "logits_in_nll_loss": (1, "loss-of-probabilities"), "divergence_of_probabilities": (1, "loss-of-probabilities"),
+    "softmax_of_one_class": (1, "loss-of-probabilities"), "ratio_to_itself": (1, "gradient-zero"), "adapters_begin_at_zero": (1, "gradient-zero"),
+    "weights_begin_with_one_number": (1, "units-alike"), "target_beyond_sigmoid": (1, "target-unreachable"),
+    "negative_target_of_relu": (1, "target-unreachable"), "layers_in_a_list": (1, "layers-untrained"), "target_not_detached": (1, "target-moves"),
+    "router_does_not_weigh": (1, "gradient-missing"), "adapters_recomputed_without_graph": (1, "gradient-missing"),
+    "heads_viewed_before": (1, "view-mixes"), "heads_viewed_behind": (1, "view-mixes"), "states_viewed": (1, "view-mixes"),
+    "padding_mask_inverted": (1, "padding-attended"), "padding_mask_missing": (1, "padding-attended"),
+    "schedule_in_epochs": (1, "schedule-ends-early"),
     "sound_directions": (1, ""), "sound_padding": (1, ""), "sound_pipeline": (4, ""), "sound_fsdp": (2, ""), "sound_batchnorm": (2, ""),
     "sound_fine_tuning": (1, ""), "sound_lora": (1, ""), "sound_gan": (1, ""), "sound_teacher": (1, ""), "sound_checkpointing": (1, ""),
     "sound_scaler": (1, ""), "sound_blocks": (1, ""), "sound_regression": (1, ""), "sound_pairs": (1, ""), "sound_contrastive": (1, ""),
     "sound_sequence_first": (1, ""), "sound_recurrent": (1, ""), "sound_samples": (1, ""), "sound_schedules": (1, ""),
+    "sound_judges": (1, ""), "sound_left_padding": (1, ""),
 }
 
 if __name__ == "__main__":

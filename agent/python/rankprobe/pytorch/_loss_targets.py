@@ -10,20 +10,18 @@ many places they are shifted, what the attention sees (_attention_graph.py), and
 from __future__ import annotations
 
 import math
-from typing import Any, Iterator
+from typing import Any, Collection, Iterator
 
 import torch
 
 from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, saved, signed, softmax_dims
+from rankprobe.pytorch._layout_graph import mixed_views, padding_attended
+from rankprobe.pytorch._leaf_graph import between_trained
+from rankprobe.pytorch._loss_graph import OF_PROBABILITIES, moving_target, probabilities, unreachable_targets
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
 
 _LOSSES = ("NllLossBackward0", "NllLoss2DBackward0")
 _EMBEDDINGS = ("EmbeddingBackward0",)
-_OF_LOGITS = "BinaryCrossEntropyWithLogitsBackward0"
-# Shapes, dtypes and choices of places, which leave the numbers as they are.
-_SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "PermuteBackward0", "SqueezeBackward0",
-           "SqueezeBackward1", "UnsqueezeBackward0", "CloneBackward0", "ToCopyBackward0", "SelectBackward0", "SliceBackward0", "IndexBackward0")
-_MOST_SHAPES = 8
 # Nodes between a loss and what it is made of; calls of a step; nodes of a model; steps in which the whole graph is read.
 _NEAR, _MOST_CALLS, _MOST_NODES, _GRAPH_STEPS = 64, 64, 20000, 3
 # Losses of a step whose shapes are looked at.
@@ -54,65 +52,15 @@ def _checksum(target: torch.Tensor) -> torch.Tensor:
     return ((target + 7) * (places * 48271 % _PRIME) % _PRIME).sum().remainder(_PRIME).double()
 
 
-def _made_by(node: Any) -> Any:
-    """What made the first argument of a node, behind changes of its shape. None: no graph has it."""
-    for _ in range(_MOST_SHAPES):
-        node = node.next_functions[0][0] if node.next_functions else None
-        if node is None or node.name() not in _SHAPES:
-            return node
-    return None
-
-
-def _softmax_dim(node: Any, name: str) -> tuple[Any, int]:
-    """The result and the dimension of a softmax of that name; (None, 0): the node is none."""
-    result = saved(node, "result") if node is not None and node.name() == name else None
-    if result is None or result.dim() == 0:
-        return None, 0
-    return result, signed(node._saved_dim) % result.dim()
-
-
-def _is_softmax(node: Any, classes: int) -> bool:
-    """Over as many numbers as there are classes: an attention before it has another number."""
-    result, dim = _softmax_dim(node, "SoftmaxBackward0")
-    return result is not None and bool(result.shape[dim] == classes)
-
-
-def _is_over_another(node: Any, classes: int) -> bool:
-    """Whether a softmax is over another dimension than its last, which are the classes; of a square of likenesses both may be meant."""
-    for name in ("SoftmaxBackward0", "LogSoftmaxBackward0"):
-        result, dim = _softmax_dim(node, name)
-        if result is not None and dim < result.dim() - 1:
-            return bool(result.shape[-1] == classes != result.shape[dim])
-    return False
-
-
-def _probabilities(node: Any) -> int:
-    """Whether a loss takes probabilities in the place of other numbers. 1: of their logarithms; 2: a second softmax or sigmoid makes
-    probabilities of them; 3: they do not sum to 1 over the classes; 4: it takes logits that a ReLU cuts; 0: no."""
-    made = _made_by(node)
-    if made is None:
-        return 0
-    if node.name() == _OF_LOGITS:
-        return {"SigmoidBackward0": 2, "ReluBackward0": 4}.get(made.name(), 0)
-    logits = saved(node, "self")
-    if logits is None or logits.dim() < 2:
-        return 0
-    classes = logits.shape[1]
-    before = _made_by(made) if made.name() == "LogSoftmaxBackward0" else None
-    if _is_over_another(made, classes) or _is_over_another(before, classes):
-        return 3
-    if made.name() != "LogSoftmaxBackward0":
-        return 1 if _is_softmax(made, classes) else 0
-    if _is_softmax(before, classes):
-        return 2
-    return 4 if before is not None and before.name() == "ReluBackward0" else 0
-
-
 class LossTargets:
     """note() before each backward of a step, take() at its end."""
 
     def __init__(self) -> None:
-        self._probabilities = 0
+        # All parameters of the models that are watched, or none, and those that optimizers hold, by id.
+        self.known: Collection[int] = ()
+        self.held: set[int] = set()
+        self._untrained: list[torch.Tensor] = []
+        self._probabilities: Any = None
         self._calls: list[dict[str, Any]] = []
         self._graph_steps = 0
         self._graph: dict[str, Any] | None = None
@@ -126,8 +74,9 @@ class LossTargets:
         for node in _nodes(loss.grad_fn, _NEAR):
             if len(self._calls) >= _MOST_CALLS:
                 return
-            if node.name() in (*_LOSSES, _OF_LOGITS):
-                self._probabilities = self._probabilities or _probabilities(node)
+            if self._probabilities is None and node.name() in OF_PROBABILITIES:
+                found = probabilities(node)
+                self._probabilities = found if isinstance(found, torch.Tensor) or found else None
             if node.name() in _LOSSES:
                 self._note_call(loss.grad_fn, node)
 
@@ -136,9 +85,9 @@ class LossTargets:
         calls = [call for call in self._calls if self._weigh(call)]
         self._calls = []
         values: dict[str, Any] = {}
-        if self._probabilities:
-            values["loss_of_probabilities"] = torch.tensor(self._probabilities, dtype=torch.float64)
-            self._probabilities = 0
+        if self._probabilities is not None:
+            values["loss_of_probabilities"] = torch.as_tensor(self._probabilities).double()
+            self._probabilities = None
         for key, name in (("tokens", "loss_tokens"), ("weight", "token_weight"), ("checksum", "target_checksum")):
             if calls:
                 values[name] = calls[0][key] if len(calls) == 1 else [call[key] for call in calls]
@@ -146,8 +95,11 @@ class LossTargets:
             values["guessing_loss"] = torch.tensor(calls[0]["guessing"], dtype=torch.float64)
         if self._losses:
             values.update(self._shapes)
+            left = {id(one): one.numel() for one in self._untrained if id(one) not in self.held}
+            if self.known:
+                values["untrained"] = [torch.tensor(float(number), dtype=torch.float64) for number in (len(left), sum(left.values()))]
             self._shape_steps += 1
-            self._losses, self._shapes = 0, {}
+            self._losses, self._shapes, self._untrained = 0, {}, []
         if self._graph is not None:
             values.update(self._graph)
             self._graph_steps += 1
@@ -158,7 +110,13 @@ class LossTargets:
         if self._shape_steps >= _GRAPH_STEPS or self._losses >= _MOST_LOSSES:
             return
         self._losses += 1
-        for name, values in (("loss_broadcast", loss_broadcast(_nodes(root, _NEAR))), ("sequence_dims", sequence_dims(_nodes(root, _MOST_NODES)))):
+        near, nodes = list(_nodes(root, _NEAR)), list(_nodes(root, _MOST_NODES))
+        read = {"loss_broadcast": loss_broadcast(near), "unreachable_targets": unreachable_targets(near), "moving_target": moving_target(near),
+                "sequence_dims": sequence_dims(nodes),
+                "mixed_views": mixed_views(nodes), "padding_attended": padding_attended(nodes)}
+        if self.known:
+            self._untrained += between_trained(nodes, lambda one: id(one) in self.known or id(one) in self.held)
+        for name, values in read.items():
             if values:
                 self._shapes.setdefault(name, values)
 
@@ -216,9 +174,13 @@ class LossTargets:
             is_padding = tokens == padding
             # One such token may end a text.
             inside = is_padding[:, :-1] & is_padding[:, 1:]
-            is_padding = torch.nn.functional.pad(inside, (0, 1)) | torch.nn.functional.pad(inside, (1, 0))
+            # The last before a text predicts its first token.
+            is_padding = torch.cat([inside, inside[:, -1:]], 1)
             counted = counts.reshape(rows, long)
-            found.append((is_padding[:, :long] & counted).sum() / counted.sum().clamp(min=1).double())
+            in_loss = is_padding[:, :long] & counted
+            # One in a row may be a token of its own before the padding.
+            in_loss &= in_loss.sum(1, keepdim=True) > 1
+            found.append(in_loss.sum() / counted.sum().clamp(min=1).double())
         return [torch.stack(found).min()] if found else []
 
     @staticmethod

@@ -92,7 +92,12 @@ class Monitor(monitor.Monitor):
         return values
 
     def _named(self, model: Any, wanted: list[str]) -> dict[int, str]:
-        return parameter_names(model, wanted)
+        names = parameter_names(model, wanted)
+        # What the graph has in the place of a shard is another tensor.
+        are_whole = not wanted and not any(hasattr(parameter, "_local_tensor") for _, module in _modules_of(model)
+                                           for parameter in _walk.own_parameters(module).values())
+        self._loss_targets.known = names if are_whole else ()
+        return names
 
     def _watch_optimizers(self) -> list[Callable[[], None]]:
         hooks = around_optimizer_steps(lambda optimizer, args, kwargs: self.before_optimizer(optimizer, *args[1:], *kwargs.values()),
@@ -170,6 +175,7 @@ class Monitor(monitor.Monitor):
     def _parts(self, optimizer: Any, arguments: tuple[Any, ...], spec: dict[str, Any]) -> Iterator[Part]:
         if spec["training"]:
             self._modes.hold(optimizer)
+            self._loss_targets.held.update(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
         states = getattr(optimizer, "state", {})
         scale = getattr(optimizer, "grad_scale", None)
         # What is there at the beginning is of the step before: a closure computes the gradients that the optimizer takes.

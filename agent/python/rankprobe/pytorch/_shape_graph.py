@@ -29,48 +29,49 @@ LOSS, DIFFERENCE, PRODUCT = 1, 2, 3
 _PLACEWISE = ("AddBackward0", "MulBackward0", "NativeLayerNormBackward0", "FusedRmsNormBackward0", "NativeDropoutBackward0", "ReluBackward0",
               "GeluBackward0", "SiluBackward0", "TanhBackward0", "LogSoftmaxBackward0", "ViewBackward0", "UnsafeViewBackward0",
               "ReshapeAliasBackward0", "CloneBackward0", "ToCopyBackward0", "AddmmBackward0", "MmBackward0")
-_RECURRENT = ("MkldnnRnnLayerBackward0", "CudnnRnnBackward0", "MiopenRnnBackward0")
+RECURRENT = ("MkldnnRnnLayerBackward0", "CudnnRnnBackward0", "MiopenRnnBackward0")
+_SOFTMAX = ("SoftmaxBackward0", "SafeSoftmaxBackward0")
 _POOLS = ("MeanBackward1", "SumBackward1", "MaxBackward0", "AmaxBackward0")
 _MOST_NODES, _MOST_POOLS, _NEAR = 2000, 8, 24
 POOLED, TAKEN, NEXT_TOKEN = 1, 2, 3
 
 
-def _shape(node: Any) -> tuple[int, ...]:
+def shape_of(node: Any) -> tuple[int, ...]:
     """Of what a node made; () where it is not known."""
     metadata = getattr(node, "_input_metadata", ())
     return tuple(metadata[0].shape) if metadata and not getattr(metadata[0], "is_nested_tensor", False) else ()
 
 
-def _next(node: Any, number: int = 0) -> Any:
+def next_of(node: Any, number: int = 0) -> Any:
     return node.next_functions[number][0] if len(node.next_functions) > number else None
 
 
 def loss_broadcast(nodes: Iterable[Any]) -> list[Any]:
-    """How the loss compares all with all (LOSS, DIFFERENCE, PRODUCT; 0: it does not), and how many there are. Empty: nothing is known."""
+    """How the loss compares all with all (LOSS, DIFFERENCE, PRODUCT; 0: it does not), and how many there are. Empty: it is no such loss."""
     near = list(nodes)
     for node in near:
         if node.name() in _LOSSES and node._saved_reduction != 0:
             one, other = saved(node, "self"), saved(node, "target")
-            if one is not None and other is not None and _crosses(one, other):
-                return _told(LOSS, one.shape[0])
+            if one is not None and other is not None:
+                return _told(LOSS if _crosses(one, other) else 0, one.shape[0] if one.dim() else 1)
     # The distance of two sets of samples has the differences within one of them beside those between both.
-    has_pairs = any(node.name() == "SubBackward0" and _is_square(_shape(node)) and None not in (_next(node), _next(node, 1)) for node in near)
+    has_pairs = any(node.name() == "SubBackward0" and _is_square(shape_of(node)) and None not in (next_of(node), next_of(node, 1)) for node in near)
     for node in near:
         if node.name() not in _WHOLE or has_pairs:
             continue
-        maker = _next(node)
+        maker = next_of(node)
         for _ in range(_MOST_CHAIN):
-            if maker is None or maker.name() not in _CHAIN or not _is_square(_shape(maker)):
+            if maker is None or maker.name() not in _CHAIN or not _is_square(shape_of(maker)):
                 break
             if _is_outer_product(maker):
-                return _told(PRODUCT, _shape(maker)[0])
-            before = _next(maker) or _next(maker, 1)
+                return _told(PRODUCT, shape_of(maker)[0])
+            before = next_of(maker) or next_of(maker, 1)
             if _is_weighted(maker):
                 break
             if before is not None and before.name() == "SubBackward0":
                 is_outer = _is_outer_difference(before, saved(maker, "self"))
                 if is_outer is not None:
-                    return _told(is_outer * DIFFERENCE, _shape(before)[0])
+                    return _told(is_outer * DIFFERENCE, shape_of(before)[0])
             maker = before
     return []
 
@@ -95,32 +96,32 @@ def _is_weighted(node: Any) -> bool:
     """Whether each element is multiplied by a number of its own, as pairs on purpose are; not by itself."""
     if node.name() not in ("MulBackward0", "DivBackward0"):
         return False
-    if None not in (_next(node), _next(node, 1)):
-        return _next(node) is not _next(node, 1)
-    factor = saved(node, "other" if _next(node) is not None else "self")
+    if None not in (next_of(node), next_of(node, 1)):
+        return next_of(node) is not next_of(node, 1)
+    factor = saved(node, "other" if next_of(node) is not None else "self")
     return factor is None or factor.dim() > 0
 
 
 def _is_outer_product(node: Any) -> bool:
     """Of [N] and [N, 1], one of which has no graph: nobody means the mean of all their products."""
-    if node.name() != "MulBackward0" or len(_shape(node)) != 2:
+    if node.name() != "MulBackward0" or len(shape_of(node)) != 2:
         return False
-    at = 0 if _next(node) is not None else 1
-    maker, constant = _next(node, at), saved(node, "self" if at else "other")
-    if maker is None or maker.name() in _EXPLICIT or _next(node, 1 - at) is not None or constant is None:
+    at = 0 if next_of(node) is not None else 1
+    maker, constant = next_of(node, at), saved(node, "self" if at else "other")
+    if maker is None or maker.name() in _EXPLICIT or next_of(node, 1 - at) is not None or constant is None:
         return False
-    number = _shape(node)[0]
-    return {_shape(maker), tuple(constant.shape)} == {(number,), (number, 1)}
+    number = shape_of(node)[0]
+    return {shape_of(maker), tuple(constant.shape)} == {(number,), (number, 1)}
 
 
 def _is_outer_difference(node: Any, difference: Any) -> Any:
     """Of a prediction [N, 1] and a target [N] that has no graph, or the other way round, as a tensor: it is read from the numbers what the
     target was. None: it cannot be one."""
-    makers = [maker for maker in (_next(node), _next(node, 1)) if maker is not None]
-    shape = _shape(node)
+    makers = [maker for maker in (next_of(node), next_of(node, 1)) if maker is not None]
+    shape = shape_of(node)
     if len(makers) != 1 or not _is_square(shape) or type(difference) is not torch.Tensor or tuple(difference.shape) != shape:
         return None
-    given = tuple(makers[0]._saved_self_sym_sizes) if makers[0].name() == "ExpandBackward0" else _shape(makers[0])
+    given = tuple(makers[0]._saved_self_sym_sizes) if makers[0].name() == "ExpandBackward0" else shape_of(makers[0])
     if makers[0].name() in _EXPLICIT or given not in ((shape[0], 1, *shape[2:]), shape[1:]):
         return None
     across = 1 if len(given) == len(shape) else 0
@@ -132,18 +133,20 @@ def _is_outer_difference(node: Any, difference: Any) -> Any:
 
 
 def sequence_dims(nodes: Iterable[Any]) -> list[Any]:
-    """How it is known that the second dimension is the sequence (POOLED: it is averaged; TAKEN: its last place, or a token put before it, is
+    """How it is known that the second dimension is the sequence (POOLED: it is averaged, or one place is taken; TAKEN: its last place, or a token put before it, is
     taken; NEXT_TOKEN: it is if targets are the next tokens along it), while attention and recurrent layers go along the first, with the
-    sizes of both. Empty: they do not."""
-    found: list[tuple[int, int, int]] = []
+    sizes of both. All 0: they do not. Empty: there are no such layers."""
     all_nodes = list(nodes)
+    if not any(_is_of_sequences(node) for node in all_nodes):
+        return []
+    found: list[tuple[int, int, int]] = [(0, 0, 0)]
     pools = (node for node in all_nodes if _is_pool(node))
     for node in itertools.islice(pools, _MOST_POOLS):
         pool = _pool_of(node, all_nodes)
         if pool is not None:
             found.append(pool)
     found += [one for one in (_tokens_of(node, all_nodes) for node in all_nodes) if one is not None]
-    return [torch.tensor(float(number), dtype=torch.float64) for number in max(found)] if found else []
+    return [torch.tensor(float(number), dtype=torch.float64) for number in max(found)]
 
 
 def _is_pool(node: Any) -> bool:
@@ -156,31 +159,40 @@ def _is_pool(node: Any) -> bool:
 
 
 def _pooled_shape(node: Any) -> tuple[int, ...]:
-    return tuple(getattr(node, "_saved_self_sym_sizes", ())) or _shape(_next(node))
+    return tuple(getattr(node, "_saved_self_sym_sizes", ())) or shape_of(next_of(node))
 
 
 def _pool_of(node: Any, nodes: list[Any]) -> Optional[tuple[int, int, int]]:
     shape = _pooled_shape(node)
-    mixed, are_layers = _mixed(_next(node), shape[0], shape[1])
+    mixed, are_layers = _mixed(next_of(node), shape[0], shape[1])
     if mixed != {0}:
         return None
-    is_taken = are_layers and node.name() == "SelectBackward0" and _is_end(node, shape, nodes)
-    return TAKEN if is_taken else POOLED, shape[0], shape[1]
+    if are_layers and node.name() == "SelectBackward0" and _is_end(node, shape, nodes):
+        return TAKEN, shape[0], shape[1]
+    return (POOLED, shape[0], shape[1]) if any(_has_places(one, shape[0], shape[1]) for one in nodes) else None
+
+
+def _has_places(node: Any, rows: int, columns: int) -> bool:
+    """Whether it says that the second dimension is the sequence: tokens are looked up, or each place has something learned."""
+    if node.name() == "EmbeddingBackward0":
+        return shape_of(node)[:2] == (rows, columns)
+    leaf = getattr(node, "variable", None)
+    return leaf is not None and leaf.dim() == 3 and tuple(leaf.shape[:2]) == (1, columns)
 
 
 def _is_end(node: Any, shape: tuple[int, ...], nodes: list[Any]) -> bool:
     """Whether it takes the last place, or a token before the first, and nothing takes another one: those would be nodes or agents."""
     taken = {signed(one._saved_index) % shape[1] for one in nodes
-             if one.name() == "SelectBackward0" and _next(one) is _next(node) and _is_pool(one)}
-    return taken == {shape[1] - 1} or (taken == {0} and any(_shape(one) == shape and _prepends(one) for one in nodes))
+             if one.name() == "SelectBackward0" and next_of(one) is next_of(node) and _is_pool(one)}
+    return taken == {shape[1] - 1} or (taken == {0} and any(shape_of(one) == shape and _prepends(one) for one in nodes))
 
 
 def _prepends(node: Any) -> bool:
     """Whether it puts a token that is learned before a sequence."""
     if node.name() != "CatBackward0" or signed(node._saved_dim) % 3 != 1:
         return False
-    token = _next(node)
-    return token is not None and token.name() in ("ExpandBackward0", "RepeatBackward0") and (_next(token) is None or _next(token).name().endswith("AccumulateGrad"))
+    token = next_of(node)
+    return token is not None and token.name() in ("ExpandBackward0", "RepeatBackward0") and (next_of(token) is None or next_of(token).name().endswith("AccumulateGrad"))
 
 
 def _tokens_of(node: Any, nodes: list[Any]) -> Optional[tuple[int, int, int]]:
@@ -192,7 +204,7 @@ def _tokens_of(node: Any, nodes: list[Any]) -> Optional[tuple[int, int, int]]:
         tokens = saved(embedding, "indices") if embedding.name() == "EmbeddingBackward0" else None
         if target is None or tokens is None or tokens.dim() != 2 or tokens.numel() != target.numel() or min(tokens.shape) < 2:
             continue
-        mixed, is_layer = _mixed(_next(node), *tokens.shape)
+        mixed, is_layer = _mixed(next_of(node), *tokens.shape)
         if mixed == {0} and is_layer:
             return NEXT_TOKEN, tokens.shape[0], tokens.shape[1]
     return None
@@ -208,7 +220,7 @@ def _mixed(root: Any, rows: int, columns: int) -> tuple[set[int], bool]:
         if node is None or len(line) > _MOST_NODES:
             return set(), False
         first, second = (columns, rows) if turned else (rows, columns)
-        name, shape = node.name(), _shape(node)
+        name, shape = node.name(), shape_of(node)
         mixed = _mixed_by(node, shape, first, second)
         if mixed is not None:
             found.add(mixed ^ turned)
@@ -247,25 +259,25 @@ def _turns(node: Any) -> bool:
 def _mixed_by(node: Any, shape: tuple[int, ...], first: int, second: int) -> Optional[int]:
     """The dimension along which a node itself mixes places; None: none."""
     name = node.name()
-    if name in _RECURRENT and shape[:2] == (first, second):
+    if name in RECURRENT and shape[:2] == (first, second):
         # One layer of oneDNN stands before the transposition that batch_first asks for, those of devices behind it.
         return int(name != "MkldnnRnnLayerBackward0" and bool(node._saved_batch_first))
     if name == "StackBackward0" and shape[:2] == (first, second):
         dim = signed(node._saved_dim) % max(len(shape), 1)
         return dim if dim < 2 and _is_chain(node) else None
     if name == "PermuteBackward0" and shape[:2] == (first, second) and [signed(one) % 4 for one in node._saved_dims] == [2, 0, 1, 3]:
-        return 0 if _attends(_next(node), first) else None
+        return 0 if attends(next_of(node), first) else None
     if name == "TransposeBackward0" and shape[:2] == (first, second) and {signed(node._saved_dim0) % 4, signed(node._saved_dim1) % 4} == {1, 2}:
-        return 1 if len(shape) == 4 and _attends(_next(node), second) else None
+        return 1 if len(shape) == 4 and attends(next_of(node), second) else None
     if name == "TransposeBackward0" and len(shape) == 3 and _turns(node) and shape[0] == first and shape[1] % second == 0:
-        return 0 if _attends(_next(node), first) else None
+        return 0 if attends(next_of(node), first) else None
     return None
 
 
-def _attends(node: Any, places: int) -> bool:
+def attends(node: Any, places: int) -> bool:
     """Whether it is the result of a self-attention over so many places."""
     if node is not None and node.name() in ("ViewBackward0", "UnsafeViewBackward0"):
-        node = _next(node)
+        node = next_of(node)
     if node is None:
         return False
     if node.name().startswith("ScaledDotProduct"):
@@ -283,6 +295,13 @@ def _is_chain(node: Any) -> bool:
     return any(all(_comes_from(late, early) for early, late in zip(line, line[1:])) for line in (parts, parts[::-1]))
 
 
+def _is_of_sequences(node: Any) -> bool:
+    """Whether it is an attention, or a recurrent layer, which may be no node of its own."""
+    if node.name() in _SOFTMAX:
+        return len(shape_of(node)) > 2
+    return node.name() in RECURRENT or node.name().startswith("ScaledDotProduct") or (node.name() == "StackBackward0" and _is_chain(node))
+
+
 def _comes_from(late: Any, early: Any) -> bool:
     line, seen = [late], {late}
     for node in line:
@@ -295,4 +314,4 @@ def _comes_from(late: Any, early: Any) -> bool:
     return False
 
 
-__all__ = ["loss_broadcast", "sequence_dims"]
+__all__ = ["RECURRENT", "attends", "loss_broadcast", "next_of", "sequence_dims", "shape_of"]

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places that get mixed without an error, read out of the graph of a loss before its backward.
+
+Does a view() stand where the dimensions had to be exchanged, so that heads, places or samples mix; and does an attention look at places
+of padding. Nothing of the program is called; tensors stay on their device and are not waited for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Optional
+
+import torch
+
+from rankprobe.pytorch._attention_graph import saved, signed, softmax_before
+from rankprobe.pytorch._shape_graph import RECURRENT, attends, next_of, shape_of
+
+_VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0")
+# What lies between the view of a projection and the attention, and leaves places where they are.
+_BETWEEN = ("CloneBackward0", "ToCopyBackward0", "ExpandBackward0", "NativeDropoutBackward0")
+_MOST_BETWEEN = 6
+HEADS_OF_RESULT, HEADS_OF_VALUES, HEADS_FOR_PLACES, STATES = 1, 2, 3, 4
+_SDPA = "ScaledDotProduct"
+_MOST_CALLS, _MOST_SEQUENCES, _MOST_PLACES = 16, 8, 512
+
+
+def mixed_views(nodes: Iterable[Any]) -> list[Any]:
+    """How a view mixes what it does not mean to (HEADS_OF_RESULT: heads of an attention's result become places, HEADS_OF_VALUES: places
+    become heads before an attention, HEADS_FOR_PLACES: the attention is over the heads; STATES: those that a recurrent layer ends with
+    become one row each), and how many do so. Empty: none."""
+    found: dict[int, int] = {}
+    for node in nodes:
+        kind = _kind_of(node)
+        if kind:
+            found[kind] = found.get(kind, 0) + 1
+    if not found:
+        return []
+    first = min(found)
+    return [torch.tensor(float(number), dtype=torch.float64) for number in (first, found[first])]
+
+
+def _kind_of(node: Any) -> int:
+    if node.name() in _VIEWS:
+        given = tuple(getattr(node, "_saved_self_sym_sizes", ())) or shape_of(next_of(node))
+        return _kind_of_view(node, given, shape_of(node))
+    if node.name().startswith(_SDPA):
+        return _kind_of_heads(_view_behind(next_of(node, 2)), shape_of(node))
+    if node.name() == "BmmBackward0" and len(shape_of(node)) == 3 and attends(node, shape_of(node)[1]):
+        split = _view_behind(next_of(node, 1))
+        if split is not None and len(shape_of(split)) == 3:  # heads beside the batch
+            split = _view_behind(next_of(split))
+        return _kind_of_heads(split, shape_of(split) if split is not None else ())
+    return 0
+
+
+def _kind_of_view(node: Any, given: tuple[int, ...], made: tuple[int, ...]) -> int:
+    before = next_of(node)
+    if len(given) == 3 and made == (given[1], given[0] * given[2]):
+        return STATES if given[0] != given[1] and min(given[:2]) > 1 and _stacks(before) else 0
+    if len(given) != 4 or min(given[1:3]) < 2 or made not in ((given[0], given[2], given[1] * given[3]), (given[0] * given[2], given[1] * given[3])):
+        return 0
+    while before is not None and before.name() in ("CloneBackward0", "ToCopyBackward0"):
+        before = next_of(before)
+    return HEADS_OF_RESULT if before is not None and attends(before, given[2]) else 0
+
+
+def _stacks(node: Any) -> bool:
+    """Whether it puts what recurrent layers end with one after another, or is such a layer."""
+    if node is None:
+        return False
+    return node.name() in RECURRENT or (node.name() == "StackBackward0" and signed(node._saved_dim) == 0)
+
+
+def _view_behind(node: Any) -> Any:
+    """The view that makes it. None: something else does."""
+    for _ in range(_MOST_BETWEEN):
+        if node is None or node.name() not in _BETWEEN:
+            break
+        node = next_of(node)
+    return node if node is not None and node.name() in _VIEWS else None
+
+
+def _kind_of_heads(view: Any, made: tuple[int, ...]) -> int:
+    """Of the values [batch, heads, places, features] of an attention."""
+    given = () if view is None else tuple(getattr(view, "_saved_self_sym_sizes", ()))
+    if len(made) != 4 or len(given) not in (2, 3) or min(made[1:3]) < 2 or shape_of(view) != made:
+        return 0
+    # A projection may have been made of all places at once.
+    rows, features = (given[0], given[1]) if len(given) == 2 else (given[0] * given[1], given[2])
+    if len(given) == 3 and given[0] != made[0]:
+        return 0
+    if rows == made[0] * made[2] and features == made[1] * made[3] and made[1] != made[2]:
+        return HEADS_OF_VALUES
+    return HEADS_FOR_PLACES if rows == made[0] * made[1] and features == made[2] * made[3] and made[1] != made[2] else 0
+
+
+def padding_attended(nodes: Iterable[Any]) -> list[Any]:
+    """Of what tokens attend to, the share that is padding: the largest of the calls of self-attention; and the number of calls.
+    Empty: there is no padding, or no call that can be judged."""
+    all_nodes = list(nodes)
+    padding: Optional[torch.Tensor] = None
+    for node in all_nodes:
+        tokens = saved(node, "indices") if node.name() == "EmbeddingBackward0" else None
+        if tokens is None or tokens.dim() != 2 or not 0 <= node._saved_padding_idx < 1 << 63:
+            continue
+        ends = _ends(tokens == node._saved_padding_idx)
+        if padding is not None and (padding.shape != ends.shape or padding.device != ends.device):
+            return []  # of which of them an attention is, is not known
+        padding = ends if padding is None else padding & ends
+    if padding is None:
+        return []
+    shares: list[torch.Tensor] = []
+    for node in all_nodes:
+        weights = _weights_of(node, *padding.shape) if len(shares) < _MOST_CALLS else None
+        if weights is not None and weights.device == padding.device:
+            shares.append(_share(weights, padding[:_MOST_SEQUENCES]))
+    if not shares:
+        return []
+    return [torch.stack(shares).max(), torch.tensor(float(len(shares)), dtype=torch.float64)]
+
+
+def _ends(is_padding: torch.Tensor) -> torch.Tensor:
+    """Padding at the end or the beginning of a row that has other tokens; a single one may end a text."""
+    ends = is_padding.long().cumprod(1) + is_padding.flip(1).long().cumprod(1).flip(1) > 0
+    return ends & (ends.sum(1, keepdim=True) > 1) & ~is_padding.all(1, keepdim=True)
+
+
+def _weights_of(node: Any, rows: int, places: int) -> Any:
+    """What each place weighs for each: [sequences, places, places] of one head of some sequences. None: it is no such call."""
+    if places > _MOST_PLACES:
+        return None
+    if node.name() == "BmmBackward0":
+        softmax = softmax_before(node)
+        weights = saved(softmax, "result") if softmax is not None else None
+        if type(weights) is not torch.Tensor or tuple(weights.shape[-2:]) != (places, places) or weights.numel() % (rows * places * places):
+            return None
+        return weights.detach().reshape(rows, -1, places, places)[:_MOST_SEQUENCES, 0].double()
+    query, key = (saved(node, name) if node.name().startswith(_SDPA) else None for name in ("query", "key"))
+    if query is None or key is None or not query.shape[-2] == key.shape[-2] == places or query.shape[0] != rows:
+        return None
+    mask = saved(node, "attn_mask")
+    mask = saved(node, "attn_bias") if mask is None else mask
+    if mask is None:
+        seen = torch.ones(places, places, dtype=torch.bool, device=query.device)
+        seen = seen.tril() if getattr(node, "_saved_is_causal", False) else seen
+    else:
+        seen = mask.detach() if mask.dtype == torch.bool else mask.detach() > -1e4
+    while seen.dim() > 3:
+        seen = seen.select(1, 0)
+    return seen.expand(rows, places, places)[:_MOST_SEQUENCES].double()
+
+
+def _share(weights: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+    """Of the weights of tokens of sequences that have padding, the part on padding."""
+    tokens = (~padding & padding.any(1, keepdim=True)).double()[:, :, None]
+    weights = weights.nan_to_num(0.0) * tokens
+    return (weights * padding[:, None]).sum() / weights.sum().clamp(min=1e-30)
+
+
+__all__ = ["mixed_views", "padding_attended"]

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters that a loss depends on and that nobody trains, read out of the graph before its backward.
+
+Layers in a list of Python belong to no module: no optimizer that takes model.parameters() has them. Only those between layers that are
+trained are told, for an own model before or behind is often left as it is on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+
+_MOST_UPPER, _MOST_NODES, _MOST_LEAVES = 8, 20000, 64
+
+
+def _behind(root: Any) -> set[Any]:
+    seen, line = {root}, [root]
+    for node in line:
+        for after, _ in node.next_functions:
+            if after is not None and after not in seen and len(line) < _MOST_NODES:
+                seen.add(after)
+                line.append(after)
+    return seen
+
+
+def _users(nodes: list[Any]) -> dict[Any, Any]:
+    """The call that takes each leaf, behind changes of its shape alone."""
+    users: dict[Any, Any] = {}
+    for node in nodes:
+        inputs = [after for after, _ in node.next_functions if after is not None]
+        for after in inputs:
+            # A weight that is turned has one user, which has other arguments, too.
+            users.setdefault(after, users.get(node, node) if len(inputs) == 1 else node)
+    return users
+
+
+def between_trained(nodes: list[Any], is_trained: Callable[[torch.Tensor], bool]) -> list[torch.Tensor]:
+    """Parameters that are not trained, with trained ones both on the way from the loss and behind them."""
+    leaves = [node for node in nodes if isinstance(getattr(node, "variable", None), torch.nn.Parameter)]
+    others = [leaf for leaf in leaves if not is_trained(leaf.variable)][:_MOST_LEAVES]
+    if not others:
+        return []
+    users, trained = _users(nodes), {leaf for leaf in leaves if is_trained(leaf.variable)}
+    # The nearest to the loss come first.
+    upper = [users[leaf] for leaf in leaves if leaf in trained and leaf in users][:_MOST_UPPER]
+    below = [_behind(one) - {one} for one in upper]
+    return [leaf.variable for leaf in others
+            if leaf in users and any(users[leaf] in one for one in below) and not trained.isdisjoint(_behind(users[leaf]))]
+
+
+__all__ = ["between_trained"]

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a loss can be what it is meant to be, read out of the graph behind it before its backward.
+
+Does it take probabilities where it wants logits or logarithms, and can the layer before it reach the targets. Nothing of the program is
+called; tensors stay on their device and are not waited for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable
+
+import torch
+
+from rankprobe.pytorch._attention_graph import saved, signed
+
+_OF_LOGITS, _OF_BINARY, _KL_DIV = "BinaryCrossEntropyWithLogitsBackward0", "BinaryCrossEntropyBackward0", "KlDivBackward0"
+_NLL = ("NllLossBackward0", "NllLoss2DBackward0")
+# kl_div is no node of its own: its last is the difference of what the targets alone make and of targets times logarithms.
+OF_PROBABILITIES = (*_NLL, _OF_LOGITS, _OF_BINARY, _KL_DIV, "SubBackward0")
+# Shapes, dtypes and choices of places, which leave the numbers as they are.
+_SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "PermuteBackward0", "SqueezeBackward0",
+           "SqueezeBackward1", "UnsqueezeBackward0", "CloneBackward0", "ToCopyBackward0", "SelectBackward0", "SliceBackward0", "IndexBackward0")
+_MOST_SHAPES = 8
+# Layers whose results have both signs and no bounds.
+_LINEAR = ("AddmmBackward0", "MmBackward0", "ConvolutionBackward0", "LinearBackward0")
+OF_LOGARITHMS, OF_LOGITS, OF_OTHERS, CUT, NO_LOGARITHMS, ONE_CLASS = 1, 2, 3, 4, 5, 6
+_REGRESSIONS = ("MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0")
+_DIFFERENCES = ("PowBackward0", "AbsBackward0")
+# What an activation can reach.
+_REACHES = {"SigmoidBackward0": (0.0, 1.0), "SoftmaxBackward0": (0.0, 1.0), "TanhBackward0": (-1.0, 1.0), "ReluBackward0": (0.0, float("inf"))}
+_GREATEST = ("MaxBackward0", "AmaxBackward0", "MinimumBackward0")
+_MOST_TARGETS, _ROUNDING = 65536, 0.01
+
+
+def _made_by(node: Any) -> Any:
+    """What made the first argument of a node, behind changes of its shape. None: no graph has it."""
+    for _ in range(_MOST_SHAPES):
+        node = node.next_functions[0][0] if node.next_functions else None
+        if node is None or node.name() not in _SHAPES:
+            return node
+    return None
+
+
+def _softmax_dim(node: Any, name: str) -> tuple[Any, int]:
+    """The result and the dimension of a softmax of that name; (None, 0): the node is none."""
+    result = saved(node, "result") if node is not None and node.name() == name else None
+    if result is None or result.dim() == 0:
+        return None, 0
+    return result, signed(node._saved_dim) % result.dim()
+
+
+def _is_softmax(node: Any, classes: int) -> bool:
+    """Over as many numbers as there are classes: an attention before it has another number."""
+    result, dim = _softmax_dim(node, "SoftmaxBackward0")
+    return result is not None and bool(result.shape[dim] == classes)
+
+
+def _is_over_another(node: Any, classes: int) -> bool:
+    """Whether a softmax is over another dimension than its last, which are the classes; of a square of likenesses both may be meant."""
+    for name in ("SoftmaxBackward0", "LogSoftmaxBackward0"):
+        result, dim = _softmax_dim(node, name)
+        if result is not None and dim < result.dim() - 1:
+            return bool(result.shape[-1] == classes != result.shape[dim])
+    return False
+
+
+def probabilities(node: Any) -> Any:
+    """Whether a loss takes probabilities in the place of other numbers. OF_LOGARITHMS: of their logarithms; OF_LOGITS: a second softmax or
+    sigmoid makes probabilities of them; OF_OTHERS: they do not sum to 1 over the classes; CUT: it takes logits that a ReLU cuts;
+    NO_LOGARITHMS: it wants logarithms of probabilities and takes what a layer makes; ONE_CLASS: a softmax over one class, which is 1
+    whatever it takes; 0: no."""
+    made = _made_by(node)
+    if node.name() == "SubBackward0":
+        return _divergence(node)
+    if made is None:
+        return 0
+    if _is_of_one(made) and node.name() != _OF_LOGITS:
+        return ONE_CLASS
+    if node.name() == _OF_LOGITS:
+        return {"SigmoidBackward0": OF_LOGITS, "ReluBackward0": CUT}.get(made.name(), 0)
+    if node.name() == _KL_DIV:
+        return OF_LOGARITHMS if made.name() == "SoftmaxBackward0" else 0
+    return _likelihood(node, made) if node.name() in _NLL else 0
+
+
+def _likelihood(node: Any, made: Any) -> int:
+    """Of a cross entropy."""
+    logits = saved(node, "self")
+    if logits is None or logits.dim() < 2:
+        return 0
+    classes = logits.shape[1]
+    before = _made_by(made) if made.name() == "LogSoftmaxBackward0" else None
+    if _is_over_another(made, classes) or _is_over_another(before, classes):
+        return OF_OTHERS
+    if made.name() != "LogSoftmaxBackward0":
+        return OF_LOGARITHMS if _is_softmax(made, classes) else NO_LOGARITHMS if made.name() in _LINEAR else 0
+    if _is_softmax(before, classes):
+        return OF_LOGITS
+    return CUT if before is not None and before.name() == "ReluBackward0" else 0
+
+
+def _is_of_one(node: Any) -> bool:
+    for name in ("SoftmaxBackward0", "LogSoftmaxBackward0"):
+        result, dim = _softmax_dim(node, name)
+        if result is not None:
+            return bool(result.shape[dim] == 1 < result.numel())
+    return False
+
+
+def _divergence(node: Any) -> Any:
+    """Of kl_div: the product that is subtracted is that of a distribution and a softmax."""
+    constant, product = (after for after, _ in node.next_functions[:2])
+    if constant is not None or product is None or product.name() != "MulBackward0":
+        return 0
+    at = next((number for number, (after, _) in enumerate(product.next_functions) if after is not None), 0)
+    result, dim = _softmax_dim(product.next_functions[at][0], "SoftmaxBackward0")
+    target = saved(product, "self" if at else "other")
+    if result is None or type(target) is not torch.Tensor or target.shape != result.shape or result.shape[dim] < 2:
+        return 0
+    return OF_LOGARITHMS * (((target.detach().sum(dim) - 1).abs() < _ROUNDING).all() & (target.detach() >= 0).all())
+
+
+def unreachable_targets(nodes: Iterable[Any]) -> list[Any]:
+    """Of a regression whose prediction an activation bounds: the share of its targets that are beyond the bounds, and these. Empty: there
+    is none."""
+    for node in nodes:
+        target, made = _target_of(node)
+        if target is None or target.numel() == 0:
+            continue
+        low, high = _REACHES[made.name()]
+        target = target.detach().reshape(-1)[:_MOST_TARGETS].double()
+        outside = (target < low - _ROUNDING) | (target > high + _ROUNDING)
+        return [outside.double().mean(), *(torch.tensor(bound, dtype=torch.float64) for bound in (low, min(high, 1e300)))]
+    return []
+
+
+def moving_target(nodes: Iterable[Any]) -> list[Any]:
+    """Of a regression whose target has a graph, 1: it is a number plus the largest of what has a graph, as that of Q-learning; 0: it is
+    something else. Empty: no target has one."""
+    found = []
+    for node in nodes:
+        target = node.next_functions[1][0] if node.name() in _REGRESSIONS and len(node.next_functions) > 1 else None
+        if target is None:
+            continue
+        parts = [after for after, _ in target.next_functions]
+        is_sum = target.name() in ("AddBackward0", "SubBackward0") and parts.count(None) == 1 and node.next_functions[0][0] is not None
+        found.append(float(is_sum and _is_greatest(parts[0] or parts[1])))
+    return [torch.tensor(max(found), dtype=torch.float64)] if found else []
+
+
+def _is_greatest(node: Any) -> bool:
+    for _ in range(_MOST_SHAPES):
+        if node is None or node.name() in _GREATEST:
+            return node is not None
+        if node.name() not in (*_SHAPES, "MulBackward0"):
+            return False
+        node = next((after for after, _ in node.next_functions if after is not None), None)
+    return False
+
+
+def _target_of(node: Any) -> tuple[Any, Any]:
+    """Of a regression loss, or of a square or an absolute value of a difference: the target and the activation. (None, None): it is none."""
+    made = _made_by(node)
+    if node.name() in _REGRESSIONS:
+        is_bounded = made is not None and made.name() in _REACHES
+        return (saved(node, "target"), made) if is_bounded else (None, None)
+    if node.name() not in _DIFFERENCES or made is None or made.name() != "SubBackward0":
+        return None, None
+    at = next((number for number, (after, _) in enumerate(made.next_functions) if after is not None), 0)
+    activation, difference = made.next_functions[at][0], saved(node, "self")
+    if activation is None or activation.name() not in _REACHES or made.next_functions[1 - at][0] is not None:
+        return None, None
+    prediction = saved(activation, "result")
+    if type(prediction) is not torch.Tensor or difference is None or prediction.shape != difference.shape:
+        return None, None
+    return (prediction - difference if at == 0 else prediction + difference).detach(), activation
+
+
+__all__ = ["OF_PROBABILITIES", "moving_target", "probabilities", "unreachable_targets"]

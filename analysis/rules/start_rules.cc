@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights from which no training leaves: gradients that are 0 in each step, layers
+// whose units begin alike.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "analysis/rules/rank_rule.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+// The loss does not depend on what is trained, or both factors of a product are 0.
+class GradientZero : public RankRule {
+ public:
+  absl::string_view name() const override { return "gradient-zero"; }
+  absl::string_view needs() const override {
+    return "weight_gradients, parameters";
+  }
+  absl::string_view cost() const override {
+    return "none beside the recording";
+  }
+  absl::string_view twin() const override {
+    return "parameters that no batch uses, biases, one factor of a product "
+           "that begins at 0, whose gradient is not 0";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return std::any_of(
+        input.ranks.begin(), input.ranks.end(),
+        [](const RankSeries& rank) { return !ParametersOf(rank).empty(); });
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      const std::vector<OwnGradient> own = OwnGradientsOf(rank);
+      size_t others = 0;
+      std::vector<std::string> zero, stuck;
+      for (const std::string& parameter : ParametersOf(rank)) {
+        const auto* const taken = rank.Of("Parameter", parameter, "grad");
+        if (taken == nullptr || StepsWith(*taken) == 0) continue;
+        if (StepsWith(*taken) < kLeast || !AreZero(*taken) ||
+            HasOwn(own, parameter)) {
+          ++others;
+          continue;
+        }
+        zero.push_back(parameter);
+        const auto* const held = rank.Of("Parameter", parameter, "param");
+        if (held != nullptr && AreZero(*held) &&
+            !absl::EndsWith(parameter, "bias"))
+          stuck.push_back(parameter);
+      }
+      const bool is_whole = others == 0 && zero.size() >= kLeastParameters;
+      if (!is_whole && stuck.size() < kLeastParameters) continue;
+      const std::vector<std::string>& found = is_whole ? zero : stuck;
+      RankFinding finding;
+      finding.step = input.steps[0];
+      finding.name = absl::StrCat("Parameter.", found[0], ".0.debug.grad");
+      finding.exact = is_whole;
+      finding.others = found.size() - 1;
+      finding.what = absl::StrCat(
+          "the gradient is 0 in each step, of ",
+          is_whole ? "all parameters that the optimizer holds: the loss does "
+                     "not depend on them (a softmax over one class, a "
+                     "difference to itself), or they begin at 0"
+                   : "parameters that are 0 themselves: weights of layers that "
+                     "follow each other begin at 0, and none of them is "
+                     "trained");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 8, kLeastParameters = 2;
+
+  static size_t StepsWith(const std::vector<RankCell>& cells) {
+    return static_cast<size_t>(std::count_if(
+        cells.begin(), cells.end(), [](const auto& c) { return c.is_there; }));
+  }
+  static bool AreZero(const std::vector<RankCell>& cells) {
+    return std::all_of(cells.begin(), cells.end(), [](const RankCell& cell) {
+      return !cell.is_there || cell.norm == 0;
+    });
+  }
+  // Whether backward left another gradient than 0.
+  static bool HasOwn(const std::vector<OwnGradient>& own,
+                     const std::string& parameter) {
+    return std::any_of(own.begin(), own.end(), [&](const OwnGradient& one) {
+      return one.parameter == parameter &&
+             std::any_of(one.micro.begin(), one.micro.end(),
+                         [](const auto* cells) { return !AreZero(*cells); });
+    });
+  }
+};
+
+// Units of a layer that begin alike have one gradient, and stay alike.
+class UnitsAlike : public RankRule {
+ public:
+  absl::string_view name() const override { return "units-alike"; }
+  absl::string_view needs() const override { return "parameters"; }
+  absl::string_view cost() const override {
+    return "none beside the recording";
+  }
+  absl::string_view subject() const override {
+    return "linear or convolution layers";
+  }
+  absl::string_view twin() const override {
+    return "normalization layers and scales, layers of one unit, a layer that "
+           "begins at 0: two layers are needed, and it is worth a look";
+  }
+  size_t LeastSteps() const override { return 1; }
+  bool CanJudge(const RankInput& input) const override {
+    return std::any_of(
+        input.ranks.begin(), input.ranks.end(),
+        [](const RankSeries& rank) { return !ParametersOf(rank).empty(); });
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      std::vector<std::string> alike;
+      for (const std::string& parameter : ParametersOf(rank)) {
+        const auto* const held = rank.Of("Parameter", parameter, "param");
+        if (held == nullptr || held->empty() || !IsOfUnits(rank, parameter))
+          continue;
+        Judge();
+        const RankCell& first = (*held)[0];
+        if (IsFinite(first) && first.norm > 0 &&
+            first.largest == first.smallest &&
+            first.norm > kLeastSize * std::fabs(first.mean))
+          alike.push_back(parameter);
+      }
+      if (alike.size() < kLeast) continue;
+      RankFinding finding;
+      finding.step = input.steps[0];
+      finding.name = absl::StrCat("Parameter.", alike[0], ".0.debug.param");
+      finding.exact = false;
+      finding.others = alike.size() - 1;
+      finding.what = absl::StrCat(
+          "all weights of ", alike[0],
+          " begin with one number, as those of other layers: their units have "
+          "one gradient and learn the same");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 2;  // layers
+  // The norm of equal numbers is this factor (the root of their number) times one
+  // of them.
+  static constexpr double kLeastSize = 2.9;
+
+  static bool IsOfUnits(const RankSeries& rank, const std::string& parameter) {
+    const size_t dot = parameter.rfind('.');
+    if (dot == std::string::npos || !absl::EndsWith(parameter, ".weight"))
+      return false;
+    const std::string path = absl::StrCat("Module.", parameter.substr(0, dot));
+    return std::any_of(
+        std::begin(kClasses), std::end(kClasses), [&](const char* one) {
+          const std::string name = absl::StrCat(path, ".", one, ".");
+          const auto it = rank.values.lower_bound(name);
+          return it != rank.values.end() && absl::StartsWith(it->first, name);
+        });
+  }
+  static constexpr const char* kClasses[] = {"Linear", "Conv1d", "Conv2d",
+                                             "Conv3d"};
+};
+
+}  // namespace
+
+void AddStartRules(std::vector<std::unique_ptr<RankRule>>* rules) {
+  rules->push_back(std::make_unique<GradientZero>());
+  rules->push_back(std::make_unique<UnitsAlike>());
+}
+
+}  // namespace rankprobe::analysis

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What task monitor reads out of the graph of a loss of places that mix, of targets and of layers: each fault, and what sound programs do
+that looks like it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from rankprobe.pytorch._layout_graph import mixed_views, padding_attended
+from rankprobe.pytorch._leaf_graph import between_trained
+from rankprobe.pytorch._loss_graph import moving_target, unreachable_targets
+from rankprobe.pytorch._loss_targets import _nodes
+
+pytestmark = pytest.mark.skipif(not hasattr(torch.ones(1, requires_grad=True).exp().grad_fn, "_input_metadata"),
+                                reason="nodes of older versions do not say their shapes")
+B, H, T, D = 3, 2, 6, 8
+
+
+def _read(reader, loss: torch.Tensor) -> list[float]:
+    return [one.item() for one in reader(list(_nodes(loss.grad_fn, 20000)))]
+
+
+def _by_hand(q, k, v):
+    return torch.softmax(q @ k.transpose(-1, -2), -1) @ v
+
+
+def _attended(attention, before: str, behind: str) -> torch.Tensor:
+    torch.manual_seed(0)
+    out, parts = nn.Linear(D, D), [nn.Linear(D, D) for _ in range(3)]
+    x = torch.randn(B, T, D)
+    split = {"turned": lambda y: y.view(B, T, H, -1).transpose(1, 2), "viewed": lambda y: y.view(B, H, T, -1), "heads": lambda y: y.view(B, T, H, -1),
+             "einsum": lambda y: torch.einsum("bthd->bhtd", y.view(B, T, H, -1))}[before]
+    y = attention(*(split(part(x)) for part in parts))
+    if before == "heads":
+        return out(y.reshape(B, T, D)).sum()
+    return out(y.transpose(1, 2).reshape(B, T, D) if behind == "turned" else y.contiguous().view(B, T, D)).sum()
+
+
+@pytest.mark.parametrize("attention", [F.scaled_dot_product_attention, _by_hand])
+def test_heads_and_places(attention):
+    assert _read(mixed_views, _attended(attention, "turned", "turned")) == _read(mixed_views, _attended(attention, "einsum", "turned")) == []
+    assert _read(mixed_views, _attended(attention, "turned", "viewed")) == [1, 1]
+    assert _read(mixed_views, _attended(attention, "viewed", "turned")) == [2, 1]
+    assert _read(mixed_views, _attended(attention, "heads", "")) == [3, 1]
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_pytorchs_own_attention(batch_first):
+    x = torch.randn(B, T, D, requires_grad=True)
+    attention = nn.MultiheadAttention(D, H, 0.1, batch_first=batch_first)
+    for need_weights in (False, True):
+        assert _read(mixed_views, attention(x, x, x, need_weights=need_weights)[0].sum()) == []
+    layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(D, H, 16, batch_first=batch_first), 2, enable_nested_tensor=False)
+    assert _read(mixed_views, layers(x).reshape(B, -1).sum()) == []
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_states_of_a_recurrent_layer(layer):
+    hidden = layer(D, 5, batch_first=True, bidirectional=True)(torch.randn(B, T, D))[1]
+    hidden = hidden[0] if layer is nn.LSTM else hidden
+    assert _read(mixed_views, hidden.view(B, -1).sum()) == [4, 1]
+    assert _read(mixed_views, hidden.transpose(0, 1).reshape(B, -1).sum()) == _read(mixed_views, hidden.reshape(2, -1).sum()) == []
+
+
+def _padded(is_left: bool) -> torch.Tensor:
+    tokens = torch.arange(1, 1 + B * T).reshape(B, T)
+    padding = torch.arange(T) >= torch.tensor([T, T - 2, T - 3])[:, None]
+    tokens = tokens.masked_fill(padding, 0)
+    return tokens.flip(1) if is_left else tokens
+
+
+@pytest.mark.parametrize("attention", [F.scaled_dot_product_attention, "by hand"])
+def test_attention_to_padding(attention):
+    embedding = nn.Embedding(50, D, padding_idx=0)
+
+    def share(tokens, seen):
+        q = 0.1 * embedding(tokens)[:, None]
+        if attention == "by hand":
+            weights = torch.softmax((q @ q.transpose(-1, -2)).masked_fill(~seen, -1e9), -1)
+            return _read(padding_attended, (weights @ q).sum())
+        return _read(padding_attended, attention(q, q, q, attn_mask=seen).sum())
+
+    causal, all_places = torch.ones(T, T, dtype=torch.bool).tril(), torch.ones(T, T, dtype=torch.bool)
+    for is_left in (False, True):
+        tokens = _padded(is_left)
+        padding = (tokens == 0)[:, None, None]
+        assert share(tokens, ~padding & all_places) == [0, 1]
+        assert share(tokens, all_places)[0] > 0.1
+        assert share(tokens, padding | (tokens != 0).all(1)[:, None, None, None] & all_places)[0] == 1
+        assert (share(tokens, causal[None, None])[0] > 0.1) == is_left
+    # One at the end ends the text; there is none; no padding_idx.
+    tokens = torch.arange(1, 1 + B * T).reshape(B, T)
+    tokens[1, -1] = 0
+    assert share(tokens, all_places)[0] == 0
+    embedding = nn.Embedding(50, D)
+    assert share(_padded(False), all_places) == []
+
+
+def test_targets_beyond_an_activation():
+    torch.manual_seed(0)
+    x, target = nn.Linear(4, 1)(torch.randn(16, 4)), torch.tensor([-0.5, 0.5, 1.5, 0.25]).repeat(4)[:, None]
+    for loss in (F.mse_loss, F.smooth_l1_loss, F.l1_loss, lambda a, b: ((a - b) ** 2).mean(), lambda a, b: (b - a).abs().sum()):
+        assert _read(unreachable_targets, loss(x.sigmoid(), target)) == [0.5, 0, 1]
+        assert _read(unreachable_targets, loss(x.tanh(), target)) == [0.25, -1, 1]
+        assert _read(unreachable_targets, loss(x.relu(), target))[:2] == [0.25, 0]
+        assert _read(unreachable_targets, loss(x.sigmoid(), target.clamp(0, 1))) == [0, 0, 1]
+        assert _read(unreachable_targets, loss(x, target)) == []
+    assert _read(unreachable_targets, (x.sigmoid() - x.tanh()).square().mean()) == []
+
+
+def test_a_target_that_has_a_graph():
+    net = nn.Linear(4, 3)
+    x, reward = torch.randn(8, 4), torch.randn(8)
+    following = reward + 0.9 * net(x + 1).max(1).values
+    assert _read(moving_target, F.mse_loss(net(x)[:, 0], following)) == [1]
+    assert _read(moving_target, F.mse_loss(net(x)[:, 0], following.detach())) == []
+    assert _read(moving_target, F.mse_loss(net(x), net(x + 1))) == _read(moving_target, F.mse_loss(net(x), 1 + 2 * net(x + 1))) == [0]
+
+
+def test_layers_that_nobody_trains():
+    first, middle, last = nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 2)
+
+    def untrained(loss, trained):
+        ids = {id(parameter) for module in trained for parameter in module.parameters()}
+        return len(between_trained(list(_nodes(loss.grad_fn, 20000)), lambda one: id(one) in ids))
+
+    x = torch.randn(3, 4)
+    loss = last(middle(first(x).relu()).relu() + 1).sum()
+    assert untrained(loss, [first, last]) == 2
+    # All of them, before what is trained, behind it; an input that has a gradient.
+    assert untrained(loss, [first, middle, last]) == untrained(loss, [middle, last]) == untrained(loss, [first, middle]) == 0
+    assert untrained(last(middle(first(x.requires_grad_()))).sum(), [first, middle, last]) == 0
