@@ -64,7 +64,7 @@ void SetNoData(const Plan& plan, v1::TensorSummary* out) {
 void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
                             bool want_payload, v1::TensorSummary* out) {
   if (tensor.arrival != Arrival::kNow) {
-    Defer(tensor, plan, want_payload && !optional_bytes_.has_value(), out);
+    Defer(tensor, plan, want_payload, out);
     return;
   }
   ResolvedTensor resolved(tensor.view);
@@ -157,7 +157,8 @@ void TensorRecorder::Defer(const TensorInfo& tensor, const Plan& plan,
                        {tensor.view.sizes.begin(), tensor.view.sizes.end()},
                        {tensor.view.strides.begin(), tensor.view.strides.end()},
                        &plan,
-                       want_payload,
+                       // One that may be left out is not waited for.
+                       want_payload && !optional_bytes_.has_value(),
                        degraded_,
                        rows_});
 }
