@@ -347,9 +347,8 @@ class GradientMissing : public BlockRule {
         members.size() == 1 ? " of them requires one and is "
                             : " of them require one and are ",
         "held by the optimizer, and its output is used: it runs under "
-        "no_grad() "
-        "or its output is detached, or chooses and does not weigh, or this is "
-        "meant");
+        "no_grad(), its output is detached, it is a router whose weights do "
+        "not multiply what the experts make, or this is meant");
     return finding;
   }
   // Adapters in blocks that are recomputed without a graph, for nothing that goes

@@ -60,7 +60,8 @@ class GradientZero : public RankRule {
       RankFinding finding;
       finding.step = input.steps[0];
       finding.name = absl::StrCat("Parameter.", found[0], ".0.debug.grad");
-      finding.exact = is_whole;
+      // A loss of 0 has nothing to train: all margins are kept, or no reward came.
+      finding.exact = is_whole && HasLoss(input, rank);
       finding.others = found.size() - 1;
       finding.what = absl::StrCat(
           "the gradient is 0 in each step, of ",
@@ -78,6 +79,15 @@ class GradientZero : public RankRule {
  private:
   static constexpr size_t kLeast = 8, kLeastParameters = 2;
 
+  static bool HasLoss(const RankInput& input, const RankSeries& rank) {
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const std::vector<double> losses = TrainingAt(rank, "loss", i);
+      if (std::any_of(losses.begin(), losses.end(),
+                      [](double loss) { return loss != 0; }))
+        return true;
+    }
+    return false;
+  }
   static size_t StepsWith(const std::vector<RankCell>& cells) {
     return static_cast<size_t>(std::count_if(
         cells.begin(), cells.end(), [](const auto& c) { return c.is_there; }));
