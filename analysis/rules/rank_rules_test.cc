@@ -662,6 +662,29 @@ TEST_F(OneRankTest, ASoftmaxOverAnotherDimension) {
   EXPECT_FALSE(found[0].exact);
 }
 
+TEST_F(OneRankTest, SettingsThatAreTurned) {
+  const auto set = [&](double p, double momentum) {
+    for (size_t i = 0; i < kRankSteps; ++i) {
+      for (const char* const name : {"in_eval.0", "in_eval.2"})
+        Training(0, name, i, 0);
+      Training(0, "in_eval.1", i, 6);
+      Training(0, "drop_probability", i, p);
+      Training(0, "norm_momentum", i, momentum);
+    }
+  };
+  set(0.5, 0.1);
+  EXPECT_THAT(Find(""), IsEmpty());
+  set(0.9, 0.1);
+  auto found = Find("dropout-turned");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("p = 0.1"));
+  set(0.5, 0.99);
+  found = Find("momentum-turned");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_THAT(found[0].what, HasSubstr("Is 0.01 meant"));
+}
+
 TEST_F(OneRankTest, AModelThatStaysInEvaluation) {
   const auto sleep = [&](size_t first, size_t end, double asleep, double root) {
     for (size_t i = 0; i < kRankSteps; ++i) {

@@ -75,6 +75,8 @@ int WeightOf(const DiagnosisReport::Finding& finding) {
                                           "rule: target-moves",
                                           "rule: target-unreachable",
                                           "rule: units-alike",
+                                          "rule: dropout-turned",
+                                          "rule: momentum-turned",
                                           "rule: padding-in-loss",
                                           "scan: vanished",
                                           "rule: same-batch-on-ranks",

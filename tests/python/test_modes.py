@@ -47,6 +47,19 @@ def test_a_part_in_evaluation_is_told_from_the_whole():
     assert modes.take() == [0, 1, 0]
 
 
+def test_settings_of_what_is_trained():
+    model, modes = _model(), Modes()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model[1][1].p, model[0][1].momentum = 0.9, 0.99
+    _step(modes, model, optimizer)
+    assert modes.take() and modes.settings == {"drop_probability": 0.9, "norm_momentum": 0.99}
+    model[0][1].momentum = None  # the mean of all batches
+    model[1].requires_grad_(False)
+    modes = Modes()
+    _step(modes, model, optimizer)
+    assert modes.take() and modes.settings == {"drop_probability": 0.1}
+
+
 def test_what_wraps_a_model_does_not_hide_its_mode():
     wrapper = torch.nn.Module()
     wrapper.module = _model()

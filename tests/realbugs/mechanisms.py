@@ -1640,6 +1640,34 @@ def sound_schedules():
     train(net, opt, step_of)
 
 
+def dropout_of_the_kept():
+    """A dropout is given the share that is kept."""
+    net = with_dropout()
+    for layer in net.layers:
+        layer.drop.p = 0.9 if BUG else 0.1
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+
+    def step_of(step, net, opt):
+        plain(step, net, opt)
+        opt.step()
+
+    train(net, opt, step_of)
+
+
+def momentum_of_the_past():
+    """A BatchNorm is given the weight of the batches before, as another framework wants it."""
+    net = nn.Sequential(nn.Linear(D, 64), nn.BatchNorm1d(64, momentum=0.99 if BUG else 0.01), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, V))
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+
+    def step_of(step, net, opt):
+        x = torch.randn(16, D, generator=torch.Generator().manual_seed(step))
+        opt.zero_grad()
+        F.cross_entropy(net(x), x.argmax(-1)).backward()
+        opt.step()
+
+    train(net, opt, step_of)
+
+
 # Ranks, and a part of the first answer; "": both are sound.
 CASES = {
     "lost_micro_batches": (1, "micro-batches-lost"), "never_zeroed": (1, "gradients-not-zeroed"), "tie_broken": (1, "tied-weights-part"),
@@ -1647,6 +1675,7 @@ CASES = {
     "seeds_of_ranks": (2, "replicas-never-alike"), "divided_twice": (2, "gradient-multiple"), "result_lost_on_a_rank": (4, "all-reduce-wrong"),
     "elements_zeroed": (4, "message-changed"), "mask_missing": (1, "attention-sees-future"),
     "one_batch_on_all_ranks": (2, "same-batch-on-ranks"), "batch_repeated": (1, "batch-repeated"), "step_left_out": (2, "optimizer-step-skipped"),
+    "dropout_of_the_kept": (1, "dropout-turned"), "momentum_of_the_past": (1, "momentum-turned"),
     "evaluation_not_undone": (1, "model-in-eval"), "never_in_training": (1, "model-in-eval"),
     "residual_detached": (1, "residual-detached"), "residual_detached_behind": (1, "residual-detached"),
     "branch_detached": (1, "layers.1.mlp"), "branches_detached": (1, "gradient-missing"), "block_frozen": (1, "layers.1."),

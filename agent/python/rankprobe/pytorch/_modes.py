@@ -8,7 +8,7 @@ set. A mode counts where a loss begins its backward, of a model that an optimize
 from __future__ import annotations
 
 import weakref
-from typing import Any, Iterator, Optional
+from typing import Any, Iterable, Iterator, Optional
 
 import torch
 
@@ -24,6 +24,21 @@ def _depends_on_mode(module: torch.nn.Module) -> bool:
     if isinstance(module, torch.nn.MultiheadAttention):
         return bool(module.dropout > 0)
     return isinstance(module, torch.nn.RNNBase) and bool(module.dropout > 0)
+
+
+def _settings_of(modules: Iterable[Any]) -> dict[str, float]:
+    """The largest share of numbers that a dropout drops, and the largest weight of the newest batch in a norm's running statistics;
+    each where there is such a module."""
+    found: dict[str, float] = {}
+    for module in modules:
+        name, value = "", None
+        if isinstance(module, _DROPOUTS):
+            name, value = "drop_probability", module.p
+        elif isinstance(module, _NORMS):
+            name, value = "norm_momentum", module.momentum  # None: all batches have one weight
+        if isinstance(value, (int, float)):
+            found[name] = max(found.get(name, 0.0), float(value))
+    return found
 
 
 def _modules_below(root: torch.nn.Module, around: dict[int, torch.nn.Module]) -> list[torch.nn.Module]:
@@ -82,6 +97,8 @@ class Modes:
         self._evaluated: list[bool] = []
         self._noted = False
         self._held: set[int] = set()
+        # Of the models of the last take() that gave something.
+        self.settings: dict[str, float] = {}
 
     def begin(self, model: Any) -> None:
         roots = [] if model is None else list(model) if isinstance(model, (list, tuple)) else [model]
@@ -112,6 +129,7 @@ class Modes:
         self._noted, self._held = False, set()
         if number == 0:
             return None
+        self.settings = _settings_of(switch() for one in trained for switch in self._roots[one].switches)
         return [sum(len(self._asleep[one]) for one in trained), number, int(all(self._evaluated[one] for one in trained))]
 
 

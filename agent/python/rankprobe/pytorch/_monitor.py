@@ -89,6 +89,7 @@ class Monitor(monitor.Monitor):
         values, modes = self._loss_targets.take(), self._modes.take()
         if modes is not None:
             values["in_eval"] = [self._number(number) for number in modes]
+            values.update((name, self._number(value)) for name, value in self._modes.settings.items())
         return values
 
     def _named(self, model: Any, wanted: list[str]) -> dict[int, str]:
