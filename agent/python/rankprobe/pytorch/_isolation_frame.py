@@ -177,9 +177,6 @@ class Frame:
     def wrong(self, direction: str, where: str, reason: str) -> None:
         self._found[direction].append(_Found(math.inf, 0.0, where, reason))
 
-    def ends_unknown(self) -> bool:
-        return bool(self._unknown)
-
     # --- backward
 
     def run_backward(self) -> None:
