@@ -379,8 +379,7 @@ class GradientMissing : public BlockRule {
         of_rows.size(), " of the ", ParametersOf(rank).size(),
         " parameters that the optimizer holds have no gradient in any of ",
         input.steps.size(),
-        " steps, in all blocks: their blocks run without a graph (no_grad(), "
-        "or "
+        " steps, in all blocks: these run without a graph (no_grad(), or "
         "reentrant checkpointing of inputs that require no gradient)");
     return finding;
   }

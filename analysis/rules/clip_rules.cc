@@ -246,10 +246,9 @@ std::pair<double, double> NormsAt(const std::vector<OwnGradient>& gradients,
   return {std::sqrt(before), std::sqrt(behind)};
 }
 
-// Clipping before the loss scale is taken out leaves next to nothing.
-class ClipScaled : public RankRule {
+// The gradients of steps whose loss is scaled.
+class LossScaleRule : public RankRule {
  public:
-  absl::string_view name() const override { return "clip-scaled"; }
   absl::string_view needs() const override {
     return "training, weight_gradients";
   }
@@ -257,14 +256,23 @@ class ClipScaled : public RankRule {
   absl::string_view subject() const override {
     return "steps of the optimizer with a loss scale of 16 or more";
   }
-  absl::string_view twin() const override {
-    return "clipping behind unscale_(), which leaves a norm that does not "
-           "change with the scale";
-  }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
     return KnowsTraining(input, "loss_scale") &&
            !OwnGradientsOf(input.ranks[0]).empty();
+  }
+
+ protected:
+  static constexpr size_t kLeast = 4;  // steps
+};
+
+// Clipping before the loss scale is taken out leaves next to nothing.
+class ClipScaled : public LossScaleRule {
+ public:
+  absl::string_view name() const override { return "clip-scaled"; }
+  absl::string_view twin() const override {
+    return "clipping behind unscale_(), which leaves a norm that does not "
+           "change with the scale";
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
@@ -297,9 +305,9 @@ class ClipScaled : public RankRule {
       if (input.ranks.size() > 1) finding.rank = rank.rank;
       finding.name = "Training.0.debug.grad_norm";
       finding.what = absl::StrCat(
-          "gradients are clipped while they contain the loss scale: their "
-          "norm "
-          "times the scale is ",
+          "gradients are clipped while they contain the loss scale: their norm "
+          "times the "
+          "scale is ",
           scaled[0], " in each of ", left.size(),
           " steps, and the optimizer "
           "takes a norm of ",
@@ -311,29 +319,16 @@ class ClipScaled : public RankRule {
   }
 
  private:
-  static constexpr size_t kLeast = 4;  // steps
   static constexpr double kTooSmall = 1e-3;
 };
 
 // optimizer.step() in the place of scaler.step(optimizer).
-class GradientScaled : public RankRule {
+class GradientScaled : public LossScaleRule {
  public:
   absl::string_view name() const override { return "gradient-scaled"; }
-  absl::string_view needs() const override {
-    return "training, weight_gradients";
-  }
-  absl::string_view cost() const override { return "that of clip-uneven"; }
-  absl::string_view subject() const override {
-    return "steps of the optimizer with a loss scale of 16 or more";
-  }
   absl::string_view twin() const override {
     return "scaler.step(); an optimizer that divides by the scale itself: "
            "worth a look, no fault";
-  }
-  size_t LeastSteps() const override { return kLeast; }
-  bool CanJudge(const RankInput& input) const override {
-    return KnowsTraining(input, "loss_scale") &&
-           !OwnGradientsOf(input.ranks[0]).empty();
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
@@ -366,9 +361,6 @@ class GradientScaled : public RankRule {
     }
     return {};
   }
-
- private:
-  static constexpr size_t kLeast = 4;  // steps
 };
 
 }  // namespace

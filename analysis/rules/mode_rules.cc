@@ -75,8 +75,8 @@ class ModelInEval : public RankRule {
   static constexpr size_t kLeast = 3;  // steps
 };
 
-// A setting of a module that is written the other way round elsewhere.
-class SettingTurned : public RankRule {
+// A setting of a module that other frameworks define as 1 minus PyTorch's.
+class InvertedSetting : public RankRule {
  public:
   absl::string_view needs() const override { return "training"; }
   absl::string_view cost() const override {
@@ -111,9 +111,9 @@ class SettingTurned : public RankRule {
   virtual std::string What(double value) const = 0;
 };
 
-class DropoutTurned : public SettingTurned {
+class InvertedDropout : public InvertedSetting {
  public:
-  absl::string_view name() const override { return "dropout-turned"; }
+  absl::string_view name() const override { return "dropout-inverted"; }
   absl::string_view subject() const override { return "a dropout"; }
   absl::string_view twin() const override {
     return "dropouts of less than 0.75; one that drops that much on purpose: "
@@ -131,9 +131,9 @@ class DropoutTurned : public SettingTurned {
   }
 };
 
-class MomentumTurned : public SettingTurned {
+class InvertedMomentum : public InvertedSetting {
  public:
-  absl::string_view name() const override { return "momentum-turned"; }
+  absl::string_view name() const override { return "momentum-inverted"; }
   absl::string_view subject() const override {
     return "a BatchNorm with running statistics";
   }
@@ -159,8 +159,8 @@ class MomentumTurned : public SettingTurned {
 
 void AddModeRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<ModelInEval>());
-  rules->push_back(std::make_unique<DropoutTurned>());
-  rules->push_back(std::make_unique<MomentumTurned>());
+  rules->push_back(std::make_unique<InvertedDropout>());
+  rules->push_back(std::make_unique<InvertedMomentum>());
 }
 
 }  // namespace rankprobe::analysis

@@ -114,6 +114,7 @@ const RankCell* LastMicro(const OwnGradient& own, size_t step);
 
 // Names of parameters that the optimizer of a rank was seen to hold.
 std::vector<std::string> ParametersOf(const RankSeries& rank);
+bool HasParameters(const RankInput& input);
 // Whether a rank recorded both: what backward left, and what its optimizer holds.
 bool HasOwnGradients(const RankInput& input);
 

@@ -662,7 +662,7 @@ TEST_F(OneRankTest, ASoftmaxOverAnotherDimension) {
   EXPECT_FALSE(found[0].exact);
 }
 
-TEST_F(OneRankTest, SettingsThatAreTurned) {
+TEST_F(OneRankTest, InvertedSettings) {
   const auto set = [&](double p, double momentum) {
     for (size_t i = 0; i < kRankSteps; ++i) {
       for (const char* const name : {"in_eval.0", "in_eval.2"})
@@ -675,12 +675,12 @@ TEST_F(OneRankTest, SettingsThatAreTurned) {
   set(0.5, 0.1);
   EXPECT_THAT(Find(""), IsEmpty());
   set(0.9, 0.1);
-  auto found = Find("dropout-turned");
+  auto found = Find("dropout-inverted");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_FALSE(found[0].exact);
   EXPECT_THAT(found[0].what, HasSubstr("p = 0.1"));
   set(0.5, 0.99);
-  found = Find("momentum-turned");
+  found = Find("momentum-inverted");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_THAT(found[0].what, HasSubstr("Is 0.01 meant"));
 }

@@ -121,6 +121,12 @@ std::vector<std::string> ParametersOf(const RankSeries& rank) {
   return out;
 }
 
+bool HasParameters(const RankInput& input) {
+  return std::any_of(
+      input.ranks.begin(), input.ranks.end(),
+      [](const RankSeries& rank) { return !ParametersOf(rank).empty(); });
+}
+
 bool HasOwnGradients(const RankInput& input) {
   return std::any_of(
       input.ranks.begin(), input.ranks.end(), [](const RankSeries& rank) {

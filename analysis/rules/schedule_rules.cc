@@ -17,8 +17,6 @@
 namespace rankprobe::analysis {
 namespace {
 
-constexpr char kRateThatChanges[] = "a learning rate that changes";
-
 // Of the first parameter group, up to a step that has none.
 std::vector<double> FirstRates(const RankInput& input, const RankSeries& rank) {
   std::vector<double> rates;
@@ -35,24 +33,31 @@ bool Changes(const std::vector<double>& rates) {
                             std::not_equal_to<>()) != rates.end();
 }
 
-// A scheduler whose state a checkpoint does not have.
-class ScheduleRestarts : public RankRule {
+// The learning rates of successive steps.
+class ScheduleRule : public RankRule {
  public:
-  absl::string_view name() const override { return "schedule-restarts"; }
   absl::string_view needs() const override { return "training"; }
   absl::string_view cost() const override {
     return "none beside the recording";
   }
-  absl::string_view subject() const override { return kRateThatChanges; }
+  absl::string_view subject() const override {
+    return "a learning rate that changes";
+  }
+  bool NeedsEachStep() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, "lr");
+  }
+};
+
+// A scheduler whose state a checkpoint does not have.
+class ScheduleRestarts : public ScheduleRule {
+ public:
+  absl::string_view name() const override { return "schedule-restarts"; }
   absl::string_view twin() const override {
     return "a constant learning rate; warm restarts on purpose: worth a look, "
            "no fault";
   }
   size_t LeastSteps() const override { return 2 * kLeast; }
-  bool NeedsEachStep() const override { return true; }
-  bool CanJudge(const RankInput& input) const override {
-    return KnowsTraining(input, "lr");
-  }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
       std::vector<std::vector<double>> rates;
@@ -118,23 +123,14 @@ class ScheduleRestarts : public RankRule {
 };
 
 // A cosine that is stepped beyond its end rises again.
-class ScheduleTurnsBack : public RankRule {
+class ScheduleTurnsBack : public ScheduleRule {
  public:
   absl::string_view name() const override { return "schedule-turns-back"; }
-  absl::string_view subject() const override { return kRateThatChanges; }
-  absl::string_view needs() const override { return "training"; }
-  absl::string_view cost() const override {
-    return "none beside the recording";
-  }
   absl::string_view twin() const override {
     return "a schedule that ends at its lowest rate; cycles that begin at "
            "their lowest rate; cycles on purpose: worth a look, no fault";
   }
   size_t LeastSteps() const override { return 2 * kLeast + 1; }
-  bool NeedsEachStep() const override { return true; }
-  bool CanJudge(const RankInput& input) const override {
-    return KnowsTraining(input, "lr");
-  }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
       const std::vector<double> rates = FirstRates(input, rank);
@@ -182,22 +178,13 @@ class ScheduleTurnsBack : public RankRule {
 
 // A schedule in epochs that is stepped once a batch is over long before the
 // training is.
-class ScheduleEndsEarly : public RankRule {
+class ScheduleEndsEarly : public ScheduleRule {
  public:
   absl::string_view name() const override { return "schedule-ends-early"; }
-  absl::string_view needs() const override { return "training"; }
-  absl::string_view cost() const override {
-    return "none beside the recording";
-  }
-  absl::string_view subject() const override { return kRateThatChanges; }
   absl::string_view twin() const override {
     return "a schedule that ends at its lowest rate; rates that rise again";
   }
   size_t LeastSteps() const override { return 2 * kLeast; }
-  bool NeedsEachStep() const override { return true; }
-  bool CanJudge(const RankInput& input) const override {
-    return KnowsTraining(input, "lr");
-  }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
       const std::vector<double> rates = FirstRates(input, rank);

@@ -31,9 +31,7 @@ class GradientZero : public RankRule {
   }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
-    return std::any_of(
-        input.ranks.begin(), input.ranks.end(),
-        [](const RankSeries& rank) { return !ParametersOf(rank).empty(); });
+    return HasParameters(input);
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
@@ -69,7 +67,7 @@ class GradientZero : public RankRule {
                      "not depend on them (a softmax over one class, a "
                      "difference to itself), or they begin at 0"
                    : "parameters that are 0 themselves: weights of layers that "
-                     "follow each other begin at 0, and none of them is "
+                     "follow each other begin at 0, so that none of them is "
                      "trained");
       return {finding};
     }
@@ -125,9 +123,7 @@ class UnitsAlike : public RankRule {
   }
   size_t LeastSteps() const override { return 1; }
   bool CanJudge(const RankInput& input) const override {
-    return std::any_of(
-        input.ranks.begin(), input.ranks.end(),
-        [](const RankSeries& rank) { return !ParametersOf(rank).empty(); });
+    return HasParameters(input);
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {

@@ -113,9 +113,9 @@ class Diagnosis {
                        &report_));
       report_.Unjudged(
           "values over steps (what moved, vanished, parted or changed "
-          "between steps): they are read of the records of a collector, not of "
-          "a directory, which the rules judge only where task monitor wrote "
-          "into it",
+          "between steps): scan reads them from the records of a collector. Of "
+          "a directory only the rules are judged, and only if task monitor "
+          "recorded it",
           absl::StrCat(kMonitorCommand,
                        ", with RANKPROBE_COLLECTOR, then rankprobe diagnose "
                        "run:NAME"));

@@ -1675,7 +1675,7 @@ CASES = {
     "seeds_of_ranks": (2, "replicas-never-alike"), "divided_twice": (2, "gradient-multiple"), "result_lost_on_a_rank": (4, "all-reduce-wrong"),
     "elements_zeroed": (4, "message-changed"), "mask_missing": (1, "attention-sees-future"),
     "one_batch_on_all_ranks": (2, "same-batch-on-ranks"), "batch_repeated": (1, "batch-repeated"), "step_left_out": (2, "optimizer-step-skipped"),
-    "dropout_of_the_kept": (1, "dropout-turned"), "momentum_of_the_past": (1, "momentum-turned"),
+    "dropout_of_the_kept": (1, "dropout-inverted"), "momentum_of_the_past": (1, "momentum-inverted"),
     "evaluation_not_undone": (1, "model-in-eval"), "never_in_training": (1, "model-in-eval"),
     "residual_detached": (1, "residual-detached"), "residual_detached_behind": (1, "residual-detached"),
     "branch_detached": (1, "layers.1.mlp"), "branches_detached": (1, "gradient-missing"), "block_frozen": (1, "layers.1."),

@@ -12,11 +12,12 @@ from typing import Any, Iterable
 import torch
 
 from rankprobe.pytorch._attention_graph import saved, signed
+from rankprobe.pytorch._shape_graph import REGRESSIONS
 
 _OF_LOGITS, _OF_BINARY, _KL_DIV = "BinaryCrossEntropyWithLogitsBackward0", "BinaryCrossEntropyBackward0", "KlDivBackward0"
-_NLL = ("NllLossBackward0", "NllLoss2DBackward0")
+NLL = ("NllLossBackward0", "NllLoss2DBackward0")
 # kl_div is no node of its own: its last is the difference of what the targets alone make and of targets times logarithms.
-OF_PROBABILITIES = (*_NLL, _OF_LOGITS, _OF_BINARY, _KL_DIV, "SubBackward0")
+OF_PROBABILITIES = (*NLL, _OF_LOGITS, _OF_BINARY, _KL_DIV, "SubBackward0")
 # Shapes, dtypes and choices of places, which leave the numbers as they are.
 _SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "PermuteBackward0", "SqueezeBackward0",
            "SqueezeBackward1", "UnsqueezeBackward0", "CloneBackward0", "ToCopyBackward0", "SelectBackward0", "SliceBackward0", "IndexBackward0")
@@ -24,7 +25,6 @@ _MOST_SHAPES = 8
 # Layers whose results have both signs and no bounds.
 _LINEAR = ("AddmmBackward0", "MmBackward0", "ConvolutionBackward0", "LinearBackward0")
 OF_LOGARITHMS, OF_LOGITS, OF_OTHERS, CUT, NO_LOGARITHMS, ONE_CLASS = 1, 2, 3, 4, 5, 6
-_REGRESSIONS = ("MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0")
 _DIFFERENCES = ("PowBackward0", "AbsBackward0")
 # What an activation can reach.
 _REACHES = {"SigmoidBackward0": (0.0, 1.0), "SoftmaxBackward0": (0.0, 1.0), "TanhBackward0": (-1.0, 1.0), "ReluBackward0": (0.0, float("inf"))}
@@ -80,7 +80,7 @@ def probabilities(node: Any) -> Any:
         return {"SigmoidBackward0": OF_LOGITS, "ReluBackward0": CUT}.get(made.name(), 0)
     if node.name() == _KL_DIV:
         return OF_LOGARITHMS if made.name() == "SoftmaxBackward0" else 0
-    return _likelihood(node, made) if node.name() in _NLL else 0
+    return _likelihood(node, made) if node.name() in NLL else 0
 
 
 def _likelihood(node: Any, made: Any) -> int:
@@ -139,7 +139,7 @@ def moving_target(nodes: Iterable[Any]) -> list[Any]:
     something else. Empty: no target has one."""
     found = []
     for node in nodes:
-        target = node.next_functions[1][0] if node.name() in _REGRESSIONS and len(node.next_functions) > 1 else None
+        target = node.next_functions[1][0] if node.name() in REGRESSIONS and len(node.next_functions) > 1 else None
         if target is None:
             continue
         parts = [after for after, _ in target.next_functions]
@@ -161,7 +161,7 @@ def _is_greatest(node: Any) -> bool:
 def _target_of(node: Any) -> tuple[Any, Any]:
     """Of a regression loss, or of a square or an absolute value of a difference: the target and the activation. (None, None): it is none."""
     made = _made_by(node)
-    if node.name() in _REGRESSIONS:
+    if node.name() in REGRESSIONS:
         is_bounded = made is not None and made.name() in _REACHES
         return (saved(node, "target"), made) if is_bounded else (None, None)
     if node.name() not in _DIFFERENCES or made is None or made.name() != "SubBackward0":
@@ -176,4 +176,4 @@ def _target_of(node: Any) -> tuple[Any, Any]:
     return (prediction - difference if at == 0 else prediction + difference).detach(), activation
 
 
-__all__ = ["OF_PROBABILITIES", "moving_target", "probabilities", "unreachable_targets"]
+__all__ = ["NLL", "OF_PROBABILITIES", "moving_target", "probabilities", "unreachable_targets"]

@@ -17,10 +17,9 @@ import torch
 from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, saved, signed, softmax_dims
 from rankprobe.pytorch._layout_graph import mixed_views, padding_attended
 from rankprobe.pytorch._leaf_graph import between_trained
-from rankprobe.pytorch._loss_graph import OF_PROBABILITIES, moving_target, probabilities, unreachable_targets
+from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, probabilities, unreachable_targets
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
 
-_LOSSES = ("NllLossBackward0", "NllLoss2DBackward0")
 _EMBEDDINGS = ("EmbeddingBackward0",)
 # Nodes between a loss and what it is made of; calls of a step; nodes of a model; steps in which the whole graph is read.
 _NEAR, _MOST_CALLS, _MOST_NODES, _GRAPH_STEPS = 64, 64, 20000, 3
@@ -58,8 +57,9 @@ class LossTargets:
     def __init__(self) -> None:
         # All parameters of the models that are watched, or none, and those that optimizers hold, by id.
         self.known: Collection[int] = ()
-        self.held: set[int] = set()
-        self._untrained: list[torch.Tensor] = []
+        self._held: set[int] = set()
+        # Of parameters that nobody is known to train: their sizes, by id. No parameter is kept alive.
+        self._untrained: dict[int, int] = {}
         self._probabilities: Any = None
         self._calls: list[dict[str, Any]] = []
         self._graph_steps = 0
@@ -77,8 +77,13 @@ class LossTargets:
             if self._probabilities is None and node.name() in OF_PROBABILITIES:
                 found = probabilities(node)
                 self._probabilities = found if isinstance(found, torch.Tensor) or found else None
-            if node.name() in _LOSSES:
+            if node.name() in NLL:
                 self._note_call(loss.grad_fn, node)
+
+    def hold(self, optimizer: Any) -> None:
+        """A step of it begins."""
+        if self._shape_steps < _GRAPH_STEPS:
+            self._held.update(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
 
     def take(self) -> dict[str, Any]:
         """For Training: one value a loss call, a list of several."""
@@ -95,11 +100,11 @@ class LossTargets:
             values["guessing_loss"] = torch.tensor(calls[0]["guessing"], dtype=torch.float64)
         if self._losses:
             values.update(self._shapes)
-            left = {id(one): one.numel() for one in self._untrained if id(one) not in self.held}
+            left = [size for one, size in self._untrained.items() if one not in self._held]
             if self.known:
-                values["untrained"] = [torch.tensor(float(number), dtype=torch.float64) for number in (len(left), sum(left.values()))]
+                values["untrained"] = [torch.tensor(float(number), dtype=torch.float64) for number in (len(left), sum(left))]
             self._shape_steps += 1
-            self._losses, self._shapes, self._untrained = 0, {}, []
+            self._losses, self._shapes, self._untrained = 0, {}, {}
         if self._graph is not None:
             values.update(self._graph)
             self._graph_steps += 1
@@ -115,7 +120,8 @@ class LossTargets:
                 "sequence_dims": sequence_dims(nodes),
                 "mixed_views": mixed_views(nodes), "padding_attended": padding_attended(nodes)}
         if self.known:
-            self._untrained += between_trained(nodes, lambda one: id(one) in self.known or id(one) in self.held)
+            untrained = between_trained(nodes, lambda one: id(one) in self.known or id(one) in self._held)
+            self._untrained.update((id(one), one.numel()) for one in untrained)
         for name, values in read.items():
             if values:
                 self._shapes.setdefault(name, values)

@@ -176,7 +176,7 @@ class Monitor(monitor.Monitor):
     def _parts(self, optimizer: Any, arguments: tuple[Any, ...], spec: dict[str, Any]) -> Iterator[Part]:
         if spec["training"]:
             self._modes.hold(optimizer)
-            self._loss_targets.held.update(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+            self._loss_targets.hold(optimizer)
         states = getattr(optimizer, "state", {})
         scale = getattr(optimizer, "grad_scale", None)
         # What is there at the beginning is of the step before: a closure computes the gradients that the optimizer takes.

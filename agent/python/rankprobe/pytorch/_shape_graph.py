@@ -15,7 +15,7 @@ import torch
 
 from rankprobe.pytorch._attention_graph import saved, signed, softmax_before
 
-_LOSSES = ("MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0")
+REGRESSIONS = ("MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0")
 _WHOLE = ("MeanBackward0", "SumBackward0")
 # What may lie between a product or difference and the mean over it.
 _CHAIN = ("PowBackward0", "AbsBackward0", "NegBackward0", "MulBackward0", "DivBackward0", "MinimumBackward0", "MaximumBackward0")
@@ -50,7 +50,7 @@ def loss_broadcast(nodes: Iterable[Any]) -> list[Any]:
     """How the loss compares all with all (LOSS, DIFFERENCE, PRODUCT; 0: it does not), and how many there are. Empty: it is no such loss."""
     near = list(nodes)
     for node in near:
-        if node.name() in _LOSSES and node._saved_reduction != 0:
+        if node.name() in REGRESSIONS and node._saved_reduction != 0:
             one, other = saved(node, "self"), saved(node, "target")
             if one is not None and other is not None:
                 return _told(LOSS if _crosses(one, other) else 0, one.shape[0] if one.dim() else 1)
@@ -314,4 +314,4 @@ def _comes_from(late: Any, early: Any) -> bool:
     return False
 
 
-__all__ = ["RECURRENT", "attends", "loss_broadcast", "next_of", "sequence_dims", "shape_of"]
+__all__ = ["RECURRENT", "REGRESSIONS", "attends", "loss_broadcast", "next_of", "sequence_dims", "shape_of"]
