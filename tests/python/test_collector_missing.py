@@ -366,16 +366,22 @@ print("trained")
 """
 
 
-def test_a_session_that_cannot_be_made_leaves_the_private_collector(dump, monkeypatch) -> None:
-    """Its lock and its processes do not stay as long as this process does."""
+@pytest.mark.parametrize("policy", ["ignore", "fail"])
+def test_a_session_that_cannot_be_made_leaves_the_private_collector(dump, monkeypatch, capfd, policy) -> None:
+    """Its lock and its processes do not stay as long as this process does; the training ends if that was asked for."""
     def raises(*_: object, **__: object) -> None:
         raise RuntimeError("cannot be made")
 
     monkeypatch.delenv("RANKPROBE_COLLECTOR", raising=False)
+    monkeypatch.setenv("RANKPROBE_ON_COLLECTOR_MISSING", policy)
     monkeypatch.setattr("rankprobe._frontend.session._native.Session", raises)
-    with pytest.raises(TimeoutError, match="cannot be made") as caught:
+    if policy == "fail":
+        with pytest.raises(TimeoutError, match="cannot be made") as caught:
+            dump.debugger()
+        assert type(caught.value).__name__ == "CollectorMissingError"
+    else:
         dump.debugger()
-    assert type(caught.value).__name__ == "CollectorMissingError"
+        assert "cannot be made; nothing is recorded, and the training continues" in capfd.readouterr().err
     harness.wait_for(lambda: not (dump.path / ".rankprobe").exists(), 30, "the end of the collector")
 
 

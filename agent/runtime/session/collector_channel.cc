@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "common/rpc/grpc_reference.h"
 #include "rankprobe/v1/agent.grpc.pb.h"
 #include "rankprobe/v1/leaf.grpc.pb.h"
 
@@ -41,6 +42,7 @@ class GrpcCollectorChannel final : public CollectorChannel {
   }
 
  private:
+  const GrpcReference grpc_;
   const std::unique_ptr<v1::AgentService::Stub> agents_;
   const std::unique_ptr<v1::RootService::Stub> root_;
   grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::UploadAck> uploads_;

@@ -22,6 +22,7 @@
 #include "common/base/fork_guard.h"
 #include "common/base/random_bytes.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/grpc_reference.h"
 
 namespace rankprobe {
 namespace {
@@ -244,6 +245,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(SessionOptions options,
   if (options.collector.empty())
     return absl::InvalidArgumentError("no collector address (host:port)");
   RP_RETURN_IF_ERROR(CheckCollectorAddress(options.collector));
+  if (!options.connect) RP_RETURN_IF_ERROR(GrpcReference::CheckUsable());
   if (options.identity.run().empty()) options.identity.set_run("default");
   if (options.identity.run().size() > 255)
     return absl::InvalidArgumentError("a run's name has at most 255 bytes");

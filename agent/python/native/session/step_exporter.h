@@ -31,6 +31,7 @@
 #include "agent/runtime/recorder/recorder.h"
 #include "common/base/fork_guard.h"
 #include "common/base/monotonic_time.h"
+#include "common/rpc/grpc_reference.h"
 #include "rankprobe/v1/archive.grpc.pb.h"
 
 namespace rankprobe {
@@ -88,6 +89,7 @@ class StepExporter {
 
   const Options options_;
   const ForkGuard fork_guard_;
+  const GrpcReference grpc_;
   const std::unique_ptr<v1::ArchiveService::Stub> archive_;
   std::shared_ptr<Recorder> recorder_;
   std::thread thread_;

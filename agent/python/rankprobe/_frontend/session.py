@@ -59,8 +59,10 @@ def _why_no_collector(dump_path: str, error: Exception) -> str:
 def _telling_of_the_collector() -> Iterator[None]:
     try:
         yield
-    except (TimeoutError, RuntimeError) as error:
+    except TimeoutError as error:
         raise CollectorMissingError(str(error)) from error
+    except RuntimeError as error:  # on_missing "fail" makes a CollectorMissingError of it
+        raise CannotRecordError(str(error)) from error
 
 
 class _Descriptor:
