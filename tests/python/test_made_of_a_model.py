@@ -193,7 +193,9 @@ def test_attached_a_model_is_saved_and_scripted_too(tmp_path: pathlib.Path) -> N
         done = subprocess.run([sys.executable, "-m", "rankprobe.run", *flags, "--", sys.executable, str(program)], capture_output=True,
                               text=True, timeout=120, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert "hooks 1" in done.stdout, done.stdout + done.stderr
+        # PyTorch 1.13 calls no hook where a forward raises: what that leaves open is closed by a hook of the root.
+        hooks = 2 if flags and torch.__version__.startswith("1.") else 1
+        assert f"hooks {hooks}" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("level", ["L0", "mix"])
