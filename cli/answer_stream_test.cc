@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers in many messages, some of which were damaged on the way.
+// Answers in many messages, some of which were damaged in transit.
 #include "cli/client/answer_stream.h"
 
 #include <memory>

@@ -52,7 +52,7 @@ TEST_F(CliManualTest, EveryVerbHasAPurpose) {
   }
   for (const Manual::Purpose& purpose : manual_.purposes) {
     for (const std::string& name : purpose.commands)
-      EXPECT_NE(Find({name}), nullptr) << name << " is no verb any more";
+      EXPECT_NE(Find({name}), nullptr) << name << " is not a verb any more";
   }
 }
 
@@ -116,7 +116,7 @@ TEST_F(CliManualTest, ValuesAreOfFlagsThatThereAre) {
   });
   for (const auto& [flag, value] : manual_.values) {
     EXPECT_EQ(known.count(flag), 1u)
-        << flag << " is no flag any more (" << value << ")";
+        << flag << " is not a flag any more (" << value << ")";
   }
 }
 

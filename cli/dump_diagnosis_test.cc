@@ -326,7 +326,7 @@ TEST_F(DumpDiagnosisTest, AManifestThatCannotBeReadIsSaid) {
       DiagnoseDump(files_.get(), {dir_.path() + "/d", "d", {}}, &report)
           .status();
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("/d/manifest.json: is no JSON"));
+              HasSubstr("/d/manifest.json: is not JSON"));
 }
 
 TEST_F(DumpDiagnosisTest, RanksThatWereKilledAreNamed) {
@@ -397,7 +397,7 @@ TEST_F(RequestDiagnosisTest, FromARequestToTheCallAndTheToken) {
 TEST_F(RequestDiagnosisTest, WhatIsThereIsNamedWhereTheRequestIsNot) {
   Sound(3);
   EXPECT_THAT(std::string(Find("a").status().message()),
-              HasSubstr("it is no recording of a server"));
+              HasSubstr("it is not a recording of a server"));
   Requests(3, R"({"id":"b","begin":0,"end":4,"position":0})");
   EXPECT_THAT(std::string(Find("a").status().message()),
               HasSubstr("no request is a; there are b"));

@@ -44,7 +44,7 @@ TEST(LedgerTotalsTest, ALossThatNobodyCountedIsOne) {
   EXPECT_THAT(totals.ToText(), HasSubstr("1 of unknown content"));
 }
 
-// A leaf that was not asked is no rank.
+// A leaf that was not asked is not a rank.
 TEST(LedgerTotalsTest, WhatIsOfNoRankNamesNone) {
   v1::StepLedger ledger;
   ledger.set_step(-1);

@@ -83,7 +83,7 @@ TEST(RunScopeTest, StepsThatAScalerSkippedHaveNoOptimizer) {
   input.values[2].cells[4].non_finite = 0;
   EXPECT_EQ(OverflowsOfScaler(input, skipped), 1);
   EXPECT_EQ(OverflowsOfScaler(input, {}), 0);
-  // A value that is no gradient.
+  // A value that is not a gradient.
   input.values[0].cells[1].non_finite = 1;
   EXPECT_EQ(OverflowsOfScaler(input, skipped), 0);
   input.values[0].cells[1].non_finite = 0;

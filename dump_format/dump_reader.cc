@@ -225,7 +225,7 @@ absl::Status DumpReader::Read(size_t index, JsonDocument* record) const {
   // Readers find nothing in a value that is not an object, and would say nothing.
   if (status.ok() && !record->root().is_object() && !debug_ &&
       IsCallEntry(name(index))) {
-    status = absl::InvalidArgumentError("is no object");
+    status = absl::InvalidArgumentError("is not an object");
   }
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat(path_, ": entry ",
@@ -310,7 +310,7 @@ absl::Status DumpReader::LoadConstruct() {
   JsonDocument document;
   RP_RETURN_IF_ERROR(document.Parse(std::move(text)));
   if (!document.root().is_object()) {
-    return absl::InvalidArgumentError("is no object");
+    return absl::InvalidArgumentError("is not an object");
   }
   absl::flat_hash_map<absl::string_view, size_t> seen;
   for (const JsonMember& member : document.root().fields()) {

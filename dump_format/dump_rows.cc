@@ -278,7 +278,7 @@ absl::Status ReadRowsInRecordOrder(absl::string_view entry, StatSet stats,
   }
   if (!root.is_object()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("entry ", entry, " is no object"));
+        absl::StrCat("entry ", entry, " is not an object"));
   }
   for (const Section& section : kSections) {
     const JsonValue* const value = root.Find(section.key);

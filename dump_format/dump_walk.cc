@@ -32,7 +32,8 @@ absl::Status WalkDump(
   RP_RETURN_IF_ERROR(
       stream->ReadObject([&](const std::string& name) -> absl::Status {
         if (name == "data") {
-          if (stream->Peek() != '{') return stream->Fault("data is no object");
+          if (stream->Peek() != '{')
+            return stream->Fault("data is not an object");
           has_data = true;
           return stream->ReadObject(entry);
         }
@@ -52,7 +53,7 @@ absl::Status WalkDump(
         }
         if (!document.root().is_string()) {
           return absl::InvalidArgumentError(
-              absl::StrCat(name, " is no string"));
+              absl::StrCat(name, " is not a string"));
         }
         *field = std::string(document.root().text);
         return absl::OkStatus();

@@ -25,7 +25,7 @@ inline constexpr absl::string_view kPutTogetherKey = "put_together";
 struct DumpHead {
   std::optional<std::string> task, level, framework, dump_data_dir,
       put_together;
-  // Keys of what tensors have beside the usual statistics; what is no list of
+  // Keys of what tensors have beside the usual statistics; what is not a list of
   // strings is passed over.
   std::vector<std::string> extra_statistics;
 };

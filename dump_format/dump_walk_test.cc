@@ -115,7 +115,7 @@ TEST(DumpWalk, WhatIsNoDumpIsRefusedWhereverItEnds) {
        std::vector<std::pair<std::string, std::string>>{
            {"{}", "has no \"data\""},
            {"[]", "expected {"},
-           {R"({"data": []})", "data is no object"},
+           {R"({"data": []})", "data is not an object"},
            {R"({"data": {"a" 1}})", "expected :"},
            {R"({"data": {"a": ]}})", "wrong bracket"},
            {good + "x", "text after the value"}}) {
@@ -126,7 +126,7 @@ TEST(DumpWalk, WhatIsNoDumpIsRefusedWhereverItEnds) {
   JsonStream stream(R"({"task": 5, "data": {}})");
   DumpHead head;
   EXPECT_THAT(std::string(Walk(&stream, &head, &entries).message()),
-              HasSubstr("task is no string"));
+              HasSubstr("task is not a string"));
 }
 
 }  // namespace

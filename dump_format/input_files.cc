@@ -124,7 +124,7 @@ class InputFiles : public FileSystem {
                       absl::string_view reason) {
     if (!options_.force) {
       return absl::PermissionDeniedError(
-          absl::StrCat(path, ": ", reason, "; --force reads it all the same"));
+          absl::StrCat(path, ": ", reason, "; --force reads it anyway"));
     }
     absl::MutexLock lock(&mutex_);
     if (warned_.insert(rule).second && options_.warn) {

@@ -58,7 +58,7 @@ absl::string_view NpyTypeOf(v1::DType dtype) {
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view bytes) {
   constexpr size_t kVersion = kNpyMagic.size();
   if (!absl::StartsWith(bytes, kNpyMagic) || bytes.size() < kVersion + 6)
-    return BadNpy("is no .npy file");
+    return BadNpy("is not an .npy file");
   const size_t length_bytes = bytes[kVersion] == 1 ? 2 : 4;
   if (bytes[kVersion] < 1 || bytes[kVersion] > 3)
     return BadNpy("is of an unknown version of .npy");

@@ -150,7 +150,7 @@ class Machine {
     const std::string full = absl::StrCat(module, " ", name);
     if (!IsKnownGlobal(full)) {
       return Bad(absl::StrCat("asks for ", module, ".", name,
-                              ", which is no part of a tensor; refused"));
+                              ", which is not part of a tensor; refused"));
     }
     auto item = std::make_shared<Item>();
     item->kind = Item::Kind::kGlobal;
@@ -284,7 +284,7 @@ class Machine {
         id->items[0]->text != "storage" ||
         id->items[1]->kind != Item::Kind::kGlobal ||
         id->items[2]->kind != Item::Kind::kText) {
-      return Bad("refers to something that is no storage");
+      return Bad("refers to something that is not a storage");
     }
     auto storage = std::make_shared<Item>();
     storage->kind = Item::Kind::kStorage;
@@ -293,7 +293,7 @@ class Machine {
     if (absl::ConsumePrefix(&type, "torch ")) {
       storage->dtype = DtypeOfStorage(type);
     } else if (type != "torch.storage UntypedStorage") {
-      return Bad("refers to something that is no storage");
+      return Bad("refers to something that is not a storage");
     }
     stack_.push_back(std::move(storage));
     return absl::OkStatus();
@@ -315,7 +315,7 @@ class Machine {
     RP_ASSIGN_OR_RETURN(const ItemPtr function, Pop());
     if (function->kind != Item::Kind::kGlobal ||
         arguments->kind != Item::Kind::kTuple) {
-      return Bad("calls something that is no part of a tensor; refused");
+      return Bad("calls something that is not part of a tensor; refused");
     }
     const std::vector<ItemPtr>& args = arguments->items;
     const absl::string_view name = function->text;
@@ -333,7 +333,7 @@ class Machine {
     if ((!v2 && !v3) || args.size() < (v3 ? 7 : 6) ||
         args[0]->kind != Item::Kind::kStorage ||
         args[1]->kind != Item::Kind::kInt || args[1]->number < 0) {
-      return Bad("calls something that is no part of a tensor; refused");
+      return Bad("calls something that is not part of a tensor; refused");
     }
     auto tensor = std::make_shared<Item>();
     tensor->kind = Item::Kind::kTensor;

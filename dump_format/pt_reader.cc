@@ -82,7 +82,7 @@ absl::StatusOr<std::map<std::string, ZipMember>> ReadDirectory(
                       ReadAt(file, file_size - tail_size, tail_size));
   const size_t end = tail.rfind("PK\x05\x06");
   if (end == std::string::npos || tail.size() - end < 22) {
-    return Bad("is no .pt file (no zip directory)");
+    return Bad("is not a .pt file (no zip directory)");
   }
   uint64_t count = Get<uint16_t>(tail, end + 10);
   uint64_t size = Get<uint32_t>(tail, end + 12);
@@ -347,7 +347,7 @@ absl::StatusOr<Located> Locate(const RandomAccessFile& file,
       if (order != "little") return Bad("is not little-endian");
     }
   }
-  if (pickle == nullptr) return Bad("is no .pt file (no data.pkl)");
+  if (pickle == nullptr) return Bad("is not a .pt file (no data.pkl)");
   if (pickle->size > kMaxPickleBytes) return Bad("has a pickle over 1 MiB");
   RP_ASSIGN_OR_RETURN(const uint64_t pickle_begin,
                       DataOffset(file, file_size, *pickle));

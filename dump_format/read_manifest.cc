@@ -44,13 +44,13 @@ absl::StatusOr<bool> ReadManifest(FileSystem* file_system,
   RP_ASSIGN_OR_RETURN(std::string text,
                       ReadWholeFile(file_system, path, kMaxManifestBytes));
   if (!document->Parse(std::move(text)).ok())
-    return absl::InvalidArgumentError(path + ": is no JSON");
+    return absl::InvalidArgumentError(path + ": is not JSON");
   if (!document->root().is_object())
-    return absl::InvalidArgumentError(path + ": is no object");
+    return absl::InvalidArgumentError(path + ": is not an object");
   // A gap that is not counted would be a step that looks complete.
   if (const auto section = DamagedSection(document->root())) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", *section, " is no list of objects"));
+        absl::StrCat(path, ": ", *section, " is not a list of objects"));
   }
   return true;
 }

@@ -14,7 +14,7 @@
 namespace rankprobe {
 
 // Parses manifest.json of `directory` into `document`. False: there is none.
-// INVALID_ARGUMENT: it is no JSON, or files, gaps or earlier_runs are no lists
+// INVALID_ARGUMENT: it is not JSON, or files, gaps or earlier_runs are no lists
 // of objects. RESOURCE_EXHAUSTED: it has more than 256 MiB.
 absl::StatusOr<bool> ReadManifest(FileSystem* file_system,
                                   const std::string& directory,

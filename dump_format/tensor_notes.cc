@@ -16,7 +16,7 @@ constexpr uint64_t kMaxNoteBytes = 1 << 20;
 
 absl::StatusOr<TensorNote> ReadNote(const JsonValue& value) {
   TensorNote note;
-  if (!value.is_object()) return absl::InvalidArgumentError("is no object");
+  if (!value.is_object()) return absl::InvalidArgumentError("is not an object");
   const JsonValue* const written = value.Find("written");
   note.written = written != nullptr && written->kind == JsonValue::Kind::kTrue;
   const JsonValue* const sizes = value.Find("global_shape");

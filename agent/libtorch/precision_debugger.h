@@ -113,7 +113,7 @@ class PrecisionDebugger {
         tuple);
   }
 
-  // Null: no file, or one that is no switch.
+  // Null: no file, or one that is not a switch.
   std::unique_ptr<ConfigFile> file_;
   ConfigOverrides overrides_;
   FilterNotices notices_;

@@ -171,7 +171,7 @@ AlignRule ReadRule(const YAML::Node& node) {
     std::sort(sorted.begin(), sorted.end());
     for (size_t i = 0; i < sorted.size(); ++i) {
       if (sorted[i] != static_cast<int64_t>(i)) {
-        Refuse(transpose, "transpose: is no permutation of the dimensions");
+        Refuse(transpose, "transpose: is not a permutation of the dimensions");
       }
     }
   }
@@ -263,7 +263,7 @@ absl::StatusOr<AlignRules> ReadAlignRules(FileSystem* file_system,
     for (const auto& [built_in, text] : known) names.push_back(built_in);
     return absl::InvalidArgumentError(
         absl::StrCat(name,
-                     ": is no file, and none of the rules that come "
+                     ": is not a file, and none of the rules that come "
                      "along: ",
                      absl::StrJoin(names, ", ")));
   }

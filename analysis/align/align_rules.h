@@ -66,7 +66,7 @@ struct AlignRules {
 absl::StatusOr<AlignRules> ParseAlignRules(const std::string& path,
                                            const std::string& text);
 
-// A file; or, of a name without a slash that is no file, rules that rankprobe
+// A file; or, of a name without a slash that is not a file, rules that rankprobe
 // brings along.
 absl::StatusOr<AlignRules> ReadAlignRules(FileSystem* file_system,
                                           const std::string& name);

@@ -57,8 +57,9 @@ TEST(AlignRulesTest, FaultsNameTheLine) {
             "r.yaml: line 4: concat: there is one reference row only");
   EXPECT_EQ(Fault("- {target: a, reference: 'x.{layer}'}"),
             "r.yaml: line 4: {layer} is not in the target's name");
-  EXPECT_EQ(Fault("- {target: a, reference: b, transpose: [0, 2]}"),
-            "r.yaml: line 4: transpose: is no permutation of the dimensions");
+  EXPECT_EQ(
+      Fault("- {target: a, reference: b, transpose: [0, 2]}"),
+      "r.yaml: line 4: transpose: is not a permutation of the dimensions");
   EXPECT_EQ(Fault("- {target: a, reference: b, split: {part: 2, sizes: [1, "
                   "1]}}"),
             "r.yaml: line 4: part 2 of 2 sizes");

@@ -209,7 +209,7 @@ absl::Status Split(const SplitRule& rule, AlignedTensor* tensor) {
   if (size % all != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("dimension ", at, " of ", ShapeText(tensor->shape),
-                     " is no multiple of the ", all, " that split has"));
+                     " is not a multiple of the ", all, " that split has"));
   }
   const auto first =
       rule.sizes.begin() + static_cast<std::ptrdiff_t>(rule.part);

@@ -54,7 +54,7 @@ absl::StatusOr<AlignedTensor> StepRows::Tensor(const DumpRow& row,
   out.dtype = ParseDtype(row.dtype);
   if (!row.has_dtype || row.derived || shape == nullptr ||
       out.dtype == v1::DTYPE_UNSPECIFIED) {
-    return absl::FailedPreconditionError("is no tensor");
+    return absl::FailedPreconditionError("is not a tensor");
   }
   for (const JsonValue& size : shape->items()) {
     if (!(size.number >= 0 && size.number < 1e12)) {

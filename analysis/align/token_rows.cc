@@ -80,7 +80,7 @@ absl::Status ReadRequests(FileSystem* file_system, const std::string& path,
   RP_ASSIGN_OR_RETURN(std::string text, ReadInput(file_system, path));
   JsonDocument document;
   if (!document.Parse(std::move(text)).ok() || !document.root().is_array()) {
-    return Refused(path, "is no list of requests");
+    return Refused(path, "is not a list of requests");
   }
   if (document.root().items().size() != 1) {
     return Refused(path,

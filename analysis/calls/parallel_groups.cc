@@ -58,7 +58,7 @@ absl::Status CheckLayout(const ParallelLayout& layout,
     }
   }
   if (layout.ranks % (layout.tensor * layout.pipeline) != 0) {
-    return bad("--rank_size ", layout.ranks, " is no multiple of --tp ",
+    return bad("--rank_size ", layout.ranks, " is not a multiple of --tp ",
                layout.tensor, " x --pp ", layout.pipeline);
   }
   if (layout.virtual_pipeline > 1 && layout.pipeline == 1) {

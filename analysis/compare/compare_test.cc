@@ -342,7 +342,7 @@ TEST_F(CompareTest, WhatWasNotPutTogetherIsAWarning) {
   EXPECT_EQ(counts_.error, 0);
   for (const size_t row : {1, 2, 3, 4}) {
     EXPECT_THAT(rows[row],
-                ::testing::Contains("[\"warning: not put together: a sum\"]"));
+                ::testing::Contains("[\"warning: not assembled: a sum\"]"));
   }
 }
 

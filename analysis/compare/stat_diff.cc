@@ -72,7 +72,7 @@ StatDiff OfKind(StatDiff::Kind kind) {
   return out;
 }
 
-// What stands for a difference that is no number.
+// What stands for a difference that is not a number.
 absl::string_view Word(StatDiff::Kind kind) {
   switch (kind) {
     case StatDiff::Kind::kEqual:
@@ -132,7 +132,7 @@ StatDiff CompareStat(const JsonValue& target, const JsonValue& reference) {
   // The order is the rule (docs/analysis.md, "Metrics"): a word beside NaN is
   // "Diff", NaN beside an infinity is "Nan".
   if (any(ValueType::kMissing)) return OfKind(Kind::kMissing);
-  // Two runs are meant to be on different devices: that is no finding.
+  // Two runs are meant to be on different devices: that is not a finding.
   if (n.type == ValueType::kDevice && b.type == ValueType::kDevice) {
     return OfKind(Kind::kMissing);
   }

@@ -22,7 +22,7 @@ struct StatDiff {
     kEqual,  // numbers or not
     kNumbers,
     kMissing,          // one side has none, or both are devices
-    kDifferent,        // one side is no number
+    kDifferent,        // one side is not a number
     kNan,              // on one side
     kInfinite,         // target is inf or reference is -inf
     kNegativeInfinite  // the other way round

@@ -56,7 +56,7 @@ bool IsOutput(const RowPair& pair) {
   return pair.target->state == RowState::kOutput;
 }
 
-// Why one of the two is no whole tensor; empty when both are.
+// Why one of the two is not a whole tensor; empty when both are.
 absl::string_view NotPutTogether(const RowPair& pair) {
   if (!pair.target->not_put_together.empty()) {
     return pair.target->not_put_together;
@@ -102,7 +102,7 @@ class Judge {
   void Run() {
     for (RowPair& pair : pairs_) {
       if (const absl::string_view why = NotPutTogether(pair); !why.empty()) {
-        Mark(Verdict::kWarning, absl::StrCat("not put together: ", why), &pair);
+        Mark(Verdict::kWarning, absl::StrCat("not assembled: ", why), &pair);
       }
     }
     if (options_.mode == DumpMode::kMd5) {

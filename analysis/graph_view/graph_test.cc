@@ -50,7 +50,7 @@ std::vector<DbRow> Query(const std::string& path, const std::string& sql) {
   return rows;
 }
 
-// The peer says N/A against a reference of zero and for what is no number.
+// The peer says N/A against a reference of zero and for what is not a number.
 void ExpectSameValues(const std::string& ours, const std::string& peer,
                       const std::string& where) {
   if (ours == peer) return;

@@ -269,7 +269,7 @@ absl::Status MergedDumpWriter::Write(const GraphSide& side,
       absl::StrCat("/step", side.place.step, "/rank", side.place.rank);
   const std::string path = directory_ + name;
   if (file_system_->Exists(path)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": is there already"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": already exists"));
   }
   const std::string directory = temporary_ + name;
   RP_RETURN_IF_ERROR(file_system_->CreateDirectories(directory));

@@ -26,7 +26,7 @@ absl::string_view FunctionOf(absl::string_view call) {
 }
 
 // "File /a/b.py, line 7, in forward, \n x = y" -> "forward, \n x = y": where a
-// program is installed, and what was changed above a line, is no part of it.
+// program is installed, and what was changed above a line, is not part of it.
 absl::string_view LineOf(const DumpReader& dump, absl::string_view name) {
   const std::vector<std::string>* const frames = dump.Stack(name);
   if (frames == nullptr || frames->empty()) return "";
@@ -47,7 +47,7 @@ struct CallPlace {
   bool outside() const { return !IsModule(module); }  // "optimizer", or nothing
 };
 
-// Each call that is no module's, in order. Of its entries the forward one tells the
+// Each call that is not a module's, in order. Of its entries the forward one tells the
 // place: the gradients of a call that gave what it was given (a cast to the dtype
 // it has) are those of the call before it, and lie in that one's module.
 std::vector<CallPlace> PlacesOf(const DumpReader& dump, int wrappers) {

@@ -28,7 +28,7 @@ using CallNames = absl::flat_hash_map<std::string, std::string>;
 std::pair<absl::string_view, absl::string_view> SplitDirection(
     absl::string_view name);
 
-// By rank; nothing where a module tree is missing. A call that is no module's gets
+// By rank; nothing where a module tree is missing. A call that is not a module's gets
 // the name of that call of `whole` which is of the same function in the same module,
 // from the same line of the program and the same in order of these. Where stacks are
 // missing, or both runs have as many calls that no line of the other run makes, their

@@ -142,7 +142,7 @@ absl::StatusOr<const PlacementRule*> GivenLayout::Place(const Call& call,
         (placement.dim < 0 || placement.dim >= size)) {
       return absl::FailedPreconditionError(
           absl::StrCat("shard(", given.dim, ") of ", NameOf(*rule),
-                       " is no dimension of ", SizesText(part->shape)));
+                       " is not a dimension of ", SizesText(part->shape)));
     }
     dimensions.push_back(dimension);
     part->placements.push_back(std::move(placement));

@@ -102,7 +102,7 @@ rules:
       std::string(given.Place({"Module.a.X.forward.0", ""}, ".output.0", &part)
                       .status()
                       .message()),
-      HasSubstr("shard(-3) of line 4 of f is no dimension of [4, 6]"));
+      HasSubstr("shard(-3) of line 4 of f is not a dimension of [4, 6]"));
   EXPECT_EQ(given.Place({"Tensor.add.0.forward", ""}, ".output.0", &part)
                 .status()
                 .message(),

@@ -40,17 +40,17 @@ void AddTexts(absl::string_view side, const LayoutCounts& counts,
     if (count > 0) absl::StrAppend(&line, ", ", count, " ", what);
   };
   if (counts.ranks > 1) {
-    add(counts.shards, "put together of shards");
+    add(counts.shards, "assembled from shards");
     add(counts.by_shape, "by the other run's shape");
     add(counts.by_batch, "of parts of the batch");
     add(counts.sums, "of terms of a sum");
     add(counts.copies, "copies");
   }
   add(counts.copies_differ, "copies that differ");
-  add(counts.refused, "not put together");
+  add(counts.refused, "not assembled");
   if (counts.calls_alone > 0) {
     absl::StrAppend(&line, "; ", Counted(counts.calls_alone, "call"),
-                    " that the other run has not");
+                    " that the other run does not have");
   }
   out->push_back(std::move(line));
   if (counts.wrappers_left_out > 0) {
@@ -67,7 +67,7 @@ void AddTexts(absl::string_view side, const LayoutCounts& counts,
     if (more > 0) out->push_back(absl::StrCat("  .. and ", more, " more"));
   };
   list(counts.differing, counts.copies_differ, "copies differ");
-  list(counts.refusals, counts.refused, "not put together");
+  list(counts.refusals, counts.refused, "not assembled");
   for (const std::string& text : counts.unused_rules) {
     out->push_back(absl::StrCat("  ", side, ": ", text));
   }

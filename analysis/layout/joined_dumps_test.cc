@@ -131,8 +131,8 @@ TEST_F(JoinedDumpsTest, RanksBecomeTheDumpOfOne) {
               ElementsAre(HasSubstr("Module.a.Linear.forward.0.output.0: a sum "
                                     "that was not made yet")));
   EXPECT_THAT(LayoutTexts(report_)[0],
-              HasSubstr("target: 2 ranks, 2 tensors, 1 put together of shards, "
-                        "1 of terms of a sum, 1 not put together"));
+              HasSubstr("target: 2 ranks, 2 tensors, 1 assembled from shards, "
+                        "1 of terms of a sum, 1 not assembled"));
 }
 
 // Each rank has a part of the calls; the other run knows their order.
@@ -397,8 +397,9 @@ TEST_F(JoinedDumpsTest, StrangeRecordsAreTakenAsTheyAre) {
   EXPECT_EQ(Rows(*dump, "Module.a.Linear.forward.0").back(), "[1] 1 1");
   Write("n/rank1", {Entry("Module.a.Linear.forward.0", strange, strange),
                     R"("no object":[1])"});
-  EXPECT_THAT(std::string(Join().message()),
-              HasSubstr("n/rank1/dump.json: entry no object: is no object"));
+  EXPECT_THAT(
+      std::string(Join().message()),
+      HasSubstr("n/rank1/dump.json: entry no object: is not an object"));
 }
 
 TEST_F(JoinedDumpsTest, WhatCannotBeComparedIsSaid) {

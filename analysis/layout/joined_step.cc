@@ -236,7 +236,7 @@ class StepJoiner {
                      const std::optional<TensorPart>& whole) {
     if (alone_ || !own_.inside()) return "";
     if (ranks_.IsUnwritten((*sources_)[0], place)) {
-      return "memory that need not be written yet";
+      return "memory that may be uninitialized";
     }
     PartStats stats;
     if (plan != nullptr) stats = JoinStatistics(*plan, parts).stats;
@@ -283,7 +283,7 @@ class StepJoiner {
     }
   }
 
-  // What is no tensor: the first rank's, where all say the same.
+  // What is not a tensor: the first rank's, where all say the same.
   void WriteValue(const std::string& place, const JsonValue& record) {
     const JsonValue* const whole = FindLeaf(of_whole_, place);
     bool same = true;

@@ -188,7 +188,7 @@ Placement ReadPlacement(const YAML::Node& node) {
   }
   Refuse(node, absl::StrCat(
                    "place: ", node.IsScalar() ? node.Scalar() : "a list or map",
-                   " is no placement; there are shard(N), replicate, "
+                   " is not a placement; there are shard(N), replicate, "
                    "partial(sum) and partial(avg)"));
 }
 

@@ -95,8 +95,8 @@ absl::StatusOr<Piece> Combine(std::vector<Piece> pieces,
       if (placement.reduce_op == "avg") {
         return OfOneShape(std::move(pieces), How::kAverage);
       }
-      return Refused(absl::StrCat("Partial(", placement.reduce_op,
-                                  ") is not put together"));
+      return Refused(
+          absl::StrCat("Partial(", placement.reduce_op, ") is not assembled"));
   }
   return Refused("an unknown placement");
 }

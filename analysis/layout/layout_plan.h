@@ -46,7 +46,7 @@ struct TensorPart {
   int64_t elements() const;
 };
 
-// Of a record of dump.json. FAILED_PRECONDITION when it is no tensor, or its mesh
+// Of a record of dump.json. FAILED_PRECONDITION when it is not a tensor, or its mesh
 // or placements cannot be read.
 absl::StatusOr<TensorPart> ReadTensorPart(int64_t rank, StatSet stats,
                                           const JsonValue& record);
@@ -93,7 +93,7 @@ absl::StatusOr<PlannedTensor> PlanTensor(absl::Span<const TensorPart> parts,
                                          const TensorPart* whole,
                                          const LayoutFacts& facts);
 
-// A value that is no tensor, as a rank recorded it.
+// A value that is not a tensor, as a rank recorded it.
 struct RankValue {
   int64_t rank = 0;
   const JsonValue* record = nullptr;

@@ -240,7 +240,7 @@ TEST(LayoutPlanTest, TermsAddUpByTheirBytesOnly) {
   const Placement largest = {Kind::kPartial, 0, "max"};
   EXPECT_THAT(Joined({OnMesh(kPair, {largest}, Tensor(0, {1}, {1})),
                       OnMesh(kPair, {largest}, Tensor(1, {1}, {2}))}),
-              HasSubstr("Partial(max) is not put together"));
+              HasSubstr("Partial(max) is not assembled"));
 }
 
 TEST(LayoutPlanTest, OfCopiesThatDifferTheWorstIsTaken) {

@@ -29,7 +29,7 @@ class OwnValues {
   // rank's own, or an empty text; remembers which.
   std::string Why(const std::string& place, absl::Span<const TensorPart> parts,
                   const PartStats* joined, const TensorPart* whole);
-  // The same of a number that is no tensor.
+  // The same of a number that is not a tensor.
   std::string WhyNumber(const std::string& place, bool equal);
 
  private:

@@ -53,7 +53,7 @@ absl::StatusOr<DeviceMesh> ReadMesh(const JsonValue& value) {
     if (at->items().empty() || out.shape.size() > kMaxMeshDims) break;
   }
   if (out.shape.empty() || !AddRanks(value, 0, &out) || out.ranks.empty()) {
-    return Unreadable("its mesh is no nested list of ranks");
+    return Unreadable("its mesh is not a nested list of ranks");
   }
   std::vector<int64_t> ranks = out.ranks;
   std::sort(ranks.begin(), ranks.end());
@@ -113,7 +113,7 @@ absl::StatusOr<TensorPart> ReadTensorPart(int64_t rank, StatSet stats,
   const JsonValue* const shape = record.Find("shape");
   if (dtype == nullptr || !dtype->is_string() || shape == nullptr ||
       !shape->is_array()) {
-    return Unreadable("is no tensor");
+    return Unreadable("is not a tensor");
   }
   TensorPart out;
   out.rank = rank;

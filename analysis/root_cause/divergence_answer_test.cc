@@ -158,7 +158,7 @@ TEST(DivergenceGroupsTest, LaterStepsThatFollowAreNoAnswersOfTheirOwn) {
   ASSERT_THAT(groups.groups, SizeIs(2));
   EXPECT_EQ(groups.groups[0].origin, 0u);
   EXPECT_THAT(groups.groups[0].other_ranks, ElementsAre(1));
-  EXPECT_EQ(groups.groups[1].origin, 4u) << "it is no weight that differs";
+  EXPECT_EQ(groups.groups[1].origin, 4u) << "it is not a weight that differs";
   EXPECT_THAT(FollowedText(groups), HasSubstr("2 later steps, 4 to 5, differ"));
   // A value that the code gives follows from nothing.
   origins[2].is_argument = true;

@@ -41,7 +41,7 @@ bool IsGradient(const DumpRow& row) {
 std::string WhyWithoutValues(const RowPair& pair) {
   for (const DumpRow* const row : {pair.target, pair.reference}) {
     if (row->not_put_together.empty()) continue;
-    return absl::StrCat(" was not put together: ", row->not_put_together);
+    return absl::StrCat(" was not assembled: ", row->not_put_together);
   }
   return " has neither statistics nor a checksum";
 }

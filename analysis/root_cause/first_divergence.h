@@ -35,7 +35,7 @@ struct Divergence {
   // The row is an input or parameter that no call before had made differ: it
   // came in from outside (a weight, a batch).
   bool from_outside = false;
-  // Of what came in from outside: a value that is no tensor, which the program's
+  // Of what came in from outside: a value that is not a tensor, which the program's
   // code gives; a parameter.
   bool is_argument = false;
   bool is_weight = false;

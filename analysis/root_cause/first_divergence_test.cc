@@ -290,8 +290,7 @@ TEST_F(FirstDivergenceTest, WhatWasNotPutTogetherIsNoDifference) {
   EXPECT_THAT(none.origins, IsEmpty());
   EXPECT_EQ(none.unseen.rows_without_values, 1);
   ASSERT_THAT(none.unseen.examples, SizeIs(1));
-  EXPECT_THAT(none.unseen.examples[0],
-              HasSubstr("was not put together: a sum"));
+  EXPECT_THAT(none.unseen.examples[0], HasSubstr("was not assembled: a sum"));
 }
 
 TEST_F(FirstDivergenceTest, MemoryThatNobodyHasWrittenIsNoDifference) {
@@ -387,12 +386,12 @@ TEST_F(FirstDivergenceTest, ADamagedManifestIsRefused) {
   dir_.Write("n", {Call("Torch.a.0.forward", "1", "1")});
   dir_.Write("b", {Call("Torch.a.0.forward", "1", "1")});
   for (const auto& [text, reason] :
-       {std::pair("[1]", "is no object"),
-        std::pair(R"({"gaps":1})", "gaps is no list of objects"),
-        std::pair(R"({"gaps":[1]})", "gaps is no list of objects"),
-        std::pair(R"({"files":{}})", "files is no list of objects"),
+       {std::pair("[1]", "is not an object"),
+        std::pair(R"({"gaps":1})", "gaps is not a list of objects"),
+        std::pair(R"({"gaps":[1]})", "gaps is not a list of objects"),
+        std::pair(R"({"files":{}})", "files is not a list of objects"),
         std::pair(R"({"earlier_runs":[{"gaps":{}}]})",
-                  "earlier_runs is no list of objects")}) {
+                  "earlier_runs is not a list of objects")}) {
     dir_.WriteFile("n/manifest.json", text);
     const auto report = FindDivergence(file_system_.get(), dir_.path() + "/n",
                                        dir_.path() + "/b", {}, {});

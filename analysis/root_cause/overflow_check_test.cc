@@ -62,7 +62,8 @@ TEST_F(OverflowCheckTest, WhatIsNoRecordIsRefused) {
         << record;
     EXPECT_THAT(
         std::string(found.status().message()),
-        HasSubstr("/rank0/dump.json: entry Torch.a.0.forward: is no object"));
+        HasSubstr(
+            "/rank0/dump.json: entry Torch.a.0.forward: is not an object"));
   }
 }
 
@@ -186,7 +187,7 @@ TEST_F(OverflowCheckTest, ABackwardMayMakeItOfAForwardThatIsFine) {
               ElementsAre("Torch.sqrt.0.backward NaN"));
 }
 
-// Task monitor: the loss is no call.
+// Task monitor: the loss is not a call.
 TEST_F(OverflowCheckTest, GradientsAreWhatTheBackwardBehindThemWasGiven) {
   const std::string gradients =
       absl::StrCat(R"("Module.fc.Linear.parameters_grad.0":{"weight":[)",

@@ -44,7 +44,7 @@ TensorNumbers TensorNumbersOf(const JsonValue& tensor) {
   return out;
 }
 
-// Tensors, and numbers among what is no tensor, at any depth.
+// Tensors, and numbers among what is not a tensor, at any depth.
 void Visit(const JsonValue& value,
            absl::FunctionRef<void(const JsonValue&)> tensor,
            absl::FunctionRef<void(double)> constant) {

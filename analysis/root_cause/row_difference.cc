@@ -83,7 +83,7 @@ double ValueDifference(const JsonValue& x, const JsonValue& y, double size) {
   return std::fabs(x.number - y.number) / size;
 }
 
-// One of them is no whole tensor: what it has no number of is not known.
+// One of them is not a whole tensor: what it has no number of is not known.
 bool NotWhole(const DumpRow& n, const DumpRow& b) {
   return !n.not_put_together.empty() || !b.not_put_together.empty();
 }

@@ -10,7 +10,7 @@
 
 namespace rankprobe::analysis {
 
-// "Max=1.0 Min=0.0 .. dtype=torch.float32 shape=[4]"; of what is no tensor its
+// "Max=1.0 Min=0.0 .. dtype=torch.float32 shape=[4]"; of what is not a tensor its
 // value.
 std::string ValuesText(const DumpRow& row);
 

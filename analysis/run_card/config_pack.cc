@@ -192,7 +192,7 @@ class ZipMembers {
 
   // The name of the next member; nullopt: there is none.
   absl::StatusOr<std::optional<std::string>> Next() {
-    if (zip_ == nullptr) return absl::InvalidArgumentError("is no zip file");
+    if (zip_ == nullptr) return absl::InvalidArgumentError("is not a zip file");
     const int found = begun_ ? unzGoToNextFile(zip_) : unzGoToFirstFile(zip_);
     begun_ = true;
     if (found == UNZ_END_OF_LIST_OF_FILE) return std::nullopt;
@@ -295,7 +295,7 @@ class PackReader {
     }
     if (!any) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path_, ": is no pack of msprobe config_check"));
+          absl::StrCat(path_, ": is not a pack of msprobe config_check"));
     }
     return std::move(cards_);
   }

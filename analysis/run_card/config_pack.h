@@ -20,7 +20,7 @@ namespace rankprobe::analysis {
 
 bool IsConfigPack(absl::string_view path);
 
-// INVALID_ARGUMENT with the path for what is no pack; a member that cannot be
+// INVALID_ARGUMENT with the path for what is not a pack; a member that cannot be
 // read is named in the report, and the others are compared.
 absl::StatusOr<v1::RunCardReport> CompareConfigPacks(
     FileSystem* file_system, const std::string& target,

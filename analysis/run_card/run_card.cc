@@ -66,7 +66,7 @@ absl::Status AddCard(FileSystem* file_system, const std::string& path,
   const absl::Status parsed = document.Parse(std::move(text));
   if (!parsed.ok() || !document.root().is_object()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " is no run card, an object of sections"));
+        absl::StrCat(path, " is not a run card, an object of sections"));
   }
   for (const JsonMember& section : document.root().fields()) {
     if (section.key == kOfCache) continue;

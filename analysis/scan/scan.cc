@@ -452,7 +452,7 @@ absl::string_view ScanKindText(ScanKind kind) {
     case ScanKind::kChanged:
       return "changed";
     case ScanKind::kNoMore:
-      return "no more there";
+      return "disappeared";
   }
   return "";
 }

@@ -59,7 +59,7 @@ enum class ScanKind {
   kRankMoves,  // one rank far from the others, which it was not before
   kVanished,   // 0 from here on, and was not before
   kChanged,    // a parameter is not what the step before left
-  kNoMore,     // state of an optimizer that is no more there
+  kNoMore,     // state of an optimizer that disappeared
 };
 
 struct ScanFinding {
@@ -87,7 +87,7 @@ bool MayPassZero(const ScanSeries& norms, const std::vector<ScanCell>& means);
 // "non-finite", "ranks part", ..
 absl::string_view ScanKindText(ScanKind kind);
 
-// Whether -Infinity in it is no fault: an input or an output of a module, not a
+// Whether -Infinity in it is not a fault: an input or an output of a module, not a
 // parameter, a gradient, a loss.
 // `given`: the calls (ForwardOf) of which an input holds an infinity.
 bool MayBeMask(absl::string_view name,

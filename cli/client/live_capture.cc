@@ -179,7 +179,7 @@ absl::StatusOr<std::string> CaptureConfig(
   if (!google::protobuf::util::JsonStringToMessage(
            config_json.empty() ? "{}" : config_json, &config)
            .ok()) {
-    return absl::InvalidArgumentError("the run's config.json is no object");
+    return absl::InvalidArgumentError("the run's config.json is not an object");
   }
   auto& fields = *config.mutable_fields();
   bool modules = false;

@@ -51,8 +51,8 @@ class Finder {
   absl::Status Run() {
     const auto names = files_->List(found_.directory);
     if (!names.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(found_.directory, ": is no directory that can be read"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          found_.directory, ": is not a directory that can be read"));
     }
     LookInto(found_.directory);
     for (const std::string& name : *names) {
@@ -119,7 +119,7 @@ std::string DumpText(FileSystem* files, const std::string& path) {
                                          "; --job N reads one of them")
                           : absl::StrCat("steps ", RangesText(layout->Steps())),
                       run.empty() ? "" : absl::StrCat(" of run ", run),
-                      "\nGo on: rankprobe diagnose ", ShellWord(path),
+                      "\nNext: rankprobe diagnose ", ShellWord(path),
                       needs_job ? " --job 1" : "", "\n");
 }
 

@@ -28,7 +28,7 @@ struct PrivateCollectors {
   std::vector<std::string> silent, elsewhere, left;
 };
 
-// Of `directory` and of those directly in it. NOT_FOUND: it is no directory.
+// Of `directory` and of those directly in it. NOT_FOUND: it is not a directory.
 absl::StatusOr<PrivateCollectors> FindPrivateCollectors(
     const std::string& directory);
 

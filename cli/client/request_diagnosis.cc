@@ -24,7 +24,7 @@ absl::StatusOr<RequestInDump> RequestInDump::Find(FileSystem* file_system,
   if (steps.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         given,
-        ": no step names requests (requests.json): it is no recording "
+        ": no step names requests (requests.json): it is not a recording "
         "of a server"));
   }
   RequestInDump out;

@@ -237,8 +237,8 @@ void AddRules(RunRules rules, const RunScan& scan, DiagnosisReport* report) {
                 std::move(f.what), f.exact);
   }
   if (!rules.kept.empty())
-    report->Healthy(
-        absl::StrCat("rules that are kept: ", absl::StrJoin(rules.kept, ", ")));
+    report->Healthy(absl::StrCat("rules without a violation: ",
+                                 absl::StrJoin(rules.kept, ", ")));
   AddUnjudgedRules(scan, rules, report);
 }
 
@@ -256,10 +256,9 @@ void AddUnjudgedRules(const RunScan& scan, const RunRules& rules,
     all.insert(all.end(), names.begin(), names.end());
   if (scan.is_monitored_whole) {
     if (!all.empty())
-      report->Unjudged(
-          absl::StrCat("rules of values that no recorded step has: ",
-                       absl::StrJoin(all, ", ")),
-          "");
+      report->Unjudged(absl::StrCat("rules whose values no recorded step has: ",
+                                    absl::StrJoin(all, ", ")),
+                       "");
   } else if (!all.empty() && !HasValuesOf(scan.input, "Training.") &&
              !HasValuesOf(scan.input, "Parameter.")) {
     report->Unjudged(

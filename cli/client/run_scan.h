@@ -42,7 +42,7 @@ struct RunScan {
 absl::StatusOr<RunScan> ScanRun(const Globals& globals,
                                 const RunScanRequest& request);
 
-// The ranks that recorded anything, ascending; of a process that is no rank none.
+// The ranks that recorded anything, ascending; of a process that is not a rank none.
 absl::StatusOr<std::vector<int64_t>> ReadRankNumbers(
     const Globals& globals, const RunScanRequest& request, const RunScan& scan);
 // Each value of the ranks that are asked for: its name, the steps, the number at

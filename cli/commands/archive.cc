@@ -48,7 +48,7 @@ absl::Status Verify(const Globals& globals, const VerifyFlags& flags,
   while (reader.Read(&report)) {
   }
   RP_RETURN_IF_ERROR(reader.Finish());
-  // A payload that never came is no fault of the archive, but not all is well.
+  // A payload that never came is not a fault of the archive, but not all is well.
   const bool sound = report.fault_count() == 0 && report.finished();
   if (!sound || report.missing_payloads() > 0) *exit_code = kPartial;
   if (globals.json) {
@@ -78,7 +78,7 @@ absl::Status Delete(const Globals& globals, const std::string& run,
                     const std::string& steps_text) {
   v1::DeleteRequest request;
   request.set_run(run);
-  // No steps mean the whole run, here and on the wire: text that is no list of
+  // No steps mean the whole run, here and on the wire: text that is not a list of
   // steps must not get past this.
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
                       ParseRanges("--steps", steps_text));

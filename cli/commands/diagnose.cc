@@ -296,11 +296,11 @@ class Diagnosis {
                              "before it lowered the loss scale")));
     }
     if (fallen > 0) {
-      report_.Healthy(
-          absl::StrCat(Counted(fallen, "downward move"),
-                       ": a value that falls is no fault by itself (rankprobe "
-                       "scan --run ",
-                       run, ")"));
+      report_.Healthy(absl::StrCat(
+          Counted(fallen, "downward move"),
+          ": a value that falls is not a fault by itself (rankprobe "
+          "scan --run ",
+          run, ")"));
     }
     const ScanScope seen = ScopeOf(scan.input);
     if (scan.findings.empty() && !seen.judged.empty()) {
@@ -588,7 +588,7 @@ absl::Status Diagnose(const Globals& globals, const DiagnoseFlags& flags,
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   Diagnosis diagnosis(globals, file_system.get(), flags);
   RP_ASSIGN_OR_RETURN(const v1::DiagnoseReport report, diagnosis.Run());
-  // What is only far off the usual is told, and is no fault by itself.
+  // What is only far off the usual is told, and is not a fault by itself.
   if (!report.findings().empty() && report.findings(0).sure() == "exact")
     *exit_code = kPartial;
   if (!flags.html.empty()) {

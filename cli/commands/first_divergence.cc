@@ -329,7 +329,7 @@ absl::Status FirstDivergence(const Globals& globals,
   if (flags.live && RunOf(flags.target).empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--live records calls of a run in progress; ",
-                     flags.target, " is no run:NAME"));
+                     flags.target, " is not a run:NAME"));
   }
   RP_ASSIGN_OR_RETURN(const analysis::DivergenceReport report,
                       Report(file_system.get(), globals, flags.target,

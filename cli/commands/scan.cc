@@ -102,7 +102,8 @@ void PrintFindings(const ScanFlags& flags, const analysis::ScanInput& input,
   Print(stdout, "\n");
   if (input.steps.size() < 2 * analysis::ScanOptions().least) {
     Print(stdout,
-          "few steps: the course of a value needs at least %d of them; task "
+          "too few steps: the usual range of a value needs at least %d of "
+          "them; task "
           "monitor records them throughout a training\n",
           analysis::ScanOptions().least + 1);
   }

@@ -148,7 +148,7 @@ absl::Status Directory(Globals globals, const std::string& directory) {
           one.dump_path, one.run);
     PrintAgents(*response);
     Print(stdout,
-          "Go on: rankprobe top --collector %s\n"
+          "Next: rankprobe top --collector %s\n"
           "       rankprobe enable --collector %s --for-steps 1\n"
           "       rankprobe diagnose --collector %s %s\n",
           path, path, path, ShellWord(absl::StrCat("run:", one.run)));

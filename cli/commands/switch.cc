@@ -130,7 +130,7 @@ void SayConfigKept(const Client& client, const std::string& run,
         set("ranks", plan.ranks), set("steps", plan.steps),
         plan.list.empty() && plan.scope.empty() ? "" : ", some calls only",
         is_for_good && plan.steps.all()
-            ? "; this is recorded until `rankprobe disable`"
+            ? "; recording continues until `rankprobe disable`"
             : "");
 }
 

@@ -15,7 +15,7 @@ namespace rankprobe {
 // Beyond any step of a training, and two of them still have a sum.
 inline constexpr int64_t kLargestStep = 1000000000000000;
 
-// For CLI::Option::check: why a text is no number min..max; "" for a good one.
+// For CLI::Option::check: why a text is not a number min..max; "" for a good one.
 std::function<std::string(const std::string&)> NumberWithin(double min,
                                                             double max);
 // The same for digits without a sign.

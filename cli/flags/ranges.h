@@ -17,7 +17,7 @@ namespace rankprobe {
 absl::StatusOr<std::vector<int64_t>> ParseRanges(absl::string_view flag,
                                                  absl::string_view text);
 
-// For CLI::Option::check: why the text of a flag is no list; "" for a good one.
+// For CLI::Option::check: why the text of a flag is not a list; "" for a good one.
 // A flag that is left out means all, one that is there and empty is a slip: a
 // variable of a shell that is not set.
 std::string WhyNoRanges(const std::string& text);

@@ -83,7 +83,7 @@ std::string FindingHtml(const v1::DiagnoseReport::Finding& finding,
   }
   absl::StrAppend(&out, "<p class=\"note\">",
                   exact ? "exact: numbers, not a guess"
-                        : "worth a look: it is no proof of a fault",
+                        : "worth a look: it is not proof of a fault",
                   "; found by ", Text(finding.by()), "</p>\n",
                   Command(finding.command()), "</article>\n");
   return out;

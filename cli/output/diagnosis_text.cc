@@ -26,7 +26,7 @@ void PrintFinding(const v1::DiagnoseReport::Finding& finding,
     Print(stdout, "  %s\n", finding.numbers(i));
   Print(stdout, "  %s, by %s\n",
         finding.sure() == "exact" ? "exact: numbers, not a guess"
-                                  : "worth a look: it is no proof of a fault",
+                                  : "worth a look: it is not proof of a fault",
         finding.by());
   if (!finding.command().empty())
     Print(stdout, "  numbers: %s\n", finding.command());
@@ -89,8 +89,8 @@ std::string ScanFindingText(const analysis::ScanFinding& finding) {
       break;
     case Kind::kRanksPart:
       what = absl::StrCat("was the same on the replicas", ranks,
-                          " and is not any more: norms ", finding.before,
-                          " to ", finding.now);
+                          " and no longer is: norms ", finding.before, " to ",
+                          finding.now);
       break;
     case Kind::kNotAlike:
       what = absl::StrCat(
@@ -105,10 +105,11 @@ std::string ScanFindingText(const analysis::ScanFinding& finding) {
           finding.now, ", and was ", finding.before);
       break;
     case Kind::kNoMore:
-      what = "is no more there: state of the optimizer that was lost";
+      what = "disappeared: state of the optimizer that was lost";
       break;
     case Kind::kVanished:
-      what = absl::StrCat("is 0 from here on, and was ", finding.before);
+      what = absl::StrCat("is 0 from this step on; before it was ",
+                          finding.before);
       break;
     case Kind::kRankMoves:
       what = absl::StrCat("leaves the other ranks: norm ", finding.now,

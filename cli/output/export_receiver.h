@@ -54,7 +54,7 @@ class ExportFiles {
       StagedTree::Leftovers leftovers);
 
   // Asks for the export and writes what comes, also to `watch`. Where something was
-  // damaged on the way it asks again, kMostCalls times in all, for what is missing.
+  // damaged in transit it asks again, kMostCalls times in all, for what is missing.
   static constexpr int kMostCalls = 4;
   ReceivedExport Receive(
       const Client& client, v1::ExportRequest request,

@@ -112,7 +112,7 @@ std::optional<v1::Undelivered> StillLost(const v1::IncarnationRow& row) {
     left.set_reason(absl::StrCat(
         left.reason(), "; as the process said, and frames ",
         left.after_sequence() + 1, " to ", came, " of those up to ",
-        left.last_sequence(), " have come since: less is lost"));
+        left.last_sequence(), " arrived later: less is lost"));
     return left;
   }
   left.set_records(left.unframed_records());

@@ -153,7 +153,7 @@ absl::Status AuditLog::WriteOfAgent(const AuditRecord& record) {
     gap.role = kOwnRole;
     gap.action = "Dropped";
     gap.detail =
-        absl::StrCat(dropped_ - dropped_told_, " lines of what agents did");
+        absl::StrCat(dropped_ - dropped_told_, " lines of agents' actions");
     gap.outcome = "RESOURCE_EXHAUSTED: the disk was full";
     text.insert(0, LineOf(gap));
   }

@@ -155,7 +155,7 @@ TEST_F(BoundedAuditLogTest, AgentsLinesLeaveTheDiskItsReserve) {
   Write("agent", "again");
   EXPECT_EQ(Count(Both(), "\"again\""), 1u);
   EXPECT_THAT(Both(),
-              HasSubstr(absl::StrCat(dropped, " lines of what agents did")));
+              HasSubstr(absl::StrCat(dropped, " lines of agents' actions")));
   Write("agent", "more");
   EXPECT_EQ(Count(Both(), "Dropped"), 1u) << "told once";
 }

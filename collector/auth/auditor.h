@@ -66,7 +66,7 @@ class Auditor {
 
   // Whose call it is, for a person.
   std::string ActorOf(const grpc::CallbackServerContext& context) const;
-  // PERMISSION_DENIED when the caller is no operator.
+  // PERMISSION_DENIED when the caller is not an operator.
   absl::Status CheckOperator(const grpc::CallbackServerContext& context,
                              absl::string_view what) const;
 

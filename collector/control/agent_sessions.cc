@@ -428,7 +428,7 @@ void AgentSessions::Shutdown() {
   const ControlLock lock(core_);
   going_down_ = true;
   v1::Directive directive;
-  directive.mutable_goodbye()->set_reason("the collector is going down");
+  directive.mutable_goodbye()->set_reason("the collector is shutting down");
   for (const auto& [session, agent] : core_->sessions.all()) {
     if (agent.connected) agent.sender(directive);
   }

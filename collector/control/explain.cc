@@ -132,18 +132,18 @@ class Explainer {
     const std::string ranks = plan.ranks.all()
                                   ? "all ranks"
                                   : absl::StrCat("ranks ", plan.ranks.Text());
-    Stage(
-        "rank", plan.WantsRank(rank),
-        rank.has_value()
-            ? absl::StrCat("rank ", *rank, "; the plan wants ", ranks)
-            : absl::StrCat("the process has no rank; the plan wants ", ranks));
+    Stage("rank", plan.WantsRank(rank),
+          rank.has_value()
+              ? absl::StrCat("rank ", *rank, "; the plan selects ", ranks)
+              : absl::StrCat("the process has no rank; the plan selects ",
+                             ranks));
     std::string steps = plan.steps.all()
                             ? "all steps"
                             : absl::StrCat("steps ", plan.steps.Text());
     if (plan.monitor.every > 1)
       absl::StrAppend(&steps, ", each ", plan.monitor.every, " steps");
     Stage("step", plan.WantsStep(Target()),
-          absl::StrCat("step ", Target(), "; the plan wants ", steps));
+          absl::StrCat("step ", Target(), "; the plan selects ", steps));
     if (!plan.request_id.empty()) {
       Stage(
           "request", true,

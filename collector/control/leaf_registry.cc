@@ -76,7 +76,7 @@ absl::Status LeafRegistry::Check(const v1::LeafReport& untrusted) const {
       options_.own_addresses.end()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the leaf says that ranks reach it at ", untrusted.address(),
-        ", which is the root's own address: they would go round in a circle; "
+        ", which is the root's own address: that would be a loop; "
         "give its own with --advertise"));
   }
   for (const v1::AgentInfo& agent : untrusted.agents()) {
@@ -110,7 +110,7 @@ absl::StatusOr<uint64_t> LeafRegistry::Connect(
   }
   if (known != leaves_.end() && known->second.who != who) {
     return absl::PermissionDeniedError(
-        "a leaf of this name is there under another token");
+        "a leaf of this name is connected with another token");
   }
   Leaf& leaf = leaves_[untrusted.leaf()];
   if (leaf.link != 0) {
@@ -333,7 +333,7 @@ absl::StatusOr<v1::FoundCollector> LeafRegistry::Find(
     ranks += leaf.ranks;
     if (!failed.contains(name)) order.emplace_back(Score(hashed, name), name);
   }
-  if (there == 0) return absl::AbortedError("no leaf is there");
+  if (there == 0) return absl::AbortedError("no leaf is connected");
   if (order.empty()) {
     return absl::AbortedError(
         absl::StrCat("none of its ", there, " leaves was reached"));
@@ -356,7 +356,7 @@ absl::StatusOr<v1::FoundCollector> LeafRegistry::Find(
   if (const std::string leaf = TakeReserved(who, reached); !leaf.empty())
     return answer(leaf);
   return absl::ResourceExhaustedError(absl::StrCat(
-      "all of its ", there, " leaves have as many ranks as they take"));
+      "all of its ", there, " leaves have their maximum number of ranks"));
 }
 
 v1::ListAgentsResponse LeafRegistry::ListAgents(const std::string& run,

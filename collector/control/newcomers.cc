@@ -21,7 +21,7 @@ absl::Status TooManyNewRuns(const Peer& peer) {
   return absl::ResourceExhaustedError(
       absl::StrCat(peer.principal.name,
                    " has begun too many runs lately; one more is taken every "
-                   "ten seconds. Runs that are there are served"));
+                   "ten seconds. Existing runs are served"));
 }
 
 // An agent's plan may take the place of none, and of one that an operator made

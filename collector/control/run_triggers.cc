@@ -89,8 +89,9 @@ std::vector<RunTriggers::Fired> RunTriggers::CheckSilence(
       it->second = rank.step;
       all.push_back(
           {rule, rank.identity, rank.step, "",
-           absl::StrCat(rank.connected ? "no new step for "
-                                       : "the process went without a word, ",
+           absl::StrCat(rank.connected
+                            ? "no new step for "
+                            : "the process disconnected without a goodbye, ",
                         absl::FormatDuration(absl::Trunc(
                             now - rank.moved, absl::Milliseconds(1))),
                         rank.connected ? "" : " ago")});
@@ -108,7 +109,7 @@ bool RunTriggers::TryStartCooldown(const v1::TriggerRule& rule,
     return false;
   }
   if (now < turn.rests_until) {
-    *why = absl::StrCat("the rule rests for another ",
+    *why = absl::StrCat("the rule pauses for another ",
                         absl::FormatDuration(absl::Ceil(
                             turn.rests_until - now, absl::Milliseconds(1))));
     return false;

@@ -103,7 +103,7 @@ TEST(RunTriggersTest, ARuleRestsAndHasABudgetOfTurns) {
   EXPECT_TRUE(triggers.TryStartCooldown(rule, "", kStart, &why));
   EXPECT_FALSE(triggers.TryStartCooldown(
       rule, "", kStart + absl::Milliseconds(400), &why));
-  EXPECT_EQ(why, "the rule rests for another 600ms");
+  EXPECT_EQ(why, "the rule pauses for another 600ms");
   EXPECT_TRUE(
       triggers.TryStartCooldown(rule, "", kStart + absl::Seconds(1), &why));
   EXPECT_FALSE(

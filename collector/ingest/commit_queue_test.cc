@@ -258,7 +258,7 @@ TEST_F(CommitQueueTest, RecordsOutsideThePlanAreRefusedAndCounted) {
   const auto steps = store_->ListSteps("run");
   ASSERT_EQ(steps->size(), 2u);
   EXPECT_EQ((*steps)[0].lost(), 0u);
-  EXPECT_EQ((*steps)[1].lost(), 0u) << "what the plan leaves out is no loss";
+  EXPECT_EQ((*steps)[1].lost(), 0u) << "what the plan leaves out is not a loss";
   EXPECT_EQ((*steps)[1].filtered_calls(), 2u);
   uint64_t calls = 0;
   StepKey key;

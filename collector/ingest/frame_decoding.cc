@@ -56,7 +56,7 @@ absl::Status DecodeFrame(grpc::ByteBuffer* untrusted, v1::UploadFrame* frame,
   uint32_t crc32c = 0;
   if (!MatchesChecksum(*untrusted, &crc32c)) {
     return absl::DataLossError(
-        "a frame was damaged on the way: it does not match its checksum");
+        "a frame was damaged in transit: it does not match its checksum");
   }
   {
     grpc::ProtoBufferReader reader(untrusted);

@@ -14,7 +14,7 @@
 
 namespace rankprobe {
 
-// DATA_LOSS: the bytes were damaged on the way, they do not match their checksum;
+// DATA_LOSS: the bytes were damaged in transit, they do not match their checksum;
 // `*frame` is then empty. INVALID_ARGUMENT: they are as they were sent and no
 // UploadFrame, not UTF-8 where text stands, or deeper than protobuf reads; `*frame`
 // is then empty but for the number, if it was found.

@@ -48,7 +48,7 @@ absl::Status CheckCall(const v1::CallPhase& call) {
     const std::string& mesh = tensor.device_mesh_json();
     if (!mesh.empty() &&
         (mesh.size() > kMaxMeshBytes || !IsJsonText(mesh, kMaxMeshDepth)))
-      status = absl::InvalidArgumentError("a device mesh is no JSON");
+      status = absl::InvalidArgumentError("a device mesh is not JSON");
     for (const auto* sizes : {&tensor.shape(), &tensor.global_shape()}) {
       if (sizes->size() > kMaxDimensions)
         status = absl::InvalidArgumentError("a tensor has over 64 dimensions");

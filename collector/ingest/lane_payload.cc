@@ -25,7 +25,7 @@ absl::Status TakeFromLane(const SharedMemoryReader* memory,
   chunk.clear_lane();
   if (memory == nullptr) {
     return absl::InvalidArgumentError(
-        "a chunk lies in shared memory, and the session has handed none over");
+        "a chunk refers to shared memory, and the session has not shared any");
   }
   if (!chunk.data().empty() || chunk.crc32c() != 0) {
     return absl::InvalidArgumentError(

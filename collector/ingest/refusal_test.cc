@@ -24,7 +24,7 @@ TEST(RefusalTest, SaysWhatTheFrameHeld) {
   frame.mutable_chunk()->set_length_bytes(5);
   EXPECT_EQ(RefusalOf(frame, "crc").payload_digest(), std::string(16, 'd'));
   EXPECT_EQ(RefusalOf(frame, "crc").payload_bytes(), 5u);
-  // What is no digest names nothing.
+  // What is not a digest names nothing.
   frame.mutable_chunk()->set_digest(std::string(1 << 20, 'd'));
   EXPECT_EQ(RefusalOf(frame, "digest").payload_digest(), "");
 }

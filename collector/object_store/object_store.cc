@@ -24,7 +24,7 @@ bool IsKeyByte(char c) {
 
 absl::Status NoKey(absl::string_view key) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "\"", VisibleText(key.substr(0, kMaxKeyBytes)), "\" is no key"));
+      "\"", VisibleText(key.substr(0, kMaxKeyBytes)), "\" is not a key"));
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenDirectory(
       {directory}, PathWalk::kBest, RootLookup::kEachCall);
   if (absl::IsNotFound(confined.status()) && file_system->Exists(directory)) {
     return absl::NotFoundError(absl::StrCat(
-        "object store ", VisibleText(directory), " is no directory"));
+        "object store ", VisibleText(directory), " is not a directory"));
   }
   if (absl::IsNotFound(confined.status())) {
     return absl::NotFoundError(

@@ -293,7 +293,7 @@ class TimedTransport : public HttpTransport {
   std::vector<absl::Duration> timeouts;
 };
 
-// A store that is slow is no store that is away.
+// A store that is slow is not a store that is away.
 TEST(S3Timeouts, ACallThatMovesMuchHasASecondMoreForEachMiB) {
   ManualClock clock;
   TimedTransport transport;

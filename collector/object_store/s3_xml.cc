@@ -51,7 +51,7 @@ class LeafReader {
  private:
   static absl::Status Bad(absl::string_view why) {
     return absl::InternalError(
-        absl::StrCat("the store's answer is no XML that S3 gives: ", why));
+        absl::StrCat("the store's answer is not XML that S3 gives: ", why));
   }
   void Stop(absl::string_view why) {
     if (status_.ok()) status_ = Bad(why);

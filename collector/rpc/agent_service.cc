@@ -172,7 +172,7 @@ class UploadStream
     // Of what came before nothing is wanted, and its place may be another's.
     const bool on_lane = content.ok() && is_next && IsOnLane(*frame_);
     if (on_lane) {
-      // What was handed over has gone with the session: that is no fault of the
+      // What was handed over has gone with the session: that is not a fault of the
       // frame's, which is sent again when the rank comes back.
       if (Lane() == nullptr && lanes_ != nullptr &&
           !gate_->Find(session_, principal_).ok()) {
@@ -269,7 +269,7 @@ class UploadStream
       if (first - committed > kMaxLostFrames) {
         return absl::InvalidArgumentError(absl::StrCat(
             "the upload begins at frame ", first, " and the collector has ",
-            committed, ": no collector lost so many"));
+            committed, ": too many frames are missing in between"));
       }
       if (const absl::Status status =
               registry_->NoteLostFrames(identity, first - 1);

@@ -158,11 +158,11 @@ absl::Status LaneServer::Take(int socket) {
     return absl::NotFoundError("no session of that name is open");
   // What has been referred to stays what it is.
   if (it->second != nullptr)
-    return absl::AlreadyExistsError("the session has handed memory over");
+    return absl::AlreadyExistsError("the session already shares memory");
   // Only this thread makes it more.
   if (*kept_ >= options_.max_lanes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        options_.max_lanes, " sessions have handed memory over already"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(options_.max_lanes, " sessions already share memory"));
   }
   ++lanes_;
   ++*kept_;

@@ -88,7 +88,7 @@ TEST_F(LaneServerTest, WhatIsNoSessionsOrNoMemoryIsRefused) {
   // A refusal takes nothing from the session.
   EXPECT_TRUE(Give("a", memory_->fd()).ok());
   EXPECT_EQ(Give("a", memory_->fd()).message(),
-            "the collector refuses: the session has handed memory over");
+            "the collector refuses: the session already shares memory");
   EXPECT_TRUE(Give("b", memory_->fd()).ok());
   EXPECT_FALSE(Give("c", memory_->fd()).ok());
   server_->Forget("a");

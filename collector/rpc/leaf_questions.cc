@@ -95,7 +95,7 @@ class LeafQuestions::Stream final
     }
     if (IsDamaged(incoming_)) {
       const absl::Status damaged = absl::DataLossError(
-          "an answer was damaged on the way: it does not match its checksum");
+          "an answer was damaged in transit: it does not match its checksum");
       if (pending_ != nullptr) {
         pending_->End(absl::UnavailableError(
             absl::StrCat("leaf ", pending_->address, ": ", damaged.message())));

@@ -42,7 +42,7 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
   void OnMessage(v1::LeafReport* untrusted) override {
     if (IsDamaged(*untrusted)) {
       return FinishOnce(absl::DataLossError(
-          "a report was damaged on the way: it does not match its checksum"));
+          "a report was damaged in transit: it does not match its checksum"));
     }
     const absl::Status status = TakeReport(*untrusted);
     if (!status.ok()) return FinishOnce(status);

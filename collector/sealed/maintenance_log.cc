@@ -163,7 +163,7 @@ class LogReader {
         const std::optional<LogPlace> place = ParseLogKey(run_key_, object.key);
         if (!place.has_value()) {
           RP_RETURN_IF_ERROR(Fault(absl::DataLossError(
-              absl::StrCat(object.key, " is no entry of a log"))));
+              absl::StrCat(object.key, " is not an entry of a log"))));
           continue;
         }
         const auto found = logs_->find(place->shard);
@@ -465,7 +465,7 @@ absl::StatusOr<uint64_t> AppendEntry(ObjectStore* store, const std::string& run,
           ParseLogKey(run_key, list.objects.back().key);
       if (!place.has_value()) {
         return absl::DataLossError(
-            absl::StrCat(list.objects.back().key, " is no entry of a log"));
+            absl::StrCat(list.objects.back().key, " is not an entry of a log"));
       }
       last = place->sequence;
     }

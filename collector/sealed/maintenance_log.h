@@ -115,7 +115,7 @@ absl::StatusOr<std::map<std::string, uint64_t>> ListObjects(
 
 // Names of the runs that there are, in order. `known`, may be null: names that were
 // read before, by key, which are not read again; then those that are there now.
-// `bad`, may be null: what is no name of a run or cannot be read, a status each,
+// `bad`, may be null: what is not a name of a run or cannot be read, a status each,
 // which is an error otherwise. A run whose name is missing is found by its logs'
 // heads, and is among the names.
 absl::StatusOr<std::vector<std::string>> ListRunNames(

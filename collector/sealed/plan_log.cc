@@ -49,7 +49,7 @@ absl::StatusOr<v1::SealedPlan> DecodePlan(const std::string& object,
   v1::SealedPlan plan;
   if (bytes.size() < kPlanHeadBytes ||
       bytes.compare(0, kPlanMagicBytes, kPlanMagic, kPlanMagicBytes) != 0)
-    return absl::DataLossError(absl::StrCat(object, " is no plan"));
+    return absl::DataLossError(absl::StrCat(object, " is not a plan"));
   uint32_t crc = 0;
   for (size_t i = 0; i < 4; ++i) {
     crc |= uint32_t{static_cast<unsigned char>(bytes[kPlanMagicBytes + i])}
@@ -92,7 +92,7 @@ absl::StatusOr<std::unique_ptr<PlanLog>> PlanLog::Open(ObjectStore* store) {
       after = object.key;
       const auto [name, number] = ParsePlanKey(object.key);
       if (number == 0)
-        return absl::DataLossError(absl::StrCat(object.key, " is no plan"));
+        return absl::DataLossError(absl::StrCat(object.key, " is not a plan"));
       uint64_t& last = log->logs_[name].last;
       if (number != last + 1) missing[name] = number - 1;
       last = number;

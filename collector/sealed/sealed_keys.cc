@@ -108,7 +108,7 @@ absl::StatusOr<v1::SealedLogEntry> DecodeEntry(absl::string_view bytes) {
   uint32_t checksum = 0;
   v1::SealedLogEntry entry;
   if (bytes.size() < kEntryHeadBytes || !absl::StartsWith(bytes, kEntryMagic))
-    return absl::DataLossError("it is no entry of a log");
+    return absl::DataLossError("it is not an entry of a log");
   std::memcpy(&checksum, bytes.data() + kEntryMagic.size(), sizeof(checksum));
   const absl::string_view body = bytes.substr(kEntryHeadBytes);
   if (Crc32c(body) != checksum ||

@@ -49,7 +49,7 @@ struct LogPlace {
   std::string shard;
   uint64_t sequence = 0;
 };
-// None: it is no key of a log entry of this run.
+// None: it is not a key of a log entry of this run.
 std::optional<LogPlace> ParseLogKey(absl::string_view run_key,
                                     absl::string_view key);
 

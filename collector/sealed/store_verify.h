@@ -2,7 +2,7 @@
 // Looks at an archive in an object store while it is in use: that every log of
 // every run can be read, that each object which they name is there and as long as
 // they say, and, if asked, that its bytes are those that were put. Faults name run
-// and steps. What a janitor has removed meanwhile is no fault.
+// and steps. What a janitor has removed meanwhile is not a fault.
 // Threads: a pure function over the store, which is thread-safe. Memory: the
 // entries of one run, and the names of its objects.
 // Failure: the store's, where it does not answer; damage is in the report.

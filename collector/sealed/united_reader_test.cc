@@ -123,7 +123,7 @@ TEST_F(UnitedReaderTest, WhatIsSealedAndWhatIsNotIsWhatTheLeafHas) {
 }
 
 // At each question in turn, before or after it is answered, all is stored, and
-// freed where that is asked for: nothing goes missing, nothing is there twice.
+// freed where that is asked for: nothing goes missing, nothing appears twice.
 TEST_F(UnitedReaderTest, WhatMovesToTheStoreMeanwhileIsThereOnce) {
   Frames frames(MakeIdentity("run", 0, 7));
   for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
@@ -242,7 +242,7 @@ TEST_F(UnitedReaderTest, RunsAreListedWithOneQuestionToEachLeaf) {
     EXPECT_EQ(run.ranks(), 2u) << run.run();
   }
   leaves_.before = nullptr;
-  // What comes in the midst of one is no list.
+  // What comes in the midst of one is not a list.
   auto answer = leaves_.Ask(b.sealer->shard(), [] {
     v1::LiveQuestion question;
     question.set_runs(true);

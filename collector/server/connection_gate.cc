@@ -415,10 +415,11 @@ void ConnectionGate::SlowLoud(bool cut) {
   if (cut) {
     Cut(loudest, Reason::kMemory);
   } else {
-    log_.Log(Logger::Severity::kWarning, "memory_short",
-             {{"loudest", loudest->peer},
-              {"what_happens",
-               "callers that bring much are slowed down (--memory-bytes)"}});
+    log_.Log(
+        Logger::Severity::kWarning, "memory_short",
+        {{"loudest", loudest->peer},
+         {"what_happens",
+          "clients that send much data are slowed down (--memory-bytes)"}});
   }
 }
 

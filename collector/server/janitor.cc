@@ -77,7 +77,7 @@ bool Janitor::AgesAreKnown() {
   if (known != ages_known_) {
     logger_->Log(Logger::Severity::kWarning,
                  known ? "retention_goes_on" : "retention_waits",
-                 {{"why", known ? "the wall clock can be believed again"
+                 {{"why", known ? "the wall clock is plausible again"
                                 : "the wall clock has jumped, or does not fit "
                                   "the archive: nothing is deleted for its "
                                   "age until it has been steady for an hour"}});

@@ -139,7 +139,7 @@ absl::Status ListeningSockets::OpenUnix(const UnixAddress& where) {
     if (!RemoveLeft(where)) {
       return absl::UnavailableError(absl::StrCat(
           "cannot listen on ", address_,
-          ": taken by another process, or a file that is no socket"));
+          ": taken by another process, or a file that is not a socket"));
     }
     bound = bind();
   }

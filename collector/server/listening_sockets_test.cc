@@ -93,7 +93,7 @@ TEST_F(ListeningSocketsTest, AFileThatIsNoSocketStays) {
   const auto sockets = ListeningSockets::Open(address_);
   ASSERT_TRUE(absl::IsUnavailable(sockets.status())) << sockets.status();
   EXPECT_THAT(std::string(sockets.status().message()),
-              HasSubstr("a file that is no socket"));
+              HasSubstr("a file that is not a socket"));
   EXPECT_TRUE(IsThere(path_));
   const auto nowhere = ListeningSockets::Open(
       absl::StrCat("unix:", directory_.path(), "/none/socket"));

@@ -167,7 +167,7 @@ std::string MetricsText(const MetricsInput& input) {
                "Frames that were refused for what they were.",
                ingest.refused_frames.load());
   text.Counter("damaged_frames_total",
-               "Frames damaged on the way; they are asked for again",
+               "Frames damaged in transit; they are asked for again",
                ingest.damaged_frames.load());
   text.Counter("no_space_retries_total",
                "Times that ingest waited for free disk space.",
@@ -209,7 +209,7 @@ std::string MetricsText(const MetricsInput& input) {
              input.disk_free_bytes);
   if (input.disk.has_value()) {
     text.Gauge("disk_used_percent",
-               "Of the room that the archive may use on its disk.",
+               "Share in use of the disk space that the archive may use.",
                input.disk->used_percent());
     text.Gauge("disk_pressure",
                "1 when no payloads are taken for want of room, 2 when records "
@@ -218,16 +218,17 @@ std::string MetricsText(const MetricsInput& input) {
                : input.disk->level() == v1::DiskState::LEVEL_HIGH ? 1
                                                                   : 0);
     text.Counter("disk_refused_payloads_total",
-                 "Payloads that were refused for want of room.",
+                 "Payloads that were refused because the disk was full.",
                  input.disk->refused_payloads());
     text.Counter("disk_refused_payload_bytes_total", "Bytes of these payloads.",
                  input.disk->refused_payload_bytes());
   }
   text.Gauge("archive_failed", "1 when the archive takes no more writes.",
              input.archive_failed ? 1 : 0);
-  text.Counter("audit_dropped_total",
-               "Lines of what agents did that the audit log did not get.",
-               input.dropped_audit);
+  text.Counter(
+      "audit_dropped_total",
+      "Audit lines of agents' actions that the audit log did not receive.",
+      input.dropped_audit);
   text.Counter("export_bytes_total", "Bytes of finished exports.",
                input.exports->bytes.load());
   text.Counter("export_failures_total", "Exports that ended with an error.",

@@ -42,13 +42,13 @@ void Roller::Run() {
     if (const auto made = summaries_.MakePending(cancelled); !made.ok()) {
       logger_->Log(Logger::Severity::kWarning, "summaries_failed",
                    {{"status", made.status().ToString()},
-                    {"so", "questions read each step's"}});
+                    {"so", "queries read the summary of each step"}});
     }
     if (report.aside == 0) continue;
     logger_->Log(Logger::Severity::kWarning, "rollup_failed",
                  {{"steps", absl::StrCat(report.aside)},
                   {"status", report.why.ToString()},
-                  {"so", "questions about them read their records"}});
+                  {"so", "queries of these steps read their records"}});
   }
 }
 

@@ -457,7 +457,7 @@ class ServerImpl final : public Server {
     logger_->Error("events_not_written",
                    {{"status", status.ToString()},
                     {"what_to_do",
-                     "mend the disk and restart rankprobed; "
+                     "repair the disk and restart rankprobed; "
                      "until then events are in memory only"}});
   }
 
@@ -492,21 +492,22 @@ class ServerImpl final : public Server {
     const uint64_t dropped = control_.audit().CountDropped();
     if (dropped > audit_drops_told_) {
       if (audit_drops_told_ == 0) {
-        logger_->Log(Logger::Severity::kWarning, "audit_dropped",
-                     {{"lines", absl::StrCat(dropped)},
-                      {"why",
-                       "agents did more than they may, or than the disk took; "
-                       "from now on "
-                       "counted in audit.jsonl and the metrics only"}});
+        logger_->Log(
+            Logger::Severity::kWarning, "audit_dropped",
+            {{"lines", absl::StrCat(dropped)},
+             {"why",
+              "agents acted more often than is audited, or the disk was "
+              "too slow; such actions are only counted from now on, in "
+              "audit.jsonl and the metrics"}});
       }
       AuditRecord gap;
       gap.actor = gap.role = AuditLog::kOwnRole;
       gap.action = "Dropped";
       gap.detail = absl::StrCat(dropped - audit_drops_told_,
-                                " lines of what agents did");
+                                " lines of agents' actions");
       gap.outcome =
-          "RESOURCE_EXHAUSTED: more than an agent may cause, or than the disk "
-          "took";
+          "RESOURCE_EXHAUSTED: more than is audited of agents, or the disk was "
+          "too slow";
       records.push_back(std::move(gap));
       audit_drops_told_ = dropped;
     }
@@ -712,7 +713,7 @@ class ServerImpl final : public Server {
     archive_failed_ = true;
     logger_->Error("archive_failed",
                    {{"status", status.ToString()},
-                    {"what_to_do", "mend the disk and restart rankprobed"}});
+                    {"what_to_do", "repair the disk and restart rankprobed"}});
     if (server_ != nullptr && server_->GetHealthCheckService() != nullptr) {
       server_->GetHealthCheckService()->SetServingStatus(false);
     }

@@ -113,9 +113,9 @@ constexpr NumberKey kNumbers[] = {
      "bytes of segment files, rollups and summaries above which the oldest "
      "steps are deleted; 0 keeps them"},
     {"janitor-seconds", &ServerConfig::janitor_seconds, 1, 1000000,
-     "time between two looks for what is to be deleted"},
+     "interval between checks for data to delete"},
     {"seal-seconds", &ServerConfig::seal_seconds, 1, 3600,
-     "of a leaf: time between two looks for steps that have ended"},
+     "for a leaf: interval between checks for steps that have ended"},
     {"seal-quiet-seconds", &ServerConfig::seal_quiet_seconds, 1, 1000000,
      "of a leaf: a step that nothing comes of for so long is stored "
      "unfinished"},
@@ -263,10 +263,11 @@ void CheckWeb(const ServerConfig& config, ConfigFaults* faults) {
   const bool loopback =
       IsLoopbackHost(ParseHostPort(config.web_listen, 0)->host);
   if (!loopback && (config.tls_cert.empty() || config.token_file.empty())) {
-    faults->Add("web-listen", config.web_listen,
-                "a loopback address, or used with --tls-cert, --tls-key and "
-                "--token-file: beyond loopback the page wants TLS and tokens, "
-                "with --insecure, too");
+    faults->Add(
+        "web-listen", config.web_listen,
+        "a loopback address, or used with --tls-cert, --tls-key and "
+        "--token-file: beyond loopback the page requires TLS and tokens, "
+        "with --insecure, too");
   } else if (!config.tls_client_ca.empty() && config.token_file.empty()) {
     faults->Add("web-listen", config.web_listen,
                 "used with --token-file where --tls-client-ca is: a browser "
@@ -303,8 +304,8 @@ void CheckRoot(const ServerConfig& config, ConfigFaults* faults) {
     faults->Add("advertise", config.advertise, "HOST:PORT that ranks reach");
   if (config.advertise == config.root) {
     faults->Add("advertise", config.advertise,
-                "this leaf's own: ranks would go round in a circle at the "
-                "root's");
+                "an address of this leaf: with the root's, ranks would be "
+                "redirected in a loop");
   }
   const absl::StatusOr<HostPort> listen = ParseHostPort(config.listen, 0);
   if (config.advertise.empty() && listen.ok() &&
@@ -418,7 +419,7 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
   std::vector<std::string> numbers(std::size(kNumbers));
   ConfigFaults faults;
   const Manual manual = ServerManual();
-  CLI::App app("takes what agents record, keeps it and exports it",
+  CLI::App app("receives what agents record, stores it and exports it",
                "rankprobed");
   UseHelp(manual, &app);
   app.set_version_flag("--version", absl::StrCat("rankprobed ", Version()),
@@ -475,7 +476,7 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
                  "and --grace-seconds")
       ->type_name("ROLE");
   app.add_option("--root", config.root,
-                 "of a leaf: the root that sends it ranks (docs/scale.md)")
+                 "for a leaf: the root that sends it ranks (docs/scale.md)")
       ->type_name("HOST:PORT");
   app.add_option(
          "--advertise", config.advertise,
@@ -487,7 +488,7 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
                  "of a directory (docs/scale.md)")
       ->type_name("URL");
   app.add_flag("--free-stored", config.free_stored,
-               "of a leaf: steps that are stored are deleted here once their "
+               "for a leaf: stored steps are deleted here once their "
                "run is 64 steps further");
   app.add_option("--job-dir", config.job_dir,
                  "directory of a job (dump_path/.rankprobe/collector-*): start "

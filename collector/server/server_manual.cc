@@ -16,7 +16,7 @@ Manual ServerManual() {
       "On a Unix socket (--listen unix:PATH) it serves programs of its own "
       "user "
       "and root. "
-      "Beyond loopback it wants TLS and tokens or client certificates, or "
+      "Beyond loopback it requires TLS and tokens or client certificates, or "
       "--insecure.\n"
       "\n"
       "With --web-listen it serves the page of `rankprobe view` to browsers. "

@@ -48,7 +48,7 @@ void StoreJanitor::Round() {
                      ? "the wall clock has jumped, or does not fit the store: "
                        "nothing is deleted for its age until it has been "
                        "steady for an hour"
-                     : "the wall clock can be believed again"}});
+                     : "the wall clock is plausible again"}});
     waits_ = report.waits_for_clock;
   }
   if (!status.ok() && !failing_) {

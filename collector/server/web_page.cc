@@ -72,7 +72,7 @@ absl::StatusOr<IpPort> ParseIpPort(const std::string& listen) {
     if (::inet_pton(AF_INET6, out.address.c_str(), &six) == 1) return out;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(listen, " is no ADDRESS:PORT (IPv6 in brackets)"));
+      absl::StrCat(listen, " is not an ADDRESS:PORT (IPv6 in brackets)"));
 }
 
 Credentials CredentialsOf(absl::string_view token) {
@@ -91,7 +91,7 @@ class Callers final : public CallerCheck {
   absl::StatusOr<Caller> Identify(absl::string_view token) const override {
     if (token.empty() && !authorizer_->open()) {
       return absl::UnauthenticatedError(
-          "this page wants a token of the collector's token file");
+          "this page requires a token of the collector's token file");
     }
     const absl::StatusOr<Principal> principal =
         authorizer_->Identify(CredentialsOf(token));
@@ -202,7 +202,7 @@ class Page final : public WebPage {
     jobs.program = FindRankprobe();
     absl::Status status;
     if (jobs.program.empty()) {
-      status = absl::NotFoundError("no rankprobe beside rankprobed");
+      status = absl::NotFoundError("no program rankprobe next to rankprobed");
     } else {
       // What a collector that was killed left.
       (void)files->DeleteTree(services.job_directory);

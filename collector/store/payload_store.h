@@ -83,8 +83,8 @@ class PayloadStore {
   };
 
   // Opens the directory. Behind the place that was synced last, and behind all
-  // that the index names, what is no row of whole frames is torn and cut off.
-  // INVALID_ARGUMENT: a segment is no regular file.
+  // that the index names, what is not a row of whole frames is torn and cut off.
+  // INVALID_ARGUMENT: a segment is not a regular file.
   static absl::StatusOr<std::unique_ptr<PayloadStore>> Open(
       const Options& options, FileSystem* file_system, const Known& known);
   static absl::StatusOr<std::unique_ptr<PayloadStore>> Open(

@@ -45,7 +45,7 @@ absl::Status NoteRebuildEnded(const std::string& data_dir,
 absl::Status CheckRebuildEnded(const std::string& data_dir,
                                FileSystem* file_system);
 
-// `directory`: of the segments. One that is not there any more, or shorter than at
+// `directory`: of the segments. One that no longer exists, or shorter than at
 // a clean end, makes that end none: what lay there is to be found out.
 absl::StatusOr<PayloadStore::Known> KnownSegments(Index* index,
                                                   const std::string& directory,

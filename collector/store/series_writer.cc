@@ -155,7 +155,7 @@ absl::StatusOr<bool> SeriesWriter::Describe(const PendingRollup& step,
   }
   if (!known || row->deleted_unix_ns() != 0 || row->records() == 0) {
     core_->series.Gone(id, /*for_good=*/!known || row->deleted_unix_ns() != 0);
-    return absl::FailedPreconditionError("the step is not there any more");
+    return absl::FailedPreconditionError("the step no longer exists");
   }
   if (!IsComplete(*row)) head->set_incomplete(true);
   return row->records() == head->records();
@@ -244,7 +244,7 @@ absl::Status SeriesWriter::WriteTile(
     RP_RETURN_IF_ERROR(core_->sticky);
     core_->series.EraseTile(tile);
     if (!core_->runs.Has(tile.run))
-      return absl::FailedPreconditionError("the run is not there any more");
+      return absl::FailedPreconditionError("the run no longer exists");
     if (tile.level == 1) {
       RP_ASSIGN_OR_RETURN(with_heads, IsPassed(tile));
     }

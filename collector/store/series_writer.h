@@ -56,7 +56,7 @@ class SeriesWriter {
   absl::StatusOr<v1::ReindexReport> QueueRollups(const std::string& run);
   // Whole or not at all; replaces what the step was rolled up to before. Waits
   // for deletions, never holds up a Commit. FAILED_PRECONDITION: the step or
-  // its run is not there any more.
+  // its run no longer exists.
   absl::Status WriteRollup(const PendingRollup& step, const RollupRows& rows);
   // Some of those that wait and whose steps have rested, lowest level first.
   std::vector<SummaryTile> TilesToMake(size_t most);

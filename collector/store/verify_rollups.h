@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Holds each rollup against its step while the archive is in use; what was made
-// before there were summaries is no fault. Inside Verify only. A free function
+// before there were summaries is not a fault. Inside Verify only. A free function
 // over an index that outlives the call. Failure: the index's errors, and those of
 // `row`.
 #ifndef RANKPROBE_COLLECTOR_STORE_VERIFY_ROLLUPS_H_

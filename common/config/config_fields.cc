@@ -40,7 +40,7 @@ constexpr ConfigField kFields[] = {
      kTasks},
     {"level", kTop, kWord, R"("L1")", R"("mix")",
      "What a call is: modules (`L0`), API calls (`L1`), both (`mix`), or what "
-     "`save()` is given (`debug`). L0 and mix want the model: `start(model)`. "
+     "`save()` is given (`debug`). L0 and mix need the model: `start(model)`. "
      "Task structure is recorded at mix, task monitor at L0.",
      kLevels},
     {"dump_path", kTop, kText, "", R"("./dump")",

@@ -44,7 +44,7 @@ struct ConfigField {
   const char* name;
   unsigned sections;
   ConfigType type;
-  // JSON text; "" for a default that is no value.
+  // JSON text; "" for a default that is not a value.
   const char* fallback;
   const char* example;
   // Markdown.

@@ -20,7 +20,7 @@ absl::Status CheckTriggerSpec(const v1::TriggerSpec& untrusted);
 // Defaults filled in; `spec` has been checked.
 v1::TriggerSpec WithDefaults(v1::TriggerSpec spec);
 
-// INVALID_ARGUMENT for text that is no JSON, has unknown fields, or faults.
+// INVALID_ARGUMENT for text that is not JSON, has unknown fields, or faults.
 absl::StatusOr<v1::TriggerSpec> ParseTriggerSpec(absl::string_view json);
 std::string TriggerSpecToJson(const v1::TriggerSpec& spec);
 

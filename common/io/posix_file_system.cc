@@ -55,7 +55,7 @@ absl::Status posix::FromErrno(int error, absl::string_view what,
 
 absl::Status posix::NotRegular(absl::string_view path) {
   return absl::InvalidArgumentError(absl::StrCat(
-      path, " is no regular file (a FIFO, a device or a directory)"));
+      path, " is not a regular file (a FIFO, a device or a directory)"));
 }
 
 namespace {

@@ -139,7 +139,7 @@ absl::Status PublishedRanks::CheckReplaceable(const std::string& rank) {
   Load();
   if (ranks_.contains(rank)) return absl::OkStatus();
   return absl::AlreadyExistsError(absl::StrCat(
-      path, " is there and was not made by an export (no manifest names it): ",
+      path, " exists and was not made by an export (no manifest names it): ",
       "remove it, or name another directory"));
 }
 

@@ -179,7 +179,7 @@ TEST_F(StagedTreeTest, WhatAnEarlierJobLeftMakesWay) {
   EXPECT_EQ(Read(root_ + "/earlier/a_b/step0/rank0/dump.json"), "first");
   EXPECT_EQ(Read(root_ + "/earlier/a_b.2/step0/rank0/dump.json"), "second");
   EXPECT_EQ(Read(root_ + "/step1/rank0/dump.json"), "first");
-  // What is there already of an earlier run says nothing of what is in place.
+  // What already exists of an earlier run says nothing of what is in place.
   Write(root_ + "/manifest.json",
         "{\n \"format\": \"rankprobe-manifest-1\",\n \"run\": \"c\", "
         "\"earlier_runs\""

@@ -118,7 +118,7 @@ grpc::Status ParseWithChecksum(CallPart part, grpc::ByteBuffer* bytes,
     damage_of_thread = part == CallPart::kAnswer;
     bytes->Clear();
     return grpc::Status(grpc::StatusCode::DATA_LOSS,
-                        "the message was damaged on the way");
+                        "the message was damaged in transit");
   }
   checksum_of_thread = *told;
   length -= kChecksumFieldBytes;

@@ -12,7 +12,7 @@ namespace {
 using grpc::experimental::InterceptionHookPoints;
 
 constexpr char kDamagedAnswer[] =
-    "an answer of the collector was damaged on the way: its checksum does not "
+    "an answer of the collector was damaged in transit: its checksum does not "
     "match";
 
 class Watch final : public grpc::experimental::Interceptor {

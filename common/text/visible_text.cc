@@ -87,7 +87,7 @@ std::string VisibleText(absl::string_view untrusted) {
 std::string VisibleJson(absl::string_view json) {
   return Rewrite(json,
                  [](Character c, absl::string_view bytes, std::string* out) {
-                   // White space between tokens stays, and what is no UTF-8
+                   // White space between tokens stays, and what is not UTF-8
                    // is the reader's to refuse.
                    if (c.bytes == 0 || c.code < 0x20) {
                      out->append(bytes.data(), bytes.size());

@@ -39,7 +39,7 @@ def test_F02_a_flip_in_a_frame_of_records_is_found_and_the_frame_is_taken_when_i
         assert rank.open_upload() and rank.opened.committed == 0
         rank.upload.send(flipped(whole, rng))
         status, text = rank.upload.end()
-        assert status == "DATA_LOSS" and "damaged on the way" in text, (status, text)
+        assert status == "DATA_LOSS" and "damaged in transit" in text, (status, text)
     rank.open_upload()
     rank.upload.send(whole)
     assert rank.committed(1)
@@ -91,7 +91,7 @@ def test_a_flip_between_a_command_and_its_collector_is_named_or_made_good(daemon
         if done.returncode == right[verb].returncode:
             assert said(done) == said(right[verb]), (seed, verb)
         else:
-            named += "damaged on the way" in done.stderr
+            named += "damaged in transit" in done.stderr
             assert done.returncode in (3, 5) and done.stderr.startswith("rankprobe: "), (seed, verb, done)
     assert flips > 0 and named > 0, (flips, named)
 

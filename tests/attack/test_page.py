@@ -267,11 +267,11 @@ def test_an_address_in_use_ends_the_start_before_any_rank(start_daemon, tmp_path
 
 
 @pytest.mark.parametrize(("flags", "said"), [
-    (["--web-listen", "0.0.0.0:0"], "beyond loopback the page wants TLS and tokens"),
-    (["--web-listen", "0.0.0.0:0", "--insecure"], "beyond loopback the page wants TLS and tokens"),
-    (["--web-listen", "[::]:0", "--token-file", "{certs}/tokens"], "beyond loopback the page wants TLS and tokens"),
+    (["--web-listen", "0.0.0.0:0"], "beyond loopback the page requires TLS and tokens"),
+    (["--web-listen", "0.0.0.0:0", "--insecure"], "beyond loopback the page requires TLS and tokens"),
+    (["--web-listen", "[::]:0", "--token-file", "{certs}/tokens"], "beyond loopback the page requires TLS and tokens"),
     (["--web-listen", "192.0.2.1:0", "--tls-cert", "{certs}/server.pem", "--tls-key", "{certs}/server.key"],
-     "beyond loopback the page wants TLS and tokens"),
+     "beyond loopback the page requires TLS and tokens"),
     (["--web-listen", "127.0.0.1:0", "--tls-cert", "{certs}/server.pem", "--tls-key", "{certs}/server.key", "--tls-client-ca", "{certs}/ca.pem"],
      "a browser proves itself to the page by a token"),
     (["--web-listen", "node0:80"], "ADDRESS:PORT"),

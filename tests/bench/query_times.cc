@@ -94,7 +94,7 @@ int Run(int argc, char** argv) {
   const std::shared_ptr<grpc::Channel> channel =
       grpc::CreateChannel(argv[1], grpc::InsecureChannelCredentials());
   const auto archive = v1::ArchiveService::NewStub(channel);
-  // The connection is no part of the first answer.
+  // The connection is not part of the first answer.
   if (!channel->WaitForConnected(std::chrono::system_clock::now() +
                                  std::chrono::seconds(30))) {
     std::fprintf(stderr, "bench_query: no collector at %s\n", argv[1]);

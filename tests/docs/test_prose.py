@@ -14,6 +14,7 @@ import pytest
 from conftest import BUILD, ROOT, documents
 
 _LIMIT = 90
+CATALOGUE = pathlib.Path(__file__).with_name("messages.txt")
 # What is not said, and what is said in its place.
 WORDS = {
     r"told|tells?": "reported, prints", r"nobody|somebody|whoever|whomever|whom": "name the process, user or role",
@@ -96,6 +97,16 @@ def test_messages_use_plain_words() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def catalogue() -> list[str]:
+    """The messages of the command line and the agent, each once."""
+    return sorted({" ".join(said.split()) for name, said in literals() if name.startswith(("agent/", "cli/"))})
+
+
+def test_each_message_was_read() -> None:
+    """A new message is read as a user would read it, alone, before `python tests/docs/test_prose.py` adds it to the catalogue."""
+    assert CATALOGUE.read_text().splitlines() == catalogue()
+
+
 def test_one_of_what_is_counted_is_no_plural() -> None:
     """Counted() of common/text/counted.h writes a number with its word."""
     counted = re.compile(r"(?<!of )(?<!and )%d (?:call|difference|fault|file|finding|node|object|payload|rank|record|row|segment|tensor|value)s\b")
@@ -124,3 +135,7 @@ def test_a_riddle_is_found(text: str) -> None:
 
 def test_a_fragment_is_found() -> None:
     assert RIDDLE.match("What a leaf does with it:") and RIDDLE.match("Of a run.") and not RIDDLE.match("Where did a run first go wrong? Looks")
+
+
+if __name__ == "__main__":
+    CATALOGUE.write_text("\n".join(catalogue()) + "\n")

@@ -27,7 +27,7 @@ def same_value(key, ours, peer, row):
     if key in METRIC:
         if a is not None and b is not None and abs(a - b) <= 1e-6 * max(1, abs(a), abs(b)):
             return True
-        # One rule set here: the peer's graph says N/A against a benchmark of zero and for what is no number, and
+        # One rule set here: the peer's graph says N/A against a benchmark of zero and for what is not a number, and
         # lets NaN differ from NaN.
         if key == "MaxRelativeErr" and "Cosine" in row and a is not None and a > 1e6:
             return True  # a benchmark of zero: the peer's graph adds the epsilon of float, its table that of double

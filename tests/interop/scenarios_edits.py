@@ -80,7 +80,7 @@ def edit_fields(probe: Any, config: str) -> None:
 
 @scenario(level="L1", top={"dump_enable": True})
 def edit_mistakes(probe: Any, config: str) -> None:
-    """What is no JSON, and a value that is none, keep dumping off until they are mended."""
+    """What is not JSON, and a value that is none, keep dumping off until they are mended."""
     steps = _Steps(probe, config)
     steps.run(1)
     steps.edit(_BAD)

@@ -88,7 +88,7 @@ def test_bad_files_are_named_and_nothing_is_written(packs) -> None:
     (packs / "bytes.sh").write_bytes(b"\xff\xfe\x00")
     for words, fault in ((["-d", "broken.yaml"], "broken.yaml: no YAML"), (["-d", "none.sh"], "none.sh: "), (["-d", "bytes.sh"], "bytes.sh: "),
                          (["-d", "ours.zip"], "ours.zip: a script (.sh)"), (["-d", "-o", "pack.tar"], "pack.tar: the name of a pack"),
-                         (["-d", "-o", "nowhere/x.zip"], "nowhere"), (["-d", "-o", "ours.zip"], "ours.zip is there already"), (["ours.zip"], "two dumps"),
+                         (["-d", "-o", "nowhere/x.zip"], "nowhere"), (["-d", "-o", "ours.zip"], "ours.zip already exists"), (["ours.zip"], "two dumps"),
                          (["-o", "x.zip", "ours.zip", "theirs.zip"], "--dump")):
         before = {path.name: path.read_bytes() for path in packs.iterdir() if path.is_file()}
         done = _ours(packs, *words)

@@ -151,7 +151,7 @@ def _communicate(directory: pathlib.Path, which: str, config: dict) -> tuple[dic
     return rows, printed[0]
 
 
-# What send() and recv() call themselves is no call of the program's; msprobe's monitor has it, too.
+# What send() and recv() call themselves is not a call of the program's; msprobe's monitor has it, too.
 _WITHIN_OTHERS = {"isend", "irecv"}
 # What a call only receives into has no value before it: msprobe's monitor has what happened to be in the buffer.
 _RECEIVES = {"all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "recv"}

@@ -97,7 +97,7 @@ def compiled_step() -> Training:
 
 
 def own_optimizer() -> Training:
-    """A cell that is no optimizer of MindSpore's, and one of its that calls another of its."""
+    """A cell that is not an optimizer of MindSpore's, and one of its that calls another of its."""
     class Own(nn.Cell):
         def __init__(self, parameters: list) -> None:
             super().__init__(auto_prefix=False)
@@ -155,7 +155,7 @@ def tied() -> Training:
 
 
 def odd_arguments() -> Training:
-    """Gradients by name, one short, and something that is no tensor among them."""
+    """Gradients by name, one short, and something that is not a tensor among them."""
     class Own(nn.Optimizer):
         def construct(self, gradients, weight=1.0):
             for parameter, gradient in zip(self.parameters, gradients):

@@ -236,7 +236,7 @@ def test_acc_check_of_two_devices(tmp_path, monkeypatch, capsys):
                                  ("Inf/Nan Err Ratio", 0.5, "special_share"), ("RMSE", "nan", "rmse")):
         rows = weighed(changed(column, value))
         assert rows["Torch.exp.0"] == ["error", "pass", fault] and rows["Torch.mul.0"][:2] == ["pass", "pass"]
-    # Far below what a reference's error counts as, more is no fault.
+    # Far below what a reference's error counts as, more is not a fault.
     assert weighed(changed("RMSE", 1e-5))["Torch.exp.0"][0] == "pass"
     assert weighed(changed("Rel Err Ratio", 0.1, "Torch.gt.0.forward.output.0"))["Torch.gt.0"][0] == "error"
     assert weighed(changed("Status", "SKIP"))["Torch.exp.0"][0] == "SKIP"

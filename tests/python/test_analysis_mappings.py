@@ -168,7 +168,7 @@ def test_merged_ranks_as_a_dump(tmp_path, sizes):
     before = (ranks[0] / "dump.json").read_bytes()
     done = subprocess.run([BIN, "graph_visualize", "-tp", source, "-o", out, *map(str, flags), "--file_type", "json"],
                           capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "is there already" in done.stderr
+    assert done.returncode == 2 and "already exists" in done.stderr
     assert (ranks[0] / "dump.json").read_bytes() == before and sorted(p.name for p in out.iterdir()) == ["step0"]
     for words in (["--file_type", "json"], ["--file_type", "xml"], ["--file_type", "json", "-gp", source]):
         done = subprocess.run([BIN, "graph_visualize", "-tp", source, "-o", tmp_path / "bad", *map(str, words)],

@@ -305,7 +305,7 @@ class Gives(nn.Module):
 
 
 class Shapes(nn.Module):
-    """Takes and gives what is no plain tensor."""
+    """Takes and gives what is not a plain tensor."""
 
     def forward(self, x: torch.Tensor, pair: tuple, *, scale: Any = None, names: Any = ()) -> dict:
         return {"sum": x * (scale["by"] if scale else 1) + pair[0], "list": [x, None, 3], "size": x.shape[0]}

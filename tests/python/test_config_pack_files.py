@@ -72,9 +72,9 @@ def test_what_is_no_file(tmp_path) -> None:
     os.mkfifo(tmp_path / "fifo.sh")
     (tmp_path / "there.sh").write_text("torchrun train.py --lr 0.1\n")
     (tmp_path / "link.sh").symlink_to("there.sh")
-    for name, words in (("fifo.sh", "is no regular file"), ("link.sh", "is a symbolic link"), ("gone.sh", "gone.sh")):
+    for name, words in (("fifo.sh", "is not a regular file"), ("link.sh", "is a symbolic link"), ("gone.sh", "gone.sh")):
         done = _pack(tmp_path, "-d", name, "-o", "p.zip")
         assert done.returncode == 2 and words in done.stderr and "--force" not in done.stderr, (name, done.stderr)
     assert _pack(tmp_path, "-d", "there.sh", "-o", "p.zip").returncode == 0
     done = _pack(tmp_path, "-d", "there.sh", "-o", "p.zip")
-    assert done.returncode == 2 and "p.zip is there already" in done.stderr, done.stderr
+    assert done.returncode == 2 and "p.zip already exists" in done.stderr, done.stderr

@@ -117,5 +117,5 @@ def test_an_optimizer_that_lost_its_state(tmp_path, watching) -> None:
     first = fired["dead"][0]
     assert int(first["step"]) == FAULT and first["entry"] == "Update.0.weight.0.debug", fired
     assert f"no longer exists; last in step {FAULT - EVERY}" in first["detail"]
-    found = [f for f in _scan(watching, "state") if f["kind"] == "no more there"][0]
+    found = [f for f in _scan(watching, "state") if f["kind"] == "disappeared"][0]
     assert int(found["step"]) == FAULT

@@ -177,7 +177,7 @@ def test_status_finds_the_private_collectors_of_a_directory(tmp_path: pathlib.Pa
                                   (("status", "dump_path"), "dump_path", here), (("status", "."), "./dump_path", here)):
             said = cli(*words, cwd=cwd)
             assert said.returncode == 0 and f"{named}: run x records here, into a private collector\n" in said.stdout, said.stdout + said.stderr
-            assert "connected" in said.stdout and f"Go on: rankprobe top --collector {named}\n" in said.stdout, said.stdout
+            assert "connected" in said.stdout and f"Next: rankprobe top --collector {named}\n" in said.stdout, said.stdout
         (agent,) = json.loads(cli("status", "--json", dump).stdout)["agents"]
         assert agent["identity"]["run"] == "x"
         # Every command takes the directory for its collector.
@@ -192,7 +192,7 @@ def test_status_finds_the_private_collectors_of_a_directory(tmp_path: pathlib.Pa
         end(job, dump)
     for words, named in ((("status", dump), dump), (("status", here), dump)):
         said = cli(*words)
-        assert said.returncode == 0 and f"{named}: no job records here now; it holds steps 0-2 of run x\nGo on: rankprobe diagnose {named}\n" in said.stdout
+        assert said.returncode == 0 and f"{named}: no job records here now; it holds steps 0-2 of run x\nNext: rankprobe diagnose {named}\n" in said.stdout
     said = cli("status", "--collector", dump)
     assert said.returncode == 3 and "no private collector answers there; `rankprobe status " in said.stderr, said.stderr
     # Two programs without ranks, neither of which is the newest.
@@ -202,12 +202,12 @@ def test_status_finds_the_private_collectors_of_a_directory(tmp_path: pathlib.Pa
         (several / f"step{step}" / f"proc{pid}" / "dump.json").write_text('{"task": "statistics", "level": "L1", "data": {}}')
     said = cli("status", several)
     assert said.returncode == 0 and f"{several}: no job records here now; it holds steps of 2 jobs: job 1, " in said.stdout, said
-    assert "; --job N reads one of them\n" in said.stdout and f"Go on: rankprobe diagnose {several} --job 1\n" in said.stdout
+    assert "; --job N reads one of them\n" in said.stdout and f"Next: rankprobe diagnose {several} --job 1\n" in said.stdout
     (tmp_path / "empty").mkdir()
     said = cli("status", tmp_path / "empty")
     assert said.returncode == 4 and "no job records here into a private collector, and it holds no dump" in said.stderr, said.stderr
     nowhere = cli("status", tmp_path / "none")
-    assert nowhere.returncode == 2 and "is no directory" in nowhere.stderr
+    assert nowhere.returncode == 2 and "is not a directory" in nowhere.stderr
 
 
 def test_a_second_job_of_the_same_name_in_one_dump_path_is_told_apart(tmp_path: pathlib.Path):
@@ -272,4 +272,4 @@ def test_a_monitored_program_that_fails_early_is_not_told_to_monitor(collector, 
     done = subprocess.run([BINARY, "run", *words, "--", sys.executable, script], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 3, done.stderr
     said = collector.cli("diagnose", "run:early").stdout
-    assert "Not judged: rules of values that no recorded step has: " in said and "--monitor" not in said, said
+    assert "Not judged: rules whose values no recorded step has: " in said and "--monitor" not in said, said

@@ -45,7 +45,7 @@ FAULTS = {
     "two": ('{"dump_path": "d", "rank": [-1],\n "statistics":\n  {"lst": ["relu"]}}',
             ["c.json:1:20: rank: -1 is not legal", "c.json:3:4: unknown key statistics.lst; did you mean list?"]),
     "no text": ("\udcff\udcfe", ["c.json: "]),
-    "a directory": (None, ["--config c.json: is no regular file"]),
+    "a directory": (None, ["--config c.json: is not a regular file"]),
 }
 
 

@@ -234,8 +234,8 @@ def test_a_damaged_record_raises_nothing_and_steers_no_terminal(tmp_path: pathli
 
 @pytest.mark.parametrize("change, said", [
     (lambda d: d.write_text(""), "is empty"),
-    (lambda d: d.write_text(d.read_text()[:-100]), "is no dump.json that can be read"),
-    (lambda d: d.write_text("[]"), "is no dump.json that can be read"),
+    (lambda d: d.write_text(d.read_text()[:-100]), "is not a dump.json that can be read"),
+    (lambda d: d.write_text("[]"), "is not a dump.json that can be read"),
     (lambda d: d.write_text(json.dumps({**json.loads(d.read_text()), "data": {}})), "holds no call of a module"),
     (lambda d: d.write_text(json.dumps({**json.loads(d.read_text()), "task": "statistics"})), 'record the reference with "task": "tensor"'),
     (lambda d: d.write_text(json.dumps({**json.loads(d.read_text()), "framework": "mindspore"})), "isolate reads those of PyTorch"),

@@ -23,7 +23,7 @@ rules:
 - {entry: '*.RowParallelLinear.forward', at: output, place: {tp: replicate}}
 - {entry: '*.VocabParallelEmbedding', at: [parameters, grads], place: {tp: shard(0)}}
 """
-# What is no tensor of the model: the products before their sum, gradients before theirs, indices into a rank's rows, and a
+# What is not a tensor of the model: the products before their sum, gradients before theirs, indices into a rank's rows, and a
 # cut into as many parts as there are ranks.
 _MIX = _MEGATRON + """\
 - {entry: '*', inside: '*.VocabParallelEmbedding', place: local}
@@ -109,7 +109,7 @@ def test_the_other_verbs_and_the_library_take_the_file(record: Record, layouts: 
     nodes = dict(sqlite3.connect(path).execute("select node_name, output_data from tb_nodes where data_source = 'NPU'"))
     assert '"shape": "[4, 6, 24]"' in nodes["Module.layers.1.mlp.up.ColumnParallelLinear.forward.0"]
     lines = analysis.put_together(target, reference, tmp_path / "both", layout=layouts / "tp.yaml")
-    assert lines[0].startswith("target: 2 ranks, 141 tensors, 30 put together of shards")
+    assert lines[0].startswith("target: 2 ranks, 141 tensors, 30 assembled from shards")
     assert not analysis.first_divergence(tmp_path / "both" / "target", tmp_path / "both" / "reference")["origins"]
     with pytest.raises(ValueError, match="no such file|No such file|does not exist"):
         analysis.put_together(target, reference, tmp_path / "none", layout=tmp_path / "none.yaml")
@@ -134,7 +134,7 @@ def test_two_runs_of_one_layout_need_no_run_on_one_rank(record: Record, layouts:
     ("mesh: {tp: 2}", "version is missing"), ("version: 1\nmesh: {tp: 3}", "line 2: tp 3 is 3 ranks, the target has no rank 2"),
     ("version: 1\nmesh: {tp: 1}", "line 2: tp 1 is 1 rank, the target has a rank 1"),
     ("version: 1\ntarget: {mesh: {tp: 2}}\nreference: {mesh: {tp: 2}}", "line 3: tp 2 is 2 ranks, the reference has no rank 1"),
-    ("version: 1\nmesh: {tp: 2}\nrules: [{entry: a, place: {tp: split(0)}}]", "line 3: place: split(0) is no placement"),
+    ("version: 1\nmesh: {tp: 2}\nrules: [{entry: a, place: {tp: split(0)}}]", "line 3: place: split(0) is not a placement"),
     ("\x00\x01", "line 1")])
 def test_files_that_do_not_fit_are_refused_in_one_line(record: Record, tmp_path: pathlib.Path, file: str, said: str) -> None:
     path = tmp_path / "layout.yaml"
@@ -164,4 +164,4 @@ rules:
     odd = cli("first-divergence", target, reference, "--layout", tmp_path / "wrong.yaml", code=1)
     assert f"target: nothing is placed by line 4 of {tmp_path}/wrong.yaml: Module.nobody" in odd
     assert "wrong.yaml makes it [4, 6, 32], the other run has [4, 6, 16]" in odd
-    assert "shard(5) of line 6 of" in odd and "is no dimension of [4, 6, 16]" in odd
+    assert "shard(5) of line 6 of" in odd and "is not a dimension of [4, 6, 16]" in odd

@@ -97,7 +97,7 @@ def test_what_cannot_be_put_together_is_refused_by_name(record: Record) -> None:
     said = cli("first-divergence", batches, reference, "--layout", "auto")
     assert "share no model and hold different values" in said and "--split_batch" in said
     split = cli("first-divergence", batches, reference, "--layout", "auto", "--split_batch")
-    assert "Module.head.Linear.parameters_grad.0.weight was not put together" in split
+    assert "Module.head.Linear.parameters_grad.0.weight was not assembled" in split
     assert "--layout auto" in cli("first-divergence", batches, reference, "--split_batch", code=2)
     assert "--noise" in cli("first-divergence", batches, reference, "--layout", "auto", "--noise", reference, code=2)
 
@@ -116,7 +116,7 @@ def test_elements_of_a_sum_and_of_shards(record: Record, tmp_path: pathlib.Path)
         assert float(rows[name]["Cosine"]) > 0.999999 and float(rows[name]["MaxAbsErr"]) < 1e-5, rows[name]
         assert rows[name]["NPU Tensor Shape"] == rows[name]["Bench Tensor Shape"]
     assert not [name for name, row in rows.items() if row["Result"] == "error"]
-    refused = {name for name, row in rows.items() if "not put together" in row["Err_message"]}
+    refused = {name for name, row in rows.items() if "not assembled" in row["Err_message"]}
     assert "Module.embed.Embedding.forward.0.output.0" in refused
     assert all(rows[name]["Result"] == "warning" for name in refused)
 
@@ -141,7 +141,7 @@ def test_elements_of_what_fsdp_and_tensor_parallel_sharded_on_one_dimension(reco
 
 
 def test_parts_that_do_not_make_the_whole_are_refused(record: Record, tmp_path: pathlib.Path) -> None:
-    """The size of the whole is recorded: a rank that says another is not put together to what is none."""
+    """The size of the whole is recorded: a rank that says another is not assembled to what is none."""
     reference = record("single") / "step0"
     shutil.copytree(record("tp", 2) / "step0", tmp_path / "step0")
     path = tmp_path / "step0" / "rank0" / "tensor_notes.json"
@@ -184,7 +184,7 @@ def test_every_other_tool_reads_what_was_put_together(record: Record, tmp_path: 
     healthy, faulty, reference = (record(*run) / "step0" for run in (("tp", 2), ("tp", 2, "bias_split"), ("single",)))
     for target, name in ((healthy, "healthy"), (faulty, "faulty")):
         lines = analysis.put_together(target, reference, tmp_path / name)
-        assert lines[0].startswith("target: 2 ranks, 173 tensors, 77 put together of shards")
+        assert lines[0].startswith("target: 2 ranks, 173 tensors, 77 assembled from shards")
     report = analysis.first_divergence(tmp_path / "healthy" / "target", tmp_path / "healthy" / "reference")
     assert report["calls_compared"] == 75 and not report["origins"]
     (origin,) = analysis.first_divergence(tmp_path / "faulty" / "target", tmp_path / "faulty" / "reference")["origins"]

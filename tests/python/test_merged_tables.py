@@ -71,7 +71,7 @@ def test_a_sheet_for_each_index_and_a_column_for_each_rank(tmp_path: pathlib.Pat
     assert [line.removeprefix("rankprobe: warning: ") for line in answer.err.splitlines()] == [
         "rank 0 has no row of missing", "rank 2 has no row of f", "rank 2 has no row of missing", "rank 10 has no row of missing"]
     head = ("NPU Name", "rank0", "rank2", "rank10")
-    # In place of an index that is no number stand the values; 2 is 2.0 beside 1.5.
+    # In place of an index that is not a number stand the values; 2 is 2.0 beside 1.5.
     assert answer.sheets() == {
         "Max diff": [head, ("a.f.0.in", 0.5, None, None), ("b.f.0.in", 1, None, 3), ("c.f.0.in", None, None, -2)],
         "Mean diff": [head, ("a.f.0.in", "NPU:2  Bench:1.5", None, None), ("b.f.0.in", "NPU:2  Bench:1.0", None, "NPU:4  Bench:1"),
@@ -91,7 +91,7 @@ def test_tables_that_cannot_be_merged_are_left_out(tmp_path: pathlib.Path, merge
     answer = merge("api: [z, a]")
     assert answer.code == 1 and answer.report["left_out"] == [
         "rank 1: is of checksums (md5), which are not merged", f"rank 2: has no {', '.join(i for i in STATISTICS if i not in TENSORS)} to compare by",
-        "rank 3: has no rows", "rank 4: has not the columns of a compare table"]
+        "rank 3: has no rows", "rank 4: does not have the columns of a compare table"]
     # One rank alone keeps the order of the configuration.
     assert [row[0] for row in answer.sheets()["Max diff"][1:]] == ["z.0", "a.0"]
     assert list(answer.sheets()) == [*STATISTICS, LAST[0]]

@@ -58,7 +58,7 @@ def test_a_plot_in_one_line(run) -> None:
     assert crosses.get_xdata().tolist() == [7, 8, 9], "the steps that are not finite"
     assert axes.get_title() == "a<b>: 2 of 2 values" and axes.get_ylabel() == "Norm"
     assert len(rankprobe.open("a<b>", collector=run.address).plot("relu", "Max", most=1, ax=axes).get_lines()) == 6
-    with pytest.raises(ValueError, match="Median is no statistic; there are Max, Min"):
+    with pytest.raises(ValueError, match="Median is not a statistic; there are Max, Min"):
         rankprobe.open("a<b>", collector=run.address).plot(statistic="Median")
     with pytest.raises(LookupError, match="nosuchcall"):
         rankprobe.open("a<b>", collector=run.address).plot("nosuchcall")
@@ -108,7 +108,7 @@ def test_a_dump(run, tmp_path) -> None:
 
 @pytest.mark.parametrize("source, error, said", [
     ("nosuchrun", LookupError, "there is no run nosuchrun"), ("run:nosuchrun", LookupError, "nosuchrun"), ("no/such", LookupError, "there is no run no/such"),
-    ("./no/such", ValueError, "is no directory"), (__file__, ValueError, "is no directory")])
+    ("./no/such", ValueError, "is not a directory"), (__file__, ValueError, "is not a directory")])
 def test_what_is_not_there(run, source: str, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         rankprobe.open(source, collector=run.address)

@@ -40,7 +40,7 @@ SCRIPT = textwrap.dedent("""
 # Of the call and of the tensor that are to be spoilt.
 ENTRY = b"Torch.sinh.0.forward"
 TRIES = 5
-DAMAGED = f"it was damaged on the way {TRIES} times"
+DAMAGED = f"it was damaged in transit {TRIES} times"
 BYTES = bytes.fromhex("00509a44") * 64  # 1234.5, 64 times
 
 

@@ -208,7 +208,7 @@ def test_cut_out_of_all_it_is_as_if_recorded_alone(dump, collector, monkeypatch,
 
 
 def test_from_a_request_to_one_finding(dump, collector, monkeypatch, tmp_path) -> None:
-    """A NaN in the row of one of two requests that share a batch is no finding of the other."""
+    """A NaN in the row of one of two requests that share a batch is not a finding of the other."""
     monkeypatch.setenv("RANKPROBE_COLLECTOR", collector.address)
     monkeypatch.setenv("RANKPROBE_RUN", "asked")
     debugger = dump.debugger(task="tensor")

@@ -216,7 +216,7 @@ def test_an_answer_that_was_not_taken_is_sent_by_the_next_start(hook, send) -> N
     assert send(*flags).returncode == 0 and [item["kind"] for item in hook.items()] == ["diagnosis"]
 
 
-@pytest.mark.parametrize("text, said", [("[]", "is no position"), ("{", "is no position"), ('{"after": "x"}', "is no position")])
+@pytest.mark.parametrize("text, said", [("[]", "is not a position"), ("{", "is not a position"), ('{"after": "x"}', "is not a position")])
 def test_a_damaged_position_is_said(hook, send, tmp_path, text: str, said: str) -> None:
     (tmp_path / "position").write_text(text)
     done = send("webhook", "--once")

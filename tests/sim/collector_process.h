@@ -63,7 +63,7 @@ class CollectorProcess {
   AgentService* agents() { return agents_.get(); }
   ControlPlane* control() { return control_.get(); }
   Store* store() { return store_.get(); }
-  // Null: it is no leaf.
+  // Null: it is not a leaf.
   Sealer* sealer() { return sealer_.get(); }
   CommitQueue* commits() { return commits_.get(); }
 

@@ -69,7 +69,7 @@ def _audited(collector: Guarded) -> list[dict]:
 
 def test_who_has_no_token_is_asked_for_one_and_sees_nothing(browser, guarded, rank) -> None:
     with open_page(browser, CollectorsPage(guarded), "collectors_page_sign_in") as page:
-        page.get_by_text("this page wants a token").wait_for()
+        page.get_by_text("this page requires a token").wait_for()
         assert page.get_by_text("rankprobe view printed").count() == 0
         assert page.get_by_label("Token").get_attribute("type") == "password"
         assert page.get_by_role("button", name="Enter").is_disabled()
@@ -85,7 +85,7 @@ def test_who_has_no_token_is_asked_for_one_and_sees_nothing(browser, guarded, ra
         # It is of this tab: nothing that another one of the browser could send along.
         assert page.context.cookies() == [] and page.evaluate("Object.values(localStorage).join()").find(TOKENS["viewer"]) == -1
         page.get_by_role("button", name="vera (viewer)").click()
-        page.get_by_text("this page wants a token").wait_for()
+        page.get_by_text("this page requires a token").wait_for()
 
 
 def test_a_viewer_looks_and_cannot_switch(browser, guarded, rank) -> None:
@@ -130,7 +130,7 @@ def test_axe_finds_nothing_for_who_signs_in_looks_and_may_not_switch(browser, gu
 
         if dark:
             page.get_by_role("button", name="Dark").click()
-        page.get_by_text("this page wants a token").wait_for()
+        page.get_by_text("this page requires a token").wait_for()
         look("sign in")
         # By keyboard alone.
         page.get_by_label("Token").focus()

@@ -70,7 +70,7 @@ def test_two_dumps_are_a_table_as_the_command_line_makes_it(page, files, root, t
 
 
 def test_what_cannot_be_compared_says_why_and_can_be_tried_again(page, files, root) -> None:
-    for target, said in (("dumps/none", "No such file or directory"), ("../outside", "is no directory below"), ("/etc", "is no directory below"),
+    for target, said in (("dumps/none", "No such file or directory"), ("../outside", "is not a directory below"), ("/etc", "is not a directory below"),
                          ("run:x@1", "has no collector")):
         page.goto(_address(files, target=target, reference="dumps/golden"))
         page.locator(".failure", has_text=said).wait_for()

@@ -89,10 +89,10 @@ def test_a_healthy_run_agrees_with_one_rank(record: Record, layout: str, ranks: 
 
 
 @pytest.mark.parametrize("layout, ranks, rest", [
-    ("llama:tp", 2, "51 put together of shards, 36 by the other run's shape, 115 copies"),
+    ("llama:tp", 2, "51 assembled from shards, 36 by the other run's shape, 115 copies"),
     *(pytest.param(*case, marks=full) for case in (
-        ("llama:tp_fsdp", 4, "51 put together of shards, 36 by the other run's shape, 115 copies"), ("llama:fsdp", 2, "202 copies"),
-        ("mixtral:fsdp", 2, "176 copies"), ("mixtral:ep_all_to_all", 2, "27 put together of shards, 24 by the other run's shape, 125 copies")))])
+        ("llama:tp_fsdp", 4, "51 assembled from shards, 36 by the other run's shape, 115 copies"), ("llama:fsdp", 2, "202 copies"),
+        ("mixtral:fsdp", 2, "176 copies"), ("mixtral:ep_all_to_all", 2, "27 assembled from shards, 24 by the other run's shape, 125 copies")))])
 def test_every_tensor_is_compared(record: Record, layout: str, ranks: int, rest: str) -> None:
     """transformers' layers take and give plain tensors: their weights tell which ranks have one model."""
     kind = layout.split(":")[0]
@@ -102,23 +102,23 @@ def test_every_tensor_is_compared(record: Record, layout: str, ranks: int, rest:
 
 @full
 @pytest.mark.parametrize("layout, ranks, missing, rest", [
-    ("llama:tp", 2, 0, "848 tensors, 191 put together of shards, 200 by the other run's shape, 4 of terms of a sum, 451 copies, 6 not put together"),
-    ("llama:fsdp", 2, 0, "846 tensors, 105 put together of shards, 740 copies, 1 not put together"),
-    ("llama:tp_fsdp", 4, 0, "846 tensors, 219 put together of shards, 200 by the other run's shape, 4 of terms of a sum, 421 copies, 6 not put together"),
-    ("llama:torch_tp", 2, 0, "848 tensors, 221 put together of shards, 172 by the other run's shape, 19 of terms of a sum, 433 copies, 38 not put together"),
-    ("llama:torch_tp_fsdp", 4, 0, "847 tensors, 249 put together of shards, 172 by the other run's shape, 19 of terms of a sum, 404 copies, "
-     "38 not put together"),
+    ("llama:tp", 2, 0, "848 tensors, 191 assembled from shards, 200 by the other run's shape, 4 of terms of a sum, 451 copies, 6 not assembled"),
+    ("llama:fsdp", 2, 0, "846 tensors, 105 assembled from shards, 740 copies, 1 not assembled"),
+    ("llama:tp_fsdp", 4, 0, "846 tensors, 219 assembled from shards, 200 by the other run's shape, 4 of terms of a sum, 421 copies, 6 not assembled"),
+    ("llama:torch_tp", 2, 0, "848 tensors, 221 assembled from shards, 172 by the other run's shape, 19 of terms of a sum, 433 copies, 38 not assembled"),
+    ("llama:torch_tp_fsdp", 4, 0, "847 tensors, 249 assembled from shards, 172 by the other run's shape, 19 of terms of a sum, 404 copies, "
+     "38 not assembled"),
     # The stages' optimizers (35 calls) and the gradient of what the second stage was given.
-    ("llama:pp", 2, 36, "740 tensors, 46 copies, 3 not put together"),
+    ("llama:pp", 2, 36, "740 tensors, 46 copies, 3 not assembled"),
     # Of other batches: the loss, and gradients of weights before they are reduced.
-    ("llama:fsdp+batch", 2, 0, "846 tensors, 105 put together of shards, 566 of parts of the batch, 131 copies, 44 not put together"),
-    ("mixtral:fsdp", 2, 0, "922 tensors, 63 put together of shards, 856 copies, 3 not put together"),
+    ("llama:fsdp+batch", 2, 0, "846 tensors, 105 assembled from shards, 566 of parts of the batch, 131 copies, 44 not assembled"),
+    ("mixtral:fsdp", 2, 0, "922 tensors, 63 assembled from shards, 856 copies, 3 not assembled"),
     # Each rank runs its experts on the whole batch, and hides the tokens of others: what is made inside is its own.
-    ("mixtral:ep", 2, 0, "924 tensors, 101 put together of shards, 176 by the other run's shape, 2 of terms of a sum, 517 copies, 134 not put together"),
+    ("mixtral:ep", 2, 0, "924 tensors, 101 assembled from shards, 176 by the other run's shape, 2 of terms of a sum, 517 copies, 134 not assembled"),
     # Tokens go to the ranks of their experts, which gives all of them weights of 1 and has no gradient of these (4 calls).
-    ("mixtral:ep_all_to_all", 2, 4, "914 tensors, 101 put together of shards, 236 by the other run's shape, 2 of terms of a sum, 507 copies, "
-     "78 not put together"),
-    ("mixtral:ep_dp+batch", 2, 4, "912 tensors, 71 put together of shards, 650 of parts of the batch, 95 copies, 98 not put together")])
+    ("mixtral:ep_all_to_all", 2, 4, "914 tensors, 101 assembled from shards, 236 by the other run's shape, 2 of terms of a sum, 507 copies, "
+     "78 not assembled"),
+    ("mixtral:ep_dp+batch", 2, 4, "912 tensors, 71 assembled from shards, 650 of parts of the batch, 95 copies, 98 not assembled")])
 def test_calls_inside_of_modules_agree_too(record: Record, layout: str, ranks: int, missing: int, rest: str) -> None:
     """`missing`: calls of the run on one rank that the other has not. `rest`: what became of the tensors."""
     for step in (0, 1):
@@ -165,7 +165,7 @@ def test_elements_are_put_together(record: Record, tmp_path: pathlib.Path, layou
 def test_what_ranks_compute_inside_of_their_experts_is_not_compared(record: Record) -> None:
     """With an all-reduce each rank runs its experts on the whole batch, and hides the tokens of others."""
     target, reference = record("mixtral:ep", 2) / "step1", record("mixtral:single") / "step1"
-    assert said(target, reference).endswith("8 not put together")
+    assert said(target, reference).endswith("8 not assembled")
     lines = cli("first-divergence", target, reference, "--layout", "auto")
     assert "SiLUActivation.forward.0.output.0: computed inside of experts, of which each rank has its own" in lines
     assert "copies differ" not in lines

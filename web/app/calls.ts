@@ -10,7 +10,7 @@ export interface Leaf {
   name: string;
   given: boolean;
   tensor?: TensorSummary;
-  // What is no tensor, as text.
+  // What is not a tensor, as text.
   text: string;
 }
 

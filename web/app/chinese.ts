@@ -327,7 +327,7 @@ export const CHINESE: Record<string, string> = {
   "There is nothing to open in it.": "其中没有可展开的内容。",
   "This command finds the call that made them:": "由哪个调用产生，用此命令查看：",
   "This graph was made for the page and is not kept.": "该图为本页生成，不会保留。",
-  "This is no mapping: {\"name\": \"name\", ..}": "这不是映射文件：{\"name\": \"name\", ..}",
+  "This is not a mapping: {\"name\": \"name\", ..}": "这不是映射文件：{\"name\": \"name\", ..}",
   "This page needs a token from the collector's token file: a viewer's token to read, an operator's token to switch recording as well. The token is stored for this tab only.": "采集器的页面需要其令牌文件中的令牌：viewer 可查看，operator 还可切换。令牌只保存在本标签页。",
   "This result is a workbook: save it to open it.": "这是工作簿：请保存后查看。",
   "This result no longer exists: the server keeps only the latest results, until it stops.": "该结果已不在：服务器仅保留最近的结果，直到其结束。",

@@ -33,7 +33,7 @@ void AppendFrame(uint32_t kind, absl::string_view body, std::string* out) {
   out->append(body.data(), body.size());
 }
 
-// -1 stands for none, and for what is no rank.
+// -1 stands for none, and for what is not a rank.
 uint32_t ToU32(int64_t rank) {
   const bool fits = rank >= 0 && rank <= std::numeric_limits<int32_t>::max();
   return static_cast<uint32_t>(fits ? static_cast<int32_t>(rank) : -1);

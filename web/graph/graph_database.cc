@@ -304,7 +304,7 @@ absl::StatusOr<std::string> GraphDatabase::GraphJson(int64_t step,
         side.micro_steps.push_back(',');
       }
       const double precision = rows.IsNull(3) ? -1 : rows.Real(3);
-      // What is no number of this scale is as good as none.
+      // What is not a number of this scale is as good as none.
       absl::StrAppend(&side.precision,
                       precision >= 0 && precision <= 1 ? precision : -1);
       side.overflow.push_back(OverflowLetter(rows.Text(4)));

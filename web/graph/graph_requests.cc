@@ -80,12 +80,12 @@ absl::Status Take(const JsonMember& member, GraphRequest* request) {
 absl::StatusOr<GraphRequest> ParseGraphRequest(absl::string_view body) {
   constexpr int kDepth = 4;
   if (!IsJsonText(body, kDepth)) {
-    return absl::InvalidArgumentError("the request is no JSON");
+    return absl::InvalidArgumentError("the request is not JSON");
   }
   JsonDocument document;
   RP_RETURN_IF_ERROR(document.ParseView(body));
   if (!document.root().is_object()) {
-    return absl::InvalidArgumentError("the request is no JSON object");
+    return absl::InvalidArgumentError("the request is not a JSON object");
   }
   GraphRequest request;
   for (const JsonMember& member : document.root().fields()) {

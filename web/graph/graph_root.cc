@@ -198,7 +198,7 @@ absl::StatusOr<Descriptor> GraphRoot::OpenFile(absl::string_view path) const {
   if (path.empty() || !IsPathBelow(path)) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", absl::CHexEscape(path.substr(0, 200)),
-                     "\" is no file below ", directory_));
+                     "\" is not a file below ", directory_));
   }
   // A FIFO would be waited for.
   Descriptor file =
@@ -240,7 +240,7 @@ absl::Status GraphRoot::WriteText(absl::string_view path,
   if (path.empty() || !IsPathBelow(path)) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", absl::CHexEscape(path.substr(0, 200)),
-                     "\" is no file below ", directory_));
+                     "\" is not a file below ", directory_));
   }
   const auto [above, name] = SplitLast(path);
   const Descriptor directory =
@@ -295,7 +295,7 @@ absl::StatusOr<std::string> GraphRoot::DirectoryOf(
   if (!IsPathBelow(path)) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", absl::CHexEscape(path.substr(0, 200)),
-                     "\" is no directory below ", directory_));
+                     "\" is not a directory below ", directory_));
   }
   return Join(directory_, path);
 }

@@ -234,7 +234,7 @@ absl::StatusOr<std::string> GraphService::MatchJson(const GraphRequest& request,
       return MatchByHand(task, target, ours, theirs);
     };
     const absl::StatusOr<HandMatch> match = judge();
-    // What is no pair does not take the others with it.
+    // What is not a pair does not take the others with it.
     if (!match.ok() && !absl::IsInvalidArgument(match.status()) &&
         !absl::IsNotFound(match.status())) {
       return match.status();

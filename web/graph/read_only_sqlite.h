@@ -39,7 +39,7 @@ class SqliteRows {
   bool IsNull(int column) const;
   // The text of any type; of a blob, its bytes.
   absl::string_view Text(int column) const;
-  // 0 for what is no number.
+  // 0 for what is not a number.
   int64_t Int(int column) const;
   double Real(int column) const;
   // -1: there is none of this name.

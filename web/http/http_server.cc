@@ -103,7 +103,7 @@ absl::Status Server::Listen() {
                 !address.is_loopback())) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.address,
-                     " is no address of this machine alone, like "
+                     " is not an address of this machine alone, like "
                      "127.0.0.1"));
   }
   if (!options.unauthenticated && options.token.empty() && !options.check_token)

@@ -120,7 +120,7 @@ std::optional<Refusal> WhyRefused(const RequestHead& head,
   if (head.method != "GET" && head.method != "POST")
     return Refusal{405, "UNIMPLEMENTED", "GET and POST only"};
   if (head.path.empty() || head.path[0] != '/')
-    return Refusal{400, kInvalid, "the target is no path"};
+    return Refusal{400, kInvalid, "the target is not a path"};
   if (IsApi(head)) {
     if (auto refusal = WhyUnknown(head, rules)) return refusal;
   }

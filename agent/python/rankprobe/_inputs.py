@@ -48,7 +48,7 @@ def switch_hint(enabled: bool, address: str, run: str) -> str:
 
 
 def open_regular(path: str | os.PathLike[str]) -> Optional[int]:
-    """A descriptor to read from; None: it is no regular file. A FIFO would wait for its other end, a device never end."""
+    """A descriptor to read from; None: it is not a regular file. A FIFO would wait for its other end, a device never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
@@ -64,7 +64,7 @@ def open_input(path: str | os.PathLike[str], force: bool, mode: str = "r") -> An
 
     def refuse(rule: str, of: str, reason: str) -> None:
         if not force:
-            raise Refused(f"{of}: {reason}; --force reads it all the same")
+            raise Refused(f"{of}: {reason}; --force reads it anyway")
         if rule not in _warned:
             _warned.add(rule)
             sys.stderr.write(f"rankprobe: warning: {show(of)}: {reason}; it is read because of --force, and so are "
@@ -82,7 +82,7 @@ def open_input(path: str | os.PathLike[str], force: bool, mode: str = "r") -> An
             refuse("owner", place, f"belongs to user {there.st_uid}")
     descriptor = open_regular(path)
     if descriptor is None:
-        raise Refused(f"{path}: is no regular file")
+        raise Refused(f"{path}: is not a regular file")
     return open(descriptor, mode) if "b" in mode else open(descriptor, mode, encoding="utf-8", newline="")
 
 
@@ -95,7 +95,7 @@ def read_dump(path: str | os.PathLike[str], force: bool) -> dict[str, Any]:
             raise Refused(f"{path}: is empty")
         info = json.loads(text)
         if not isinstance(info, dict) or not isinstance(info.get("data"), dict):
-            raise ValueError("data is no object")
+            raise ValueError("data is not an object")
         return info
     except (OSError, ValueError, RecursionError) as fault:
-        raise Refused(f"{path}: is no dump.json that can be read ({' '.join(str(fault).split())})") from None
+        raise Refused(f"{path}: is not a dump.json that can be read ({' '.join(str(fault).split())})") from None

@@ -167,7 +167,7 @@ class JobDirectory:
         self._key = found.st_dev, found.st_ino
         job = json.loads(read("job.json") or "null")
         if job is None:
-            raise FileNotFoundError(f"{path} is no directory of a job")
+            raise FileNotFoundError(f"{path} is not a directory of a job")
         self.run: str = job["run"]
         self.root = pathlib.Path(job["root"])
         self.rankprobed: str = job["rankprobed"]

@@ -116,7 +116,7 @@ def _is_manifest(one: Any) -> bool:
 
 def read_runs(root: pathlib.Path) -> list[dict[str, Any]]:
     """The manifests in manifest.json of `root`, one a run, the last run's first;
-    none if it is not there or not whole, and without what is no manifest."""
+    none if it is not there or not whole, and without what is not a manifest."""
     try:
         there = json.loads((root / "manifest.json").read_bytes())
     except (FileNotFoundError, ValueError, RecursionError):

@@ -73,14 +73,14 @@ class Published:
                 os.mkdir(step, 0o750, dir_fd=above)
             try:
                 below = self._directory(opened, step, dir_fd=above)
-            except OSError as error:  # of a link: that it is no directory
+            except OSError as error:  # of a link: that it is not a directory
                 return f"{self._root / step} is a symbolic link or no directory: {error.strerror}"
             moved: Optional[pathlib.Path] = None
             aside: Optional[int] = None
             with contextlib.suppress(FileNotFoundError):
                 there = os.stat(rank, dir_fd=below, follow_symlinks=False)
                 if not stat.S_ISDIR(there.st_mode) or place not in self._runs:
-                    return (f"{self._root / step / rank} is there and was not made by an export (no manifest names it): "
+                    return (f"{self._root / step / rank} exists and was not made by an export (no manifest names it): "
                             "move it elsewhere")
                 if self._is_of_another_job(place):
                     aside = self._set_aside(opened, above, below, place)

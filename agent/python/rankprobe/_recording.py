@@ -67,7 +67,7 @@ class Recording:
         name = os.fspath(source)
         if name.startswith("run:") or not path.is_dir():
             if not name.startswith("run:") and (path.is_absolute() or name.startswith(".") or path.exists()):
-                raise ValueError(f"{name}: is no directory")
+                raise ValueError(f"{name}: is not a directory")
             if run is not None:
                 raise ValueError(f"{name} names a run; run= chooses one of a data directory")
             self.run: str | None = name.removeprefix("run:")
@@ -129,7 +129,7 @@ class Recording:
 
         frame = self.frame(match, **selection)
         if statistic not in frame.columns:
-            raise ValueError(f"{statistic} is no statistic; there are {', '.join(frame.columns[8:])}")
+            raise ValueError(f"{statistic} is not a statistic; there are {', '.join(frame.columns[8:])}")
         frame = frame[frame[statistic].notna() | (frame[statistic] != frame[statistic])]
         lines = []
         for key, group in frame.groupby(_KEYS, observed=True, dropna=False, sort=False):

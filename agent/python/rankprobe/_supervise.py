@@ -206,7 +206,7 @@ class Pause:
 
 
 def _text(error: Exception) -> str:
-    """For a person; where it is no fault of the world outside, the log has the place."""
+    """For a person; where it is not a fault of the world outside, the log has the place."""
     if isinstance(error, (Failed, OSError)):
         return str(error) or repr(error)
     traceback.print_exception(type(error), error, error.__traceback__)
@@ -233,7 +233,7 @@ def finish(directory: pathlib.Path, target: Optional[str]) -> int:
     try:
         job = JobDirectory(directory)
     except (OSError, ValueError, KeyError) as error:
-        say(f"{directory} is no archive that was left: {error}")
+        say(f"{directory} is not an archive that was left: {error}")
         return 1
     users, supervisor = _lock_soon("users.lock"), _lock_soon("supervisor.lock")
     if users is None or supervisor is None:

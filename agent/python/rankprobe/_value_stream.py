@@ -16,7 +16,7 @@ _TEXT = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema([("run", _TEXT), ("step", pa.int64()), ("rank", pa.int64()), ("pid", pa.int64()), ("module", _TEXT),
                     ("call", _TEXT), ("phase", _TEXT), ("position", _TEXT), *((key, pa.float64()) for key in STATISTICS)])
 _MAX_HEADER_BYTES = 1 << 30
-_NO_STREAM = "this is no stream of values"
+_NO_STREAM = "this is not a stream of values"
 
 
 class Cut(Exception):

@@ -84,7 +84,7 @@ def check_texts(op: str, value: Any) -> None:
     """Functions of the list take no text but names of modes; anything else could be a path."""
     if isinstance(value, str):
         if value not in TEXTS and not (op == "einsum" and EQUATION.match(value)):
-            raise Skip(f"its argument {value[:80]!r} is no mode, reduction or padding that a function takes; it is not called")
+            raise Skip(f"its argument {value[:80]!r} is not a mode, reduction or padding that a function takes; it is not called")
     elif isinstance(value, dict):
         for item in value.values():
             check_texts(op, item)
@@ -362,10 +362,10 @@ def read_config(path: str, force: bool) -> dict[str, Any]:
         with open_input(path, force) as file:
             config = json.load(file)
     except (OSError, ValueError, RecursionError) as fault:
-        raise Refused(f"{path}: is no config.json ({' '.join(str(fault).split())})") from None
+        raise Refused(f"{path}: is not a config.json ({' '.join(str(fault).split())})") from None
     section = config.get("acc_check", {}) if isinstance(config, dict) else None
     if not isinstance(section, dict):
-        raise Refused(f"{path}: acc_check is no object")
+        raise Refused(f"{path}: acc_check is not an object")
     known = ("white_list", "black_list", "error_data_path")
     for key in section:
         if key not in known:
@@ -378,7 +378,7 @@ def error_directory(path: Any, out_path: str) -> str:
     if path is None:
         return os.path.join(out_path, "error_data")
     if not isinstance(path, str) or not os.path.isdir(path):
-        raise Refused(f"error_data_path: {path}: is no directory")
+        raise Refused(f"error_data_path: {path}: is not a directory")
     return os.path.join(path, "error_data")
 
 
@@ -436,7 +436,7 @@ def run() -> int:
         except OSError as fault:
             raise Refused(str(fault)) from None
         if not rows or rows[0] != RESULT_COLUMNS:
-            raise Refused(f"{args.result_csv_path}: is no result of acc_check")
+            raise Refused(f"{args.result_csv_path}: is not a result of acc_check")
         done = {row[0] for row in rows[1:] if row}
         result_path = args.result_csv_path
     else:

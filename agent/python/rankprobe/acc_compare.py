@@ -43,14 +43,14 @@ def read_details(path: str, force: bool = False) -> dict[str, dict[str, str]]:
             reader = csv.DictReader(file)
             missing = [c for c in ("API Name", "Dtype", "Status", *BENCHMARK.values()) if c not in (reader.fieldnames or [])]
             if missing:
-                raise BadFile(f"{path}: is no details file of acc_check: it lacks the column {missing[0]}")
+                raise BadFile(f"{path}: is not a details file of acc_check: it lacks the column {missing[0]}")
             rows: dict[str, dict[str, str]] = {}
             for row in reader:
                 name = row["API Name"] or ""
                 if not _PART.match(name):
                     raise BadFile(f"{path}: line {reader.line_num}: {name[:200]!r} names no output of a call")
                 if rows.setdefault(name, row) is not row:
-                    raise BadFile(f"{path}: line {reader.line_num}: {name[:200]} is there twice")
+                    raise BadFile(f"{path}: line {reader.line_num}: {name[:200]} appears twice")
             return rows
     except (OSError, UnicodeDecodeError, csv.Error) as fault:
         raise BadFile(f"{path}: {' '.join(str(fault).split())}") from None
@@ -62,7 +62,7 @@ def _metrics(path: str, row: dict[str, str], columns: dict[str, str]) -> dict[st
         try:
             out[name] = float(row[column])
         except (TypeError, ValueError):
-            raise BadFile(f"{path}: {row['API Name']}: {column} is no number") from None
+            raise BadFile(f"{path}: {row['API Name']}: {column} is not a number") from None
     return out
 
 

@@ -63,7 +63,7 @@ def compare(target: Path, reference: Path, *, fuzzy: bool = False, layer_mapping
 
 
 def to_numbers(column: Sequence[str]) -> list[float]:
-    """A column as floats: percent as a ratio, what is no number as NaN. numpy.asarray takes it as it is."""
+    """A column as floats: percent as a ratio, what is not a number as NaN. numpy.asarray takes it as it is."""
     out = []
     for cell in column:
         try:

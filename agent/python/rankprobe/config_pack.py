@@ -29,7 +29,7 @@ _MAX_VALUES = 100_000
 _MAX_DEPTH = 64
 _LAUNCH = re.compile(r"(?:msrun|torchrun|python\d? -m torch\.distributed\.launch)\s[^|]*")
 _BLOCK = re.compile(r'([A-Za-z0-9_]{1,20}_ARGS)="(.*?)"', re.DOTALL)
-# A flag, and what stands behind it, which is no flag.
+# A flag, and what stands behind it, which is not a flag.
 _FLAG = re.compile(r"--([\w-]+)(?:\s+(?!--)([^\s\\]+))?")
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 
@@ -111,7 +111,7 @@ def settings_of(files: Sequence[str]) -> dict[str, Any]:
             if len(text) > _MAX_BYTES:
                 raise PackError(f"{file}: more than {_MAX_BYTES} characters")
         except Refused as error:
-            raise PackError(str(error).replace("; --force reads it all the same", "")) from error
+            raise PackError(str(error).replace("; --force reads it anyway", "")) from error
         except (OSError, UnicodeDecodeError) as error:
             raise PackError(f"{file}: {error}") from error
         try:
@@ -158,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         members = members_of(arguments.files)
         write(members, out)
     except FileExistsError:
-        print(f"rankprobe: {out} is there already", file=sys.stderr)
+        print(f"rankprobe: {out} already exists", file=sys.stderr)
         return 2
     except (PackError, OSError) as error:
         print(f"rankprobe: {error}", file=sys.stderr)

@@ -302,7 +302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dump-path", default="", help="directory of the dump; default that of config.json, else ./dump_path")
     parser.add_argument("--json", action="store_true", help="one line of JSON on standard output")
     for flag in ("--tls-ca", "--tls-cert", "--tls-key", "--tls-server-name", "--token-file"):
-        parser.add_argument(flag, default="", help="as of every command")
+        parser.add_argument(flag, default="", help="as for every command")
     arguments = parser.parse_args(argv)
     access = tuple(word for flag in ("tls_ca", "tls_cert", "tls_key", "tls_server_name", "token_file") if getattr(arguments, flag)
                    for word in ("--" + flag.replace("_", "-"), getattr(arguments, flag)))

@@ -118,7 +118,7 @@ class OtherJobError(RuntimeError):
 
 
 def _launch() -> str:
-    """What tells the ranks of one job from those of another: where they meet. "": this process is no rank, or it is not known."""
+    """What tells the ranks of one job from those of another: where they meet. "": this process is not a rank, or it is not known."""
     place = [os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
     return ":".join(place) if os.environ.get("RANK") and all(place) else ""
 

@@ -145,7 +145,7 @@ def read(path: pathlib.Path) -> Golden:
             raise Refused(f"{path} is of version {data['rankprobe_golden']}, and this rankprobe reads {_VERSION}: make it again")
         return Golden(dict(data["made_with"]), [Call(*call) for call in data["calls"]], data.get("step"))
     except (ValueError, KeyError, TypeError) as fault:
-        raise Refused(f"{path} is no golden file: {' '.join(str(fault).split())}") from None
+        raise Refused(f"{path} is not a golden file: {' '.join(str(fault).split())}") from None
 
 
 # --- the comparison
@@ -247,7 +247,7 @@ def _one_sided(old: Call, new: Call) -> list[Difference]:
     """Tensors without a partner. A module that returns more or less than stored, as a cache, has the numbers of the rest."""
     if new.is_module and old.values.keys() & new.values.keys():
         return []
-    return [*(Difference(place, "is not there any more", []) for place in old.values if place not in new.values),
+    return [*(Difference(place, "no longer exists", []) for place in old.values if place not in new.values),
             *(Difference(place, "was not there", []) for place in new.values if place not in old.values)]
 
 

@@ -152,11 +152,11 @@ def _read_table(path: pathlib.Path, force: bool) -> Any:
 def _indices_of(columns: list[str]) -> list[str]:
     """Of a table with these columns."""
     if columns[:len(_FIRST_COLUMNS)] != _FIRST_COLUMNS or not {"Result", "Err_message", _REQUIRES_GRAD} <= set(columns):
-        raise _LeftOut("has not the columns of a compare table")
+        raise _LeftOut("does not have the columns of a compare table")
     if "NPU MD5" in columns:
         raise _LeftOut("is of checksums (md5), which are not merged")
     if not {"NPU max", "Bench max"} <= set(columns) or not {"Max diff", "Cosine"} & set(columns):
-        raise _LeftOut("has not the columns of a compare table")
+        raise _LeftOut("does not have the columns of a compare table")
     return [*columns[len(_FIRST_COLUMNS):columns.index("NPU max")], _REQUIRES_GRAD]
 
 

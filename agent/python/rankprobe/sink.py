@@ -117,7 +117,7 @@ class Position:
         except ValueError:
             kept = None
         if not isinstance(kept, dict) or not isinstance(kept.get("after", 0), int):
-            raise Stop(2, f"{path}: is no position of rankprobe sink; remove it to send from the first event that the collector has")
+            raise Stop(2, f"{path}: is not a position of rankprobe sink; remove it to send from the first event that the collector has")
         self.after: int = kept.get("after", 0)
         self.answers: dict[str, str] = kept.get("answers", {})
         # Runs whose answer is still to be asked for.
@@ -158,7 +158,7 @@ class Follower:
                     raise Stop(5, f"{error}; " + (f"given up after {self._options.retries + 1} tries" if error.again else "not tried again") +
                                "; the next start continues here") from None
                 pause = max(wait, error.wait)
-                _say(f"{error}; once more in {pause:g} s")
+                _say(f"{error}; next try in {pause:g} s")
                 time.sleep(pause)
                 wait = min(wait * 2, _MOST_RETRY_WAIT)
 
@@ -293,7 +293,7 @@ def _kinds(text: str) -> tuple[str, ...]:
     names = tuple(name for name in text.split(",") if name)
     unknown = [name for name in names if name not in (*KINDS, "all")]
     if unknown or not names:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'} is no kind; expected {', '.join(KINDS)}, or all")
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'} is not a kind; expected {', '.join(KINDS)}, or all")
     return names
 
 
@@ -314,13 +314,13 @@ def _parser() -> Parser:
     parser.add_argument("--url-file", default="", metavar="FILE", help="address of the webhook; default RANKPROBE_SINK_URL")
     parser.add_argument("--retries", type=int, default=5, metavar="N", help="times that sending is tried again (5)")
     parser.add_argument("--retry-wait", type=float, default=1, metavar="SECONDS", help="before the first of them; each next one is twice as long (1)")
-    parser.add_argument("--interval", type=float, default=2, metavar="SECONDS", help="between two looks for events (2)")
+    parser.add_argument("--interval", type=float, default=2, metavar="SECONDS", help="between checks for new events (2)")
     return parser
 
 
 @contextlib.contextmanager
 def _ended_by_a_signal(is_service: bool) -> Iterator[None]:
-    """A service is ended by SIGTERM, which is no fault: what was sent is kept by then. Other work is not done."""
+    """A service is ended by SIGTERM, which is not a fault: what was sent is kept by then. Other work is not done."""
 
     def end(number: int, _: Any) -> None:
         sys.exit(0 if is_service else 128 + number)  # libraries catch every Exception

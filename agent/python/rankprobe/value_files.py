@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
     kind, output = arguments[0], pathlib.Path(arguments[1])
     # A file takes the place of an older one; a directory of event files that of none, for they would be mixed.
     if kind == "tensorboard" and output.exists() and (not output.is_dir() or any(output.iterdir())):
-        _say(f"{output}: is there already")
+        _say(f"{output}: already exists")
         return 2
     if kind != "tensorboard" and output.is_dir():
         _say(f"{output}: is a directory")

@@ -212,7 +212,7 @@ TEST_F(FrameQueueTest, ADamagedFrameIsSentAgainAndGivenUpAfterFiveTimes) {
   EXPECT_EQ(frame.undeliverable().step(), 4);
   EXPECT_EQ(frame.undeliverable().records(), 3u);
   EXPECT_EQ(frame.undeliverable().reason(),
-            "it was damaged on the way 5 times");
+            "it was damaged in transit 5 times");
 }
 
 // F8

@@ -14,9 +14,9 @@ namespace rankprobe {
 
 class FrameSuspect {
  public:
-  // A frame that was damaged on the way so often is given up, and why.
+  // A frame that was damaged in transit so often is given up, and why.
   static constexpr int kMaxDamages = 5;
-  static constexpr char kDamaged[] = "it was damaged on the way 5 times";
+  static constexpr char kDamaged[] = "it was damaged in transit 5 times";
 
   // The upload ended with frames `first` to `last` on their way. True: `first`
   // was the only one, for the `most`th time or more.

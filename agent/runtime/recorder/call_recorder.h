@@ -56,7 +56,7 @@ class CallRecorder {
       absl::string_view module, absl::string_view parameter,
       absl::FunctionRef<void(CallBuilder&, v1::Value*)> build);
   // What runs on this thread until PopScope hangs under `name`, a parent that
-  // is no call ("optimizer", "clip_grad").
+  // is not a call ("optimizer", "clip_grad").
   void PushScope(absl::string_view name);
   void PopScope(absl::string_view name);
   // A new forward of the root model: what an exception left open is closed.

@@ -39,7 +39,7 @@ class StepFilter {
     return filter_->WantsPayload(entry);
   }
 
-  // Returns the plan that this one replaces; null: it is in force already.
+  // Returns the plan that this one replaces; null: it is already in force.
   std::shared_ptr<const Plan> Adopt(const ActivePlan& active);
   // The filter's verdict; what it is asked is remembered for Explain and, under
   // plans with windows, sent ahead of the next call.

@@ -121,7 +121,7 @@ absl::Status ReadReferenceJson(
       });
   if (!absl::IsInvalidArgument(status)) return status;
   return absl::DataLossError(
-      absl::StrCat(path, " is no dump.json: ", status.message()));
+      absl::StrCat(path, " is not a dump.json: ", status.message()));
 }
 
 }  // namespace rankprobe

@@ -89,7 +89,7 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
     Finish();
     return true;
   }
-  // Of a stream that is done. DATA_LOSS: what came was damaged on the way.
+  // Of a stream that is done. DATA_LOSS: what came was damaged in transit.
   grpc::Status status() const {
     absl::MutexLock lock(&mutex_);
     return damaged_ ? grpc::Status(grpc::StatusCode::DATA_LOSS,
@@ -106,7 +106,7 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
 
  private:
   // Lets go of the call; nothing is started on it any more. A read that failed
-  // because what came is no message leaves the rest unread, and gRPC tells no
+  // because what came is not a message leaves the rest unread, and gRPC tells no
   // status before it is read: such a call is given up.
   void Finish() {
     if (std::exchange(held_, false)) this->RemoveHold();

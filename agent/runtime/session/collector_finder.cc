@@ -80,7 +80,7 @@ absl::StatusOr<std::string> CollectorFinder::Find(
       if (!ParseHostPort(answer.address(), /*min_port=*/1).ok() ||
           answer.leaf().size() > 64) {
         return absl::UnavailableError(
-            "the root names a leaf that is no HOST:PORT");
+            "the root names a leaf that is not a HOST:PORT");
       }
       if (answer.leaf() != leaf_ || answer.address() != address_)
         failing_since_ = kNeverFails;

@@ -42,7 +42,7 @@ class CollectorFinder {
         patience_(patience),
         channel_(std::move(channel)) {}
 
-  // The leaf's address; empty: the address that was named, which is no root or
+  // The leaf's address; empty: the address that was named, which is not a root or
   // cannot be asked. CANCELLED: stopping. UNAVAILABLE: a root, which has none now
   // or does not answer.
   absl::StatusOr<std::string> Find(const v1::Identity& identity);

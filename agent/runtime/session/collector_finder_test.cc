@@ -119,7 +119,7 @@ TEST_F(CollectorFinderTest, ARootNamesALeaf) {
   root_.Reply("a", "anywhere");
   EXPECT_THAT(std::string(finder_->Find(identity_).status().message()),
               HasSubstr("no HOST:PORT"));
-  root_.Reply(grpc::Status(grpc::StatusCode::ABORTED, "no leaf is there"));
+  root_.Reply(grpc::Status(grpc::StatusCode::ABORTED, "no leaf is connected"));
   EXPECT_TRUE(absl::IsUnavailable(finder_->Find(identity_).status()));
 }
 

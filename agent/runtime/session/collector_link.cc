@@ -220,7 +220,7 @@ CollectorFinder CollectorLink::NewFinder() {
 
 absl::StatusOr<std::shared_ptr<CollectorLink::Target>> CollectorLink::Locate(
     CollectorFinder* finder, const v1::Identity& identity) {
-  // What was damaged on the way may have been the connection's own framing or
+  // What was damaged in transit may have been the connection's own framing or
   // tables: what it says from then on may be wrong, or never arrive.
   const bool afresh = std::exchange(afresh_, false);
   {
@@ -441,7 +441,7 @@ absl::Duration CollectorLink::AfterDamage() {
   return damaged_backoff_;
 }
 
-// A length that was damaged on the way makes the other side wait for bytes that
+// A length that was damaged in transit makes the other side wait for bytes that
 // never come, and it has nothing to say meanwhile.
 bool CollectorLink::IsSilent(absl::Duration waited, absl::Duration* patience) {
   if (waited <= *patience) return false;

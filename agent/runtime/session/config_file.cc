@@ -88,7 +88,7 @@ std::optional<absl::StatusOr<std::string>> ConfigFile::Read(bool force) {
   }
   const absl::Cleanup close = [fd] { ::close(fd); };
   struct stat now = {};
-  if (::fstat(fd, &now) != 0) return Failure("cannot be looked at: ");
+  if (::fstat(fd, &now) != 0) return Failure("cannot be inspected: ");
   if (!S_ISREG(now.st_mode))
     return absl::InvalidArgumentError("is not a regular file");
   const Stamp stamp{now.st_dev, now.st_ino, now.st_size, now.st_mtim,
@@ -151,7 +151,7 @@ std::string MergeOverrides(const std::string& json,
   if (overrides.step_json.has_value()) {
     rapidjson::Document step(&allocator);
     step.Parse(overrides.step_json->c_str());
-    // One that is no JSON was refused when the debugger was made.
+    // One that is not JSON was refused when the debugger was made.
     if (!step.HasParseError()) {
       any = true;
       put("step", rapidjson::Value(step, allocator));

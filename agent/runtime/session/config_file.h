@@ -32,7 +32,7 @@ class ConfigFile {
 
   // The contents, if they differ from the last time; an error if the file
   // cannot be read and a retry will not help. Costs an open and an fstat while
-  // nothing has changed. A text that is no JSON is read again for some 100 ms:
+  // nothing has changed. A text that is not JSON is read again for some 100 ms:
   // it may be half written.
   std::optional<absl::StatusOr<std::string>> Look();
 

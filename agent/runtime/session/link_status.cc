@@ -88,8 +88,9 @@ bool LinkStatus::SetRank(int64_t rank, int64_t world_size, bool has_sent) {
   if (identity_.has_rank() && identity_.rank() == rank) return false;
   // What is recorded was recorded as this rank; the collector keeps it so.
   if (identity_.has_rank() && has_sent) {
-    last_error_ = absl::StrCat("this process is rank ", identity_.rank(),
-                               "; it stays so when it says ", rank);
+    last_error_ = absl::StrCat(
+        "this process is rank ", identity_.rank(),
+        "; it has sent records as that rank, and cannot become rank ", rank);
     return false;
   }
   identity_.set_rank(rank);

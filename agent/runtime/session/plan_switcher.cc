@@ -128,7 +128,7 @@ v1::PlanPrepared PlanSwitcher::Prepare(const v1::PlanSpec& spec) {
     answer.set_reason("the plan's steps are out of range");
   } else if (spec.epoch() <= current_.epoch) {
     answer.set_reason(
-        absl::StrCat("epoch ", current_.epoch, " is in force already"));
+        absl::StrCat("epoch ", current_.epoch, " is already in force"));
   } else if (spec.effective_at_step() <= step_) {
     answer.set_reason(absl::StrCat("step ", spec.effective_at_step(),
                                    " has passed; the rank is in step ", step_));

@@ -106,7 +106,7 @@ absl::StatusOr<SpoolDelivery> DeliverSpools(
     if (absl::IsUnavailable(status) && !answered) return status;
     result.left.push_back(
         {orphan->identity(), absl::IsCancelled(status)
-                                 ? "the time is over"
+                                 ? "the time limit was reached"
                                  : std::string(status.message())});
   }
   return result;

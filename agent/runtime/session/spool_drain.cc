@@ -45,7 +45,7 @@ grpc::ByteBuffer Undeliverable(const OrphanSpool::Frame& frame) {
 absl::Status EndOf(const grpc::Status& status) {
   // An end without an error is no success before all is committed.
   if (status.ok()) return absl::UnavailableError("the stream has ended");
-  // What was damaged on the way is sent again.
+  // What was damaged in transit is sent again.
   if (IsDamage(status))
     return absl::UnavailableError(FromGrpc(status).message());
   return FromGrpc(status);

@@ -106,7 +106,7 @@ NonFinite TriggerEngine::MeantInfinities(const v1::CallPhase& phase) {
   for (const v1::NamedValue& value : phase.input_kwargs().items())
     AddConstants(value.value(), &call.constants);
   NonFinite meant = call.inputs;
-  // A gradient is no mask.
+  // A gradient is not a mask.
   if (absl::StrContains(phase.entry(), ".backward")) meant = NonFinite();
   meant.Join(call.constants);
   const auto before = given_.find(phase.entry());

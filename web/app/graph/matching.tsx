@@ -117,7 +117,7 @@ export function HandMatching({ db, step, rank, graph, pairs, chosen, onDisk }: {
   const load = (file: File | undefined) => file && attempt(async () => {
     if (file.size > 1 << 20) throw new Error(t("A mapping has at most 1 MiB."));
     const read: unknown = JSON.parse(await file.text());
-    if (typeof read !== "object" || read === null || Array.isArray(read) || Object.values(read).some((value) => typeof value !== "string")) throw new Error(t("This is no mapping: {\"name\": \"name\", ..}"));
+    if (typeof read !== "object" || read === null || Array.isArray(read) || Object.values(read).some((value) => typeof value !== "string")) throw new Error(t("This is not a mapping: {\"name\": \"name\", ..}"));
     pairs.set(addPairs(pairs.hand, Object.entries(read as Record<string, string>)));
     setSaid(t("{0} pairs read", Object.keys(read).length));
   });

@@ -84,7 +84,7 @@ bool TakesArguments(size_t flagged_count, PyObject* keywords,
                     Py_ssize_t count) {
   if (PyVectorcall_NARGS(flagged_count) == count && keywords == nullptr)
     return true;
-  PyErr_Format(PyExc_TypeError, "%zd positional arguments are wanted", count);
+  PyErr_Format(PyExc_TypeError, "%zd positional arguments are expected", count);
   return false;
 }
 

@@ -42,7 +42,7 @@ int RaiseNow(void* error) {
 bool RaiseLaterIfPrograms(PyObject* error) {
   const bool exception = PyErr_GivenExceptionMatches(error, PyExc_Exception);
   const PyRef traceback = PyRef::Steal(PyException_GetTraceback(error));
-  // What is no Exception is no fault of a call, whoever raised it. Errors of C
+  // What is no Exception is not a fault of a call, whoever raised it. Errors of C
   // code have no frames: most of what is cleared costs no more than that.
   if (exception && (!traceback || !IsPrograms(traceback.get()))) return false;
   if (!OnMainThread()) return false;

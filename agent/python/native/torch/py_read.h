@@ -11,7 +11,7 @@
 
 namespace rankprobe {
 
-// False for what is no tuple of integers of 64 bits: then a Python error may be
+// False for what is not a tuple of integers of 64 bits: then a Python error may be
 // set, which is the caller's to clear.
 bool ReadInts(PyObject* tuple, absl::InlinedVector<int64_t, 6>* out);
 

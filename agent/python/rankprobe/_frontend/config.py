@@ -62,14 +62,14 @@ def merged_text(config_path: Optional[str], overrides: dict[str, Any]) -> str:
     """The text of `config_path` (None: the default) with arguments on top.
 
     Raises InvalidParameterError that names the file, for one that is not called
-    .json, cannot be read or is not JSON. What is no JSON object comes back as it
+    .json, cannot be read or is not JSON. What is not a JSON object comes back as it
     is: the parser tells what is wrong.
     """
     if config_path is None:
         data: Any = dict(_DEFAULT)
     else:
         if not config_path.endswith(".json"):
-            raise InvalidParameterError(f"config_path {config_path} is no .json file")
+            raise InvalidParameterError(f"config_path {config_path} is not a .json file")
         if os.path.isdir(config_path):
             raise InvalidParameterError(f"config_path {config_path} is a directory")
         try:

@@ -403,7 +403,7 @@ class Debugger:
         self._instruments.apply(plan)
         path = self._session.fixed_path(self._switch.asked)
         if path is not None:
-            warn(f"dump_path cannot change in a running job: trees go on to {path}")
+            warn(f"dump_path cannot change in a running job: dumps continue in {path}")
         if plan["records_modules"] and not has_model:
             warn(f"start() has no model: no modules are recorded at level {plan['level']}")
 

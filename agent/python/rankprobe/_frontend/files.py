@@ -16,7 +16,7 @@ def read_regular(path: str, max_bytes: int) -> bytes:
     """Its bytes. Raises OSError, and ValueError of no regular file and of a larger one."""
     descriptor = open_regular(path)
     if descriptor is None:
-        raise ValueError("is no regular file")
+        raise ValueError("is not a regular file")
     with open(descriptor, "rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:

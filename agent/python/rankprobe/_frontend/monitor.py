@@ -122,7 +122,7 @@ class Monitor:
         raise NotImplementedError
 
     def _buffers_of(self, model: Any, wanted: list[str]) -> list[tuple[str, Callable[[], Any]]]:
-        """Buffers that belong to the state of the model, by name, and what gives each as it is then; None: it is no more there."""
+        """Buffers that belong to the state of the model, by name, and what gives each as it is then; None: it disappeared."""
         return []
 
     def _targets(self) -> dict[str, Any]:

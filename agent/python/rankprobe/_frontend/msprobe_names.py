@@ -32,13 +32,13 @@ class _Config:
         try:
             return getattr(self._debugger.config, name)
         except AttributeError:
-            raise AttributeError(_tell(f"service.config has no {name} here: rankprobe stands for msprobe, and has the fields of "
+            raise AttributeError(_tell(f"service.config has no {name} here: rankprobe replaces msprobe, and has the fields of "
                                        "config.json")) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "dump_path":
             raise AttributeError(_tell(f"service.config.{name} cannot be set: edit config.json, or rankprobe enable --config"))
-        _tell(f"dump_path cannot change in a running job: trees go on to {self._debugger.config.dump_path}/step*, and what a driver "
+        _tell(f"dump_path cannot change in a running job: dumps continue in {self._debugger.config.dump_path}/step*, and what a driver "
               "records for each stage is one step after the other there")
 
 
@@ -51,7 +51,7 @@ class Service:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise AttributeError(_tell(f"PrecisionDebugger.service has no {name} here: rankprobe stands for msprobe, and has "
+        raise AttributeError(_tell(f"PrecisionDebugger.service has no {name} here: rankprobe replaces msprobe, and has "
                                    "service.config"))
 
 

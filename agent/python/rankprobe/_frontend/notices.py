@@ -88,7 +88,7 @@ class Notices:
 
     def bad_requests(self, plan: dict[str, Any], fault: str) -> None:
         """A start() with requests that cannot be used."""
-        self._once(plan, "requests", f"start(): {fault}; it is recorded as without that")
+        self._once(plan, "requests", f"start(): {fault}; it is recorded as if that were not given")
 
     def stopped(self, plan: dict[str, Any], capture: Any, step: int) -> None:
         """A stop(): did the filters let anything pass?"""

@@ -13,7 +13,7 @@ Requests = list[tuple[str, int, Optional[int]]]
 def read_requests(scheduled_tokens: Any, first_positions: Any = None) -> Optional[Requests]:
     """Of start()'s arguments; None: nothing was said.
 
-    Raises ValueError for what is no mapping of texts to whole numbers, > 0 tokens
+    Raises ValueError for what is not a mapping of texts to whole numbers, > 0 tokens
     and >= 0 positions.
     """
     if not scheduled_tokens and isinstance(scheduled_tokens, (Mapping, type(None))):
@@ -29,7 +29,7 @@ def _numbers(what: str, given: Any, least: int) -> dict[str, int]:
     out = {}
     for name, value in given.items():
         if not isinstance(name, str):
-            raise ValueError(f"{what} has a key that is no str: {name!r}")
+            raise ValueError(f"{what} has a key that is not a str: {name!r}")
         try:
             number = operator.index(value) if not isinstance(value, bool) else least - 1
         except TypeError:

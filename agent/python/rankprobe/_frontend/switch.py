@@ -77,7 +77,7 @@ class Switch:
                 self._submit(edit, session)
         except Exception as error:  # noqa: BLE001 - the training goes on
             if not _native.raise_later_if_programs(error):
-                warn(f"the edit of {self._file.path} was not taken: {error!r}")
+                warn(f"the edit of {self._file.path} was not applied: {error!r}")
 
     def _submit(self, edit: _config.Edit, session: RankSession) -> None:
         fault = edit.fault

@@ -39,7 +39,7 @@ _SWITCH = "RANKPROBE_AS_MSPROBE"
 
 
 def _missing(name: str) -> str:
-    return f"rankprobe has no {name} (rankprobe run --as-msprobe stands for msprobe; it has: " + ", ".join(
+    return f"rankprobe has no {name} (rankprobe run --as-msprobe replaces msprobe; it has: " + ", ".join(
         sorted({n for names in _NAMES.values() for n in names})) + ")"
 
 

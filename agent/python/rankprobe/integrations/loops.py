@@ -59,7 +59,7 @@ class Watched:
         # The method of the class, whose calls come here: the program's object stays as it is, also for pickle.
         around = Around(getattr(type(optimizer), method), self._around_step)
         if not around.works:
-            raise TypeError(f"{type(optimizer).__name__}.{method} is no function of Python whose calls can be seen")
+            raise TypeError(f"{type(optimizer).__name__}.{method} is not a function of Python whose calls can be seen")
         self._undo_around.append(around.remove)
         scalers = sys.modules.get("torch.amp.grad_scaler") or sys.modules.get("torch.cuda.amp.grad_scaler")
         if scalers is not None:

@@ -124,7 +124,7 @@ class CellHooks:
                 stack.append((cell, None, None))
                 return
             call = gradients = None
-            capture.enter_quiet()  # what we ask of tensors is no call of the user's
+            capture.enter_quiet()  # what we ask of tensors is not a call of the user's
             try:
                 wait()
                 call = capture.begin_module(name, args, kwargs or None)

@@ -55,7 +55,7 @@ _NO_DISPATCH = getattr(torch.Tensor, "__torch_dispatch__", None)
 
 @contextlib.contextmanager
 def _without_own_dispatch(tensor: Any) -> Iterator[None]:
-    """What is asked of `tensor` meanwhile is no call of the __torch_dispatch__ that its class may have."""
+    """What is asked of `tensor` meanwhile is not a call of the __torch_dispatch__ that its class may have."""
     if getattr(type(tensor), "__torch_dispatch__", None) is _NO_DISPATCH:
         yield
         return
@@ -127,7 +127,7 @@ def describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) ->
 
     Returns the fields that ValueReader::ReadDescribed takes; without `address`
     and `slot` the statistics are null. needs, generation: see DeviceReader.read.
-    What is asked of the tensor is no call of a __torch_function__ of the program's, of its class or of a mode.
+    What is asked of the tensor is not a call of a __torch_function__ of the program's, of its class or of a mode.
     """
     with torch._C.DisableTorchFunction():
         return _describe(devices, tensor, needs, generation)
@@ -269,7 +269,7 @@ def _field(value: Any, name: str) -> Any:
 
 
 def convert(value: Any) -> Optional[tuple[Any, ...]]:
-    """What is no tensor, number, text, list or plain dict, as a tagged tuple; None: null. It goes by types and by their own methods:
+    """What is not a tensor, number, text, list or plain dict, as a tagged tuple; None: null. It goes by types and by their own methods:
     isinstance(), and a method that a subclass has, would run the program's code."""
     found = tagged(value)
     if found is not None:

@@ -200,7 +200,7 @@ class GraphCalls:
             _calls = _graph_ops.sink = None
 
     def _guarded(self, where: str, function: Callable[..., Any], *args: Any) -> Any:
-        self._capture.enter_quiet()  # what we ask of tensors is no call of the user's
+        self._capture.enter_quiet()  # what we ask of tensors is not a call of the user's
         try:
             return function(*args)
         except Exception as error:  # noqa: BLE001 - the model must not notice

@@ -80,7 +80,7 @@ def _view_behind(node: Any) -> Any:
 
 
 def _kind_of_heads(view: Any, made: tuple[int, ...]) -> int:
-    """Of the values [batch, heads, places, features] of an attention."""
+    """Of the values [batch, heads, positions, features] of an attention."""
     given = () if view is None else tuple(getattr(view, "_saved_self_sym_sizes", ()))
     if len(made) != 4 or len(given) not in (2, 3) or min(made[1:3]) < 2 or shape_of(view) != made:
         return 0

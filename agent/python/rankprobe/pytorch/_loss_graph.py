@@ -16,7 +16,7 @@ from rankprobe.pytorch._shape_graph import REGRESSIONS
 
 _OF_LOGITS, _OF_BINARY, _KL_DIV = "BinaryCrossEntropyWithLogitsBackward0", "BinaryCrossEntropyBackward0", "KlDivBackward0"
 NLL = ("NllLossBackward0", "NllLoss2DBackward0")
-# kl_div is no node of its own: its last is the difference of what the targets alone make and of targets times logarithms.
+# kl_div is not a node of its own: its last is the difference of what the targets alone make and of targets times logarithms.
 OF_PROBABILITIES = (*NLL, _OF_LOGITS, _OF_BINARY, _KL_DIV, "SubBackward0")
 # Shapes, dtypes and choices of places, which leave the numbers as they are.
 _SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "PermuteBackward0", "SqueezeBackward0",

@@ -318,7 +318,7 @@ class ModuleHooks:
 
     def _begin_first(self) -> None:
         first, self.on_first = self.on_first, None
-        with _quiet(self._capture):  # what we ask of tensors is no call of the user's
+        with _quiet(self._capture):  # what we ask of tensors is not a call of the user's
             _guarded(self._capture, "the first module", first)  # type: ignore[arg-type]
 
     def _post(self, name: str, hooked: torch.nn.Module, number: list[torch.Tensor]) -> Callable[..., Any]:
@@ -408,7 +408,7 @@ class ModuleHooks:
             if parameter is not None and (known is None or not _HAS_POST_ACCUMULATE or not known.is_on(parameter)):
                 missing.append((name, parameter, known))
         if missing:
-            with _quiet(self._capture):  # what we ask of tensors is no call of the user's
+            with _quiet(self._capture):  # what we ask of tensors is not a call of the user's
                 self._watch(module_name, missing, watched)
         if _HAS_POST_ACCUMULATE and begin is not None:
             begin.set_known(module, {name: watched[name].hook for name, parameter in module._parameters.items()

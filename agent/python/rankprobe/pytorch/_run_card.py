@@ -439,7 +439,7 @@ class RunCard:
         return self._facts(section, lambda: [(section, name, value) for name, value in source() if value])
 
     def _facts(self, section: str, source: Callable[[], Iterable[Fact]]) -> list[Fact]:
-        self._capture.enter_quiet()  # what we ask of tensors is no call of the user's
+        self._capture.enter_quiet()  # what we ask of tensors is not a call of the user's
         try:
             return [(part, _text(name), _text(value)) for part, name, value in source()]
         except Exception as error:  # noqa: BLE001 - the training must not notice

@@ -61,7 +61,7 @@ def read_config(path: str) -> dict[str, Any]:
             ("collect_times", 0, 10**9), ("ndigits", 1, 20)) if name in given and not low <= given[name] <= high]
         faults += [f"ops: {op!r} (legal: {', '.join(monitor_csv.OPS)})" for op in given.get("ops", [])
                    if op not in (*monitor_csv.OPS, "shape", "dtype", "id")]
-        faults += [f"module_ranks: {rank!r} is no rank" for rank in given.get("module_ranks", [])
+        faults += [f"module_ranks: {rank!r} is not a rank" for rank in given.get("module_ranks", [])
                    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0]
         if given.get("format", "csv") != "csv":
             faults.append(f"format: {given['format']!r} (legal: csv)")
@@ -84,7 +84,7 @@ def _communication_faults(given: dict[str, Any]) -> list[str]:
         try:
             re.compile(line)
         except (re.error, TypeError) as error:
-            faults.append(f"cc_distribution.cc_codeline: {line!r} is no regular expression: {error}")
+            faults.append(f"cc_distribution.cc_codeline: {line!r} is not a regular expression: {error}")
     return faults
 
 

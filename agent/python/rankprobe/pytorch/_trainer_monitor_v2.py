@@ -68,13 +68,13 @@ def _read_monitor(name: str, given: dict[str, Any], faults: list[str], unknown: 
         if not wrong and field in told and told[field] < 1:
             wrong.append(f"{at}{field}: {told[field]} (legal: 1 or more)")
     if not wrong:
-        wrong += [f"{at}targets: {part!r} is no str" for part in told.get("targets", []) if not isinstance(part, str)]
-        wrong += [f"{at}module_ranks: {rank!r} is no rank" for rank in told.get("module_ranks", []) if not _is(rank, int) or rank < 0]
+        wrong += [f"{at}targets: {part!r} is not a str" for part in told.get("targets", []) if not isinstance(part, str)]
+        wrong += [f"{at}module_ranks: {rank!r} is not a rank" for rank in told.get("module_ranks", []) if not _is(rank, int) or rank < 0]
         for line in told.get("cc_codeline", []):
             try:
                 re.compile(line)
             except (re.error, TypeError) as error:
-                wrong.append(f"{at}cc_codeline: {line!r} is no regular expression: {error}")
+                wrong.append(f"{at}cc_codeline: {line!r} is not a regular expression: {error}")
     faults += wrong
     if wrong:
         return {}
@@ -104,12 +104,12 @@ def read_config(path: str, fr: Optional[str] = None) -> dict[str, Any]:
             ("step_count_per_record", 1, _LAST_STEP), ("collect_times", 1, 10**9)) if name in given and not low <= given[name] <= high]
         ranks = given.get("rank", [])
         ranks = ranks if isinstance(ranks, list) else [ranks]
-        faults += [f"rank: {rank!r} is no rank" for rank in ranks if not _is(rank, int) or rank < 0]
+        faults += [f"rank: {rank!r} is not a rank" for rank in ranks if not _is(rank, int) or rank < 0]
         if given.get("format", "csv").strip().lower() != "csv":
             faults.append(f"format: {given['format']!r} (legal: csv)")
         for name, of in given.get("monitors", {}).items():
             if not isinstance(of, dict):
-                faults.append(f"monitors.{name}: {of!r} is no object")
+                faults.append(f"monitors.{name}: {of!r} is not an object")
             elif name.lower() not in _KINDS:
                 unknown.append(f"monitors.{name}")
             elif of.get("enabled", name == "module"):

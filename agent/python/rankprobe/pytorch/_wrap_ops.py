@@ -39,13 +39,13 @@ def parse(text: str) -> dict[str, list[str]]:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            raise fault(number, f"{line.strip()!r} is no entry")
+            raise fault(number, f"{line.strip()!r} is not an entry")
         if match["key"] is not None:
             path = match["key"].strip("'\"")
             if not _MODULE.fullmatch(path):
-                raise fault(number, f"{path!r} is no module path")
+                raise fault(number, f"{path!r} is not a module path")
             if path in found:
-                raise fault(number, f"{path} is there twice")
+                raise fault(number, f"{path} appears twice")
             value = match["value"] or ""
             listed = value[1:-1].split(",") if value.startswith("[") and value.endswith("]") else [value] if value else []
             names = found[path] = []
@@ -55,7 +55,7 @@ def parse(text: str) -> dict[str, list[str]]:
             listed = [match["item"]]
         for name in (text.strip().strip("'\"") for text in listed):
             if not _NAME.fullmatch(name):
-                raise fault(number, f"{name!r} is no name of a function")
+                raise fault(number, f"{name!r} is not a name of a function")
             names.append(name)
     return found
 

@@ -176,7 +176,7 @@ class CacheWitness:
             begin += row.length
             blocks += [row.blocks[position // self._size] for position in range(row.computed, row.computed + row.length)]
         meant = torch.tensor(blocks) * self._size + positions % self._size
-        # What is no row of the cache is written nowhere, as is block 0.
+        # What is not a row of the cache is written nowhere, as is block 0.
         slots = slots.where((slots >= 0) & (slots < len(self._hash)), 0)
         faults = []
         if not torch.equal(meant, slots):

@@ -101,7 +101,7 @@ def _refuse(worker: Any, vllm_config: Any, wanted: Settings, why: str) -> None:
         return  # of a training in this process, which is recorded
     debugger = _debugger(vllm_config, wanted)
     if not debugger._inert:
-        debugger._started = True  # no step is begun here, and that is no fault
+        debugger._started = True  # no step is begun here, and that is not a fault
         debugger._session.native.refuse_recording(why)
 
 
@@ -127,7 +127,7 @@ def _attach(worker: Any, vllm_config: Any, wanted: Settings, compiled: bool) -> 
     debugger = _debugger(vllm_config, wanted, "mix" if parts is None else "L0")
     if debugger._inert:  # it has said why nothing is recorded
         return
-    # A server that nobody asks begins no step, and that is no fault.
+    # A server that nobody asks begins no step, and that is not a fault.
     debugger._started = True
     if parts is not None:
         debugger._session.native.refuse_recording(ONLY_MODULES, only_apis=True)
