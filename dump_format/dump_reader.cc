@@ -252,8 +252,8 @@ absl::Status DumpReader::LoadStacks() {
 
 absl::Status DumpReader::AddStack(absl::string_view key,
                                   const JsonValue& value) {
-  const absl::Status bad =
-      absl::InvalidArgumentError(absl::StrCat("entry ", key, " is no stack"));
+  const absl::Status bad = absl::InvalidArgumentError(
+      absl::StrCat("entry ", key, " is not a stack"));
   if (!value.is_array()) return bad;
   const absl::Span<const JsonValue> items = value.items();
   // Newer: [[names], [frames]] under a number. Older: [frames] under a name.

@@ -94,8 +94,8 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view bytes) {
     }
   }
   if (out.dtype == v1::DTYPE_UNSPECIFIED) {
-    return absl::UnimplementedError(
-        absl::StrCat("has elements that are no numbers: ", type.substr(0, 20)));
+    return absl::UnimplementedError(absl::StrCat(
+        "has elements that are not numbers: ", type.substr(0, 20)));
   }
   return out;
 }

@@ -366,7 +366,7 @@ class Planner {
       }
       return Refused(
           absl::StrCat("ranks of different data hold different values, which "
-                       "are no parts on "
+                       "are not parts on "
                        "dimension 0 of the other run's ",
                        SizesText(whole_->shape)));
     }

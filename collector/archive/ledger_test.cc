@@ -235,7 +235,7 @@ TEST(AccountFramesTest, WhatCameAfterTheFarewellIsNotLost) {
   row.set_committed_sequence(7);
   EXPECT_EQ(text(),
             "lost PROCESS_EXIT: 30 records, 3 payloads (no answer; as the "
-            "process said, and frames 5 to 7 of those up to 9 have come since: "
+            "process said, and frames 5 to 7 of those up to 9 arrived later: "
             "less is lost)");
   row.set_committed_sequence(9);
   EXPECT_EQ(text(), "nothing");

@@ -69,7 +69,8 @@ absl::Status DecodeFrame(grpc::ByteBuffer* untrusted, v1::UploadFrame* frame,
   frame->Clear();
   frame->set_sequence(FindSequence(untrusted));
   return absl::InvalidArgumentError(
-      "the bytes are no upload frame: cut off, not UTF-8 where text stands, or "
+      "the bytes are not an upload frame: cut off, not UTF-8 where text "
+      "stands, or "
       "nested deeper than 100 messages");
 }
 

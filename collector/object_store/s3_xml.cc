@@ -135,7 +135,7 @@ absl::StatusOr<ObjectList> ParseS3List(absl::string_view untrusted) {
   RP_RETURN_IF_ERROR(reader.Read(untrusted));
   RP_RETURN_IF_ERROR(status);
   if (!is_list)
-    return absl::InternalError("the store's answer is no ListBucketResult");
+    return absl::InternalError("the store's answer is not a ListBucketResult");
   return list;
 }
 

@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<SharedMemoryReader>> SharedMemoryReader::Adopt(
   if (seals < 0 || ::fstat(untrusted_fd, &info) != 0 ||
       !S_ISREG(info.st_mode) || ::fstatfs(untrusted_fd, &system) != 0 ||
       system.f_type != TMPFS_MAGIC)
-    return refuse("the descriptor is no shared memory");
+    return refuse("the descriptor is not shared memory");
   if ((seals & kSeals) != kSeals)
     return refuse("the shared memory is not sealed against a change of size");
   const auto size = static_cast<uint64_t>(info.st_size);

@@ -415,6 +415,6 @@ def test_a_leaf_that_names_its_root_as_itself_is_refused(tmp_path):
                       f"localhost:{fleet.root.port}")
         leaf.start()
         wait_for(lambda: "no_root" in leaf.log_text(), 60, "the leaf to be refused")
-        assert "go round in a circle; give its own with --advertise" in leaf.log_text(), leaf.log_text()[-1000:]
+        assert "that would be a loop; give its own with --advertise" in leaf.log_text(), leaf.log_text()[-1000:]
     finally:
         fleet.end()

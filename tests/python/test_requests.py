@@ -100,7 +100,7 @@ def test_a_servers_own_name_of_a_request(dump, scheduled: str) -> None:
 @pytest.mark.parametrize("bad", [["a"], {1: 2}, {"b": 0}, {"b": 1.5}, {"b": True}, {"b": 1 << 40}])
 def test_what_cannot_be_used_is_said_and_all_is_recorded(dump, bad) -> None:
     debugger = dump.debugger(section={"request_id": "b"})
-    with pytest.warns(RuntimeWarning, match="scheduled_tokens.*recorded as without"):
+    with pytest.warns(RuntimeWarning, match="scheduled_tokens.*recorded as if that were not given"):
         debugger.start(scheduled_tokens=bad)
     torch.relu(torch.ones(4, 2))
     debugger.stop()

@@ -29,7 +29,7 @@ def _config(tmp_path, **fields) -> str:
     ({"cc_distribution": {"enable": False}}, ["nothing is to be monitored"]),
     ({"cc_distribution": {"enable": 1, "line": []}}, ["cc_distribution.enable: 1 is not a bool", "cc_distribution.line: unknown (legal: enable,"]),
     ({"cc_distribution": {"enable": True, "cc_codeline": ["("]}}, ["cc_codeline: '(' is not a regular expression"]),
-    ({"wg_distribution": True, "start_step": True}, ["start_step: True is no int"]),
+    ({"wg_distribution": True, "start_step": True}, ["start_step: True is not of type int"]),
 ], ids=str)
 def test_every_fault_is_named(tmp_path, fields, faults) -> None:
     with pytest.raises(InvalidParameterError) as raised:

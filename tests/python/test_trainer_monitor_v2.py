@@ -57,9 +57,9 @@ def _config(tmp_path, config: object) -> str:
     ({"monitors": {"module": {}}, "step_interval": 0, "collect_times": 0}, "step_interval: 0"),
     ({"monitors": {"module": {}}, "start_step": 5, "stop_step": 4}, "stop_step: 4"),
     ({"monitors": {"module": {}}, "rank": [-1, True]}, "rank: -1 is not a rank"),
-    ({"monitors": {"module": {}}, "rank": "0"}, "rank: '0' is no int or list"),
+    ({"monitors": {"module": {}}, "rank": "0"}, "rank: '0' is not of type int or list"),
     ({"monitors": {"module": {}}, "format": "db"}, "format: 'db' (legal: csv)"),
-    ({"monitors": {"module": {}}, "start_step": True}, "start_step: True is no int"),
+    ({"monitors": {"module": {}}, "start_step": True}, "start_step: True is not of type int"),
 ])
 def test_every_fault_of_a_config_is_named(tmp_path, config, words) -> None:
     with pytest.raises(InvalidParameterError) as caught:

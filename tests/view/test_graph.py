@@ -267,7 +267,7 @@ def test_e9_match_by_hand_save_load_and_take_apart(page, files, root) -> None:
     page.get_by_role("alert").filter(has_text="no mapping").wait_for()
     # Nodes of two kinds are no pair, and it says so.
     page.get_by_label("Load a mapping").set_input_files({"name": "x.config", "mimeType": "application/json", "buffer": json.dumps({"Module.relu.ReLU.forward.0": "Torch.flatten.0.forward"}).encode()})
-    page.locator(".failure", has_text="are no pair").wait_for()
+    page.locator(".failure", has_text="are not a pair").wait_for()
     saved.unlink()
 
 

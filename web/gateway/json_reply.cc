@@ -30,7 +30,7 @@ absl::Status FromJson(const std::string& body,
       google::protobuf::util::JsonStringToMessage(body, message);
   if (status.ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "the request is no ", message->GetDescriptor()->name(), ": ",
+      "the request is not a ", message->GetDescriptor()->name(), ": ",
       absl::string_view(status.message().data(), status.message().size())));
 }
 

@@ -58,7 +58,7 @@ absl::Status AddRows(const JsonValue& side, bool output,
     const JsonValue& record = member.value;
     if (!record.is_object()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(OneLine(member.key), ": its values are no object"));
+          absl::StrCat(OneLine(member.key), ": its values are not an object"));
     }
     row.dtype = TextOf(record, "dtype");
     row.shape = TextOf(record, "shape");
@@ -129,7 +129,7 @@ absl::StatusOr<HandMatch> MatchByHand(absl::string_view task,
                                       const GraphDatabase::Values& reference) {
   if (target.kind != reference.kind) {
     return absl::InvalidArgumentError(
-        "a module and a call, or a group of calls, are no pair");
+        "a module and a call, or a group of calls, are not a pair");
   }
   HandMatch match;
   if (task == "structure") return match;

@@ -267,8 +267,8 @@ absl::Status ReadOnlySqlite::Fault() const {
     case SQLITE_TOOBIG:
       return absl::ResourceExhaustedError(text);
     case SQLITE_NOTADB:
-      return absl::InvalidArgumentError(
-          absl::StrCat(name_, ": unsupported file: it is no SQLite database"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          name_, ": unsupported file: it is not an SQLite database"));
     case SQLITE_AUTH:
     case SQLITE_ERROR:
       return absl::InvalidArgumentError(

@@ -136,7 +136,7 @@ class Inputs:
         """torch.NAME, which is a `kind`: a name of anything else would be a function handed to a function."""
         value = getattr(torch, name.removeprefix("torch."), None) if isinstance(name, str) else None
         if not isinstance(value, kind):
-            raise Skip(f"{str(name)[:80]!r} is no {kind.__name__} of this PyTorch")
+            raise Skip(f"{str(name)[:80]!r} is not a {kind.__name__} of this PyTorch")
         return value
 
     def tensor(self, record: dict[str, Any]) -> torch.Tensor:

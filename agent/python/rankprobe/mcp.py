@@ -65,7 +65,7 @@ class Field:
         kind = {"string": str, "integer": int, "boolean": bool}[self.kind]
         # In Python a bool is an int.
         if type(value) is not kind:
-            raise Unusable(f"{self.name}: {json.dumps(value)} is no {self.kind}; give {self.text}")
+            raise Unusable(f"{self.name}: {json.dumps(value)} is not of type {self.kind}; give {self.text}")
         if self.choices and value not in self.choices:
             raise Unusable(f"{self.name}: {json.dumps(value)} is none of {', '.join(self.choices)}")
         if isinstance(value, str):

@@ -258,7 +258,7 @@ def _secret_url(options: argparse.Namespace) -> str:
         if path.stat().st_mode & 0o077:
             _say(f"warning: other users may read {path}; chmod 600 keeps the address secret")
     except (OSError, UnicodeDecodeError) as error:
-        raise Stop(2, f"--url-file {path}: {getattr(error, 'strerror', None) or 'is no text'}") from None
+        raise Stop(2, f"--url-file {path}: {getattr(error, 'strerror', None) or 'is not a text file'}") from None
     if not url:
         raise Stop(2, f"--url-file {path}: is empty")
     return url

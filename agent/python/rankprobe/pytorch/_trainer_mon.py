@@ -53,7 +53,7 @@ def read_config(path: str) -> dict[str, Any]:
         given = read_object(path)
     except (OSError, ValueError) as error:
         raise InvalidParameterError(f"config_file_path {path}: {error}") from error
-    faults = [f"{name}: {given[name]!r} is no {kind.__name__}" for name, kind in _FIELDS.items()
+    faults = [f"{name}: {given[name]!r} is not of type {kind.__name__}" for name, kind in _FIELDS.items()
               if name in given and (not isinstance(given[name], kind) or (kind is int and isinstance(given[name], bool)))]
     if not faults:
         faults += [f"{name}: {given[name]} (legal: {low} to {high})" for name, low, high in (
@@ -78,7 +78,7 @@ def read_config(path: str) -> dict[str, Any]:
 
 def _communication_faults(given: dict[str, Any]) -> list[str]:
     faults = [f"cc_distribution.{name}: unknown (legal: {', '.join(_COMMUNICATION)})" for name in given if name not in _COMMUNICATION]
-    faults += [f"cc_distribution.{name}: {given[name]!r} is no {kind.__name__}" for name, kind in _COMMUNICATION.items()
+    faults += [f"cc_distribution.{name}: {given[name]!r} is not of type {kind.__name__}" for name, kind in _COMMUNICATION.items()
                if name in given and not isinstance(given[name], kind)]
     for line in given.get("cc_codeline", []) if not faults else []:
         try:

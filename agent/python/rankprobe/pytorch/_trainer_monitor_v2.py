@@ -49,7 +49,7 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 def _faults_of(given: dict[str, Any], kinds: dict[str, Any], before: str = "") -> list[str]:
-    return [f"{before}{name}: {given[name]!r} is no {' or '.join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))}"
+    return [f"{before}{name}: {given[name]!r} is not of type {' or '.join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))}"
             for name, kind in kinds.items() if name in given and not _is(given[name], kind)]
 
 
