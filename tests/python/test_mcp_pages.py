@@ -79,8 +79,8 @@ def test_each_tool_answers(answers) -> None:
 
 @pytest.mark.parametrize("name, arguments, said", [
     ("scna", {}, "did you mean scan?"), ("scan", {}, "scan needs run: the name of a run, as the tool runs lists it"),
-    ("scan", {"rum": "r"}, "scan has no argument rum; did you mean run?"), ("scan", {"run": 3}, "run: 3 is not a string"),
-    ("scan", {"run": "r", "from_step": -1}, "not within 0"), ("scan", {"run": "r", "from_step": True}, "is not an integer"),
+    ("scan", {"rum": "r"}, "scan has no argument rum; did you mean run?"), ("scan", {"run": 3}, "run: 3 is not of type string"),
+    ("scan", {"run": "r", "from_step": -1}, "not within 0"), ("scan", {"run": "r", "from_step": True}, "is not of type integer"),
     ("query", {"run": "r", "rows": "layer"}, 'rows: "layer" is none of value, call, module, rank'),
     ("query", {"run": "r", "limit": 100000}, "within 0 and 1000"),
     ("query", {"run": "r", "names": True, "over_ranks": True}, "correct the argument that is named"),

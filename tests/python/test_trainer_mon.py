@@ -22,12 +22,12 @@ def _config(tmp_path, **fields) -> str:
 
 @pytest.mark.parametrize("fields, faults", [
     ({}, ["nothing is to be monitored"]),
-    ({"wg_distribution": 1}, ["wg_distribution: 1 is not a bool"]),
+    ({"wg_distribution": 1}, ["wg_distribution: 1 is not of type bool"]),
     ({"wg_distribution": True, "step_interval": 0, "ops": ["median"], "module_ranks": [-1]},
      ["step_interval: 0 (legal: 1 to", "ops: 'median' (legal: norm,", "module_ranks: -1 is not a rank"]),
     ({"wg_distribution": True, "format": "tensorboard"}, ["format: 'tensorboard' (legal: csv)"]),
     ({"cc_distribution": {"enable": False}}, ["nothing is to be monitored"]),
-    ({"cc_distribution": {"enable": 1, "line": []}}, ["cc_distribution.enable: 1 is not a bool", "cc_distribution.line: unknown (legal: enable,"]),
+    ({"cc_distribution": {"enable": 1, "line": []}}, ["cc_distribution.enable: 1 is not of type bool", "cc_distribution.line: unknown (legal: enable,"]),
     ({"cc_distribution": {"enable": True, "cc_codeline": ["("]}}, ["cc_codeline: '(' is not a regular expression"]),
     ({"wg_distribution": True, "start_step": True}, ["start_step: True is not of type int"]),
 ], ids=str)

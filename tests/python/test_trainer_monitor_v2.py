@@ -51,7 +51,7 @@ def _config(tmp_path, config: object) -> str:
     ({"monitors": {"param": 3}}, "monitors.param: 3 is not an object"),
     ({"monitors": {"module": {"ops": ["median"]}}}, "monitors.module.ops: 'median' (legal: min, max, mean, norm, nans)"),
     ({"monitors": {"module": {"targets": [1]}}}, "monitors.module.targets: 1 is not a str"),
-    ({"monitors": {"module": {"targets": {}}}}, "monitors.module.targets: {} is not a list"),
+    ({"monitors": {"module": {"targets": {}}}}, "monitors.module.targets: {} is not of type list"),
     ({"monitors": {"weight_grad": {"enabled": True, "grad_acc_steps": 0}}}, "grad_acc_steps: 0"),
     ({"monitors": {"cc": {"enabled": True, "cc_distribution": {"cc_codeline": ["("]}}}}, "monitors.cc.cc_codeline: '('"),
     ({"monitors": {"module": {}}, "step_interval": 0, "collect_times": 0}, "step_interval: 0"),
