@@ -95,7 +95,7 @@ def test_bad_arguments_say_what_to_do(collector) -> None:
         assert "did you mean from_step?" in await agent.ask("scan", run="train/1", fromstep=3)
         said = await agent.ask("scan", run="nosuch")
         assert "train/1" in said and "call the tool runs" in said
-        assert "is not a string" in await agent.ask("diagnose", input=["run:train/1"])
+        assert "is not of type string" in await agent.ask("diagnose", input=["run:train/1"])
 
     talk(collector.address, conversation)
 
