@@ -10,7 +10,7 @@
 namespace rankprobe::analysis {
 namespace {
 
-// How a call names the other rank.
+// How each operation names the other rank.
 struct OpRule {
   absl::string_view op;
   absl::string_view partner;  // of a point-to-point call
@@ -235,7 +235,7 @@ void CommLinks::MatchCollective(Call* call) {
   const OpRule* const rule = RuleOf(call->op);
   CommKind kind = CommKind::kBoth;
   if (rule != nullptr) {
-    // The root speaks for the group.
+    // Only the root's call determines the kind.
     if (call->peer != call->rank) return;
     kind = rule->kind;
   }

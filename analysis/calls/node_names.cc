@@ -85,7 +85,7 @@ NodeKind NodeKindOf(absl::string_view id) {
   if (absl::StartsWith(id, "Module.") || absl::StartsWith(id, "Cell.")) {
     return NodeKind::kModule;
   }
-  // A custom API, "my_ops.compute.0.forward".
+  // A custom API, such as "my_ops.compute.0.forward".
   const NodeDirection at = DirectionOf(id);
   const size_t number = at.head.rfind('.');
   return !at.direction.empty() && at.number.empty() &&

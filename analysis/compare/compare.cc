@@ -16,7 +16,7 @@ std::string StackText(const std::vector<std::string>& frames) {
   std::string out = "[";
   for (size_t i = 0; i < frames.size(); ++i) {
     if (i > 0) out.append(", ");
-    // One row of the table shows the frames as they are.
+    // A table row shows the frames unchanged.
     out.push_back('\'');
     out.append(frames[i]);
     out.push_back('\'');
@@ -116,7 +116,7 @@ class RowWriter {
     return sink_->AddRow(cells_);
   }
 
-  // What was not seen is never called equal.
+  // A value that was not seen is never reported as equal.
   void AddVerdict(const RowPair& pair) {
     if (pair.reference == nullptr && pair.messages.empty()) {
       cells_.emplace_back(VerdictName(Verdict::kWarning));
