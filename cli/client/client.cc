@@ -12,8 +12,8 @@
 namespace rankprobe {
 namespace {
 
-// gRPC's text names addresses and numbers of errors; of the usual cases a person
-// needs another sentence.
+// gRPC's text has addresses and error numbers; the usual cases get a sentence
+// that is easier to understand.
 std::string WhyNobodyAnswers(const grpc::Status& status,
                              const std::string& address, bool secure,
                              double seconds) {

@@ -20,7 +20,7 @@ constexpr size_t kMaxListed = 8;
 }  // namespace
 
 void LedgerTotals::Add(const v1::StepLedger& ledger) {
-  // Below 0 stand frames whose steps are not known.
+  // Negative numbers are frames whose steps are unknown.
   if (ledger.step() >= 0) ++steps_;
   if (ledger.step() >= 0 && ledger.has_rank() && ledger.incarnation() != 0) {
     auto& lives = lives_[ledger.rank()];
