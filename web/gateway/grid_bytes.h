@@ -21,8 +21,8 @@ namespace rankprobe {
 
 inline constexpr char kGridType[] = "application/octet-stream";
 
-// Appends a frame. INTERNAL: a reply that is none, such as a row whose lists differ
-// in length.
+// Appends a frame. Returns INTERNAL if the reply is not valid, for example if
+// the lists of a row differ in length.
 absl::Status AppendGridFrame(const v1::GridReply& reply, std::string* out);
 void AppendGridError(const absl::Status& status, std::string* out);
 

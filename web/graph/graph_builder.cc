@@ -37,7 +37,7 @@ absl::StatusOr<GraphBuilder::Built> GraphBuilder::Build(
     return absl::InvalidArgumentError("target: there is nothing to show");
   }
   const std::string key = KeyOf(request);
-  // Whoever waits for the same one takes it then.
+  // A request that waits here for the same graph then reuses it.
   const absl::MutexLock building(&building_);
   if (*gone) return absl::CancelledError("the client has disconnected");
   {

@@ -12,7 +12,7 @@
 namespace rankprobe {
 namespace {
 
-// A name of a call has hundreds of bytes; a path has 4,096.
+// Names of calls have hundreds of bytes, paths at most 4,096.
 constexpr size_t kMostTextBytes = 64 << 10;
 
 absl::Status Bad(absl::string_view field, absl::string_view what) {

@@ -27,7 +27,7 @@ absl::string_view TextOf(const JsonValue& record, absl::string_view key) {
              : value->text;
 }
 
-// A database has all values as texts: "1.5", "nan", "null".
+// A database stores all values as texts: "1.5", "nan", "null".
 JsonValue StatOf(const JsonValue& record, absl::string_view key) {
   JsonValue value;
   value.text = TextOf(record, key);

@@ -8,7 +8,7 @@
 namespace rankprobe {
 namespace {
 
-// A worker waits from here on.
+// From this size on, the worker waits.
 constexpr size_t kMostPending = 256 << 10;
 
 }  // namespace
@@ -89,7 +89,7 @@ bool ReplyStream::Take(std::string* out) {
     if (ended_ && !std::exchange(end_taken_, true))
       absl::StrAppend(out, "0\r\n\r\n");
   }
-  // The memory of a large answer goes, too.
+  // Also releases the memory of a large answer.
   std::string().swap(pending_);
   return !out->empty();
 }

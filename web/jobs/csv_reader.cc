@@ -33,7 +33,7 @@ class CsvRows {
     return row_text_.empty() && ends_.empty() ? absl::OkStatus() : EndRow();
   }
 
-  // What `on_row` said last.
+  // The last status of `on_row`.
   const absl::Status& from_row() const { return from_row_; }
 
  private:
@@ -118,7 +118,7 @@ class CsvRows {
   const CsvRowFn* const on_row_;
   State state_ = State::kBegin;
   uint64_t row_ = 0;
-  // The cells of the row one behind the other, and where each ends.
+  // The concatenated cells of the row, and the end of each.
   std::string row_text_;
   std::vector<size_t> ends_;
   std::vector<absl::string_view> cells_;

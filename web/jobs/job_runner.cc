@@ -35,19 +35,20 @@ bool IsOver(v1::JobState state) {
 
 }  // namespace
 
-// Guarded by the runner's mutex, but what is const.
+// Guarded by the runner's mutex, except const members.
 struct JobRunner::Job {
   v1::JobInfo info;
   JobOutput output;
   JobCommand command;
   bool cancelled = false;
-  // How many wait in Do, and whether somebody else has begun it, too.
+  // Number of clients that wait in Do, and whether a user has started the job
+  // with Start, too.
   size_t waiting = 0;
   bool kept = false;
   std::string why;
   int64_t ended_ns = 0;  // monotonic
   std::shared_ptr<ChildProcess> child;
-  // Goes with the last who needs what lies in it.
+  // Deleted with the last reference to its files.
   std::shared_ptr<const ScratchDirectory> directory;
 };
 
@@ -76,7 +77,7 @@ JobRunner::~JobRunner() {
 absl::StatusOr<v1::JobInfo> JobRunner::Start(const v1::JobSpec& spec) {
   const absl::MutexLock lock(&mutex_);
   RP_ASSIGN_OR_RETURN(const JobPointer job, Begin(spec));
-  // It is somebody's now who may look again.
+  // A user has started the job and may read it later, so it is kept.
   job->kept = true;
   return InfoOf(*job);
 }
@@ -120,7 +121,7 @@ absl::StatusOr<JobRunner::JobPointer> JobRunner::Begin(
   if (options_.program.empty())
     return absl::UnimplementedError(
         "this server runs no jobs: start `rankprobe view`, or use the command");
-  // A page asks much that is wrong; it costs no directory.
+  // Invalid jobs are refused before a directory is created.
   RP_RETURN_IF_ERROR(
       ToCommand(spec, ScratchDirectory::Parent(), options_.sources).status());
   v1::JobSpec same = spec;
@@ -183,7 +184,7 @@ absl::StatusOr<v1::JobInfo> JobRunner::Get(const std::string& id) const {
 
 v1::JobInfo JobRunner::WholeInfoOf(const Job& job) const {
   v1::JobInfo info = InfoOf(job);
-  // Of one at work it is a part, which nobody can read.
+  // The report of a running job is incomplete and cannot be parsed.
   if (IsOver(info.state()))
     info.set_report_json(Shown(job.output.answer(), job.directory->path()));
   return info;
@@ -212,7 +213,7 @@ absl::StatusOr<v1::JobInfo> JobRunner::Cancel(const std::string& id) {
 
 absl::Status JobRunner::Delete(const std::string& id) {
   RP_RETURN_IF_ERROR(Cancel(id).status());
-  JobPointer gone;  // its directory goes without the lock
+  JobPointer gone;  // its directory is deleted without holding the lock
   const absl::MutexLock lock(&mutex_);
   const auto job = std::find_if(
       jobs_.begin(), jobs_.end(),
@@ -266,7 +267,7 @@ std::vector<JobRunner::JobPointer> JobRunner::Forget() {
     const bool too_much =
         over > options_.most_kept || (options_.max_kept_bytes > 0 && over > 1 &&
                                       bytes > options_.max_kept_bytes);
-    // Who waits for its end has not read it yet.
+    // Clients that wait for its end have not read it yet.
     if (!too_much || !IsOver(job->info.state()) || job->waiting > 0) {
       return false;
     }
@@ -308,7 +309,8 @@ void JobRunner::Work() {
       job->info.set_started_unix_ns(NowNanos(*clock_));
     }
     Run(job);
-    std::vector<JobPointer> gone;  // their directories go without the lock
+    std::vector<JobPointer>
+        gone;  // their directories are deleted without holding the lock
     const absl::MutexLock lock(&mutex_);
     gone = Forget();
   }
@@ -425,7 +427,7 @@ void JobRunner::Run(const JobPointer& job) {
           if (!overspent.empty()) child->Stop();
         });
   }
-  // What it needed while it ran; a killed one left it.
+  // Files that the command needed while it ran; a killed one left them.
   for (const char* const part : {"/tmp", "/in"})
     (void)file_system_->DeleteTree(directory + part);
   const std::vector<v1::JobFile> files = FilesBelow(directory + "/out");
