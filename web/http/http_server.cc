@@ -68,7 +68,7 @@ class Server final : public HttpServer {
   void ForEach(void (Connection::*method)());
   void Ended();
 
-  // Declared before the connections' context, because connections use it.
+  // Declared before `io_`, whose connections use it, so that it outlives them.
   std::unique_ptr<asio::ssl::context> tls_;
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_{
