@@ -7,8 +7,8 @@
 //   u32 flags, u32 columns, u32 bytes of the name, the name,
 //   cells (float32; float64 with flag 1), counts (u32), non_finite (u32),
 //   ranks (i32)
-// where flags 2, 4 and 8 say that counts, non_finite and ranks are one number for all
-// columns. Pure functions; web/app/grid.ts reads it.
+// where flags 2, 4 and 8 mean that counts, non_finite and ranks are one number
+// for all columns. Pure functions; web/app/grid.ts reads it.
 #ifndef RANKPROBE_WEB_GATEWAY_GRID_BYTES_H_
 #define RANKPROBE_WEB_GATEWAY_GRID_BYTES_H_
 

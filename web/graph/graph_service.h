@@ -4,18 +4,18 @@
 //
 //   POST /api/v1/Graph/{Method}   the request as JSON (graph_requests.h)
 //
-//   List         what is below the root
-//   Open         what a database is
+//   List         databases and dumps below the root
+//   Open         the description of a database
 //   Graph        all nodes of a step and rank, as columns
 //   Children     the nodes of one level
 //   Node         values, stack and links of a node
-//   Summary      how much is bad, by step and rank
-//   Match        pairs of nodes that were matched by hand, judged
-//   LoadMapping, SaveMapping   those pairs in a file beside the database
-//   Build        a graph of dumps and runs; lines of progress, then its name
+//   Summary      the number of faults by step and rank
+//   Match        verdicts of pairs of nodes that were matched by hand
+//   LoadMapping, SaveMapping   those pairs in a file next to the database
+//   Build        a graph of dumps and runs: lines of progress, then its name
 //
 // The service keeps no state of a client, so pages never see the state of each
-// other. It never writes to a database. A failure is {"error"} as in gateway.h.
+// other. It never writes to a database. An error is {"error"} as in gateway.h.
 // Thread-safe.
 #ifndef RANKPROBE_WEB_GRAPH_GRAPH_SERVICE_H_
 #define RANKPROBE_WEB_GRAPH_GRAPH_SERVICE_H_
