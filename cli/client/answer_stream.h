@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reader of a collector's streamed answer. If something was damaged in transit or the
-// connection ended, the call is repeated and the messages that were read before are
-// skipped, so that reading continues where it ended. The call ends with DATA_LOSS after
-// kMostCalls calls, or if the skipped messages are not those that were read, and with
-// UNAVAILABLE if a second connection ended.
+// Reader of a collector's streamed answer. If something was damaged in transit
+// or the connection ended, the call is repeated and the messages that were read
+// before are skipped, so that reading continues where it ended. The call ends
+// with DATA_LOSS after kMostCalls calls, or if the skipped messages are not
+// those that were read, and with UNAVAILABLE if a second connection ended.
 #ifndef RANKPROBE_CLI_CLIENT_ANSWER_STREAM_H_
 #define RANKPROBE_CLI_CLIENT_ANSWER_STREAM_H_
 

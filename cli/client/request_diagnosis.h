@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of `diagnose` for one request of a server: its steps, by requests.json.
+// The part of `diagnose` for one request of a server: its steps, by
+// requests.json.
 #ifndef RANKPROBE_CLI_CLIENT_REQUEST_DIAGNOSIS_H_
 #define RANKPROBE_CLI_CLIENT_REQUEST_DIAGNOSIS_H_
 

@@ -7,11 +7,11 @@
 //
 //   POST /api/v1/{Service}/{Method}   the request as proto3 JSON
 //
-// A unary method returns the response as JSON, a streaming method returns a line
-// of JSON for each message as it arrives; QueryGrid with `packed` returns the
-// bytes of grid_bytes.h. An error is {"error":{"code", "message"}} with the HTTP
-// status of its code; after the first line it is the last line. Only the methods
-// of a list in gateway.cc can be called. Thread-safe.
+// A unary method returns the response as JSON, a streaming method returns a
+// line of JSON for each message as it arrives; QueryGrid with `packed` returns
+// the bytes of grid_bytes.h. An error is {"error":{"code", "message"}} with the
+// HTTP status of its code; after the first line it is the last line. Only the
+// methods of a list in gateway.cc can be called. Thread-safe.
 #ifndef RANKPROBE_WEB_GATEWAY_GATEWAY_H_
 #define RANKPROBE_WEB_GATEWAY_GATEWAY_H_
 

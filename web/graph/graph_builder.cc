@@ -110,6 +110,8 @@ absl::StatusOr<GraphBuilder::Entry> GraphBuilder::Make(
       const analysis::VisualizeResult result,
       analysis::Visualize(files.get(), options, graph, progress));
   Entry entry;
+  // The scratch directory is deleted on return; afterwards the file exists only
+  // through this descriptor.
   Descriptor file(::open(graph.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.ok()) {
     return absl::UnavailableError(

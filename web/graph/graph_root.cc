@@ -273,6 +273,8 @@ absl::Status GraphRoot::WriteText(absl::string_view path,
       status = ErrnoStatus(path);
     }
   }
+  // Synced before the rename: after a crash, the name refers to the old file or
+  // to the complete new one.
   if (status.ok() && (::fsync(file.get()) != 0 ||
                       ::renameat(directory.get(), temporary.c_str(),
                                  directory.get(), target.c_str()) != 0)) {

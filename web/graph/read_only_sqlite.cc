@@ -235,6 +235,7 @@ absl::StatusOr<std::unique_ptr<ReadOnlySqlite>> ReadOnlySqlite::Open(
                    nullptr, nullptr, nullptr) != SQLITE_OK) {
     return database->Fault();
   }
+  // Set last, because it denies the PRAGMA statements above.
   sqlite3_set_authorizer(db, Authorize, nullptr);
   return database;
 }

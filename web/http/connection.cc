@@ -165,6 +165,7 @@ void Connection::OnHead(Error error) {
   for (const auto& field : message) {
     head.fields.emplace_back(View(field.name_string()), View(field.value()));
   }
+  // Requests are refused before their body is read.
   if (!room_.options.unauthenticated) {
     if (const auto refusal = WhyRefused(head, room_.rules)) {
       Refuse(*refusal);
@@ -345,6 +346,8 @@ void Connection::Close() {
 void Connection::Arm(absl::Duration timeout) {
   timer_.expires_after(absl::ToChronoNanoseconds(timeout));
   timer_.async_wait([self = shared_from_this(), armed = ++armed_](Error error) {
+    // An expiry may already be queued when the timer is cancelled or set again;
+    // its number is then outdated.
     if (!error && armed == self->armed_) self->Close();
   });
 }

@@ -190,6 +190,8 @@ void Server::OnAccepted(Error error, tcp::socket socket) {
     return;
   }
   bool has_room = false;
+  // Released after the lock: the last reference to a connection calls Ended(),
+  // which takes the lock.
   std::vector<std::shared_ptr<Connection>> looked_at;
   {
     const absl::MutexLock lock(&mutex_);
@@ -249,6 +251,7 @@ void Server::TurnAway(tcp::socket socket) {
   const std::string answer =
       ResponseHead(503, kJsonType, &length, /*close=*/true) + body;
   Error ignored;
+  // Must not block, because the next connection is accepted after this.
   socket.non_blocking(true, ignored);
   socket.write_some(asio::buffer(answer), ignored);
   socket.shutdown(tcp::socket::shutdown_send, ignored);
@@ -294,7 +297,9 @@ void Server::Stop() {
     });
   }
   ForEach(&Connection::Abort);
-  // Handlers end first, because they hold references to connections.
+  // Handlers end first, because they hold references to connections. The
+  // threads of `io_` still run here, since Abort() is posted to them and wakes
+  // handlers.
   if (!threads_.empty()) workers_.join();
   work_.reset();
   for (std::thread& thread : threads_) thread.join();

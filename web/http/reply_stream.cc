@@ -66,6 +66,7 @@ void ReplyStream::OnGone(std::function<void()> callback) {
 }
 
 void ReplyStream::HandlerDone() {
+  // Has no effect if the handler has begun an answer.
   Send(500, kJsonType, ErrorJson("INTERNAL", "the request has no answer"));
   {
     const absl::MutexLock lock(&mutex_);
@@ -103,6 +104,8 @@ bool ReplyStream::finished() const {
 void ReplyStream::Gone() {
   const absl::MutexLock lock(&mutex_);
   if (std::exchange(gone_, true)) return;
+  // Runs with the lock held, so that the callback is not running when
+  // OnGone(nullptr) returns.
   if (on_gone_) std::exchange(on_gone_, nullptr)();
 }
 

@@ -110,6 +110,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
   posix_spawnattr_setsigmask(&attributes, &none);
   sigset_t usual;
   sigemptyset(&usual);
+  // A signal that this process ignores would also be ignored in the child.
   sigaddset(&usual, SIGPIPE);
   posix_spawnattr_setsigdefault(&attributes, &usual);
   posix_spawnattr_setpgroup(&attributes, 0);
@@ -156,6 +157,8 @@ ChildProcess::~ChildProcess() {
 
 void ChildProcess::Signal(int signal) {
   const absl::MutexLock lock(&mutex_);
+  // With the lock held the process is not waited for, so the id still belongs
+  // to it. The negative id includes the processes that it started.
   if (!ended_) ::kill(-pid_, signal);
 }
 
@@ -182,6 +185,8 @@ int ChildProcess::Wait(
   std::optional<MonotonicTime> give_up_at;
   int status = 0;
   std::string buffer(64 << 10, '\0');
+  // Ends when both pipes are closed and the process was waited for, or when the
+  // grace period for open pipes is over.
   while (fds_[0] >= 0 || fds_[1] >= 0 || !give_up_at.has_value()) {
     pollfd polled[2] = {{fds_[0], POLLIN, 0}, {fds_[1], POLLIN, 0}};
     // If both pipes are closed, only the end of the process is awaited.

@@ -101,6 +101,8 @@ absl::StatusOr<v1::JobInfo> JobRunner::Do(const v1::JobSpec& spec,
     const absl::MutexLock lock(&mutex_, absl::Condition(&over));
     info = WholeInfoOf(*job);
   }
+  // From here on the callback does not run and is not running, so `left` is
+  // final and Leave() is called exactly once.
   reply->OnGone(nullptr);
   if (!left) Leave(job);
   return info;
@@ -264,6 +266,7 @@ std::vector<JobRunner::JobPointer> JobRunner::Forget() {
   }
   std::vector<JobPointer> gone;
   std::erase_if(jobs_, [&](const JobPointer& job) {
+    // One ended job is kept, however large its files are.
     const bool too_much =
         over > options_.most_kept || (options_.max_kept_bytes > 0 && over > 1 &&
                                       bytes > options_.max_kept_bytes);
@@ -395,6 +398,8 @@ void JobRunner::Run(const JobPointer& job) {
     bool stop = false;
     {
       const absl::MutexLock lock(&mutex_);
+      // Cancel() stops `job->child` only if it is set, so a cancellation before
+      // this point is executed here.
       job->child = child;
       stop = job->cancelled;
     }
@@ -437,6 +442,8 @@ void JobRunner::Run(const JobPointer& job) {
   job->info.set_exit_code(exit_code);
   job->info.set_ended_unix_ns(NowNanos(*clock_));
   job->ended_ns = clock_->MonotonicNanos();
+  // Exit code 1 means that the command found something or that its data has
+  // gaps, so the job has succeeded.
   const bool good = status.ok() && exit_code <= kPartialExit &&
                     overspent.empty() && !job->output.cut();
   if (good) {
