@@ -108,6 +108,8 @@ class EntryComparison {
 absl::Status CompareRowData(FileSystem* file_system, const DumpReader& target,
                             const DumpReader& reference, RowPair* pair);
 
+// Whether rows of these dtypes may be partners: they are one type, or both are
+// floating-point types of 16 or 32 bits.
 bool DtypesArePartners(const DumpRow& target, const DumpRow& reference);
 
 }  // namespace rankprobe::analysis

@@ -115,6 +115,8 @@ template <typename S, typename T>
                                             int64_t count, Sums* sums) {
 // Fused multiply-add would make the sums depend on the machine.
 #pragma clang fp contract(off)
+  // One partial sum for each lane, so that the compiler can vectorise while the
+  // order of additions stays the same.
   constexpr int kLanes = 16;
   double dot[kLanes] = {};
   double nn[kLanes] = {};

@@ -199,6 +199,8 @@ absl::Status VisDb::AddNode(VisNode node) {
 
 absl::Status VisDb::HandOver() {
   absl::MutexLock lock(&mutex_);
+  // Waits while the inserting thread is behind, which bounds the memory of the
+  // queue.
   const auto has_room = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return queue_.size() < kMostBatches;
   };
@@ -232,6 +234,8 @@ void VisDb::InsertBatches() {
       batch = std::move(queue_.front());
       queue_.pop_front();
       inserting_ = true;
+      // After an error, and if the object is destroyed before Finish(), the
+      // file is discarded, so the remaining batches are dropped.
       failed = !inserted_.ok() || closing_;
     }
     const absl::Status status = failed ? absl::OkStatus() : Insert(batch);

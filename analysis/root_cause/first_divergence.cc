@@ -255,6 +255,8 @@ class Finder {
     if (const auto noise = NoiseOf(pair); noise.has_value()) {
       tolerance = std::max(tolerance, tolerance_.noise_factor * *noise);
     }
+    // Parameters of two programs were only rounded from one checkpoint, so they
+    // do not drift.
     const bool is_given =
         tolerance_.two_programs && pair.target->state == RowState::kParameters;
     if (drifting_ && !is_given) {
@@ -383,6 +385,7 @@ class Finder {
       } else {
         inputs_differ = true;
       }
+      // An input that differs after an output differed is not from outside.
       // Inputs from outside take precedence over the outputs they changed.
       if (!output && outcome->any_output) continue;
       if (worst == nullptr || (!output && worst_is_output) ||

@@ -356,6 +356,7 @@ class Checker {
   }
 
   void CheckLinks(const CommLinks& links) {
+    // Calls of collectives that were compared with their group.
     std::set<std::pair<int64_t, std::string>> done;
     links.ForEach([&](int64_t rank, const std::string& node,
                       const std::vector<CommLink>& found) {
@@ -364,6 +365,7 @@ class Checker {
                                     absl::StrContains(node, ".all_gather") ||
                                     absl::StrContains(node, "._all_gather");
         if (link.kind == CommKind::kSend) {
+          // Other operations transfer only parts of the tensor.
           const bool whole = absl::StrContains(node, ".broadcast.") ||
                              absl::StrContains(node, "send.");
           if (!whole) continue;

@@ -231,6 +231,8 @@ absl::StatusOr<int64_t> CaptureCalls(const Client& client,
   }
   const absl::StatusOr<int64_t> step =
       CaptureAndWait(client, &states, wait_seconds);
+  // Restored even if the capture failed, because some runs may already have
+  // been switched.
   absl::Status restored;
   for (const State& state : states) {
     restored.Update(Switch(client, state, state.before.enabled(),

@@ -61,6 +61,7 @@ std::unique_ptr<FileSystem> OpenInputs(bool force) {
         NewConfinedFileSystem(absl::StrSplit(below, '\n', absl::SkipEmpty()));
     if (files.ok()) return *std::move(files);
     Print(stderr, "rankprobe: %s\n", files.status().message());
+    // Nothing may be read without the confinement.
     std::exit(kRefused);
   }
   return NewInputFiles({force, [](const std::string& text) {

@@ -111,6 +111,7 @@ class Gateway::Call {
     v1::TensorBytes piece;
     bool whole = true;
     while (whole && reader->Read(&piece)) {
+      // Pieces must be consecutive and must not exceed the requested length.
       whole = piece.offset_bytes() == bytes->size() &&
               piece.data().size() <= request.length_bytes() - bytes->size();
       if (whole) bytes->append(piece.data());
@@ -171,7 +172,8 @@ class Gateway::Call {
   }
 
  private:
-  // Cancels a call whose client has disconnected.
+  // Cancels a call whose client has disconnected. Declared after the call's
+  // context, so that the callback is removed before the context is destroyed.
   class Cancel {
    public:
     Cancel(HttpReply* reply, grpc::ClientContext* context) : reply_(reply) {
