@@ -56,6 +56,7 @@ absl::StatusOr<AlignedTensor> Sum(absl::Span<const AlignedTensor> terms,
                                   bool average);
 absl::Status Transpose(absl::Span<const int64_t> order, AlignedTensor* tensor);
 
+// Returns a text such as "[4, 6]".
 std::string ShapeText(absl::Span<const int64_t> shape);
 
 }  // namespace rankprobe::analysis

@@ -131,6 +131,7 @@ class GraphBuilder {
     return !parent.empty() && Known(parent) ? parent : stated;
   }
 
+  // The nodes of a cycle are not reachable from the root.
   absl::Status CheckReachable() const {
     const std::vector<int32_t> order = graph_.PostOrder();
     if (order.size() == graph_.nodes_.size()) return absl::OkStatus();
@@ -145,6 +146,8 @@ class GraphBuilder {
     return absl::OkStatus();
   }
 
+  // Modules that an activation checkpoint recomputes appear at the root. Moves
+  // each below the backward of the module that contained it in the first pass.
   void MoveRecomputed() {
     absl::flat_hash_set<std::string> at_root;
     for (const int32_t child : At(0).children) at_root.insert(At(child).id);
@@ -193,6 +196,7 @@ class GraphBuilder {
     }
   }
 
+  // Collects successive calls at the root under one node.
   void CollectApis() {
     const std::vector<int32_t> before = std::move(At(0).children);
     std::vector<int32_t> after;

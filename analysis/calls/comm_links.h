@@ -86,6 +86,7 @@ class CommLinks {
   std::map<std::pair<int64_t, std::string>, int64_t> counts_;
 };
 
+// Whether the entry is the forward of a call of torch.distributed.
 bool IsCommunication(absl::string_view entry);
 
 }  // namespace rankprobe::analysis

@@ -34,8 +34,8 @@ using EntryFn = std::function<absl::Status(const EntryComparison&, size_t)>;
 std::vector<std::string> CompareHeader(DumpMode mode, StatSet stats,
                                        bool has_stack);
 
-// Returns an error if the dumps cannot be compared: their tasks differ, or only
-// one has md5 sums.
+// Returns INVALID_ARGUMENT if the dumps cannot be compared: their tasks differ,
+// or only one has md5 sums.
 absl::Status CheckComparable(const DumpReader& target,
                              const DumpReader& reference);
 

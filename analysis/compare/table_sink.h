@@ -25,6 +25,7 @@ class TableSink {
 // Puts a ' in front of a cell that a spreadsheet would run as a formula.
 std::string WithoutFormula(const std::string& cell);
 
+// Opens a csv file and writes its header.
 absl::StatusOr<std::unique_ptr<TableSink>> OpenCsv(
     FileSystem* file_system, const std::string& path,
     absl::Span<const std::string> header);

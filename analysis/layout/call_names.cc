@@ -221,6 +221,8 @@ std::vector<CallNames> NamesInWhole(
         stages ? absl::StrCat("_rank", ranks[i]) : std::string("_extra");
     for (const CallPlace& place : places[i]) {
       if (!stages && !taken.contains(place.call)) continue;
+      // A name that the other run does not use; emplace() keeps the partners
+      // that were found above.
       const absl::string_view function = FunctionOf(place.call);
       out[i].emplace(
           place.call,

@@ -204,6 +204,8 @@ class StepJoiner {
     auto planned =
         PlanTensor(parts, whole.has_value() ? &*whole : nullptr, facts_);
     if (!planned.ok()) {
+      // Called for its effect: OwnValues also remembers local values that
+      // cannot be joined.
       OwnWhy(place, parts, nullptr, whole);
       return WriteRefused(place, record, planned.status().message());
     }

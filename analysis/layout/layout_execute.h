@@ -30,6 +30,7 @@ JoinedStatistics JoinStatistics(const JoinPlan& plan,
 std::string ChooseCopies(absl::Span<const TensorPart> parts,
                          const PartStats* whole, JoinPlan* plan);
 
+// Whether any part of the plan is a sum or an average.
 bool HasSum(const JoinPlan& plan);
 // Returns the part that is the complete tensor, for copies the first; null if
 // several parts are needed.

@@ -39,6 +39,7 @@ PartStats OfShards(absl::Span<const PartStatistics> parts);
 // mean follows from the statistics of the terms.
 PartStats OfTerms(absl::Span<const PartStatistics> terms, bool average);
 
+// Whether all statistics are equal; two NaN are equal, too.
 bool SameStatistics(const PartStats& a, const PartStats& b);
 // Returns the distance of `a` from `b` in the statistic that differs most,
 // relative to the size of the values; infinite if one has no number. Used to

@@ -92,6 +92,7 @@ class MergePool {
 // Returns the ids from the root to the node's parent.
 std::vector<std::string> AncestorsOf(const MergeNode& node);
 
+// Whether the node collects calls between modules.
 bool IsApiCollection(const MergeNode& node);
 
 // Position of "layers.3." in an id.

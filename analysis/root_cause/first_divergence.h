@@ -109,6 +109,8 @@ struct DivergenceReport {
   Unseen unseen;
 };
 
+// Compares two dumps, given by their paths or by their layouts. Returns
+// INVALID_ARGUMENT if they cannot be compared.
 absl::StatusOr<DivergenceReport> FindDivergence(FileSystem* file_system,
                                                 const std::string& target,
                                                 const std::string& reference,

@@ -59,6 +59,8 @@ struct ReplicaReport {
   std::vector<ReplicaDifference> differences;
 };
 
+// Checks a dump, given by its path. Returns INVALID_ARGUMENT if it has only one
+// rank.
 absl::StatusOr<ReplicaReport> CheckReplicas(FileSystem* file_system,
                                             const std::string& dump,
                                             const ReplicaOptions& options);

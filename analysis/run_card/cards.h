@@ -31,6 +31,8 @@ struct Cards {
   std::vector<std::string> unread;
 };
 
+// Compares the cards of ranks of equal number, and of these the steps that both
+// have.
 v1::RunCardReport CompareCards(const Cards& target, const Cards& reference);
 
 }  // namespace rankprobe::analysis

@@ -19,6 +19,7 @@
 
 namespace rankprobe::analysis {
 
+// Whether the path ends in ".zip".
 bool IsConfigPack(absl::string_view path);
 
 // Returns INVALID_ARGUMENT with the path if a file is not a pack. A member that

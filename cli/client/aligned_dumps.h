@@ -21,6 +21,7 @@ struct AlignFlags {
   analysis::AlignOptions options;
 };
 
+// Adds --rules, --request and --reference_request.
 void AddAlignFlags(CLI::App* verb, AlignFlags* flags);
 
 // Prints one line for people: the request, the numbers of steps and rows, and

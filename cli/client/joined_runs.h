@@ -25,6 +25,7 @@ struct LayoutFlags {
   bool join() const { return layout != "ranks"; }
 };
 
+// Adds --layout and --split_batch.
 void AddLayoutFlags(CLI::App* verb, LayoutFlags* flags);
 
 // Returns INVALID_ARGUMENT if `other`, a flag that was given (empty if none),

@@ -84,6 +84,8 @@ class Finder {
 
   void AddCollector(const std::string& dump_path,
                     const std::string& directory) {
+    // Read by the permission rule: an address that another user could have
+    // written is not used.
     const auto job = ReadInput(inputs_.get(), directory + "/job.json");
     const auto address = ReadInput(inputs_.get(), directory + "/address");
     JsonDocument document;

@@ -35,6 +35,7 @@ bool IsMonitoredWhole(const analysis::ScanInput& input);
 // values.
 bool MonitorsWhole(const Plan& plan);
 
+// Whether a value whose name begins with `prefix` was recorded.
 bool HasValuesOf(const analysis::ScanInput& input, absl::string_view prefix);
 
 // The command that records more of a program than other commands do.

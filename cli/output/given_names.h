@@ -26,6 +26,7 @@ enum class GivenForm {
 // again under another name.
 void NameTemporary(std::string directory, std::string given, GivenForm form);
 
+// Returns `text` with the given names instead of temporary directories.
 std::string WithGivenNames(absl::string_view text);
 
 }  // namespace rankprobe

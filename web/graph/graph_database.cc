@@ -182,7 +182,8 @@ absl::StatusOr<std::unique_ptr<GraphDatabase>> GraphDatabase::Open(
 
 absl::StatusOr<std::set<std::string>> GraphDatabase::ColumnsOf(
     absl::string_view table) {
-  // The query returns no row, but its columns have names.
+  // Accepts only real tables: the sql of a virtual table begins with CREATE
+  // VIRTUAL TABLE.
   RP_ASSIGN_OR_RETURN(
       SqliteRows rows,
       database_->Query("SELECT type, sql FROM sqlite_schema WHERE name = ?"));
@@ -196,6 +197,7 @@ absl::StatusOr<std::set<std::string>> GraphDatabase::ColumnsOf(
         database_->name(), ": unsupported file: a graph database has a table ",
         table, ", this one has none"));
   }
+  // The query returns no row, but its columns have names.
   RP_ASSIGN_OR_RETURN(
       const SqliteRows none,
       database_->Query(absl::StrCat("SELECT * FROM ", table, " WHERE 0")));

@@ -39,6 +39,7 @@ struct GraphRequest {
 inline constexpr size_t kMostGraphPairs = 10'000;
 inline constexpr size_t kMostMappingBytes = 1 << 20;
 
+// Returns INVALID_ARGUMENT that names the field which is not valid.
 absl::StatusOr<GraphRequest> ParseGraphRequest(absl::string_view body);
 
 // Parses a mapping: {"name of the target": "name of the reference", ..},

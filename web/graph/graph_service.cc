@@ -88,6 +88,7 @@ void GraphService::Answer(absl::string_view method, absl::string_view body,
   const GoneFlag gone(reply);
   absl::StatusOr<std::string> answer;
   const auto make = [&] {
+    // The client may have disconnected while its request waited for its turn.
     if (*gone.get()) {
       answer = absl::CancelledError("the client has disconnected");
       return;
@@ -110,6 +111,8 @@ void GraphService::Answer(absl::string_view method, absl::string_view body,
 
 void GraphService::SendLarge(const std::string& answer,
                              HttpReply* reply) const {
+  // An answer that is the only one may exceed the limit; otherwise a graph
+  // larger than the limit could never be sent.
   const uint64_t before = untaken_bytes_.fetch_add(answer.size());
   if (before > 0 && before + answer.size() > options_.max_untaken_bytes) {
     SendError(absl::ResourceExhaustedError(

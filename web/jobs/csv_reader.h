@@ -29,6 +29,7 @@ struct CsvLimits {
 using CsvRowFn = std::function<absl::Status(
     uint64_t row, absl::Span<const absl::string_view> cells)>;
 
+// Calls `on_row` for each row, within the limits.
 absl::Status ReadCsv(FileSystem* file_system, const std::string& path,
                      const CsvLimits& limits, const CsvRowFn& on_row);
 
