@@ -43,7 +43,7 @@ struct AlignRule {
   std::vector<std::string> reference;
   RowTokens tokens = RowTokens::kTokens;
   std::optional<SplitRule> split;  // of each reference row
-  int64_t concat_dim = -1;         // where there is more than one
+  int64_t concat_dim = -1;         // if there are several rows
   std::vector<int64_t> transpose;  // a permutation of the dimensions, or empty
 };
 

@@ -34,7 +34,7 @@ struct StepTokens {
   bool flat = false;
   int64_t batch = 1;
   int64_t tokens = 0;
-  int64_t requests = 0;  // that have one row each where dim0 is "last"
+  int64_t requests = 0;  // those with one row each where dim0 is "last"
   std::vector<RequestRows> rows;
 };
 

@@ -27,7 +27,7 @@ struct NodeSource {
 
 // A number that replaces a recorded one.
 struct MergedNumber {
-  bool is_null = false;  // the parts do not say
+  bool is_null = false;  // the parts do not determine it
   bool is_int = false;
   double value = 0;
   std::string text;  // of an integer

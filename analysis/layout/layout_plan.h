@@ -85,8 +85,8 @@ struct LayoutFacts {
 
 struct PlannedTensor {
   JoinPlan plan;
-  bool by_shape = false;  // the other run's shape said which dimension
-  bool by_batch = false;  // LayoutFacts::split_batch did
+  bool by_shape = false;  // the other run's shape decided
+  bool by_batch = false;  // LayoutFacts::split_batch decided
 };
 
 // Plans one tensor. `parts` are ordered by rank and not empty. `whole` is the

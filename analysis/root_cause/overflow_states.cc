@@ -115,7 +115,8 @@ class StateReader {
     const bool gradients = IsParametersGradEntry(name);
     MadeNonFinite made = WhatCallMade(name, numbers);
     state.bad_input = IsGivenBad(name, numbers);
-    // A NaN computed from infinities that are usually intended.
+    // A NaN computed from infinities that are usually intended. The call that
+    // made them is then at fault.
     if (made == MadeNonFinite::kNan && !state.bad_input &&
         numbers.inputs.infinite() && perhaps_.has_value() &&
         !TakesMasks(name)) {

@@ -57,7 +57,7 @@ enum class ScanKind {
   kRanksPart,  // ranks agreed on it in the steps before and no longer do
   kNotAlike,   // ranks never agree on it, but on nearly all similar values
   kMove,       // far outside its usual range
-  kRankMoves,  // one rank moves far from the others, and was not before
+  kRankMoves,  // one rank leaves the others, which it was close to
   kVanished,   // 0 from this step on, and not before
   kChanged,    // a parameter differs from the one that the last step left
   kNoMore,     // state of an optimizer that disappeared

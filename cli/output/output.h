@@ -84,7 +84,7 @@ class Progress {
   enum class Style {
     kNone,
     kBar,    // redrawn in place, and cleared with the object
-    kLines,  // one at each tenth
+    kLines,  // one line at each tenth
   };
   // Returns kBar on a terminal, `otherwise` elsewhere, and kNone if JSON is
   // printed.

@@ -61,7 +61,7 @@ class TarFiles {
   // Name of the file until it is renamed; empty if the tar is written directly.
   const std::string temporary_;
   int fd_;                // -1: standard output
-  bool dropped_ = false;  // libarchive writes no more
+  bool dropped_ = false;  // writes by libarchive fail
   const locale_t utf8_;   // null: the system has none
   std::unique_ptr<archive, Close> tar_;
   std::string file_;

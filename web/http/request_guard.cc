@@ -100,6 +100,7 @@ std::optional<Refusal> WhyRefused(const RequestHead& head,
   if (hosts.size() != 1)
     return Refusal{400, kInvalid, "a request names one Host"};
   const std::string host = absl::AsciiStrToLower(hosts[0]);
+  // Another site's name may resolve to this address (DNS rebinding).
   if (std::find(rules.hosts.begin(), rules.hosts.end(), host) ==
       rules.hosts.end()) {
     return Refusal{403, kDenied,
