@@ -136,6 +136,7 @@ absl::StatusOr<UsualStats> StatsOf(const AlignedTensor& tensor) {
   double squares = 0;
   for (const double value : values) {
     if (std::isnan(value)) {
+      // As in PyTorch, a NaN makes all four statistics NaN.
       out.fill(value);
       return out;
     }
@@ -152,6 +153,7 @@ absl::StatusOr<UsualStats> StatsOf(const AlignedTensor& tensor) {
 }
 
 absl::StatusOr<std::string> ReadBytes(const PtTensor& tensor, v1::DType dtype) {
+  // A conversion needs one double for each element.
   if (tensor.elements > kMaxBytes / static_cast<int64_t>(std::max<size_t>(
                                         sizeof(double), ElementSize(dtype)))) {
     return absl::FailedPreconditionError("is too large to be aligned");

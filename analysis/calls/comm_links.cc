@@ -161,6 +161,9 @@ void CommLinks::Add(int64_t rank, absl::string_view node,
   calls_.push_back(std::move(call));
 }
 
+// Calls are matched by their number: the k-th send to a rank belongs to the
+// k-th receive there, and the k-th call of an operation in a group to that of
+// the other members.
 void CommLinks::MakeKeys(Call* call) {
   const auto next = [&](const std::string& family) {
     return ++counts_[{call->rank, family}];

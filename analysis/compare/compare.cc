@@ -103,6 +103,7 @@ class RowWriter {
     cells_.emplace_back(pair.requires_grad_consistent ? "True" : "False");
     AddVerdict(pair);
     if (target_.has_stack()) {
+      // Only the first row of a call has the stack.
       const std::vector<std::string>* const stack =
           first ? target_.Stack(entry.entry()) : nullptr;
       cells_.push_back(stack == nullptr ? std::string(kMissing)

@@ -108,6 +108,7 @@ absl::StatusOr<std::vector<v1::StepInfo>> Client::ListSteps(
     for (v1::StepInfo& step : *response.mutable_steps())
       steps.emplace_back().Swap(&step);
     if (!response.truncated() || steps.empty()) return steps;
+    // Otherwise a collector that repeats its answer would never end.
     if (request.has_after_step() &&
         steps.back().step() <= request.after_step()) {
       return absl::DataLossError(absl::StrCat(

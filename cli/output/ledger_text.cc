@@ -36,6 +36,7 @@ void LedgerTotals::Add(const v1::StepLedger& ledger) {
   filtered_ += ledger.filtered_calls();
   for (const v1::LedgerGap& gap : ledger.gaps()) {
     Lost& lost = lost_[gap.reason()];
+    // Ranks report these numbers; a sum that overflows would show no loss.
     lost.records = SaturatingAdd(lost.records, gap.records());
     lost.payloads = SaturatingAdd(lost.payloads, gap.payloads());
     if (gap.records() == 0 && gap.payloads() == 0) ++lost.uncounted;

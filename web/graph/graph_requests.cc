@@ -115,6 +115,7 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ParseMapping(
       return absl::ResourceExhaustedError(
           absl::StrCat("a mapping of more than ", kMostGraphPairs, " pairs"));
     }
+    // A node has at most one partner.
     if (!targets.insert(member.key).second ||
         !references.insert(member.value.text).second) {
       return Bad(member.key, "in two pairs of the mapping");

@@ -143,6 +143,7 @@ absl::StatusOr<HandMatch> MatchByHand(absl::string_view task,
   for (const DumpRow& row : theirs.rows) {
     by_state[static_cast<size_t>(row.state)].push_back(&row);
   }
+  // Rows are paired by their index in their section, as in all graphs.
   std::array<size_t, kStates> next{};
   StatSet stats;
   for (size_t i = kUsualStatCount; i < kStatCount; ++i) {

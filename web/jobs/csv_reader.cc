@@ -58,6 +58,7 @@ class CsvRows {
     switch (c) {
       case ',':
         return EndCell();
+      // Rows may end in CR LF.
       case '\r':
         return absl::OkStatus();
       case '\n':
@@ -143,6 +144,8 @@ absl::Status ReadCsv(FileSystem* file_system, const std::string& path,
     }
     return rows.Finish();
   }();
+  // Faults of the file are reported with its path; a status of `on_row` is
+  // returned unchanged.
   if (!absl::IsInvalidArgument(read) || !rows.from_row().ok()) return read;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", read.message()));
 }
