@@ -48,10 +48,10 @@ struct CallPlace {
   bool outside() const { return !IsModule(module); }  // "optimizer", or nothing
 };
 
-// Returns each call outside of modules, in order. The forward entry determines
-// the place: if a call returned its input (a cast to the same dtype), its
-// gradients are those of the call before it and are recorded in that call's
-// module.
+// Returns each call of a function, that is, without the calls of modules, in
+// order. The forward entry determines the place: if a call returned its input
+// (a cast to the same dtype), its gradients are those of the call before it and
+// are recorded in that call's module.
 std::vector<CallPlace> PlacesOf(const DumpReader& dump, int wrappers) {
   absl::flat_hash_map<absl::string_view, absl::string_view> parent_of;
   for (const ConstructEdge& edge : dump.construct()) {

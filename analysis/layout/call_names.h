@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names that calls between modules would have in a run of another layout. Each
+// Names that calls of functions would have in a run of another layout. Each
 // process numbers such calls by itself: each stage of a pipeline has its own
 // first `Tensor.pow`, and the calls that a layout adds (DTensor, parallel
 // experts) shift the numbers of all later calls. The other run's name follows
@@ -30,8 +30,8 @@ std::pair<absl::string_view, absl::string_view> SplitDirection(
     absl::string_view name);
 
 // Returns the names of each rank's calls, or nothing if a module tree is
-// missing. A call outside of modules gets the name of the call of `whole` that
-// has the same function, module and program line and the same position in the
+// missing. A call of a function gets the name of the call of `whole` that has
+// the same function, module and program line and the same position in the
 // order of such calls. If stacks are missing, or if both runs have equally many
 // calls whose lines the other run does not have, only the order decides.
 // Gradients follow their call. A call that `whole` does not have keeps its name

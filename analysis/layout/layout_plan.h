@@ -38,7 +38,7 @@ struct TensorPart {
   std::string dtype;
   std::vector<int64_t> shape;
   PartStats stats;
-  // The asynchronous collective had not finished; there are no statistics.
+  // Its collective had not been waited for, so there are no statistics.
   bool waiting = false;
   // Set for a DTensor only.
   std::optional<DeviceMesh> mesh;

@@ -30,8 +30,8 @@ bool IsInput(absl::string_view place) {
   return absl::StartsWith(place, ".input");
 }
 
-// Returns the place in the forward call whose gradient this is: an input
-// gradient belongs to an output, an output gradient to an input.
+// Returns the place in the forward call whose gradient this is: an input of the
+// backward call belongs to an output of the forward call, and vice versa.
 std::string ForwardPlace(absl::string_view place) {
   if (absl::ConsumePrefix(&place, ".input")) {
     return absl::StrCat(".output", place);

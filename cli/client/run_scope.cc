@@ -60,7 +60,8 @@ size_t OverflowsOfScaler(const analysis::ScanInput& input,
       goes_on |= cell.count > 0 && IsOfOptimizer(series.name) &&
                  input.steps[i] > skipped.back();
       if (cell.non_finite == 0 || cell.meant) continue;
-      // With 16 bits, the norm of a step that was taken may overflow, too.
+      // With 16-bit gradients, the norm alone may overflow in a step that was
+      // taken.
       if (!IsGradient(series.name) || input.steps[i] > skipped.back()) return 0;
       is_finite = false;
     }

@@ -16,7 +16,7 @@ import { t } from "../text";
 
 const MOST_LINES = 16;
 const MOST_COLUMNS = 2000;
-// Up to this many steps, those with values that are not finite are listed instead of only counted.
+// Number of last steps whose values are listed, with the number of those that are not finite.
 const NAMED_STEPS = 32;
 
 // Returns the smallest, middle and largest value over the rows for each column.
