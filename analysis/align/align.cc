@@ -49,8 +49,8 @@ absl::string_view SectionOf(RowState state) {
   }
 }
 
-// Returns "0" for the row "Module.x.forward.0.input.0" at ".input.0", and an
-// empty text if the name has no such form.
+// Returns the place in the section, "0" for the row
+// "Module.x.forward.0.input.0", or an empty text for a name of another form.
 absl::string_view PlaceOf(absl::string_view row, absl::string_view entry) {
   if (!absl::ConsumePrefix(&row, entry)) return "";
   for (const absl::string_view section :

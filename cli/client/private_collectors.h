@@ -23,14 +23,13 @@ struct PrivateCollector {
 struct PrivateCollectors {
   std::string directory;
   std::vector<PrivateCollector> served;
-  // dump_paths without a collector that answers: of jobs that are starting or
-  // ending or were killed; of jobs on another machine; with the archive of a
-  // job that was not exported.
+  // dump_paths: of jobs that are starting or ending or were killed; of jobs on
+  // another machine; with the archive of a job that was not exported.
   std::vector<std::string> silent, elsewhere, left;
 };
 
-// Searches `directory` and its direct subdirectories. Returns NOT_FOUND if it
-// is not a directory.
+// Searches `directory` and its direct subdirectories. Returns INVALID_ARGUMENT
+// if it is not a directory that can be read.
 absl::StatusOr<PrivateCollectors> FindPrivateCollectors(
     const std::string& directory);
 
@@ -39,7 +38,8 @@ absl::StatusOr<PrivateCollectors> FindPrivateCollectors(
 absl::StatusOr<std::string> WhatIsThere(const PrivateCollectors& found);
 
 // Returns the address for --collector: a directory stands for the private
-// collector in it. Returns NOT_FOUND, or INVALID_ARGUMENT if there are several.
+// collector in it. Returns UNAVAILABLE if none answers there, INVALID_ARGUMENT
+// if there are several.
 absl::StatusOr<std::string> ResolveCollector(const std::string& given);
 
 // Whether the user did not choose a collector.
