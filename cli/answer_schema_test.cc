@@ -14,7 +14,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// "status", "config get": what a user can type, without groups.
+// Returns "status", "config get" and so on: the words that a user types,
+// without groups.
 void Leaves(const CLI::App& app, const std::string& before,
             std::set<std::string>* out) {
   for (const CLI::App* const verb :
@@ -36,7 +37,7 @@ TEST(AnswerSchemaTest, EveryCommandHasOneOrPrintsNoJson) {
   RegisterCommands(&app, &globals, &command);
   std::set<std::string> there;
   Leaves(app, "", &there);
-  // What they print is the program's, a page, or a schema.
+  // The output of these is that of a program, a page, or a schema.
   for (const char* const without :
        {"run", "sink", "mcp", "top", "config schema", "schema"})
     EXPECT_EQ(there.erase(without), 1U) << without;

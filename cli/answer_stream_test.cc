@@ -77,7 +77,7 @@ TEST(AnswerStreamTest, EndsAfterTheMostCalls) {
   EXPECT_THAT(read.steps, ElementsAre(1));
 }
 
-// What gRPC has of a message whose length was damaged is dropped with all behind it.
+// gRPC drops a message whose length was damaged and all later ones.
 TEST(AnswerStreamTest, AnAnswerThatEndsEarlyIsAskedForAgain) {
   RawServer server;
   server.answers = {{Step(1)}, {}, {Step(1), Step(2)}};

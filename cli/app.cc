@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs, and the flags that every one of them takes.
+// The verbs, and the flags that each of them takes.
 #include "cli/app.h"
 
 #include <CLI/CLI.hpp>

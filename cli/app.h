@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands of `rankprobe`. Each Register* puts its sub-commands into the app
-// and stores what to run; run() returns a status and may set an exit code of its
-// own for partial success.
+// The commands of `rankprobe`. Each Register* function adds its sub-commands to
+// the app and stores the function to run, which returns a status and may set
+// its own exit code for partial success.
 #ifndef RANKPROBE_CLI_APP_H_
 #define RANKPROBE_CLI_APP_H_
 
@@ -65,18 +65,19 @@ void RegisterSchemaCommand(CLI::App* app, ParsedCommand* command);
 
 void RegisterAttachCommand(CLI::App* app, ParsedCommand* command);
 
-// The verbs that are written in Python: run, isolate, check, doctor, sink, mcp.
+// Whether the verb is written in Python: run, isolate, check, doctor, sink,
+// mcp.
 bool IsPythonVerb(const std::string& verb);
 
-// `rankprobe VERB ARGUMENTS` of such a verb: the process becomes the Python that
-// does it. Returns only if that failed.
+// Replaces this process with Python running `rankprobe VERB ARGUMENTS` for such
+// a verb. Returns only if this failed.
 absl::Status BecomePython(const std::string& verb,
                           const std::vector<std::string>& arguments);
 
-// All of them, in an app that has none yet.
+// Registers all commands in an app that has none yet.
 void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command);
 
-// --json and --collector are legal after the verb too.
+// Accepts --json and --collector also after the verb.
 void AddGlobals(CLI::App* app, Globals* globals);
 
 }  // namespace rankprobe

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `diagnose` says of a server's cache of keys and values.
+// Findings of `diagnose` about a server's key-value cache.
 #include "cli/client/cache_faults.h"
 
 #include <memory>

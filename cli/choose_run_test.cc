@@ -12,7 +12,7 @@
 namespace rankprobe {
 namespace {
 
-// As a client sees a collector that accepts connections and does not answer.
+// Behaves like a collector that accepts connections and does not answer.
 class Silent : public v1::ControlService::Service {
   grpc::Status GetConfig(grpc::ServerContext* /*context*/,
                          const v1::GetConfigRequest* /*request*/,
@@ -21,7 +21,8 @@ class Silent : public v1::ControlService::Service {
   }
 };
 
-// A command that went on would wait for the ranks, on top of --timeout.
+// If the command continued, it would wait for the ranks in addition to
+// --timeout.
 TEST(ChooseRunTest, ACollectorThatDoesNotAnswerEndsTheCommand) {
   Silent service;
   int port = 0;

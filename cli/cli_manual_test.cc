@@ -25,7 +25,7 @@ class CliManualTest : public ::testing::Test {
     root_ = Describe(app_);
   }
 
-  // Null if there is none.
+  // Returns null if there is none.
   const Command* Find(const std::vector<std::string>& path) const {
     const Command* command = &root_;
     for (const std::string& name : path) {
@@ -61,7 +61,7 @@ TEST_F(CliManualTest, ExamplesUseFlagsThatThereAre) {
     const std::vector<std::string> path = absl::StrSplit(name, ' ');
     const Command* const command = Find(path);
     ASSERT_NE(command, nullptr) << name;
-    // The worker's own flags are behind these.
+    // The worker has more flags of its own.
     if (IsPythonVerb(name) || name == "acc_check") continue;
     std::set<std::string> known;
     for (const auto& flags : {command->flags, root_.flags}) {
@@ -85,7 +85,7 @@ TEST_F(CliManualTest, ExamplesUseFlagsThatThereAre) {
   }
 }
 
-// Every flag of a command and of those below it.
+// Returns every flag of a command and of its sub-commands.
 template <typename Visit>
 void ForEachFlag(const Command& command, const std::string& path,
                  const Visit& visit) {
@@ -95,7 +95,8 @@ void ForEachFlag(const Command& command, const std::string& path,
 }
 
 TEST_F(CliManualTest, FlagsWithAValueSayWhichOne) {
-  // The names of types, which is what CLI11 has where nobody says more.
+  // CLI11's names of types, which it prints where a flag has no description of
+  // its value.
   const std::set<std::string> types = {"TEXT", "INT", "UINT", "FLOAT"};
   size_t with_value = 0;
   ForEachFlag(root_, root_.name, [&](const std::string& path, const Flag& f) {

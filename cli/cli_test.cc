@@ -125,7 +125,7 @@ class TarFilesTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(root_); }
 
-  // The exporter's events of one file.
+  // The exporter's events for one file.
   static absl::Status Add(TarFiles* tar, const std::string& name) {
     v1::ExportEvent event;
     v1::ExportFile* const file = event.mutable_files()->add_files();
@@ -141,7 +141,7 @@ class TarFilesTest : public ::testing::Test {
   std::string root_, path_;
 };
 
-// E03: in the C locale, which is a test's.
+// E03: in the C locale, which tests use.
 TEST_F(TarFilesTest, NamesAreUtf8InAnyLocale) {
   const auto tar = TarFiles::Open(path_);
   ASSERT_TRUE(tar.ok()) << tar.status();
@@ -165,7 +165,7 @@ TEST_F(TarFilesTest, AFailureLeavesTheOlderFile) {
   }
   EXPECT_EQ(Content(), "the good one");
   EXPECT_FALSE(std::filesystem::exists(path_ + ".tmp"));
-  // A file of that name that is somebody's stays too.
+  // An existing file of that name, which the export did not make, is kept.
   std::ofstream(path_ + ".tmp") << "somebody's";
   EXPECT_THAT(std::string(TarFiles::Open(path_).status().message()),
               HasSubstr("out.tar.tmp"));

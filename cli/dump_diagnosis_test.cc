@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `diagnose` says of a dump, and of whose steps.
+// Findings of `diagnose` about a dump, and the steps that it checks.
 #include "cli/client/dump_diagnosis.h"
 
 #include <memory>
@@ -91,7 +91,8 @@ TEST_F(DumpDiagnosisTest, ADumpWithoutACallIsNotSound) {
   EXPECT_THAT(report.unjudged(0).record(), HasSubstr("mix"));
 }
 
-// An export of a run that task monitor recorded has debug.json beside dump.json.
+// An export of a run that task monitor recorded has debug.json next to
+// dump.json.
 TEST_F(DumpDiagnosisTest, RulesJudgeWhatTaskMonitorWrote) {
   for (int64_t step = 0; step < 3; ++step) {
     Sound(step);
@@ -127,7 +128,7 @@ TEST(DiagnosisReportTest, AParameterIsNamedWithTheModuleThatHasIt) {
   EXPECT_EQ(said.findings(2).module(), "");
 }
 
-// A difference from a reference is what came of a fault that a rule names.
+// A difference from a reference that follows from a fault which a rule names.
 TEST(DiagnosisReportTest, ACauseStandsBeforeTheDifferenceOfItsStep) {
   DiagnosisReport report;
   report.Add("first-divergence", 3, 0, "Module.fc.Linear.forward.0", "", true);
@@ -172,7 +173,7 @@ TEST(RunRulesTest, WhatWasNotJudgedIsSaidByWhatItNeeds) {
   EXPECT_EQ(said.unjudged(1).what(),
             "rules that need 12 successive steps (there are 3): a, b");
   EXPECT_EQ(said.unjudged(0).record(), said.unjudged(1).record());
-  // A run that task monitor recorded in part.
+  // A run of which task monitor recorded a part.
   scan.input.values.resize(1);
   scan.input.values[0].name = "Training.0.debug.loss";
   DiagnosisReport partly;
@@ -212,11 +213,11 @@ TEST_F(DumpDiagnosisTest, StepsOfAnEarlierRunAreLeftOutAndNamed) {
               HasSubstr("steps 2-3,5 of an earlier job (run old)"));
   EXPECT_THAT(report.unjudged(0).judge(), HasSubstr("/d/step2 (each step"));
   EXPECT_EQ(report.unjudged(0).record(), "");
-  // A number of a job chooses nothing where ranks have the steps.
+  // The number of a job has no effect if ranks have the steps.
   report = Diagnose("d", 1);
   EXPECT_THAT(report.findings(), IsEmpty());
   EXPECT_THAT(report.unjudged(), SizeIs(1));
-  // By its name it is judged.
+  // It is judged if it is named.
   report = Diagnose("d/step2");
   ASSERT_THAT(report.findings(), SizeIs(1));
   EXPECT_EQ(report.findings(0).step(), 2);
@@ -232,7 +233,7 @@ TEST_F(DumpDiagnosisTest, AJobOfTheSameNameIsToldFromWhatGoesOnForIt) {
                                 R"(],"earlier_runs":[{"run":"x","files":[)",
                                 earlier, "]}]}"));
   };
-  // It began again at step 0, and did not reach step 2.
+  // It started again at step 0 and did not reach step 2.
   manifest(absl::StrCat(FileOf(0), ",", FileOf(1)),
            absl::StrCat(FileOf(2), ",", FileOf(3)));
   v1::DiagnoseReport report = Diagnose("d");
@@ -240,7 +241,7 @@ TEST_F(DumpDiagnosisTest, AJobOfTheSameNameIsToldFromWhatGoesOnForIt) {
   ASSERT_THAT(report.unjudged(), SizeIs(1));
   EXPECT_THAT(report.unjudged(0).what(),
               HasSubstr("steps 2-3 of an earlier job (run x)"));
-  // It went on behind the last step of the one before.
+  // It continued after the last step of the job before.
   manifest(FileOf(3), absl::StrCat(FileOf(0), ",", FileOf(1), ",", FileOf(2)));
   report = Diagnose("d");
   EXPECT_THAT(report.findings(), SizeIs(1));
@@ -266,14 +267,14 @@ TEST_F(DumpDiagnosisTest, ReplicasThatPartedAreNoShards) {
   ASSERT_THAT(report.unjudged(), SizeIs(1));
   EXPECT_THAT(report.unjudged(0).what(),
               HasSubstr("or replicas that differed"));
-  // What they held before.
+  // Values that they held before.
   Weight(2, 0, "8");
   Weight(2, 1, "8");
   report = Diagnose("d");
   ASSERT_THAT(report.findings(), SizeIs(1));
   EXPECT_EQ(report.findings(0).step(), 3);
   EXPECT_THAT(report.unjudged(), IsEmpty());
-  // What the program says: in one step alone, too.
+  // The program declares it, also in a single step.
   const auto say = [&](int64_t rank, const std::string& replicas) {
     dir_.WriteFile(absl::StrCat("d/step3/rank", rank, "/run_card.json"),
                    absl::StrCat(R"({"world":{"replicas":")", replicas, "\"}}"));
@@ -281,7 +282,7 @@ TEST_F(DumpDiagnosisTest, ReplicasThatPartedAreNoShards) {
   say(0, "0,1");
   say(1, "0,1");
   EXPECT_THAT(Diagnose("d/step3").findings(), SizeIs(1));
-  // Each of its own, and what no program says.
+  // Each rank has its own values, and the program declares nothing.
   for (const auto& [one, other] :
        {std::pair("0", "1"), std::pair("0,1", "0"), std::pair("x", "x"),
         std::pair("", "99999999999999999999")}) {
@@ -346,7 +347,7 @@ TEST_F(DumpDiagnosisTest, RanksThatWereKilledAreNamed) {
   EXPECT_EQ(*ended, "rank1 (newest step here: 0), rank7 (no step here)");
 }
 
-// A server's steps: `requests` of each as requests.json has them.
+// Steps of a server: `requests` is the content of requests.json for each.
 class RequestDiagnosisTest : public DumpDiagnosisTest {
  protected:
   void Requests(int64_t step, const std::string& requests,
@@ -370,7 +371,7 @@ TEST_F(RequestDiagnosisTest, FromARequestToTheCallAndTheToken) {
                         end, R"(,"position":)", position, "}");
   };
   Requests(3, row("cmpl-slow-1-0-aa", 0, 4, 0));
-  // A step of another request alone, though it has a NaN.
+  // A step with only another request, although it has a NaN.
   Requests(4, row("cmpl-fast-0-bb", 0, 1, 9));
   Requests(5, absl::StrCat(row("cmpl-fast-0-bb", 0, 1, 10), ",",
                            row("cmpl-slow-1-0-aa", 1, 2, 4)));
@@ -389,7 +390,7 @@ TEST_F(RequestDiagnosisTest, FromARequestToTheCallAndTheToken) {
   EXPECT_EQ(said.findings(0).name(), "Torch.log.0.forward");
   ASSERT_THAT(said.notes(), SizeIs(1));
   EXPECT_THAT(said.notes(0), HasSubstr("6 tokens in 3 steps, 3 to 6"));
-  // In step 5 the numbers are of both.
+  // In step 5 the numbers belong to both requests.
   ASSERT_THAT(said.unjudged(), SizeIs(2));
   EXPECT_THAT(said.unjudged(0).what(), HasSubstr("in 1 of these steps"));
 }

@@ -9,8 +9,8 @@ namespace rankprobe {
 
 enum ExitCode {
   kOk = 0,
-  // A command that judges found something, or did not see all of it. Of others: a
-  // rank did not follow, what was written has gaps.
+  // A judging command found something or could not see all data; for other
+  // commands: a rank did not follow, or the output has gaps.
   kPartial = 1,
   kBadUsage = 2,     // bad flags or config, a path that cannot be used
   kUnreachable = 3,  // no collector answers, or another program does

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is printed names what the user gave, and no temporary directory.
+// Printed text has the names that the user gave, not temporary directories.
 #include "cli/output/given_names.h"
 
 #include <cstdio>

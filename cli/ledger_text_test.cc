@@ -23,7 +23,7 @@ v1::StepLedger LossOf(uint64_t records, uint64_t payloads) {
   return ledger;
 }
 
-// Ranks say what they lost: a sum that wraps would say that nothing is.
+// Ranks report their own losses: a sum that overflows would show none.
 TEST(LedgerTotalsTest, SumsOfWhatRanksClaimDoNotWrap) {
   LedgerTotals totals;
   totals.Add(LossOf(5, 7));
@@ -44,7 +44,7 @@ TEST(LedgerTotalsTest, ALossThatNobodyCountedIsOne) {
   EXPECT_THAT(totals.ToText(), HasSubstr("1 of unknown content"));
 }
 
-// A leaf that was not asked is not a rank.
+// A leaf that was not queried is not a rank.
 TEST(LedgerTotalsTest, WhatIsOfNoRankNamesNone) {
   v1::StepLedger ledger;
   ledger.set_step(-1);
@@ -55,7 +55,7 @@ TEST(LedgerTotalsTest, WhatIsOfNoRankNamesNone) {
   EXPECT_EQ(LedgerRank(ledger), "3");
 }
 
-// Two starts of one script under one name of a run, or a restart.
+// Two starts of one script under one run name, or a restart.
 TEST(LedgerTotalsTest, ARankOfTwoProcessesNamesBoth) {
   LedgerTotals totals;
   v1::StepLedger ledger;

@@ -54,12 +54,12 @@ std::optional<std::string> UnknownVerb(const CLI::App& app,
   return std::nullopt;
 }
 
-// What of the command line is not known, with what it may have been meant for;
-// of CLI11's own messages some name something else that is missing then.
+// Returns the first unknown word of the command line, with a suggestion. Some
+// of CLI11's own messages name a missing argument instead.
 std::optional<std::string> UnknownWord(const CLI::App& root) {
   std::string path;
   for (const CLI::App* app = &root;;) {
-    // acc_check and the verbs that are Python hand the rest on.
+    // acc_check and the verbs in Python pass the remaining words on.
     if (app->get_prefix_command()) return std::nullopt;
     if (const auto flag = UnknownFlag(*app, path)) return flag;
     const auto chosen = app->get_subcommands();
@@ -69,8 +69,8 @@ std::optional<std::string> UnknownWord(const CLI::App& root) {
   }
 }
 
-// CLI11's message, with a required argument named as in the line of usage and not
-// by the flag that it may be given with as well.
+// Returns CLI11's message, with a required argument named as in the usage line
+// instead of by its alternative flag.
 std::string WhatIsWrong(const CLI::App& root, const CLI::ParseError& error) {
   std::string what =
       absl::StrReplaceAll(std::string(error.what()),
@@ -94,7 +94,8 @@ int NotKnown(const std::string& what) {
   return kBadUsage;
 }
 
-// Of a job of this directory, where nobody answers and nobody was named.
+// Returns a hint at a job of this directory if no collector answers and the
+// user named none.
 std::string HintAtPrivate(const Globals& globals, const absl::Status& status) {
   if (!absl::IsUnavailable(status) || !IsUsualCollector(globals)) return "";
   const auto found = FindPrivateCollectors(".");
@@ -106,8 +107,8 @@ std::string HintAtPrivate(const Globals& globals, const absl::Status& status) {
 }
 
 int Main(int argc, char** argv) {
-  // It would write raw text to stderr, parts of what a collector sent included;
-  // what matters of it is in the status of the call.
+  // These logs would write unescaped text to stderr, including parts of what a
+  // collector sent; the status of the call has the relevant part.
   google::protobuf::SetLogHandler(nullptr);
   SilenceGrpcLog();
   if (const std::string verb = argc > 1 ? argv[1] : ""; IsPythonVerb(verb)) {
@@ -115,8 +116,9 @@ int Main(int argc, char** argv) {
     Print(stderr, "rankprobe: %s\n", std::string(status.message()));
     return kBadUsage;
   }
-  // What is written is 0640 and 0750, whoever the libraries below trust. Not
-  // before `run`: what the job writes is its own affair.
+  // Files are created with 0640 and directories with 0750, whatever the
+  // libraries do. This is not set before `run`, because the job decides about
+  // its own files.
   ::umask(0027);
   Globals globals;
   if (const char* const address = std::getenv("RANKPROBE_COLLECTOR");
@@ -145,10 +147,11 @@ int Main(int argc, char** argv) {
     auto arguments = WithRunFlags(app, ArgumentsOf(argc, argv));
     if (!arguments.ok())
       return NotKnown(std::string(arguments.status().message()));
-    std::reverse(arguments->begin(), arguments->end());  // as CLI11 wants them
+    std::reverse(arguments->begin(),
+                 arguments->end());  // in the order that CLI11 expects
     app.parse(*std::move(arguments));
   } catch (const CLI::Success& success) {
-    // "bogus --help" asks for the help of something that is not there.
+    // "bogus --help" asks for the help of an unknown verb.
     if (const auto unknown = UnknownWord(app)) return NotKnown(*unknown);
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
@@ -206,7 +209,7 @@ int main(int argc, char** argv) {
   try {
     return rankprobe::Main(argc, argv);
   } catch (const std::exception& error) {
-    // Only a library that throws, or memory that is spent, ends here.
+    // Only exceptions of libraries and exhausted memory end here.
     rankprobe::Print(stderr, "rankprobe: %s\n", error.what());
     return 5;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The jobs of a run, and which of them is judged.
+// The jobs of a run, and the one that is judged.
 #include "cli/client/run_jobs.h"
 
 #include <optional>
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Steps of one process, a second apart from `second` on.
+// Steps of one process, one second apart, beginning at `second`.
 struct Process {
   std::optional<int64_t> rank;
   int64_t pid = 0;
@@ -53,7 +53,7 @@ JudgedJob Choose(const std::vector<RunJob>& jobs,
 }
 
 TEST(RunJobsTest, OneJobIsOne) {
-  // Ranks that were started each by itself; on two machines; one after the other.
+  // Ranks that were started individually; on two machines; one after the other.
   EXPECT_THAT(Jobs({{0, 1, "a", 0, 0, 3}, {1, 2, "b", 0, 0, 3}}), SizeIs(1));
   EXPECT_THAT(Jobs({{0, 1, "", 0, 0, 0}, {1, 2, "", 5, 0, 0}}), SizeIs(1));
   // A restart of the same job.
@@ -61,7 +61,7 @@ TEST(RunJobsTest, OneJobIsOne) {
   // Processes without ranks at the same time.
   EXPECT_THAT(Jobs({{{}, 1, "", 0, 0, 3}, {{}, 2, "", 1, 0, 3}}), SizeIs(1));
   EXPECT_THAT(Jobs({{{}, 1, "a", 0, 0, 3}, {{}, 2, "a", 90, 0, 3}}), SizeIs(1));
-  // One beside ranks; after them in the same job.
+  // One that runs together with ranks, and one after them in the same job.
   EXPECT_THAT(Jobs({{0, 1, "a", 0, 0, 3}, {{}, 2, "b", 2, 0, 3}}), SizeIs(1));
   EXPECT_THAT(Jobs({{0, 1, "a", 0, 0, 3}, {{}, 2, "a", 90, 0, 3}}), SizeIs(1));
   EXPECT_THAT(Jobs({{0, 1, "", 0, 0, 3}, {{}, 2, "", 90, 0, 3}}), SizeIs(1));
@@ -93,12 +93,13 @@ TEST(RunJobsTest, TheNewestJobOfANameIsJudged) {
 }
 
 TEST(RunJobsTest, ProcessesWithoutRanksAreToldApart) {
-  // By what started them, also at the same time; by their times without that.
+  // Distinguished by their launcher, even at the same time; without that, by
+  // their times.
   EXPECT_THAT(Jobs({{{}, 1, "a", 0, 0, 9}, {{}, 2, "b", 3, 0, 4}}), SizeIs(2));
   EXPECT_THAT(Jobs({{{}, 1, "", 0, 0, 3}, {{}, 2, "", 90, 0, 3}}), SizeIs(2));
-  // From ranks whose job ended before.
+  // A process after ranks whose job had ended.
   EXPECT_THAT(Jobs({{1, 1, "a", 0, 4, 5}, {{}, 2, "b", 90, 5, 9}}), SizeIs(2));
-  // Of another machine, which starts its part of a job by itself.
+  // On another machine, which starts its part of a job by itself.
   EXPECT_THAT(Jobs({{{}, 1, "a", 0, 0, 9}, {{}, 2, "b", 3, 0, 4, "other"}}),
               SizeIs(1));
 }
@@ -110,10 +111,10 @@ TEST(RunJobsTest, AJobThatGoesOnIsJudgedWithTheOneBefore) {
   ASSERT_THAT(judged.notes, SizeIs(2));
   EXPECT_THAT(judged.notes[1], HasSubstr("Judged together"));
   EXPECT_THAT(judged.unjudged, IsEmpty());
-  // A program without ranks does not continue one of ranks.
+  // A program without ranks does not continue one with ranks.
   EXPECT_TRUE(Choose(Jobs({{1, 1, "a", 0, 4, 5}, {{}, 2, "b", 90, 6, 13}}))
                   .only.has_value());
-  // From a step that the one before has, too.
+  // It starts from a step that the one before has, too.
   EXPECT_TRUE(Choose(Jobs({{0, 1, "a", 0, 0, 9}, {0, 2, "b", 90, 9, 14}}))
                   .only.has_value());
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is judged of few steps, and of steps that do not follow each other.
+// The analyses that are possible with few steps, and with steps that are not
+// successive.
 #include "cli/client/run_scope.h"
 
 #include <numeric>
@@ -52,7 +53,7 @@ TEST(RunScopeTest, StepsWithOthersBetweenThemShowNoChange) {
 TEST(RunScopeTest, AMonitorOfEachStepHasWhatTheProgramHas) {
   analysis::ScanInput input = InputOf(5, 1);
   EXPECT_TRUE(IsMonitoredWhole(input));
-  // Words were left out of monitor.values, or steps.
+  // Words are missing in monitor.values, or steps.
   input.values.pop_back();
   EXPECT_FALSE(IsMonitoredWhole(input));
   input = InputOf(5, 1);
@@ -61,7 +62,7 @@ TEST(RunScopeTest, AMonitorOfEachStepHasWhatTheProgramHas) {
   EXPECT_FALSE(IsMonitoredWhole(InputOf(1, 1)));
 }
 
-// Nothing more can be recorded of it: each step was skipped.
+// Nothing more can be recorded: each step was skipped.
 TEST(RunScopeTest, StepsThatAScalerSkippedHaveNoOptimizer) {
   analysis::ScanInput input = InputOf(5, 1);
   input.values.back().name = "Module.fc.Linear.parameters_grad.0.weight";
@@ -78,7 +79,7 @@ TEST(RunScopeTest, StepsThatAScalerSkippedHaveNoOptimizer) {
   for (const size_t skipped : {1, 3}) input.values.back().cells[skipped] = {};
   const std::vector<int64_t> skipped = StepsSkippedByScaler(input);
   EXPECT_THAT(skipped, ElementsAre(1, 3));
-  // The last step has such a gradient, and the optimizer took it.
+  // The last step has such a gradient, and the optimizer applied it.
   EXPECT_EQ(OverflowsOfScaler(input, skipped), 0);
   input.values[2].cells[4].non_finite = 0;
   EXPECT_EQ(OverflowsOfScaler(input, skipped), 1);
@@ -87,7 +88,7 @@ TEST(RunScopeTest, StepsThatAScalerSkippedHaveNoOptimizer) {
   input.values[0].cells[1].non_finite = 1;
   EXPECT_EQ(OverflowsOfScaler(input, skipped), 0);
   input.values[0].cells[1].non_finite = 0;
-  // The optimizer takes no step any more.
+  // The optimizer takes no further step.
   input.values.back().cells[4] = {};
   EXPECT_EQ(OverflowsOfScaler(input, skipped), 0);
 }

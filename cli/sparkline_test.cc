@@ -16,7 +16,7 @@ TEST(SparklineTest, HeightsGapsAndWhatIsNotFinite) {
   EXPECT_EQ(Sparkline({0, 1, 2, 3, 4, 5, 6, 7}, 10), "▁▂▃▄▅▆▇█");
   EXPECT_EQ(Sparkline({0, std::nullopt, kInfinity, 7}, 10), "▁ !█");
   EXPECT_EQ(Sparkline({-kLimit, 0, kLimit}, 10), "▁▅█");
-  // All the same, or none.
+  // All numbers are equal, or there are none.
   EXPECT_EQ(Sparkline({3, 3}, 10), "▅▅");
   EXPECT_EQ(Sparkline({std::nullopt, -kInfinity}, 10), " !");
 }
@@ -49,7 +49,7 @@ TEST(HeatRowTest, ManyDecadesAreShadedByTheirLogarithms) {
   PlotScale negative;
   negative.Add({-1, 1e-4, 1e4});
   EXPECT_FALSE(negative.logarithmic());
-  // The ends of double, one number, none.
+  // The extremes of double, one number, and none.
   PlotScale wide;
   wide.Add({-kLimit, kLimit});
   EXPECT_EQ(HeatRow({-kLimit, 0, kLimit}, wide, 10), "·▒█");

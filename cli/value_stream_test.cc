@@ -33,7 +33,7 @@ TEST(ValueStreamTest, AFrameIsAHeaderAndItsBuffers) {
                 std::string(8, 'x') + std::string(4, 'n') + "\x01");
 }
 
-// What a collector sends may be anything.
+// Messages of a collector are not trusted.
 TEST(ValueStreamTest, ColumnsThatAreTooShortAreRefused) {
   v1::ValueBatch batch;
   batch.set_rows(4294967295u);

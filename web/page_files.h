@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of the page, carried by the program (web/bundle.cmake). Immutable.
+// The files of the page, embedded in the program (web/bundle.cmake). Immutable.
 #ifndef RANKPROBE_WEB_PAGE_FILES_H_
 #define RANKPROBE_WEB_PAGE_FILES_H_
 

@@ -16,7 +16,7 @@ namespace rankprobe {
 
 namespace {
 
-// Keeps what is answered: before it goes out, that is written down.
+// Holds the answer back until its outcome is in the audit log.
 class AuditedReply final : public HttpReply {
  public:
   AuditedReply(HttpReply* reply, CallerCheck::Outcome outcome)
@@ -49,10 +49,10 @@ class AuditedReply final : public HttpReply {
   CallerCheck::Outcome outcome_;
 };
 
-// Of a request, for the audit.
+// Largest part of a request in the audit log.
 constexpr size_t kMostDetailBytes = 1024;
 
-// What changes something, or costs the server's machine work.
+// Whether the method changes something or costs the server's machine work.
 bool NeedsOperator(absl::string_view method) {
   return method == "JobStart" || method == "JobCancel" ||
          method == "JobDelete" || method == "Graph/SaveMapping" ||
@@ -125,7 +125,8 @@ void ViewServer::Serve(std::unique_ptr<HttpServer> server) {
   });
 }
 
-// Who asks is told where it is asked of many: {"name":"vera","role":"viewer"}.
+// The answer contains the caller only if callers are checked:
+// {"name":"vera","role":"viewer"}.
 std::string ViewServer::AboutJson(absl::string_view token) const {
   std::string caller;
   if (gateway_.callers() != nullptr) {

@@ -23,38 +23,40 @@ namespace rankprobe {
 
 class ViewServer {
  public:
-  // Serves when it returns; a collector need not be there. `port` 0: any that
-  // is free. FAILED_PRECONDITION: the port is taken or may not be used;
-  // NOT_FOUND: the directory of `graphs` is not there.
+  // Serves when it returns; a collector need not be running. `port` 0 selects
+  // any free port. Returns FAILED_PRECONDITION if the port is in use or not
+  // permitted, NOT_FOUND if the directory of `graphs` does not exist.
   static absl::StatusOr<std::unique_ptr<ViewServer>> Start(
       uint16_t port, GatewayOptions options, GraphOptions graphs = {},
       JobRunnerOptions jobs = {});
-  // On a server that listens already. `options` has the channel and the callers.
+  // Serves on a server that already listens. `options` has the channel and the
+  // callers.
   static absl::StatusOr<std::unique_ptr<ViewServer>> Serve(
       std::unique_ptr<HttpServer> server, GatewayOptions options,
       TensorOptions tensors, GraphOptions graphs = {},
       JobRunnerOptions jobs = {});
   ViewServer(const ViewServer&) = delete;
   ViewServer& operator=(const ViewServer&) = delete;
-  // Ends what is being answered within a second or two, and jobs within some.
+  // Ends answers in progress within a second or two, and jobs within a few
+  // seconds.
   ~ViewServer() = default;
 
-  // "http://127.0.0.1:8080/#token=..": a browser keeps what is behind the # to
-  // itself.
+  // Returns "http://127.0.0.1:8080/#token=..". A browser does not send the part
+  // after the #.
   const std::string& address() const { return address_; }
 
  private:
   ViewServer(GatewayOptions options, std::unique_ptr<GraphService> graphs,
              TensorOptions tensors, JobRunnerOptions jobs);
 
-  // Dumps below the root are what jobs read, too.
+  // Lets jobs read the dumps below the root.
   static JobRunnerOptions WithRoot(JobRunnerOptions jobs,
                                    const GraphService* graphs);
   void Serve(std::unique_ptr<HttpServer> server);
   void Answer(const HttpRequest& request, HttpReply* reply);
   void AnswerApi(absl::string_view method, const HttpRequest& request,
                  HttpReply* reply);
-  // Of one who may.
+  // Answers a request whose caller has the right to make it.
   void AnswerChecked(absl::string_view method, const HttpRequest& request,
                      HttpReply* reply);
   std::string AboutJson(absl::string_view token) const;
@@ -68,7 +70,7 @@ class ViewServer {
   TensorApi tensors_;
   JobsApi jobs_;
   std::string address_;
-  // Uses what is above.
+  // Uses the members above.
   std::unique_ptr<HttpServer> server_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectors that misbehave, behind the page's API. Those that behave are in
-// tests/python/test_view_server.py.
+// The page's API with collectors that misbehave. Tests with working collectors
+// are in tests/python/test_view_server.py.
 #include "web/view_server.h"
 
 #include <google/protobuf/descriptor.h>
@@ -30,7 +30,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Says what a test has it say.
+// A collector that answers as the test requires.
 class OddCollector final : public v1::ArchiveService::Service {
  public:
   using Writer = grpc::ServerWriter<v1::StepLedger>;
@@ -98,7 +98,7 @@ class ViewServerTest : public ::testing::Test {
                         "\r\nContent-Type: application/json\r\n"
                         "Content-Length: 2\r\nConnection: close\r\n\r\n{}");
   }
-  // The whole answer.
+  // The complete answer.
   std::string Ask(absl::string_view method) const {
     RawClient client(port_);
     client.Say(Post(method));
@@ -209,7 +209,7 @@ TEST_F(ViewServerTest, ASlowReaderHoldsTheCollectorBack) {
   RawClient client(port_, /*receive_buffer=*/16 << 10);
   client.Say(Post("GetLedger"));
   ASSERT_TRUE(client.More());
-  // All that lies on the way: buffers of two connections, and ours.
+  // All bytes in transit: buffers of two connections, and the server's.
   EXPECT_LT(sent, kLines / 2);
   EXPECT_EQ(LinesOf(client.Rest()).size(), static_cast<size_t>(kLines));
   EXPECT_EQ(sent, kLines);
@@ -239,8 +239,8 @@ TEST_F(ViewServerTest, ACollectorOfBeforeIsNamed) {
   EXPECT_THAT(Ask("ListRuns"), HasSubstr("\"UNIMPLEMENTED\""));
 }
 
-// Those of a collector, by the first word of the token; what comes behind it is
-// for nobody.
+// Rules as those of a collector, by the first word of the token; the rest of
+// the token must not appear anywhere.
 class OddCallers final : public CallerCheck {
  public:
   absl::StatusOr<Caller> Identify(absl::string_view token) const override {
@@ -315,7 +315,7 @@ TEST_F(CollectorsPageTest, EachCallIsCheckedAndMadeAsWhoAsks) {
   EXPECT_THAT(metadata_["rankprobe-page-peer"], StartsWith("127.0.0.1:"));
   EXPECT_THAT(callers_.asked,
               ::testing::Each("/rankprobe.v1.ArchiveService/ListRuns"));
-  // What no metadata can carry is not carried.
+  // Tokens that metadata cannot carry are not sent.
   metadata_.clear();
   EXPECT_THAT(Ask(kRuns, "operator-\x80 "), StartsWith("HTTP/1.1 200 "));
   EXPECT_EQ(metadata_.count("authorization"), 0u);
@@ -352,7 +352,8 @@ TEST_F(CollectorsPageTest, ItsEndEndsWhatIsAnswered) {
   asking.join();
 }
 
-// What a page may do is said in one list; this one says it again on purpose.
+// One list determines what a page may do; this is a second copy of it on
+// purpose.
 TEST(GatewayTest, NothingIsReachableThatDeletesOrWritesToTheCollectorsDisk) {
   const std::set<std::string> switches = {
       "ControlService/SetConfig", "ControlService/SetDumpEnable",

@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kMaxExamples = 10;
 
-// Tokens of the reference that are tokens [begin, ..) of the target.
+// Tokens of the reference that correspond to tokens [begin, ..) of the target.
 struct Piece {
   size_t step = 0;  // of the reference
   int64_t begin = 0;
@@ -49,7 +49,8 @@ absl::string_view SectionOf(RowState state) {
   }
 }
 
-// ".input.0" of "Module.x.forward.0.input.0" -> "0"; empty: not such a name.
+// Returns the place in the section, "0" for the row
+// "Module.x.forward.0.input.0", or an empty text for a name of another form.
 absl::string_view PlaceOf(absl::string_view row, absl::string_view entry) {
   if (!absl::ConsumePrefix(&row, entry)) return "";
   for (const absl::string_view section :
@@ -188,7 +189,8 @@ class Aligner {
       }
       absl::StatusOr<Laid> laid = Lay(plan, target, row, *match);
       if (!laid.ok()) {
-        // A file that may not be read, or that is damaged, ends it all.
+        // A file that may not be read or is damaged ends the alignment; any
+        // other error leaves out only this row.
         if (!absl::IsFailedPrecondition(laid.status())) return laid.status();
         LeaveOut(absl::StrCat(row.name, ": ", laid.status().message()));
         continue;
@@ -214,8 +216,8 @@ class Aligner {
     AlignedTensor target;
     AlignedTensor reference;
   };
-  // Both sides of one row. FAILED_PRECONDITION: they cannot be laid beside one
-  // another, and why.
+  // Aligns both sides of one row. Returns FAILED_PRECONDITION with the reason
+  // if they cannot be aligned.
   absl::StatusOr<Laid> Lay(const StepPlan& plan, StepRows* target,
                            const DumpRow& row, const AlignMatch& match) {
     Laid out;
@@ -253,7 +255,7 @@ class Aligner {
           Named(match.reference[0],
                 Transpose(match.rule->transpose, &out.reference)));
     }
-    // Heads that one side keeps apart: [tokens, heads, size].
+    // One side may keep heads separate: [tokens, heads, size].
     std::vector<int64_t>& n = out.target.shape;
     std::vector<int64_t>& b = out.reference.shape;
     if (n != b && !n.empty() && !b.empty() && n[0] == b[0] &&
@@ -268,7 +270,8 @@ class Aligner {
     return out;
   }
 
-  // Of a row that does not fit the rule: the row is left out, not all.
+  // Names the row in an error that concerns only this row, so that the row is
+  // left out and the alignment continues.
   static absl::Status Named(absl::string_view name,
                             const absl::Status& status) {
     if (!absl::IsInvalidArgument(status) &&
@@ -285,7 +288,7 @@ class Aligner {
                                           v1::DType dtype) {
     std::vector<AlignedTensor> pieces;
     for (const Piece& piece : plan.pieces) {
-      // Parameters are the same in all steps; the last token is in the last.
+      // Parameters are equal in all steps; the last token is in the last step.
       if (rule.tokens == RowTokens::kLast && &piece != &plan.pieces.back()) {
         continue;
       }

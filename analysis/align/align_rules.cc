@@ -21,12 +21,13 @@
 namespace rankprobe::analysis {
 namespace {
 
-// yaml-cpp throws; so does this, and ParseAlignRules makes a status of both.
+// Throws the same exception as yaml-cpp; ParseAlignRules converts both into a
+// status.
 [[noreturn]] void Refuse(const YAML::Node& at, absl::string_view what) {
   throw YAML::Exception(at.Mark(), std::string(what));
 }
 
-// "layer" of "{layer}"; empty for another part.
+// Returns "layer" for "{layer}", and an empty text for other components.
 absl::string_view NameOf(absl::string_view part) {
   if (part.size() < 3 || part.front() != '{' || part.back() != '}') return "";
   return part.substr(1, part.size() - 2);
@@ -34,7 +35,8 @@ absl::string_view NameOf(absl::string_view part) {
 
 using Taken = std::map<std::string, std::string, std::less<>>;
 
-// "{layer-1}" with layer 5 -> "4"; unset: not a number, or before the first.
+// Returns "4" for "{layer-1}" if the layer is 5. Returns nullopt if the value
+// is not a number or the result would be negative.
 std::optional<std::string> Substitute(absl::string_view name,
                                       const Taken& taken) {
   if (const auto it = taken.find(name); it != taken.end()) return it->second;
@@ -114,7 +116,7 @@ RowTokens ReadTokens(const YAML::Node& node) {
   Refuse(node, "dim0: expected tokens, last or none");
 }
 
-// Every name in the reference pattern is one that the target's pattern takes.
+// Checks that the target's pattern defines every name in the reference pattern.
 void CheckNames(const YAML::Node& node, const AlignRule& rule,
                 const std::string& reference) {
   std::set<std::string, std::less<>> taken;
@@ -232,7 +234,7 @@ std::optional<AlignMatch> AlignRules::Find(absl::string_view row) const {
       }
       match.reference.push_back(absl::StrJoin(out, "."));
     }
-    // Layer 0 has no layer before it; another rule may say what it has.
+    // "{layer-1}" does not exist for layer 0; a later rule may match it.
     if (fits) return match;
   }
   return std::nullopt;

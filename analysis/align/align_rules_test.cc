@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rule files: what they say, and what is said of a bad one.
+// Rule files: valid rules, and the errors for invalid ones.
 #include "analysis/align/align_rules.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ TEST(AlignRulesTest, NamesArePutIn) {
               ElementsAre("M.7.q.output.0", "M.6.k.output.0"));
   EXPECT_EQ(match->rule->concat_dim, -1);
   EXPECT_EQ(rules->Find("M.layers.0.norm.output.0")->reference[0], "first");
-  // No layer is before the first, and {layer} is one part of the name.
+  // No layer precedes the first, and {layer} matches one component of the name.
   EXPECT_FALSE(rules->Find("M.layers.0.qkv.output.0").has_value());
   EXPECT_FALSE(rules->Find("M.layers.1.2.qkv.output.0").has_value());
   EXPECT_FALSE(rules->Find("M.layers.7.qkv.output").has_value());

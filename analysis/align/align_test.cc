@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fused program with the tokens of a batch behind one another, beside one with
-// three projections and [batch, tokens, width].
+// A fused program with the concatenated tokens of a batch, compared with one
+// with three projections and [batch, tokens, width].
 #include "analysis/align/align.h"
 
 #include <gmock/gmock.h>
@@ -54,7 +54,7 @@ std::vector<float> Values(const std::vector<int64_t>& shape, float first) {
 
 class AlignTest : public ::testing::Test {
  protected:
-  // One rank's step; entries in the order of their first row.
+  // One rank's step; entries are in the order of their first row.
   void Write(const std::string& step, const std::vector<Row>& rows,
              bool payloads = true) {
     std::vector<std::string> entries;
@@ -174,7 +174,7 @@ TEST_F(AlignTest, RowsOfARequestBesideTheTokensOfASequence) {
   EXPECT_THAT(Read("target", kQk, 4), ElementsAre(9, 10, 11, 12, 13, 14));
   EXPECT_THAT(Read("reference", kQk, 4),
               ElementsAre(102, 103, 201, 104, 105, 202));
-  // Of the head one row a request: its last token, number 2.
+  // The head has one row for each request: that of its last token, number 2.
   EXPECT_THAT(Read("target", "Module.head.L.forward.0.output.0", 4),
               ElementsAre(72, 73));
   EXPECT_THAT(Read("reference", "Module.head.L.forward.0.output.0", 4),
@@ -272,7 +272,7 @@ TEST_F(AlignTest, StatisticsAreCombinedWhereNothingIsCut) {
     EXPECT_NEAR(row->Find("Mean")->number, 2.5, 1e-12);
     EXPECT_NEAR(row->Find("Norm")->number, std::sqrt(55), 1e-5);
   }
-  // One token of two cannot be told from the statistics of both.
+  // The statistics of two tokens do not determine those of one.
   ASSERT_TRUE(file_system_->DeleteTree(dir_.path() + "/out").ok());
   Write("n/step0",
         {{"Module.e.E.forward.0", "input.0", {2}, Values({2}, 0)}, target[1]},

@@ -24,7 +24,7 @@ int64_t Product(absl::Span<const int64_t> sizes) {
   return product;
 }
 
-// Round to nearest even, as PyTorch's casts do.
+// Rounds to nearest even, as PyTorch's casts do.
 uint16_t FloatToBfloat(float value) {
   const auto bits = absl::bit_cast<uint32_t>(value);
   if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x40);
@@ -38,7 +38,7 @@ uint16_t FloatToHalf(float value) {
   if (size >= 65520) return sign | 0x7C00;
   if (size == 0) return sign;
   int exponent = std::max(std::ilogb(size), -14);
-  // In units of the last bit; nearbyint rounds to even.
+  // The mantissa in units of the last bit; nearbyint rounds to even.
   double units = std::nearbyint(std::ldexp(size, 10 - exponent));
   if (units >= 2048) {
     units /= 2;
@@ -73,7 +73,7 @@ absl::StatusOr<std::string> Encode(absl::Span<const double> values,
     case v1::DTYPE_FLOAT16:
       return Encoded<uint16_t>(
           values, [&](double v) { return FloatToHalf(as_float(v)); });
-    // Ids of tokens: 32 bits on one side, 64 on the other.
+    // Token ids may have 32 bits on one side and 64 on the other.
     case v1::DTYPE_INT64:
       return Encoded<int64_t>(values,
                               [](double v) { return static_cast<int64_t>(v); });
@@ -136,6 +136,7 @@ absl::StatusOr<UsualStats> StatsOf(const AlignedTensor& tensor) {
   double squares = 0;
   for (const double value : values) {
     if (std::isnan(value)) {
+      // As in PyTorch, a NaN makes all four statistics NaN.
       out.fill(value);
       return out;
     }
@@ -152,6 +153,7 @@ absl::StatusOr<UsualStats> StatsOf(const AlignedTensor& tensor) {
 }
 
 absl::StatusOr<std::string> ReadBytes(const PtTensor& tensor, v1::DType dtype) {
+  // A conversion needs one double for each element.
   if (tensor.elements > kMaxBytes / static_cast<int64_t>(std::max<size_t>(
                                         sizeof(double), ElementSize(dtype)))) {
     return absl::FailedPreconditionError("is too large to be aligned");
@@ -264,7 +266,7 @@ absl::StatusOr<AlignedTensor> Concat(absl::Span<const AlignedTensor> parts,
           return absl::FailedPreconditionError("has no statistics");
         }
       }
-      // A NaN anywhere is one of the whole.
+      // A NaN in any part is a NaN of the result.
       const auto worse = [](double a, double b, double picked) {
         return std::isnan(a) ? a : std::isnan(b) ? b : picked;
       };

@@ -34,6 +34,7 @@ absl::StatusOr<absl::Span<const DumpRow>> StepRows::EntryRows(size_t index) {
 }
 
 absl::StatusOr<const DumpRow*> StepRows::Find(absl::string_view name) {
+  // The entry's name is a prefix of the row's name.
   for (size_t end = name.rfind('.'); end != absl::string_view::npos && end > 0;
        end = name.rfind('.', end - 1)) {
     const std::optional<size_t> index = dump_->Find(name.substr(0, end));
@@ -70,6 +71,7 @@ absl::StatusOr<AlignedTensor> StepRows::Tensor(const DumpRow& row,
     if (CanBecome(out.dtype, wanted)) out.dtype = wanted;
     return out;
   }
+  // A name with a slash could refer to a file outside of the directory.
   if (!absl::EndsWith(row.data_name, ".pt") ||
       absl::StrContains(row.data_name, '/') || dump_->data_dir().empty()) {
     return absl::FailedPreconditionError("has no .pt file");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of an alignment: rows of a step as they are read, and a step as it
-// is written. Not thread-safe.
+// The files of an alignment: a reader of a step's rows and a writer of an
+// aligned step. Not thread-safe.
 #ifndef RANKPROBE_ANALYSIS_ALIGN_STEP_FILES_H_
 #define RANKPROBE_ANALYSIS_ALIGN_STEP_FILES_H_
 
@@ -21,8 +21,8 @@
 
 namespace rankprobe::analysis {
 
-// Rows of one step of one side, read when they are asked for and kept. `step`
-// outlives it.
+// Rows of one step of one side. They are read on first use and kept. `step`
+// outlives this object.
 class StepRows {
  public:
   static absl::StatusOr<std::unique_ptr<StepRows>> Open(FileSystem* file_system,
@@ -32,10 +32,11 @@ class StepRows {
   const StepTokens& step() const { return *step_; }
 
   absl::StatusOr<absl::Span<const DumpRow>> EntryRows(size_t index);
-  // Null: the step has none of this name.
+  // Returns null if the step has no row of this name.
   absl::StatusOr<const DumpRow*> Find(absl::string_view name);
-  // FAILED_PRECONDITION: it is not there, or no tensor. `dtype`: what it is to
-  // be, DTYPE_UNSPECIFIED for its own.
+  // Reads the tensor of `row` as `dtype`; DTYPE_UNSPECIFIED keeps its own type.
+  // Returns FAILED_PRECONDITION if the tensor is missing or the value is not a
+  // tensor.
   absl::StatusOr<AlignedTensor> Tensor(const DumpRow& row, v1::DType dtype,
                                        bool payload);
 
@@ -54,7 +55,7 @@ class StepRows {
   std::map<size_t, std::unique_ptr<Kept>> kept_;
 };
 
-// One rank's step as it is written: Begin, entries with their rows, End.
+// Writes one rank's step: Begin, then entries with their rows, then End.
 class StepWriter {
  public:
   StepWriter(FileSystem* file_system, std::string directory, bool payloads)
@@ -65,13 +66,14 @@ class StepWriter {
 
   absl::Status Begin(const DumpReader& target);
   void BeginEntry(absl::string_view name);
-  // Rows come section by section; `name` is that of the row in all, `of` what
-  // it was made of, or empty.
+  // Adds a row; rows come section by section. `name` is the complete name of
+  // the row; `of` names the rows it was made of, or is empty.
   absl::Status Row(absl::string_view section, absl::string_view place,
                    absl::string_view name, const AlignedTensor& tensor,
                    absl::string_view of);
   void EndEntry();
-  // `from`: where stack.json and construct.json of the target are.
+  // Completes the step. `from` is the directory with stack.json and
+  // construct.json of the target.
   absl::Status End(const std::string& from);
 
  private:

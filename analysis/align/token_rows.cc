@@ -36,10 +36,10 @@ int64_t IntOf(const JsonValue& object, absl::string_view key) {
   return static_cast<int64_t>(value->number);
 }
 
-// The shape of the row of tokens.
+// Returns the shape of the row of tokens.
 absl::StatusOr<std::vector<int64_t>> TokenShape(const DumpReader& dump,
                                                 const std::string& wanted) {
-  // The entry is a prefix of the row's name.
+  // The entry's name is a prefix of the row's name.
   for (size_t end = wanted.rfind('.'); end != std::string::npos && end > 0;
        end = wanted.rfind('.', end - 1)) {
     const auto index = dump.Find(wanted.substr(0, end));
@@ -73,7 +73,8 @@ absl::StatusOr<std::vector<int64_t>> TokenShape(const DumpReader& dump,
                               "(tokens, in the rules)"));
 }
 
-// requests.json, which the program that made the dump wrote: not trusted.
+// Reads requests.json, which the program that was recorded wrote; it is not
+// trusted.
 absl::Status ReadRequests(FileSystem* file_system, const std::string& path,
                           std::map<std::string, int64_t>* next,
                           StepTokens* step) {
@@ -94,7 +95,8 @@ absl::Status ReadRequests(FileSystem* file_system, const std::string& path,
   if (requests == nullptr || !requests->is_array()) {
     return Refused(path, "has no requests");
   }
-  // Where none is called that, of what a server made of it.
+  // If no request has this id, ids that contain it match: a server may have
+  // derived them.
   const auto is_it = [&](const JsonValue& item) {
     const JsonValue* const id = item.Find("id");
     return one && id != nullptr && id->is_string() &&
@@ -118,7 +120,7 @@ absl::Status ReadRequests(FileSystem* file_system, const std::string& path,
     if (rows.position < 0) rows.position = (*next)[rows.id];
     (*next)[rows.id] = rows.position + rows.end - rows.begin;
     if (one) {
-      // Its rows alone are there, behind one another.
+      // A dump of one request has only its rows, concatenated.
       if (whole_id ? !is_it(item) : !absl::StrContains(rows.id, recorded->text))
         continue;
       rows.end = before + rows.end - rows.begin;
@@ -191,7 +193,7 @@ absl::StatusOr<std::vector<StepTokens>> ReadStepRequests(
     StepTokens& step = out.emplace_back();
     step.place = place;
     step.flat = true;
-    // The file does not say it: no row is refused.
+    // Without a row of tokens their number is unknown, so no row is rejected.
     step.tokens = std::numeric_limits<int64_t>::max();
     RP_RETURN_IF_ERROR(ReadRequests(file_system, requests, &next, &step));
   }
@@ -201,7 +203,7 @@ absl::StatusOr<std::vector<StepTokens>> ReadStepRequests(
 absl::StatusOr<std::string> ChooseRequest(const std::vector<StepTokens>& steps,
                                           const std::string& path,
                                           const std::string& wanted) {
-  std::vector<std::string> ids;  // in the order of their coming
+  std::vector<std::string> ids;  // in the order of arrival
   std::set<std::string> seen;
   for (const StepTokens& step : steps) {
     for (const RequestRows& rows : step.rows) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Assigns rows of the tensors of each step to tokens of requests: what
-// requests.json says of a serving step, or of a step without it the shape of
-// its tokens, one sequence a line of the batch, positions counted on from step
-// to step. Immutable after Read.
+// Assignment of the rows of each step's tensors to tokens of requests. It
+// follows requests.json where a serving step has one. Otherwise it follows the
+// shape of the step's tokens: each line of the batch is one sequence, and
+// positions continue from step to step. Immutable after Read.
 #ifndef RANKPROBE_ANALYSIS_ALIGN_TOKEN_ROWS_H_
 #define RANKPROBE_ANALYSIS_ALIGN_TOKEN_ROWS_H_
 
@@ -17,7 +17,8 @@
 
 namespace rankprobe::analysis {
 
-// The rows of one request in one step, as if all dimensions of tokens were one.
+// The rows of one request in one step, with all token dimensions flattened into
+// one.
 struct RequestRows {
   std::string id;
   int64_t begin = 0;
@@ -28,40 +29,42 @@ struct RequestRows {
 
 struct StepTokens {
   DumpPlace place;
-  // [batch, tokens] of a program with sequences of one length; batch is 1 and
-  // `flat` set where all tokens lie behind one another.
+  // Shape [batch, tokens] if all sequences of the program have the same length.
+  // `flat` is set and batch is 1 if all tokens are concatenated.
   bool flat = false;
   int64_t batch = 1;
   int64_t tokens = 0;
-  int64_t requests = 0;  // those that have one row each where dim0 is "last"
+  int64_t requests = 0;  // those with one row each where dim0 is "last"
   std::vector<RequestRows> rows;
 };
 
-// `tokens_row`: the row whose shape is [tokens] or [batch, tokens].
-// INVALID_ARGUMENT where a step has none, or there is more than one rank.
+// Reads the tokens of all steps. `tokens_row` names the row whose shape is
+// [tokens] or [batch, tokens]. Returns INVALID_ARGUMENT if a step has no such
+// row or more than one rank.
 absl::StatusOr<std::vector<StepTokens>> ReadStepTokens(
     FileSystem* file_system, const DumpLayout& layout,
     const std::string& tokens_row);
 
-// Steps with a requests.json, each by its first rank, whose requests those of the
-// others are; `tokens` is not known. Other steps are left out.
+// Reads the steps that have a requests.json from their first rank; the other
+// ranks have the same requests. Leaves `tokens` unset and skips all other
+// steps.
 absl::StatusOr<std::vector<StepTokens>> ReadStepRequests(
     FileSystem* file_system, const DumpLayout& layout);
 
-// The id that `wanted` is, or is part of; the only one there is when `wanted`
-// is empty. INVALID_ARGUMENT naming those there are.
+// Returns the id that equals or contains `wanted`, or the only id if `wanted`
+// is empty. Returns INVALID_ARGUMENT with the existing ids otherwise.
 absl::StatusOr<std::string> ChooseRequest(const std::vector<StepTokens>& steps,
                                           const std::string& path,
                                           const std::string& wanted);
 
-// Null when the step has nothing of it.
+// Returns null if the step has no rows of the request.
 const RequestRows* RowsOf(const StepTokens& step, const std::string& id);
 
-// Rows [begin, end) of a tensor of the step.
+// Keeps the rows [begin, end) of a tensor of the step.
 absl::Status TakeTokens(const StepTokens& step, int64_t begin, int64_t end,
                         AlignedTensor* tensor);
-// The row of the request's token `at`, of a tensor that has all tokens or the
-// last of each request.
+// Keeps the row of the request's token `at`. The tensor has either all tokens
+// or the last token of each request.
 absl::Status TakeLast(const StepTokens& step, const RequestRows& request,
                       int64_t at, AlignedTensor* tensor);
 

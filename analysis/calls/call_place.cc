@@ -15,15 +15,15 @@
 namespace rankprobe::analysis {
 namespace {
 
-// A cycle in a file that is not trusted ends here.
+// Limits the walk if construct.json, which is not trusted, has a cycle.
 constexpr size_t kMostModules = 1000;
 
 bool IsModule(absl::string_view entry) {
   return absl::StartsWith(entry, "Module.") || absl::StartsWith(entry, "Cell.");
 }
 
-// The call that a record of gradients of parameters belongs to is not named by
-// it: its module is.
+// A record of parameter gradients does not name the call it belongs to, only
+// the module.
 absl::string_view WithoutGradients(absl::string_view entry) {
   return entry.substr(0, entry.rfind(".parameters_grad"));
 }
@@ -76,7 +76,8 @@ std::vector<std::string> OwnFrames(const std::vector<std::string>& stack) {
   for (const std::string& frame : stack) {
     const absl::string_view file =
         absl::string_view(frame).substr(0, frame.find(", line "));
-    // How PyTorch calls a module, wherever PyTorch lies.
+    // The frames in which PyTorch calls a module, wherever PyTorch is
+    // installed.
     if (!absl::StrContains(file, "-packages/torch/") &&
         !absl::EndsWith(file, "/torch/nn/modules/module.py"))
       own.push_back(frame);
@@ -88,7 +89,7 @@ std::vector<std::string> OwnFrames(const std::vector<std::string>& stack) {
 std::string CodeLineOf(const std::vector<std::string>* stack) {
   if (stack == nullptr || stack->empty()) return "";
   const std::string frame = OwnFrames(*stack).front();
-  // "File a.py, line 3, in f, \n x = g(y)"
+  // The format is "File a.py, line 3, in f, \n x = g(y)".
   absl::string_view rest = frame;
   absl::ConsumePrefix(&rest, "File ");
   const size_t line = rest.find(", line ");

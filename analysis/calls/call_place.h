@@ -19,43 +19,46 @@
 
 namespace rankprobe::analysis {
 
-// Of a dump that was opened with construct.json; without it calls have no
-// modules. Immutable.
+// Module chains of the calls of a dump. Requires a dump opened with
+// construct.json; without it, calls have no modules. Immutable.
 class CallPlaces {
  public:
   explicit CallPlaces(const DumpReader& dump ABSL_ATTRIBUTE_LIFETIME_BOUND);
-  // Entries from the outermost module to `call` itself.
+  // Returns the entries from the outermost module to `call` itself.
   std::vector<std::string> ChainOf(absl::string_view call) const;
-  // The innermost module around the call, or that it is, as the model names it:
-  // "blocks.2.attn (Attention)". Empty when that is not known.
+  // Returns the innermost module that contains the call, or the call itself if
+  // it is a module, by its name in the model: "blocks.2.attn (Attention)".
+  // Empty if unknown.
   std::string ModuleOf(absl::string_view call) const;
 
  private:
-  // Both point into the reader.
+  // Keys and values point into the reader.
   absl::flat_hash_map<absl::string_view, absl::string_view> parents_;
 };
 
-// "blocks.2.attn (Attention)" of "Module.blocks.2.attn.Attention.forward.0".
+// Returns "blocks.2.attn (Attention)" for
+// "Module.blocks.2.attn.Attention.forward.0".
 std::string ModuleText(absl::string_view entry);
 
-// The frames of a stack, innermost first, that are not of PyTorch's own files; the
-// innermost alone where all are.
+// Returns the frames of a stack, innermost first, without those in PyTorch's
+// own files. If all frames are in PyTorch, returns only the innermost.
 std::vector<std::string> OwnFrames(const std::vector<std::string>& stack);
 
-// "gpt.py:36 in forward: torch.log(lens)": the first of OwnFrames(). Empty without
-// a stack.
+// Returns the first of OwnFrames(), as in "gpt.py:36 in forward:
+// torch.log(lens)", or an empty text without a stack.
 std::string CodeLineOf(const std::vector<std::string>* stack);
 
-// Opens a dump for CallPlaces: with construct.json, unless that is absent, empty
-// or cannot be read, which only costs the modules.
+// Opens a dump for CallPlaces, with construct.json if it can be read and is not
+// empty. Without it only the modules are missing.
 absl::StatusOr<std::unique_ptr<DumpReader>> OpenWithModules(
     FileSystem* file_system, const std::string& directory,
     DumpReader::Options options);
 
-// The step that a directory of one step is named after: alone it is step 0 of
-// its layout.
+// Returns the step in the name of the directory, because a directory of one
+// step that is opened alone is step 0 of its layout.
 int64_t StepOf(const DumpPlace& place);
-// The same of the rank: a directory of one rank alone is rank 0 of its layout.
+// Like StepOf() for the rank: a directory of one rank that is opened alone is
+// rank 0 of its layout.
 int64_t RankOf(const DumpPlace& place);
 
 }  // namespace rankprobe::analysis

@@ -29,7 +29,7 @@ TEST(CallPlaceTest, CodeLineIsTheProgramsOwn) {
   EXPECT_EQ(CodeLineOf(&stack), "gpt.py:36 in forward: y = torch.log(lens)");
   EXPECT_EQ(CodeLineOf(nullptr), "");
   EXPECT_THAT(OwnFrames(stack), ElementsAre(stack[1], stack[2]));
-  // PyTorch's alone, and nothing.
+  // Only frames of PyTorch, and no frames.
   EXPECT_THAT(OwnFrames({stack[0]}), ElementsAre(stack[0]));
   EXPECT_THAT(OwnFrames({}), IsEmpty());
   const std::vector<std::string> odd = {"somewhere"};
@@ -50,8 +50,8 @@ TEST(CallPlaceTest, ChainFromTheOutermostModule) {
   rankprobe::testing::DumpDir dir;
   dir.Write("rank0",
             {rankprobe::testing::Call("Torch.log.0.forward", "1", "1")});
-  // Longer than a string keeps within itself: a view of a copy of it would be
-  // of memory that was given back.
+  // Longer than std::string stores inline, so that a view of a temporary copy
+  // would refer to freed memory.
   dir.WriteFile("rank0/construct.json",
                 R"({"Torch.log.0.forward":
                 "Module.inner_attention_block.Inner.forward.0",

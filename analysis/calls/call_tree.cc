@@ -36,7 +36,7 @@ class GraphBuilder {
       const int32_t node = CreateOrGet(edge.child);
       Attach(node, up);
     }
-    // A parent that construct.json does not list itself.
+    // Attaches parents that construct.json does not list themselves.
     for (size_t i = 1; i < graph_.nodes_.size(); ++i) {
       if (graph_.nodes_[i].parent < 0) Attach(static_cast<int32_t>(i), 0);
     }
@@ -86,7 +86,7 @@ class GraphBuilder {
     if (out.stack.has_value() && !dump_.stacks()[*out.stack].empty()) return;
     const NodeDirection at = DirectionOf(out.id);
     if (at.direction != "backward") return;
-    // A module is called from one place, however often.
+    // All forward calls of a module share the place of the first.
     const std::string forward = at.number.empty()
                                     ? absl::StrCat(at.head, ".forward")
                                     : absl::StrCat(at.head, ".forward.0");
@@ -100,8 +100,8 @@ class GraphBuilder {
 
   bool Known(const std::string& id) const { return parents_.contains(id); }
 
-  // The parent that construct.json says, or the one that a backward node's
-  // forward twin implies.
+  // Returns the parent in construct.json, or the one that the forward twin of a
+  // backward node implies.
   std::string ParentOf(const ConstructEdge& edge) const {
     const std::string stated = edge.parent.value_or("");
     const NodeDirection at = DirectionOf(edge.child);
@@ -116,7 +116,8 @@ class GraphBuilder {
       return !parent.empty() && Known(parent) ? parent : "";
     }
     if (at.number.empty()) return stated;
-    // An in-place layer never ends its backward; what follows hangs under it.
+    // The backward of an in-place layer is never closed, so the nodes after it
+    // appear as its children.
     const std::vector<absl::string_view> child =
         absl::StrSplit(edge.child, '.');
     const std::vector<absl::string_view> up = absl::StrSplit(stated, '.');
@@ -130,6 +131,7 @@ class GraphBuilder {
     return !parent.empty() && Known(parent) ? parent : stated;
   }
 
+  // The nodes of a cycle are not reachable from the root.
   absl::Status CheckReachable() const {
     const std::vector<int32_t> order = graph_.PostOrder();
     if (order.size() == graph_.nodes_.size()) return absl::OkStatus();
@@ -144,6 +146,8 @@ class GraphBuilder {
     return absl::OkStatus();
   }
 
+  // Modules that an activation checkpoint recomputes appear at the root. Moves
+  // each below the backward of the module that contained it in the first pass.
   void MoveRecomputed() {
     absl::flat_hash_set<std::string> at_root;
     for (const int32_t child : At(0).children) at_root.insert(At(child).id);
@@ -164,7 +168,8 @@ class GraphBuilder {
       moved.push_back(child);
     }
     if (moved.empty()) return;
-    // The forwards of the first pass, in order; each is used once a direction.
+    // Forward nodes of the first pass, in order; each is used once for each
+    // direction.
     absl::flat_hash_map<std::string, std::vector<int32_t>> originals;
     for (size_t i = 1; i < graph_.nodes_.size(); ++i) {
       const GraphNode& node = graph_.nodes_[i];
@@ -191,6 +196,7 @@ class GraphBuilder {
     }
   }
 
+  // Collects successive calls at the root under one node.
   void CollectApis() {
     const std::vector<int32_t> before = std::move(At(0).children);
     std::vector<int32_t> after;
@@ -220,8 +226,8 @@ class GraphBuilder {
     At(0).children = std::move(after);
   }
 
-  // construct.json has no gradients of parameters: they go to the module's
-  // last backward.
+  // construct.json does not list gradients of parameters; they are attached to
+  // the module's last backward.
   void AddParametersGrad() {
     std::vector<std::pair<std::string, std::vector<size_t>>> by_module;
     absl::flat_hash_map<std::string, size_t> index;

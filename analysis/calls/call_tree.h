@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The call tree of one rank's step, from construct.json. Nodes are numbered in
-// order of creation, the root is 0. Built once, then immutable but for the
-// marks that matching sets.
+// order of creation; the root is 0. Immutable once built, except for the marks
+// that matching sets.
 #ifndef RANKPROBE_ANALYSIS_CALLS_CALL_TREE_H_
 #define RANKPROBE_ANALYSIS_CALLS_CALL_TREE_H_
 
@@ -19,23 +19,23 @@
 
 namespace rankprobe::analysis {
 
-// A record of one of the dumps that a graph was made from.
+// Identifies a record in one of the dumps that a graph was built from.
 struct NodeSource {
   int32_t dump = 0;
   std::optional<size_t> entry;
 };
 
-// A number that stands in for a recorded one.
+// A number that replaces a recorded one.
 struct MergedNumber {
-  bool is_null = false;  // the parts do not say
+  bool is_null = false;  // the parts do not determine it
   bool is_int = false;
   double value = 0;
   std::string text;  // of an integer
 };
 
-// What merging the ranks of a parallel layout changed in a node.
+// Changes to a node that merging the ranks of a parallel layout made.
 struct MergedValues {
-  // Where the rows of one side come from, when not from the node's record.
+  // Source of the rows of one side, if it is not the node's own record.
   std::optional<NodeSource> input;
   std::optional<NodeSource> output;
   struct Stats {
@@ -62,9 +62,10 @@ struct GraphNode {
 
 class Graph {
  public:
-  // `dump` was opened with construct.json. INVALID_ARGUMENT for a cycle.
+  // Builds the tree. `dump` was opened with construct.json. Returns
+  // INVALID_ARGUMENT for a cycle.
   static absl::StatusOr<Graph> Build(const DumpReader& dump);
-  // Of nodes whose links are set, the root first.
+  // Builds a graph of nodes whose links are already set, the root first.
   static Graph FromNodes(std::vector<GraphNode> nodes,
                          int64_t micro_step_count);
   int64_t micro_step_count() const { return micro_step_count_; }
@@ -72,14 +73,14 @@ class Graph {
   const std::vector<GraphNode>& nodes() const { return nodes_; }
   std::vector<GraphNode>& nodes() { return nodes_; }
   int32_t Find(absl::string_view id) const;  // -1: none
-  // Children before parents, the root last.
+  // Returns children before parents; the root is last.
   std::vector<int32_t> PostOrder() const;
-  // Ids from the root to the node's parent.
+  // Returns the ids from the root to the node's parent.
   std::vector<absl::string_view> Ancestors(int32_t node) const;
   bool HasAncestor(int32_t node, int32_t ancestor) const;
 
-  // Numbers the micro steps; with `other`, matched and unmatched nodes of it
-  // too. Returns how many there are.
+  // Numbers the micro steps; if `other` is set, also those of its matched and
+  // unmatched nodes. Returns the number of micro steps.
   int64_t AssignMicroSteps(Graph* other);
 
  private:

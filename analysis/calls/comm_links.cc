@@ -10,7 +10,7 @@
 namespace rankprobe::analysis {
 namespace {
 
-// How a call names the other rank.
+// How each operation names the other rank.
 struct OpRule {
   absl::string_view op;
   absl::string_view partner;  // of a point-to-point call
@@ -161,6 +161,9 @@ void CommLinks::Add(int64_t rank, absl::string_view node,
   calls_.push_back(std::move(call));
 }
 
+// Calls are matched by their number: the k-th send to a rank belongs to the
+// k-th receive there, and the k-th call of an operation in a group to that of
+// the other members.
 void CommLinks::MakeKeys(Call* call) {
   const auto next = [&](const std::string& family) {
     return ++counts_[{call->rank, family}];
@@ -235,7 +238,7 @@ void CommLinks::MatchCollective(Call* call) {
   const OpRule* const rule = RuleOf(call->op);
   CommKind kind = CommKind::kBoth;
   if (rule != nullptr) {
-    // The root speaks for the group.
+    // Only the root's call determines the kind.
     if (call->peer != call->rank) return;
     kind = rule->kind;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links communication calls of one rank to those of another: sends to receives,
-// members of a collective to each other. Filled rank by rank, then asked once.
-// Not thread-safe.
+// Links between communication calls of different ranks: from sends to receives,
+// and among the members of a collective. Filled rank by rank, then queried. Not
+// thread-safe.
 #ifndef RANKPROBE_ANALYSIS_CALLS_COMM_LINKS_H_
 #define RANKPROBE_ANALYSIS_CALLS_COMM_LINKS_H_
 
@@ -31,7 +31,7 @@ struct CommLink {
   std::vector<CommPeer> peers;  // by rank
 };
 
-// Facts about one call, for other searches through communication.
+// Facts about one call, for other searches that follow communication.
 struct CommCall {
   std::string op;
   std::optional<int64_t> peer;
@@ -39,7 +39,7 @@ struct CommCall {
   std::string group_id;
 };
 CommCall ReadCommCall(absl::string_view entry, const JsonValue& record);
-// The sends and receives in a batch_isend_irecv.
+// Returns the sends and receives of a batch_isend_irecv.
 std::vector<CommCall> ReadCommBatch(const JsonValue& record);
 
 class CommLinks {
@@ -48,13 +48,13 @@ class CommLinks {
   // A collective without a group belongs to `world`.
   explicit CommLinks(std::vector<int64_t> world) : world_(std::move(world)) {}
 
-  // In the order of the dump. Nodes that are no communication are left out by
-  // the caller (IsCommunication).
+  // Adds the calls of a rank in the order of its dump. The caller skips nodes
+  // that are not communication (IsCommunication).
   void Add(int64_t rank, absl::string_view node, const JsonValue& record);
   void Match();
 
-  // The links of a node after Match; a batch of point-to-point calls may have
-  // several.
+  // Returns the links of a node; call it after Match. A batch of point-to-point
+  // calls may have several.
   const std::vector<CommLink>* Find(int64_t rank, absl::string_view node) const;
   void ForEach(
       const std::function<void(int64_t rank, const std::string& node,
@@ -86,6 +86,7 @@ class CommLinks {
   std::map<std::pair<int64_t, std::string>, int64_t> counts_;
 };
 
+// Whether the entry is the forward of a call of torch.distributed.
 bool IsCommunication(absl::string_view entry);
 
 }  // namespace rankprobe::analysis

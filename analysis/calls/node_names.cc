@@ -85,7 +85,7 @@ NodeKind NodeKindOf(absl::string_view id) {
   if (absl::StartsWith(id, "Module.") || absl::StartsWith(id, "Cell.")) {
     return NodeKind::kModule;
   }
-  // A custom API, "my_ops.compute.0.forward".
+  // A custom API, such as "my_ops.compute.0.forward".
   const NodeDirection at = DirectionOf(id);
   const size_t number = at.head.rfind('.');
   return !at.direction.empty() && at.number.empty() &&
@@ -109,12 +109,14 @@ bool IsRecompute(const std::vector<std::string>* stack) {
   if (stack == nullptr) return false;
   const std::vector<Frame> frames = ParseFrames(*stack);
   for (const Frame& frame : frames) {
+    // torch.utils.checkpoint with use_reentrant=False.
     if (frame.function == "recompute_fn" &&
         absl::EndsWith(frame.file, "torch/utils/checkpoint.py")) {
       return true;
     }
   }
   for (size_t i = 0; i < frames.size(); ++i) {
+    // Reentrant checkpoints recompute in the backward of an autograd function.
     const bool backward =
         frames[i].function == "backward" ||
         (frames[i].function == "checkpoint_function_backward" &&

@@ -28,7 +28,7 @@ void SetStats(const GraphNode& node, std::vector<DumpRow>* rows) {
       }
       row.merged_stats = true;
       for (size_t i = 0; i < stats.numbers.size(); ++i) {
-        // Some rank has no number there: nothing to merge.
+        // A rank has no number for this statistic, so none was merged.
         if (!stats.numbers[i].has_value()) continue;
         JsonValue& value = row.stats[i];
         value = JsonValue();
@@ -54,7 +54,7 @@ absl::Status ReadNodeRows(absl::Span<const std::unique_ptr<DumpReader>> dumps,
   const NodeSource& input = node.merged->input.value_or(own);
   const NodeSource& output = node.merged->output.value_or(own);
   RP_RETURN_IF_ERROR(ReadSource(dumps, input, node.id, &records->own, rows));
-  // A wrapper of a pipeline has the inputs of one stage and the outputs of
+  // A pipeline's wrapper module has the inputs of one stage and the outputs of
   // another (docs/layouts.md, "Parallel layouts").
   if (input.dump != output.dump || input.entry != output.entry) {
     const auto is_output = [](const DumpRow& row) {

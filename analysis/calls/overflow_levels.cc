@@ -53,7 +53,7 @@ void AddItem(const JsonValue& item, std::string place, Side* side,
   norms->push_back(norm->number);
 }
 
-// Without the places whose content is nobody's.
+// Reads one side without the places that may be uninitialised.
 Side ReadSide(const JsonValue& record,
               std::initializer_list<absl::string_view> sections,
               absl::FunctionRef<bool(absl::string_view)> is_unwritten) {
@@ -82,7 +82,8 @@ Side ReadSide(const JsonValue& record,
   return side;
 }
 
-// msprobe's own rule: what masked_fill_ is called on, it may be about to mask.
+// msprobe's rule: the tensor that masked_fill_ is called on may contain the
+// values that the call masks.
 bool IsMaskedOut(absl::string_view entry, const Side& in) {
   return absl::StartsWithIgnoreCase(entry, "Tensor.masked_fill_.") &&
          in.abnormal == std::vector<std::string>{"0"};

@@ -10,13 +10,13 @@
 
 namespace rankprobe::analysis {
 
-// "medium", "high", "critical"; empty for a normal call. `notes`: those of its
-// dump.
+// Returns "medium", "high" or "critical", or an empty text for a normal call.
+// `notes` are those of the call's dump.
 absl::string_view OverflowLevel(absl::string_view entry,
                                 const JsonValue& record,
                                 const TensorNotes& notes);
 
-// NaN or an infinity, as a number or as text.
+// Whether the value is NaN or an infinity, as a number or as text.
 bool IsNanOrInf(const JsonValue& value);
 
 }  // namespace rankprobe::analysis

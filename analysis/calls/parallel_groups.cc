@@ -24,7 +24,7 @@ int64_t SizeOf(const ParallelLayout& layout, absl::string_view dimension) {
   return 1;  // cp, ep
 }
 
-// Ranks that differ in `dimension` only form a group.
+// Groups the ranks that differ only in `dimension`.
 RankGroups GroupsOf(const ParallelLayout& layout, absl::string_view dimension) {
   int64_t stride = 1;
   for (const absl::string_view name : absl::StrSplit(layout.order, '-')) {

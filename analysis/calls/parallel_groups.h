@@ -24,18 +24,20 @@ struct ParallelLayout {
 
 using RankGroups = std::vector<std::vector<int64_t>>;
 
-// INVALID_ARGUMENT in one line that begins with `side`.
+// Returns INVALID_ARGUMENT with one line that begins with `side` if the sizes
+// do not fit together.
 absl::Status CheckLayout(const ParallelLayout& layout, const std::string& side);
 
-// The groups that `order` implies; the layout was checked.
+// Returns the groups that `order` implies. Requires a layout that CheckLayout()
+// accepted.
 RankGroups TensorGroups(const ParallelLayout& layout);
 RankGroups PipelineGroups(const ParallelLayout& layout);
 
-// Chains of ranks, each sending to the next. A rank that sends back to one
-// already seen ends its chain.
+// Returns chains of ranks in which each rank sends to the next. A chain ends at
+// a rank that sends to one already visited.
 RankGroups TracePipelines(const std::map<int64_t, int64_t>& sends_to);
 
-// Do the groups have that size, and every rank once?
+// Whether each group has `size` members and each rank is in exactly one.
 bool IsPartition(const RankGroups& groups, int64_t ranks, int64_t size);
 
 }  // namespace rankprobe::analysis

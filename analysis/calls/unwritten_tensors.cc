@@ -15,7 +15,7 @@ UnwrittenTensors::UnwrittenTensors(absl::string_view entry,
 bool UnwrittenTensors::HasInput(absl::string_view place) const {
   if (places_.HasInput(place)) return true;
   const std::string row = absl::StrCat(entry_, ".input.", place);
-  // An operator writes all tensors of a list or none.
+  // An operator writes either all tensors of a list or none.
   return notes_->Written(row) || notes_->Written(absl::StrCat(row, ".0"));
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors of a call in a dump that may be uninitialised, by the name of the
-// call (common/records/unwritten.h) and by its operator's schema when it was
-// recorded (tensor_notes.json). What stands in them is what lay there before:
-// neither a NaN nor a difference in it says anything. Plain values.
+// call (common/records/unwritten.h) and by its operator's schema, if that was
+// recorded (tensor_notes.json). Their values are whatever was in that memory
+// before, so neither a NaN nor a difference in them is evidence. Plain values.
 #ifndef RANKPROBE_ANALYSIS_CALLS_UNWRITTEN_TENSORS_H_
 #define RANKPROBE_ANALYSIS_CALLS_UNWRITTEN_TENSORS_H_
 
@@ -15,13 +15,14 @@ namespace rankprobe::analysis {
 
 class UnwrittenTensors {
  public:
-  // Both outlive it.
+  // `entry` and `notes` outlive this object.
   UnwrittenTensors(absl::string_view entry, const TensorNotes* notes);
 
-  // By place: "0" the first positional one, "out" the keyword of that name.
+  // Places are "0" for the first positional tensor and "out" for the keyword of
+  // that name.
   bool HasInput(absl::string_view place) const;
   bool HasOutput(absl::string_view place) const;
-  // The tensors that a row is, or lies in.
+  // Whether the row is, or is part of, a tensor that may be uninitialised.
   bool Has(const DumpRow& row) const;
 
  private:

@@ -22,7 +22,8 @@ absl::Status Bad(const std::string& path, absl::string_view what) {
       absl::StrCat(path, ": ", absl::StrReplaceAll(what, {{"\n", " "}})));
 }
 
-// "Torch.mul" of "Torch.mul.3.forward"; empty for other entries.
+// Returns "Torch.mul" for "Torch.mul.3.forward", and an empty text for other
+// entries.
 absl::string_view ApiOf(absl::string_view entry) {
   const absl::string_view op = OpOfEntry(entry);
   const size_t dot = entry.find('.');
@@ -36,12 +37,12 @@ absl::Status AddRule(const std::string& path, const YAML::Node& item,
       !item["ms_api"].IsScalar() || !item["pt_api"].IsScalar()) {
     return Bad(path, kShape);
   }
-  // msprobe's rules are for MindSpore dumps held against PyTorch: ms_ is the
-  // target's side whatever the dumps are.
+  // msprobe's rules compare MindSpore dumps with PyTorch: ms_ is always the
+  // target's side, whatever the dumps are.
   const std::string target = item["ms_api"].as<std::string>();
   ApiRule& rule = (*rules)[target];
   rule.reference = item["pt_api"].as<std::string>();
-  // Rows of keyword arguments are called .input. too, so "args" is both.
+  // Rows of keyword arguments are also named .input., so "args" covers both.
   const std::pair<const char*, const char*> kSections[] = {
       {"args", "input"},
       {"output", "output"},
@@ -66,7 +67,7 @@ absl::Status AddRule(const std::string& path, const YAML::Node& item,
 
 absl::Status AddRules(const std::string& path, const YAML::Node& root,
                       ApiRules* rules) {
-  // One rule needs no list around it.
+  // A single rule may be given without a list.
   if (root.IsMap() && root["ms_api"]) return AddRule(path, root, rules);
   if (root.IsSequence()) {
     for (const YAML::Node& item : root) {
@@ -99,7 +100,8 @@ absl::StatusOr<ApiRules> ReadApiRules(FileSystem* file_system,
   }
   ApiRules rules;
   absl::Status status;
-  // yaml-cpp throws for bad text and for what as<std::string>() cannot read.
+  // yaml-cpp throws for invalid text and for values that as<std::string>()
+  // cannot convert.
   try {
     status = AddRules(path, YAML::Load(text), &rules);
   } catch (const YAML::Exception& fault) {
@@ -127,8 +129,8 @@ std::optional<std::string> RenamedPlace(const ApiRule& rule,
     const absl::string_view place = suffix.substr(head.size());
     for (const auto& [from, to] : places) {
       if (place == from) return absl::StrCat(head, to);
-      // An argument that is a list takes its elements with it; the dot keeps
-      // "1" from "10".
+      // A rule for a list argument also applies to its elements; the dot keeps
+      // "1" from matching "10".
       if (absl::StartsWith(place, absl::StrCat(from, "."))) {
         return absl::StrCat(head, to, place.substr(from.size()));
       }

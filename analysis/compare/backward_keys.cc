@@ -14,7 +14,7 @@
 namespace rankprobe::analysis {
 namespace {
 
-// Where the call number of an entry stands.
+// Position of an entry's call number.
 struct Numbered {
   size_t begin = 0;
   size_t end = 0;  // == begin: none
@@ -25,7 +25,7 @@ bool IsDigits(absl::string_view text) {
          std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
 }
 
-// "Prefix.op.N.backward" or "Module.path.Class.backward.N".
+// Finds the number in "Prefix.op.N.backward" or "Module.path.Class.backward.N".
 Numbered BackwardNumber(absl::string_view entry) {
   const size_t last = entry.rfind('.');
   if (last == absl::string_view::npos) return {};
@@ -38,16 +38,16 @@ Numbered BackwardNumber(absl::string_view entry) {
   return {};
 }
 
-// "Tensor.to.3.backward" -> "Tensor.to.\n.backward"
+// Turns "Tensor.to.3.backward" into "Tensor.to.\n.backward".
 std::string FamilyOf(absl::string_view name, const Numbered& at) {
   return absl::StrCat(name.substr(0, at.begin), "\n", name.substr(at.end));
 }
 
 using Families = absl::flat_hash_set<std::string>;
 
-// Backward calls arrive in an order of their own, and a recomputed forward
-// shifts their numbers: they are numbered by arrival on both sides, but for
-// `named`.
+// Backward calls arrive in their own order, and a recomputed forward shifts
+// their numbers. Both sides therefore number them by arrival, except for the
+// families in `named`.
 std::vector<std::string> KeysByArrival(const std::vector<std::string>& names,
                                        const Families& named) {
   absl::flat_hash_map<std::string, int64_t> next;
@@ -70,10 +70,10 @@ std::vector<std::string> KeysByArrival(const std::vector<std::string>& names,
   return keys;
 }
 
-// Ranks that were put together have the names of the other run (analysis/layout).
-// Where that has a backward call more, the first of a stage of a pipeline, those
-// that arrive after it are no partners by arrival. As many under other names are a
-// recomputed forward's.
+// Returns the families that are matched by name. Joined ranks have the names of
+// the other run (analysis/layout). If that run has one more backward call, the
+// first of a pipeline stage, then matching by arrival pairs all later calls
+// wrongly. Equally many calls under other names come from a recomputed forward.
 Families FamiliesByName(const std::vector<std::string>& target,
                         const std::vector<std::string>& reference) {
   absl::flat_hash_map<std::string, std::set<absl::string_view>> of_target;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Under which key an entry looks for its partner: its name, but for backward calls,
-// which arrive in an order of their own. Pure functions.
+// Keys under which entries look for their partners. A key is the entry's name,
+// except for backward calls, whose order of arrival differs from run to run.
+// Pure functions.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_BACKWARD_KEYS_H_
 #define RANKPROBE_ANALYSIS_COMPARE_BACKWARD_KEYS_H_
 
@@ -9,14 +10,15 @@
 
 namespace rankprobe::analysis {
 
-// One for each name; partners have equal ones.
+// One key for each name; partners have equal keys.
 struct BackwardKeys {
   std::vector<std::string> target;
   std::vector<std::string> reference;
 };
 
-// Names of two dumps, in their order. `put_together`: one of them is of ranks that
-// were put together (analysis/layout), whose calls have the other run's names.
+// Returns the keys of the names of two dumps, in their order. `put_together`
+// says that one dump was joined from several ranks (analysis/layout) and that
+// its calls have the names of the other run.
 BackwardKeys KeysOfBackward(const std::vector<std::string>& target,
                             const std::vector<std::string>& reference,
                             bool put_together);

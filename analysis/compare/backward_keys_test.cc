@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using Names = std::vector<std::string>;
 
-// Of each name of the target the partner, or "-".
+// The partner of each name of the target, or "-".
 Names Partners(const Names& target, const Names& reference, bool put_together) {
   const BackwardKeys keys = KeysOfBackward(target, reference, put_together);
   Names out;
@@ -42,8 +42,8 @@ TEST(BackwardKeysTest, RecomputedForwardsShiftNumbers) {
   }
 }
 
-// Of a stage of a pipeline: what the first cast of a stage is given has no call
-// before it, and so no gradient.
+// A pipeline stage: no call precedes the input of its first cast, so that there
+// is no gradient for it.
 TEST(BackwardKeysTest, RanksThatWerePutTogetherHaveTheNamesOfTheOtherRun) {
   const Names stages = {"Tensor.to.2.backward", "Tensor.to.0.backward"};
   const Names one = {"Tensor.to.2.backward", "Tensor.to.1.backward",
@@ -52,12 +52,12 @@ TEST(BackwardKeysTest, RanksThatWerePutTogetherHaveTheNamesOfTheOtherRun) {
               ElementsAre("Tensor.to.2.backward", "Tensor.to.0.backward"));
   EXPECT_THAT(Partners(one, stages, true),
               ElementsAre("Tensor.to.2.backward", "-", "Tensor.to.0.backward"));
-  // Elsewhere arrival is all that is known.
+  // Otherwise only the order of arrival is known.
   EXPECT_THAT(Partners(stages, one, false),
               ElementsAre("Tensor.to.2.backward", "Tensor.to.1.backward"));
 }
 
-// The same calls, whose gradients come in another order.
+// The same calls, whose gradients arrive in another order.
 TEST(BackwardKeysTest, TheSameNamesInAnotherOrder) {
   const Names target = {"Tensor.to.0.backward", "Tensor.to.1.backward"};
   const Names reference = {"Tensor.to.1.backward", "Tensor.to.0.backward"};

@@ -16,7 +16,7 @@ std::string StackText(const std::vector<std::string>& frames) {
   std::string out = "[";
   for (size_t i = 0; i < frames.size(); ++i) {
     if (i > 0) out.append(", ");
-    // One row of the table shows the frames as they are.
+    // A table row shows the frames unchanged.
     out.push_back('\'');
     out.append(frames[i]);
     out.push_back('\'');
@@ -103,6 +103,7 @@ class RowWriter {
     cells_.emplace_back(pair.requires_grad_consistent ? "True" : "False");
     AddVerdict(pair);
     if (target_.has_stack()) {
+      // Only the first row of a call has the stack.
       const std::vector<std::string>* const stack =
           first ? target_.Stack(entry.entry()) : nullptr;
       cells_.push_back(stack == nullptr ? std::string(kMissing)
@@ -116,7 +117,7 @@ class RowWriter {
     return sink_->AddRow(cells_);
   }
 
-  // What was not seen is never called equal.
+  // A value that was not seen is never reported as equal.
   void AddVerdict(const RowPair& pair) {
     if (pair.reference == nullptr && pair.messages.empty()) {
       cells_.emplace_back(VerdictName(Verdict::kWarning));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of `rankprobe compare`: one line for each value of the target dump
-// beside its partner in the reference dump. Columns: docs/analysis.md, "Tables".
+// and its partner in the reference dump. Columns: docs/analysis.md, "Tables".
 #ifndef RANKPROBE_ANALYSIS_COMPARE_COMPARE_H_
 #define RANKPROBE_ANALYSIS_COMPARE_COMPARE_H_
 
@@ -25,20 +25,21 @@ struct CompareCounts {
   int64_t unmatched = 0;
 };
 
-// Called with (entries done, entries in all).
+// Called with the number of finished entries and the number of all entries.
 using ProgressFn = std::function<void(size_t, size_t)>;
-// Sees each entry after it was judged, with its index in the target dump.
+// Called for each entry after its verdict, with its index in the target dump.
 using EntryFn = std::function<absl::Status(const EntryComparison&, size_t)>;
 
-// `stats`: what either dump has.
+// Returns the column titles. `stats` has the statistics of either dump.
 std::vector<std::string> CompareHeader(DumpMode mode, StatSet stats,
                                        bool has_stack);
 
-// FAILED when the two cannot be compared (task, md5 on one side only).
+// Returns INVALID_ARGUMENT if the dumps cannot be compared: their tasks differ,
+// or only one has md5 sums.
 absl::Status CheckComparable(const DumpReader& target,
                              const DumpReader& reference);
 
-// `sink` and `on_entry` may be null.
+// Writes a line for each row to `sink`. `sink` and `on_entry` may be null.
 absl::StatusOr<CompareCounts> CompareDumps(
     FileSystem* file_system, const DumpReader& target,
     const DumpReader& reference, const MatchOptions& options, TableSink* sink,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// compare against tables that msprobe 26.2.0 made of the same dumps.
+// compare against tables that msprobe 26.2.0 made from the same dumps.
 #include "analysis/compare/compare.h"
 
 #include <gmock/gmock.h>
@@ -64,7 +64,7 @@ bool IsNumber(std::string text, double* out) {
   return !text.empty() && *end == '\0';
 }
 
-// The differences that docs/analysis.md lists, and rounding.
+// Accepts the differences that docs/analysis.md lists, and rounding.
 bool SameCell(const std::string& column, const std::string& ours,
               const std::string& peer, const std::vector<std::string>& row) {
   if (ours == peer || ours == absl::StripAsciiWhitespace(peer)) return true;
@@ -74,7 +74,7 @@ bool SameCell(const std::string& column, const std::string& ours,
     return std::fabs(a - b) <= 1e-9 * std::fmax(std::fabs(a), std::fabs(b));
   }
   const bool verdict = column == "Result" || column == "Err_message";
-  // Specials in other places, where msprobe passes the row.
+  // Non-finite values at different positions, where msprobe passes the row.
   const bool specials =
       std::any_of(row.begin(), row.end(), [](const std::string& cell) {
         return absl::StrContains(cell, "in bench that NPU does not have");
@@ -158,8 +158,8 @@ TEST_F(CompareTest, PlantedDefectsTensors) {
              AnalysisGolden("dumps/mlp_tensor"), "mlp_tensor_planted.csv");
 }
 
-// Nobody has compared these tensors: equal statistics are a warning, others an
-// error.
+// The elements of these tensors were not compared: equal statistics are a
+// warning, different ones an error.
 TEST_F(CompareTest, MissingDataIsNeverPass) {
   const auto without_data = [this](const std::string& dump) {
     std::string copy =
@@ -317,8 +317,8 @@ TEST_F(CompareTest, LayerMappingPairsRenamedLayers) {
   EXPECT_EQ(rows[2][1], "Module.x.y.ReLU.forward.0.input.0");
 }
 
-// Neither its numbers nor its shape are those of a whole tensor: no pass, and no
-// finding against the call.
+// Neither the numbers nor the shape are those of a complete tensor: the row
+// does not pass, and is not a finding against the call.
 TEST_F(CompareTest, WhatWasNotPutTogetherIsAWarning) {
   const auto with_input = [](const std::string& text,
                              const std::string& value) {

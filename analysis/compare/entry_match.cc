@@ -52,8 +52,8 @@ std::string MapCell(absl::string_view name, const NameMap& cells) {
 
 namespace {
 
-// The name without what differs between versions of a model: an API's call
-// number, a module's class.
+// Returns the name without the parts that differ between versions of a model:
+// an API's call number and a module's class.
 std::string FuzzyName(absl::string_view name) {
   for (const absl::string_view word : {".forward", ".backward"}) {
     const size_t at = name.find(word);
@@ -73,14 +73,14 @@ std::vector<std::string> NamesOf(const DumpReader& dump) {
   return names;
 }
 
-// Walks both sides in step; what has no partner yet waits in a queue, and a
-// match drops what waited before it.
+// Walks both sides in parallel. Entries without a partner wait in a queue; a
+// match drops the entries that were queued before it.
 std::vector<int64_t> MatchFuzzy(const std::vector<std::string>& target,
                                 const std::vector<std::string>& reference) {
   struct Side {
-    size_t head = 0;  // first that waits
+    size_t head = 0;  // first entry that waits
     absl::flat_hash_map<std::string, std::deque<size_t>> waiting;
-    // The earliest that waits under a name.
+    // Returns the earliest entry waiting under a name.
     std::optional<size_t> Earliest(const std::string& name) {
       const auto it = waiting.find(name);
       if (it == waiting.end()) return std::nullopt;
@@ -147,8 +147,8 @@ absl::StatusOr<NameMap> ReadNameMap(FileSystem* file_system,
 
 namespace {
 
-// The reference entry of each target entry by layer mapping; gradients of
-// parameters, which construct.json does not list, follow their module.
+// Returns the reference entry of each target entry by layer mapping. Gradients
+// of parameters, which construct.json does not list, follow their module.
 std::vector<int64_t> MatchLayers(const LayerRules& rules,
                                  const DumpReader& target,
                                  const DumpReader& reference) {
@@ -271,8 +271,8 @@ absl::Status EntryComparison::Load(size_t target_index,
 
 namespace {
 
-// What PyTorch calls a parameter of MindSpore's layers; the name itself where
-// both have one.
+// Returns PyTorch's name for a parameter of MindSpore's layers, or `name` if
+// both use the same name.
 absl::string_view PytorchParameter(absl::string_view name) {
   constexpr std::pair<absl::string_view, absl::string_view> kNames[] = {
       {"gamma", "weight"},
@@ -286,7 +286,8 @@ absl::string_view PytorchParameter(absl::string_view name) {
   return name;
 }
 
-// The same of a row's place, ".parameters.gamma" or, of gradients, ".gamma".
+// Does the same for a row's place: ".parameters.gamma" or, for gradients,
+// ".gamma".
 std::string PytorchPlace(absl::string_view entry, absl::string_view place) {
   const size_t dot = place.rfind('.');
   const bool parameter = absl::StartsWith(place, ".parameters.") ||
@@ -320,7 +321,7 @@ absl::Status EntryComparison::PairBySuffix(absl::string_view reference_entry) {
       wanted = *renamed;
     }
     const DumpRow* partner = nullptr;
-    // Equal calls have equal rows in equal places.
+    // The common case: equal calls have equal rows at equal indices.
     if (i < reference_rows_.size() &&
         suffix(reference_rows_[i].name, reference_entry) == wanted) {
       partner = &reference_rows_[i];
@@ -339,7 +340,8 @@ absl::Status EntryComparison::PairBySuffix(absl::string_view reference_entry) {
     if (options_->layers.has_value() || DtypesArePartners(row, *partner))
       pairs_[i].reference = partner;
   }
-  // A rule names the places that both APIs have.
+  // A rule lists all places that both APIs have, so the others are not
+  // reported.
   for (size_t i = 0; rule == nullptr && i < met.size(); ++i) {
     if (!met[i]) only_in_reference_.push_back(&reference_rows_[i]);
   }
@@ -354,7 +356,7 @@ absl::Status EntryComparison::PairByMap() {
     const auto it = to.find(pair.target->name);
     const absl::string_view wanted =
         it == to.end() ? pair.target->name : it->second;
-    // The entry is the longest prefix of the row's name that is one.
+    // The entry is the longest prefix of the row's name that names an entry.
     for (size_t end = wanted.size(); end != absl::string_view::npos && end > 0;
          end = wanted.rfind('.', end - 1)) {
       const std::optional<size_t> index =
@@ -379,7 +381,7 @@ absl::Status EntryComparison::PairByMap() {
 
 namespace {
 
-// A .npy file may also hold an array of texts, which OpenData passes over.
+// A .npy file may also hold an array of texts; OpenData skips it.
 bool IsTensorFile(absl::string_view name) {
   return absl::EndsWith(name, ".pt") || absl::EndsWith(name, ".npy");
 }
@@ -415,7 +417,7 @@ absl::Status CompareRowData(FileSystem* file_system, const DumpReader& target,
                                              pair->reference->data_name));
   if (!n.has_value() || !b.has_value()) {
     const auto named = [&](const DumpReader& dump, const DumpRow& row) {
-      // One of texts is there and holds no tensor.
+      // A .npy file of texts exists but holds no tensor.
       return absl::EndsWith(row.data_name, ".pt") ||
              (absl::EndsWith(row.data_name, ".npy") &&
               !file_system->Exists(

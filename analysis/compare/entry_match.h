@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matches entries of the target with entries of the reference dump, and their
-// rows. Immutable after Make; the readers outlive it.
+// Matches between entries of the target and of the reference dump, and between
+// their rows. Immutable after Make; the readers outlive the match.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_ENTRY_MATCH_H_
 #define RANKPROBE_ANALYSIS_COMPARE_ENTRY_MATCH_H_
 
@@ -18,25 +18,26 @@
 
 namespace rankprobe::analysis {
 
-// Names of the target to names of the reference side, in the order of the file.
+// Maps names of the target to names of the reference, in the order of the file.
 using NameMap = std::vector<std::pair<std::string, std::string>>;
 
 struct MatchOptions {
   bool fuzzy = false;
   NameMap cells;  // "fc1.Dense" -> "fc1.Linear": parts of module names
-  NameMap rows;   // whole row names; the dtype is not checked then
+  NameMap rows;   // complete row names; their dtype is not checked
   ApiRules apis;
-  // Layers by scope and rules: the readers need construct.json, and the dtype
-  // is not checked.
+  // Matches layers by scope and rules. Requires readers with construct.json;
+  // the dtype is not checked.
   std::optional<LayerRules> layers;
 };
 
-// A YAML file of `name: name` lines. INVALID_ARGUMENT naming file and reason.
+// Reads a YAML file of `name: name` lines. Returns INVALID_ARGUMENT with the
+// file and the reason.
 absl::StatusOr<NameMap> ReadNameMap(FileSystem* file_system,
                                     const std::string& path);
 
-// An entry name with its module renamed: the line of the complete module, else
-// all lines that are a part of it, in order.
+// Returns an entry name with its module renamed: by the rule for the complete
+// module if there is one, else by all rules for parts of it, in order.
 std::string MapCell(absl::string_view name, const NameMap& cells);
 
 class EntryMatch {
@@ -44,7 +45,7 @@ class EntryMatch {
   static EntryMatch Make(const DumpReader& target, const DumpReader& reference,
                          const MatchOptions& options);
 
-  // By index of the target's entry.
+  // Returns the index of the partner of the target's entry at index `target`.
   std::optional<size_t> ReferenceOf(size_t target) const {
     return reference_[target] < 0
                ? std::nullopt
@@ -55,8 +56,8 @@ class EntryMatch {
   std::vector<int64_t> reference_;
 };
 
-// One target entry beside its partner, rows paired and compared. Reused for
-// entry after entry to keep its buffers.
+// Compares one target entry with its partner, row by row. The object is reused
+// for all entries to keep its buffers.
 class EntryComparison {
  public:
   EntryComparison(FileSystem* file_system, const DumpReader* target,
@@ -66,13 +67,14 @@ class EntryComparison {
         reference_(reference),
         options_(options) {}
 
-  // `reference_index` unset: all rows are without a partner.
+  // Loads and compares an entry. If `reference_index` is unset, no row has a
+  // partner.
   absl::Status Load(size_t target_index, std::optional<size_t> reference_index);
 
   absl::string_view entry() const { return entry_; }
   absl::Span<const RowPair> pairs() const { return pairs_; }
-  // Rows of the reference's entry at places that the target's has not. Empty
-  // where rules or a map of rows name the places.
+  // Rows of the reference's entry at places that the target's entry does not
+  // have. Empty if rules or a row map determine the places.
   absl::Span<const DumpRow* const> only_in_reference() const {
     return only_in_reference_;
   }
@@ -91,7 +93,7 @@ class EntryComparison {
   JsonDocument reference_record_;
   std::vector<DumpRow> target_rows_;
   std::vector<DumpRow> reference_rows_;
-  // Entries of the reference that a row map led to.
+  // Entries of the reference that a row map refers to.
   struct Mapped {
     JsonDocument record;
     std::vector<DumpRow> rows;
@@ -106,6 +108,8 @@ class EntryComparison {
 absl::Status CompareRowData(FileSystem* file_system, const DumpReader& target,
                             const DumpReader& reference, RowPair* pair);
 
+// Whether rows of these dtypes may be partners: they are one type, or both are
+// floating-point types of 16 or 32 bits.
 bool DtypesArePartners(const DumpRow& target, const DumpRow& reference);
 
 }  // namespace rankprobe::analysis

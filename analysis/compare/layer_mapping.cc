@@ -26,7 +26,7 @@ namespace {
 
 constexpr char kTop[] = "TopLayer";
 
-// An entry's place in the tree of layers.
+// Place of an entry in the tree of layers.
 struct Item {
   std::string name;
   std::vector<std::string> scope;  // under the top
@@ -34,7 +34,7 @@ struct Item {
   bool backward = false;
 };
 
-// "Module.a.b.Class.forward.0" -> {a, b}, "Class".
+// Splits "Module.a.b.Class.forward.0" into {a, b} and "Class".
 bool ModuleScope(absl::string_view entry, std::vector<std::string>* scope,
                  std::string* class_name) {
   const absl::string_view module = ModuleOfEntry(entry);
@@ -57,7 +57,7 @@ std::vector<Item> ItemsOf(const DumpReader& dump) {
     if (!ModuleScope(edge.child, &item.scope, &item.class_name)) {
       const absl::string_view op = OpOfEntry(edge.child);
       if (op.empty()) continue;
-      // A backward call stands where its forward call does.
+      // A backward call has the place of its forward call.
       const ConstructEdge* at = &edge;
       if (item.backward) {
         const auto forward = edges.find(TwinOf(edge.child));
@@ -75,7 +75,8 @@ std::vector<Item> ItemsOf(const DumpReader& dump) {
   return items;
 }
 
-// Pipeline stages number their layers on; here they start at 0.
+// Pipeline stages continue the layer numbers of the stage before; renumbers
+// them from 0.
 void RenumberLayers(std::vector<Item>* items) {
   std::set<std::vector<std::string>> transformers;
   for (const Item& item : *items) {
@@ -113,7 +114,7 @@ std::string Key(const std::vector<std::string>& scope, bool backward) {
   return absl::StrCat(backward ? "b\t" : "f\t", absl::StrJoin(scope, "."));
 }
 
-// Classes of layers by their path.
+// Classes of layers by their paths.
 using Classes = absl::flat_hash_map<std::string, std::string>;
 
 std::vector<std::string> Renamed(const LayerRules& rules,

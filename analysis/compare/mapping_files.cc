@@ -29,7 +29,8 @@ absl::StatusOr<MatchOptions> ReadMappings(FileSystem* file_system,
                     (IsGiven(files.cells) ? 1 : 0) +
                     (IsGiven(files.data) ? 1 : 0) +
                     (files.apis.empty() ? 0 : 1) + (files.fuzzy ? 1 : 0);
-  // -cm, -am and -fm go together: each is about another part of a name.
+  // -cm, -am and -fm can be combined, since each concerns another part of a
+  // name.
   if (given > 1 && (files.layers.has_value() || IsGiven(files.data))) {
     return absl::InvalidArgumentError(
         "-lm and -dm define the pairs: give no other "

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Readers of the files that mapping flags name: the options of a comparison.
-// Used by the command line and by Python. Pure functions.
+// Readers of the files that mapping flags name, for the options of a
+// comparison. Used by the command line and by Python. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_MAPPING_FILES_H_
 #define RANKPROBE_ANALYSIS_COMPARE_MAPPING_FILES_H_
 
@@ -15,24 +15,25 @@
 
 namespace rankprobe::analysis {
 
-// A YAML file (empty: not given) or the names themselves.
+// The path of a YAML file (empty if not given), or the names themselves.
 using NameMapSource = std::variant<std::string, NameMap>;
 
 struct MappingFiles {
   bool fuzzy = false;
-  std::optional<std::string> layers;  // empty text: by scope alone
+  std::optional<std::string> layers;  // empty text: match by scope alone
   NameMapSource cells;
   NameMapSource data;
   std::string apis;
 };
 
-// INVALID_ARGUMENT in one line: for a file, or for mappings that exclude each
-// other. `warnings`: of a layer mapping that is not applied.
+// Reads all mappings. Returns INVALID_ARGUMENT with one line for an invalid
+// file or for mappings that exclude each other. `warnings` gets the reason if a
+// layer mapping is not applied.
 absl::StatusOr<MatchOptions> ReadMappings(FileSystem* file_system,
                                           const MappingFiles& files,
                                           std::vector<std::string>* warnings);
 
-// Can dumps of this kind be matched so?
+// Returns an error if dumps of this kind cannot be matched with `options`.
 absl::Status CheckMappings(const DumpLayout& target,
                            const MatchOptions& options);
 

@@ -55,14 +55,14 @@ std::string FormatMetric(const TensorMetrics& metrics, size_t metric) {
 namespace {
 
 constexpr int64_t kBlock = 1 << 14;
-// A thread's share of a tensor. Sums are added block by block and share by
-// share, so that a result does not depend on the number of threads.
+// Elements per task. Partial sums are added block by block and task by task, so
+// the result does not depend on the number of threads.
 constexpr int64_t kShare = 1 << 20;
 constexpr int64_t kMaxThreads = 16;
 constexpr double kEpsilon = 2.220446049250313e-16;  // of a double
 
-// What one pass over both tensors adds up. Single and half precision compare
-// in float, as PyTorch would.
+// Sums of one pass over both tensors. Single and half precision are compared in
+// float, as in PyTorch.
 struct Sums {
   double dot = 0;
   double n_square = 0;
@@ -85,20 +85,22 @@ struct Sums {
   }
 };
 
-// Equal non-finite places count as zero on both sides.
+// Sets equal non-finite elements to zero on both sides. Returns false if they
+// are not equal.
 template <typename S>
 bool ZeroSpecials(S* n, S* b, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const bool finite = std::isfinite(n[i]);
     if (finite && std::isfinite(b[i])) continue;
-    // Not equal: an infinity and its opposite too.
+    // Infinities of opposite sign are also not equal.
     if (std::isnan(n[i]) ? !std::isnan(b[i]) : n[i] != b[i]) return false;
     n[i] = b[i] = 0;
   }
   return true;
 }
 
-// Chosen when the program starts; the same sums in the same order either way.
+// The variant is selected when the program starts; all variants add the same
+// sums in the same order.
 #if defined(__x86_64__) && defined(__linux__)
 #define RANKPROBE_WIDE \
   __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -106,12 +108,15 @@ bool ZeroSpecials(S* n, S* b, int64_t count) {
 #define RANKPROBE_WIDE
 #endif
 
-// S: type of the elements, T: type that relative errors are computed in.
+// S is the type of the elements, T the type in which relative errors are
+// computed.
 template <typename S, typename T>
 [[gnu::always_inline]] inline void AddBlock(const S* n, const S* b,
                                             int64_t count, Sums* sums) {
-// A fused multiply-add would make the sums depend on the machine.
+// Fused multiply-add would make the sums depend on the machine.
 #pragma clang fp contract(off)
+  // One partial sum for each lane, so that the compiler can vectorise while the
+  // order of additions stays the same.
   constexpr int kLanes = 16;
   double dot[kLanes] = {};
   double nn[kLanes] = {};
@@ -164,8 +169,8 @@ RANKPROBE_WIDE void AddFloats(const float* n, const float* b, int64_t count,
   AddBlock<float, float>(n, b, count, sums);
 }
 
-// One share of both tensors, read as elements of type S. False: a value that
-// is not finite stands on one side only.
+// Adds one share of both tensors, read as elements of type S. Returns false if
+// the non-finite elements of the two differ.
 template <typename S>
 absl::StatusOr<bool> AddShare(const PtTensor& target, const PtTensor& reference,
                               int64_t begin, int64_t end,
@@ -181,7 +186,8 @@ absl::StatusOr<bool> AddShare(const PtTensor& target, const PtTensor& reference,
         at, absl::MakeSpan(b.data(), static_cast<size_t>(count))));
     Sums block;
     add(n.data(), b.data(), count, &block);
-    // Squares of specials are specials (and doubles may overflow besides).
+    // Squares of non-finite values are not finite (and doubles may also
+    // overflow).
     if (!std::isfinite(block.n_square + block.b_square)) {
       if (!ZeroSpecials(n.data(), b.data(), count)) return false;
       block = Sums();
@@ -223,7 +229,7 @@ absl::StatusOr<bool> AddShareOfAnyType(const PtTensor& target,
   return AddShare<float>(target, reference, begin, end, AddFloats, sums);
 }
 
-// Large tensors on all processors.
+// Adds all shares; large tensors use all processors.
 absl::StatusOr<bool> AddTensors(const PtTensor& target,
                                 const PtTensor& reference, bool wide,
                                 Sums* sums) {
@@ -241,7 +247,7 @@ absl::StatusOr<bool> AddTensors(const PtTensor& target,
                ? absl::OkStatus()
                : absl::CancelledError("no more is needed");
   };
-  // What ends it early is in the results.
+  // The errors that end it early are in the results.
   ParallelFor(parts.size(), static_cast<size_t>(processors), add_share)
       .IgnoreError();
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -251,8 +257,8 @@ absl::StatusOr<bool> AddTensors(const PtTensor& target,
   return true;
 }
 
-// At most 12 decimals.
-// To the decimal that prints with 12 places, which no multiplication gives.
+// Rounds to 12 decimals. The result is the double that prints with these 12
+// decimals, which multiplication does not give.
 double Rounded(double value) {
   if (!std::isfinite(value)) return value;
   double rounded = value;
@@ -268,7 +274,7 @@ std::vector<int64_t> Squeezed(const std::vector<int64_t>& shape) {
   return out;
 }
 
-// NaN, and why in `message`, where there is none.
+// Returns NaN, with the reason in `message`, if there is no cosine.
 double CosineOf(const Sums& sums, std::string* message) {
   const double n_norm = std::sqrt(sums.n_square);
   const double b_norm = std::sqrt(sums.b_square);
@@ -300,8 +306,8 @@ absl::StatusOr<TensorMetrics> CompareTensors(const PtTensor& target,
     return NoMetrics(State::kShapeMismatch,
                      "Shape of NPU and bench tensor do not match.");
   }
-  // Integers compare in double, floats of at most 32 bits and their complex
-  // pairs in float.
+  // Integers are compared in double; floats of at most 32 bits and complex
+  // values of such floats in float.
   const bool wide =
       !ComparesInFloat(target.dtype) || !ComparesInFloat(reference.dtype);
   Sums sums;

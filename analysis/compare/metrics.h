@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Distance metrics of the elements of two tensors: numbers, or the reason why
-// there is none. FormatMetric() makes the text that tables, graphs and logs
-// show. The rules are in docs/analysis.md, "Metrics". Pure functions.
+// there is none. FormatMetric() formats them for tables, graphs and logs. The
+// rules are in docs/analysis.md, "Metrics". Pure functions.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_METRICS_H_
 #define RANKPROBE_ANALYSIS_COMPARE_METRICS_H_
 
@@ -38,23 +38,23 @@ struct TensorMetrics {
     kCompared,
     kUnsupported,  // no elements, no data, no partner
     kShapeMismatch,
-    kSpecialsDiffer  // nan and inf stand in other places
+    kSpecialsDiffer  // nan and inf are at different positions
   };
   State state = State::kNotCompared;
-  // Of kCompared, rounded as the tables have them: what is judged is what is
-  // shown. Unset where a metric is not defined (tensors of one element), NaN
-  // where it has no value.
+  // Values in state kCompared, rounded as in the tables, so that verdicts use
+  // the displayed numbers. Unset if a metric is not defined (tensors of one
+  // element); NaN if it has no value.
   std::array<std::optional<double>, kTensorMetricCount> values;
-  std::string message;  // why something could not be computed; or empty
+  std::string message;  // why a metric could not be computed; or empty
 
-  // Unset as well where a value is NaN or infinite.
+  // Returns the value; unset also if it is NaN or infinite.
   std::optional<double> Finite(TensorMetric metric) const;
 };
-// `state` is not kCompared.
+// Returns metrics without values. `state` must not be kCompared.
 TensorMetrics NoMetrics(TensorMetrics::State state, absl::string_view message);
-// A number as Python prints it, "Nan", "inf", or a word for the state.
+// Returns a number as Python prints it, "Nan", "inf", or a word for the state.
 std::string FormatMetric(const TensorMetrics& metrics, size_t metric);
-// Reads both tensors once, in blocks.
+// Compares two tensors, reading each once, in blocks.
 absl::StatusOr<TensorMetrics> CompareTensors(const PtTensor& target,
                                              const PtTensor& reference);
 

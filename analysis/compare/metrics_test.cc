@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The measures of two tensors.
+// Metrics of two tensors.
 #include "analysis/compare/metrics.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ class MetricsTest : public ::testing::Test {
     return *metrics;
   }
 
-  // As the tables show them.
+  // The texts in the tables.
   static std::vector<std::string> Texts(const TensorMetrics& metrics) {
     std::vector<std::string> out;
     for (size_t i = 0; i < kTensorMetricCount; ++i) {
@@ -76,7 +76,8 @@ TEST_F(MetricsTest, OddTensors) {
   check_none(Make<float>(v1::DTYPE_FLOAT32, {0}, {}), State::kUnsupported,
              "unsupported");
   EXPECT_THAT(Texts(TensorMetrics()), Each(""));
-  // One element: only the two errors. Squeezed shapes are what counts.
+  // With one element only the two errors are defined. Shapes are compared
+  // squeezed.
   const TensorMetrics one = Metrics(Make<float>(v1::DTYPE_FLOAT32, {1, 1}, {3}),
                                     Make<float>(v1::DTYPE_FLOAT32, {}, {2}));
   EXPECT_THAT(Texts(one), ElementsAre("unsupported", "unsupported", "1.0",
@@ -90,7 +91,7 @@ TEST_F(MetricsTest, OddTensors) {
   EXPECT_EQ(undefined.Finite(kMaxAbsoluteError), 1);
 }
 
-// Several shares of a tensor, on several threads, beside one plain loop.
+// Several shares of a tensor on several threads, compared with one plain loop.
 TEST_F(MetricsTest, LargeTensors) {
   constexpr int64_t kElements = (2 << 20) + 12345;
   std::vector<float> n(kElements);
@@ -127,7 +128,7 @@ TEST_F(MetricsTest, LargeTensors) {
             floats.values[kMaxAbsoluteError]);
   EXPECT_NEAR(*doubles.values[kMaxRelativeError],
               *floats.values[kMaxRelativeError], 1e-6);
-  // A special in the last place of one side is found.
+  // A non-finite value at the last position of one side is found.
   n.back() = NAN;
   EXPECT_EQ(Metrics(Make<float>(v1::DTYPE_FLOAT32, shape, n), reference).state,
             State::kSpecialsDiffer);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares two dumps rank by rank: the loop that the command line and Python
-// share. What becomes of each table, the visitor decides. Used on one thread.
+// Comparison of two dumps rank by rank: the loop that the command line and
+// Python share. The visitor decides where each table is written. Used on one
+// thread.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_RUN_COMPARE_H_
 #define RANKPROBE_ANALYSIS_COMPARE_RUN_COMPARE_H_
 
@@ -15,17 +16,17 @@
 
 namespace rankprobe::analysis {
 
-// Called in the order of steps and ranks; the first status that is not OK ends
-// the comparison.
+// Called in the order of steps and ranks; the first error ends the comparison.
 class CompareVisitor {
  public:
   virtual ~CompareVisitor() = default;
-  // The table of this rank; lives until EndRank. `stats`: its columns, those of
-  // either side.
+  // Returns the table of this rank, which stays valid until EndRank. `stats`
+  // are its columns, those of either side.
   virtual absl::StatusOr<TableSink*> BeginRank(const DumpPlace& target,
                                                const DumpReader& dump,
                                                StatSet stats) = 0;
-  // Sees each entry after it was judged; null: none.
+  // Returns a function that is called for each entry after its verdict, or
+  // null.
   virtual EntryFn OnEntry() { return nullptr; }
   virtual ProgressFn OnProgress(const DumpPlace& target) { return nullptr; }
   virtual absl::Status EndRank(const DumpPlace& target,
@@ -34,8 +35,9 @@ class CompareVisitor {
                                bool last_of_step) = 0;
 };
 
-// Every step and rank that both sides have; `unpaired` gets the others' names.
-// INVALID_ARGUMENT in one line when two dumps cannot be compared.
+// Compares every step and rank that both sides have; the names of all others
+// are added to `unpaired`. Returns INVALID_ARGUMENT with one line if two dumps
+// cannot be compared.
 absl::Status RunCompare(FileSystem* file_system, const DumpLayout& target,
                         const DumpLayout& reference,
                         const MatchOptions& options, CompareVisitor* visitor,

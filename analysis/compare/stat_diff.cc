@@ -45,7 +45,8 @@ Classified ClassifyText(absl::string_view text) {
   if (absl::SimpleAtod(text, &number) && std::isfinite(number)) {
     return {ValueType::kNumber, number};
   }
-  // Anywhere in the text, as msprobe looks: "cuda:0", "device(type='npu')".
+  // Searched anywhere in the text, as msprobe does: "cuda:0",
+  // "device(type='npu')".
   if (absl::StrContains(lower, "npu") || absl::StrContains(lower, "cpu") ||
       absl::StrContains(lower, "cuda")) {
     return {ValueType::kDevice};
@@ -72,7 +73,7 @@ StatDiff OfKind(StatDiff::Kind kind) {
   return out;
 }
 
-// What stands for a difference that is not a number.
+// Returns the word for a difference that is not a number.
 absl::string_view Word(StatDiff::Kind kind) {
   switch (kind) {
     case StatDiff::Kind::kEqual:
@@ -96,8 +97,7 @@ absl::string_view Word(StatDiff::Kind kind) {
 
 bool SameText(const JsonValue& a, const JsonValue& b) {
   if (a.is_number() && b.is_number() && a.kind == b.kind) {
-    // An integer may have any length; as a double two would be equal that are
-    // not.
+    // Integers may have any length; as doubles, different ones could be equal.
     if (a.kind == JsonValue::Kind::kInt) return a.text == b.text;
     return a.number == b.number ||
            (std::isnan(a.number) && std::isnan(b.number));
@@ -114,7 +114,7 @@ std::string StatText(const JsonValue& value) {
 
 StatDiff CompareStat(const JsonValue& target, const JsonValue& reference) {
   using Kind = StatDiff::Kind;
-  // Before all else: NaN beside NaN, and a word beside itself, are equal.
+  // This comes first: two NaN are equal, and so are two equal words.
   if (SameText(target, reference)) return OfKind(Kind::kEqual);
   const Classified n = Classify(target);
   const Classified b = Classify(reference);
@@ -129,10 +129,10 @@ StatDiff CompareStat(const JsonValue& target, const JsonValue& reference) {
     }
     return out;
   }
-  // The order is the rule (docs/analysis.md, "Metrics"): a word beside NaN is
-  // "Diff", NaN beside an infinity is "Nan".
+  // The order follows the rule in docs/analysis.md, "Metrics": a word and NaN
+  // give "Diff", NaN and an infinity give "Nan".
   if (any(ValueType::kMissing)) return OfKind(Kind::kMissing);
-  // Two runs are meant to be on different devices: that is not a finding.
+  // Two runs are expected to use different devices, so this is not a finding.
   if (n.type == ValueType::kDevice && b.type == ValueType::kDevice) {
     return OfKind(Kind::kMissing);
   }

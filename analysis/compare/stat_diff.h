@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A statistic of one row beside that of another: a number, or the reason why
-// there is none. DifferenceText() and RelativeText() make the text that tables
-// and graphs show. The rules are in docs/analysis.md, "Metrics". Pure functions.
+// Difference between a statistic of one row and that of another: a number, or
+// the reason why there is none. DifferenceText() and RelativeText() format it
+// for tables and graphs. The rules are in docs/analysis.md, "Metrics". Pure
+// functions.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_STAT_DIFF_H_
 #define RANKPROBE_ANALYSIS_COMPARE_STAT_DIFF_H_
 
@@ -12,10 +13,10 @@
 
 namespace rankprobe::analysis {
 
-// str() of a statistic in a table: "Nan" for NaN, "None" for null.
+// Returns str() of a statistic in a table: "Nan" for NaN, "None" for null.
 std::string StatText(const JsonValue& value);
 
-// A statistic of the target beside that of the reference.
+// A statistic of the target compared with that of the reference.
 struct StatDiff {
   enum class Kind {
     kNotCompared,
@@ -28,20 +29,20 @@ struct StatDiff {
     kNegativeInfinite  // the other way round
   };
   Kind kind = Kind::kNotCompared;
-  // Of kNumbers; percent is not signed, and unset against a reference of 0.
+  // Set for kNumbers. `percent` has no sign and is unset if the reference is 0.
   double difference = 0;
   std::optional<double> percent;
 
-  // kEqual, or a zero beside a zero of another type.
+  // True for kEqual and for two zeros of different types.
   bool IsZero() const;
-  // |difference / reference|, infinite for a reference of 0 and for kinds of
-  // infinity; unset where there is no such number.
+  // Returns |difference / reference|, which is infinite for a reference of 0
+  // and for the infinite kinds, or nullopt if there is no such number.
   std::optional<double> Ratio() const;
 };
 StatDiff CompareStat(const JsonValue& target, const JsonValue& reference);
-// "0", "-1.5", or a word such as "N/A", "Nan", "Diff".
+// Returns "0", "-1.5", or a word such as "N/A", "Nan", "Diff".
 std::string DifferenceText(const StatDiff& diff);
-// "0", "12.5%", "inf", or the word.
+// Returns "0", "12.5%", "inf", or the word.
 std::string RelativeText(const StatDiff& diff);
 
 }  // namespace rankprobe::analysis

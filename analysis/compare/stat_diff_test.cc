@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The measures of two statistics.
+// Differences of two statistics.
 #include "analysis/compare/stat_diff.h"
 
 #include <gtest/gtest.h>

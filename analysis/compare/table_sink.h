@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables as files: CSV, or XLSX. A file appears under its name only when it is
-// finished; until then it has a temporary name, and goes when the sink goes.
-// Not thread-safe.
+// Tables as CSV or XLSX files. A file appears under its name only once it is
+// complete; until then it has a temporary name, and it is deleted if the sink
+// is destroyed earlier. Not thread-safe.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_TABLE_SINK_H_
 #define RANKPROBE_ANALYSIS_COMPARE_TABLE_SINK_H_
 
@@ -22,14 +22,15 @@ class TableSink {
   virtual absl::Status Finish() = 0;
 };
 
-// A cell that a spreadsheet would run as a formula gets a ' in front.
+// Puts a ' in front of a cell that a spreadsheet would run as a formula.
 std::string WithoutFormula(const std::string& cell);
 
+// Opens a csv file and writes its header.
 absl::StatusOr<std::unique_ptr<TableSink>> OpenCsv(
     FileSystem* file_system, const std::string& path,
     absl::Span<const std::string> header);
-// Numbers become number cells; rows whose `Result` is error or warning are
-// coloured; a sheet that is full goes on in the next.
+// Opens a workbook. Numbers become number cells, rows whose `Result` is error
+// or warning are coloured, and a full sheet continues in the next.
 absl::StatusOr<std::unique_ptr<TableSink>> OpenXlsx(
     FileSystem* file_system, const std::string& path,
     absl::Span<const std::string> header);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that appears under its name when it is complete: until then it has a
-// temporary name beside it, and goes with the object. Not thread-safe.
+// A file that appears under its name once it is complete. Until then it has a
+// temporary name in the same directory and is deleted with the object. Not
+// thread-safe.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_TEMPORARY_FILE_H_
 #define RANKPROBE_ANALYSIS_COMPARE_TEMPORARY_FILE_H_
 

@@ -16,10 +16,11 @@ namespace {
 
 enum class Exempt { kNo, kInputs, kAll };
 
-// Ops whose outputs are not defined by their inputs, or that write into a
-// buffer they are given.
+// Returns whether an operation is exempt: its outputs are not defined by its
+// inputs, or it writes into a buffer that it is given.
 Exempt ExemptionOf(absl::string_view entry, bool merged) {
-  // msprobe's code knows __setitem__, its documents say setitem: both count.
+  // msprobe's code has __setitem__, its documentation setitem; both are
+  // accepted.
   static const auto* const kAll =
       new absl::flat_hash_set<absl::string_view>{"empty",
                                                  "empty_like",
@@ -38,7 +39,7 @@ Exempt ExemptionOf(absl::string_view entry, bool merged) {
   if (first == absl::string_view::npos) return Exempt::kNo;
   absl::string_view op = entry.substr(first + 1);
   op = op.substr(0, op.find('.'));
-  // Calls between modules carry their rank then: "mul_rank2".
+  // In merged graphs, calls between modules carry their rank: "mul_rank2".
   if (merged) {
     const size_t at = op.rfind("_rank");
     if (at != absl::string_view::npos && at + 5 < op.size() &&
@@ -56,7 +57,7 @@ bool IsOutput(const RowPair& pair) {
   return pair.target->state == RowState::kOutput;
 }
 
-// Why one of the two is not a whole tensor; empty when both are.
+// Returns why one of the two is not a complete tensor; empty if both are.
 absl::string_view NotPutTogether(const RowPair& pair) {
   if (!pair.target->not_put_together.empty()) {
     return pair.target->not_put_together;
@@ -78,13 +79,14 @@ void Mark(Verdict verdict, absl::string_view message, RowPair* pair) {
   pair->messages.push_back(absl::StrCat(VerdictName(verdict), ": ", message));
 }
 
-// Of the norm; 0 when it is not known, infinite against a reference of zero.
+// Returns the ratio of the norms; 0 if unknown, infinite if the reference is
+// zero.
 double NormRatio(const RowPair& pair) {
   return pair.reference == nullptr ? 0 : pair.stats[kNorm].Ratio().value_or(0);
 }
 
-// The messages are msprobe's, letter for letter, NPU and bench included: they
-// are a column of the table, and programs look for them there.
+// The messages are exactly those of msprobe, including NPU and bench: they are
+// a column of the table in which programs search for them.
 class Judge {
  public:
   Judge(Exempt exempt, VerdictOptions options, absl::Span<RowPair> pairs)
@@ -110,7 +112,7 @@ class Judge {
       return;
     }
     if (options_.mode == DumpMode::kStructure) return;
-    // Err_message lists what is found in this order, which is msprobe's.
+    // Err_message lists findings in this order, which is msprobe's.
     CheckSpecials();
     if (options_.mode == DumpMode::kStatistics) CheckRelative();
     if (options_.mode == DumpMode::kTensor) CheckThousandth();
@@ -135,8 +137,8 @@ class Judge {
     }
   }
 
-  // Not by EachChecked: a row without a partner is judged too, a checksum on
-  // one side only is a warning.
+  // EachChecked would skip rows without a partner; they are judged here too,
+  // and a checksum on only one side is a warning.
   void CheckMd5() {
     if (exempt_ == Exempt::kAll) return;
     for (RowPair& pair : pairs_) {
@@ -162,7 +164,8 @@ class Judge {
       for (const Stat stat : {kMax, kMin}) {
         const JsonValue& n = pair->target->stats[stat];
         const JsonValue& b = pair->reference->stats[stat];
-        // What the reference run had too is not the target's fault.
+        // A special value that the reference also has is not a fault of the
+        // target.
         if ((!IsSpecial(n) && !IsSpecial(b)) || StatText(n) == StatText(b))
           continue;
         differ = true;
@@ -179,13 +182,13 @@ class Judge {
     });
   }
 
-  // Weighs outputs against inputs, as three more do: they are off where inputs
-  // do not count.
+  // Compares outputs with inputs, as do three more checks; these are off where
+  // inputs do not count.
   void CheckRelative() {
     if (exempt_ != Exempt::kNo) return;
     double in = 0;
     for (const RowPair* pair : inputs_) in = std::max(in, NormRatio(*pair));
-    // The call was given something else already: not its doing.
+    // The call already received different inputs, so it is not the cause.
     if (in >= 0.1) return;
     for (RowPair* pair : outputs_) {
       if (NormRatio(*pair) > 0.5) {
@@ -197,9 +200,10 @@ class Judge {
 
   void CheckThousandth() {
     if (exempt_ != Exempt::kNo || outputs_.empty()) return;
-    // 0.6 is what the documents and the message say, msprobe's code tests 0.1
+    // The documents and the message of msprobe say 0.6, its code tests 0.1
     // (docs/analysis.md, "Intended differences from msprobe 26.2"). The finding
-    // is the call's; msprobe has it in the row of the first output.
+    // concerns the call; as in msprobe it is recorded in the row of the first
+    // output.
     if (Least(inputs_, kBelowOneThousandth) > 0.9 &&
         Least(outputs_, kBelowOneThousandth) < 0.6) {
       Mark(Verdict::kError,
@@ -224,7 +228,8 @@ class Judge {
     if (exempt_ != Exempt::kNo) return;
     for (RowPair* pair : inputs_) {
       if (pair->reference == nullptr) continue;
-      // What is no tensor has its Python type as dtype: "<class 'int'>".
+      // The dtype of a value that is not a tensor is its Python type: "<class
+      // 'int'>".
       if (!absl::StrContains(pair->target->dtype, "class") ||
           !absl::StrContains(pair->reference->dtype, "class") ||
           pair->target->shape != "[]") {
@@ -264,7 +269,8 @@ class Judge {
     double out = 0;
     for (const RowPair* pair : inputs_) in = std::max(in, NormRatio(*pair));
     for (const RowPair* pair : outputs_) out = std::max(out, NormRatio(*pair));
-    // Ten times nothing would make every rounding a warning.
+    // With inputs that match exactly, any rounding would exceed ten times their
+    // error.
     if (in == 0 ? out > 0.1 : out / in > 10) {
       Mark(Verdict::kWarning,
            "The norm relative error of output is 10 times that of input.",
@@ -283,8 +289,8 @@ class Judge {
     }
   }
 
-  // A tensor that nobody has compared does not pass: what is known of it are
-  // statistics, and any difference of those is one.
+  // A tensor whose elements were not compared does not pass. Only its
+  // statistics are known, and any difference in them counts.
   void CheckData() {
     EachChecked([](RowPair* pair) {
       if (!pair->data_missing) return;
@@ -307,7 +313,7 @@ class Judge {
   static double Least(const std::vector<RowPair*>& pairs, TensorMetric metric) {
     double least = 1;
     for (const RowPair* pair : pairs) {
-      // Without such a number (one element, no data) a row does not count.
+      // A row without this metric (one element, no data) does not count.
       least = std::min(least, pair->tensor.Finite(metric).value_or(1));
     }
     return least;

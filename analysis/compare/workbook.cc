@@ -13,7 +13,7 @@ constexpr size_t kMaxCellBytes = 32767;
 
 absl::StatusOr<Workbook> OpenWorkbook(FileSystem* file_system,
                                       const std::string& path) {
-  // With the mode of our files, not with the library's.
+  // Creates the file with this project's file mode, not the library's.
   RP_ASSIGN_OR_RETURN(
       const auto file,
       file_system->OpenForWrite(path, FileSystem::OpenMode::kTruncate));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared parts of all workbooks that are written here: how one is opened, which
-// texts fit into a cell, how the library's faults are told. Plain functions.
+// Shared parts of all workbooks: opening, texts that fit into a cell, and
+// errors of the library. Plain functions.
 #ifndef RANKPROBE_ANALYSIS_COMPARE_WORKBOOK_H_
 #define RANKPROBE_ANALYSIS_COMPARE_WORKBOOK_H_
 
@@ -20,13 +20,13 @@ struct CloseWorkbook {
 };
 using Workbook = std::unique_ptr<lxw_workbook, CloseWorkbook>;
 
-// An empty one at `path`, of rows that are written in order.
-// RESOURCE_EXHAUSTED, or the file system's errors.
+// Creates an empty workbook at `path` whose rows are written in order. Returns
+// RESOURCE_EXHAUSTED or the file system's errors.
 absl::StatusOr<Workbook> OpenWorkbook(FileSystem* file_system,
                                       const std::string& path);
-// `text`, or what of it a cell takes and "...".
+// Returns `text`, shortened with "..." to what fits into a cell.
 std::string CellText(const std::string& text);
-// RESOURCE_EXHAUSTED naming `path`, or OK.
+// Returns OK, or RESOURCE_EXHAUSTED with `path`.
 absl::Status WorkbookStatus(const std::string& path, lxw_error error);
 
 }  // namespace rankprobe::analysis

@@ -53,8 +53,9 @@ CREATE TABLE tb_config (
 );
 )";
 
-// Made before the rows: these come graph by graph and nearly in the order of
-// most indexes, while an index made later reads the whole table once more.
+// The indexes are created before the rows. Rows arrive graph by graph, nearly
+// in the order of most indexes, while an index that is created later must read
+// the complete table again.
 constexpr char kIndexes[] = R"(
 CREATE INDEX index1 ON tb_nodes
     (step, rank, data_source, up_node, node_order);
@@ -67,8 +68,8 @@ CREATE INDEX index7 ON tb_nodes (is_distributed);
 )";
 
 constexpr size_t kBatchNodes = 128;
-// Rows of one statement: SQLite opens the nine trees of a row once for all of
-// them. What fails costs the whole file anyway, so no statement is undone.
+// Rows of one statement: SQLite then opens the nine B-trees of a row once for
+// all of them. An error discards the complete file, so no statement is undone.
 constexpr size_t kRowsAtOnce = 32;
 constexpr absl::string_view kInsert = "INSERT OR ROLLBACK INTO tb_nodes VALUES";
 constexpr absl::string_view kRow =
@@ -76,8 +77,8 @@ constexpr absl::string_view kRow =
 constexpr int kRowParameters = 20;
 constexpr size_t kMostBatches = 4;
 
-// Nobody sees the file before it is finished, so it needs no journal. A row is
-// 1 to 10 KB: pages of 32 KiB hold it without a chain of overflow pages.
+// The file is not visible before it is complete, so it needs no journal. A row
+// has 1 to 10 KB; pages of 32 KiB hold it without a chain of overflow pages.
 constexpr char kPragmas[] =
     "PRAGMA page_size = 32768; PRAGMA journal_mode = OFF; "
     "PRAGMA synchronous = OFF; PRAGMA locking_mode = EXCLUSIVE; "
@@ -156,13 +157,13 @@ absl::Status VisDb::Step(sqlite3_stmt* statement) {
 absl::Status VisDb::Open() {
   if (file_system_->Exists(temporary_)) (void)file_system_->Delete(temporary_);
   {
-    // With the mode of our files, not with SQLite's.
+    // Creates the file with this project's file mode, not SQLite's.
     RP_ASSIGN_OR_RETURN(const auto file,
                         file_system_->OpenForWrite(
                             temporary_, FileSystem::OpenMode::kCreateNew));
     RP_RETURN_IF_ERROR(file->Close());
   }
-  // One thread at a time uses the connection (Drain).
+  // Only one thread at a time uses the connection (Drain).
   if (sqlite3_open_v2(
           temporary_.c_str(), &db_,
           SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
@@ -198,6 +199,8 @@ absl::Status VisDb::AddNode(VisNode node) {
 
 absl::Status VisDb::HandOver() {
   absl::MutexLock lock(&mutex_);
+  // Waits while the inserting thread is behind, which bounds the memory of the
+  // queue.
   const auto has_room = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return queue_.size() < kMostBatches;
   };
@@ -231,6 +234,8 @@ void VisDb::InsertBatches() {
       batch = std::move(queue_.front());
       queue_.pop_front();
       inserting_ = true;
+      // After an error, and if the object is destroyed before Finish(), the
+      // file is discarded, so the remaining batches are dropped.
       failed = !inserted_.ok() || closing_;
     }
     const absl::Status status = failed ? absl::OkStatus() : Insert(batch);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The .vis.db file that the graph view opens: tb_nodes, tb_stack, tb_config
 // (docs/analysis.md, "Graph database"). It is written under a temporary name
-// and appears when Finish succeeds. Used by one thread.
+// and renamed when Finish succeeds. Used by one thread.
 #ifndef RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_DB_H_
 #define RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_DB_H_
 
@@ -66,14 +66,14 @@ class VisDb {
   VisDb& operator=(const VisDb&) = delete;
   ~VisDb();
 
-  // Nodes are inserted by a thread of the object's own, so a fault may show at
-  // a later call.
+  // Nodes are inserted by a thread that this object owns, so an error of an
+  // insertion may be returned by a later call.
   absl::Status AddNode(VisNode node);
   absl::Status AddStack(const std::string& id, const std::string& frames);
   absl::Status SetDistributed(const std::string& node_id,
                               const std::string& links);
   absl::Status SetConfig(const VisConfig& config);
-  // Gives the file its name.
+  // Completes the file and renames it to its final name.
   absl::Status Finish();
 
  private:
@@ -84,12 +84,13 @@ class VisDb {
   absl::Status Fault() const;
   void Close();
   absl::Status Insert(absl::Span<const VisNode> nodes);
-  // Parameters base + 1 and on of `statement`, which must step before the node
-  // goes.
+  // Binds the parameters from base + 1 on of `statement`, which must be
+  // executed before `node` is destroyed.
   static void BindRow(sqlite3_stmt* statement, int base, const VisNode& node);
   void InsertBatches();
   absl::Status HandOver();
-  // All nodes are inserted and the thread waits: statements may be used here.
+  // Waits until all nodes are inserted and the thread is idle, so that the
+  // caller may use the statements.
   absl::Status Drain();
 
   FileSystem* const file_system_;
@@ -102,7 +103,7 @@ class VisDb {
   sqlite3_stmt* update_links_ = nullptr;
   bool finished_ = false;
 
-  std::vector<VisNode> batch_;  // not handed over yet
+  std::vector<VisNode> batch_;  // not passed to the thread yet
   absl::Mutex mutex_;
   std::deque<std::vector<VisNode>> queue_ ABSL_GUARDED_BY(mutex_);
   bool inserting_ ABSL_GUARDED_BY(mutex_) = false;

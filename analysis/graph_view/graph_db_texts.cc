@@ -6,7 +6,7 @@
 namespace rankprobe::analysis {
 
 std::string NodeColors(DumpMode mode) {
-  // Nothing is compared but the shape of the tree.
+  // Only the shape of the tree is compared.
   if (mode == DumpMode::kStructure) {
     return R"({"#C7C7C7": {"value": [], )"
            R"("description": "No node of the other side matches", )"
@@ -16,8 +16,8 @@ std::string NodeColors(DumpMode mode) {
       "Error of the inputs and outputs of this node; the redder, the further "
       "the target is from the reference";
   // Colours, ranges and levels are msprobe's, and the plugin searches by the
-  // same ranges. Nodes have 0, 0.5 or 1, one in each (docs/analysis.md,
-  // "Verdicts").
+  // same ranges. Nodes have the value 0, 0.5 or 1, one in each range
+  // (docs/analysis.md, "Verdicts").
   return absl::StrCat(
       R"({"#FFFCF3": {"value": [0, 0.3], "description": ")", kText,
       R"(", "accuracy_level": "pass"}, "#FFDC7F": {"value": [0.3, 0.6], )",
@@ -30,8 +30,8 @@ std::string NodeColors(DumpMode mode) {
 }
 
 std::string ToolTip(DumpMode mode, StatSet stats) {
-  // msprobe's keys, and texts in English (docs/analysis.md, "Intended
-  // differences from msprobe 26.2").
+  // The keys are msprobe's, the texts are in English (docs/analysis.md,
+  // "Intended differences from msprobe 26.2").
   if (mode == DumpMode::kMd5) {
     return R"({"md5": "CRC-32 of the data: equal data has equal checksums"})";
   }

@@ -9,9 +9,9 @@
 
 namespace rankprobe::analysis {
 
-// JSON.
+// Returns JSON.
 std::string NodeColors(DumpMode mode);
-// `stats`: what either dump has.
+// `stats` has the statistics of either dump.
 std::string ToolTip(DumpMode mode, StatSet stats);
 
 }  // namespace rankprobe::analysis

@@ -18,7 +18,7 @@ void Link(Graph* target, int32_t n, Graph* reference, int32_t b) {
   At(reference, b).match = n;
 }
 
-// Parents before children.
+// Visits parents before children.
 template <typename Fn>
 void BreadthFirst(Graph* graph, const Fn& fn) {
   std::deque<int32_t> queue = {0};
@@ -30,7 +30,8 @@ void BreadthFirst(Graph* graph, const Fn& fn) {
   }
 }
 
-// "Torch.mul.3.forward" -> "Torch.mul.forward", also without "_rank{R}".
+// Turns "Torch.mul.3.forward" into "Torch.mul.forward", and also removes
+// "_rank{R}".
 std::string WithoutNumbers(const std::string& id) {
   std::string out;
   for (size_t i = 0; i < id.size();) {
@@ -75,7 +76,7 @@ void MatchExact(Graph* target, Graph* reference) {
     if (b < 0) return;
     const int32_t up_n = At(target, n).parent;
     const int32_t up_b = At(reference, b).parent;
-    // Matched parents have equal ancestors themselves.
+    // If the parents match, all ancestors are equal.
     if (up_n < 0 ? up_b >= 0 : At(target, up_n).match != up_b) return;
     Link(target, n, reference, b);
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the partner of each node of one graph in another and marks both.
+// Matching of each node of one graph with its partner in another; marks both.
 #ifndef RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_MATCH_H_
 #define RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_MATCH_H_
 
@@ -10,13 +10,13 @@
 
 namespace rankprobe::analysis {
 
-// Equal ids under equal ancestors.
+// Matches equal ids under equal ancestors.
 void MatchExact(Graph* target, Graph* reference);
-// Modules by id, whatever their ancestors; the API calls of a matched pair in
-// the order of their names, whatever their numbers.
+// Matches modules by id, whatever their ancestors, and the API calls of a
+// matched pair in the order of their names, whatever their numbers.
 void MatchFuzzyGraphs(Graph* target, Graph* reference);
-// Ids by a map from the target's to the reference side's; an id that is not in it
-// stands for itself.
+// Matches ids by a map from the target's to the reference's; an id that the map
+// does not contain matches the same id.
 void MatchMapped(const absl::flat_hash_map<std::string, std::string>& ids,
                  Graph* target, Graph* reference);
 

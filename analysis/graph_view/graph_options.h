@@ -15,23 +15,23 @@ namespace rankprobe::analysis {
 
 struct VisualizeOptions {
   std::string target;
-  std::string reference;  // empty: build
-  // As FindDumps() takes them.
+  std::string reference;  // empty: build a graph of one dump
+  // Passed to FindDumps().
   std::optional<int64_t> job, reference_job;
   bool overflow_check = false;
   bool fuzzy = false;
-  // Merge the ranks of each side into a graph for each data parallel replica;
-  // set for all sides or for none.
+  // Merges the ranks of each side into one graph for each data parallel
+  // replica. Set for all sides or for none.
   std::optional<ParallelLayout> target_layout;
   std::optional<ParallelLayout> reference_layout;
-  // The merged graphs become dumps in the directory that `path` names.
+  // Writes the merged graphs as dumps into the directory that `path` names.
   bool merged_as_dump = false;
-  // Layer mapping: "auto" or a YAML file; empty: none.
+  // Layer mapping: "auto" or a YAML file. Empty: none.
   std::string layer_mapping;
-  // Gets a line for each tensor whose elements were compared; or null.
+  // Called with a line for each tensor whose elements were compared; or null.
   std::function<void(const std::string&)> tensor_log;
-  // Asked before each rank, of merged graphs before each step: true ends it,
-  // CANCELLED. Or empty.
+  // Called before each rank, for merged graphs before each step. If it returns
+  // true, the run ends with CANCELLED. May be empty.
   std::function<bool()> cancelled;
 };
 
@@ -40,7 +40,7 @@ struct VisualizeResult {
   int64_t error = 0;
   int64_t warning = 0;
   int64_t unmatched = 0;              // of the target's nodes
-  std::vector<std::string> unpaired;  // places of one side only
+  std::vector<std::string> unpaired;  // places that only one side has
   std::vector<std::string> warnings;
 };
 

@@ -18,8 +18,8 @@
 namespace rankprobe::analysis {
 namespace {
 
-// Whether a number is written with digits alone, more than six of them behind
-// the point: those are shown with six.
+// Whether a number consists of digits with more than six decimals; such numbers
+// are shown with six.
 bool HasLongDecimals(absl::string_view number) {
   const size_t dot = number.find('.');
   if (dot == absl::string_view::npos || dot == 0 || dot > 20) return false;
@@ -31,8 +31,8 @@ bool HasLongDecimals(absl::string_view number) {
   return true;
 }
 
-// A string of the dump: "12.3456789%" -> "12.345679%"; other text is left
-// alone.
+// Shortens a string of the dump: "12.3456789%" becomes "12.345679%". Other text
+// is returned unchanged.
 std::string ShortDecimals(std::string text) {
   const bool percent = absl::EndsWith(text, "%");
   absl::string_view number = text;
@@ -53,7 +53,7 @@ std::string ShortRelativeText(const StatDiff& diff) {
   return absl::StrFormat("%.6f%%", *diff.percent);
 }
 
-// The fields of one row. Texts are views: of the dump, or kept here.
+// The fields of one row. Texts are views of the dump, or are stored here.
 class Fields {
  public:
   void Clear() {
@@ -130,7 +130,8 @@ class Fields {
   }
 
  private:
-  // A quote, a word None, or a number with a point.
+  // Whether the text may need a change: it has a quote, the word None, or a
+  // number with a decimal point.
   static bool MayChange(absl::string_view text) {
     bool digits = true;
     for (const char c : text) {
@@ -147,7 +148,7 @@ class Fields {
   std::string scratch_;
 };
 
-// An extra statistic that neither dump has.
+// Whether the statistic is an extra one that neither dump has.
 bool IsNotThere(const RowPair& pair, size_t stat) {
   return stat >= kUsualStatCount &&
          pair.stats[stat].kind == StatDiff::Kind::kNotCompared;
@@ -168,7 +169,7 @@ void AddMetrics(DumpMode mode, const RowPair& pair, Fields* fields) {
       fields->SetKept(kTensorMetricNames[i], FormatMetric(pair.tensor, i));
     }
   } else {
-    // The view colours by percent: an equal number is 0.0%.
+    // The view colours by percent, so an equal number needs 0.0%.
     for (size_t i = 0; i < kStatCount; ++i) {
       if (IsNotThere(pair, i)) continue;
       const bool equal_reals =
@@ -245,7 +246,7 @@ void FillFields(absl::string_view node, const DumpRow& row, DumpMode mode,
       return key == "type" || key == "group_ranks" || key == "group_id" ||
              key == "data_name";
     });
-    // Metrics of a group say nothing, unless the group is another.
+    // Metrics of a process group carry no information unless the groups differ.
     if (pair != nullptr && pair->verdict == Verdict::kPass) return;
   }
   const absl::string_view* const max = fields->Find(kStatInfo[kMax].key);

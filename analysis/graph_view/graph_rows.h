@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON of a node's values in tb_nodes, as the graph view shows it: every
-// value a string, the metrics of a comparison merged in. Pure functions.
+// The JSON of a node's values in tb_nodes, as the graph view shows it: each
+// value is a string, and the metrics of a comparison are merged in. Pure
+// functions.
 #ifndef RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_ROWS_H_
 #define RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_ROWS_H_
 

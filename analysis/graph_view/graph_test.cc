@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph_visualize against databases that msprobe 26.0.0 made of the same
+// graph_visualize against databases that msprobe 26.0.0 made from the same
 // dumps, and the rules of the graph one by one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,8 @@ std::vector<DbRow> Query(const std::string& path, const std::string& sql) {
   return rows;
 }
 
-// The peer says N/A against a reference of zero and for what is not a number.
+// msprobe prints N/A against a reference of zero and for values that are not
+// numbers.
 void ExpectSameValues(const std::string& ours, const std::string& peer,
                       const std::string& where) {
   if (ours == peer) return;
@@ -106,7 +107,7 @@ class GraphTest : public ::testing::Test {
               b += absl::ascii_isspace(c) ? "" : std::string(1, c);
             EXPECT_EQ(a, b);
           } else if (column == "matched_distributed" && value == "{}") {
-            // Batches and roots by keyword are linked here only.
+            // Only rankprobe links batches, and roots given by keyword.
           } else {
             EXPECT_EQ(mine, value) << ours[i].at("id") << " " << column;
           }
@@ -198,7 +199,7 @@ TEST_F(GraphTest, BackwardParents) {
     "Module.l.1.relu.ReLU.backward.1":null,
     "Module.l.1.Block.backward.0":null,
     "Module.l.1.conv.Conv.backward.0":"Module.l.1.relu.ReLU.backward.1"})");
-  // No parent of its own: that of the forward call.
+  // The node has no parent of its own and gets that of the forward call.
   EXPECT_EQ(ParentOf(graph, "Torch.mul.0.backward"), "Module.a.A.backward.0");
   // A parent that an in-place layer left open.
   EXPECT_EQ(ParentOf(graph, "Module.l.1.conv.Conv.backward.0"),
@@ -218,7 +219,7 @@ TEST_F(GraphTest, ApisBetweenModulesAndGradients) {
   EXPECT_EQ(ParentOf(graph, "Module.m.M.parameters_grad.0"),
             "Module.m.M.backward.1");
   EXPECT_LT(graph.Find("Module.x.X.parameters_grad"), 0);
-  // A parent that has no line of its own hangs under the root.
+  // A parent that is not listed itself is a child of the root.
   EXPECT_EQ(ParentOf(graph, "Module.lost.L.forward.0"), "DefaultModel");
 }
 
@@ -277,7 +278,7 @@ TEST_F(GraphTest, Matching) {
   MatchExact(&n1, &b1);
   EXPECT_EQ(partner(n1, "Module.m.M.forward.0", b1), "Module.m.M.forward.0");
   EXPECT_EQ(partner(n1, "Torch.mul.4.forward", b1), "");
-  // Equal ids, but other ancestors.
+  // Equal ids with different ancestors.
   EXPECT_EQ(partner(n1, "Torch.add.0.forward", b1), "");
   Graph n2 = n;
   Graph b2 = b;
@@ -361,7 +362,7 @@ TEST(OverflowLevelTest, Rules) {
       Level("Tensor.masked_fill_.0.forward", record(bad + "," + bad, good)),
       "medium");
   EXPECT_EQ(Level("Tensor.masked_fill.0.forward", record(bad, good)), "medium");
-  // Memory that is overwritten, and what is made of it.
+  // Memory that is overwritten, and values computed from it.
   EXPECT_EQ(Level("Tensor.bernoulli_.0.forward", record(bad, good)), "");
   EXPECT_EQ(Level("Tensor.bernoulli_.0.forward", record(bad, bad)), "critical");
   EXPECT_EQ(Level("Tensor.zero_.0.forward", record(huge, good)), "");

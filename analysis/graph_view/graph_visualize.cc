@@ -47,7 +47,7 @@ absl::StatusOr<GraphSide> OpenSide(FileSystem* file_system,
   return side;
 }
 
-// Both sides of a rank; only the target in a build.
+// Both sides of a rank; in a build only the target.
 struct OpenPair {
   GraphSide target;
   std::optional<GraphSide> reference;
@@ -64,7 +64,7 @@ absl::StatusOr<OpenPair> OpenBoth(FileSystem* file_system, const DumpPlace& n,
   return pair;
 }
 
-// One side for each graph that the ranks of a step merge into.
+// Opens one side for each graph that the ranks of a step are merged into.
 absl::StatusOr<std::vector<GraphSide>> OpenMerged(
     FileSystem* file_system, const ParallelLayout& layout,
     const std::vector<DumpPlace>& step, absl::string_view source, bool notes,
@@ -118,7 +118,7 @@ class Visualizer {
       ranks.insert(n.rank);
     }
     RP_RETURN_IF_ERROR(ReadRules());
-    // All input is opened before any output is made.
+    // All input is opened before any output is created.
     RP_ASSIGN_OR_RETURN(db_, VisDb::Create(file_system_, path));
     const std::unique_ptr<GraphWriter> writer =
         NewGraphWriter(file_system_, options_, db_.get(), &result_);
@@ -187,13 +187,14 @@ class Visualizer {
     return result_;
   }
 
-  // The ranks of each step, 0, 1, .. as the layout says.
+  // Returns the places of each step's ranks, which must be 0, 1, .. as in the
+  // layout.
   static absl::StatusOr<std::map<int64_t, std::vector<DumpPlace>>> PlacesOf(
       const DumpLayout& dump, const ParallelLayout& layout) {
     RP_RETURN_IF_ERROR(CheckLayout(layout, dump.path));
     std::map<int64_t, std::vector<DumpPlace>> steps;
     for (const DumpPlace& place : dump.places) {
-      if (place.process) continue;  // no rank of the layout
+      if (place.process) continue;  // not a rank of the layout
       steps[place.step].push_back(place);
     }
     for (const auto& [step, places] : steps) {

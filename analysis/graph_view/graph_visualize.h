@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `graph_visualize`: one .vis.db of one dump (build) or of two (compare), over
+// `graph_visualize`: a .vis.db of one dump (build) or of two (compare), over
 // all their steps and ranks.
 #ifndef RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_VISUALIZE_H_
 #define RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_VISUALIZE_H_
@@ -13,8 +13,8 @@
 
 namespace rankprobe::analysis {
 
-// Writes `path` (of merged dumps: step{S}/rank{R} in it), or nothing.
-// INVALID_ARGUMENT in one line for bad input.
+// Writes `path`, for merged dumps step{S}/rank{R} in it. Writes nothing on an
+// error. Returns INVALID_ARGUMENT with one line for bad input.
 absl::StatusOr<VisualizeResult> Visualize(FileSystem* file_system,
                                           const VisualizeOptions& options,
                                           const std::string& path,

@@ -37,7 +37,7 @@ std::string JsonList(const Strings& strings) {
   return out;
 }
 
-// The op decides: what it returns is not defined by what it was given.
+// Whether the operation's output is not defined by its input.
 bool HasNoDefinedOutput(absl::string_view id) {
   static const auto* const kOps = new std::set<absl::string_view>{
       "empty",     "empty_like",        "empty_with_format",
@@ -51,7 +51,8 @@ double PrecisionIndex(Verdict verdict) {
                                         : 0;
 }
 
-// What communication links show of a node: its colour or overflow level.
+// The mark of a node that communication links show: its colour or overflow
+// level.
 using Marks = std::map<std::pair<int64_t, std::string>, std::string>;
 
 class Writer final : public GraphWriter {
@@ -84,7 +85,7 @@ class Writer final : public GraphWriter {
     return absl::OkStatus();
   }
 
-  // After all ranks of a step.
+  // Called after all ranks of a step.
   absl::Status LinkCommunication(int64_t step) override {
     for (auto& entry : links_) {
       const std::string& source = entry.first;
@@ -200,8 +201,8 @@ class Writer final : public GraphWriter {
         RP_RETURN_IF_ERROR(dump.Read(*node.entry, &record_));
         record = &record_;
       }
-      // A merged node may have another name than the call that its dump, and
-      // the notes beside it, know.
+      // A merged node's name may differ from the call's name in its dump and in
+      // the dump's notes.
       const absl::string_view level =
           OverflowLevel(dump.name(*node.entry), record->root(), dump.notes());
       levels_[static_cast<size_t>(index)] = level;
@@ -224,7 +225,7 @@ class Writer final : public GraphWriter {
     return absl::OkStatus();
   }
 
-  // Rows pair by their place in their section.
+  // Pairs rows by their index in their section.
   absl::Status JudgeNode(const GraphSide& side, const GraphSide& other,
                          const GraphNode& node, const GraphNode& partner,
                          int32_t index) {
@@ -260,7 +261,7 @@ class Writer final : public GraphWriter {
     Verdict verdict =
         JudgeEntry(node.id, verdict_options, absl::MakeSpan(pairs_));
     if (!any) {
-      // Where nothing had a partner nothing was compared: no pass.
+      // Rows without a partner were not compared, so they do not pass.
       for (RowPair& pair : pairs_) {
         if (!pair.messages.empty()) continue;
         pair.verdict = Verdict::kWarning;
@@ -276,7 +277,7 @@ class Writer final : public GraphWriter {
     return absl::OkStatus();
   }
 
-  // As msprobe's log has it, with the verdict.
+  // Returns the line in the format of msprobe's log, with the verdict.
   static std::string LogLine(const RowPair& pair) {
     std::string line =
         absl::StrCat("[", pair.target->name, "] Compare result: ");
@@ -351,7 +352,7 @@ class Writer final : public GraphWriter {
   VisDb* const db_;
   VisualizeResult* const result_;
   std::string graph_id_;
-  // Text of a stack to its id; and from the reader's number of it.
+  // Ids of stacks by their text, and by the reader's number.
   std::map<std::string, std::string> stack_ids_;
   absl::flat_hash_map<int64_t, std::string> by_stack_;
   std::vector<std::optional<double>> precision_;

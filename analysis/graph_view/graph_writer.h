@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the nodes of graphs into a .vis.db: their rows, verdicts against the
-// other side's, stacks and links of communication. Used by one thread.
+// A writer of graphs' nodes into a .vis.db: their rows, verdicts against the
+// other side, stacks and communication links. Used by one thread.
 #ifndef RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_WRITER_H_
 #define RANKPROBE_ANALYSIS_GRAPH_VIEW_GRAPH_WRITER_H_
 
@@ -20,8 +20,8 @@ namespace rankprobe::analysis {
 
 using Dumps = std::vector<std::unique_ptr<DumpReader>>;
 
-// One graph with the dump it came from, or the dumps of the ranks that were
-// merged into it.
+// One graph with the dump it was built from, or with the dumps of the ranks
+// that were merged into it.
 struct GraphSide {
   DumpPlace place;
   std::shared_ptr<const Dumps> dumps;
@@ -33,14 +33,15 @@ struct GraphSide {
 class GraphWriter {
  public:
   virtual ~GraphWriter() = default;
-  // `other` is null in a build. With `judge` the side is measured against it.
+  // Writes the nodes of `side`. `other` is null in a build. With `judge`,
+  // `side` is compared with `other`.
   virtual absl::Status Write(const GraphSide& side, const GraphSide* other,
                              bool judge) = 0;
-  // After all ranks of a step.
+  // Writes the communication links of a step; called after all its ranks.
   virtual absl::Status LinkCommunication(int64_t step) = 0;
 };
 
-// What is given outlives the writer.
+// All arguments outlive the writer.
 std::unique_ptr<GraphWriter> NewGraphWriter(FileSystem* file_system,
                                             const VisualizeOptions& options,
                                             VisDb* db, VisualizeResult* result);

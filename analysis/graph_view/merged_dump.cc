@@ -15,13 +15,13 @@ namespace {
 
 constexpr size_t kFlushBytes = 1 << 20;
 
-// Writes one record, with the statistics that merging gave it.
+// Writes one record with the merged statistics.
 class RecordWriter {
  public:
   RecordWriter(const GraphNode& node, JsonTextWriter* out)
       : node_(node), out_(out), is_gradient_(IsParametersGradEntry(node.id)) {}
 
-  // `input` and `output` are the records the sides come from.
+  // `input` and `output` are the records of the two sides.
   void Write(const JsonValue& input, const JsonValue& output) {
     out_->Key(node_.id);
     out_->BeginObject();
@@ -49,13 +49,13 @@ class RecordWriter {
  private:
   void Section(absl::string_view key, const JsonValue& value) {
     out_->Key(key);
-    // Positional and keyword inputs are one place.
+    // Positional and keyword inputs share one numbering.
     const bool own_place =
         is_gradient_ || key == "output" || key == "parameters";
     Value(value, own_place ? absl::StrCat(".", key) : ".input");
   }
 
-  // `place` is what the row's name has behind the node's.
+  // `place` is the part of the row's name after the node's name.
   void Value(const JsonValue& value, const std::string& place) {
     if (value.is_object()) {
       Object(value, place);
@@ -75,7 +75,7 @@ class RecordWriter {
   void Object(const JsonValue& value, const std::string& place) {
     const JsonValue* const type = value.Find("type");
     const bool is_leaf = type != nullptr && type->is_string();
-    // A P2POp is the row of its tensor.
+    // A P2POp is represented by the row of its tensor.
     const bool is_wrapper = value.Find("class_type") != nullptr;
     const MergedValues::Stats* const stats = is_leaf ? StatsOf(place) : nullptr;
     out_->BeginObject();
@@ -147,7 +147,7 @@ std::string ConstructText(const Graph& graph,
 
 std::string StackText(const GraphSide& side,
                       const std::vector<int32_t>& order) {
-  // Frames to nodes; groups in the order of their first node.
+  // Maps frames to nodes; groups are in the order of their first node.
   std::map<std::vector<std::string>, size_t> known;
   std::vector<std::pair<const std::vector<std::string>*,
                         std::vector<absl::string_view>>>
@@ -180,7 +180,7 @@ std::string StackText(const GraphSide& side,
   return text;
 }
 
-// An empty record for a side without one.
+// Reads the record of a side, or an empty one if the side has none.
 absl::Status ReadSource(const Dumps& dumps, const NodeSource& source,
                         JsonDocument* record) {
   if (!source.entry.has_value()) return record->Parse("{}");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes merged graphs as dumps: step{S}/rank{R}/dump.json, construct.json and
-// stack.json of the usual form, dump.json with "is_merged" and, in an entry,
-// "parallel_merge_info". What reads a dump reads them. Used by one thread.
+// A writer of merged graphs as dumps: step{S}/rank{R}/dump.json, construct.json
+// and stack.json in the usual format, dump.json with "is_merged" and, in an
+// entry, "parallel_merge_info". Every reader of dumps can read them. Used by
+// one thread.
 #ifndef RANKPROBE_ANALYSIS_GRAPH_VIEW_MERGED_DUMP_H_
 #define RANKPROBE_ANALYSIS_GRAPH_VIEW_MERGED_DUMP_H_
 
@@ -17,14 +18,14 @@ namespace rankprobe::analysis {
 
 class MergedDumpWriter final : public GraphWriter {
  public:
-  // Nothing shows in `directory` before Finish.
+  // `directory` is not changed before Finish.
   MergedDumpWriter(FileSystem* file_system, std::string directory,
                    VisualizeResult* result);
   MergedDumpWriter(const MergedDumpWriter&) = delete;
   MergedDumpWriter& operator=(const MergedDumpWriter&) = delete;
   ~MergedDumpWriter() override;
 
-  // `other` is null: there is no dump of two sides.
+  // `other` must be null: a dump cannot hold two sides.
   absl::Status Write(const GraphSide& side, const GraphSide* other,
                      bool judge) override;
   absl::Status LinkCommunication(int64_t) override { return absl::OkStatus(); }
@@ -37,7 +38,7 @@ class MergedDumpWriter final : public GraphWriter {
   const std::string directory_;
   const std::string temporary_;
   VisualizeResult* const result_;
-  // Where a finished rank stands, and where it goes.
+  // Temporary and final path of each finished rank.
   std::vector<std::pair<std::string, std::string>> ranks_;
 };
 

@@ -20,13 +20,14 @@ bool IsModule(absl::string_view name) {
   return absl::StartsWith(name, "Module.");
 }
 
-// "Tensor.pow.2" -> "Tensor.pow"
+// Turns "Tensor.pow.2" into "Tensor.pow".
 absl::string_view FunctionOf(absl::string_view call) {
   return call.substr(0, std::min(call.rfind('.'), call.size()));
 }
 
-// "File /a/b.py, line 7, in forward, \n x = y" -> "forward, \n x = y": where a
-// program is installed, and what was changed above a line, is not part of it.
+// Turns "File /a/b.py, line 7, in forward, \n x = y" into "forward, \n x = y".
+// The installation path and the line number, which edits above shift, do not
+// identify a line.
 absl::string_view LineOf(const DumpReader& dump, absl::string_view name) {
   const std::vector<std::string>* const frames = dump.Stack(name);
   if (frames == nullptr || frames->empty()) return "";
@@ -40,16 +41,17 @@ absl::string_view LineOf(const DumpReader& dump, absl::string_view name) {
 
 struct CallPlace {
   absl::string_view call;  // without its direction
-  std::string module;      // whose call made it; empty outside of all
+  std::string module;      // the module that calls it; empty outside of all
   std::string kind;        // module and function
   absl::string_view line;  // empty where no stack was recorded
 
   bool outside() const { return !IsModule(module); }  // "optimizer", or nothing
 };
 
-// Each call that is not a module's, in order. Of its entries the forward one tells the
-// place: the gradients of a call that gave what it was given (a cast to the dtype
-// it has) are those of the call before it, and lie in that one's module.
+// Returns each call of a function, that is, without the calls of modules, in
+// order. The forward entry determines the place: if a call returned its input
+// (a cast to the same dtype), its gradients are those of the call before it and
+// are recorded in that call's module.
 std::vector<CallPlace> PlacesOf(const DumpReader& dump, int wrappers) {
   absl::flat_hash_map<absl::string_view, absl::string_view> parent_of;
   for (const ConstructEdge& edge : dump.construct()) {
@@ -89,7 +91,8 @@ absl::flat_hash_map<absl::string_view, Indices> ByKind(
   return out;
 }
 
-// The partner of each call of `own` that has one. Both are of one kind.
+// Finds the partner of each call of `own` that has one. All calls are of one
+// kind.
 class KindMatch {
  public:
   KindMatch(const std::vector<CallPlace>& places, const Indices& own,
@@ -111,8 +114,8 @@ class KindMatch {
           whole_rest.insert(whole_rest.end(), calls.begin(), calls.end());
         }
       }
-      // As many on both sides: the same calls in a changed program. Else some are
-      // of one run only, and nobody knows which.
+      // Equally many on both sides are the same calls in a changed program.
+      // Otherwise some belong to one run only, and it is unknown which.
       if (rest.size() != whole_rest.size()) return;
       std::sort(rest.begin(), rest.end());
       std::sort(whole_rest.begin(), whole_rest.end());
@@ -147,7 +150,7 @@ class KindMatch {
   std::vector<std::pair<size_t, size_t>> pairs_;
 };
 
-// Some rank has modules that another has not.
+// Whether some rank has modules that another does not have.
 bool HasStages(absl::Span<const std::unique_ptr<DumpReader>> dumps) {
   absl::flat_hash_map<std::string, size_t> holders;
   for (const auto& dump : dumps) {
@@ -218,6 +221,8 @@ std::vector<CallNames> NamesInWhole(
         stages ? absl::StrCat("_rank", ranks[i]) : std::string("_extra");
     for (const CallPlace& place : places[i]) {
       if (!stages && !taken.contains(place.call)) continue;
+      // A name that the other run does not use; emplace() keeps the partners
+      // that were found above.
       const absl::string_view function = FunctionOf(place.call);
       out[i].emplace(
           place.call,

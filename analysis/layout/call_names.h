@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls between modules are numbered by each process: of the stages of a pipeline
-// each has its own first `Tensor.pow`, and what a layout calls by itself (DTensor,
-// parallel experts) moves the numbers of all later calls. Their names in a run of
-// another layout follow from what they are. Pure functions.
+// Names that calls of functions would have in a run of another layout. Each
+// process numbers such calls by itself: each stage of a pipeline has its own
+// first `Tensor.pow`, and the calls that a layout adds (DTensor, parallel
+// experts) shift the numbers of all later calls. The other run's name follows
+// from the function, module and line of a call. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_CALL_NAMES_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_CALL_NAMES_H_
 
@@ -19,24 +20,25 @@
 
 namespace rankprobe::analysis {
 
-// A call's name in a dump to that in the whole run, both without direction:
-// "Tensor.pow.0" -> "Tensor.pow.2".
+// Maps a call's name in a dump to its name in the complete run, both without
+// direction: "Tensor.pow.0" -> "Tensor.pow.2".
 using CallNames = absl::flat_hash_map<std::string, std::string>;
 
-// "Tensor.pow.2.forward" -> "Tensor.pow.2" and ".forward"; the second is empty for
-// a name of another form.
+// Splits "Tensor.pow.2.forward" into "Tensor.pow.2" and ".forward"; the second
+// part is empty for a name of another form.
 std::pair<absl::string_view, absl::string_view> SplitDirection(
     absl::string_view name);
 
-// By rank; nothing where a module tree is missing. A call that is not a module's gets
-// the name of that call of `whole` which is of the same function in the same module,
-// from the same line of the program and the same in order of these. Where stacks are
-// missing, or both runs have as many calls that no line of the other run makes, their
-// order tells alone. Gradients go with their call. A call that `whole` has not keeps
-// its name where that is free, else it has `_extra` in it, or its rank where ranks
-// are stages of a pipeline. What several stages call outside of modules (their
-// optimizers) is nobody's. `wrappers` of the dumps' names are left out
-// (NameWithoutSharding).
+// Returns the names of each rank's calls, or nothing if a module tree is
+// missing. A call of a function gets the name of the call of `whole` that has
+// the same function, module and program line and the same position in the
+// order of such calls. If stacks are missing, or if both runs have equally many
+// calls whose lines the other run does not have, only the order decides.
+// Gradients follow their call. A call that `whole` does not have keeps its name
+// if that is unused; otherwise `_extra` is added, or the rank if ranks are
+// stages of a pipeline. Calls that several stages make outside of modules
+// (their optimizers) are not assigned. `wrappers` of the dumps' names are left
+// out (NameWithoutSharding).
 std::vector<CallNames> NamesInWhole(
     absl::Span<const std::unique_ptr<DumpReader>> dumps,
     absl::Span<const int64_t> ranks, const DumpReader& whole, int wrappers);

@@ -29,7 +29,7 @@ struct RecordedCall {
 
 class CallNamesTest : public ::testing::Test {
  protected:
-  // Modules are there with the calls in them.
+  // Writes the modules with the calls in them.
   std::unique_ptr<DumpReader> Dump(const std::vector<RecordedCall>& calls,
                                    bool tree = true) {
     const std::string place = absl::StrCat("dump", dumps_++);
@@ -71,7 +71,7 @@ class CallNamesTest : public ::testing::Test {
     EXPECT_TRUE(dump.ok()) << dump.status();
     return *std::move(dump);
   }
-  // Of a run on two ranks that record the same.
+  // Names for a run on two ranks that record the same calls.
   CallNames Names(const std::vector<RecordedCall>& calls,
                   const std::vector<RecordedCall>& whole) {
     std::vector<std::unique_ptr<DumpReader>> dumps;
@@ -92,7 +92,7 @@ class CallNamesTest : public ::testing::Test {
 const char kInExperts[] = "Module.moe.Experts.forward.0";
 const char kInNorm[] = "Module.norm.Norm.forward.0";
 
-// Parallel experts divide once more, before what all do.
+// Parallel experts make one more division before the calls that both runs make.
 TEST_F(CallNamesTest, WhatALayoutCallsByItselfMovesNoOtherCall) {
   EXPECT_THAT(
       Names({{"Tensor.div.0.forward", kInExperts, "own = id // n"},
@@ -110,7 +110,7 @@ TEST_F(CallNamesTest, WhatALayoutCallsByItselfMovesNoOtherCall) {
                            Pair("Tensor.div.2", "Tensor.div.1")));
 }
 
-// One line that is called twice, and lines that were changed.
+// One line that makes two calls, and lines that were changed.
 TEST_F(CallNamesTest, OrderTellsWhatLinesDoNot) {
   EXPECT_THAT(Names({{"Tensor.div.0.forward", kInNorm, "a / b"},
                      {"Tensor.div.1.forward", kInNorm, "a / b"},
@@ -121,7 +121,7 @@ TEST_F(CallNamesTest, OrderTellsWhatLinesDoNot) {
               UnorderedElementsAre(Pair("Tensor.div.0", "Tensor.div.1"),
                                    Pair("Tensor.div.1", "Tensor.div.2"),
                                    Pair("Tensor.div.2", "Tensor.div.0")));
-  // One of these two is of this run only: which is not known.
+  // One of these two belongs to this run only, and it is unknown which.
   EXPECT_THAT(Names({{"Tensor.div.0.forward", kInNorm, "own"},
                      {"Tensor.div.1.forward", kInNorm, "old"}},
                     {{"Tensor.div.0.forward", kInNorm, "new"}}),

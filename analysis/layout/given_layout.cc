@@ -14,8 +14,8 @@
 namespace rankprobe::analysis {
 namespace {
 
-// ".input_kwargs.mask" -> "input.mask", as rows are named; of the gradients of
-// parameters "grads.weight".
+// Turns ".input_kwargs.mask" into "input.mask", as in row names, and names the
+// gradients of parameters "grads.weight".
 std::string Position(absl::string_view entry, absl::string_view place) {
   absl::ConsumePrefix(&place, ".");
   if (absl::StrContains(entry, ".parameters_grad")) {
@@ -27,7 +27,7 @@ std::string Position(absl::string_view entry, absl::string_view place) {
   return std::string(place);
 }
 
-// All of it, or what it begins with.
+// Whether the pattern matches all of the text or a prefix of it.
 bool Fits(const std::string& pattern, absl::string_view text) {
   return GlobMatches(pattern, text) ||
          GlobMatches(absl::StrCat(pattern, ".*"), text);

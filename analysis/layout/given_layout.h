@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layout file's statements about the tensors of one run's ranks. Counts which
-// of its rules were of use; not thread-safe.
+// Placements that a layout file gives for the tensors of one run's ranks.
+// Records which of its rules were used; not thread-safe.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_GIVEN_LAYOUT_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_GIVEN_LAYOUT_H_
 
@@ -27,41 +27,44 @@ class GivenLayout {
         side_(std::move(side)),
         used_(side_.rules.size()) {}
 
-  // INVALID_ARGUMENT when the recorded ranks of a step of `run` are not those of
-  // the mesh.
+  // Returns INVALID_ARGUMENT if the recorded ranks of a step of `run` differ
+  // from those of the mesh.
   absl::Status CheckRanks(absl::string_view run,
                           absl::Span<const DumpPlace> ranks) const;
 
-  // LayoutFacts::model_groups
+  // Returns the value for LayoutFacts::model_groups.
   std::map<int64_t, int64_t> ModelGroups() const;
 
-  // A call as rules see it.
+  // The parts of a call that rules match.
   struct Call {
     absl::string_view name;
     absl::string_view parent;  // in the module tree; empty: none
   };
 
-  // Gives `part` the mesh and the placements of the first rule that fits and
-  // returns it; null: none does. `place` as EachLeaf says it. What has a
-  // recorded mesh keeps that. FAILED_PRECONDITION: the rule does not fit the
-  // tensor's shape, or says that it is each rank's own.
+  // Sets the mesh and the placements of `part` from the first rule that matches
+  // and returns that rule, or null if none matches. `place` is as in EachLeaf.
+  // A recorded mesh is kept. Returns FAILED_PRECONDITION if the rule does not
+  // fit the tensor's shape, or if it says that the tensor is local to each
+  // rank.
   absl::StatusOr<const PlacementRule*> Place(const Call& call,
                                              absl::string_view place,
                                              TensorPart* part);
 
-  // The reason why a value that is no tensor is each rank's own; empty: it is
-  // not.
+  // Returns the reason why a value that is not a tensor is local to each rank,
+  // or an empty text if it is not local.
   std::string WhyLocal(const Call& call, absl::string_view place);
 
-  // "line 9 of layout.yaml"
+  // Returns a text such as "line 9 of layout.yaml".
   std::string NameOf(const PlacementRule& rule) const;
-  // A line for each rule that nothing was placed by.
+  // Returns a line for each rule that placed nothing.
   std::vector<std::string> Unused() const;
 
  private:
-  // The first rule that fits, which is of use then; or null.
+  // Returns the first rule that matches and marks it as used; null if none
+  // does.
   const PlacementRule* Find(const Call& call, absl::string_view place);
-  // The ranks that share all of `rank`'s places but those on `dimensions`.
+  // Returns the ranks whose mesh coordinates equal those of `rank` except on
+  // `dimensions`.
   DeviceMesh MeshOf(int64_t rank, const std::vector<size_t>& dimensions) const;
 
   std::string file_;

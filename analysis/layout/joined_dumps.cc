@@ -26,7 +26,7 @@ absl::StatusOr<Steps> StepsOf(const DumpLayout& layout) {
   }
   Steps out;
   for (const DumpPlace& place : layout.places) {
-    // A process beside the ranks is none of them.
+    // An extra process is not a rank.
     if (!place.process) out[place.step].push_back(place);
   }
   return out;
@@ -82,7 +82,7 @@ absl::StatusOr<LayoutReport> JoinDumps(FileSystem* file_system,
                                        const std::string& directory) {
   RP_ASSIGN_OR_RETURN(const Steps n, StepsOf(target));
   RP_ASSIGN_OR_RETURN(Steps b, StepsOf(reference));
-  // A step's directory does not say which it is.
+  // The directory of a single step does not give the step's number.
   if (n.size() == 1 && b.size() == 1 && n.begin()->first != b.begin()->first) {
     std::vector<DumpPlace> places = std::move(b.begin()->second);
     b.clear();
@@ -96,7 +96,7 @@ absl::StatusOr<LayoutReport> JoinDumps(FileSystem* file_system,
     if (file.target.has_value()) given_n.emplace(file.path, *file.target);
     if (file.reference.has_value()) given_b.emplace(file.path, *file.reference);
   }
-  // A file without sides says nothing of a run on one rank.
+  // A file without sides does not apply to a run on one rank.
   const auto applies = [&](const auto& given, const auto& places) {
     return given.has_value() && (places.size() > 1 || options.file->by_side);
   };

@@ -83,7 +83,7 @@ class JoinedDumpsTest : public ::testing::Test {
     for (size_t i = 0; i < dump.size(); ++i) out.emplace_back(dump.name(i));
     return out;
   }
-  // "shape Max Mean why" of each row.
+  // Returns "shape Max Mean why" of each row.
   static std::vector<std::string> Rows(const DumpReader& dump,
                                        const std::string& call) {
     JsonDocument record;
@@ -135,7 +135,7 @@ TEST_F(JoinedDumpsTest, RanksBecomeTheDumpOfOne) {
                         "1 of terms of a sum, 1 not assembled"));
 }
 
-// Each rank has a part of the calls; the other run knows their order.
+// Each rank has a part of the calls; the other run determines their order.
 TEST_F(JoinedDumpsTest, StagesOfAPipelineAreInTheOrderOfTheOtherRun) {
   const auto call = [](const std::string& name) {
     return Entry(name, Plain("[1]", 1), Plain("[1]", 1));
@@ -152,7 +152,8 @@ TEST_F(JoinedDumpsTest, StagesOfAPipelineAreInTheOrderOfTheOtherRun) {
   EXPECT_EQ(report_.target.refused, 0);
 }
 
-// Both stages call their own first pow: by their modules they are two calls.
+// Both stages number their own first pow 0: they are two calls in different
+// modules.
 TEST_F(JoinedDumpsTest, CallsOfStagesAreToldApartByTheirModules) {
   const auto call = [](const std::string& name, double value) {
     return Entry(name, Plain("[1]", value), Plain("[1]", value));
@@ -177,10 +178,11 @@ TEST_F(JoinedDumpsTest, CallsOfStagesAreToldApartByTheirModules) {
   const std::string pow1 = "Tensor.pow.1.forward";
   const std::string a = "Module.a.Norm.forward.0";
   const std::string b = "Module.b.Norm.forward.0";
-  // Both stages have an optimizer of their own: nobody knows which is which.
+  // Both stages have their own optimizer, and it is unknown which call belongs
+  // to which.
   const std::string step = "Tensor.add_.0.forward";
   write("n/rank0", {{"a", pow0}}, {call(pow0, 1), call(a, 1), call(step, 3)});
-  // A call of its own before: its module's pow is the second here, too.
+  // With an additional call before, the module's pow is the second here, too.
   write("n/rank1", {{"b", pow1}},
         {call(pow0, 7), call(pow1, 2), call(b, 2), call(step, 4)});
   write("b/rank0", {{"a", pow0}, {"b", pow1}},
@@ -214,7 +216,7 @@ TEST_F(JoinedDumpsTest, CopiesThatDifferAreCountedAndTheWrongOneIsTaken) {
   EXPECT_EQ(report_.target.refused, 0);
 }
 
-// transformers' own tensor parallel layers take and give plain tensors.
+// transformers' tensor parallel layers take and return plain tensors.
 TEST_F(JoinedDumpsTest, AModuleThatComputesWithItsPartOfTheWeightHasOneModel) {
   const auto call = [](const std::string& name, const std::string& in,
                        const std::string& out, const std::string& weight) {
@@ -230,8 +232,8 @@ TEST_F(JoinedDumpsTest, AModuleThatComputesWithItsPartOfTheWeightHasOneModel) {
                               OnPair(kShard0, "[3,2]", rank))});
     Write("columns" + dir, {call(name, Plain("[5,3]", rank), Plain("[5,2]", 1),
                                  OnPair(shard1, "[2,3]", rank))});
-    // FSDP has gathered the weight when the module works, and has not when it
-    // is recorded.
+    // FSDP has gathered the weight when the module runs, but not when it is
+    // recorded.
     Write("storage" + dir,
           {call(name, Plain("[5,2]", rank), Plain("[5,6]", rank),
                 OnPair(kShard0, "[3,2]", rank))});
@@ -261,7 +263,7 @@ TEST_F(JoinedDumpsTest, InsideOfExpertsEachRankHasItsOwn) {
         R"("Module.moe.FSDPExperts.forward.0":{"input_args":[],"output":[],)",
         R"("parameters":{"up":)", weight, "}}");
   };
-  // A DTensor somewhere makes the ranks one model's.
+  // A single DTensor shows that the ranks belong to one model.
   const std::string linear = Entry("Module.a.Linear.forward.0", Plain("[2]", 1),
                                    OnPair(kShard0, "[1]", 1));
   for (const int rank : {0, 1}) {
@@ -285,7 +287,7 @@ TEST_F(JoinedDumpsTest, InsideOfExpertsEachRankHasItsOwn) {
   EXPECT_EQ(report_.target.refused, 1);
 }
 
-// Routers of two layouts sort the tokens of an expert as they like.
+// Routers of two layouts may sort the tokens of an expert differently.
 TEST_F(JoinedDumpsTest, ElementsInsideOfExpertsAreNotPutBehindOneAnother) {
   const std::string inside = "Tensor.to.0.forward";
   const std::string experts = "Module.moe.Experts.forward.0";
@@ -375,8 +377,8 @@ TEST_F(JoinedDumpsTest, StacksAndTheModuleTreeComeAlong) {
   EXPECT_THAT(*stack, ElementsAre("at rank0"));
 }
 
-// Values that no program of ours writes cost nothing else; a record that is no
-// object is damage.
+// Values that rankprobe never writes affect only themselves; a record that is
+// not an object is an error.
 TEST_F(JoinedDumpsTest, StrangeRecordsAreTakenAsTheyAre) {
   const std::string strange =
       R"({"class_type":"x","dtype":"torch.float32","shape":[]},)"

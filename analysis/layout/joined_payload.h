@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The elements of a tensor that several ranks have parts of, read from their .pt
-// files. A function without state but the file system's.
+// The elements of a tensor that several ranks have parts of, read from their
+// .pt files. A function without state except the file system's.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_JOINED_PAYLOAD_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_JOINED_PAYLOAD_H_
 
@@ -13,8 +13,9 @@
 
 namespace rankprobe::analysis {
 
-// `records`: of `parts`. FAILED_PRECONDITION where a file is not there, or holds
-// another shape, or its type has no sum; the message is the reason.
+// Reads and joins the parts. `records` are those of `parts`. Returns
+// FAILED_PRECONDITION, with the reason as message, if a file is missing or has
+// another shape, or if its type has no sum.
 absl::StatusOr<AlignedTensor> ReadJoined(
     FileSystem* file_system, const StepRanks& ranks,
     absl::Span<const TensorPart> parts,

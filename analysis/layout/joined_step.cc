@@ -126,7 +126,8 @@ class StepJoiner {
       of_whole_ = LeavesOf(whole_record_.root());
       alone_ = false;
     }
-    // Nothing is compared with it: what became of its tensors interests nobody.
+    // The call is not compared with any other, so the results for its tensors
+    // are not counted.
     if (alone_) ++counts_.calls_alone;
     json_.Key(call.name);
     std::string place;
@@ -197,12 +198,14 @@ class StepJoiner {
     if (const JsonValue* const leaf = FindLeaf(of_whole_, place);
         leaf != nullptr && leaf->Find(kNotPutTogether) == nullptr) {
       auto part = ReadTensorPart(0, stats_, *leaf);
-      // In a run on one rank a mesh says nothing.
+      // For a run on one rank, the mesh carries no information.
       if (part.ok()) whole = *std::move(part);
     }
     auto planned =
         PlanTensor(parts, whole.has_value() ? &*whole : nullptr, facts_);
     if (!planned.ok()) {
+      // Called for its effect: OwnValues also remembers local values that
+      // cannot be joined.
       OwnWhy(place, parts, nullptr, whole);
       return WriteRefused(place, record, planned.status().message());
     }
@@ -230,7 +233,7 @@ class StepJoiner {
     return WriteTensor(place, record, parts, records, plan, differ);
   }
 
-  // OwnValues::Why; `plan` null: there is none.
+  // Calls OwnValues::Why. `plan` is null if there is none.
   std::string OwnWhy(const std::string& place,
                      absl::Span<const TensorPart> parts, const JoinPlan* plan,
                      const std::optional<TensorPart>& whole) {
@@ -244,7 +247,8 @@ class StepJoiner {
                     whole.has_value() ? &*whole : nullptr);
   }
 
-  // A recorded size of the whole that is not what the parts of it make.
+  // Returns a reason if the recorded size of the complete tensor differs from
+  // that of its joined parts.
   std::string NotTheWhole(const std::string& place,
                           const std::vector<TensorPart>& parts,
                           const JoinPlan& plan) const {
@@ -283,7 +287,8 @@ class StepJoiner {
     }
   }
 
-  // What is not a tensor: the first rank's, where all say the same.
+  // For a value that is not a tensor, uses the first rank's value if all ranks
+  // agree.
   void WriteValue(const std::string& place, const JsonValue& record) {
     const JsonValue* const whole = FindLeaf(of_whole_, place);
     bool same = true;
@@ -365,7 +370,7 @@ class StepJoiner {
           "inside experts the order of tokens is each run's own: "
           "compared by statistics alone";
     } else if (payloads_ && data_name != nullptr && data_name->is_string()) {
-      // Readers name a row by its file.
+      // Readers identify a row by its file.
       file =
           absl::StartsWith(data_name->text, recorded_name_)
               ? absl::StrCat(name_,
@@ -423,7 +428,7 @@ class StepJoiner {
     return absl::OkStatus();
   }
 
-  // The statistics of what was written.
+  // Writes the bytes and returns their statistics.
   absl::StatusOr<PartStats> WriteBytes(
       const std::string& file, absl::Span<const TensorPart> parts,
       absl::Span<const JsonValue* const> records, const JoinPlan& plan) {
@@ -467,7 +472,7 @@ class StepJoiner {
   StatSet stats_;
   std::string text_;
   JsonTextWriter json_;
-  // Of the call that is written.
+  // State of the call that is written.
   std::string name_;
   const std::vector<StepRanks::Source>* sources_ = nullptr;  // of the call
   std::vector<std::string> written_;  // rows that their operators write

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of a run's ranks, written as the dump of one rank: every tensor put
-// together by its placements (layout_plan.h), what cannot be is in the dump with
-// the reason in place of values. Functions without state but the file system's.
+// One step of a run's ranks, written as the dump of one rank. Every tensor is
+// assembled by its placements (layout_plan.h); a tensor that cannot be
+// assembled has the reason in the dump instead of values. Functions without
+// state except the file system's.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_JOINED_STEP_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_JOINED_STEP_H_
 
@@ -22,13 +23,13 @@
 namespace rankprobe::analysis {
 
 struct LayoutOptions {
-  // LayoutFacts::split_batch
+  // The value for LayoutFacts::split_batch.
   bool split_batch = false;
-  // For runs whose dumps do not say how their tensors lie.
+  // For runs whose dumps do not record how tensors are sharded.
   std::optional<LayoutFile> file;
 };
 
-// What became of the tensors of one side.
+// Counts of how the tensors of one side were joined.
 struct LayoutCounts {
   int64_t ranks = 0;
   int64_t steps = 0;
@@ -41,28 +42,30 @@ struct LayoutCounts {
   int64_t copies_differ = 0;
   int64_t refused = 0;
   int64_t calls_alone = 0;  // the other run has no such call
-  // The first of each, with the reason.
+  // The first examples of each, with the reason.
   std::vector<std::string> differing;
   std::vector<std::string> refusals;
-  // GivenLayout::Unused
+  // The result of GivenLayout::Unused.
   std::vector<std::string> unused_rules;
-  // Of its names, for the other run's sake.
+  // Wrappers left out of its names to match the other run.
   int wrappers_left_out = 0;
 };
 
-// The name that a call has in a run on one rank: FSDP2 puts its own name before
-// that of a module's class; what wraps a whole model (DistributedDataParallel,
-// Float16Module) puts `module.` before every path, as many times as `wrappers`.
+// Returns the name that a call has in a run on one rank. FSDP2 inserts its own
+// name before that of a module's class; each of the `wrappers` around a
+// complete model (DistributedDataParallel, Float16Module) prepends `module.` to
+// every path.
 std::string NameWithoutSharding(absl::string_view entry, int wrappers = 0);
 
-// How many wrappers the modules of a run are below: each calls what it wraps
-// `module`. 0 where no module is below one.
+// Returns the number of wrappers around the modules of a run. Each wrapper
+// names the wrapped object `module`.
 int CountWrappers(const DumpReader& dump);
 
-// `ranks`: those of one step. `whole`: the same step of another layout, or null:
-// it tells where parts are that no placement was recorded of, and the order of
-// calls that no rank has all of. `given`: of this run, or null. `directory` is
-// made. `counts`: its wrappers_left_out are what NameWithoutSharding leaves out.
+// Joins `ranks`, which belong to one step, and writes the result to
+// `directory`, which is created. `whole` is the same step of another layout, or
+// null; it shows where parts without recorded placements belong and the order
+// of calls that no rank has completely. `given` belongs to this run, or is
+// null. `counts`->wrappers_left_out is passed to NameWithoutSharding.
 absl::Status JoinStep(FileSystem* file_system,
                       absl::Span<const DumpPlace> ranks,
                       const DumpReader* whole, const LayoutOptions& options,

@@ -12,7 +12,7 @@
 namespace rankprobe::analysis {
 
 std::string JoinedStacks(const StepRanks& ranks) {
-  // Rank and stack to calls.
+  // Maps rank and stack to calls.
   std::map<std::pair<size_t, uint32_t>, std::vector<std::string>> calls_of;
   for (const StepRanks::Call& call : ranks.calls()) {
     const StepRanks::Source& source = call.sources[0];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// stack.json and construct.json of ranks that were put together. Pure functions.
+// stack.json and construct.json of ranks that were joined into one. Pure
+// functions.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_JOINED_TEXTS_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_JOINED_TEXTS_H_
 
@@ -9,9 +10,10 @@
 
 namespace rankprobe::analysis {
 
-// Of each call the stack of the first rank that has it; empty when there is none.
+// Returns, for each call, the stack of the first rank that has it; an empty
+// text if there are no stacks.
 std::string JoinedStacks(const StepRanks& ranks);
-// The same of its parent in the module tree.
+// Returns the same for the call's parent in the module tree.
 std::string JoinedConstruct(const StepRanks& ranks);
 
 }  // namespace rankprobe::analysis

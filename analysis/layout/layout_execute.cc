@@ -36,7 +36,7 @@ size_t MostCopies(const JoinPlan& plan) {
   return most;
 }
 
-// Every choice among copies falls on number `turn`.
+// Every choice among copies selects number `turn`.
 void Turn(size_t turn, JoinPlan* plan) {
   if (plan->how == How::kCopies) {
     std::rotate(plan->inputs.begin(),
@@ -50,7 +50,7 @@ void Turn(size_t turn, JoinPlan* plan) {
 std::string CopiesThatDiffer(absl::Span<const TensorPart> parts,
                              const JoinPlan& plan) {
   if (plan.how == How::kCopies) {
-    // A rank that did not wait for its copy has nothing to say.
+    // A rank that did not wait for its copy has no statistics.
     const JoinPlan* first = nullptr;
     JoinedStatistics known;
     for (const JoinPlan& input : plan.inputs) {

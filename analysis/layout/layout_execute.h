@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executes a layout plan over the parts: statistics by exact rules, bytes by
-// concatenation and sums. Pure functions; bytes come from the caller.
+// Execution of a layout plan over the parts: statistics by exact rules, bytes
+// by concatenation and sums. Pure functions; the caller provides the bytes.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_LAYOUT_EXECUTE_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_LAYOUT_EXECUTE_H_
 
@@ -19,23 +19,25 @@ struct JoinedStatistics {
   int64_t elements = 0;
 };
 
-// Of copies the first of the plan.
+// Joins the statistics. For copies, those of the plan's first copy count.
 JoinedStatistics JoinStatistics(const JoinPlan& plan,
                                 absl::Span<const TensorPart> parts);
 
-// Of copies that differ, those that make a tensor as far from `whole` as there
-// is come first in the plan, so that a wrong copy is not passed over; without a
-// whole nothing moves. Returns "ranks 0 and 1" for the first pair that differs,
-// empty when all agree.
+// Reorders copies that differ so that those whose joined tensor is farthest
+// from `whole` come first in the plan; otherwise a wrong copy could be missed.
+// Without `whole` the order does not change. Returns "ranks 0 and 1" for the
+// first pair that differs, or an empty text if all are equal.
 std::string ChooseCopies(absl::Span<const TensorPart> parts,
                          const PartStats* whole, JoinPlan* plan);
 
+// Whether any part of the plan is a sum or an average.
 bool HasSum(const JoinPlan& plan);
-// The part that is all of it: that of the first copy; null for several.
+// Returns the part that is the complete tensor, for copies the first; null if
+// several parts are needed.
 const size_t* OnePart(const JoinPlan& plan);
 
-// FAILED_PRECONDITION where the bytes of a part are not there or their type has
-// no sum.
+// Joins the bytes that `read` returns. Returns FAILED_PRECONDITION if the bytes
+// of a part are missing or their type has no sum.
 absl::StatusOr<AlignedTensor> JoinBytes(
     const JoinPlan& plan,
     absl::FunctionRef<absl::StatusOr<AlignedTensor>(size_t part)> read);

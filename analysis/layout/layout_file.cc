@@ -24,7 +24,8 @@ namespace {
 constexpr int64_t kMostRanks = 1 << 16;
 constexpr size_t kMostDimensions = 16;
 
-// yaml-cpp throws; so does this, and ParseLayoutFile makes a status of both.
+// Throws the same exception as yaml-cpp; ParseLayoutFile converts both into a
+// status.
 [[noreturn]] void Refuse(const YAML::Node& at, absl::string_view what) {
   throw YAML::Exception(at.Mark(), std::string(what));
 }
@@ -56,7 +57,7 @@ int64_t Size(const YAML::Node& node, absl::string_view what) {
   return value;
 }
 
-// A word, or a list of words.
+// Reads a word or a list of words.
 std::vector<std::string> Words(const YAML::Node& node, absl::string_view what) {
   std::vector<std::string> out;
   const auto add = [&](const YAML::Node& word) {
@@ -100,7 +101,8 @@ std::vector<SideLayout::Dimension> ReadMesh(const YAML::Node& node) {
   return out;
 }
 
-// What graph_visualize takes: sizes, and an order with the fastest first.
+// Reads the form of graph_visualize: sizes, and an order with the fastest
+// dimension first.
 std::vector<SideLayout::Dimension> ReadParallel(const YAML::Node& node) {
   if (!node.IsMap()) {
     Refuse(node, "parallel: expected {rank_size: 4, tp: 2, pp: 1}");
@@ -137,7 +139,8 @@ std::vector<SideLayout::Dimension> ReadParallel(const YAML::Node& node) {
   return out;
 }
 
-// By the words under `key`; without it by the usual name.
+// Marks the dimensions named under `key`, or without `key` the one with the
+// usual name.
 void Mark(const YAML::Node& side, const char* key, absl::string_view usual,
           bool SideLayout::Dimension::*mark, SideLayout* out) {
   std::vector<std::string> names;
@@ -159,7 +162,7 @@ void Mark(const YAML::Node& side, const char* key, absl::string_view usual,
   }
 }
 
-// shard(0), Shard(dim=-1), replicate, Partial(), partial(avg)
+// Accepts shard(0), Shard(dim=-1), replicate, Partial(), partial(avg).
 Placement ReadPlacement(const YAML::Node& node) {
   Placement out;
   std::string word;
@@ -308,7 +311,7 @@ absl::StatusOr<LayoutFile> ParseLayoutFile(const std::string& path,
   try {
     ReadRoot(YAML::Load(text), &out);
   } catch (const YAML::Exception& fault) {
-    // An empty file has no place.
+    // The mark is null for an empty file.
     const std::string line =
         fault.mark.is_null() ? ""
                              : absl::StrCat("line ", fault.mark.line + 1, ": ");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that says how the ranks of a run share its tensors, for runs whose
-// dumps do not (Megatron's layers hold plain tensors). Format: docs/formats.md,
-// "Layout files". Immutable values.
+// A file that describes how the ranks of a run share its tensors, for runs
+// whose dumps do not record it (Megatron's layers hold plain tensors). Format:
+// docs/formats.md, "Layout files". Immutable values.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_LAYOUT_FILE_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_LAYOUT_FILE_H_
 
@@ -19,11 +19,12 @@ namespace rankprobe::analysis {
 
 struct PlacementRule {
   int line = 0;                 // in the file, from 1
-  std::string entry;            // a pattern of calls, or what they begin with
-  std::string inside;           // the call that made it; empty: any or none
+  std::string entry;            // a pattern of call names, or their prefix
+  std::string inside;           // the call that contains it; empty: any or none
   std::vector<std::string> at;  // "output.0"; empty: everywhere
-  bool local = false;           // a rank's own, nothing of the model
-  // Dimensions of the mesh; a negative Placement::dim counts from the end.
+  bool local = false;           // local to a rank, not part of the model
+  // Placements by dimension of the mesh; a negative Placement::dim counts from
+  // the end.
   std::vector<std::pair<size_t, Placement>> placements;
 };
 
@@ -35,23 +36,24 @@ struct SideLayout {
     bool pipeline = false;  // its ranks have other layers
   };
   int line = 0;
-  // The number of a rank counts the last one fastest.
+  // The last dimension varies fastest with the rank.
   std::vector<Dimension> mesh;
-  std::vector<PlacementRule> rules;  // the first that fits counts
+  std::vector<PlacementRule> rules;  // the first that matches counts
 
   int64_t ranks() const;
 };
 
 struct LayoutFile {
   std::string path;
-  // Of a file without sides both are it.
+  // A file without sides sets both to the same layout.
   std::optional<SideLayout> target;
   std::optional<SideLayout> reference;
-  // The sides were named: a side of one rank has to fit, too.
+  // The file names the sides; then a side of one rank must fit, too.
   bool by_side = false;
 };
 
-// INVALID_ARGUMENT naming file, line and what is wrong with it.
+// Returns INVALID_ARGUMENT with the file, the line and the reason if `text` is
+// not valid.
 absl::StatusOr<LayoutFile> ParseLayoutFile(const std::string& path,
                                            const std::string& text);
 absl::StatusOr<LayoutFile> ReadLayoutFile(FileSystem* file_system,

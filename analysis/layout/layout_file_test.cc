@@ -60,7 +60,7 @@ rules:
   }
 }
 
-// The sizes of graph_visualize, whose order begins with the fastest.
+// The sizes of graph_visualize, whose order begins with the fastest dimension.
 TEST(LayoutFileTest, ParallelSizesMakeAMesh) {
   const auto file =
       ParseLayoutFile("f", R"({"version": 1, "target": {"parallel":

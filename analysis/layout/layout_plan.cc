@@ -21,7 +21,7 @@ absl::Status Refused(absl::string_view why) {
   return absl::FailedPreconditionError(why);
 }
 
-// A plan on its way, and the lowest rank in it.
+// A partial plan, and the lowest rank in it.
 struct Piece {
   JoinPlan plan;
   int64_t rank = 0;
@@ -33,7 +33,7 @@ std::vector<JoinPlan> PlansOf(std::vector<Piece>* pieces) {
   return out;
 }
 
-// The sizes on `dim` added up; the other dimensions must agree.
+// Joins the pieces along `dim`; all other dimensions must be equal.
 absl::StatusOr<Piece> Shards(std::vector<Piece> pieces, int64_t dim) {
   Piece out;
   out.rank = pieces[0].rank;
@@ -101,9 +101,9 @@ absl::StatusOr<Piece> Combine(std::vector<Piece> pieces,
   return Refused("an unknown placement");
 }
 
-// Dimensions of the mesh in the order in which they are put together: shards of
-// shards from the inside, which is the last dimension, but a strided shard was
-// cut last of all.
+// Returns the mesh dimensions in the order in which they are joined. Nested
+// shards are joined from the innermost, which is the last dimension, except
+// that a strided shard was split last of all.
 std::vector<size_t> JoinOrder(const std::vector<Placement>& placements) {
   std::vector<size_t> order;
   for (const bool strided : {true, false}) {
@@ -116,7 +116,7 @@ std::vector<size_t> JoinOrder(const std::vector<Placement>& placements) {
   return order;
 }
 
-// All ranks of one mesh: `of_rank` has a piece for each of them.
+// Joins all ranks of one mesh; `of_rank` has a piece for each of them.
 absl::StatusOr<Piece> JoinMesh(const DeviceMesh& mesh,
                                const std::vector<Placement>& placements,
                                std::vector<Piece> pieces) {
@@ -127,7 +127,7 @@ absl::StatusOr<Piece> JoinMesh(const DeviceMesh& mesh,
   }
   std::vector<int64_t> shape = mesh.shape;
   for (const size_t dim : JoinOrder(placements)) {
-    // Lines along `dim`; the mesh has one place on it afterwards.
+    // Joins along mesh dimension `dim`, whose size is 1 afterwards.
     int64_t inner = 1;
     for (size_t d = dim + 1; d < shape.size(); ++d) inner *= shape[d];
     const auto length = static_cast<size_t>(shape[dim]);
@@ -200,7 +200,7 @@ class Planner {
     return out;
   }
 
-  // What each mesh holds, and what is plain.
+  // Joins the DTensors of each mesh and adds the plain tensors.
   absl::StatusOr<std::vector<Piece>> JoinMeshes() {
     std::vector<Piece> out;
     std::vector<bool> done(parts_.size());
@@ -238,7 +238,7 @@ class Planner {
 
   int64_t GroupOf(const Piece& piece) const {
     const auto it = facts_.model_groups.find(piece.rank);
-    // Alone, under a number that no group has.
+    // A rank without a group gets a number that no group has.
     return it == facts_.model_groups.end() ? -1 - piece.rank : it->second;
   }
 
@@ -261,8 +261,8 @@ class Planner {
     });
   }
 
-  // What the ranks of one model hold plain: copies, or parts that the other
-  // run's shape tells.
+  // Joins the plain tensors on the ranks of one model: they are copies, or
+  // parts according to the other run's shape.
   absl::StatusOr<std::vector<Piece>> JoinModels(std::vector<Piece> pieces) {
     std::vector<std::pair<int64_t, std::vector<Piece>>> groups;
     for (Piece& piece : pieces) {
@@ -294,8 +294,9 @@ class Planner {
       by_shape_ = true;
       return Shards(std::move(pieces), *dim);
     }
-    // Where a rank hides the tokens of others from its experts, nobody wrote what
-    // they give: that it is NaN on all ranks makes no copies of it.
+    // If a rank masks the tokens of other ranks' experts, their outputs are
+    // unwritten. NaN on all ranks therefore does not prove that they are
+    // copies.
     if (facts_.inside_experts && (!SameValues(pieces) || HasNan(pieces[0]))) {
       return Refused(
           "computed inside of experts, of which each rank has its own");
@@ -308,9 +309,9 @@ class Planner {
     return OfOneShape(std::move(pieces), How::kCopies);
   }
 
-  // The dimension on which the pieces add up to the other run's size, while they
-  // have its size on all others. Of a part of the batch dimension 0 does not
-  // count.
+  // Returns the dimension along which the pieces add up to the other run's
+  // size, while all their other dimensions equal it. If they are parts of a
+  // batch, dimension 0 does not count.
   absl::StatusOr<std::optional<int64_t>> DimByShape(
       const std::vector<Piece>& pieces) const {
     if (whole_ == nullptr || whole_->shape == pieces[0].plan.shape) {
@@ -330,7 +331,7 @@ class Planner {
     for (size_t d = 0; d < wanted.size(); ++d) {
       const int64_t own = pieces[0].plan.shape[d];
       if (own == wanted[d] || (d == 0 && facts_.split_batch)) continue;
-      // Experts share tokens, which lie on the first dimension.
+      // Experts share tokens, which are on the first dimension.
       const bool elsewhere = facts_.inside_experts && d > 0;
       if (sums[d] != wanted[d] || found.has_value() || elsewhere) {
         return Refused(absl::StrCat(
@@ -343,7 +344,8 @@ class Planner {
     return found;
   }
 
-  // Ranks that share no model have a batch each, or the same one.
+  // Joins ranks that share no model; they have different batches or the same
+  // one.
   absl::StatusOr<Piece> JoinData(std::vector<Piece> pieces) {
     if (pieces.size() == 1) return std::move(pieces[0]);
     if (facts_.split_batch && facts_.function_gradients &&
@@ -413,7 +415,7 @@ bool PartsOfANumber(absl::Span<const RankValue> values, const JsonValue& whole,
     if (!IsWholeNumber(*value.record)) return false;
     const double number = value.record->Find("value")->number;
     const auto group = facts.model_groups.find(value.rank);
-    // Alone, under a number that no group has.
+    // A rank without a group gets a number that no group has.
     const auto [it, fresh] = of_group.emplace(
         group == facts.model_groups.end() ? -1 - value.rank : group->second,
         number);

@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using Kind = Placement::Kind;
 
-// Ranks that share no model.
+// Facts for ranks that do not share a model.
 LayoutFacts Alone() { return {}; }
 
 LayoutFacts OneModel(int64_t ranks) {
@@ -27,7 +27,7 @@ LayoutFacts OneModel(int64_t ranks) {
   return facts;
 }
 
-// A tensor of doubles and the number of its rank.
+// A tensor of doubles and its rank.
 struct Local {
   TensorPart part;
   std::vector<double> values;
@@ -65,7 +65,7 @@ std::vector<TensorPart> PartsOf(const std::vector<Local>& locals) {
   return out;
 }
 
-// The whole's elements, or the reason why there are none.
+// The elements of the joined tensor, or the reason why it cannot be joined.
 std::string Joined(const std::vector<Local>& locals,
                    const LayoutFacts& facts = Alone(),
                    const TensorPart* whole = nullptr) {
@@ -80,7 +80,7 @@ std::string Joined(const std::vector<Local>& locals,
         out.dtype = v1::DTYPE_FLOAT64;
         out.shape = locals[i].part.shape;
         out.bytes.emplace(locals[i].values.size() * sizeof(double), '\0');
-        // Of an empty part there is no address.
+        // An empty part has no address.
         if (!out.bytes->empty()) {
           std::memcpy(out.bytes->data(), locals[i].values.data(),
                       out.bytes->size());
@@ -110,7 +110,7 @@ TEST(LayoutPlanTest, UnevenShardsAreConcatenated) {
   EXPECT_EQ(Joined({OnMesh(kPair, {Shard(1)}, Tensor(0, {2, 2}, {1, 2, 4, 5})),
                     OnMesh(kPair, {Shard(1)}, Tensor(1, {2, 1}, {3, 6}))}),
             "[2, 3] 1 2 3 4 5 6");
-  // Nothing is left for the last rank.
+  // The last rank has no elements.
   EXPECT_EQ(Joined({OnMesh(kPair, {Shard(0)}, Tensor(0, {1, 2}, {1, 2})),
                     OnMesh(kPair, {Shard(0)}, Tensor(1, {0, 2}, {}))}),
             "[1, 2] 1 2");
@@ -132,7 +132,8 @@ TEST(LayoutPlanTest, TwoDimensionsOfAMeshOnTwoOfTheTensor) {
             "[2, 2] 1 2 3 4");
 }
 
-// Of [0 1 2 3]: tensor parallel cuts first, {0 1} and {2 3}; then FSDP each.
+// [0 1 2 3]: tensor parallel splits first, into {0 1} and {2 3}; FSDP then
+// splits each.
 TEST(LayoutPlanTest, AStridedShardWasCutLast) {
   const std::vector<Placement> p = {Strided(0), Shard(0)};
   EXPECT_EQ(Joined({OnMesh(kSquare, p, Tensor(0, {1}, {0})),
@@ -175,8 +176,8 @@ TEST(LayoutPlanTest, TheLossOfAPartOfTheBatchIsItsOwn) {
   EXPECT_EQ(Joined(halves, facts, &one), "[] 0.5");
 }
 
-// Tokens of experts are the first dimension: that two ranks' sizes add up on
-// another one is chance.
+// Tokens of experts are on the first dimension: two ranks' sizes that add up on
+// another one do so by chance.
 TEST(LayoutPlanTest, ExpertsShareTheFirstDimension) {
   LayoutFacts facts = OneModel(2);
   const std::vector<Local> columns = {Tensor(0, {2, 1}, {1, 2}),
@@ -256,7 +257,7 @@ TEST(LayoutPlanTest, OfCopiesThatDifferTheWorstIsTaken) {
     EXPECT_EQ(ChooseCopies(parts, &whole.stats, &planned->plan),
               "ranks 0 and 1");
   }
-  // A rank that did not wait for its copy says nothing against the other.
+  // A rank that did not wait for its copy does not contradict the other.
   std::vector<Local> copies = {OnMesh(kPair, {kCopy}, Tensor(0, {1}, {})),
                                OnMesh(kPair, {kCopy}, Tensor(1, {1}, {1}))};
   copies[0].part.waiting = true;
@@ -287,7 +288,7 @@ TEST(LayoutPlanTest, PlainTensorsOfOneModelAreToldByTheOtherRunsShape) {
                                     Tensor(1, {1, 2}, {3, 4})};
   const TensorPart whole = Tensor(0, {1, 4}, {1, 2, 3, 4}).part;
   EXPECT_EQ(Joined(heads, OneModel(2), &whole), "[1, 4] 1 2 3 4");
-  // Nobody shares a model: these may be anything.
+  // The ranks do not share a model, so their values may differ.
   EXPECT_THAT(Joined(heads, Alone(), &whole), HasSubstr("share no model"));
   const TensorPart other = Tensor(0, {1, 3}, {1, 2, 3}).part;
   EXPECT_THAT(Joined(heads, OneModel(2), &other),
@@ -306,15 +307,15 @@ TEST(LayoutPlanTest, BatchesAreJoinedOnTheUsersWordOnly) {
   LayoutFacts split;
   split.split_batch = true;
   EXPECT_EQ(Joined(rows, split, &whole), "[2, 2] 1 2 3 4");
-  // Gradients that were not averaged yet are no parts of a batch.
+  // Gradients that were not averaged yet are not parts of a batch.
   const TensorPart gradient = Tensor(0, {1, 2}, {2, 3}).part;
   EXPECT_THAT(Joined(rows, split, &gradient), HasSubstr("no parts"));
-  // The same on all ranks: one of them.
+  // The values are equal on all ranks, so one is used.
   EXPECT_EQ(Joined({rows[0], Tensor(1, {1, 2}, {1, 2})}), "[1, 2] 1 2");
 }
 
-// Ranks 0 and 1 are a model, 2 and 3 its replica with the other half of the
-// batch: the batch on dimension 0, the heads on dimension 1.
+// Ranks 0 and 1 are a model, ranks 2 and 3 its replica with the other half of
+// the batch: the batch is on dimension 0, the heads on dimension 1.
 TEST(LayoutPlanTest, PartsOfAModelAndOfABatchTogether) {
   LayoutFacts facts;
   facts.model_groups = {{0, 0}, {1, 0}, {2, 2}, {3, 2}};
@@ -324,7 +325,7 @@ TEST(LayoutPlanTest, PartsOfAModelAndOfABatchTogether) {
                     Tensor(2, {1, 1}, {3}), Tensor(3, {1, 1}, {4})},
                    facts, &whole),
             "[2, 2] 1 2 3 4");
-  // Copies within a model add up to the batch as well, and are none of its parts.
+  // Copies within a model add up to the batch as well, but are not parts of it.
   EXPECT_EQ(Joined({Tensor(0, {1, 2}, {1, 2}), Tensor(1, {1, 2}, {1, 2}),
                     Tensor(2, {1, 2}, {3, 4}), Tensor(3, {1, 2}, {3, 4})},
                    facts, &whole),

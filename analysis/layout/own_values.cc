@@ -30,8 +30,8 @@ bool IsInput(absl::string_view place) {
   return absl::StartsWith(place, ".input");
 }
 
-// Where the tensor lies in the forward call whose gradient this is: of an output
-// what came in, of an input what was given.
+// Returns the place in the forward call whose gradient this is: an input of the
+// backward call belongs to an output of the forward call, and vice versa.
 std::string ForwardPlace(absl::string_view place) {
   if (absl::ConsumePrefix(&place, ".input")) {
     return absl::StrCat(".output", place);
@@ -56,7 +56,7 @@ std::string TensorText(const TensorPart& part) {
 }  // namespace
 
 void OwnValues::Begin(absl::string_view call, absl::string_view experts) {
-  // The backward call of the experts is theirs as well.
+  // The backward call of the experts belongs to the same experts.
   const std::string forward =
       absl::StrReplaceAll(experts, {{".backward", ".forward"}});
   if (forward != experts_) tensors_.clear();
@@ -100,7 +100,7 @@ std::string OwnValues::Why(const std::string& place,
                   [](const TensorPart& part) { return part.mesh.has_value(); });
   std::string why;
   if (placed) {
-    // A weight, of which is known where it lies.
+    // A weight whose placement is known.
   } else if (joined == nullptr || IsKnown(place, parts)) {
     why = kOwn;
   } else if (!parts.empty() && !IsFloat(parts[0]) && whole != nullptr &&

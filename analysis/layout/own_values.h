@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that belong to one rank of several that share experts: numbers of
-// experts and of tokens, where tokens lie, and what is made of these. A layout
-// may hand its experts other arguments than a run on one rank does (weights of
-// 1, which it multiplies by later), so such a value has no partner there. Which
-// values these are is followed from call to call. One object a step; used on
-// one thread.
+// Values that belong to one of several ranks that share experts: numbers of
+// experts and of tokens, positions of tokens, and values computed from these. A
+// layout may pass other arguments to its experts than a run on one rank does
+// (weights of 1, which it multiplies by later), so such a value has no partner
+// there. The class follows these values from call to call. One object for each
+// step; used on one thread.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_OWN_VALUES_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_OWN_VALUES_H_
 
@@ -19,17 +19,19 @@ namespace rankprobe::analysis {
 
 class OwnValues {
  public:
-  // The next call, in the order of the dump, inputs before outputs. `experts`: the
-  // call of shared experts that it was made in; empty: none, and nothing is own.
+  // Begins the next call, in the order of the dump, inputs before outputs.
+  // `experts` is the call of shared experts that contains it; if it is empty,
+  // no value is local.
   void Begin(absl::string_view call, absl::string_view experts);
   bool inside() const { return !experts_.empty(); }
 
-  // The next value of the call that is compared with `whole`, or null. `joined`:
-  // what was made of the parts, null where nothing can be. Returns why it is each
-  // rank's own, or an empty text; remembers which.
+  // Checks the next value of the call, which is compared with `whole` (or
+  // null). `joined` is the result of joining the parts, or null if that failed.
+  // Returns why the value is local to each rank, or an empty text, and
+  // remembers local values.
   std::string Why(const std::string& place, absl::Span<const TensorPart> parts,
                   const PartStats* joined, const TensorPart* whole);
-  // The same of a number that is not a tensor.
+  // Does the same for a number that is not a tensor.
   std::string WhyNumber(const std::string& place, bool equal);
 
  private:
@@ -40,12 +42,13 @@ class OwnValues {
   std::string experts_;
   std::string call_;
   bool backward_ = false;
-  // Of the forward calls in these experts: "Tensor.div.0.forward.input_args.1".
+  // Places of the forward calls in these experts:
+  // "Tensor.div.0.forward.input_args.1".
   absl::flat_hash_set<std::string> places_;
-  // Their tensors by type, size and statistics: calls that pick or sort elements are
-  // not all recorded.
+  // Their tensors by type, size and statistics, because not all calls that
+  // select or sort elements are recorded.
   absl::flat_hash_set<std::string> tensors_;
-  // Inputs of the call so far.
+  // State of the inputs of the current call.
   bool own_input_ = false;
   bool own_floats_ = false;
   bool other_tensor_ = false;

@@ -15,7 +15,7 @@ using ::testing::IsEmpty;
 
 const char kMoe[] = "Module.moe.Experts.forward.0";
 
-// All elements are `value`.
+// A tensor whose elements all have this value.
 TensorPart Filled(std::vector<int64_t> shape, double value,
                   const std::string& dtype = "torch.float32") {
   TensorPart out;
@@ -27,13 +27,12 @@ TensorPart Filled(std::vector<int64_t> shape, double value,
 
 class OwnValuesTest : public ::testing::Test {
  protected:
-  // Of a tensor that is `part` on one rank and nothing on the others, put together
-  // to that.
+  // A tensor that is `part` on one rank and empty on the others, joined.
   std::string Why(const std::string& place, const TensorPart& part,
                   const TensorPart& whole) {
     return own_.Why(place, {part}, &part.stats, &whole);
   }
-  // The layout gives its experts weights of 1 and multiplies by them later.
+  // The layout passes weights of 1 to its experts and multiplies by them later.
   void TakeOtherWeights() {
     own_.Begin("Tensor.reshape.0.forward", kMoe);
     const TensorPart ones = Filled({3, 1}, 1);
@@ -51,12 +50,12 @@ TEST_F(OwnValuesTest, WhatIsMadeOfThemIsTheirs) {
   own_.Begin("Tensor.mul.0.forward", kMoe);
   EXPECT_THAT(Why(".input_args.0", Filled({3, 2}, 7), Filled({3, 2}, 8)),
               IsEmpty());
-  // Sorted meanwhile, by a call that is not recorded.
+  // Sorted by a call that is not recorded.
   EXPECT_THAT(Why(".input_args.1", Filled({3}, 1), Filled({3}, 0.5)),
               HasSubstr("computed"));
   EXPECT_THAT(Why(".output.0", Filled({3, 2}, 7), Filled({3, 2}, 8)),
               HasSubstr("computed"));
-  // Their gradients, but not that of the other factor.
+  // Their gradients are local, but not that of the other factor.
   own_.Begin("Tensor.mul.0.backward", "Module.moe.Experts.backward.0");
   EXPECT_THAT(Why(".input.0", Filled({3, 2}, 7), Filled({3, 2}, 8)),
               HasSubstr("computed"));
@@ -90,13 +89,13 @@ TEST_F(OwnValuesTest, WholeNumbersCountExpertsAndTokens) {
   EXPECT_THAT(Why(".input_args.1", ids(1), ids(3)), HasSubstr("counts"));
   EXPECT_THAT(own_.WhyNumber(".input_args.2", true), IsEmpty());
   EXPECT_THAT(own_.WhyNumber(".input_args.3", false), HasSubstr("counts"));
-  // They pick tokens; that these are others is a difference.
+  // These values select tokens, so different ones are a difference.
   EXPECT_THAT(Why(".output.0", Filled({4, 2}, 7), Filled({4, 2}, 8)),
               IsEmpty());
-  // The same numbers are compared.
+  // Equal numbers are compared.
   own_.Begin("Tensor.div.0.forward", kMoe);
   EXPECT_THAT(Why(".input_args.0", ids(3), ids(3)), IsEmpty());
-  // Nothing but numbers of experts went in.
+  // The only inputs were numbers of experts.
   own_.Begin("Tensor.float.0.forward", kMoe);
   EXPECT_THAT(Why(".input_args.0", ids(1), ids(3)), HasSubstr("counts"));
   EXPECT_THAT(Why(".output.0", Filled({4}, 1), Filled({4}, 3)),

@@ -13,7 +13,7 @@ namespace {
 
 using Numbers = std::vector<const PartNumber*>;
 
-// Of NaN and a number NaN, as PyTorch's max and min.
+// Returns NaN if any number is NaN, like PyTorch's max and min.
 PartNumber Extreme(const Numbers& numbers, bool largest) {
   const PartNumber* out = numbers[0];
   for (const PartNumber* const number : numbers) {
@@ -36,7 +36,8 @@ double WeightedMean(const Numbers& means, const std::vector<double>& sizes) {
   return sum / size;
 }
 
-// Within the parts, and of their means around the mean of all.
+// Combines the spread within the parts with that of their means around the
+// common mean.
 double Spread(const Numbers& spreads, const Numbers& means,
               const std::vector<double>& sizes) {
   const double mean = WeightedMean(means, sizes);
@@ -100,7 +101,8 @@ PartStats OfShards(absl::Span<const PartStatistics> parts) {
         value = WeightedMean(all, sizes);
         break;
       case OfParts::kRootOfSquares:
-        // hypot(), for a square may overflow where the norm does not.
+        // hypot() is used because a square may overflow although the norm does
+        // not.
         for (const PartNumber* const part : all) {
           value = std::isnan(part->value) ? part->value
                                           : std::hypot(value, part->value);
@@ -137,7 +139,7 @@ bool SameStatistics(const PartStats& a, const PartStats& b) {
   for (size_t i = 0; i < kStatCount; ++i) {
     if (a[i].has_value() != b[i].has_value()) return false;
     if (!a[i].has_value()) continue;
-    // The text of an integer has digits that a double has no room for.
+    // The text of an integer may have more digits than a double holds.
     if (a[i]->value != b[i]->value &&
         !(std::isnan(a[i]->value) && std::isnan(b[i]->value))) {
       return false;

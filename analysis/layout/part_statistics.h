@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of a tensor from those of its parts, which may be of different
-// sizes; what the parts do not say stays unset. Pure functions.
+// Statistics of a tensor from those of its parts, which may have different
+// sizes; a statistic that the parts do not determine stays unset. Pure
+// functions.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_PART_STATISTICS_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_PART_STATISTICS_H_
 
@@ -16,7 +17,7 @@ namespace rankprobe::analysis {
 
 struct PartNumber {
   double value = 0;
-  // As the dump has it, where it is one of the parts' own; else empty.
+  // The text in the dump if the number is that of one part; else empty.
   std::string text;
 };
 using PartStats = PerStat<std::optional<PartNumber>>;
@@ -26,22 +27,23 @@ struct PartStatistics {
   int64_t elements = 0;
 };
 
-// A number, or true and false as 1 and 0; unset for anything else.
+// Returns a number, true and false as 1 and 0, and nullopt for anything else.
 std::optional<PartNumber> ReadPartNumber(const JsonValue& value);
-// JSON: the text, or the number as Python prints it.
+// Returns JSON: the text, or the number as Python prints it.
 std::string PartNumberText(const PartNumber& number);
 
-// Exact: no element is in two parts. A part without elements says nothing and
-// takes nothing away. NaN in a part is NaN of the whole.
+// Returns exact statistics, since each element is in only one part. A part
+// without elements does not matter. NaN in a part makes the result NaN.
 PartStats OfShards(absl::Span<const PartStatistics> parts);
-// Of the sum (or average) of tensors of one shape: the mean is all that its
-// terms' statistics say.
+// Returns statistics of the sum (or average) of tensors of one shape. Only the
+// mean follows from the statistics of the terms.
 PartStats OfTerms(absl::Span<const PartStatistics> terms, bool average);
 
+// Whether all statistics are equal; two NaN are equal, too.
 bool SameStatistics(const PartStats& a, const PartStats& b);
-// How far `a` is from `b` in the statistic that differs most, relative to the
-// size of the values; infinite where one of them has no number. For choosing the
-// worst of several.
+// Returns the distance of `a` from `b` in the statistic that differs most,
+// relative to the size of the values; infinite if one has no number. Used to
+// choose the worst of several.
 double StatisticsDistance(const PartStats& a, const PartStats& b);
 
 }  // namespace rankprobe::analysis

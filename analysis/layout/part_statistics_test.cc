@@ -48,7 +48,7 @@ TEST(PartStatisticsTest, ShardsOfAnySizesAreTheWhole) {
     std::vector<double> all;
     std::vector<PartStatistics> parts;
     for (int i = 0; i < 4; ++i) {
-      // Uneven, and now and then nothing.
+      // Parts of different sizes, some of them empty.
       std::vector<double> part(random() % 5);
       for (double& v : part) v = random() % 5 == 0 ? 0 : normal(random);
       all.insert(all.end(), part.begin(), part.end());

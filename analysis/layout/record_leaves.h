@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors and values of a call's record by their places in it. Pure functions.
+// The tensors and values of a call's record by their places in it. Pure
+// functions.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_RECORD_LEAVES_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_RECORD_LEAVES_H_
 
@@ -12,19 +13,20 @@
 
 namespace rankprobe::analysis {
 
-// The tensors and values of a record, each with its place in it.
+// Calls `leaf` for each tensor and value of a record, with its place.
 void EachLeaf(
     const JsonValue& value, std::string* place,
     absl::FunctionRef<void(const std::string& place, const JsonValue& leaf)>
         leaf);
 bool IsLeaf(const JsonValue& value);
-// The place as the rows of a table have it: ".input_args.0" is ".input.0".
+// Returns the place in the notation of table rows: ".input_args.0" becomes
+// ".input.0".
 std::string RowOf(absl::string_view place);
 
-// By place; the record outlives it.
+// Leaves by place; the record outlives the map.
 using Leaves = absl::flat_hash_map<std::string, const JsonValue*>;
 Leaves LeavesOf(const JsonValue& root);
-// Null when there is none.
+// Returns null if there is none.
 const JsonValue* FindLeaf(const Leaves& leaves, const std::string& place);
 
 }  // namespace rankprobe::analysis

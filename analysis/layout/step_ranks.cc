@@ -22,7 +22,8 @@ namespace {
 constexpr absl::string_view kModulePrefix = "Module.";
 constexpr absl::string_view kWrapped = "module.";
 
-// Where ".forward" or what is in its place begins in the name of a module's entry.
+// Returns the position of ".forward" or its counterparts in the name of a
+// module's entry.
 size_t DirectionAt(absl::string_view entry) {
   for (const absl::string_view word :
        {".forward", ".backward", ".parameters_grad"}) {
@@ -32,7 +33,7 @@ size_t DirectionAt(absl::string_view entry) {
   return absl::string_view::npos;
 }
 
-// Its DTensors, or its plain ones.
+// Returns the DTensors of a value if `placed`, else its plain tensors.
 std::vector<TensorPart> PartsIn(const JsonValue& value, bool placed,
                                 int64_t rank, StatSet stats) {
   std::vector<TensorPart> out;
@@ -55,7 +56,7 @@ bool HasFeatures(const JsonValue* value, int64_t features) {
   });
 }
 
-// "Module.a.Experts.backward.0" -> "Module.a.Experts"
+// Turns "Module.a.Experts.backward.0" into "Module.a.Experts".
 absl::string_view ModuleOf(absl::string_view call) {
   for (const absl::string_view word : {".forward.", ".backward."}) {
     const size_t end = call.rfind(word);
@@ -71,14 +72,15 @@ bool IsShared(const TensorPart& weight, int64_t dim) {
          weight.placements[0].dim == dim;
 }
 
-// The matrices of several experts, one behind another.
+// Whether the weight holds the stacked matrices of several experts.
 bool HasSomeExperts(const TensorPart& weight) {
   return weight.shape.size() == 3 && IsShared(weight, 0);
 }
 
-// A linear module with a part of its weight's rows gives as many features, one
-// with a part of the columns takes as many. Around a weight that is sharded for
-// its storage alone tensors have all features.
+// Whether a linear module computes with its part of the weight. With a part of
+// the rows it outputs that many features, with a part of the columns it takes
+// that many inputs. If the weight is sharded only for storage, tensors have all
+// features.
 bool ComputesWithPart(const TensorPart& weight, const JsonValue& call) {
   if (weight.shape.size() != 2) return false;
   return (IsShared(weight, 0) &&
@@ -94,7 +96,7 @@ int CountWrappers(const DumpReader& dump) {
   for (size_t i = 0; i < dump.size(); ++i) {
     absl::string_view name = dump.name(i);
     if (!absl::ConsumePrefix(&name, kModulePrefix)) continue;
-    // Of the path: the words before the class, and before what follows it.
+    // The words of the path, without the class and the parts after it.
     const size_t after_class = DirectionAt(name);
     if (after_class == absl::string_view::npos) continue;
     const size_t end = name.substr(0, after_class).rfind('.');
@@ -103,7 +105,7 @@ int CountWrappers(const DumpReader& dump) {
                                  : name.substr(0, end + 1);
     int above = 0;
     while (absl::ConsumePrefix(&path, kWrapped)) ++above;
-    // Of a wrapper, or of what the outermost wraps: itself.
+    // Skips the wrappers themselves and the object in the outermost wrapper.
     if (path.empty() && above > 0) continue;
     if (!fewest.has_value() || above < *fewest) fewest = above;
   }
@@ -137,7 +139,7 @@ absl::StatusOr<std::unique_ptr<DumpReader>> OpenWithTree(
   DumpReader::Options options;
   options.keep_text = true;
   options.notes = true;
-  // "{}" is the module tree of a dump of calls alone.
+  // The file of a dump of calls alone is an empty tree, "{}".
   const auto construct = file_system->FileSize(directory + "/construct.json");
   options.construct = construct.ok() && *construct > 4;
   return DumpReader::Open(file_system, directory, options);
@@ -180,7 +182,7 @@ std::string StepRanks::ExpertsOf(const Call& call) const {
   const Source& source = call.sources[0];
   const auto& parents = parents_[source.rank];
   absl::string_view name = dumps_[source.rank]->name(source.entry);
-  // No tree is deeper; a damaged one may be a ring.
+  // No real tree is deeper; a damaged one may have a cycle.
   for (int depth = 0; depth < 100; ++depth) {
     const auto it = parents.find(name);
     if (it == parents.end()) return "";
@@ -239,8 +241,8 @@ void StepRanks::Order(const DumpReader* whole) {
   absl::flat_hash_map<std::string, std::list<Call>::iterator> known;
   bool all_have_all = true;
   for (size_t rank = 0; rank < dumps_.size(); ++rank) {
-    // A call that this rank has and those before have not goes behind the one
-    // before it.
+    // A call that this rank has and earlier ranks do not have is inserted after
+    // the call before it.
     auto after = order.end();
     for (size_t i = 0; i < dumps_[rank]->size(); ++i) {
       std::string name = NameOf(rank, dumps_[rank]->name(i));
@@ -263,7 +265,7 @@ void StepRanks::Order(const DumpReader* whole) {
     calls_.push_back(std::move(call));
   }
   if (all_have_all || whole == nullptr) return;
-  // Stages of a pipeline: who has all calls knows their order.
+  // For pipeline stages, the run that has all calls determines their order.
   std::vector<size_t> place(calls_.size());
   size_t last = 0;
   for (size_t i = 0; i < calls_.size(); ++i) {
@@ -280,9 +282,9 @@ void StepRanks::Order(const DumpReader* whole) {
   calls_ = std::move(calls);
 }
 
-// Ranks whose modules work on one DTensor are one model's. Parameters count
-// where a module computes with its part of them: ranks of FSDP share those as
-// well, and compute on their own.
+// Ranks whose modules compute with one DTensor belong to one model. A parameter
+// counts only if a module computes with its own part of it, because ranks of
+// FSDP also share parameters but compute independently.
 absl::Status StepRanks::ReadModules() {
   std::map<int64_t, int64_t> parent;
   const auto root = [&parent](int64_t rank) {

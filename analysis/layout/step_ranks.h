@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dumps of a step's ranks under the names that their calls have in a run on
-// one rank: which ranks recorded a call, in which order calls were made, which
-// ranks compute one model, and where each has experts of its own. Immutable
-// after Open; used on one thread.
+// one rank: the ranks that recorded each call, the order of calls, the ranks
+// that compute one model, and the calls with local experts. Immutable after
+// Open; used on one thread.
 #ifndef RANKPROBE_ANALYSIS_LAYOUT_STEP_RANKS_H_
 #define RANKPROBE_ANALYSIS_LAYOUT_STEP_RANKS_H_
 
@@ -35,30 +35,31 @@ class StepRanks {
     std::vector<Source> sources;  // by rank
   };
 
-  // `whole` as for JoinStep, `wrappers` as for NameWithoutSharding.
+  // Opens the dumps. `whole` is as in JoinStep, `wrappers` as in
+  // NameWithoutSharding.
   static absl::StatusOr<StepRanks> Open(FileSystem* file_system,
                                         absl::Span<const DumpPlace> ranks,
                                         const DumpReader* whole, int wrappers);
 
   absl::Span<const Call> calls() const { return calls_; }
   const DumpReader& dump(size_t rank) const { return *dumps_[rank]; }
-  // The name in a run on one rank.
+  // Returns the call's name in a run on one rank.
   std::string NameOf(size_t rank, absl::string_view name) const;
-  // The name of the call that made this one, empty where none did or no module
-  // tree was recorded.
+  // Returns the name of the call that made this one; empty if there is none or
+  // no module tree was recorded.
   std::string ParentOf(const Call& call) const;
-  // The call of a module that this one was made in and of whose experts each rank
-  // has some; empty: none.
+  // Returns the module call that contains this one and whose experts are
+  // distributed over the ranks; empty if there is none.
   std::string ExpertsOf(const Call& call) const;
-  // What LayoutFacts say of one call.
+  // Sets the facts that depend on the call.
   void Describe(const Call& call, LayoutFacts* facts) const;
   int64_t RankOf(size_t rank) const { return ranks_[rank]; }
   size_t size() const { return dumps_.size(); }
-  // What a rank noted of the tensor at a place of a call; null: nothing.
+  // Returns a rank's note about the tensor at a place of a call, or null.
   const TensorNote* NoteOf(const Source& source, absl::string_view place) const;
-  // An input of a call whose memory need not hold anything: UnwrittenTensors.
+  // Whether an input of a call may be uninitialised (UnwrittenTensors).
   bool IsUnwritten(const Source& source, absl::string_view place) const;
-  // LayoutFacts::model_groups
+  // Returns the value for LayoutFacts::model_groups.
   const std::map<int64_t, int64_t>& model_groups() const { return groups_; }
 
  private:
@@ -76,7 +77,7 @@ class StepRanks {
   absl::flat_hash_set<std::string> shared_experts_;  // ModuleOf their calls
 };
 
-// With its module tree, where it has one.
+// Opens a dump with its module tree, if it has one.
 absl::StatusOr<std::unique_ptr<DumpReader>> OpenWithTree(
     FileSystem* file_system, const std::string& directory);
 

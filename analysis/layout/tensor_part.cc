@@ -27,7 +27,7 @@ std::optional<int64_t> WholeNumber(const JsonValue* value) {
   return static_cast<int64_t>(value->number);
 }
 
-// Nested lists of ranks, all of a depth as long as one another.
+// Reads nested lists of ranks; all lists of one depth have the same length.
 bool AddRanks(const JsonValue& value, size_t depth, DeviceMesh* mesh) {
   if (!value.is_array()) {
     const auto rank = WholeNumber(&value);
@@ -91,7 +91,7 @@ absl::StatusOr<Placement> ReadPlacement(const JsonValue& value) {
   return out;
 }
 
-// msprobe writes none for a strided shard, which lies before the shard of the
+// msprobe writes no entry for a strided shard, which precedes the shard of the
 // same dimension that it strides over.
 void AddStridedShard(size_t mesh_dims, std::vector<Placement>* placements) {
   if (placements->size() + 1 != mesh_dims) return;
@@ -123,7 +123,8 @@ absl::StatusOr<TensorPart> ReadTensorPart(int64_t rank, StatSet stats,
     const auto number = WholeNumber(&size);
     if (!number.has_value()) return Unreadable("has a bad shape");
     out.shape.push_back(*number);
-    // Sizes of a mesh's parts multiply and add up to less than 2^63.
+    // With this limit, products and sums of the sizes of a mesh's parts stay
+    // below 2^63.
     elements *= static_cast<double>(std::max<int64_t>(1, *number));
   }
   if (!(elements < 1e13)) return Unreadable("has a bad shape");

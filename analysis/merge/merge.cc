@@ -16,8 +16,8 @@
 namespace rankprobe::analysis {
 namespace {
 
-// What the communication calls say about the groups; what they leave open
-// comes from the order of the dimensions.
+// Determines the groups from the communication calls; groups that these do not
+// determine follow from the order of the dimensions.
 class GroupFinder {
  public:
   GroupFinder(const MergePool& pool, const std::vector<MergeTree>& trees,
@@ -62,8 +62,8 @@ class GroupFinder {
   }
 
  private:
-  // The first communication of a rank, in the order of its dump, that `want`
-  // accepts; each call of a batch counts as one.
+  // Returns the first communication of a rank, in the order of its dump, that
+  // `want` accepts; each call of a batch counts separately.
   template <typename Want>
   absl::StatusOr<std::optional<CommCall>> First(const MergeTree& tree,
                                                 const Want& want) {
@@ -136,7 +136,7 @@ class Merger {
     return out;
   }
 
-  // One dimension only.
+  // Merges along one dimension only.
   absl::StatusOr<std::vector<size_t>> MergeGroups(const RankGroups& groups,
                                                   bool tensor) {
     std::vector<size_t> kept;
@@ -150,7 +150,7 @@ class Merger {
     return kept;
   }
 
-  // The stages of each pipeline, then the pipelines of a tensor group.
+  // Merges the stages of each pipeline, then the pipelines of a tensor group.
   absl::StatusOr<std::vector<size_t>> MergeBoth() {
     TensorPartners partners;
     for (const std::vector<int64_t>& group : tensor_) {
@@ -184,7 +184,7 @@ class Merger {
     return kept;
   }
 
-  // The calls between modules in the order of their ranks.
+  // Sorts the calls between modules by rank.
   static void SortCollections(MergeTree* tree) {
     for (MergeNode* const node : tree->root->children) {
       if (!IsApiCollection(*node)) continue;

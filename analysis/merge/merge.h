@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Merges the graphs of a run's ranks into one graph for each data parallel
-// replica, so that runs of different parallel layouts can be laid side by
-// side. docs/layouts.md, "Parallel layouts".
+// Merging of the graphs of a run's ranks into one graph for each data parallel
+// replica, so that runs of different parallel layouts can be compared.
+// docs/layouts.md, "Parallel layouts".
 #ifndef RANKPROBE_ANALYSIS_MERGE_MERGE_H_
 #define RANKPROBE_ANALYSIS_MERGE_MERGE_H_
 
@@ -18,16 +18,18 @@
 namespace rankprobe::analysis {
 
 struct MergedGraph {
-  int64_t rank = 0;  // the first of those that are in it
+  int64_t rank = 0;  // the first of the ranks it contains
   int64_t micro_steps = 1;
   Graph graph;
 };
 struct MergedGraphs {
-  std::vector<std::unique_ptr<DumpReader>> dumps;  // the nodes' `dump`
+  std::vector<std::unique_ptr<DumpReader>>
+      dumps;  // indexed by the nodes' `dump`
   std::vector<MergedGraph> graphs;
 };
 
-// `ranks`: 0, 1, .. of one step, with their dumps. The layout was checked.
+// `ranks` are 0, 1, .. of one step, with their dumps. Requires a layout that
+// CheckLayout() accepted.
 absl::StatusOr<MergedGraphs> MergeRanks(
     const ParallelLayout& layout,
     std::vector<std::pair<int64_t, std::unique_ptr<DumpReader>>> ranks);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pipeline parallelism: each stage has the model's wrapper modules and some of
-// its layers, under names that start from 0 again.
+// its layers, whose names start from 0 again in each stage.
 #include "analysis/merge/merge_stages.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ class StageMerger {
   }
 
  private:
-  // `node` and what is below it.
+  // Merges `node` and its descendants.
   absl::Status MergeModule(MergeNode* node) {
     std::vector<MergeNode*> others;
     for (MergeTree* const tree : others_) {
@@ -86,7 +86,8 @@ class StageMerger {
       node->Merged()->input = InputOf(last);
     }
     TakeUniqueChildren(node, others);
-    // Grows while layers of other stages are appended; those are done.
+    // The list grows while layers of other stages are appended; those are
+    // already merged.
     for (size_t i = 0; i < node->children.size(); ++i) {
       MergeNode* const child = node->children[i];
       if (child->node.kind != NodeKind::kModule || child->mark.has_value()) {
@@ -115,7 +116,7 @@ class StageMerger {
     for (MergeNode* const child : node->children) Mark(child, rank);
   }
 
-  // Children that only one of the stages has.
+  // Takes the children that only one of the stages has.
   void TakeUniqueChildren(MergeNode* node,
                           const std::vector<MergeNode*>& others) {
     absl::flat_hash_map<std::string, int> stages;
@@ -141,7 +142,7 @@ class StageMerger {
     }
   }
 
-  // Below `top`: puts what came from other stages in its place.
+  // Moves the nodes below `top` that came from other stages to their positions.
   void NameMarked(MergeNode* top) {
     for (const MergeNode* const child : top->children) {
       if (!child->mark.has_value()) continue;
@@ -151,7 +152,8 @@ class StageMerger {
     for (MergeNode* const child : top->children) NameMarked(child);
   }
 
-  // Forward: stage after stage behind the own ones; backward: before them.
+  // Orders nodes of other stages: in forward after the own ones, stage by
+  // stage, in backward before them.
   void OrderSiblings(MergeNode* parent, bool forward) {
     std::vector<MergeNode*> own;
     std::vector<MergeNode*> marked;
@@ -193,7 +195,7 @@ class StageMerger {
     for (MergeNode* const child : node->children) Unmark(child, index);
   }
 
-  // Layers without a module around them.
+  // Merges layers that are not inside a module.
   void MergeRootLayers() {
     MergeNode* const root = main_->root;
     const auto is_layer = [](const MergeNode* node) {
@@ -209,7 +211,7 @@ class StageMerger {
     std::vector<MergeNode*> added;
     for (MergeTree* const tree : others_) {
       for (MergeNode* const child : tree->root->children) {
-        // What was merged already hangs under another parent.
+        // Nodes that are already merged have another parent.
         if (child->parent != tree->root || IsApiCollection(*child) ||
             known.contains(child->id())) {
           continue;
@@ -239,7 +241,7 @@ class StageMerger {
   const std::vector<MergeTree*> others_;
 };
 
-// Chunks of virtual pipelines: "Module.{chunk}.module..".
+// Merges chunks of virtual pipelines: "Module.{chunk}.module..".
 class ChunkMerger {
  public:
   ChunkMerger(MergeTree* tree, int64_t chunks) : tree_(tree), chunks_(chunks) {}
@@ -250,7 +252,7 @@ class ChunkMerger {
   }
 
  private:
-  // The chunk in an id: the digits between its first two dots.
+  // Returns the chunk in an id: the digits between its first two dots.
   static std::string ChunkOf(const std::string& id) {
     const size_t first = id.find('.');
     if (first == std::string::npos) return "";
@@ -295,7 +297,7 @@ class ChunkMerger {
     }
   }
 
-  // What leaves the last chunk is what leaves the model.
+  // The outputs of the last chunk are the outputs of the model.
   void TakeLastValues() {
     ForChunkZero([this](MergeNode* node) {
       if (IsLayerOrMoved(*node) || node->node.kind != NodeKind::kModule) {
@@ -344,7 +346,7 @@ class ChunkMerger {
     Number(list->children, forward);
   }
 
-  // The modules around the layers that moved.
+  // Removes the modules around the layers that were moved.
   void RemoveChunk(MergeNode* list) {
     MergeNode* top = list;
     while (top->parent != nullptr && top->parent != tree_->root) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pipeline stages into one tree: docs/layouts.md, "Parallel layouts".
+// Merging of pipeline stages into one tree: docs/layouts.md, "Parallel
+// layouts".
 #ifndef RANKPROBE_ANALYSIS_MERGE_MERGE_STAGES_H_
 #define RANKPROBE_ANALYSIS_MERGE_MERGE_STAGES_H_
 
@@ -11,7 +12,7 @@
 
 namespace rankprobe::analysis {
 
-// Trees of one pipeline: what the later stages have goes into the first.
+// Moves the nodes of the later stages of one pipeline into the first tree.
 absl::Status MergeStages(MergePool* pool, const std::vector<MergeTree*>& trees,
                          int64_t virtual_pipeline);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor parallelism: each rank has a part of a tensor; the whole has the
-// largest maximum, the smallest minimum, the mean of the means (the parts are
-// of one size) and the root of the summed squares of the norms.
+// Tensor parallelism: each rank has a part of a tensor. The complete tensor has
+// the largest maximum, the smallest minimum, the mean of the means (the parts
+// have equal sizes) and the root of the summed squares of the norms.
 #include "analysis/merge/merge_tensors.h"
 
 #include <algorithm>
@@ -29,14 +29,14 @@ bool SameNumber(const std::optional<MergedNumber>& a,
   if (!rounded) return a->value == b->value;
   const double distance = std::fabs(a->value - b->value);
   if (std::isnan(distance)) {
-    // Also two infinities of one sign.
+    // Two infinities of one sign are equal, too.
     return (std::isnan(a->value) && std::isnan(b->value)) ||
            a->value == b->value;
   }
   return (a->value == 0 ? distance : distance / std::fabs(a->value)) < kNoise;
 }
 
-// Computed of many elements, in an order that may differ.
+// Whether the statistic is computed from many elements, whose order may differ.
 bool IsRounded(OfParts rule) {
   return rule == OfParts::kMean || rule == OfParts::kRootOfSquares ||
          rule == OfParts::kSpread;
@@ -66,7 +66,8 @@ std::string TextOf(const MergedNumber& number) {
   return out;
 }
 
-// Statistics are computed in the tensor's precision; so is what is merged.
+// Statistics are computed in the tensor's precision, so merged statistics are
+// rounded to it.
 double Rounded(double value, absl::string_view dtype) {
   if (!std::isfinite(value)) return value;
   const auto single = static_cast<float>(value);
@@ -130,7 +131,7 @@ class TensorMerger {
   static bool IsDistributed(const MergeNode& node) {
     return absl::StartsWith(node.id(), "Distributed");
   }
-  // "Module.a.ColumnParallelLinear.forward.0" -> class and direction.
+  // Matches class and direction of "Module.a.ColumnParallelLinear.forward.0".
   static bool IsParallelLinear(const MergeNode& node, absl::string_view name,
                                absl::string_view direction) {
     if (node.node.kind != NodeKind::kModule) return false;
@@ -155,7 +156,8 @@ class TensorMerger {
     return absl::OkStatus();
   }
 
-  // The node's counterparts on the other ranks; none unless all have one.
+  // Returns the node's counterparts on the other ranks, or none unless all
+  // ranks have one.
   std::vector<MergeNode*> Partners(const MergeNode& node) {
     const std::vector<std::string> ancestors = AncestorsOf(node);
     std::vector<MergeNode*> out;
@@ -177,7 +179,7 @@ class TensorMerger {
     return out;
   }
 
-  // Where "_rank{R}." stands in an id, and R.
+  // Returns the position of "_rank{R}." in an id, and R.
   static std::optional<std::pair<size_t, int64_t>> RankIn(
       const std::string& id) {
     for (size_t at = id.find("_rank"); at != std::string::npos;
@@ -192,7 +194,7 @@ class TensorMerger {
     return std::nullopt;
   }
 
-  // The product of a row-parallel layer is whole behind the reduction that
+  // The output of a row-parallel layer is complete after the reduction that
   // follows it.
   absl::Status TakeReduced(MergeNode* layer) {
     if (!IsParallelLinear(*layer, "RowParallelLinear", "forward") &&
@@ -233,8 +235,8 @@ class TensorMerger {
     return absl::OkStatus();
   }
 
-  // Between a column-parallel layer and the row-parallel layer that follows,
-  // all tensors are parts, also where the parts look alike.
+  // Between a column-parallel layer and the next row-parallel layer, all
+  // tensors are parts, even if the parts have equal values.
   absl::Status MergeSpan(MergeNode* first) {
     if (!IsParallelLinear(*first, "ColumnParallelLinear", "forward") ||
         IsMerged(*first) || first->parent == nullptr) {
@@ -321,7 +323,8 @@ class TensorMerger {
       const std::vector<MergedNumber> means = Known(param, kMean);
       if (parts.size() < param.size() ||
           (rule == OfParts::kSpread && means.size() < param.size())) {
-        // That of the first rank would be taken for that of the whole.
+        // The first rank's value would be taken for that of the complete
+        // tensor.
         if (stat >= kUsualStatCount) merged[stat].emplace().is_null = true;
         continue;
       }
@@ -345,7 +348,8 @@ class TensorMerger {
     return out;
   }
 
-  // Within the parts, and of their means around the mean of all.
+  // Combines the spread within the parts with that of their means around the
+  // common mean.
   static double Spread(const std::vector<MergedNumber>& parts,
                        const std::vector<MergedNumber>& means) {
     const auto count = static_cast<double>(parts.size());
@@ -378,7 +382,7 @@ class TensorMerger {
       case OfParts::kSmallest:
         return out;
       case OfParts::kSum:
-        // Numbers of elements.
+        // These statistics are numbers of elements.
         out.value = sum;
         out.text = absl::StrCat(static_cast<int64_t>(sum));
         return out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds values of a call that differ between ranks that should have the same.
+// Values of a call that differ between ranks where they should be equal.
 #ifndef RANKPROBE_ANALYSIS_MERGE_MERGE_TENSORS_H_
 #define RANKPROBE_ANALYSIS_MERGE_MERGE_TENSORS_H_
 
@@ -12,22 +12,23 @@
 
 namespace rankprobe::analysis {
 
-// Of one value, what each rank has; the first rank first.
+// One value on each rank; the first rank comes first.
 using ParamOfRanks = std::vector<MergeParam>;
 struct ParamDifferences {
   std::vector<ParamOfRanks> input;
   std::vector<ParamOfRanks> output;
 };
 
-// Max and Min differ when they are not equal, Mean and Norm by more than 1e-6
-// (sums in another order). Without `only_differing` all tensors are returned.
+// Returns the values that differ. Max and Min differ if they are not equal,
+// Mean and Norm if they are more than 1e-6 apart (sums in another order).
+// Without `only_differing` all tensors are returned.
 absl::StatusOr<ParamDifferences> DifferingParams(
     MergePool* pool, const MergeNode& node,
     const std::vector<MergeNode*>& others, bool only_differing);
 
-// Trees of one tensor parallel group: the first gets the statistics of whole
-// tensors. `partners`: the first rank of a group to the others, for nodes that
-// came from another stage.
+// Merges the trees of one tensor parallel group: the first tree gets the
+// statistics of complete tensors. `partners` maps the first rank of a group to
+// its other ranks, for nodes that came from another stage.
 using TensorPartners = absl::flat_hash_map<int64_t, std::vector<int64_t>>;
 absl::Status MergeTensors(MergePool* pool, const std::vector<MergeTree*>& trees,
                           const TensorPartners& partners);

@@ -29,7 +29,7 @@ std::string LastPart(const std::string& id) {
   return id.substr(id.rfind('.') + 1);
 }
 
-// Digits from `at`, and a dot behind them; the place of the dot, or 0.
+// Returns the position of the dot after the digits that start at `at`, or 0.
 size_t NumberEnd(const std::string& id, size_t at) {
   size_t end = at;
   while (end < id.size() && absl::ascii_isdigit(id[end])) ++end;
@@ -206,13 +206,14 @@ void MergeApiCollections(MergePool* pool, std::vector<MergeTree>* trees,
   for (MergeNode*& slot : main.root->children) {
     MergeNode* const node = slot;
     if (absl::StartsWith(node->id(), kAllRanks)) {
-      // Merged before, within the pipelines.
+      // These nodes were already merged within the pipelines.
       for (size_t i = 1; i < group.size(); ++i) {
         const MergeTree& tree = (*trees)[group[i]];
         MergeNode* const other = tree.Find(node->id());
         if (other == nullptr || other == node) continue;
         for (MergeNode* const child : other->children) {
-          // The first of its pipeline kept the names of its calls.
+          // The first rank of the pipeline still has the original names of its
+          // calls.
           if (child->rank == tree.rank) {
             for (MergeNode* const call : child->children) {
               call->node.id = WithRank(call->id(), tree.rank);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The call trees of many ranks while they are merged into fewer. Nodes live in
-// one pool and move between trees; what they recorded is read when needed.
+// The call trees of many ranks while they are merged into fewer. Nodes are
+// owned by one pool and move between trees; their records are read when needed.
 // Used on one thread; the pool outlives the trees.
 #ifndef RANKPROBE_ANALYSIS_MERGE_MERGE_TREE_H_
 #define RANKPROBE_ANALYSIS_MERGE_MERGE_TREE_H_
@@ -27,10 +27,10 @@ struct MergeNode {
   MergeNode* parent = nullptr;
   std::vector<MergeNode*> children;
   int64_t rank = 0;
-  // A layer of which every stage has a copy of the same name.
+  // A layer that every stage has a copy of, under the same name.
   bool layer_copied = false;
-  // Came from another stage: its place among its siblings there. Its final
-  // name is not made yet.
+  // Set for a node that came from another stage and has no final name yet: its
+  // position among its siblings there.
   struct Mark {
     int64_t position = 0;
     int64_t rank = 0;
@@ -52,7 +52,7 @@ struct MergeTree {
   MergeNode* Find(const std::string& id) const;
 };
 
-// A value of a node: what a statistic is made of.
+// A value of a node from which statistics are computed.
 struct MergeParam {
   std::string place;  // ".input.0"
   std::string dtype;
@@ -67,17 +67,17 @@ struct MergeParams {
 
 class MergePool {
  public:
-  // Takes the dump of the next rank and makes its tree.
+  // Takes the dump of the next rank and builds its tree.
   absl::StatusOr<MergeTree> Add(int64_t rank, std::unique_ptr<DumpReader> dump);
   MergeNode* New(std::string id, NodeKind kind, int64_t rank);
   absl::StatusOr<MergeParams> Params(const MergeNode& node);
   const std::vector<std::unique_ptr<DumpReader>>& dumps() const {
     return dumps_;
   }
-  // A graph whose nodes name their dumps by their order here. Names that met
-  // by chance are told apart.
+  // Returns a graph whose nodes refer to their dumps by index in dumps(). Equal
+  // names from different ranks are made unique.
   static Graph ToGraph(const MergeTree& tree);
-  // The dumps, when all trees are done.
+  // Returns the dumps; called when all trees are done.
   std::vector<std::unique_ptr<DumpReader>> TakeDumps() {
     return std::move(dumps_);
   }
@@ -89,24 +89,25 @@ class MergePool {
   std::vector<DumpRow> rows_;
 };
 
-// Ids from the root to the node's parent.
+// Returns the ids from the root to the node's parent.
 std::vector<std::string> AncestorsOf(const MergeNode& node);
 
+// Whether the node collects calls between modules.
 bool IsApiCollection(const MergeNode& node);
 
-// "layers.3." in an id.
+// Position of "layers.3." in an id.
 struct LayerNumber {
   size_t begin = 0;  // of "layers."
   size_t number = 0;
-  size_t end = 0;  // behind the second dot
+  size_t end = 0;  // after the second dot
 };
 std::optional<LayerNumber> FindLayer(const std::string& id, size_t from = 0);
-// All of them.
+// Replaces the numbers of all layers in the id.
 std::string WithLayer(const std::string& id, int64_t number);
-// "Torch.mul.3.forward" -> "Torch.mul_rank2.3.forward".
+// Turns "Torch.mul.3.forward" into "Torch.mul_rank2.3.forward".
 std::string WithRank(const std::string& id, int64_t rank);
 
-// The calls between modules of every rank, side by side in the first tree.
+// Moves the calls between modules of every rank into the first tree.
 void MergeApiCollections(MergePool* pool, std::vector<MergeTree>* trees,
                          const std::vector<size_t>& group);
 

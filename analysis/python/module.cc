@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // rankprobe._analysis: the analysis as Python functions. rankprobe/analysis.py
-// is its face. Work runs without the interpreter's lock; errors are ValueError.
+// is its public interface. Work runs without the GIL; errors are raised as
+// ValueError.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -68,8 +69,8 @@ T OrThrow(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-// The files that a call reads, by the permission rule, and what is to be said
-// when it is done.
+// Checks the permissions of the files that a call reads, and collects the
+// warnings to issue when it is done.
 class Input {
  public:
   explicit Input(bool force)
@@ -78,7 +79,7 @@ class Input {
                               }})) {}
   FileSystem* get() const { return files_.get(); }
   std::vector<std::string>* warnings() { return &warnings_; }
-  // With the GIL.
+  // Requires the GIL.
   void Warn() const {
     for (const std::string& text : warnings_) {
       if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 2) != 0)
@@ -91,7 +92,7 @@ class Input {
   const std::unique_ptr<FileSystem> files_;
 };
 
-// One table of all steps and ranks, with a column for each in front.
+// One table of all steps and ranks, with a leading column for each.
 class WholeTable : public CompareVisitor {
  public:
   absl::StatusOr<TableSink*> BeginRank(const DumpPlace& place,
@@ -106,8 +107,8 @@ class WholeTable : public CompareVisitor {
       return absl::InvalidArgumentError(
           dump.path() + ": has other columns than the ranks before it");
     }
-    // Steps may have been asked for other statistics, and have a stack or not:
-    // the table has the columns of all, in the order in which they came.
+    // Steps may differ in their statistics and in having stacks: the table has
+    // the columns of all steps, in order of appearance.
     for (const std::string& name : header) {
       if (absl::c_linear_search(table_.header, name)) continue;
       table_.header.push_back(name);
@@ -143,7 +144,7 @@ class WholeTable : public CompareVisitor {
   Table table_;
   size_t rows_ = 0;
   std::optional<DumpMode> mode_;
-  // Of the rank at hand.
+  // State of the current rank.
   std::vector<std::string> header_;
   Columns columns_;
   std::optional<MemoryTable> sink_;
@@ -176,7 +177,8 @@ absl::StatusOr<DivergenceReport> Diverge(Input* files,
 py::object ToPython(const google::protobuf::Message& message,
                     const google::protobuf::FieldDescriptor& field, int index);
 
-// Every field of a message by its name; an absent optional one is None.
+// Returns every field of a message by its name; an absent optional field is
+// None.
 py::dict ToDict(const google::protobuf::Message& message) {
   py::dict out;
   const google::protobuf::Reflection& reflection = *message.GetReflection();
@@ -197,7 +199,8 @@ py::dict ToDict(const google::protobuf::Message& message) {
   return out;
 }
 
-// One value; index -1 for a singular field. The kinds that analysis.proto has.
+// Converts one value; `index` is -1 for a singular field. Covers the kinds of
+// fields in analysis.proto.
 py::object ToPython(const google::protobuf::Message& message,
                     const google::protobuf::FieldDescriptor& field, int index) {
   using google::protobuf::FieldDescriptor;
@@ -272,7 +275,7 @@ py::dict FirstDivergence(const std::string& target,
   return ToDict(ToMessage(OrThrow(std::move(found))));
 }
 
-// The paths that modules (path, class) have in a reference.
+// Returns the paths that the modules (path, class) have in a reference.
 std::vector<std::string> ModuleNames(
     const std::vector<std::pair<std::string, std::string>>& modules,
     const std::optional<std::string>& layers, const NameMapSource& cells,
@@ -354,7 +357,7 @@ py::dict Overflow(const std::string& dump, bool force) {
   return ToDict(ToMessage(OrThrow(std::move(found)), ""));
 }
 
-// Ranks, tensor, pipeline and virtual pipeline sizes, and the order.
+// Numbers of ranks, tensor, pipeline and virtual pipeline sizes, and the order.
 using LayoutTuple = std::tuple<int64_t, int64_t, int64_t, int64_t, std::string>;
 
 std::optional<ParallelLayout> LayoutOf(

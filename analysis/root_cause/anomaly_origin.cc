@@ -13,8 +13,8 @@
 namespace rankprobe::analysis {
 namespace {
 
-// A communication call with the bad compute calls between it and the one
-// before it on its rank.
+// A communication call together with the bad compute calls between it and the
+// previous one on its rank.
 struct Step {
   size_t rank = 0;  // index in the caller's list
   size_t layer = 0;
@@ -36,7 +36,7 @@ class Search {
     found = InCommunication();
     if (!found.empty()) return found;
     found = FirstHeld();
-    // No call made it: the first that saw it.
+    // No call made it; returns the first that saw it.
     return found.empty() ? FirstSeen() : found;
   }
 
@@ -76,7 +76,8 @@ class Search {
         break;
       }
     }
-    // The rank that had it first leads: a reduction brings it to the others later.
+    // The rank that had it first is listed first: a reduction passes it to the
+    // others later.
     std::stable_sort(out.begin(), out.end(),
                      [](const FoundNode& a, const FoundNode& b) {
                        return a.entry < b.entry;
@@ -96,7 +97,7 @@ class Search {
     return i;
   }
 
-  // Linked calls are one group; groups are looked at in order of their
+  // Linked calls form one group; groups are checked in the order of their
   // earliest layer.
   std::vector<FoundNode> InCommunication() {
     group_.resize(steps_.size());
@@ -147,8 +148,8 @@ class Search {
       }
     }
     if (!found.empty() || bad_source) return found;
-    // Nothing bad went in, something bad came out: the call itself, unless it
-    // handed on infinities that were meant.
+    // Good inputs and a bad output: the call itself is the origin, unless it
+    // passed on intended infinities.
     const bool meant = std::any_of(
         group.begin(), group.end(),
         [this](size_t i) { return steps_[i].node->meant_infinity; });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds where something bad (an overflow, a difference) began, over all ranks
-// and through communication. What "bad" is, the caller says. Pure functions.
+// Search for the origin of something bad (an overflow, a difference) over all
+// ranks and through communication. The caller defines "bad". Pure functions.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_ANOMALY_ORIGIN_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_ANOMALY_ORIGIN_H_
 
@@ -20,13 +20,13 @@ struct NodeState {
   bool communication = false;
   bool bad_input = false;
   bool bad_output = false;
-  // Of a communication that is asked about overflows: it was given infinities
-  // that are no fault; a NaN came out.
+  // Set for a communication in a search for overflows: its input had infinities
+  // that are not a fault; its output has a NaN.
   bool meant_infinity = false;
   bool nan_output = false;
 };
 
-// Of one rank, in the order of execution.
+// States of one rank's calls, in the order of execution.
 struct RankStates {
   int64_t rank = 0;
   const DumpReader* dump = nullptr;
@@ -38,13 +38,14 @@ struct FoundNode {
   size_t entry = 0;
 };
 
-// First the compute calls before any communication; then communication in its
-// order, a group of linked calls at a time; then what no communication
-// carried on. Empty: nothing is bad.
+// Returns the first bad calls: the compute calls before any communication, then
+// communication in its order, one group of linked calls at a time, then bad
+// calls that no communication passed on. Empty if no call is bad.
 std::vector<FoundNode> FindFirstNodes(const std::vector<RankStates>& ranks,
                                       const CommLinks& links);
 
-// "op_name", "data_info", "construct_info", "stack_info" of a call, as JSON.
+// Returns "op_name", "data_info", "construct_info" and "stack_info" of a call
+// as JSON.
 absl::StatusOr<std::string> DescribeNode(const DumpReader& dump, size_t entry,
                                          int indent);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where an overflow began, over ranks and through communication.
+// Origin of an overflow, over ranks and through communication.
 #include "analysis/root_cause/anomaly_origin.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,8 @@ using ::testing::IsEmpty;
 
 class AnomalyOriginTest : public ::testing::Test {
  protected:
-  // "rank:call" of what overflow_check finds under the ranks given.
+  // Returns "rank:call" of the calls that overflow_check finds among the given
+  // ranks.
   std::vector<std::string> Overflow(int ranks) {
     std::vector<std::unique_ptr<DumpReader>> dumps;
     std::vector<RankStates> states;
@@ -95,7 +96,7 @@ TEST_F(AnomalyOriginTest, WhatWasNeverWrittenIsNoOrigin) {
                        Call("Tensor.normal_.0.forward", "NaN", "1"),
                        Call("Torch.b.0.forward", "1", "Infinity")});
   EXPECT_THAT(Overflow(1), ElementsAre("0:Torch.b.0.forward"));
-  // It is written, and with what is bad.
+  // The file is written, with the bad values.
   dir_.Write("rank0", {Call("Tensor.new_empty.0.forward", "1", "NaN"),
                        Call("Tensor.fill_.0.forward", "NaN", "NaN")});
   EXPECT_THAT(Overflow(1), ElementsAre("0:Tensor.fill_.0.forward"));

@@ -11,8 +11,9 @@
 
 namespace rankprobe::analysis {
 
-// A line for each operation that a rank calls more often on one side. Calls pair
-// by their number: those behind the one that is missing are laid beside others.
+// Returns a line for each operation that a rank calls more often on one side.
+// Calls are paired by their number, so the calls after a missing one are
+// compared with the wrong partners.
 std::vector<std::string> CollectivesOfOneSide(int64_t rank,
                                               const DumpReader& target,
                                               const DumpReader& reference);

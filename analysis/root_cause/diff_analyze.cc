@@ -10,10 +10,10 @@
 namespace rankprobe::analysis {
 namespace {
 
-// msprobe's threshold, of all four statistics.
+// msprobe's threshold for all four statistics.
 constexpr double kFarOff = 0.5;
 
-// Random states that the op returns beside its result.
+// Random states that the operation returns in addition to its result.
 bool IsIgnored(const RowPair& pair) {
   const absl::string_view name = pair.target->name;
   return absl::StrContains(name, ".npu_fusion_attention.") &&
@@ -54,11 +54,11 @@ void AddRowJson(const RowPair& pair, DumpMode mode, std::string* out) {
 bool IsFarOff(const RowPair& pair, DumpMode mode) {
   if (pair.reference == nullptr || IsIgnored(pair)) return false;
   if (mode == DumpMode::kMd5) return pair.target->md5 != pair.reference->md5;
-  // The usual ones: a count of few elements is soon far off.
+  // Only the usual statistics: a count of few elements soon differs by much.
   for (size_t i = 0; i < kUsualStatCount; ++i) {
     const StatDiff& diff = pair.stats[i];
-    // msprobe reads percentages and passes over "Nan" and "inf"; a NaN on one
-    // side is as far off as can be.
+    // msprobe reads percentages and skips "Nan" and "inf"; here a NaN on one
+    // side is the largest possible difference.
     if (diff.Ratio().value_or(0) > kFarOff || diff.kind == StatDiff::Kind::kNan)
       return true;
   }
@@ -80,7 +80,7 @@ absl::Status DiffAnalyzer::AddEntry(const EntryComparison& entry,
   node.entry = index;
   node.communication = IsCommunication(entry.entry());
   if (node.communication) {
-    // The rows have no groups and peers; the record has.
+    // The rows do not contain groups and peers; the record does.
     RP_RETURN_IF_ERROR(states.dump->Read(index, &record_));
     links_.Add(states.rank, entry.entry(), record_.root());
   }
@@ -112,7 +112,7 @@ absl::StatusOr<std::string> DiffAnalyzer::FirstJson() {
   links_.Match();
   std::string out;
   int64_t last = -1;
-  // Comes rank by rank, so each rank is one key.
+  // The nodes are ordered by rank, so each rank is one key.
   for (const FoundNode& node : FindFirstNodes(ranks_, links_)) {
     const DumpReader* dump = nullptr;
     for (const RankStates& rank : ranks_) {

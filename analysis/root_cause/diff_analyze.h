@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `compare --diff_analyze`: the first calls over all ranks whose outputs are
-// far from the reference dump's, through communication.
+// `compare --diff_analyze`: the first calls over all ranks, through
+// communication, whose outputs are far from those of the reference dump.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_DIFF_ANALYZE_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_DIFF_ANALYZE_H_
 
@@ -15,8 +15,8 @@
 
 namespace rankprobe::analysis {
 
-// Fed with the comparisons of one rank after another of one step. The readers
-// outlive it. Not thread-safe.
+// Receives the comparisons of one step, rank by rank. The readers outlive it.
+// Not thread-safe.
 class DiffAnalyzer {
  public:
   explicit DiffAnalyzer(std::vector<int64_t> world)
@@ -24,9 +24,9 @@ class DiffAnalyzer {
 
   void BeginRank(int64_t rank, const DumpReader* target);
   absl::Status AddEntry(const EntryComparison& entry, size_t index);
-  // "{call: {is_same, op_items}}" of the rank that was begun last.
+  // Returns "{call: {is_same, op_items}}" of the rank that was begun last.
   std::string RankJson() const;
-  // "{rank_R: [..]}"; empty when nothing differs.
+  // Returns "{rank_R: [..]}", or an empty text if nothing differs.
   absl::StatusOr<std::string> FirstJson();
 
  private:
@@ -36,7 +36,8 @@ class DiffAnalyzer {
   JsonDocument record_;
 };
 
-// Further than 50 % in a statistic, NaN on one side, or another checksum.
+// Whether a statistic differs by more than 50 %, one side has NaN, or the
+// checksums differ.
 bool IsFarOff(const RowPair& pair, DumpMode mode);
 
 }  // namespace rankprobe::analysis

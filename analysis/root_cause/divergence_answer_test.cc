@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the answer of first-divergence rests on and says.
+// Evidence and text of the answer of first-divergence.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ TEST_F(DivergenceAnswerTest, DigestsThatDifferAreNoMatch) {
   EXPECT_EQ(origins[0].inputs_matched, 0);
 }
 
-// A gather along another dimension has the statistics of the right one.
+// A gather along the wrong dimension has the statistics of the right one.
 TEST_F(DivergenceAnswerTest, ACallBehindAGapIsNotBlamedAlone) {
   const auto tensor = [](const std::string& max, const std::string& norm) {
     return absl::StrCat(
@@ -160,7 +160,7 @@ TEST(DivergenceGroupsTest, LaterStepsThatFollowAreNoAnswersOfTheirOwn) {
   EXPECT_THAT(groups.groups[0].other_ranks, ElementsAre(1));
   EXPECT_EQ(groups.groups[1].origin, 4u) << "it is not a weight that differs";
   EXPECT_THAT(FollowedText(groups), HasSubstr("2 later steps, 4 to 5, differ"));
-  // A value that the code gives follows from nothing.
+  // A value that the code passes is not computed from recorded values.
   origins[2].is_argument = true;
   groups = GroupOrigins(origins);
   EXPECT_THAT(groups.groups, SizeIs(3));
@@ -168,7 +168,7 @@ TEST(DivergenceGroupsTest, LaterStepsThatFollowAreNoAnswersOfTheirOwn) {
   EXPECT_EQ(FollowedText(GroupOrigins({})), "");
 }
 
-// A server with one wrong weight differs in each batch, and it is one fault.
+// A server with one wrong weight differs in each batch, which is one fault.
 TEST(DivergenceGroupsTest, TheSameCallInLaterStepsIsOneAnswer) {
   std::vector<Divergence> origins;
   for (const int64_t step : {3, 4, 7}) {
@@ -186,7 +186,7 @@ TEST(DivergenceGroupsTest, TheSameCallInLaterStepsIsOneAnswer) {
   EXPECT_THAT(groups.groups[0].other_ranks, ElementsAre(1));
   EXPECT_THAT(groups.groups[0].later_steps, ElementsAre(4, 7));
   EXPECT_EQ(RepeatedText(groups.groups[0]), "so do 2 later steps, 4 to 7");
-  // What came in from outside is not what the call made itself.
+  // A row from outside is not an output of the call.
   origins[4].is_argument = origins[4].from_outside = true;
   groups = GroupOrigins(origins);
   ASSERT_THAT(groups.groups, SizeIs(2));

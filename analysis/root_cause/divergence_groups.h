@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups the first differences of ranks and steps into separate answers. A pure
-// function.
+// Groups of first differences of ranks and steps, each group a separate answer.
+// A pure function.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_DIVERGENCE_GROUPS_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_DIVERGENCE_GROUPS_H_
 
@@ -18,24 +18,24 @@ namespace rankprobe::analysis {
 struct DivergenceGroups {
   // Ranks and steps that differ in the same place.
   struct Group {
-    // In its first step.
+    // Index of the group's first difference, that in its first step.
     size_t origin = 0;
     std::set<int64_t> other_ranks;
     std::set<int64_t> later_steps;
   };
   std::vector<Group> groups;
-  // Later steps of which nothing but that is known that a weight or a batch
-  // differs: after a step that differs all weights do.
+  // Later steps whose only known difference is a weight or a batch: after a
+  // step that differs, all weights differ.
   std::set<int64_t> followed;
 };
 
 DivergenceGroups GroupOrigins(absl::Span<const Divergence> origins);
 
-// "so do 3 later steps, 4 to 9": that they differ in the same place; empty when
-// none does.
+// Returns "so do 3 later steps, 4 to 9" for steps that differ in the same
+// place; empty if there are none.
 std::string RepeatedText(const DivergenceGroups::Group& group);
 
-// "steps 1 to 5 differ too, ..", a line; empty when none does.
+// Returns the line "steps 1 to 5 differ too, .."; empty if there are none.
 std::string FollowedText(const DivergenceGroups& groups);
 
 }  // namespace rankprobe::analysis

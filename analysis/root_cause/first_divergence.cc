@@ -29,8 +29,8 @@ namespace {
 
 constexpr size_t kMaxExamples = 10;
 
-// The gradients of what normalizes (a softmax, the weights of experts) are
-// differences of numbers that are nearly equal: of these noise is a larger part.
+// Gradients of normalizing functions (a softmax, the weights of experts) are
+// differences of nearly equal numbers, so noise is a larger part of them.
 constexpr double kGradientNoise = 3;
 
 bool IsGradient(const DumpRow& row) {
@@ -46,7 +46,7 @@ std::string WhyWithoutValues(const RowPair& pair) {
   return " has neither statistics nor a checksum";
 }
 
-// One rank's step: what differs first there, if anything.
+// The first difference of one rank's step, if any.
 struct RankOutcome {
   DumpPlace place;
   DumpPlace reference_place;
@@ -111,13 +111,14 @@ class Finder {
     }
   }
 
-  // Exports say what was lost on the way.
+  // Exports list the data that was lost.
   absl::Status ReadGaps(const DumpLayout& layout) {
     const std::string path = layout.path + "/manifest.json";
     JsonDocument document;
     const absl::StatusOr<bool> is_there =
         ReadManifest(file_system_, layout.path, &document);
-    // Gaps are no reason to compare nothing, and what is not known of them is said.
+    // Gaps do not prevent the comparison; if their list cannot be read, the
+    // report says so.
     if (absl::IsResourceExhausted(is_there.status())) {
       ++report_.unseen.lost;
       Example(absl::StrCat(path, ": is too large, so its gaps are not known"));
@@ -126,11 +127,12 @@ class Finder {
     RP_RETURN_IF_ERROR(is_there.status());
     if (!*is_there) return absl::OkStatus();
     CountGaps(path, document.root());
-    // Some of what is there may be of runs before the last one.
+    // Some of the data may belong to runs before the last one.
     if (const JsonValue* const earlier = document.root().Find("earlier_runs");
         earlier != nullptr) {
       for (const JsonValue& run : earlier->items()) {
-        // In a directory of its own: what made way for a later run.
+        // Data in a directory of its own was moved there before a later run and
+        // is not compared.
         if (run.Find("directory") == nullptr) CountGaps(path, run);
       }
     }
@@ -221,7 +223,7 @@ class Finder {
     return absl::OkStatus();
   }
 
-  // Differences of the repeated run from the reference one, by row.
+  // Loads the differences between the repeated run and the reference, by row.
   absl::Status LoadNoise(const DumpReader& reference, size_t reference_index) {
     noise_of_.clear();
     if (noise_ == nullptr) return absl::OkStatus();
@@ -253,6 +255,8 @@ class Finder {
     if (const auto noise = NoiseOf(pair); noise.has_value()) {
       tolerance = std::max(tolerance, tolerance_.noise_factor * *noise);
     }
+    // Parameters of two programs were only rounded from one checkpoint, so they
+    // do not drift.
     const bool is_given =
         tolerance_.two_programs && pair.target->state == RowState::kParameters;
     if (drifting_ && !is_given) {
@@ -266,9 +270,10 @@ class Finder {
     return tolerance;
   }
 
-  // What the values of an entry were made of. The record of gradients of
-  // parameters names nothing: they are products of what went into the forward
-  // and the backward call of their module, where those were recorded.
+  // Returns the rows that the values of an entry were computed from. The record
+  // of parameter gradients does not name any: the gradients are products of the
+  // inputs of the forward and backward calls of their module, if these were
+  // recorded.
   absl::StatusOr<std::vector<const DumpRow*>> OperandsOf(
       const EntryComparison& entry, const DumpReader& target) {
     std::vector<const DumpRow*> operands;
@@ -310,7 +315,8 @@ class Finder {
     }
   }
 
-  // The call that returned the input which differs most; empty: none did.
+  // Returns the call that returned the input which differs most, or an empty
+  // text.
   std::string MadeBy(const RowPair* worst, bool is_output) const {
     if (worst == nullptr || is_output || worst->target->derived ||
         worst->target->state != RowState::kInput)
@@ -330,7 +336,7 @@ class Finder {
     bool worst_is_output = true;
     bool outputs_differ = false;
     Divergence divergence;
-    // A call may have another name in the reference, and notes there alone.
+    // A call may have another name in the reference, and notes only there.
     const UnwrittenTensors unwritten(entry.entry(), &outcome->target->notes());
     const UnwrittenTensors unwritten_reference(
         outcome->reference->name(reference_index),
@@ -344,7 +350,7 @@ class Finder {
         if (!output) ++divergence.inputs_unknown;
         continue;
       }
-      // What differs in memory that nobody has written says nothing.
+      // A difference in uninitialised memory is not evidence.
       if (unwritten.Has(*pair.target) ||
           unwritten_reference.Has(*pair.reference)) {
         if (!output) ++divergence.inputs_unknown;
@@ -358,7 +364,8 @@ class Finder {
         continue;
       }
       const double tolerance = ToleranceOf(pair, operands);
-      // Equal statistics of different data: other elements, or another order.
+      // Equal statistics of different data mean other elements or another
+      // order.
       const bool reordered =
           *difference == std::numeric_limits<double>::denorm_min();
       if (*difference <= tolerance && !reordered) {
@@ -378,7 +385,8 @@ class Finder {
       } else {
         inputs_differ = true;
       }
-      // Inputs that came in from outside go before what they did.
+      // An input that differs after an output differed is not from outside.
+      // Inputs from outside take precedence over the outputs they changed.
       if (!output && outcome->any_output) continue;
       if (worst == nullptr || (!output && worst_is_output) ||
           (output == worst_is_output && ratio > worst_ratio)) {
@@ -405,7 +413,7 @@ class Finder {
     const bool had_output = outcome->any_output;
     outcome->any_output = had_output || outputs_differ;
     if (worst == nullptr || outcome->differs) return absl::OkStatus();
-    // What differs because of its inputs is no origin.
+    // A call that differs because of its inputs is not an origin.
     if (inputs_differ && (had_output || worst_is_output)) {
       return absl::OkStatus();
     }
@@ -438,7 +446,8 @@ class Finder {
     return absl::OkStatus();
   }
 
-  // A rank whose first difference came in by communication is no origin.
+  // A rank that received its first difference by communication is not an
+  // origin.
   void EndStep() {
     std::vector<int64_t> world;
     for (const RankOutcome& outcome : outcomes_) {
@@ -459,7 +468,7 @@ class Finder {
     links.Match();
     for (RankOutcome& outcome : outcomes_) {
       if (!outcome.differs) continue;
-      // What went into a communication was not brought in by it.
+      // The communication did not bring in what this rank put into it.
       const auto* const found =
           links.Find(outcome.place.rank, outcome.divergence.call);
       std::optional<int64_t> from;
@@ -495,15 +504,15 @@ class Finder {
     JsonDocument record;
     std::vector<DumpRow> rows;
   };
-  // Of the module whose gradients are compared; keep what OperandsOf() points
-  // at.
+  // Calls of the module whose gradients are compared; they keep the rows that
+  // OperandsOf() points to alive.
   ModuleCall module_calls_[2] = {{".forward", {}, {}}, {".backward", {}, {}}};
   std::map<std::pair<int64_t, int64_t>, std::string> noise_places_;
   std::unique_ptr<DumpReader> noise_;
   std::unique_ptr<EntryComparison> noise_entry_;
   absl::flat_hash_map<std::string, double> noise_of_;
-  // Runs of different layouts or frameworks add up in different orders from the
-  // first call on: the most that matching rows of this rank differed by counts
+  // Runs of different layouts or frameworks sum in different orders from the
+  // first call on: the largest difference of matching rows of this rank counts
   // as noise.
   bool drifting_ = false;
   double drift_ = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `first-divergence`: the earliest calls of a dump whose outputs differ from
 // another dump's while their inputs match, over all ranks and through
-// communication, and what could not be seen.
+// communication, and everything that could not be compared.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_FIRST_DIVERGENCE_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_FIRST_DIVERGENCE_H_
 
@@ -18,29 +18,31 @@
 
 namespace rankprobe::analysis {
 
-// When two values count as different. Differences are relative to the size of
-// the values (docs/analysis.md, "Tolerances").
+// Tolerance of the comparison. Differences are relative to the size of the
+// values (docs/analysis.md, "Tolerances").
 struct Tolerance {
-  // Fixed; unset: from the dtype and the length of the sums behind a value.
+  // A fixed tolerance. If unset, it follows from the dtype and the length of
+  // the sums that a value was computed from.
   std::optional<double> fixed;
-  // A dump that repeats the reference one: how far it is from it is the noise.
+  // A dump that repeats the reference run. Its distance from the reference is
+  // the noise.
   std::string noise;
   double noise_factor = 3;
-  // The dumps are of two programs, which add up in orders of their own from the
+  // The dumps come from two programs, which sum in different orders from the
   // first call on.
   bool two_programs = false;
 };
 
 struct Divergence {
-  // The row is an input or parameter that no call before had made differ: it
-  // came in from outside (a weight, a batch).
+  // The row is an input or parameter that differs although no earlier call made
+  // it differ: it came from outside (a weight, a batch).
   bool from_outside = false;
-  // Of what came in from outside: a value that is not a tensor, which the program's
-  // code gives; a parameter.
+  // For a row from outside: whether it is a value that is not a tensor, which
+  // the program's code passes, or a parameter.
   bool is_argument = false;
   bool is_weight = false;
-  // The call of the target that returned this value, where it returned the same in
-  // the reference: between the two calls the programs differ.
+  // The call of the target that returned this value, if it returned the same
+  // value in the reference. The programs then differ between the two calls.
   std::string made_by;
   int64_t step = 0;
   int64_t reference_step = 0;
@@ -48,33 +50,35 @@ struct Divergence {
   std::string call;
   std::string reference_call;
   std::string module;  // "blocks.2.attn (Attention)"; empty: not known
-  std::string row;     // the one that differs most
+  std::string row;     // the row that differs most
   std::string target_values;
   std::string reference_values;
   double difference = 0;  // relative
   double tolerance = 0;
-  std::optional<double> noise;  // of this row, where it was measured
+  std::optional<double> noise;  // of this row, if it was measured
   int64_t inputs_matched = 0;
-  // Within the tolerance, but their digests say that they are not equal.
+  // Inputs within the tolerance whose digests nevertheless differ.
   int64_t inputs_close = 0;
   int64_t inputs_unknown = 0;
-  // Their statistics match and hold an infinity, which hides all other elements.
+  // Inputs whose statistics match and contain an infinity, which hides all
+  // other elements.
   int64_t inputs_infinite = 0;
-  // Inputs that no recorded call made, though their statistics match: what made
-  // them, behind `gap_after`, may have put their elements in another order.
+  // Inputs that no recorded call made although their statistics match: the
+  // unrecorded calls that made them, after `gap_after`, may have reordered
+  // their elements.
   std::vector<std::string> unmade_inputs;
   std::string gap_after;
   std::string code_line;  // "train.py:13 in forward: .."
   std::vector<std::string> stack;
 };
 
-// Why something was not compared.
+// Counts of what was not compared, by reason.
 struct Unseen {
   int64_t only_in_target = 0;  // calls
   int64_t only_in_reference = 0;
   int64_t rows_without_partner = 0;
   int64_t rows_without_values = 0;  // null statistics and no checksum
-  int64_t lost = 0;                 // gaps that the manifests name
+  int64_t lost = 0;                 // gaps that the manifests list
   std::vector<std::string> examples;
   bool Any() const {
     return only_in_target + only_in_reference + rows_without_partner +
@@ -86,10 +90,10 @@ struct Unseen {
 struct DivergenceReport {
   int64_t calls_compared = 0;
   int64_t calls_differing = 0;
-  // At most one a step and rank: its first; those that a communication
-  // brought in are left out.
+  // At most one for each step and rank: its first. Differences that
+  // communication passed on are left out.
   std::vector<Divergence> origins;
-  // Ranks whose first difference came in by communication.
+  // Ranks whose first difference was received by communication.
   struct Carried {
     int64_t step = 0;
     int64_t rank = 0;
@@ -97,13 +101,16 @@ struct DivergenceReport {
     int64_t from_rank = 0;
   };
   std::vector<Carried> carried;
-  // What a reader must know of the whole, a line each.
+  // Remarks on the complete report, one line each.
   std::vector<std::string> notes;
-  // Filled by those who have the run cards: differences that can explain it.
+  // Differences of run cards that may explain the report. Filled by callers
+  // that have the run cards.
   std::vector<std::string> explanations;
   Unseen unseen;
 };
 
+// Compares two dumps, given by their paths or by their layouts. Returns
+// INVALID_ARGUMENT if they cannot be compared.
 absl::StatusOr<DivergenceReport> FindDivergence(FileSystem* file_system,
                                                 const std::string& target,
                                                 const std::string& reference,

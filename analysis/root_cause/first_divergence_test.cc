@@ -59,7 +59,8 @@ TEST_F(FirstDivergenceTest, DivergenceNamesTheFirstCall) {
   EXPECT_FALSE(report.unseen.Any());
 }
 
-// A run of MindSpore beside one of PyTorch: layers pair by where they are.
+// A run of MindSpore compared with one of PyTorch: layers are paired by their
+// position.
 class OfTwoFrameworksTest : public FirstDivergenceTest {
  protected:
   std::string Write(const std::string& place, const std::string& framework,
@@ -149,7 +150,7 @@ TEST_F(OfTwoFrameworksTest, WhatOnlyOneCountsIsNotCompared) {
       SizeIs(1));
 }
 
-// The gradient of a bias that the result does not depend on is rounding alone.
+// The gradient of a bias that does not affect the result is only rounding.
 TEST_F(OfTwoFrameworksTest, GradientsThatCancelAreJudgedByWhatTheySum) {
   const auto write = [this](const std::string& place,
                             const std::string& framework,
@@ -215,7 +216,7 @@ TEST_F(FirstDivergenceTest, WhatMatchedSoFarIsNoiseBetweenLayouts) {
   dir_.Write("b", {Call("Torch.a.0.forward", "1", "1"),
                    Call("Torch.b.0.forward", "1", "1"),
                    Call("Torch.c.0.forward", "1", "1")});
-  // Each a little farther than the one before.
+  // Each difference is a little larger than the one before.
   dir_.Write("n", {Call("Torch.a.0.forward", "1", "1.0000002"),
                    Call("Torch.b.0.forward", "1.0000002", "1.0000005"),
                    Call("Torch.c.0.forward", "1.0000005", "1.00001")});
@@ -251,8 +252,8 @@ TEST_F(FirstDivergenceTest, GradientsThatCancelHaveMoreNoiseBetweenLayouts) {
     return absl::StrCat(dir_.path(), "/", place);
   };
   const std::string b = write("b", "1", "1", "1");
-  // Nine times 2e-7, what forward calls differed by; and no more because a gradient
-  // did.
+  // Nine times 2e-7, the largest difference of forward calls; gradients do not
+  // raise it.
   EXPECT_THAT(
       Diverge(write("n", "1.0000015", "1.0000015", "1.0000002"), b).origins,
       IsEmpty());
@@ -284,7 +285,7 @@ TEST_F(FirstDivergenceTest, WhatWasNotPutTogetherIsNoDifference) {
   const DivergenceReport same = Diverge(dir_.path() + "/n", b);
   EXPECT_THAT(same.origins, IsEmpty());
   EXPECT_FALSE(same.unseen.Any());
-  // The mean is known, and wrong.
+  // The mean is known and wrong.
   EXPECT_THAT(Diverge(dir_.path() + "/wrong", b).origins, SizeIs(1));
   const DivergenceReport none = Diverge(dir_.path() + "/none", b);
   EXPECT_THAT(none.origins, IsEmpty());
@@ -294,13 +295,14 @@ TEST_F(FirstDivergenceTest, WhatWasNotPutTogetherIsNoDifference) {
 }
 
 TEST_F(FirstDivergenceTest, MemoryThatNobodyHasWrittenIsNoDifference) {
-  // What both hold before the call differs; what the call makes of it does not.
+  // The value that both hold before the call differs; the call's result does
+  // not.
   dir_.Write("b", {Call("Torch.a.0.forward", "NaN", "1")});
   dir_.Write("n", {Call("Torch.a.0.forward", "5", "1")});
   const std::string b = dir_.path() + "/b";
   const std::string n = dir_.path() + "/n";
   ASSERT_THAT(Diverge(n, b).origins, SizeIs(1));
-  // One of the two may be of an older agent, which wrote no notes.
+  // One of the two may be from an older agent, which wrote no notes.
   dir_.WriteFile("b/tensor_notes.json",
                  R"({"Torch.a.0.forward.input.0":{"written":true}})");
   EXPECT_THAT(Diverge(n, b).origins, IsEmpty());
@@ -349,7 +351,7 @@ TEST_F(FirstDivergenceTest, WhatWasNotSeenIsSaid) {
   EXPECT_EQ(lost.unseen.lost, 1);
   ASSERT_THAT(lost.unseen.examples, SizeIs(1));
   EXPECT_THAT(lost.unseen.examples[0], HasSubstr("queue full"));
-  // Of a run whose trees the last one did not replace.
+  // Belongs to a run whose trees the last one did not replace.
   dir_.WriteFile("n/manifest.json",
                  R"({"gaps":[],"earlier_runs":[{"gaps":[{"reason":"a"}]},)"
                  R"({"run":"x"},{"gaps":[{"reason":"b"},{"reason":"c"}]},)"
@@ -455,8 +457,8 @@ TEST_F(FirstDivergenceTest, GradientsAreJudgedByTheCallsOfTheirModule) {
   ASSERT_THAT(origins({forward, backward}, "1.000009", "1"), SizeIs(1));
   EXPECT_NEAR(origins({forward, backward}, "1.000009", "1")[0].tolerance,
               std::ldexp(128, -24), 1e-12);
-  // Nothing is known of the sums, and the gradients are not their own inputs:
-  // 4 eps, 2.4e-7.
+  // The sums are unknown, and the gradients are not their own inputs: 4 eps,
+  // 2.4e-7.
   EXPECT_THAT(origins({}, "1", "1.0000002"), IsEmpty());
   const std::vector<Divergence> alone = origins({}, "1", "1.00000035");
   ASSERT_THAT(alone, SizeIs(1));

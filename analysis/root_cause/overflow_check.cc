@@ -25,7 +25,8 @@ bool IsNotFinite(const DumpRow& row) {
           !std::isfinite(row.stats[kMin].number));
 }
 
-// Whether forwards of modules alone are recorded, some of them before `entry`.
+// Whether only forward calls of modules were recorded, some of them before
+// `entry`.
 bool IsBetweenModules(const DumpReader& dump, size_t entry) {
   bool is_behind = false;
   for (size_t i = 0; i < dump.size(); ++i) {
@@ -48,7 +49,7 @@ absl::StatusOr<OverflowOrigin> Describe(const DumpReader& dump,
   origin.module = places.ModuleOf(origin.call);
   origin.chain = places.ChainOf(origin.call);
   const std::vector<std::string>* stack = dump.Stack(origin.call);
-  // A backward has the place of its forward.
+  // A backward call has the place of its forward call.
   if (stack == nullptr || stack->empty())
     stack = dump.Stack(WithDirection(origin.call, "forward"));
   origin.code_line = CodeLineOf(stack);
@@ -72,7 +73,8 @@ absl::StatusOr<OverflowOrigin> Describe(const DumpReader& dump,
   return origin;
 }
 
-// "Tensor.add_.0.forward" in no module: what an optimizer calls.
+// Whether the call is like "Tensor.add_.0.forward" outside of any module, which
+// an optimizer makes.
 bool IsInPlaceOutside(const OverflowOrigin& origin) {
   return origin.module.empty() && absl::StartsWith(origin.call, "Tensor.") &&
          absl::StrContains(origin.call, "_.");

@@ -110,7 +110,7 @@ TEST_F(OverflowCheckTest, ANanOfTheBatchCameInFromOutside) {
       R"("Functional.mse_loss.0.forward":{"input_args":[)", Tensor("1"), ",",
       Tensor("NaN"), R"(],"input_kwargs":{},"output":[)", Tensor("NaN"), "]}");
   const std::string back = Call("Functional.mse_loss.0.backward", "1", "NaN");
-  // In the input of the model; in the target.
+  // In the input of the model, and in the target.
   for (const auto& [calls, wanted, with] : std::vector<
            std::tuple<std::vector<std::string>, std::string, std::string>>{
            {{Call("Functional.linear.0.forward", "NaN", "NaN"),
@@ -145,7 +145,7 @@ TEST_F(OverflowCheckTest, WhatIsBetweenModulesIsNotSaidToBeOfTheBatch) {
   EXPECT_THAT(CameInText(found.found.at(0)), HasSubstr("look at the batch"));
 }
 
-// The weights of a layer after a bad step: those of the model around it are none.
+// The weights of a layer after a bad step are not those of the model around it.
 TEST_F(OverflowCheckTest, AModelIsNotTheMakerOfWhatItsLayerWasGiven) {
   const std::string layer = absl::StrCat(
       R"("Module.m.fc.Linear.forward.0":{"input_args":[)", Tensor("1"),
@@ -167,7 +167,7 @@ TEST_F(OverflowCheckTest, AModelIsNotTheMakerOfWhatItsLayerWasGiven) {
 }
 
 TEST_F(OverflowCheckTest, TheRankThatSawItFirstLeads) {
-  // Rank 0 has it of the reduced gradient.
+  // Rank 0 received it in the reduced gradient.
   dir_.Write("step0/rank0", {Call("Torch.f.0.forward", "1", "1"),
                              Call("Tensor.add_.0.forward", "NaN", "NaN")});
   dir_.Write("step0/rank1", {Call("Torch.f.0.forward", "NaN", "NaN"),

@@ -44,7 +44,7 @@ TensorNumbers TensorNumbersOf(const JsonValue& tensor) {
   return out;
 }
 
-// Tensors, and numbers among what is not a tensor, at any depth.
+// Visits tensors, and numbers in values that are not tensors, at any depth.
 void Visit(const JsonValue& value,
            absl::FunctionRef<void(const JsonValue&)> tensor,
            absl::FunctionRef<void(double)> constant) {
@@ -83,7 +83,7 @@ class StateReader {
     JsonDocument record;
     for (size_t i = 0; i < dump_.size(); ++i) {
       const absl::string_view name = dump_.name(i);
-      // Their content is whatever the memory held.
+      // Such tensors contain whatever the memory held before.
       if (absl::StartsWith(name, "Torch.empty")) continue;
       RP_RETURN_IF_ERROR(dump_.Read(i, &record));
       if (IsCommunication(name)) links->Add(rank, name, record.root());
@@ -99,7 +99,7 @@ class StateReader {
     if (!kinds_.infinity) what->positive = what->negative = false;
   }
 
-  // Whether infinities of this sign were made by arithmetic before.
+  // Whether arithmetic made infinities of this sign before.
   bool IsSeen(const NonFinite& what) const {
     return (what.positive && seen_.positive) ||
            (what.negative && seen_.negative);
@@ -115,7 +115,8 @@ class StateReader {
     const bool gradients = IsParametersGradEntry(name);
     MadeNonFinite made = WhatCallMade(name, numbers);
     state.bad_input = IsGivenBad(name, numbers);
-    // A NaN that is made of infinities which are usually meant.
+    // A NaN computed from infinities that are usually intended. The call that
+    // made them is then at fault.
     if (made == MadeNonFinite::kNan && !state.bad_input &&
         numbers.inputs.infinite() && perhaps_.has_value() &&
         !TakesMasks(name)) {
@@ -130,8 +131,8 @@ class StateReader {
     state.nan_output = numbers.outputs.nan;
     if (made == MadeNonFinite::kPerhapsMeant && !perhaps_.has_value())
       perhaps_ = out_.states.nodes.size();
-    // Another rank's infinities may be a mask: a communication says nothing of
-    // them.
+    // Another rank's infinities may be a mask, so a communication is no
+    // evidence for them.
     if (state.bad_output && !state.communication) seen_.Join(numbers.outputs);
     seen_.nan = seen_.nan || state.bad_input;
     Note(name, state);
@@ -143,7 +144,7 @@ class StateReader {
     out_.states.nodes.push_back(state);
   }
 
-  // Whether what is not finite was there before this call.
+  // Whether the values that are not finite existed before this call.
   bool IsGivenBad(absl::string_view name, const CallNumbers& numbers) const {
     return numbers.inputs.nan || numbers.parameters.any() ||
            IsSeen(numbers.inputs) ||
@@ -151,22 +152,23 @@ class StateReader {
            of_bad_forward_.contains(name) || HasBadInside(name);
   }
 
-  // Whether a call in this forward of a module was given it: a parameter of a
-  // module inside is no input of the one around it.
+  // Whether a call inside this module's forward received such a value: a
+  // parameter of an inner module is not an input of the outer one.
   bool HasBadInside(absl::string_view name) const {
     const NodeDirection at = DirectionOf(name);
     if (!absl::StartsWith(name, "Module.") || at.direction != "forward")
       return false;
     if (!parents_.empty()) return bad_inside_.contains(name);
-    // Without construct.json, by the path before the class.
+    // Without construct.json, the path before the class decides.
     const absl::string_view path = at.head.substr(0, at.head.rfind('.') + 1);
     const auto inside = given_bad_.lower_bound(path);
     return inside != given_bad_.end() && absl::StartsWith(*inside, path);
   }
 
-  // Keeps what later entries are judged by. `state` is the next of the nodes.
+  // Keeps the state by which later entries are judged. `state` is that of the
+  // next node.
   void Note(absl::string_view name, const NodeState& state) {
-    // A backward computes with what its forward was given and returned.
+    // A backward computes with the inputs and outputs of its forward.
     if ((state.bad_input || state.nan_output) &&
         DirectionOf(name).direction == "forward")
       of_bad_forward_.insert(WithDirection(name, "backward"));
@@ -185,8 +187,8 @@ class StateReader {
     }
   }
 
-  // A module's gradients may be written before its backward, which tells what
-  // they were made of.
+  // A module's gradients may be written before its backward, which shows what
+  // they were computed from.
   void ClearGradients(absl::string_view name, bool bad_input) {
     if (gradients_.empty() || !IsBackwardNode(name)) return;
     const auto it = gradients_.find(ModuleOf(name));
@@ -195,7 +197,7 @@ class StateReader {
     gradients_.erase(it);
   }
 
-  // "Module.fc.Linear" of "Module.fc.Linear.parameters_grad.0".
+  // Returns "Module.fc.Linear" for "Module.fc.Linear.parameters_grad.0".
   static std::string ModuleOf(absl::string_view name) {
     const bool gradients = IsParametersGradEntry(name);
     return std::string(name.substr(
@@ -209,20 +211,21 @@ class StateReader {
   const DumpReader& dump_;
   const OverflowKinds& kinds_;
   OverflowStates out_;
-  // Point into the reader.
+  // These point into the reader.
   absl::flat_hash_set<absl::string_view> outermost_;
   NonFinite seen_;
-  // Of construct.json. It and the two below point into the reader.
+  // Parents by construct.json. This and the two members below point into the
+  // reader.
   absl::flat_hash_map<absl::string_view, absl::string_view> parents_;
-  // Modules around a call that was given what is not finite, and without
-  // construct.json such calls themselves.
+  // Modules around calls that received values that are not finite; without
+  // construct.json, the calls themselves.
   absl::flat_hash_set<absl::string_view> bad_inside_;
   std::set<absl::string_view> given_bad_;
-  // Names of the backwards of calls that were given or made a NaN.
+  // Names of the backward calls whose forward received or made a NaN.
   absl::flat_hash_set<std::string> of_bad_forward_;
-  // By module: gradients that are not finite, and nothing before them.
+  // By module: gradients that are not finite, without an earlier cause.
   absl::flat_hash_map<std::string, size_t> gradients_;
-  // The first node that made infinities which are usually meant.
+  // The first node that made infinities which are usually intended.
   std::optional<size_t> perhaps_;
   bool last_is_bad_ = false;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds calls of a rank that made or received unintended NaN and infinities
+// Calls of a rank that made or received unintended NaN and infinities
 // (common/records/non_finite.h). Pure functions of a dump.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_OVERFLOW_STATES_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_OVERFLOW_STATES_H_
@@ -14,7 +14,7 @@
 
 namespace rankprobe::analysis {
 
-// What is looked for.
+// Kinds of values to search for.
 struct OverflowKinds {
   bool nan = true;
   bool infinity = true;
@@ -22,21 +22,21 @@ struct OverflowKinds {
 
 struct OverflowStates {
   RankStates states;
-  // Something that is not finite is left at the end of what was recorded: in a
-  // gradient, an output of the model, the last call. Otherwise what was made
-  // was taken out again, as `where` and `nan_to_num` do.
+  // A value that is not finite remains at the end of the recording: in a
+  // gradient, an output of the model, or the last call. If false, each such
+  // value was removed again, as `where` and `nan_to_num` do.
   bool goes_on = false;
 };
 
-// `dump` was opened with its notes, outlives the result, and tells the outputs
-// of the model by construct.json where it has that. `links` gets its
-// communication.
+// Reads the states of a rank and adds its communication to `links`. `dump` was
+// opened with its notes and outlives the result. The outputs of the model
+// follow from construct.json, if the dump has it.
 absl::StatusOr<OverflowStates> ReadOverflowStates(int64_t rank,
                                                   const DumpReader& dump,
                                                   const OverflowKinds& kinds,
                                                   CommLinks* links);
 
-// The numbers of one record.
+// Returns the numbers of one record.
 CallNumbers NumbersOf(const DumpReader& dump, absl::string_view entry,
                       const JsonValue& record);
 

@@ -8,13 +8,14 @@
 namespace rankprobe::analysis {
 namespace {
 
-// Of what chance puts between two shards.
+// Fraction of the difference that chance causes between two shards.
 constexpr double kAlike = 0.05;
-// Fewer elements agree by chance.
+// With fewer elements, tensors agree by chance.
 constexpr double kLeastElements = 16;
 
-// One number, or of both signs: the first steps of Adam move each element of a
-// bias by the same amount, so all shards of it have the same numbers.
+// Whether all elements have one absolute value: the first steps of Adam move
+// each element of a bias by the same amount, so all shards of it have equal
+// numbers.
 bool IsOfOneSize(const HeldTensor& a) {
   if (a.largest == a.smallest) return true;
   const double each = a.norm / std::sqrt(a.elements);
@@ -22,8 +23,8 @@ bool IsOfOneSize(const HeldTensor& a) {
   return each > 0.9 * most && std::fabs(a.mean) < 0.5 * each;
 }
 
-// Whether a float32 has more digits than the 16-bit types keep: two that are
-// equal are so by no chance.
+// Whether a float32 has more digits than 16-bit types keep: two such numbers
+// are not equal by chance.
 bool IsLongNumber(double value) {
   if (!std::isfinite(value) || value == 0) return false;
   int exponent = 0;
@@ -86,10 +87,10 @@ HeldAs JudgeHeld(const std::vector<HeldTensor>& row,
       if (AreCopies(row[i], row[j])) return HeldAs::kReplicas;
     }
   }
-  // Of checksums alone nothing can be told.
+  // Checksums alone do not distinguish replicas from shards.
   if (row.empty() || row[0].elements == 0) return HeldAs::kReplicas;
   const auto ranks = RanksOf(row);
-  // Shards are of one size, and so are the groups that hold the same shard.
+  // Shards have equal sizes, and so have the groups that hold the same shard.
   if (!AreOfOneSize(ranks)) return HeldAs::kReplicas;
   for (const std::vector<int64_t>& group : groups) {
     size_t parts = 0;

@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// 1024 elements, as nn.Linear initialises them.
+// 1024 elements, as initialised by nn.Linear.
 HeldTensor Held(std::vector<int64_t> ranks, double norm, double mean,
                 double largest, double smallest) {
   return {std::move(ranks), "", 1024, largest, smallest, mean, norm};

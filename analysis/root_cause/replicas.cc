@@ -28,7 +28,7 @@
 namespace rankprobe::analysis {
 namespace {
 
-// What a tensor says of its content; empty when it says nothing.
+// Returns a text for a tensor's content; empty if the row has no values.
 std::string Content(const DumpRow& row) {
   if (row.record == nullptr || row.derived) return "";
   std::string out;
@@ -46,19 +46,19 @@ std::string Content(const DumpRow& row) {
   return absl::StrCat(out, "shape=", row.shape);
 }
 
-// Which shard of a DTensor a row is; empty for what is whole.
+// Returns which shard of a DTensor a row is; empty for a complete tensor.
 std::string Shard(int64_t rank, StatSet stats, const DumpRow& row) {
   if (row.record == nullptr || row.record->Find("device_mesh") == nullptr) {
     return "";
   }
   const auto part = ReadTensorPart(rank, stats, *row.record);
-  // Of a placement that is not known each rank has its own.
+  // If the placement is unknown, each rank counts as its own shard.
   return part.ok() ? ShardOf(*part) : absl::StrCat("rank ", rank);
 }
 
 using Holders = std::map<int64_t, std::string>;  // rank to content
 
-// 0 of what has no numbers.
+// Returns 0 for a row without numbers.
 double ElementsOf(absl::string_view shape) {
   if (!absl::ConsumePrefix(&shape, "[") || !absl::ConsumeSuffix(&shape, "]"))
     return 0;
@@ -72,9 +72,10 @@ double ElementsOf(absl::string_view shape) {
   return elements;
 }
 
-// The forwards of a training. A module may also be called to validate, before them or
-// after them and on one rank alone, perhaps with other weights: its calls then have
-// other numbers on the ranks. Those that a backward belongs to are the training's.
+// The forward calls of training. A module may also be called for validation,
+// before or after them and on one rank alone, perhaps with other weights, which
+// shifts call numbers between ranks. Calls that have a backward belong to
+// training.
 class TrainedForwards {
  public:
   explicit TrainedForwards(const DumpReader& dump) {
@@ -84,8 +85,8 @@ class TrainedForwards {
     }
   }
 
-  // The name of a row as it would be if the module was called in training only. Unset
-  // for a row of another forward of such a module.
+  // Returns the name that a row would have if the module were called in
+  // training only; nullopt for a row of another forward call of such a module.
   std::optional<std::string> NameOf(absl::string_view entry,
                                     absl::string_view row) const {
     const auto [module, number] = Split(entry, ".forward.");
@@ -99,7 +100,8 @@ class TrainedForwards {
   }
 
  private:
-  // Module and number of "Module.m.M.forward.3"; -1: it is no such entry.
+  // Splits "Module.m.M.forward.3" into module and number; -1 for any other
+  // entry.
   static std::pair<std::string, int64_t> Split(absl::string_view entry,
                                                absl::string_view direction) {
     int64_t number = -1;
@@ -133,7 +135,7 @@ class Checker {
       : file_system_(file_system), options_(options), alike_(*alike) {}
 
   absl::StatusOr<ReplicaReport> Run(DumpLayout layout) {
-    // A process beside the ranks holds nobody's replica.
+    // An extra process holds no replica.
     std::erase_if(layout.places,
                   [](const DumpPlace& place) { return place.process; });
     if (layout.kind == DumpLayout::Kind::kSingle || layout.Ranks().size() < 2) {
@@ -178,7 +180,7 @@ class Checker {
     return FindCalls(places, before);
   }
 
-  // Where the program makes the calls of the differences from `first` on.
+  // Finds where the program makes the calls of the differences from `first` on.
   absl::Status FindCalls(absl::Span<const DumpPlace> places, size_t first) {
     if (first == report_.differences.size()) return absl::OkStatus();
     for (const DumpPlace& place : places) {
@@ -254,7 +256,7 @@ class Checker {
         } else if (communication) {
           auto& side = row.state == RowState::kOutput ? received_ : sent_;
           std::string& content = side[{place.rank, std::string(name)}];
-          // The tensor a call is about is its first.
+          // The first tensor is the one that a collective works on.
           if (content.empty()) content = Content(row);
         }
       }
@@ -264,7 +266,7 @@ class Checker {
 
   void CheckParameters(const std::vector<int64_t>& group) {
     for (const auto& [row, gradient] : order_) {
-      // Ranks with another part of a sharded tensor hold something else.
+      // Ranks with another shard of a tensor hold different content by design.
       std::map<std::string, Holders> by_shard;
       for (const int64_t rank : group) {
         const auto it = parameters_[row].find(rank);
@@ -281,7 +283,7 @@ class Checker {
     }
   }
 
-  // What differs between ranks that nobody grouped: replicas, or shards.
+  // Judges differences between ranks that were not grouped: replicas or shards.
   void CheckHeld() {
     std::vector<std::vector<HeldTensor>> rows;
     for (const ReplicaDifference& d : unlike_) {
@@ -306,14 +308,14 @@ class Checker {
         report_.differences.push_back(std::move(unlike_[i]));
         continue;
       }
-      // By the name that it has in the dump.
+      // Uses the row's name in the dump.
       if (report_.rows_of_shards++ == 0)
         report_.first_of_shards = calls_.at(unlike_[i].row).row;
     }
     unlike_.clear();
   }
 
-  // Adds a difference unless all hold the same.
+  // Adds a difference unless all ranks hold equal content.
   void Judge(ReplicaDifference::Kind kind, const std::string& row,
              const Holders& holders, int64_t* compared) {
     if (holders.size() < 2) {
@@ -354,6 +356,7 @@ class Checker {
   }
 
   void CheckLinks(const CommLinks& links) {
+    // Calls of collectives that were compared with their group.
     std::set<std::pair<int64_t, std::string>> done;
     links.ForEach([&](int64_t rank, const std::string& node,
                       const std::vector<CommLink>& found) {
@@ -362,6 +365,7 @@ class Checker {
                                     absl::StrContains(node, ".all_gather") ||
                                     absl::StrContains(node, "._all_gather");
         if (link.kind == CommKind::kSend) {
+          // Other operations transfer only parts of the tensor.
           const bool whole = absl::StrContains(node, ".broadcast.") ||
                              absl::StrContains(node, "send.");
           if (!whole) continue;
@@ -398,10 +402,10 @@ class Checker {
   std::map<std::string, Holders> parameters_;
   std::map<std::string, std::map<int64_t, HeldTensor>> numbers_;
   std::vector<ReplicaDifference> unlike_;
-  // Of what is sharded: rank to shard.
+  // For sharded rows: rank to shard.
   std::map<std::string, std::map<int64_t, std::string>> shards_;
   std::vector<std::pair<std::string, bool>> order_;  // row, is a gradient
-  // The first rank that has a row, its call there and the name of the row there.
+  // The first rank that has a row, with the call and the row's name there.
   struct CallOfRow {
     int64_t rank = 0;
     std::string call, row;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `replicas`: without a reference dump, what should be equal across ranks and is
-// not: parameters and gradients of data-parallel replicas, results of
-// collectives, what was sent against what was received.
+// `replicas`: values that should be equal across ranks and are not, found
+// without a reference dump: parameters and gradients of data-parallel replicas,
+// results of collectives, and data sent and received.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_REPLICAS_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_REPLICAS_H_
 
@@ -17,15 +17,16 @@
 namespace rankprobe::analysis {
 
 struct ReplicaOptions {
-  // Ranks that hold the same parameters; empty: found from the numbers
-  // (replica_groups.h).
+  // Ranks that hold the same parameters. If empty, they are found from the
+  // numbers (replica_groups.h).
   std::vector<std::vector<int64_t>> groups;
-  // Gradients too: a rank's own, before they are averaged, differ by design.
+  // Also checks gradients. Before they are averaged, those of different ranks
+  // differ by design.
   bool gradients = false;
 };
 
-// Of each parameter the groups of ranks that held the same of it in the first step
-// that was looked at.
+// For each parameter, the groups of ranks that held equal values in the first
+// step that was checked.
 using HeldAlike = std::map<std::string, std::vector<std::vector<int64_t>>>;
 
 struct ReplicaDifference {
@@ -33,13 +34,14 @@ struct ReplicaDifference {
   Kind kind = Kind::kParameter;
   int64_t step = 0;
   std::string row;
-  // The call of the first rank that has the row, its module and its line of code;
-  // these two are empty where the dump does not have them.
+  // The call of the first rank that has the row, its module and its line of
+  // code. The last two are empty if the dump does not have them.
   std::string call, module, code_line;
-  // Rank and what it holds, ranks with equal values together.
+  // Ranks and the value they hold; ranks with equal values are listed together.
   std::vector<std::pair<std::vector<int64_t>, std::string>> values;
-  // All that is known: the ranks held the same in an earlier step. Parts of a
-  // model that each rank has for itself do, too, where they are initialised alike.
+  // The only evidence is that the ranks held equal values in an earlier step.
+  // That is also true for parts of a model that are local to each rank but
+  // initialised equally.
   bool only_alike_before = false;
 };
 const char* ReplicaKindName(ReplicaDifference::Kind kind);
@@ -47,7 +49,7 @@ const char* ReplicaKindName(ReplicaDifference::Kind kind);
 struct ReplicaReport {
   int64_t rows_compared = 0;
   int64_t rows_on_one_rank = 0;  // nothing to compare with
-  // Of which ranks hold parts, by their numbers; and the first of them.
+  // Rows that, by their numbers, are sharded over ranks; and the first of them.
   int64_t rows_of_shards = 0;
   std::string first_of_shards;
   int64_t rows_without_values = 0;
@@ -57,11 +59,13 @@ struct ReplicaReport {
   std::vector<ReplicaDifference> differences;
 };
 
+// Checks a dump, given by its path. Returns INVALID_ARGUMENT if it has only one
+// rank.
 absl::StatusOr<ReplicaReport> CheckReplicas(FileSystem* file_system,
                                             const std::string& dump,
                                             const ReplicaOptions& options);
-// Of these ranks. alike: of the steps before these, and of these then; null: there
-// are none before.
+// Checks the given ranks. `alike` holds the groups of earlier steps and is
+// updated; null if there are no earlier steps.
 absl::StatusOr<ReplicaReport> CheckReplicas(FileSystem* file_system,
                                             DumpLayout layout,
                                             const ReplicaOptions& options,

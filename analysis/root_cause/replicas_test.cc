@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that should hold the same values, and do not.
+// Ranks that should hold equal values and do not.
 #include "analysis/root_cause/replicas.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// A weight of 1,024 elements, which differ.
+// A weight of 1,024 different elements.
 std::string Parameter(const std::string& norm,
                       const std::string& mean = "0.1") {
   return absl::StrCat(
@@ -63,7 +63,7 @@ TEST_F(ReplicasTest, Replicas) {
   apart.groups = {{0}, {1}};
   EXPECT_THAT(check(apart).differences, SizeIs(1));
 
-  // What a program shards by hand, it does not say.
+  // A program that shards by hand declares nothing.
   dir_.Write("r/rank1", {Parameter("9.2", "-0.1"), receive});
   report = check();
   EXPECT_THAT(report.differences, IsEmpty());
@@ -80,7 +80,7 @@ TEST_F(ReplicasTest, WhoHeldTheSameInAnEarlierStepAreReplicas) {
     EXPECT_TRUE(report.ok()) << report.status();
     return *std::move(report);
   };
-  // Far apart in step 1: as shards of random weights are.
+  // In step 1 they are as far apart as shards of random weights.
   dir_.Write("d/step1/rank0", {Parameter("8.1")});
   dir_.Write("d/step1/rank1", {Parameter("9.2", "-0.1")});
   EXPECT_EQ(check("/d").rows_of_shards, 1);
@@ -90,7 +90,7 @@ TEST_F(ReplicasTest, WhoHeldTheSameInAnEarlierStepAreReplicas) {
   ASSERT_THAT(report.differences, SizeIs(1));
   EXPECT_EQ(report.differences[0].step, 1);
   EXPECT_EQ(report.rows_of_shards, 0);
-  // Steps that are looked at one by one.
+  // Steps that are checked one by one.
   HeldAlike alike;
   for (const size_t step : {0, 1}) {
     auto layout = FindDumps(file_system_.get(),
@@ -101,7 +101,7 @@ TEST_F(ReplicasTest, WhoHeldTheSameInAnEarlierStepAreReplicas) {
     ASSERT_TRUE(found.ok()) << found.status();
     EXPECT_THAT(found->differences, SizeIs(step));
   }
-  // One number, which shards begin with, is alike on all of them.
+  // A constant, which shards begin with, is equal on all of them.
   const std::string zeros =
       absl::StrReplaceAll(Parameter("0", "0"), {{R"("Min":-0)", R"("Min":0)"}});
   dir_.Write("d/step0/rank0", {zeros});
@@ -143,18 +143,18 @@ TEST_F(ReplicasTest, AForwardThatValidatesIsNoneOfTheTraining) {
   EXPECT_EQ(report.differences[0].row, "Module.m.M.forward.1.parameters.w");
   EXPECT_EQ(report.differences[0].call, "Module.m.M.forward.1");
   EXPECT_EQ(report.differences[0].code_line, "fit.py:2 in f: m(x)");
-  // Shards are named as the dump names them.
+  // Shards have the names in the dump.
   dir_.Write("r/rank1", {Parameter("9.2", "-0.1"), backward(0)});
   report = check();
   EXPECT_THAT(report.differences, IsEmpty());
   EXPECT_EQ(report.first_of_shards, "Module.m.M.forward.1.parameters.w");
-  // Where no backward is recorded each forward counts.
+  // If no backward is recorded, each forward counts.
   dir_.Write("r/rank0", {forward(0, "8.1")});
   dir_.Write("r/rank1", {forward(0, "8.10001")});
   EXPECT_THAT(check().differences, SizeIs(1));
 }
 
-// Four ranks, two replicas of two shards: {0, 2} and {1, 3} hold the same.
+// Four ranks, two replicas of two shards: {0, 2} and {1, 3} hold equal values.
 TEST_F(ReplicasTest, ShardsAreReplicasOfThoseWithTheSamePart) {
   const auto write = [&](int64_t rank, const std::string& value,
                          const std::string& mesh) {
@@ -183,7 +183,7 @@ TEST_F(ReplicasTest, ShardsAreReplicasOfThoseWithTheSamePart) {
     write(rank, rank < 2 ? "5" : "6", first);
   }
   EXPECT_THAT(differences(), IsEmpty());
-  // A mesh for each replica says the same.
+  // A mesh for each replica has the same meaning.
   const std::string shard = R"(,"placements":[{"Shard":{"dim":0}}])";
   for (const int64_t rank : {0, 1, 2, 3}) {
     write(rank, rank % 2 == 0 ? "5" : "6",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The answers of the analysis as messages (rankprobe/v1/analysis.proto), which
-// the command line prints and Python turns into dicts. Pure functions.
+// the command line prints and Python converts to dicts. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_REPORT_MESSAGES_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_REPORT_MESSAGES_H_
 
@@ -16,7 +16,7 @@ namespace rankprobe::analysis {
 
 v1::DivergenceReport ToMessage(const DivergenceReport& report);
 v1::ReplicaReport ToMessage(const ReplicaReport& report);
-// `file`: where the details were written; empty: nowhere.
+// `file` is the path of the details; empty if they were not written.
 v1::OverflowReport ToMessage(const OverflowFindings& findings,
                              const std::string& file);
 

@@ -15,7 +15,8 @@
 namespace rankprobe::analysis {
 namespace {
 
-// Of a PyTorch dtype ("torch.float32") or a MindSpore one ("Float32").
+// Returns the epsilon of a PyTorch dtype ("torch.float32") or a MindSpore dtype
+// ("Float32").
 double EpsilonOf(absl::string_view word) {
   const std::string dtype = absl::AsciiStrToLower(word);
   if (absl::EndsWith(dtype, "bfloat16")) return std::ldexp(1.0, -8);
@@ -39,7 +40,7 @@ double ElementsOf(const DumpRow& row) {
   return elements;
 }
 
-// The last dimension.
+// Returns the size of the last dimension.
 double LastSizeOf(const DumpRow& row) {
   const JsonValue* const shape =
       row.record == nullptr ? nullptr : row.record->Find("shape");
@@ -47,32 +48,33 @@ double LastSizeOf(const DumpRow& row) {
   return std::max(1.0, shape->items().back().number);
 }
 
-// Elements of all dimensions but the last.
+// Returns the number of elements of all dimensions except the last.
 double RowsOf(const DumpRow& row) { return ElementsOf(row) / LastSizeOf(row); }
 
 bool IsInteger(absl::string_view dtype) {
   return FamilyOf(ParseDtype(dtype)) == Family::kInt;
 }
 
-// A dtype of MindSpore, whose words begin with a capital letter.
+// Whether the dtype is one of MindSpore, whose names begin with a capital
+// letter.
 bool HasMindsporeDtype(const DumpRow& row) {
   return !row.dtype.empty() && absl::ascii_isupper(row.dtype[0]);
 }
 
-// One of them may have statistics that the other has never: Mean and Norm of
+// One framework may have statistics that the other never has: Mean and Norm of
 // integers.
 bool AreOfTwoFrameworks(const DumpRow& n, const DumpRow& b) {
   return HasMindsporeDtype(n) != HasMindsporeDtype(b);
 }
 
-// Also the integers of two frameworks: the same indices are int32 in one and
-// int64 in the other.
+// Also true for integers of two frameworks: the same indices are int32 in one
+// and int64 in the other.
 bool HaveOneDtype(const DumpRow& n, const DumpRow& b) {
   if (AreOneDtype(n.dtype, b.dtype)) return true;
   return AreOfTwoFrameworks(n, b) && IsInteger(n.dtype) && IsInteger(b.dtype);
 }
 
-// How far two values of one statistic are apart, relative to `size`.
+// Returns the distance of two values of one statistic, relative to `size`.
 double ValueDifference(const JsonValue& x, const JsonValue& y, double size) {
   if (!x.is_number() || !y.is_number()) {
     return StatText(x) == StatText(y) ? 0 : kInfinity;
@@ -83,14 +85,16 @@ double ValueDifference(const JsonValue& x, const JsonValue& y, double size) {
   return std::fabs(x.number - y.number) / size;
 }
 
-// One of them is not a whole tensor: what it has no number of is not known.
+// Whether one row is not a complete tensor; numbers that it lacks are then
+// unknown.
 bool NotWhole(const DumpRow& n, const DumpRow& b) {
   return !n.not_put_together.empty() || !b.not_put_together.empty();
 }
 
-// Of the statistic that differs most; unset when neither row has one.
+// Returns the difference of the statistic that differs most, or nullopt if
+// neither row has one.
 std::optional<double> StatDifference(const DumpRow& n, const DumpRow& b) {
-  // A mean near zero is judged by the size of what it is a mean of.
+  // A mean near zero is judged relative to the size of the averaged values.
   double scale = 0;
   for (const DumpRow* row : {&n, &b}) {
     for (const Stat stat : {kMax, kMin, kMean}) {
@@ -122,15 +126,15 @@ std::optional<double> StatDifference(const DumpRow& n, const DumpRow& b) {
       case DifferenceScale::kNone:
         continue;
     }
-    // An extra statistic that one dump was not asked for says nothing.
+    // An extra statistic that one dump did not record is no evidence.
     if (i >= kUsualStatCount && (x.is_null() || y.is_null())) continue;
     most = std::max(most.value_or(0), ValueDifference(x, y, size));
   }
   return most;
 }
 
-// The norm of the reference, which rows of integers and of float64 have not:
-// then the largest that it can be. Unset where nothing bounds it.
+// Returns the norm of the reference. Rows of integers and of float64 have none;
+// for them returns the largest possible norm, or nullopt if there is no bound.
 std::optional<double> NormOrBound(const RowPair& pair) {
   const JsonValue& norm = pair.reference->stats[kNorm];
   if (norm.is_number()) return std::fabs(norm.number);
@@ -143,7 +147,8 @@ std::optional<double> NormOrBound(const RowPair& pair) {
   return most * std::sqrt(ElementsOf(*pair.reference));
 }
 
-// Of the elements, relative to the norm; unset where they were not compared.
+// Returns the difference of the elements relative to the norm, or nullopt if
+// they were not compared.
 std::optional<double> ElementDifference(const RowPair& pair) {
   const auto& distance = pair.tensor.values[kEuclideanDistance];
   if (distance == 0) return 0;
@@ -158,7 +163,7 @@ std::optional<double> ElementDifference(const RowPair& pair) {
   return std::nullopt;
 }
 
-// Null when the row has none, or a null for one.
+// Returns null if the row has no checksum or a null checksum.
 const JsonValue* ChecksumOf(const DumpRow& row) {
   const JsonValue* const md5 = row.record->Find("md5");
   return md5 == nullptr || md5->is_null() ? nullptr : md5;
@@ -198,7 +203,7 @@ std::optional<double> RowDifference(const RowPair& pair, DumpMode mode) {
   if (NotWhole(n, b) && (n.shape != b.shape || n.derived)) return std::nullopt;
   if (!HaveOneDtype(n, b) || n.shape != b.shape) return kInfinity;
   if (n.derived) {
-    // No tensor: what it says must be the same.
+    // The value is not a tensor, so its text must be equal.
     for (size_t i = 0; i < kUsualStatCount; ++i) {
       if (StatText(n.stats[i]) != StatText(b.stats[i])) return kInfinity;
     }
@@ -210,13 +215,13 @@ std::optional<double> RowDifference(const RowPair& pair, DumpMode mode) {
   if (checksums && PythonText(*md5_n) == PythonText(*md5_b)) return 0;
   std::optional<double> difference = StatDifference(n, b);
   if (mode == DumpMode::kTensor) {
-    // An unset one is less than any.
+    // An unset optional compares as less than any value.
     difference = std::max(difference, ElementDifference(pair));
   }
-  // Nothing but the checksums is known of them.
+  // Only the checksums are known.
   if (checksums && !difference.has_value()) return kInfinity;
   if (checksums && *difference == 0) {
-    // Equal summaries of different data.
+    // Equal statistics of different data.
     return std::numeric_limits<double>::denorm_min();
   }
   if (!difference.has_value() && ElementsOf(n) == 0) return 0;
@@ -241,8 +246,8 @@ double AutoTolerance(const DumpRow& output,
     length = std::max(1.0, sizes[0] / out);
   }
   if (output.state == RowState::kParametersGrad) {
-    // A sum over all that went in, though a parameter of several experts has
-    // more elements than what one product of it gave.
+    // A sum over all inputs. The bound uses rows because a parameter of several
+    // experts has more elements than one product of it uses.
     for (const DumpRow* row : operands) length = std::max(length, RowsOf(*row));
   }
   return 4 * epsilon * std::sqrt(length);
@@ -251,11 +256,11 @@ double AutoTolerance(const DumpRow& output,
 double TwoProgramTolerance(const DumpRow& output,
                            absl::Span<const DumpRow* const> operands) {
   double epsilon = EpsilonOf(output.dtype);
-  // Integers are equal.
+  // Integers must be equal.
   if (epsilon == 0) return 0;
   if (output.state == RowState::kParameters) {
-    // Rounded from one checkpoint, and made of nothing else; perhaps kept wider
-    // than what it was rounded to (a bias on a CPU).
+    // Parameters were only rounded from one checkpoint, and may be stored wider
+    // than the type they were rounded to (a bias on a CPU).
     for (const DumpRow* row : operands)
       epsilon = std::max(epsilon, EpsilonOf(row->dtype));
     return epsilon;
@@ -265,7 +270,7 @@ double TwoProgramTolerance(const DumpRow& output,
     if (!row->derived && row->has_dtype)
       length = std::max(length, LastSizeOf(*row));
   }
-  // Kernels add up in float32 what is half as wide.
+  // Kernels accumulate 16-bit types in float32.
   const double of_sums = std::min(epsilon, EpsilonOf("float32"));
   return 8 * (epsilon + of_sums * std::sqrt(length));
 }

@@ -16,33 +16,35 @@ namespace rankprobe::analysis {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// How far two rows are apart, relative to the size of the reference one; unset
-// when one of them says nothing. Infinite: they cannot be equal (dtype, shape,
-// checksum, a word).
+// Returns the distance of two rows relative to the size of the reference row,
+// or nullopt if one of them has no values. Infinite if they cannot be equal
+// (dtype, shape, checksum, a word).
 std::optional<double> RowDifference(const RowPair& pair, DumpMode mode);
 
-// Their statistics are the same because an infinity is in both, whatever else is
-// (a mask of other places), and neither checksums nor elements say more.
+// Whether the statistics are equal only because both contain an infinity,
+// whatever the other elements are (a mask at other positions), and neither
+// checksums nor elements show more.
 bool IsHiddenByInfinity(const RowPair& pair, DumpMode mode);
 
-// Both rows have a digest, and they are not the same.
+// Whether both rows have a digest and the digests differ.
 bool DigestsDiffer(const RowPair& pair);
 
-// A bound from the dtype of `output` and the sums that made it of `operands`.
+// Returns a bound from the dtype of `output` and the length of the sums over
+// `operands` that produced it.
 double AutoTolerance(const DumpRow& output,
                      absl::Span<const DumpRow* const> operands);
 
-// The same between two programs, of which neither has all operands (a server packs
-// its weights): sums are as long as the last dimension of what went in or came
-// out, each program rounds what it computed, and what is narrower than float32 is
-// added up in float32.
+// Returns the bound between two programs, neither of which records all operands
+// (a server packs its weights). It assumes sums as long as the last dimension
+// of the inputs and outputs; each program rounds its results and accumulates
+// types narrower than float32 in float32.
 double TwoProgramTolerance(const DumpRow& output,
                            absl::Span<const DumpRow* const> operands);
 
-// The gradient of a bias is a sum over the rows of what came into the backward
-// call: how many times larger the norm of these is than that of their sum, which
-// an error of theirs is so much a larger part of. 1 for other rows, and where
-// nothing cancels.
+// Returns by how much cancellation magnifies relative errors. The gradient of a
+// bias is a sum over the rows that the backward call received. If the norm of
+// these is larger than that of their sum, their error is a larger part of the
+// sum by the same factor. Returns 1 for other rows and where nothing cancels.
 double Cancellation(const RowPair& pair,
                     absl::Span<const DumpRow* const> operands);
 

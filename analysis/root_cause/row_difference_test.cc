@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far two rows are apart, and what rounding may do.
+// Distance of two rows, and the difference that rounding allows.
 #include "analysis/root_cause/row_difference.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 class RowDifferenceTest : public ::testing::Test {
  protected:
-  // Of rows with the statistics and what else is given.
+  // Compares rows with the given statistics and other fields.
   std::optional<double> Difference(const std::string& target,
                                    const std::string& reference,
                                    const TensorMetrics& metrics = {}) {
@@ -47,13 +47,13 @@ class RowDifferenceTest : public ::testing::Test {
 TEST_F(RowDifferenceTest, OfStatisticsAndChecksums) {
   const std::string one = R"("Max":4,"Min":1,"Mean":2,"Norm":5)";
   EXPECT_EQ(Difference(one, one), 0);
-  // Min by the largest of all, the norm by itself.
+  // Min is relative to the largest of all, the norm to itself.
   EXPECT_EQ(Difference(one, R"("Max":4,"Min":2,"Mean":2,"Norm":5)"), 0.25);
   EXPECT_EQ(Difference(one, R"("Max":4,"Min":1,"Mean":2,"Norm":10)"), 0.5);
   EXPECT_EQ(Difference(one, R"("Max":NaN,"Min":1,"Mean":2,"Norm":5)"), kInf);
   EXPECT_EQ(Difference(R"("Max":null,"md5":"a")", R"("Max":null,"md5":"a")"),
             0);
-  // Equal summaries of different data are not equal; a null says nothing.
+  // Equal statistics of different data are not equal; a null is no evidence.
   EXPECT_GT(Difference(one + R"(,"md5":"a")", one + R"(,"md5":"b")"), 0);
   EXPECT_EQ(Difference(one + R"(,"md5":null)", one + R"(,"md5":null)"), 0);
   EXPECT_EQ(Difference(R"("Max":null,"md5":null)", R"("Max":null,"md5":null)"),
@@ -63,7 +63,7 @@ TEST_F(RowDifferenceTest, OfStatisticsAndChecksums) {
 TEST_F(RowDifferenceTest, OfExtraStatistics) {
   const std::string one = R"("Max":4,"Min":-4,"Mean":2,"Norm":5)";
   const auto with = [&](const char* more) { return absl::StrCat(one, more); };
-  // A NaN more is another tensor; a zero more may be rounding.
+  // One more NaN makes another tensor; one more zero may be rounding.
   EXPECT_EQ(Difference(with(R"(,"NanCount":1)"), with(R"(,"NanCount":2)")),
             kInf);
   EXPECT_EQ(Difference(with(R"(,"InfCount":0)"), with(R"(,"InfCount":2)")),
@@ -71,7 +71,7 @@ TEST_F(RowDifferenceTest, OfExtraStatistics) {
   EXPECT_EQ(Difference(with(R"(,"ZeroCount":1)"), with(R"(,"ZeroCount":2)")),
             0);
   EXPECT_EQ(Difference(with(R"(,"NanCount":1)"), with(R"(,"NanCount":1)")), 0);
-  // One dump was not asked for it.
+  // One dump did not record it.
   EXPECT_EQ(Difference(with(R"(,"NanCount":1)"), one), 0);
 }
 
@@ -92,8 +92,8 @@ TEST_F(RowDifferenceTest, OfElements) {
 }
 
 TEST_F(RowDifferenceTest, OfElementsThatHaveNoNorm) {
-  // Indices in another order: the largest that the norm of two can be is
-  // 5 sqrt(2).
+  // Indices in another order: the largest possible norm of two of them is 5
+  // sqrt(2).
   const std::string indices = R"("Max":5,"Min":-3,"Mean":null,"Norm":null)";
   TensorMetrics metrics;
   metrics.state = TensorMetrics::State::kCompared;
@@ -129,14 +129,14 @@ TEST(AutoToleranceTest, FollowsDtypeAndSumLength) {
   JsonDocument e;
   const DumpRow integers = row(&e, "torch.int64", "8,16");
   EXPECT_EQ(AutoTolerance(integers, {&integers}), 0);
-  // The gradient of all experts' weights: each is a sum over its tokens.
+  // The gradient of all experts' weights: each is a sum over its own tokens.
   JsonDocument f;
   DumpRow experts = row(&f, "torch.float32", "100,100,16");
   const double one = AutoTolerance(experts, {&left, &left});
   experts.state = RowState::kParametersGrad;
   EXPECT_NEAR(AutoTolerance(experts, {&left, &left}) / one, 2, 1e-9);
-  // Of two programs the weight may be missing: the length is the width of what
-  // went in, and what is narrow is added up in float32.
+  // Between two programs the weight may be missing: the length is the width of
+  // the inputs, and narrow types are accumulated in float32.
   JsonDocument g;
   const DumpRow wide = row(&g, "torch.bfloat16", "8,10000");
   const double float32 = 8 * std::ldexp(1.0, -24);

@@ -8,8 +8,8 @@
 namespace rankprobe::analysis {
 namespace {
 
-// Empty for what has no statistics, and for tensors whose elements are equal,
-// which any order leaves as they are.
+// Returns an empty key for rows without statistics and for tensors whose
+// elements are all equal, which no reordering changes.
 std::string KeyOf(const DumpRow& row) {
   if (row.record == nullptr || row.derived || !row.stats[kMax].is_number() ||
       !row.stats[kMin].is_number() ||
@@ -35,7 +35,8 @@ void ValueSources::Add(absl::string_view call,
     std::string key = KeyOf(*pair.target);
     if (key.empty()) continue;
     std::string& maker = makers_[std::move(key)];
-    // Only what has a partner can be said to be the same there.
+    // Only a row with a partner can be known to have the same value in the
+    // reference.
     if (maker.empty() && pair.target->state == RowState::kOutput &&
         pair.reference != nullptr)
       maker = std::string(call);
@@ -52,7 +53,8 @@ std::vector<std::string> ValueSources::Unmade(
     absl::string_view call, absl::Span<const RowPair> pairs) const {
   std::vector<std::string> unmade;
   for (const RowPair& pair : pairs) {
-    // Order says something of a tensor of two dimensions and more.
+    // The order of elements can differ only for tensors of two or more
+    // dimensions.
     if (pair.target->state != RowState::kInput) continue;
     const std::string key = KeyOf(*pair.target);
     if (!key.empty() && !makers_.contains(key))

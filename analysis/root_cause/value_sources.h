@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that a rank's recorded calls have seen so far, by their statistics: an
-// input that is none of them was made by a call that is not recorded. A view or
-// a transposed tensor has the statistics of what it shows. One dump at a time.
+// Values that the calls of a rank have recorded so far, by their statistics. An
+// input that is not among them was made by a call that is not recorded. A view
+// or a transposed tensor has the same statistics as its base. One dump at a
+// time.
 #ifndef RANKPROBE_ANALYSIS_ROOT_CAUSE_VALUE_SOURCES_H_
 #define RANKPROBE_ANALYSIS_ROOT_CAUSE_VALUE_SOURCES_H_
 
@@ -18,20 +19,21 @@ namespace rankprobe::analysis {
 class ValueSources {
  public:
   void Clear();
-  // The rows of the target's next call.
+  // Adds the rows of the target's next call.
   void Add(absl::string_view call, absl::Span<const RowPair> pairs);
-  // "input.0": tensors that went into the call and that no call before it had
-  // or made.
+  // Returns the places of input tensors, such as "input.0", that no earlier
+  // call received or returned.
   std::vector<std::string> Unmade(absl::string_view call,
                                   absl::Span<const RowPair> pairs) const;
-  // The first call that has returned what `row` holds; empty: none has.
+  // Returns the first call that returned the content of `row`, or an empty
+  // text.
   std::string MakerOf(const DumpRow& row) const;
-  // The last one that was added; empty before.
+  // Returns the call that was added last; empty before the first.
   const std::string& last_call() const { return last_call_; }
 
  private:
-  // Each value that was seen, with the first call that returned it: empty, none
-  // did.
+  // Each value with the first call that returned it, or an empty name if it was
+  // only received.
   absl::flat_hash_map<std::string, std::string> makers_;
   std::string last_call_;
 };

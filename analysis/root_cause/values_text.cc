@@ -10,7 +10,7 @@ namespace rankprobe::analysis {
 
 std::string ValuesText(const DumpRow& row) {
   if (row.record == nullptr) return "null";
-  // What is no tensor has its value in the place of each statistic.
+  // A value that is not a tensor is stored in each statistic.
   if (row.derived_stats) return StatText(row.stats[kMax]);
   std::string out;
   for (size_t i = 0; i < kStatCount; ++i) {
@@ -21,7 +21,7 @@ std::string ValuesText(const DumpRow& row) {
   absl::StrAppend(&out, " dtype=", row.dtype, " shape=", row.shape);
   const JsonValue* const md5 = row.record->Find("md5");
   if (md5 != nullptr) absl::StrAppend(&out, " md5=", PythonText(*md5));
-  // Of a dump that was aligned: the rows of the reference it is made of.
+  // In an aligned dump: the rows of the reference that this row was made of.
   const JsonValue* const of = row.record->Find("of");
   if (of != nullptr && of->is_string()) absl::StrAppend(&out, " of ", of->text);
   return out;

@@ -10,11 +10,11 @@
 
 namespace rankprobe::analysis {
 
-// "Max=1.0 Min=0.0 .. dtype=torch.float32 shape=[4]"; of what is not a tensor its
-// value.
+// Returns a text such as "Max=1.0 Min=0.0 .. dtype=torch.float32 shape=[4]", or
+// the value if it is not a tensor.
 std::string ValuesText(const DumpRow& row);
 
-// "input.0", "output.1.0" of a row of this entry.
+// Returns the place of a row of this entry: "input.0", "output.1.0".
 absl::string_view PlaceOf(absl::string_view entry, const DumpRow& row);
 
 }  // namespace rankprobe::analysis

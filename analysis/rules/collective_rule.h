@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Base of the rules that compare what a collective gave each rank with what the
-// ranks put in. Pure functions of plain values.
+// Base of the rules that compare the result of a collective on each rank with
+// the inputs of the ranks. Pure functions of plain values.
 #ifndef RANKPROBE_ANALYSIS_RULES_COLLECTIVE_RULE_H_
 #define RANKPROBE_ANALYSIS_RULES_COLLECTIVE_RULE_H_
 
@@ -17,10 +17,10 @@
 
 namespace rankprobe::analysis {
 
-// Rounding of float32, relative to the largest elements.
+// Rounding error of float32, relative to the largest elements.
 inline constexpr double kCollectiveRounding = 1e-6;
 
-// What one rank gave and received in one call.
+// Input and output of one rank in one call.
 struct Member {
   int64_t rank = 0;
   const RankCell* in = nullptr;
@@ -28,7 +28,7 @@ struct Member {
 };
 using Members = std::vector<Member>;
 
-// Groups of members with equal results.
+// Returns groups of members with equal results.
 std::vector<Members> ByResult(const Members& members);
 
 class CollectiveRule : public RankRule {
@@ -39,13 +39,14 @@ class CollectiveRule : public RankRule {
   std::vector<RankFinding> Look(const RankInput& input) const override;
 
  protected:
-  // `function`: "all_reduce".
+  // Whether the rule applies to a function such as "all_reduce".
   virtual bool IsOfRule(absl::string_view function) const = 0;
-  // `name`: of the first output of a call, which at least one rank recorded.
+  // Checks one call. `name` is that of its first output, which at least one
+  // rank recorded.
   virtual std::optional<RankFinding> LookAt(const RankInput& input,
                                             const std::string& name) const = 0;
-  // The ranks that recorded both sides of the call in a step (an index). `inputs`:
-  // the names that the argument may have, "0" or a keyword.
+  // Returns the ranks that recorded both sides of the call in a step (an
+  // index). `inputs` are the possible names of the argument, "0" or a keyword.
   static Members MembersAt(const RankInput& input, const std::string& name,
                            size_t step,
                            std::initializer_list<absl::string_view> inputs);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Base class of the rules: knows whether a rule found something to compare. A
-// program may lack what a rule compares although its values are recorded. Not
+// Base class of the rules, which records whether a rule found something to
+// compare. A program may lack it although its values are recorded. Not
 // thread-safe.
 #ifndef RANKPROBE_ANALYSIS_RULES_JUDGED_H_
 #define RANKPROBE_ANALYSIS_RULES_JUDGED_H_
@@ -12,10 +12,11 @@ namespace rankprobe::analysis {
 class Judged {
  public:
   virtual ~Judged() = default;
-  // What it compares, as a program may not have it: "several micro batches in a
-  // step". Empty: a program whose values are recorded has it.
+  // Returns what the rule compares if a program may not have it, such as
+  // "several micro batches in a step". Empty if every program has it whose
+  // values are recorded.
   virtual absl::string_view subject() const { return ""; }
-  // Whether a Look() so far has compared something.
+  // Whether a call of Look() has compared something so far.
   bool has_judged() const { return has_judged_ || subject().empty(); }
 
  protected:

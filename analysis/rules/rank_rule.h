@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules over the values of each rank: what is recorded of one rank must fit to
-// what another recorded, or to what the same rank recorded elsewhere in the step
-// (docs/rules.md). They need no reference. Pure functions of plain
-// values.
+// Rules over the values of each rank: the values of one rank must be consistent
+// with those of another, or with those of the same rank elsewhere in the step
+// (docs/rules.md). They need no reference. Pure functions of plain values.
 #ifndef RANKPROBE_ANALYSIS_RULES_RANK_RULE_H_
 #define RANKPROBE_ANALYSIS_RULES_RANK_RULE_H_
 
@@ -28,14 +27,15 @@ struct RankCell {
   double smallest = 0;
 };
 
-// What one rank recorded. Every series has a cell a step.
+// Values of one rank. Every series has one cell for each step.
 struct RankSeries {
   int64_t rank = 0;
   std::map<std::string, std::vector<RankCell>, std::less<>> values;
 
-  // Null where it was not recorded.
+  // Returns null if the value was not recorded.
   const std::vector<RankCell>* Find(absl::string_view name) const;
-  // "Parameter", "layers.0.fc.weight", "grad".
+  // Returns the series for a prefix such as "Parameter", a parameter such as
+  // "layers.0.fc.weight" and a word such as "grad".
   const std::vector<RankCell>* Of(absl::string_view prefix,
                                   absl::string_view parameter,
                                   absl::string_view what) const;
@@ -51,38 +51,38 @@ struct RankFinding {
   int64_t rank = -1;
   std::string name;
   std::string what;  // a sentence
-  // True: numbers that must agree and do not. False: only unusual.
+  // True if numbers that must agree do not; false if they are only unusual.
   bool exact = true;
   size_t others = 0;
-  // Relative difference of the values that must be equal. Of the findings of a
-  // rule in one step the one with the largest is reported.
+  // Relative difference of the values that must be equal. Of a rule's findings
+  // in one step, the one with the largest deviation is reported.
   double deviation = 0;
 };
 
 class RankRule : public Judged {
  public:
-  // "clip-uneven".
+  // The name of the rule, such as "clip-uneven".
   virtual absl::string_view name() const = 0;
-  // Words of monitor.values.
+  // The required words of monitor.values.
   virtual absl::string_view needs() const = 0;
   virtual absl::string_view cost() const {
     return "the values of each rank: one query of the archive for each "
            "statistic";
   }
-  // Sound programs that look alike and must not be found.
+  // Correct programs that look similar and must not be reported.
   virtual absl::string_view twin() const = 0;
   virtual bool IsOfRanks() const { return false; }
-  // The number of recorded steps that it needs to find anything, and whether they
-  // must be successive.
+  // The number of recorded steps that the rule needs to find anything, and
+  // whether they must be successive.
   virtual size_t LeastSteps() const = 0;
   virtual bool NeedsEachStep() const { return false; }
-  // Whether what it needs was recorded.
+  // Whether the required values were recorded.
   virtual bool CanJudge(const RankInput& input) const = 0;
   virtual std::vector<RankFinding> Look(const RankInput& input) const = 0;
 };
 
 std::vector<std::unique_ptr<RankRule>> AllRankRules();
-// By the file that has them.
+// The rules of each file.
 void AddGradientRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddClipRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules);
@@ -101,31 +101,35 @@ void AddStartRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddStateRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddResidualRules(std::vector<std::unique_ptr<RankRule>>* rules);
 
-// What backward left in a parameter's gradient on one rank, of each micro batch.
+// Gradients that backward left in a parameter on one rank, for each micro
+// batch.
 struct OwnGradient {
   std::string parameter;
-  // In the order of the micro batches; those of a module that is called more
-  // than once in one backward are among them.
+  // In the order of the micro batches. If a module is called several times in
+  // one backward, there is one for each call.
   std::vector<const std::vector<RankCell>*> micro;
 };
 std::vector<OwnGradient> OwnGradientsOf(const RankSeries& rank);
-// Of the last micro batch of a step (an index); null: of none.
+// Returns the gradient of the last micro batch of a step (an index), or null.
 const RankCell* LastMicro(const OwnGradient& own, size_t step);
 
-// Names of parameters that the optimizer of a rank was seen to hold.
+// Returns the names of the parameters that the rank's optimizer held.
 std::vector<std::string> ParametersOf(const RankSeries& rank);
 bool HasParameters(const RankInput& input);
-// Whether a rank recorded both: what backward left, and what its optimizer holds.
+// Whether a rank recorded both the gradients that backward left and those that
+// its optimizer holds.
 bool HasOwnGradients(const RankInput& input);
 
-// The finite values of `name` in Training at a step (an index): one, or a list.
+// Returns the finite values of `name` in Training at a step (an index): one
+// value, or a list.
 std::vector<double> TrainingAt(const RankSeries& rank, absl::string_view name,
                                size_t step);
-// Whether a rank recorded it in any step.
+// Whether a rank recorded the value in any step.
 bool KnowsTraining(const RankInput& input, absl::string_view name);
 
-// Ranks, as indices of input.ranks, that hold the same parameters in the first
-// step that has them: replicas of each other. Each rank is in one.
+// Returns groups of ranks, as indices of input.ranks, that hold the same
+// parameters in the first step that has them: replicas of each other. Each rank
+// is in one group.
 std::vector<std::vector<size_t>> ReplicasOf(const RankInput& input);
 
 // The finite values of `name` at a step on the ranks of a group that recorded
@@ -135,17 +139,17 @@ HeldCells HeldAt(const RankInput& input, const std::vector<size_t>& group,
                  absl::string_view name, size_t step);
 bool AreAllEqual(const HeldCells& held);
 
-// Keeps the earliest of the findings of several values in `found`, of one step
-// that with the largest deviation, and counts the others there.
+// Keeps the earliest of the findings of several values in `found`; within one
+// step, that with the largest deviation. Counts the others of that step.
 void KeepEarliest(std::optional<RankFinding> one,
                   std::optional<RankFinding>* found);
 
-// The largest difference of a statistic, relative to the norm.
+// Returns the largest difference of a statistic, relative to the norm.
 double DeviationOf(const RankCell& a, const RankCell& b);
-// Whether the four statistics are the same number each.
+// Whether each of the four statistics is equal.
 bool AreEqual(const RankCell& a, const RankCell& b);
 bool IsFinite(const RankCell& cell);
-// The largest absolute value.
+// Returns the largest absolute value.
 double LargestOf(const RankCell& cell);
 double MedianOf(std::vector<double> values);
 

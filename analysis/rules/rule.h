@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules that a sound training keeps, whatever its model: each says what it wants
-// recorded, what that costs, and what a sound program does that looks like its
-// fault. They look at values over steps, as `scan` does, and need no reference
-// (docs/rules.md). Pure functions of plain values.
+// Rules that a correct training satisfies, whatever its model. Each rule states
+// which values it needs, what recording them costs, and which correct programs
+// look like its fault. They check values over steps, as `scan` does, and need
+// no reference (docs/rules.md). Pure functions of plain values.
 #ifndef RANKPROBE_ANALYSIS_RULES_RULE_H_
 #define RANKPROBE_ANALYSIS_RULES_RULE_H_
 
@@ -18,9 +18,9 @@
 
 namespace rankprobe::analysis {
 
-// What was read of one group of replicas. A series that was not read is empty.
+// Values of one group of replicas. A series that was not read is empty.
 struct RuleInput {
-  // Norms, the largest and the smallest over the ranks.
+  // Norms: the largest and the smallest over the ranks.
   const ScanInput* norms = nullptr;
 };
 
@@ -29,38 +29,40 @@ struct RuleFinding {
   std::string name;  // of the value
   int64_t rank = -1;
   std::string what;  // a sentence
-  // True: numbers that must agree and do not. False: only unusual.
+  // True if numbers that must agree do not; false if they are only unusual.
   bool exact = true;
   size_t others = 0;
 };
 
 class Rule : public Judged {
  public:
-  // "update-zero".
+  // The name of the rule, such as "update-zero".
   virtual absl::string_view name() const = 0;
-  // Words of monitor.values.
+  // The required words of monitor.values.
   virtual absl::string_view needs() const = 0;
   virtual absl::string_view cost() const = 0;
-  // What is sound and must not be found.
+  // Correct programs that look similar and must not be reported.
   virtual absl::string_view twin() const = 0;
-  // Says nothing of a program of one rank.
+  // Whether the rule needs more than one rank.
   virtual bool IsOfRanks() const { return false; }
-  // So many recorded steps it needs to find anything.
+  // The number of recorded steps that the rule needs to find anything.
   virtual size_t LeastSteps() const = 0;
-  // Whether what it needs was recorded.
+  // Whether the required values were recorded.
   virtual bool CanJudge(const RuleInput& input) const = 0;
-  // At most one finding of a kind a step, with the number of values beside it.
+  // Returns at most one finding of a kind for each step, with the number of
+  // other values.
   virtual std::vector<RuleFinding> Look(const RuleInput& input) const = 0;
 };
 
 std::vector<std::unique_ptr<Rule>> AllRules();
 
-// The values by name, for rules.
+// Index of the values by name.
 class ValueIndex {
  public:
-  // `input` outlives it; may be null.
+  // `input` outlives this object; it may be null.
   explicit ValueIndex(const ScanInput* input);
-  // Null where it was not recorded in as many columns as there are steps.
+  // Returns null if the value was not recorded in as many columns as there are
+  // steps.
   const std::vector<ScanCell>* Find(absl::string_view name) const;
 
  private:
@@ -68,8 +70,8 @@ class ValueIndex {
   size_t columns_ = 0;
 };
 
-// "layers.0.fc.weight" of "Parameter.layers.0.fc.weight.0.debug.grad", with
-// `what` "grad"; empty for another value.
+// Returns "layers.0.fc.weight" for "Parameter.layers.0.fc.weight.0.debug.grad"
+// with `what` "grad"; empty for other values.
 std::string ParameterOf(absl::string_view name, absl::string_view prefix,
                         absl::string_view what);
 

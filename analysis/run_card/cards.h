@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Run cards of the ranks of a run, from any source; inside of this room. Plain
-// values.
+// Run cards of the ranks of a run, from any source; internal to this folder.
+// Plain values.
 #ifndef RANKPROBE_ANALYSIS_RUN_CARD_CARDS_H_
 #define RANKPROBE_ANALYSIS_RUN_CARD_CARDS_H_
 
@@ -15,12 +15,12 @@
 
 namespace rankprobe::analysis {
 
-// (section, name)
+// Section and name of a fact.
 using FactName = std::pair<std::string, std::string>;
 using Facts = std::map<FactName, std::string>;
 
 struct Card {
-  // The first that was said of each.
+  // The first value recorded for each fact.
   Facts once;
   std::map<int64_t, Facts> steps;
 };
@@ -31,6 +31,8 @@ struct Cards {
   std::vector<std::string> unread;
 };
 
+// Compares the cards of ranks of equal number, and of these the steps that both
+// have.
 v1::RunCardReport CompareCards(const Cards& target, const Cards& reference);
 
 }  // namespace rankprobe::analysis

@@ -28,7 +28,8 @@ namespace rankprobe::analysis {
 namespace {
 
 constexpr uint64_t kMaxMemberBytes = 64 << 20;
-// Facts of one pack; a batch may have many tensors, but not so many.
+// Limit for the facts of one pack; a batch may have many tensors, but never
+// this many.
 constexpr size_t kMaxFacts = 1 << 22;
 constexpr size_t kMaxBatchDepth = 64;
 constexpr absl::string_view kPip = "pip";
@@ -38,8 +39,8 @@ constexpr absl::string_view kWeights = "weights/";
 constexpr absl::string_view kBatches = "dataset/";
 constexpr absl::string_view kRandom = "random/";
 
-// As agents choose what of an environment is recorded: _harmless.py, which
-// tests/python/test_run_card.py compares.
+// The agents' list of environment variables that are recorded: _harmless.py,
+// which tests/python/test_run_card.py compares with this one.
 constexpr std::array<absl::string_view, 22> kHarmless = {
     "CUDA_",          "CUBLAS_",    "CUDNN_",  "NCCL_", "NVIDIA_", "TORCH_",
     "TORCHINDUCTOR_", "PYTORCH_",   "OMP_",    "MKL_",  "KMP_",    "GLOO_",
@@ -54,11 +55,12 @@ constexpr std::array<absl::string_view, 21> kSecret = {
     "psw",       "private",   "cred",    "auth",  "cookie",     "session",
     "login",     "signature", "bearer",  "jwt",   "licens",     "licenc",
     "access_id", "access-id", "accessid"};
-// As words of a name alone.
+// These count only as complete words of a name.
 constexpr std::array<absl::string_view, 8> kSecretWords = {
     "pass", "pw", "pat", "tok", "sas", "sig", "dsn", "aws"};
 
-// Behind `word`'s first place in `text` from `from` on; npos: it has none.
+// Returns the position after the first occurrence of `word` in `text` from
+// `from` on, or npos.
 size_t BehindWord(absl::string_view text, absl::string_view word, bool whole,
                   size_t from) {
   const auto letter = [text](size_t at) {
@@ -73,7 +75,8 @@ size_t BehindWord(absl::string_view text, absl::string_view word, bool whole,
   return absl::string_view::npos;
 }
 
-// Whether `sounds` says so of one of the words' places, told what is behind it.
+// Whether `sounds` returns true for the text after any occurrence of one of the
+// words.
 bool AnyWord(absl::string_view text,
              absl::FunctionRef<bool(absl::string_view)> sounds) {
   const std::string lower = absl::AsciiStrToLower(text);
@@ -94,7 +97,7 @@ bool MayBeSecret(absl::string_view name) {
   return AnyWord(name, [](absl::string_view) { return true; });
 }
 
-// "https://user:password@host", "api_key=..", "Authorization: ..".
+// True for "https://user:password@host", "api_key=..", "Authorization: ..".
 bool HoldsSecret(absl::string_view value) {
   for (size_t at = value.find("//"); at != absl::string_view::npos;
        at = value.find("//", at + 1)) {
@@ -127,7 +130,7 @@ std::string ValueText(const JsonValue& value) {
   return value.is_string() ? std::string(value.text) : PythonText(value);
 }
 
-// {"max": 1.0, "min": ..} of a tensor.
+// Whether the value is the statistics of a tensor: {"max": 1.0, "min": ..}.
 bool IsFeatures(const JsonValue& value) {
   return value.is_object() && value.size == 4 &&
          std::all_of(value.fields().begin(), value.fields().end(),
@@ -138,7 +141,7 @@ bool IsFeatures(const JsonValue& value) {
          value.Find("norm") != nullptr;
 }
 
-// "weights/step0/rank1/weight.json" -> 0, 1
+// Step and rank of a path: "weights/step0/rank1/weight.json" gives 0 and 1.
 struct Place {
   int64_t step = 0;
   int64_t rank = 0;
@@ -164,7 +167,7 @@ std::optional<Place> PlaceOf(absl::string_view member) {
   return Place{*step, *rank};
 }
 
-// Reads the members of a zip file in the order of its directory, by minizip.
+// Reads the members of a zip file in the order of its directory, with minizip.
 class ZipMembers {
  public:
   // `file` outlives the object.
@@ -190,7 +193,7 @@ class ZipMembers {
     if (zip_ != nullptr) unzClose(zip_);
   }
 
-  // The name of the next member; nullopt: there is none.
+  // Returns the name of the next member, or nullopt at the end.
   absl::StatusOr<std::optional<std::string>> Next() {
     if (zip_ == nullptr) return absl::InvalidArgumentError("is not a zip file");
     const int found = begun_ ? unzGoToNextFile(zip_) : unzGoToFirstFile(zip_);
@@ -207,8 +210,8 @@ class ZipMembers {
     return name;
   }
 
-  // Of the member that Next() named. It is as long as the directory says, and has
-  // that checksum.
+  // Returns the content of the member that Next() returned, after checking its
+  // length and checksum against the directory.
   absl::StatusOr<std::string> Text() {
     const absl::Status damaged =
         absl::InvalidArgumentError("cannot be read from the zip file");
@@ -260,8 +263,8 @@ class ZipMembers {
   const RandomAccessFile* const file_;
   const uint64_t size_;
   uint64_t at_ = 0;
-  // The last read wanted more than there was: minizip takes 0 bytes for an error
-  // only if that is said.
+  // The last read reached the end of the file. minizip treats a read of 0 bytes
+  // as an error only if this is reported.
   bool ended_ = false;
   bool begun_ = false;
   unzFile zip_ = nullptr;
@@ -301,7 +304,7 @@ class PackReader {
   }
 
  private:
-  // Whether it is one of a pack.
+  // Returns whether the member belongs to a pack.
   absl::StatusOr<bool> Member(const std::string& name) {
     const bool packages = name == kPip;
     if (!packages && name != kEnvironment &&
@@ -348,7 +351,8 @@ class PackReader {
     }
   }
 
-  // --learning-rate of a script and learning_rate of a program are one.
+  // --learning-rate of a script and learning_rate of a program are the same
+  // setting.
   void Hyperparameters(const JsonValue& root) {
     for (const JsonMember& one : root.fields()) {
       absl::string_view name = one.key;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packs of msprobe's config_check (a zip of packages, environment,
-// hyperparameters, and the statistics of weights and batches by step and rank):
-// are two of them of the same experiment? Functions without state. The files are
-// not trusted.
+// Packs of msprobe's config_check: a zip of packages, environment,
+// hyperparameters, and the statistics of weights and batches by step and rank.
+// Two packs are compared to see whether they are of the same experiment.
+// Functions without state. The files are not trusted.
 //
-// A pack has the whole environment, secrets too: of names that are not known to
-// be harmless neither name nor value is told.
+// A pack contains the complete environment, including secrets. Variables whose
+// names are not known to be harmless are therefore reported neither by name nor
+// by value.
 #ifndef RANKPROBE_ANALYSIS_RUN_CARD_CONFIG_PACK_H_
 #define RANKPROBE_ANALYSIS_RUN_CARD_CONFIG_PACK_H_
 
@@ -18,10 +19,11 @@
 
 namespace rankprobe::analysis {
 
+// Whether the path ends in ".zip".
 bool IsConfigPack(absl::string_view path);
 
-// INVALID_ARGUMENT with the path for what is not a pack; a member that cannot be
-// read is named in the report, and the others are compared.
+// Returns INVALID_ARGUMENT with the path if a file is not a pack. A member that
+// cannot be read is listed in the report; the others are compared.
 absl::StatusOr<v1::RunCardReport> CompareConfigPacks(
     FileSystem* file_system, const std::string& target,
     const std::string& reference);

@@ -83,7 +83,7 @@ TEST_F(ConfigPackTest, EqualOnesDifferInNothing) {
   EXPECT_EQ(report->ranks_compared(), 2);
 }
 
-// As `config_check -d` makes them, before there is a program.
+// As made by `config_check -d` before a program runs.
 TEST_F(ConfigPackTest, PacksWithoutStepsAreComparedWhole) {
   const auto pack = [](const std::string& torch) {
     return std::vector<ZipPart>{{"pip", absl::StrCat("torch=", torch, "\n")},
@@ -99,7 +99,7 @@ TEST_F(ConfigPackTest, PacksWithoutStepsAreComparedWhole) {
               ElementsAre("packages torch, rank 0: 2.13.0 | 2.12.0"));
 }
 
-// Each member at most 64 MiB, whatever its directory says.
+// Each member has at most 64 MiB, whatever the zip directory says.
 TEST_F(ConfigPackTest, ABombIsNamedAndTheOthersAreCompared) {
   std::vector<ZipPart> bomb = Pack("1", "2", "{}");
   bomb[1].content = std::string(size_t{65} << 20, ' ');
@@ -127,7 +127,7 @@ TEST_F(ConfigPackTest, OneCallMoreIsADifferenceHoweverManyThereAre) {
                           "1234568"));
 }
 
-// msprobe packs the whole environment.
+// msprobe packs the complete environment.
 TEST_F(ConfigPackTest, NoSecretIsTold) {
   const auto report = Compare(
       Pack("0.1", "1", R"({"NCCL_AUTH_TOKEN": "s1", "AWS_SECRET": "s1"})"),

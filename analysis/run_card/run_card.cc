@@ -24,19 +24,19 @@ namespace rankprobe::analysis {
 namespace {
 
 using Difference = v1::RunCardReport::Difference;
-// By how often a difference in it explains a divergence. What is not listed
-// comes between the two halves.
+// Sections by how often a difference in them explains a divergence. Sections
+// that are not listed come between the two halves.
 constexpr std::array<absl::string_view, 8> kChangesNumbers = {
     "weights",   "batch",     "random state", "learning rate",
     "optimizer", "scheduler", "model",        "world"};
 constexpr std::array<absl::string_view, 6> kMayChangeNumbers = {
     "determinism", "command line", "environment",
     "versions",    "packages",     "host"};
-// Behind the state of a generator.
+// Suffix of a generator's state.
 constexpr absl::string_view kNeverDrawn = ", never drawn from";
-// What a witness found in a step, which is no setting.
+// Observations of a witness in a step, which are not settings.
 constexpr absl::string_view kOfCache = "kv cache";
-// Said in every step.
+// Sections that every step records.
 constexpr std::array<absl::string_view, 3> kOfEveryStep = {
     "batch", "random state", "learning rate"};
 
@@ -96,12 +96,12 @@ Cards ReadCards(FileSystem* file_system, const DumpLayout& layout) {
   return cards;
 }
 
-// The agent says so behind the state.
+// The agent appends this to the state.
 bool WasDrawnFrom(absl::string_view state) {
   return !absl::EndsWith(state, kNeverDrawn);
 }
 
-// Differences with the same values on several ranks become one.
+// Joins differences with the same values on several ranks into one.
 class Collector {
  public:
   void Compare(const Facts& target, const Facts& reference, int64_t rank,
@@ -119,8 +119,8 @@ class Collector {
       } else if (only_reference) {
         Add(r->first, "", r->second, rank, step);
       } else if (t->second != r->second &&
-                 // Two states of a generator that no number came from are as
-                 // good as one.
+                 // Two states of a generator that was never used count as
+                 // equal.
                  (WasDrawnFrom(t->second) || WasDrawnFrom(r->second))) {
         Add(t->first, t->second, r->second, rank, step);
       }
@@ -154,12 +154,12 @@ class Collector {
   }
 
  private:
-  // Fact, step, target's and reference's value.
+  // Fact, step, and the values of the target and the reference.
   using Key = std::tuple<FactName, int64_t, std::string, std::string>;
 
   void Add(const FactName& name, const std::string& target,
            const std::string& reference, int64_t rank, int64_t step) {
-    // Of what every step says, the first difference of a rank.
+    // For facts of every step, only a rank's first difference is kept.
     if (step >= 0 && !told_.emplace(name, rank).second) return;
     found_[{name, step, target, reference}].insert(rank);
   }
@@ -169,8 +169,7 @@ class Collector {
   int64_t compared_ = 0;
 };
 
-// Whether nothing draws from a generator: its state is the same in several
-// steps.
+// Whether a generator is never used: its state is the same in several steps.
 bool IsUnused(const Cards& cards, const FactName& generator) {
   bool several = false;
   for (const auto& [rank, card] : cards.ranks) {
@@ -191,8 +190,8 @@ bool Explains(const Difference& difference, Unlike what, bool data_differ,
   const std::string& section = difference.section();
   const bool is_data = section == "batch" || section == "weights";
   if (section == "random state") {
-    // Of the numbers that PyTorch draws calls are made; those of NumPy and
-    // Python reach a step by what is in its batch and its weights.
+    // Calls use the numbers that PyTorch draws; those of NumPy and Python
+    // affect a step only through its batch and its weights.
     const bool torch = absl::StrContains(difference.name(), "torch") ||
                        absl::StrContains(difference.name(), "cuda");
     if (!torch && !data_differ) return false;
@@ -210,7 +209,7 @@ bool Explains(const Difference& difference, Unlike what, bool data_differ,
              (ChangesNumbers(section) || section == "command line" ||
               section == "environment");
     case Unlike::kOwn:
-      // Its inputs match: batch and weights have been looked at.
+      // The call's inputs match, so batch and weights are ruled out.
       return !is_data && section != "host";
     case Unlike::kUnclear:
       return section != "host";
@@ -251,7 +250,8 @@ absl::StatusOr<v1::RunCardReport> CompareRunCards(FileSystem* file_system,
   }
   v1::RunCardReport report = CompareCards(a, b);
   if (target.kind == DumpLayout::Kind::kSteps) return report;
-  // One step has no number in its layout, and perhaps another on the other side.
+  // A layout of one step does not number it, and the other side may have
+  // another number.
   for (Difference& difference : *report.mutable_differences()) {
     if (difference.step() >= 0) difference.set_step(StepOf(target.places[0]));
   }
@@ -294,7 +294,7 @@ v1::RunCardReport CompareCards(const Cards& a, const Cards& b) {
     }
     for (const std::string& text : cards->unread) report.add_unseen(text);
   }
-  // Packs that were made without the program have none.
+  // Packs that were made without the program have no steps.
   const auto has_steps = [](const Cards& cards) {
     return std::any_of(
         cards.ranks.begin(), cards.ranks.end(),
@@ -344,7 +344,7 @@ std::vector<std::string> CardExplanations(FileSystem* file_system,
 
 std::vector<std::vector<int64_t>> ReplicasByCards(FileSystem* file_system,
                                                   const DumpLayout& layout) {
-  // A process says it with the first step that it records.
+  // A process declares it with the first step that it records.
   DumpLayout first = layout;
   first.places.clear();
   std::set<int64_t> seen;

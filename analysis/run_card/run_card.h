@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Are two dumps of the same experiment? Compares what their ranks said of
-// themselves (run_card.json, docs/formats.md): weights, batches, random states,
-// settings, versions. Functions without state. The files are not trusted.
+// Comparison of two dumps' run cards, to see whether they are of the same
+// experiment: the weights, batches, random states, settings and versions that
+// their ranks recorded (run_card.json, docs/formats.md). Functions without
+// state. The files are not trusted.
 #ifndef RANKPROBE_ANALYSIS_RUN_CARD_RUN_CARD_H_
 #define RANKPROBE_ANALYSIS_RUN_CARD_RUN_CARD_H_
 
@@ -17,40 +18,42 @@
 
 namespace rankprobe::analysis {
 
-// Ranks are compared with the rank of the same number. NOT_FOUND when a side has
-// no run_card.json at all.
+// Compares ranks of equal number. Returns NOT_FOUND if a side has no
+// run_card.json at all.
 absl::StatusOr<v1::RunCardReport> CompareRunCards(FileSystem* file_system,
                                                   const DumpLayout& target,
                                                   const DumpLayout& reference);
 
-// Whether a difference in it usually changes numbers: weights, not hostnames.
+// Whether a difference in the section usually changes numbers: true for
+// weights, false for hostnames.
 bool ChangesNumbers(absl::string_view section);
 
-// What is to be explained by a difference of two run cards.
+// Kinds of differences that run cards may explain.
 enum class Unlike {
   kAnything,
   kInput,     // a batch or a weight differs from the start
-  kArgument,  // a value that the program's code gives
+  kArgument,  // a value that the program's code passes
   kOwn,       // a call's outputs differ though its inputs match
   kUnclear,   // the same, but not all of its inputs could be compared
 };
 
-// The differences that can explain it, what explains most often first, at most
-// `most` lines. A generator of random numbers that nothing draws from, or that
-// nobody has drawn from since it was seeded, explains nothing, nor does a batch where a call's inputs match. Empty when there is
-// none, no card, or other ranks.
+// Returns at most `most` lines about the differences that may explain `what`,
+// the most frequent causes first. A random number generator that is not used,
+// or has not been used since it was seeded, explains nothing, nor does a batch
+// if a call's inputs match. Empty if there is no explanation, no card, or the
+// ranks differ.
 std::vector<std::string> CardExplanations(FileSystem* file_system,
                                           const DumpLayout& target,
                                           const DumpLayout& reference,
                                           Unlike what, size_t most);
 
-// Groups of ranks that hold the same parameters, as their programs say of all of
-// them: DistributedDataParallel. Empty where none says so, or two contradict each
-// other.
+// Returns the groups of ranks that hold the same parameters, if the programs of
+// all of them declare it (DistributedDataParallel). Empty if none does or if
+// two contradict each other.
 std::vector<std::vector<int64_t>> ReplicasByCards(FileSystem* file_system,
                                                   const DumpLayout& layout);
 
-// "weights layer.weight, ranks 0-3: a | b"
+// Returns a text such as "weights layer.weight, ranks 0-3: a | b".
 std::string DifferenceText(const v1::RunCardReport::Difference& difference);
 
 }  // namespace rankprobe::analysis

@@ -86,13 +86,13 @@ TEST_F(RunCardTest, WhatUsuallyMattersComesFirstAndEqualRanksAreOneLine) {
   EXPECT_THAT(Explanations(Unlike::kAnything),
               ElementsAre("weights w, rank 2: 11 | 22",
                           "optimizer lr, ranks 0-3: 0.1 | 0.2"));
-  // The inputs of a call match: weights are not why it differs.
+  // The inputs of a call match, so weights do not explain its difference.
   EXPECT_THAT(Explanations(Unlike::kOwn),
               ElementsAre("optimizer lr, ranks 0-3: 0.1 | 0.2",
                           "packages numpy, ranks 0-3: 1.0 | (absent)"));
 }
 
-// A host or a package does not head a comparison.
+// A difference of hosts or packages is not listed first.
 TEST_F(RunCardTest, WhatChangesNoNumbersIsNoHead) {
   Write("a", 0, 0, R"({"host":{"hostname":"x"}})");
   Write("b", 0, 0, R"({"host":{"hostname":"y"}})");
@@ -113,7 +113,7 @@ TEST_F(RunCardTest, AGeneratorThatNothingDrawsFromExplainsNothing) {
   EXPECT_THAT(Explanations(Unlike::kArgument), IsEmpty());
 }
 
-// One step is enough to know of a generator that was seeded, or never was.
+// One step suffices for a generator that was seeded, or never was.
 TEST_F(RunCardTest, AGeneratorThatNobodyHasDrawnFromExplainsNothing) {
   Write("a", 0, 0,
         R"({"random state":{"numpy":"1, never drawn from","python":"3"},)"
@@ -125,13 +125,14 @@ TEST_F(RunCardTest, AGeneratorThatNobodyHasDrawnFromExplainsNothing) {
               ElementsAre("batch forward, step 0, rank 0: aa | bb",
                           "random state python, step 0, rank 0: 3 | 4"));
   EXPECT_THAT(Texts(*Compare()), Not(Contains(HasSubstr("numpy"))));
-  // Of a call whose inputs could not be compared a mask in the batch may be it.
+  // If a call's inputs could not be compared, a mask in the batch may explain
+  // it.
   EXPECT_THAT(Explanations(Unlike::kUnclear),
               ElementsAre("batch forward, step 0, rank 0: aa | bb",
                           "random state python, step 0, rank 0: 3 | 4"));
 }
 
-// Of another layout each rank has other weights.
+// In another layout each rank has other weights.
 TEST_F(RunCardTest, AStepAloneHasItsNumber) {
   Write("a", 6, 0, R"({"batch":{"forward 0":"aa"}})");
   Write("b", 7, 0, R"({"batch":{"forward 0":"bb"}})");

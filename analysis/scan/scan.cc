@@ -17,9 +17,10 @@
 namespace rankprobe::analysis {
 namespace {
 
-// Of a kind of values so many must agree over ranks for the rest to stand out.
+// Number of values of a kind that must agree over ranks before others can stand
+// out.
 constexpr size_t kLeastAlike = 3;
-// Steps.
+// Number of steps.
 constexpr size_t kLeastAgreed = 3;
 constexpr double kMostUnlike = 0.34;
 
@@ -30,7 +31,8 @@ bool IsFinite(const ScanCell& cell) {
 }
 bool RanksAgree(const ScanCell& cell) { return cell.largest == cell.smallest; }
 
-// Values of one kind: "Parameter..grad", "Module..parameters_grad..weight".
+// Returns the kind of a value: "Parameter..grad",
+// "Module..parameters_grad..weight".
 std::string LikeOf(absl::string_view name) {
   return absl::StrCat(
       name.substr(0, name.find('.')), "..",
@@ -103,7 +105,7 @@ class Scanner {
     }
   }
 
-  // What an update is to a number that passes through 0, grows beyond all bounds.
+  // The ratio of an update to a number that passes through 0 is unbounded.
   bool IsRatioToOneNumber(absl::string_view name) const {
     return absl::StartsWith(name, "Update.") &&
            absl::ConsumeSuffix(&name, "ratio") &&
@@ -123,15 +125,16 @@ class Scanner {
     for (size_t i = 0; i < cells.size(); ++i) {
       const ScanCell& cell = cells[i];
       if (!IsFinite(cell)) continue;
-      // 0 has no logarithm: FindVanished looks at it.
+      // 0 has no logarithm; FindVanished handles it.
       if (cell.largest == 0 || cell.smallest == 0) continue;
       const double apart = cell.largest / cell.smallest;
       if (i >= quiet_until) {
-        // Where one rank alone moves the smallest one stays, or the largest.
+        // If only one rank moves, either the smallest or the largest value
+        // stays.
         const bool all =
             course.IsMove(cell.largest, limits) &&
             (cell.count < 2 || course.IsMove(cell.smallest, limits));
-        // Of one rank alone it may pass through 0, too.
+        // The value of a single rank may also pass through 0.
         const bool one =
             !all && cell.count > 1 && spread.IsMove(apart, spread_limits) &&
             (!limits.passes_zero || course.IsMove(cell.largest, limits));
@@ -146,7 +149,7 @@ class Scanner {
                   : -1,
               up ? cell.largest : cell.smallest, course.Usual());
           quiet_until = i + options_.window;
-          continue;  // not part of the course
+          continue;  // not added to the usual range
         }
       }
       course.Add(std::sqrt(cell.largest) * std::sqrt(cell.smallest),
@@ -160,7 +163,8 @@ class Scanner {
       by_name_.emplace(input_.values[value].name, value);
   }
 
-  // Null where it is not recorded. `what`: "param".
+  // Returns null if the value was not recorded. `what` is a name such as
+  // "param".
   const std::vector<ScanCell>* OfParameter(absl::string_view name,
                                            absl::string_view prefix,
                                            absl::string_view what) const {
@@ -174,9 +178,9 @@ class Scanner {
     return &Cells(it->second);
   }
 
-  // What is the same on replicas: parameters, their reduced gradients and what
-  // is computed of both. Where a parameter itself differs from the first step
-  // on, ranks hold shards of it.
+  // Whether replicas have equal values: true for parameters, their reduced
+  // gradients and values computed from both. If the parameter itself differs
+  // from the first step on, ranks hold shards of it.
   bool IsReplicated(absl::string_view name) const {
     if (!absl::StartsWith(name, "Parameter.") &&
         !absl::StartsWith(name, "Update."))
@@ -192,8 +196,8 @@ class Scanner {
     return true;
   }
 
-  // Whether some ranks that hold it never have its gradient: the stages of a
-  // pipeline may each hold the complete model.
+  // Whether some ranks that hold the parameter never have its gradient: each
+  // pipeline stage may hold the complete model.
   bool IsTrainedElsewhere(absl::string_view name,
                           const std::vector<ScanCell>& parameter) const {
     const std::vector<ScanCell>* const gradient =
@@ -208,13 +212,14 @@ class Scanner {
     return steps >= kLeastAgreed;
   }
 
-  // Whether the numbers differ by no more than two roundings of a float32.
+  // Whether the numbers differ by at most two roundings of a float32.
   static bool IsRounding(double a, double b) {
     return std::fabs(a - b) <= 2.4e-7 * std::max(std::fabs(a), std::fabs(b));
   }
 
-  // The optimizer alone changes a parameter: what a step left is what the next
-  // one finds. Where that is never so, the program changes it in each step.
+  // Only the optimizer changes a parameter, so the next step must find the
+  // value that the last one left. If that never holds, the program changes the
+  // parameter in each step.
   void FindChanged(size_t value) {
     const std::string& name = input_.values[value].name;
     if (!input_.each_step || !absl::StartsWith(name, "Parameter.") ||
@@ -235,7 +240,7 @@ class Scanner {
         ++same;
       } else if (IsRounding(before.largest, now.largest) &&
                  IsRounding(before.smallest, now.smallest)) {
-        // A program that adds a number to the weights and takes it away again.
+        // The program adds a number to the weights and subtracts it again.
         continue;
       } else if (changed++ == 0) {
         first = i + 1;
@@ -256,11 +261,12 @@ class Scanner {
     for (size_t i = 0; i < cells.size(); ++i) {
       if (!IsFinite(cells[i]) || cells[i].count < 2) continue;
       if (RanksAgree(cells[i])) {
-        // Zeros agree in values that are not alike, too.
+        // Zeros agree even in values that are not replicated.
         if (cells[i].largest != 0) ++agreed;
         continue;
       }
-      // Once is chance, but of parameters, which begin alike.
+      // One agreement may be chance, except for parameters, which start with
+      // equal values.
       const bool is_parameter =
           absl::StartsWith(input_.values[value].name, "Parameter.");
       if (agreed >= (is_parameter ? 1 : kLeastAgreed)) {
@@ -293,7 +299,7 @@ class Scanner {
     }
   }
 
-  // An optimizer's state is there from its first step to the end.
+  // An optimizer's state exists from its first step to the end.
   void FindNoMore(size_t value) {
     if (!IsStateOfOptimizer(input_.values[value].name)) return;
     const std::vector<ScanCell>& cells = Cells(value);
@@ -308,8 +314,8 @@ class Scanner {
     }
   }
 
-  // Whether the parameter of this state was updated in that step: with several
-  // optimizers each may step in steps of its own.
+  // Whether the parameter of this state was updated in that step: each of
+  // several optimizers may run in other steps.
   bool IsUpdated(absl::string_view state, size_t column) {
     if (updated_.empty()) {
       for (const ScanSeries& series : input_.values) {
@@ -328,17 +334,17 @@ class Scanner {
         updated_.find(UpToKind(absl::StripPrefix(state, "Parameter.")));
     return it != updated_.end() && it->second[column];
   }
-  // "fc.weight.0.debug" of "fc.weight.0.debug.momentum_buffer".
+  // Returns "fc.weight.0.debug" for "fc.weight.0.debug.momentum_buffer".
   static std::string UpToKind(absl::string_view name) {
     return std::string(name.substr(0, name.rfind('.')));
   }
 
-  // A layer that is not reduced differs from the first step on, where the others
-  // agree in each.
+  // A layer that is not reduced differs from the first step on, while the
+  // others agree in each step.
   void FindNotAlike() {
     struct Like {
       size_t alike = 0;
-      // (column, value)
+      // Column and value.
       std::vector<std::pair<size_t, size_t>> unlike;
     };
     std::map<std::string, Like> likes;
@@ -379,9 +385,9 @@ class Scanner {
     }
   }
 
-  // A fault of one layer changes all layers behind it, and most the layer itself.
-  // 0 for the other kinds, of which the first value in the order of execution is
-  // named.
+  // A fault of one layer changes all layers after it, but the layer itself
+  // most. Returns 0 for the other kinds, for which the first value in the order
+  // of execution is reported.
   static double DeviationOf(const ScanFinding& finding) {
     if (finding.kind != ScanKind::kRanksPart &&
         finding.kind != ScanKind::kNotAlike &&
@@ -394,8 +400,8 @@ class Scanner {
     return std::isfinite(deviation) ? deviation : HUGE_VAL;
   }
 
-  // Keeps for each kind and step the first value, or the one that differs most,
-  // and a finding that lasts once.
+  // Keeps, for each kind and step, the first value or the one that differs
+  // most, and a lasting finding only once.
   std::vector<ScanFinding> Collect() {
     std::stable_sort(found_.begin(), found_.end(),
                      [](const auto& a, const auto& b) {
@@ -405,7 +411,7 @@ class Scanner {
                               std::tie(b.first, of_b, b.second.value);
                      });
     std::vector<ScanFinding> out;
-    // Index in `out` and column of the last one of a kind.
+    // Index in `out` and column of the last finding of each kind.
     std::map<ScanKind, std::pair<size_t, size_t>> last;
     for (auto& [column, finding] : found_) {
       const auto it = last.find(finding.kind);
@@ -424,9 +430,9 @@ class Scanner {
 
   const ScanInput& input_;
   const ScanOptions& options_;
-  // With the column of its step.
+  // Findings with the column of their step.
   std::vector<std::pair<size_t, ScanFinding>> found_;
-  // Of each parameter: the columns in which it was updated.
+  // For each parameter, the columns in which it was updated.
   std::map<std::string, std::vector<bool>> updated_;
   // Names of values.
   absl::flat_hash_set<std::string> pass_zero_;
@@ -463,7 +469,8 @@ bool MayPassZero(const ScanSeries& norms, const std::vector<ScanCell>& means) {
   for (size_t i = 0; i < means.size(); ++i) {
     const ScanCell& norm = norms.cells[i];
     if (!IsFinite(norm) || norm.largest == 0) continue;
-    // A step in which it has more elements is enough to say no.
+    // One step in which the value has several elements is enough to return
+    // false.
     const double mean =
         std::max(std::fabs(means[i].largest), std::fabs(means[i].smallest));
     if (means[i].count != norm.count || !IsFinite(means[i]) ||
@@ -490,9 +497,9 @@ bool MayBeMask(absl::string_view name,
   if (absl::StartsWith(name, "Module.")) return true;
   const absl::string_view call = ForwardOf(name);
   if (call.empty()) return false;
-  // Whoever made what is given to a call is a call too, or the program's code.
+  // The source of a call's input is another call or the program's code.
   if (absl::StartsWith(name.substr(call.size()), ".input.")) return true;
-  // An infinity is handed on, or is what an argument asks for.
+  // The call passes on an infinity, or an argument of it sets one.
   if (given.contains(call)) return true;
   constexpr absl::string_view kFill[] = {
       "masked_fill", "masked_fill_", "full",          "full_like",

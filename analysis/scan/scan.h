@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where did a run first go wrong? Looks through the norms of its values over
-// steps and ranks, without a reference: what is not finite, what moves far out
-// of its own course, ranks that part, values that vanish (docs/monitor.md,
-// "Find by itself"). Pure functions of plain values; whatever the numbers are.
+// Search for the first fault of a run without a reference, in the norms of its
+// values over steps and ranks: values that are not finite, values far outside
+// their usual range, ranks that diverge, and values that vanish
+// (docs/monitor.md, "Find by itself"). Pure functions of plain values, which
+// may hold any numbers.
 #ifndef RANKPROBE_ANALYSIS_SCAN_SCAN_H_
 #define RANKPROBE_ANALYSIS_SCAN_SCAN_H_
 
@@ -21,31 +22,31 @@ namespace rankprobe::analysis {
 struct ScanCell {
   double largest = 0;
   double smallest = 0;
-  // Ranks; 0: it is not recorded there.
+  // Number of ranks; 0 if the value was not recorded at this step.
   uint32_t count = 0;
-  // NaN or infinite ones among them.
+  // Number of these ranks with a NaN or an infinity.
   uint32_t non_finite = 0;
-  // Which; -1 where that is not known.
+  // The rank of `largest`, and below that of `smallest`; -1 if unknown.
   int64_t largest_rank = -1;
   int64_t smallest_rank = -1;
-  // Its infinities are -Infinity alone, in a value that may be a mask.
+  // Only -Infinity occurs, in a value that may be a mask.
   bool meant = false;
 };
 
 struct ScanSeries {
   std::string name;
-  // One for each of ScanInput::steps.
+  // One cell for each of ScanInput::steps.
   std::vector<ScanCell> cells;
-  // It is one number that may pass through 0 (CourseLimits).
+  // The value is one number that may pass through 0 (CourseLimits).
   bool passes_zero = false;
 };
 
 struct ScanInput {
-  // Ascending.
+  // In ascending order.
   std::vector<int64_t> steps;
   // In the order in which a step computes them.
   std::vector<ScanSeries> values;
-  // A column is one step.
+  // Each column is a single step.
   bool each_step = true;
 };
 
@@ -53,12 +54,12 @@ using ScanOptions = CourseOptions;
 
 enum class ScanKind {
   kNonFinite,  // NaN or infinite
-  kRanksPart,  // ranks agreed on it in the steps before, and do no more
-  kNotAlike,   // ranks never agree on it, and do on nearly all of its like
-  kMove,       // far off its own course
-  kRankMoves,  // one rank far from the others, which it was not before
-  kVanished,   // 0 from here on, and was not before
-  kChanged,    // a parameter is not what the step before left
+  kRanksPart,  // ranks agreed on it in the steps before and no longer do
+  kNotAlike,   // ranks never agree on it, but on nearly all similar values
+  kMove,       // far outside its usual range
+  kRankMoves,  // one rank leaves the others, which it was close to
+  kVanished,   // 0 from this step on, and not before
+  kChanged,    // a parameter differs from the one that the last step left
   kNoMore,     // state of an optimizer that disappeared
 };
 
@@ -66,45 +67,45 @@ struct ScanFinding {
   ScanKind kind = ScanKind::kMove;
   int64_t step = 0;
   std::string name;
-  // Place of `name` in ScanInput::values.
+  // Index of `name` in ScanInput::values.
   size_t value = 0;
-  // The rank that stands out; -1: several, or it cannot be said.
+  // The rank that deviates; -1 if there are several or it is unknown.
   int64_t rank = -1;
-  // What it is there, and what it was before (median).
+  // The value at this step, and the median of the steps before.
   double now = 0;
   double before = 0;
-  // How many other values have a finding of the kind at that step or, of
-  // lasting ones, later.
+  // Number of other values with a finding of the same kind at that step; for
+  // lasting kinds, also at later steps.
   size_t others = 0;
-  // The ranks that are replicas of each other; empty: all.
+  // The ranks that are replicas of each other; empty for all ranks.
   std::vector<int64_t> of_group;
 };
 
-// ScanSeries::passes_zero of a value with these Norms. means: its Means, the
-// largest and the smallest over the ranks, of the same steps.
+// Returns ScanSeries::passes_zero for a value with these Norms. `means` holds
+// its Means, the largest and the smallest over the ranks, at the same steps.
 bool MayPassZero(const ScanSeries& norms, const std::vector<ScanCell>& means);
 
-// "non-finite", "ranks part", ..
+// Returns a text such as "non-finite" or "ranks part".
 absl::string_view ScanKindText(ScanKind kind);
 
-// Whether -Infinity in it is not a fault: an input or an output of a module, not a
-// parameter, a gradient, a loss.
-// `given`: the calls (ForwardOf) of which an input holds an infinity.
+// Whether -Infinity in the value is not a fault: true for an input or output of
+// a module, false for a parameter, a gradient or a loss. `given` holds the
+// calls (ForwardOf) that have an input with an infinity.
 bool MayBeMask(absl::string_view name,
                const absl::flat_hash_set<absl::string_view>& given);
-// "Tensor.add.0.forward" of an input or output of that call; empty of others.
+// Returns "Tensor.add.0.forward" for an input or output of that call, and an
+// empty text for other values.
 absl::string_view ForwardOf(absl::string_view name);
 
-// Earliest first, at one step in the order of execution.
+// Sorts by step, and within a step by the order of execution.
 void SortFindings(std::vector<ScanFinding>* findings);
 
-// Only ranks that part and parameters that change between steps: of the ranks of
-// one group of replicas.
+// Searches only for diverging ranks and for parameters that change between
+// steps, within one group of replicas.
 std::vector<ScanFinding> ScanReplicas(const ScanInput& input);
 
-// At most one finding a kind and step, the first value of its step; earliest
-// first, at one step in the order of execution. Steps right after a move belong
-// to it.
+// Returns at most one finding for each kind and step, that of the step's first
+// value, sorted as in SortFindings. Steps right after a move belong to it.
 std::vector<ScanFinding> Scan(const ScanInput& input,
                               const ScanOptions& options);
 

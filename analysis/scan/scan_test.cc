@@ -23,8 +23,8 @@ ScanCell Of(double largest, double smallest, uint32_t ranks = 4) {
   return {largest, smallest, ranks, 0, 3, 1};
 }
 
-// A run of four ranks that trains: norms fall and wander; parameters and their
-// reduced gradients are the same on all ranks, activations are not.
+// A training run of four ranks: norms fall and vary; parameters and their
+// reduced gradients are equal on all ranks, activations are not.
 class ScanTest : public ::testing::Test {
  protected:
   ScanTest() {
@@ -135,7 +135,7 @@ TEST_F(ScanTest, ARankThatLeavesTheOthersIsNamed) {
   EXPECT_EQ(One(ScanKind::kRankMoves).rank, 1);
 }
 
-// A bias of one element, as its number and the norm say it.
+// A bias of one element, by its value and its norm.
 TEST_F(ScanTest, ANumberThatPassesThroughZeroIsNoMove) {
   ScanSeries& bias = input_.values[6];
   bias.name = "Module.c.Linear.forward.0.parameters.bias";
@@ -150,11 +150,11 @@ TEST_F(ScanTest, ANumberThatPassesThroughZeroIsNoMove) {
   bias.passes_zero = MayPassZero(bias, means);
   EXPECT_TRUE(bias.passes_zero);
   EXPECT_THAT(Find(), IsEmpty());
-  // Upwards it moves as ever.
+  // Upwards the usual limits apply.
   At(6, 30) = Of(1, 1);
   EXPECT_EQ(One(ScanKind::kMove).step, 300);
   At(6, 30) = At(6, 29);
-  // Ranks of their own: one of them passes through 0, or leaves upwards.
+  // Values of each rank: one passes through 0, or moves upwards.
   At(6) = Of(0.02, 0.0001);
   EXPECT_THAT(Find(), IsEmpty());
   At(6) = Of(10, 0.02);
@@ -174,7 +174,7 @@ TEST_F(ScanTest, WhatHasMoreElementsOrNoMeanMoves) {
   const ScanSeries& bias = input_.values[3];
   std::vector<ScanCell> means = bias.cells;
   EXPECT_TRUE(MayPassZero(bias, means));
-  // The larger amount is the negative one.
+  // The negative value has the larger magnitude.
   means[7] = Of(0, -bias.cells[7].largest);
   EXPECT_TRUE(MayPassZero(bias, means));
   means[7] = Of(bias.cells[7].largest / 2, -bias.cells[7].largest / 2);
@@ -234,8 +234,8 @@ TEST_F(ScanTest, AMaskIsNoFindingAndANanIs) {
   EXPECT_EQ(One(ScanKind::kNonFinite).step, 400);
 }
 
-// Data-parallel ranks see other data; shards of a weight are other numbers, and
-// so are their gradients.
+// Data-parallel ranks have different data; shards of a weight have different
+// numbers, and so have their gradients.
 TEST_F(ScanTest, OnlyWhatIsReplicatedIsComparedOverRanks) {
   for (size_t step = 0; step < kFault; ++step)
     At(0, step).smallest = At(0, step).largest;
@@ -248,13 +248,14 @@ TEST_F(ScanTest, OnlyWhatIsReplicatedIsComparedOverRanks) {
   }
   input_.values.push_back(shard);
   EXPECT_THAT(Find(), IsEmpty());
-  // The weight is the same on all ranks: so must be its gradient.
+  // The weight is equal on all ranks, so its gradient must be, too.
   for (ScanCell& cell : input_.values.back().cells) cell = Of(2, 2);
   EXPECT_EQ(One(ScanKind::kNotAlike).name, "Parameter.b.weight.0.debug.grad");
 }
 
 TEST_F(ScanTest, APipelineWhoseStagesHoldTheCompleteModel) {
-  // Two of the four ranks train the weight, and it parts with the first step.
+  // Two of the four ranks train the weight, so it differs from the first step
+  // on.
   ScanSeries held;
   held.name = "Parameter.a.weight.0.debug.param";
   for (size_t i = 0; i < kSteps; ++i)
@@ -263,7 +264,7 @@ TEST_F(ScanTest, APipelineWhoseStagesHoldTheCompleteModel) {
   EXPECT_EQ(One(ScanKind::kRanksPart).name, "Parameter.a.weight.0.debug.param");
   for (ScanCell& cell : input_.values[2].cells) cell.count = 2;
   EXPECT_THAT(Find(), IsEmpty());
-  // One step in which all have a gradient: they are replicas.
+  // One step in which all ranks have a gradient shows that they are replicas.
   At(2).count = 4;
   One(ScanKind::kRanksPart);
 }
@@ -283,17 +284,17 @@ TEST_F(ScanTest, AParameterIsWhatTheStepBeforeLeft) {
   input_.values.push_back(found);
   input_.values.push_back(left);
   EXPECT_THAT(Find(), IsEmpty());
-  // Rounding, of a program that adds a number and takes it away again.
+  // Rounding in a program that adds a number and subtracts it again.
   const double rounded = left.cells[kFault].largest * (1 + 6e-8);
   input_.values.back().cells[kFault] = Of(rounded, rounded);
   EXPECT_THAT(Find(), IsEmpty());
-  // A restored checkpoint, a flipped bit: of all ranks.
+  // A restored checkpoint or a flipped bit, on all ranks.
   input_.values[input_.values.size() - 2].cells[kFault] = Of(1.5, 1.5);
   input_.values.back().cells[kFault] = Of(1.6, 1.6);
   const ScanFinding changed = One(ScanKind::kChanged);
   EXPECT_EQ(changed.step, static_cast<int64_t>(kFault));
   EXPECT_EQ(changed.now, 1.5);
-  // A program that clips its weights in each step does so on purpose.
+  // A program that clips its weights in each step changes them on purpose.
   for (ScanCell& cell : input_.values.back().cells) cell = Of(9, 9);
   EXPECT_THAT(Find(), IsEmpty());
 }

@@ -30,7 +30,7 @@ inline std::string Int(const std::string& key, int value) {
   return absl::StrCat("\"", key, R"(":{"type":"int","value":)", value, "}");
 }
 
-// A directory of ranks' dumps that is removed at the end.
+// A directory of ranks' dumps that is deleted at the end.
 class DumpDir {
  public:
   void Write(const std::string& place,

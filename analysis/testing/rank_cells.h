@@ -13,10 +13,11 @@
 
 namespace rankprobe::analysis::testing {
 
-// Numbers between -1 and 1 that the seed determines.
+// Returns numbers between -1 and 1 that the seed determines.
 template <typename T>
 std::vector<T> Noise(uint64_t seed, size_t size) {
-  // Constants of Knuth's generator. The first numbers of near seeds are alike.
+  // Constants of Knuth's generator. The first numbers are skipped because they
+  // are similar for similar seeds.
   uint64_t state = 1 + seed;
   std::vector<T> out;
   out.reserve(size);

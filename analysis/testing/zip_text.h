@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zip files as text, for tests: whole ones, and such as nobody writes. Pure
-// functions.
+// Zip files as text, for tests: valid files, and files that no program writes.
+// Pure functions.
 #ifndef RANKPROBE_ANALYSIS_TESTING_ZIP_TEXT_H_
 #define RANKPROBE_ANALYSIS_TESTING_ZIP_TEXT_H_
 
@@ -18,7 +18,7 @@ struct ZipPart {
   std::string name;
   std::string content;
   bool deflated = true;
-  // What the directory says, if not the truth.
+  // Size in the directory, if it differs from the real one.
   int64_t size = -1;
   uint16_t flags = 0;
   int method = -1;

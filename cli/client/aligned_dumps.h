@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two dumps aligned by rules (--rules), in a temporary directory that is
-// removed with the object. Not thread-safe.
+// deleted with the object. Not thread-safe.
 #ifndef RANKPROBE_CLI_CLIENT_ALIGNED_DUMPS_H_
 #define RANKPROBE_CLI_CLIENT_ALIGNED_DUMPS_H_
 
@@ -21,9 +21,11 @@ struct AlignFlags {
   analysis::AlignOptions options;
 };
 
+// Adds --rules, --request and --reference_request.
 void AddAlignFlags(CLI::App* verb, AlignFlags* flags);
 
-// One line for people: whose tokens, how many steps and rows, what is not there.
+// Prints one line for people: the request, the numbers of steps and rows, and
+// what was left out.
 void PrintAligned(std::FILE* out, const analysis::AlignReport& report);
 
 class AlignedDumps {

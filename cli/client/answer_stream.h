@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reader of a collector's streamed answer. If something was damaged in transit or the
-// connection ended, the call is repeated and the messages that were read before are
-// skipped, so that reading continues where it ended. The call ends with DATA_LOSS after
-// kMostCalls calls, or if the skipped messages are not those that were read, and with
-// UNAVAILABLE if a second connection ended.
+// Reader of a collector's streamed answer. If something was damaged in transit
+// or the connection ended, the call is repeated and the messages that were read
+// before are skipped, so that reading continues where it ended. The call ends
+// with DATA_LOSS after kMostCalls calls, or if the skipped messages are not
+// those that were read, and with UNAVAILABLE if a second connection ended.
 #ifndef RANKPROBE_CLI_CLIENT_ANSWER_STREAM_H_
 #define RANKPROBE_CLI_CLIENT_ANSWER_STREAM_H_
 
@@ -25,14 +25,15 @@
 
 namespace rankprobe {
 
-// From one thread. The client outlives it, and so does what `open` refers to.
+// Used by one thread. The client and everything that `open` refers to outlive
+// it.
 template <typename Message>
 class AnswerStream {
  public:
   using Open = std::function<std::unique_ptr<grpc::ClientReader<Message>>(
       grpc::ClientContext*)>;
-  // kFromItsBegin: the answer is not the same when it is repeated, so the call is only
-  // repeated before a message was read.
+  // kFromItsBegin is for answers that change when repeated: the call is
+  // repeated only if no message was read yet.
   enum class Repeats : uint8_t { kFromWhereItEnded, kFromItsBegin };
   static constexpr int kMostCalls = 4;
 
@@ -46,7 +47,7 @@ class AnswerStream {
     Begin();
   }
 
-  // False: it has ended, Finish says why.
+  // Returns false at the end of the answer; Finish returns the reason.
   bool Read(Message* message) {
     while (!ended_.has_value()) {
       if (!reader_->Read(message)) {
@@ -70,7 +71,7 @@ class AnswerStream {
     }
     return false;
   }
-  // Nothing more is read.
+  // Ends the call; nothing more can be read.
   void Cancel() {
     calls_ = kMostCalls;
     context_->TryCancel();
@@ -80,7 +81,7 @@ class AnswerStream {
     return client_.ToStatus(*ended_);
   }
 
-  // After Finish().
+  // Valid after Finish().
   bool WasDamaged() const { return AnswerWasDamaged(*ended_); }
 
  private:
@@ -101,7 +102,8 @@ class AnswerStream {
     reader_ = open_(context_.get());
   }
 
-  // How many messages the collector says to have sent; 0: it says nothing.
+  // Returns the number of messages that the collector announced, or 0 if it
+  // announced none.
   uint64_t Announced() const {
     const auto& behind = context_->GetServerTrailingMetadata();
     const auto at = behind.find(kMessagesKey);
@@ -121,7 +123,8 @@ class AnswerStream {
     } else if (ended_->ok() && received_ < returned_) {
       ended_ = Changed();
     }
-    // The collector knows the call, for it has answered it.
+    // The collector accepted this request before, so the damage is in the
+    // answer.
     if (RequestMayBeDamaged(*ended_) && returned_ > 0) ended_ = DamagedAnswer();
     if (!MayRepeat()) return;
     ended_.reset();
@@ -130,7 +133,8 @@ class AnswerStream {
 
   bool MayRepeat() const {
     if (repeats_ == Repeats::kFromItsBegin && returned_ > 0) return false;
-    // A collector that ends each connection takes long to do so.
+    // A collector that ends each connection may take long to do so, so the call
+    // is repeated only once.
     if (ConnectionEnded(*ended_)) return calls_ == 1;
     return calls_ < kMostCalls &&
            (AnswerWasDamaged(*ended_) || RequestMayBeDamaged(*ended_));
@@ -141,7 +145,8 @@ class AnswerStream {
   const Open open_;
   const Repeats repeats_;
   int calls_ = 0;
-  // Messages received by this call, and returned by Read() in all; a digest of both.
+  // Messages received by this call, and messages returned by Read() in total,
+  // with a digest of each.
   uint64_t received_ = 0, returned_ = 0;
   uint32_t digest_ = 0, returned_digest_ = 0;
   std::unique_ptr<grpc::ClientContext> context_;

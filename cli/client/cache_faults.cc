@@ -17,7 +17,7 @@
 namespace rankprobe {
 namespace {
 
-// Begins the text of an event of the witness.
+// Prefix of the text of the witness's events.
 constexpr absl::string_view kOfEvent = "kv cache: ";
 constexpr uint32_t kMostEvents = 10000;
 

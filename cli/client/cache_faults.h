@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of `diagnose` for a server's cache of keys and values: what its witness
-// (rankprobe/vllm/_cache_witness.py) said of a step in run_card.json, or of a run
-// in an event.
+// The part of `diagnose` for a server's key-value cache: findings of its
+// witness (rankprobe/vllm/_cache_witness.py) about a step, in run_card.json, or
+// about a run, in an event.
 #ifndef RANKPROBE_CLI_CLIENT_CACHE_FAULTS_H_
 #define RANKPROBE_CLI_CLIENT_CACHE_FAULTS_H_
 
@@ -30,22 +30,24 @@ struct CacheFaults {
     auto operator<=>(const Fault&) const = default;
   };
   std::set<Fault> faults;
-  // Of recorded steps; 0: there was no witness, or nothing was read.
+  // Blocks checked in recorded steps; 0 if there was no witness or nothing was
+  // read.
   int64_t blocks_checked = 0;
   bool has_witness = false;
 
-  // Adds what another step says; an equal fault is kept once.
+  // Adds the faults of another step; equal faults are kept once.
   void Add(CacheFaults other);
-  // Those of one request, as reader or writer; `request` empty: all.
+  // Adds the faults that concern `request`, as reader or writer, to `report`;
+  // all faults if `request` is empty.
   void AddTo(const std::string& request, DiagnosisReport* report) const;
 };
 
-// What the run cards of these places say.
+// Reads the faults in the run cards of these places.
 absl::StatusOr<CacheFaults> ReadCacheFaults(FileSystem* file_system,
                                             const DumpLayout& layout);
 
-// What events of a run say, also of steps that were not recorded. incarnations:
-// of these processes; empty: of all.
+// Reads the faults in the events of a run, including those of steps that were
+// not recorded. Only of these processes; of all if `incarnations` is empty.
 absl::StatusOr<CacheFaults> AskCacheFaults(
     const Client& client, const std::string& run,
     const std::set<uint64_t>& incarnations);

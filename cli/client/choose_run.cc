@@ -22,7 +22,8 @@ constexpr absl::string_view kAnyPath = "./dump";
 
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
   RP_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path));
-  // Bad configs are told at once, with every fault; the collector checks again.
+  // Reports every fault of a configuration at once; the collector checks it
+  // again.
   const auto parsed =
       ParseConfigFile(path, WithDumpPath(text, kAnyPath), UnknownKeys::kRefuse);
   RP_RETURN_IF_ERROR(parsed.status());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions that commands ask before they call the collector. Without state,
+// Queries that commands make before they call the collector. Without state,
 // except for the call.
 #ifndef RANKPROBE_CLI_CLIENT_CHOOSE_RUN_H_
 #define RANKPROBE_CLI_CLIENT_CHOOSE_RUN_H_
@@ -16,24 +16,26 @@ namespace rankprobe {
 // Whether a command accepts a run that does not exist.
 enum class NewRun { kRefuse, kOffer, kTake };
 
-// The run of a command: the named one, or the only one with connected ranks.
-// NOT_FOUND for a named one that is not there, unless `unknown` is kTake; with
-// kOffer the line says that --create takes it. UNAVAILABLE if the collector does not
-// answer within --timeout, so that no call that waits longer follows.
+// Returns the run of a command: the named one, or the only one with connected
+// ranks. Returns NOT_FOUND if the named run does not exist, unless `unknown` is
+// kTake; with kOffer the message suggests --create. Returns UNAVAILABLE if the
+// collector does not answer within --timeout, so that no call that waits longer
+// follows.
 absl::StatusOr<std::string> ChooseRun(const Client& client,
                                       const std::string& named,
                                       NewRun unknown = NewRun::kRefuse);
 
-// Text of a config.json, which needs no dump_path. INVALID_ARGUMENT with every
-// fault and unknown key; warnings go to standard error.
+// Returns the text of a config.json, which does not need a dump_path. Returns
+// INVALID_ARGUMENT with every fault and unknown key; warnings are printed on
+// standard error.
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path);
 
-// The plan of the run. Nothing if no collector answers or the run does not
-// exist.
+// Returns the plan of the run, or nullopt if no collector answers or the run
+// does not exist.
 std::optional<Plan> PlanOfRun(const Client& client, const std::string& run);
 
-// `config` with the dump_path of the run where it names none: that of a job in
-// progress stays in force.
+// Returns `config`, with the run's dump_path if it has none: the dump_path of a
+// job in progress stays in force.
 std::string ConfigForRun(const Client& client, const std::string& run,
                          const std::string& config);
 

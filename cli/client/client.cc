@@ -12,8 +12,8 @@
 namespace rankprobe {
 namespace {
 
-// gRPC's text names addresses and numbers of errors; of the usual cases a person
-// needs another sentence.
+// gRPC's text has addresses and error numbers; the usual cases get a sentence
+// that is easier to understand.
 std::string WhyNobodyAnswers(const grpc::Status& status,
                              const std::string& address, bool secure,
                              double seconds) {
@@ -108,6 +108,7 @@ absl::StatusOr<std::vector<v1::StepInfo>> Client::ListSteps(
     for (v1::StepInfo& step : *response.mutable_steps())
       steps.emplace_back().Swap(&step);
     if (!response.truncated() || steps.empty()) return steps;
+    // Otherwise a collector that repeats its answer would never end.
     if (request.has_after_step() &&
         steps.back().step() <= request.after_step()) {
       return absl::DataLossError(absl::StrCat(

@@ -22,17 +22,18 @@
 
 namespace rankprobe {
 
-// What every verb shares.
+// Flags that all verbs share.
 struct Globals {
   std::string collector = "127.0.0.1:7411";
-  // By RANKPROBE_COLLECTOR, whatever the address.
+  // RANKPROBE_COLLECTOR was set, to whatever address.
   bool collector_in_environment = false;
   bool json = false;
   double timeout_seconds = 30;
   ChannelSecurityFiles files;
-  // Read from the files before a verb runs.
+  // Read from `files` before a verb runs.
   ChannelSecurity security;
-  // In place of a collector; then `local_reader` is its archive service.
+  // An object store to read instead of a collector; `local_reader` is then the
+  // channel to its archive service.
   std::string object_store;
   std::shared_ptr<grpc::Channel> local_reader;
 };
@@ -54,7 +55,8 @@ class Client {
     archive = v1::ArchiveService::NewStub(channel_);
   }
 
-  // `extra_seconds`: on top of --timeout, for calls that wait on purpose.
+  // Sets token and deadline. `extra_seconds` is added to --timeout, for calls
+  // that wait on purpose.
   void Prepare(grpc::ClientContext* context, double extra_seconds = 0) const {
     AddToken(globals_.security, context);
     context->set_deadline(
@@ -63,7 +65,7 @@ class Client {
             1000 * (globals_.timeout_seconds + extra_seconds))));
   }
 
-  // Before a call with so large a message: a collector accepts no more than 256
+  // Called before a call with a large message: a collector accepts at most 256
   // KiB from a connection whose first call is not complete.
   void Introduce(size_t message_bytes) const {
     if (message_bytes < (64 << 10)) return;
@@ -74,8 +76,8 @@ class Client {
     (void)control->GetConfig(&context, v1::GetConfigRequest(), &ignored);
   }
 
-  // Makes `call(&context)`, which only reads: once more where something was damaged
-  // on the way.
+  // Makes `call(&context)`, which must only read, and repeats it if something
+  // was damaged in transit.
   template <typename Call>
   absl::Status Ask(const Call& call) const {
     return ToStatus(AskAgain([&] {
@@ -84,7 +86,8 @@ class Client {
       return call(&context);
     }));
   }
-  // One that changes something: once more where the request was damaged.
+  // Makes a call that changes state, and repeats it only if the request was
+  // damaged, so that it is not executed twice.
   template <typename Call>
   absl::Status Act(const Call& call, double extra_seconds = 0) const {
     return ToStatus(ActAgain([&] {
@@ -94,14 +97,17 @@ class Client {
     }));
   }
 
-  // The connected and the disconnected ranks of the run; empty: of all runs.
+  // Returns the connected and the disconnected ranks of the run, or of all runs
+  // if `run` is empty.
   absl::StatusOr<v1::ListAgentsResponse> ListAgents(
       const std::string& run) const;
-  // All recorded steps of the run, which may take many answers. NOT_FOUND.
+  // Returns all recorded steps of the run, which may take many calls, or
+  // NOT_FOUND.
   absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
       const std::string& run) const;
 
-  // The status with a message of rankprobe and, where known, a remedy.
+  // Converts the status into one with rankprobe's message and, if known, a
+  // remedy.
   absl::Status ToStatus(const grpc::Status& status) const;
 
   std::unique_ptr<v1::ControlService::Stub> control;

@@ -53,8 +53,9 @@ int64_t LastStepOf(const std::set<std::string>& places) {
   return last;
 }
 
-// The run that wrote each place which only an earlier run wrote. A run of the same
-// name whose steps are all before those of the newest is what that goes on for.
+// Returns the run that wrote each place that only an earlier run wrote. A run
+// of the same name whose steps all precede those of the newest run is continued
+// by it and is not listed.
 std::map<std::string, std::string> EarlierPlaces(const JsonValue& manifest) {
   std::map<std::string, std::string> earlier;
   const JsonValue* const runs = manifest.Find("earlier_runs");
@@ -74,7 +75,7 @@ std::map<std::string, std::string> EarlierPlaces(const JsonValue& manifest) {
   return earlier;
 }
 
-// Directories of the ranks whose process ended without a close().
+// Returns the directories of the ranks whose process ended without a close().
 std::set<std::string> EndedRanksOf(const JsonValue& manifest) {
   std::set<std::string> ranks;
   const JsonValue* const gaps = manifest.Find("gaps");
@@ -234,7 +235,7 @@ class DumpDiagnosis {
   }
 
   void AddDifference(const analysis::ReplicaReport& replicas) {
-    // What is certain first.
+    // Differences that are certain come first.
     const auto certain =
         std::find_if(replicas.differences.begin(), replicas.differences.end(),
                      [](const analysis::ReplicaDifference& one) {

@@ -18,27 +18,27 @@ namespace rankprobe {
 
 struct DiagnosedDump {
   std::string path;
-  // How the user named it.
+  // The name that the user gave.
   std::string given;
-  // As FindDumps() takes it.
+  // As passed to FindDumps().
   std::optional<int64_t> job;
 };
 
-// Looks at the steps of `path` in their order until the first finding of each
-// kind. Of a dump_path with several runs only at those that its newest run wrote,
-// by manifest.json, or that the chosen job did. Returns the ranks whose process
-// ended early, by the gaps of manifest.json: "rank1 (newest step here: 17)"; empty:
-// none.
+// Checks the steps of `path` in order until the first finding of each kind. If
+// the dump_path has several runs, only the steps of its newest run, by
+// manifest.json, or of the chosen job are checked. Returns the ranks whose
+// process ended early, by the gaps of manifest.json, as in "rank1 (newest step
+// here: 17)"; empty if there are none.
 absl::StatusOr<std::string> DiagnoseDump(FileSystem* file_system,
                                          const DiagnosedDump& dump,
                                          DiagnosisReport* report);
 
 struct OverflowLook {
-  // An operator is known that made the NaN or the infinity.
+  // The operator that made the NaN or the infinity is known.
   bool is_made = false;
   size_t calls = 0;
 };
-// Of ranks of one step.
+// Checks the ranks of one step.
 absl::StatusOr<OverflowLook> DiagnoseOverflow(FileSystem* file_system,
                                               const DumpLayout& ranks,
                                               int64_t step,

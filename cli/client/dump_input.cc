@@ -34,9 +34,9 @@ std::set<std::string> ProcessesOf(const RunJob& job) {
   return out;
 }
 
-// An export has each rank's newest record of a step: takes out the steps of a job
-// that a later one recorded again. FAILED_PRECONDITION: none is left, or one was
-// asked for by its number.
+// An export contains each rank's newest record of a step, so the steps of a job
+// that a later one recorded again are removed. Returns FAILED_PRECONDITION if
+// none is left, or if one of them was requested by its number.
 absl::Status LeaveOutReplaced(const std::vector<RunJob>& jobs, int64_t wanted,
                               bool by_number, v1::ExportRequest* request) {
   const RunJob& job = jobs[static_cast<size_t>(wanted - 1)];
@@ -64,16 +64,16 @@ absl::Status LeaveOutReplaced(const std::vector<RunJob>& jobs, int64_t wanted,
   return absl::OkStatus();
 }
 
-// Of a name that several jobs have used the steps of the newest: those that it did
-// not reach are of another training. Processes without a rank cannot be asked for
-// alone: returns those that are read, empty where all are.
+// If several jobs used the name, selects the steps of the newest: steps that it
+// did not reach belong to another training. Processes without a rank cannot be
+// requested separately: returns those to read, or nothing if all are read.
 absl::StatusOr<ProcessesOfSteps> ChooseStepsOfJob(const Client& client,
                                                   const std::string& run,
                                                   std::optional<int64_t> wanted,
                                                   v1::ExportRequest* request) {
   RP_ASSIGN_OR_RETURN(const std::vector<RunJob> jobs, ReadJobs(client, run));
   const bool has_number = wanted.has_value();
-  // By step, the newest that has it.
+  // By step, the newest job that has it.
   ProcessesOfSteps kept;
   for (const int64_t step : request->steps()) {
     for (size_t i = jobs.size(); i-- > 0;) {
@@ -87,7 +87,8 @@ absl::StatusOr<ProcessesOfSteps> ChooseStepsOfJob(const Client& client,
                       ChooseJob(run, jobs, wanted, /*verb=*/""));
   if (!judged.only.has_value()) return ProcessesOfSteps();
   const std::set<std::string> processes = ProcessesOf(*judged.only);
-  // The steps of a rank were asked for by their numbers: the export has the newest.
+  // The steps of a rank were requested by number; the export has the newest of
+  // each.
   if (request->steps().empty() || !processes.empty()) {
     for (const std::string& note : judged.notes)
       Print(stderr, "rankprobe: %s.\n", note);
@@ -101,7 +102,7 @@ absl::StatusOr<ProcessesOfSteps> ChooseStepsOfJob(const Client& client,
     kept.clear();
     for (const int64_t step : request->steps()) kept[step] = processes;
   }
-  // An older job with more ranks would lend it the others.
+  // Otherwise an older job with more ranks would add the missing ones.
   for (const std::string& place : judged.only->places) {
     int64_t rank = 0;
     if (all_steps && processes.empty() &&
@@ -116,7 +117,7 @@ absl::StatusOr<ProcessesOfSteps> ChooseStepsOfJob(const Client& client,
   return kept;
 }
 
-// Deletes in an export the processes without a rank that are not of `kept`.
+// Deletes from an export the processes without a rank that are not in `kept`.
 absl::Status DeleteOtherProcesses(FileSystem* file_system,
                                   const std::string& directory,
                                   const ProcessesOfSteps& kept) {
@@ -157,7 +158,7 @@ absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
     input.job_ = wanted.job;
     return input;
   }
-  // The last one: the name of a run may have an @ of its own.
+  // The last @ separates the step, because the name of a run may contain one.
   const size_t at = rest.rfind('@');
   const std::string run(rest.substr(0, at));
   const std::string step(at == absl::string_view::npos ? absl::string_view()
@@ -167,7 +168,7 @@ absl::StatusOr<DumpInput> DumpInput::Open(FileSystem* file_system,
         name, ": expected run:NAME, run:NAME@STEP or run:NAME@STEP/rankR"));
   }
   const absl::Status status = input.Download(globals, run, step, wanted);
-  // Else the @ is of the run's name.
+  // Otherwise the @ is part of the run's name.
   if (at != absl::string_view::npos &&
       (absl::IsNotFound(status) || absl::IsInvalidArgument(status))) {
     input.scratch_.reset();
@@ -195,7 +196,7 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
   request.set_run(run);
   request.set_without_payloads(!wanted.payloads);
   request.set_request(wanted.request);
-  // "3", "0-4", "3/rank1".
+  // One of the forms "3", "0-4", "3/rank1".
   const size_t slash = place.find("/rank");
   const std::string step = place.substr(0, slash);
   const std::string rank =
@@ -238,8 +239,8 @@ absl::Status DumpInput::Download(const Globals& globals, const std::string& run,
     RP_RETURN_IF_ERROR(
         DeleteOtherProcesses(file_system_, directory, processes));
   }
-  // run:NAME@STEP stands where a step directory may stand. A range of steps has
-  // no directory of that name and stays the whole tree.
+  // run:NAME@STEP is accepted wherever a step directory is. For a range of
+  // steps, which has no directory of that name, the path is the complete tree.
   const std::string one_step = absl::StrCat(directory, "/step", step);
   const std::string one_rank = absl::StrCat(one_step, "/rank", rank);
   const bool by_rank = !rank.empty() && wanted.rank_directory;

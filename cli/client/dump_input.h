@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source of a command's dump: a path, or `run:NAME` (`run:NAME@STEP`,
 // `run:NAME@STEP/rankR`), a run in the archive, which is streamed into a
-// temporary directory. The directory is removed with the object. Not
+// temporary directory. The directory is deleted with the object. Not
 // thread-safe.
 #ifndef RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_
 #define RANKPROBE_CLI_CLIENT_DUMP_INPUT_H_
@@ -22,22 +22,23 @@ namespace rankprobe {
 
 class DumpInput {
  public:
-  // Of a run.
+  // Parts of a run to download.
   struct Wanted {
-    // The bytes of tensors, too.
+    // Includes the bytes of tensors.
     bool payloads = true;
-    // Of a server: only the steps with this request, and only its rows.
+    // For a server: only the steps with this request, and only its rows.
     std::string request;
-    // run:NAME@STEP/rankR is the directory of that rank; else that of the step,
-    // which has the rank's name.
+    // If true, run:NAME@STEP/rankR opens the directory of that rank; otherwise
+    // that of the step, which then contains only this rank.
     bool rank_directory = true;
-    // Number of the job that is read, where several have the run or the directory;
-    // left out: the newest.
+    // Number of the job to read, if several share the run or the directory. If
+    // unset, the newest is read.
     std::optional<int64_t> job;
-    // Asked at each piece that comes: true ends it, CANCELLED. Or empty.
+    // Called for each message of the download. If it returns true, the download
+    // ends with CANCELLED. May be empty.
     std::function<bool()> cancelled;
-    // What is printed names the dump as the user did. Only for a process that
-    // runs one command: such names are kept until it ends.
+    // Output refers to the dump by the name that the user gave. Only for a
+    // process that runs one command, because such names are kept until it ends.
     bool is_for_output = true;
   };
   static absl::StatusOr<DumpInput> Open(FileSystem* file_system,
@@ -51,9 +52,9 @@ class DumpInput {
   }
 
   const std::string& path() const { return path_; }
-  // The job that was asked for, of a directory.
+  // The requested job, if the dump is a directory.
   std::optional<int64_t> job() const { return job_; }
-  // The dumps of the job that is read.
+  // Finds the dumps of the job.
   absl::StatusOr<DumpLayout> Find() const {
     return FindDumps(file_system_, path_, job_);
   }
@@ -66,13 +67,14 @@ class DumpInput {
 
   FileSystem* const file_system_;
   std::string path_;
-  // Of a directory: of a run it is chosen before the download.
+  // Set only for a directory: for a run, the job is chosen before the download.
   std::optional<int64_t> job_;
-  // Of a run.
+  // Set only for a run.
   std::optional<ScratchDirectory> scratch_;
 };
 
-// On standard error: which of several jobs is read. Nothing where there is one.
+// Prints on standard error which of several jobs is read. Prints nothing if
+// there is only one.
 void PrintNote(const DumpLayout& dump);
 
 }  // namespace rankprobe

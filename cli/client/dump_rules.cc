@@ -18,7 +18,7 @@
 namespace rankprobe {
 namespace {
 
-// Cells of all ranks; a dump of more is not read.
+// Cells over all ranks; a larger dump is not read.
 constexpr size_t kMostCells = 4000000;
 
 using analysis::RankCell;

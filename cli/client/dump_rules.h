@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of a dump as the rules (analysis/rules) read them: those of
-// dump.json, and what task monitor wrote into the debug.json beside it.
+// The values of a dump as input of the rules (analysis/rules): those of
+// dump.json, and those that task monitor wrote into debug.json.
 #ifndef RANKPROBE_CLI_CLIENT_DUMP_RULES_H_
 #define RANKPROBE_CLI_CLIENT_DUMP_RULES_H_
 
@@ -11,8 +11,8 @@
 
 namespace rankprobe {
 
-// Adds what the rules find over the steps of `layout`, and what they could not
-// judge. Says nothing of a dump without values of task monitor.
+// Adds the findings of the rules over the steps of `layout`, and the rules that
+// could not judge. Adds nothing for a dump without values of task monitor.
 absl::Status DiagnoseDumpByRules(FileSystem* file_system,
                                  const DumpLayout& layout,
                                  DiagnosisReport* report);

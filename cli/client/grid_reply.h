@@ -11,9 +11,10 @@
 
 namespace rankprobe {
 
-// `take_head(head)`, then `take_row(row, columns)` for each, which is false for
-// a row that has not so many columns. DATA_LOSS for what is no such answer: a
-// collector may send anything.
+// Calls `take_head(head)`, then `take_row(row, columns)` for each row.
+// `take_row` returns false if a row does not have that many columns. Returns
+// DATA_LOSS for any other sequence of messages, because the collector is not
+// trusted.
 template <typename Reply, typename TakeHead, typename TakeRow>
 absl::Status ReadGridReply(AnswerStream<Reply>* reader,
                            const TakeHead& take_head, const TakeRow& take_row) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two runs of different layouts as dumps of one rank each (--layout), in a
-// temporary directory that is removed with the object. Not thread-safe.
+// temporary directory that is deleted with the object. Not thread-safe.
 #ifndef RANKPROBE_CLI_CLIENT_JOINED_RUNS_H_
 #define RANKPROBE_CLI_CLIENT_JOINED_RUNS_H_
 
@@ -25,21 +25,23 @@ struct LayoutFlags {
   bool join() const { return layout != "ranks"; }
 };
 
+// Adds --layout and --split_batch.
 void AddLayoutFlags(CLI::App* verb, LayoutFlags* flags);
 
-// INVALID_ARGUMENT when `other`, a flag that was given (empty: none), does not go
-// with --layout, or --split_batch was given without it.
+// Returns INVALID_ARGUMENT if `other`, a flag that was given (empty if none),
+// cannot be combined with --layout, or if --split_batch was given without
+// --layout.
 absl::Status CheckLayoutFlags(const LayoutFlags& flags,
                               absl::string_view other);
 
-// One line on standard error when the two have other numbers of ranks and are
-// compared rank by rank.
+// Prints one line on standard error if the two runs have different numbers of
+// ranks and are compared rank by rank.
 void HintAtLayout(const LayoutFlags& flags, const DumpLayout& target,
                   const DumpLayout& reference);
 
 class JoinedRuns {
  public:
-  // Says what was put together on `out`.
+  // Joins the runs and prints a summary to `out`.
   static absl::StatusOr<JoinedRuns> Make(FileSystem* file_system,
                                          const LayoutFlags& flags,
                                          const DumpLayout& target,

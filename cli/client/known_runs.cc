@@ -21,7 +21,8 @@ namespace {
 
 constexpr char kNoRun[] = "no run named \"";
 
-// Those with ranks, and those in the archive. nullopt: they cannot be had.
+// Returns the runs with ranks and those in the archive, or nullopt if they
+// cannot be listed.
 std::optional<std::vector<std::string>> RunsThereAre(const Client& client) {
   std::set<std::string> names;
   {
@@ -30,7 +31,7 @@ std::optional<std::vector<std::string>> RunsThereAre(const Client& client) {
     v1::ListAgentsResponse agents;
     const grpc::Status status =
         client.control->ListAgents(&context, {}, &agents);
-    // Of a store alone nobody knows ranks.
+    // A store without a collector has no ranks.
     if (!status.ok() && status.error_code() != grpc::StatusCode::UNIMPLEMENTED)
       return std::nullopt;
     for (const v1::AgentInfo& agent : agents.agents())
@@ -78,8 +79,8 @@ absl::StatusOr<bool> HasPlan(const Client& client, const std::string& run) {
   const grpc::Status status =
       client.control->GetConfig(&context, request, &plan);
   if (status.error_code() == grpc::StatusCode::NOT_FOUND) return false;
-  // The next call reports other errors. A silent collector would let it wait as long
-  // again.
+  // The next call reports other errors. A collector that does not answer is
+  // reported here, because the next call would wait for it again.
   const absl::Status said = client.ToStatus(status);
   if (absl::IsUnavailable(said)) return said;
   return true;

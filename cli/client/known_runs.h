@@ -17,24 +17,24 @@ namespace rankprobe {
 class Client;
 struct Globals;
 
-// Whether the run has a plan; true if the collector refuses to say. UNAVAILABLE: it
-// does not answer.
+// Whether the run has a plan; true if the collector refuses to answer. Returns
+// UNAVAILABLE if it does not answer.
 absl::StatusOr<bool> HasPlan(const Client& client, const std::string& run);
 
-// OK if ranks, a plan or an archive of the run exist, or if this cannot be
-// determined. UNAVAILABLE as of HasPlan(). Else NOT_FOUND, with the existing runs;
-// `advice` ends the line.
+// Returns OK if ranks, a plan or an archive of the run exist, or if this cannot
+// be determined; UNAVAILABLE as HasPlan() does; else NOT_FOUND with the
+// existing runs and `advice` at the end.
 absl::Status CheckRunIsThere(const Client& client, const std::string& run,
                              absl::string_view advice);
 
-// Of a verb that answers for any name, with nothing: a person gets that error,
-// a program (--json), which may wait for the run, a line on standard error.
-// `run` may be empty: all.
+// For verbs whose answer is empty for an unknown run: returns that error for a
+// person. A program (--json) may be waiting for the run, so it gets only a line
+// on standard error. `run` may be empty for all runs.
 absl::Status SayNoSuchRun(const Client& client, const Globals& globals,
                           const std::string& run);
 
-// A NOT_FOUND that says `no run named "x"`, with the runs that are there; any
-// other status as it is.
+// Appends the existing runs to a NOT_FOUND that says `no run named "x"`;
+// returns any other status unchanged.
 absl::Status WithRunsThereAre(const Client& client, const absl::Status& status);
 
 }  // namespace rankprobe

@@ -79,7 +79,7 @@ absl::StatusOr<v1::SwitchResult> Switch(const Client& client,
   return result;
 }
 
-// A step that all runs can still reach, agreed with all of them.
+// Agrees with all runs on a step that each of them can still reach.
 absl::StatusOr<int64_t> AgreeOnStep(const Client& client,
                                     std::vector<State>* states) {
   int64_t margin = 2;
@@ -88,7 +88,7 @@ absl::StatusOr<int64_t> AgreeOnStep(const Client& client,
     int64_t step = 0;
     for (State& state : *states) {
       RP_RETURN_IF_ERROR(ReadAgents(client, &state));
-      // About half a second of steps.
+      // As many steps as take about half a second.
       const int64_t ahead =
           state.step_ns > 0
               ? std::clamp<int64_t>(500'000'000 / state.step_ns, 1, 1000)
@@ -100,7 +100,7 @@ absl::StatusOr<int64_t> AgreeOnStep(const Client& client,
       const absl::StatusOr<v1::SwitchResult> result =
           Switch(client, state, true, state.config, step, 1);
       if (!result.ok()) {
-        // The step was passed while it was asked for.
+        // A rank passed the step while it was being requested.
         if (!absl::IsInvalidArgument(result.status()) &&
             !absl::IsFailedPrecondition(result.status())) {
           return result.status();
@@ -231,6 +231,8 @@ absl::StatusOr<int64_t> CaptureCalls(const Client& client,
   }
   const absl::StatusOr<int64_t> step =
       CaptureAndWait(client, &states, wait_seconds);
+  // Restored even if the capture failed, because some runs may already have
+  // been switched.
   absl::Status restored;
   for (const State& state : states) {
     restored.Update(Switch(client, state, state.before.enabled(),

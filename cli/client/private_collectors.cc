@@ -27,7 +27,7 @@ namespace rankprobe {
 namespace {
 
 constexpr char kBase[] = ".rankprobe";
-// Names in it.
+// Prefixes of names in the directory.
 constexpr absl::string_view kCollector = "collector-";
 constexpr absl::string_view kLeft = "left-";
 
@@ -84,6 +84,8 @@ class Finder {
 
   void AddCollector(const std::string& dump_path,
                     const std::string& directory) {
+    // Read by the permission rule: an address that another user could have
+    // written is not used.
     const auto job = ReadInput(inputs_.get(), directory + "/job.json");
     const auto address = ReadInput(inputs_.get(), directory + "/address");
     JsonDocument document;
@@ -102,10 +104,11 @@ class Finder {
   const std::unique_ptr<FileSystem> inputs_;
 };
 
-// Lines about a dump, and how to go on; empty: it is none.
+// Returns lines about a dump and the next command; empty if it is not a dump.
 std::string DumpText(FileSystem* files, const std::string& path) {
   auto layout = FindDumps(files, path);
-  // Of several jobs, none of which is known as the newest, one has to be named.
+  // If there are several jobs and the newest is unknown, the user must name
+  // one.
   const bool needs_job = !layout.ok();
   if (needs_job) layout = FindDumps(files, path, /*job=*/1);
   if (!layout.ok() || layout->kind != DumpLayout::Kind::kSteps) return "";
@@ -131,7 +134,7 @@ absl::StatusOr<PrivateCollectors> FindPrivateCollectors(
   found.directory = directory;
   while (found.directory.size() > 1 && found.directory.back() == '/')
     found.directory.pop_back();
-  // The directory that the product keeps for itself is in the one that is meant.
+  // The private directory is inside the directory that the user means.
   if (const absl::string_view name = found.directory;
       absl::EndsWith(name, absl::StrCat("/", kBase)))
     found.directory.resize(name.size() - sizeof(kBase));
@@ -180,7 +183,7 @@ absl::StatusOr<std::string> WhatIsThere(const PrivateCollectors& found) {
 absl::StatusOr<std::string> ResolveCollector(const std::string& given) {
   if (IsUnixAddress(given) || CheckCollectorAddress(given).ok()) return given;
   const auto found = FindPrivateCollectors(given);
-  // It is an address with a slip, then.
+  // It is then probably an address with a typing error.
   if (!found.ok()) return given;
   if (found->served.size() == 1) return found->served.front().address;
   if (found->served.empty()) {

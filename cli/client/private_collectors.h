@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The private collectors of jobs on this machine, found by the directories that they
-// record into (agent/python/rankprobe/_job_directory.py). An address is believed only
-// where nobody else can have written it.
+// The private collectors of jobs on this machine, found by the directories that
+// they record into (agent/python/rankprobe/_job_directory.py). An address is
+// used only if no other user can have written it.
 #ifndef RANKPROBE_CLI_CLIENT_PRIVATE_COLLECTORS_H_
 #define RANKPROBE_CLI_CLIENT_PRIVATE_COLLECTORS_H_
 
@@ -14,7 +14,7 @@
 namespace rankprobe {
 
 struct PrivateCollector {
-  // As the user named it, or the directory above it.
+  // The path that the user gave, or the directory above it.
   std::string dump_path;
   std::string run;
   std::string address;
@@ -23,24 +23,26 @@ struct PrivateCollector {
 struct PrivateCollectors {
   std::string directory;
   std::vector<PrivateCollector> served;
-  // dump_paths: whose job begins, ends or was killed; of another machine; with the
-  // archive of a job that was not exported.
+  // dump_paths: of jobs that are starting or ending or were killed; of jobs on
+  // another machine; with the archive of a job that was not exported.
   std::vector<std::string> silent, elsewhere, left;
 };
 
-// Of `directory` and of those directly in it. NOT_FOUND: it is not a directory.
+// Searches `directory` and its direct subdirectories. Returns INVALID_ARGUMENT
+// if it is not a directory that can be read.
 absl::StatusOr<PrivateCollectors> FindPrivateCollectors(
     const std::string& directory);
 
-// Lines about a directory without a private collector that answers: its dumps and
-// what to do with them. NOT_FOUND: there is nothing.
+// Returns lines about a directory in which no private collector answers: its
+// dumps and what to do with them. Returns NOT_FOUND if there is nothing.
 absl::StatusOr<std::string> WhatIsThere(const PrivateCollectors& found);
 
-// The address of --collector: one that is a directory is that of the private
-// collector there. NOT_FOUND, INVALID_ARGUMENT (several).
+// Returns the address for --collector: a directory stands for the private
+// collector in it. Returns UNAVAILABLE if none answers there, INVALID_ARGUMENT
+// if there are several.
 absl::StatusOr<std::string> ResolveCollector(const std::string& given);
 
-// Whether nobody has said which collector is meant.
+// Whether the user did not choose a collector.
 bool IsUsualCollector(const Globals& globals);
 
 }  // namespace rankprobe

@@ -38,7 +38,8 @@ absl::StatusOr<std::unique_ptr<PythonWorker>> PythonWorker::Start(
           absl::StrCat("pipe: ", std::strerror(errno)));
     }
     ::posix_spawn_file_actions_adddup2(&actions, ends[0], STDIN_FILENO);
-    // It says itself why it ends; a write to it must not end this process.
+    // The worker reports itself why it ends; a write to it must not end this
+    // process.
     ::signal(SIGPIPE, SIG_IGN);
   }
   pid_t pid = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Python process that does the part of a verb that needs Python's libraries.
-// Ownership: the caller that started it; the destructor waits for the process.
-// Threads: one.
-// Failure: INVALID_ARGUMENT where there is no such Python.
+// A Python process for the part of a verb that requires Python's libraries.
+// Owned by the caller that started it; the destructor waits for the process.
+// Used on one thread. Start returns INVALID_ARGUMENT if there is no such
+// Python.
 #ifndef RANKPROBE_CLI_CLIENT_PYTHON_WORKER_H_
 #define RANKPROBE_CLI_CLIENT_PYTHON_WORKER_H_
 
@@ -22,11 +22,11 @@ class PythonWorker {
  public:
   enum class Input {
     kOurs,  // the standard input of this process
-    kPipe   // what Write says
+    kPipe   // the bytes passed to Write
   };
-  // `python -m module arguments..`, the Python of RANKPROBE_PYTHON, else
-  // python3. `needs`: what of it, for the message: "acc_check needs Python with
-  // torch".
+  // Starts `python -m module arguments..` with the Python of RANKPROBE_PYTHON,
+  // else python3. `needs` names the requirement in the error message:
+  // "acc_check needs Python with torch".
   static absl::StatusOr<std::unique_ptr<PythonWorker>> Start(
       const std::string& module, const std::vector<std::string>& arguments,
       absl::string_view needs, Input input);
@@ -34,9 +34,11 @@ class PythonWorker {
   PythonWorker& operator=(const PythonWorker&) = delete;
   ~PythonWorker();
 
-  // All of it, to its standard input. CANCELLED: it reads no more.
+  // Writes all bytes to its standard input. Returns CANCELLED if the process no
+  // longer reads.
   absl::Status Write(absl::string_view bytes);
-  // Ends its input. Its exit status, as shells say it.
+  // Closes its standard input, waits, and returns the exit status as a shell
+  // reports it.
   absl::StatusOr<int> Wait();
 
  private:

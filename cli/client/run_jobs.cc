@@ -16,7 +16,7 @@
 namespace rankprobe {
 namespace {
 
-// One life of a process.
+// One process, from its start to its end.
 struct Life {
   uint64_t incarnation = 0;
   bool has_rank = false;
@@ -80,7 +80,7 @@ class Grouping {
   struct Group {
     RunJob job;
     bool has_ranks = false;
-    // Of each host, which starts its part of a job by itself.
+    // The names by host, because each host starts its part of a job by itself.
     std::set<std::pair<std::string, std::string>> names;
   };
 
@@ -94,16 +94,16 @@ class Grouping {
   }
 
   static bool Fits(const Life& life, const Group& last) {
-    // A rank that another process of the job has is of another job. Each rank may
-    // have been started by a `rankprobe run` of its own.
+    // If another process of the job already has this rank, the rank belongs to
+    // another job. Each rank may have been started by its own `rankprobe run`.
     if (life.has_rank) return !last.job.places.contains(life.place);
     const bool has_another_name =
         !life.job.empty() &&
         std::any_of(last.names.begin(), last.names.end(),
                     [&](const auto& name) { return name.first == life.host; });
     const bool is_beside = life.first_ns <= last.job.last_ns;
-    // A process without a rank belongs to a job with ranks if it ran at the same time
-    // or was started under the same name.
+    // A process without a rank belongs to a job with ranks if it ran at the
+    // same time or was started under the same name.
     return last.has_ranks ? is_beside || !has_another_name
                           : is_beside && !has_another_name;
   }
@@ -126,14 +126,15 @@ bool HasRanks(const RunJob& job) {
       [](const std::string& place) { return absl::StartsWith(place, "rank"); });
 }
 
-// A training that is continued has ranks again, or none again.
+// Whether `after` continues `before`: a continued training either has ranks
+// again or has none again.
 bool GoesOn(const RunJob& before, const RunJob& after) {
   return HasRanks(before) == HasRanks(after) &&
          *after.steps.begin() > *before.steps.rbegin();
 }
 
-// Whether the collector's own counts say so. A long run of many ranks has millions
-// of rank-steps, which are not listed for that.
+// Whether the collector's own counts show only one job. A long run of many
+// ranks has millions of rank-steps, which should not be listed for that.
 absl::StatusOr<bool> HasOneJob(const Client& client, const std::string& run) {
   v1::ListRunsRequest request;
   for (;;) {
@@ -143,13 +144,13 @@ absl::StatusOr<bool> HasOneJob(const Client& client, const std::string& run) {
     }));
     for (const v1::RunInfo& info : response.runs()) {
       if (info.run() != run) continue;
-      // If a process without a rank ran beside others, only its times tell which job
-      // it belongs to.
+      // If a process without a rank ran together with others, only its times
+      // show which job it belongs to.
       const bool is_alone = info.ranks() == 1;
       return info.jobs() == 1 &&
              info.processes_without_rank() <= (is_alone ? 1U : 0U);
     }
-    // No such run; or a collector that lists the same again.
+    // The run does not exist, or the collector returns the same page again.
     if (!response.truncated() || response.runs().empty() ||
         response.runs().rbegin()->run() <= request.after_run())
       return false;

@@ -16,7 +16,7 @@
 namespace rankprobe {
 namespace {
 
-// Cells of one statistic, of all ranks; more are not read.
+// Cells of one statistic over all ranks; more are not read.
 constexpr size_t kMostRankCells = 4000000;
 constexpr size_t kMostRanksOfRules = 64;
 
@@ -30,7 +30,7 @@ bool HasRanks(const analysis::ScanInput& input) {
       });
 }
 
-// Recorded columns of steps and ranks that have any value.
+// Reads the columns of steps and ranks that have any value.
 absl::StatusOr<analysis::RankInput> ReadRankInput(const Globals& globals,
                                                   const RunScanRequest& request,
                                                   const RunScan& scan) {
@@ -38,7 +38,7 @@ absl::StatusOr<analysis::RankInput> ReadRankInput(const Globals& globals,
   input.steps = scan.input.steps;
   RP_ASSIGN_OR_RETURN(std::vector<int64_t> ranks,
                       ReadRankNumbers(globals, request, scan));
-  // A program of one process, not two that recorded the same steps.
+  // The program is one process, not two that recorded the same steps.
   if (ranks.empty() && !HasRanks(scan.input)) ranks.push_back(0);
   if (ranks.size() > kMostRanksOfRules || !scan.input.each_step ||
       ranks.size() * scan.input.values.size() * input.steps.size() >
@@ -82,7 +82,7 @@ absl::StatusOr<analysis::RankInput> ReadRankInput(const Globals& globals,
 
 class Asked {
  public:
-  // needs: words of monitor.values.
+  // `needs` are words of monitor.values.
   void NotJudged(absl::string_view name, absl::string_view needs) {
     if (seen_.insert(std::string(name)).second)
       rules_.without_values[std::string(needs)].emplace_back(name);
@@ -91,7 +91,7 @@ class Asked {
     if (seen_.insert(std::string(name)).second)
       rules_.without_steps[std::string(needs)].emplace_back(name);
   }
-  // ranks: " of ranks 0,1", or empty.
+  // `ranks` is empty or a text such as " of ranks 0,1".
   template <typename Rule>
   void NothingFound(const Rule& rule, const std::string& ranks) {
     if (rule.has_judged()) {
@@ -121,7 +121,8 @@ std::string RanksText(const std::vector<int64_t>& group) {
                        : absl::StrCat(" of ranks ", absl::StrJoin(group, ","));
 }
 
-// Rules over the largest and the smallest of the ranks of a group.
+// Applies the rules that use the largest and the smallest value of a group's
+// ranks.
 void AskGroup(const analysis::ScanInput& norms, const std::string& ranks,
               Asked* asked) {
   analysis::RuleInput input;
@@ -147,7 +148,7 @@ void AskGroup(const analysis::ScanInput& norms, const std::string& ranks,
   }
 }
 
-// Rules over the values of each rank.
+// Applies the rules that use the values of each rank.
 void AskRanks(const analysis::RankInput& input, bool has_ranks, Asked* asked) {
   for (const auto& rule : analysis::AllRankRules()) {
     if (rule->IsOfRanks() && !has_ranks) continue;

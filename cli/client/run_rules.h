@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules (analysis/rules) over a run of the archive.
+// The rules (analysis/rules) applied to a run of the archive.
 #ifndef RANKPROBE_CLI_CLIENT_RUN_RULES_H_
 #define RANKPROBE_CLI_CLIENT_RUN_RULES_H_
 
@@ -16,28 +16,29 @@
 namespace rankprobe {
 
 struct RunRules {
-  // With the name of the rule.
+  // Findings with the name of the rule.
   std::vector<std::pair<std::string, analysis::RankFinding>> findings;
-  // Names of rules; those of which values or steps were not recorded, or that the
-  // program has nothing of, by what they need.
+  // Names of the rules that found nothing, and of those that could not judge,
+  // by what they need: values or steps that were not recorded, or parts that
+  // the program does not have.
   std::vector<std::string> kept;
   using Unjudged = std::map<std::string, std::vector<std::string>>;
   Unjudged without_values, without_steps, without_subject;
 };
 
-// scan: of the same request.
+// Applies the rules. `scan` is the result for the same request.
 absl::StatusOr<RunRules> AskRules(const Globals& globals,
                                   const RunScanRequest& request,
                                   const RunScan& scan);
 
-// The same of values that are at hand.
+// Applies the rules to values that were already read.
 RunRules AskRules(const analysis::RankInput& input);
-// The largest and the smallest norm of the ranks.
+// Returns the largest and the smallest norm over the ranks.
 analysis::ScanInput NormsOf(const analysis::RankInput& input);
 
-// Adds the findings, the rules that are kept and those that did not judge.
+// Adds the findings, the rules that found nothing and those that did not judge.
 void AddRules(RunRules rules, const RunScan& scan, DiagnosisReport* report);
-// What was not judged, in a line for each thing that has to be recorded.
+// Adds what was not judged, one line for each thing that must be recorded.
 void AddUnjudgedRules(const RunScan& scan, const RunRules& rules,
                       DiagnosisReport* report);
 

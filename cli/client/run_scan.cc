@@ -22,14 +22,14 @@ namespace rankprobe {
 namespace {
 
 constexpr uint32_t kMostCells = 1000000;
-// Of more ranks each is not asked for its own values.
+// With more ranks, the values of the individual ranks are not requested.
 constexpr size_t kMostRanks = 64;
 
-// The rows of one question, each checked against the head.
+// Reads the rows of one query, checking each against the head.
 absl::Status ReadGrid(const Client& client, const v1::QueryGridRequest& request,
                       v1::GridHead* head,
                       absl::FunctionRef<void(const v1::GridRow&)> take) {
-  // The collector goes through the records of the steps, however many.
+  // The collector reads the records of all steps, which may take long.
   AnswerStream<v1::GridReply> reader(
       client, /*extra_seconds=*/3600, [&](grpc::ClientContext* context) {
         return client.archive->QueryGrid(context, request);
@@ -59,7 +59,7 @@ v1::QueryGridRequest RequestOf(const RunScanRequest& asked) {
   return request;
 }
 
-// The largest and the smallest over the ranks of what is asked for.
+// Returns the largest and the smallest of the requested values over the ranks.
 absl::StatusOr<analysis::ScanInput> ReadCells(const Client& client,
                                               v1::QueryGridRequest request,
                                               v1::GridHead* head) {
@@ -81,7 +81,7 @@ absl::StatusOr<analysis::ScanInput> ReadCells(const Client& client,
   for (const int64_t step : head->first_steps()) input.steps.push_back(step);
   input.each_step = head->steps_per_column() <= 1;
   if (input.steps.empty()) return input;
-  // The same columns, though the run may go on meanwhile.
+  // The second query uses the same columns, although the run may continue.
   request.set_first_step(head->first_steps(0));
   request.set_last_step(*head->last_steps().rbegin());
   request.set_reducer(v1::GRID_REDUCER_MIN);
@@ -95,7 +95,8 @@ absl::StatusOr<analysis::ScanInput> ReadCells(const Client& client,
         std::vector<analysis::ScanCell>& cells = input.values[it->second].cells;
         for (int i = 0; i < row.cells_size(); ++i) {
           analysis::ScanCell& cell = cells[static_cast<size_t>(i)];
-          // A rank that came between the two questions is in one of them alone.
+          // A rank that connected between the two queries is in only one
+          // answer.
           if (cell.count != row.counts(i)) continue;
           cell.smallest = row.cells(i);
           cell.smallest_rank = row.ranks(i);
@@ -112,7 +113,8 @@ bool HasMoves(const std::vector<analysis::ScanFinding>& found) {
                      });
 }
 
-// Which of the values are one number that may pass through 0, by their means.
+// Determines by their means which values are single numbers that may pass
+// through 0.
 absl::Status ReadSigns(const Globals& globals, const RunScanRequest& asked,
                        const v1::GridHead& head, analysis::ScanInput* input) {
   v1::QueryGridRequest request = RequestOf(asked);
@@ -135,7 +137,7 @@ absl::Status ReadSigns(const Globals& globals, const RunScanRequest& asked,
   return absl::OkStatus();
 }
 
-// Which infinities are -Infinity alone, in values that may be masks.
+// Determines which infinities are only -Infinity, in values that may be masks.
 absl::Status ReadMasks(const Globals& globals, const RunScanRequest& asked,
                        const v1::GridHead& head, analysis::ScanInput* input) {
   absl::flat_hash_map<std::string, std::vector<analysis::ScanCell>*> masks;
@@ -176,7 +178,7 @@ absl::Status ReadMasks(const Globals& globals, const RunScanRequest& asked,
       });
 }
 
-// The numbers of one value at one step, by rank.
+// Returns the numbers of one value at one step, by rank.
 absl::StatusOr<std::map<int64_t, double>> ReadRanks(const Globals& globals,
                                                     RunScanRequest asked,
                                                     const std::string& match,
@@ -203,8 +205,9 @@ bool IsParameter(absl::string_view name) {
   return absl::StartsWith(name, "Parameter.") && absl::EndsWith(name, ".param");
 }
 
-// Ranks with equal parameters at the first step, where some are not equal on
-// all ranks: shards. None where each rank has its own.
+// Returns groups of ranks with equal parameters at the first step if some
+// parameters are sharded, that is, not equal on all ranks. Empty if each rank
+// has its own.
 absl::StatusOr<std::vector<std::vector<int64_t>>> FindGroups(
     const Globals& globals, const RunScanRequest& asked,
     const analysis::ScanInput& input) {
@@ -219,7 +222,7 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> FindGroups(
       shards.push_back(&series);
   }
   if (shards.empty()) return groups;
-  // A few tell the groups apart.
+  // A few parameters are enough to distinguish the groups.
   constexpr size_t kLooked = 4;
   std::map<int64_t, std::vector<double>> of_rank;
   for (size_t i = 0; i < shards.size() && i < kLooked; ++i) {
@@ -236,8 +239,9 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> FindGroups(
   return groups;
 }
 
-// Whether ranks hold shards of everything: what is the same on them in the first
-// step is one number, as weights of norms and biases begin.
+// Whether ranks hold shards of everything: values that are equal on all of them
+// in the first step are then constant tensors, such as initial weights of norms
+// and biases.
 absl::StatusOr<bool> IsAllSharded(const Globals& globals,
                                   const RunScanRequest& asked,
                                   const analysis::ScanInput& input) {
@@ -278,7 +282,7 @@ absl::StatusOr<bool> IsAllSharded(const Globals& globals,
   return all_are_one_number;
 }
 
-// The one rank whose number is not that of the others; -1: none.
+// Returns the only rank whose number differs from the others', or -1.
 int64_t Stranger(const std::map<int64_t, double>& numbers) {
   std::map<double, std::vector<int64_t>> by_value;
   for (const auto& [rank, number] : numbers) by_value[number].push_back(rank);
@@ -297,7 +301,8 @@ absl::StatusOr<RunScan> ScanRun(const Globals& globals,
   RunScan scan;
   RP_ASSIGN_OR_RETURN(scan.input,
                       ReadCells(Client(globals), RequestOf(asked), &scan.head));
-  // "0 findings" of a pattern with a slip would pass for a sound run.
+  // Otherwise a mistyped pattern would print "0 findings", as a healthy run
+  // does.
   if (scan.input.values.empty()) {
     return absl::NotFoundError(
         absl::StrCat("nothing to scan: no norm of ",
@@ -310,7 +315,8 @@ absl::StatusOr<RunScan> ScanRun(const Globals& globals,
   options.least = std::min(options.least, asked.window);
   options.factor = asked.factor;
   scan.findings = analysis::Scan(scan.input, options);
-  // Asked for only where it matters: it costs as much as all before it.
+  // Requested only if there are moves, because it costs as much as everything
+  // before.
   if (HasMoves(scan.findings)) {
     RP_RETURN_IF_ERROR(ReadSigns(globals, asked, scan.head, &scan.input));
     scan.findings = analysis::Scan(scan.input, options);

@@ -60,7 +60,8 @@ size_t OverflowsOfScaler(const analysis::ScanInput& input,
       goes_on |= cell.count > 0 && IsOfOptimizer(series.name) &&
                  input.steps[i] > skipped.back();
       if (cell.non_finite == 0 || cell.meant) continue;
-      // In 16 bits the norm of a step that was taken may overflow alone.
+      // With 16-bit gradients, the norm alone may overflow in a step that was
+      // taken.
       if (!IsGradient(series.name) || input.steps[i] > skipped.back()) return 0;
       is_finite = false;
     }
@@ -70,7 +71,7 @@ size_t OverflowsOfScaler(const analysis::ScanInput& input,
 }
 
 bool IsMonitoredWhole(const analysis::ScanInput& input) {
-  // One step of a run does not show the interval.
+  // A single step does not show the interval.
   if (input.steps.size() < 2 || !input.each_step ||
       !FollowEachOther(input.steps))
     return false;
@@ -123,12 +124,13 @@ ScanScope ScopeOf(const analysis::ScanInput& input) {
       scope.unjudged.push_back(absl::StrCat(what, " (", needs, ")"));
     }
   };
-  // The number behind its course; as many numbers as zeros behind them.
+  // Moves need one number after the usual range; vanishing needs as many zeros
+  // as numbers before them.
   judge("moves", least + 1, false);
   judge("vanishes", 2 * least, false);
   if (has_ranks) judge("parts", 2, false);
-  // Ten pairs of steps in which a parameter is what was left, and one in which
-  // it is not.
+  // Ten pairs of steps in which a parameter is unchanged in between, and one in
+  // which it is not.
   judge("changes", 12, true);
   return scope;
 }

@@ -18,35 +18,38 @@ namespace rankprobe {
 // Whether no step between the first and the last is missing.
 bool FollowEachOther(const std::vector<int64_t>& steps);
 
-// The recorded steps in which a GradScaler skipped the optimizer's step: they have a
-// loss scale, gradients that are not finite and no value of an optimizer.
+// Returns the recorded steps in which a GradScaler skipped the optimizer's
+// step: they have a loss scale, gradients that are not finite and no value of
+// an optimizer.
 std::vector<int64_t> StepsSkippedByScaler(const analysis::ScanInput& input);
-// The number of values that are not finite, where all of them are gradients up to the
-// last such step and the optimizer took a step behind it: the scaler lowered its
-// scale, as it should. Else 0.
+// Returns the number of values that are not finite if, up to the last skipped
+// step, all of them are gradients and the optimizer took a step afterwards: the
+// scaler then lowered its scale as intended. Otherwise returns 0.
 size_t OverflowsOfScaler(const analysis::ScanInput& input,
                          const std::vector<int64_t>& skipped);
 
-// Whether task monitor recorded each step with all values, so that no step has the
-// values that are missing: the program has none, or each step was skipped.
+// Whether task monitor recorded each step with all values, so that a missing
+// value does not exist: the program has none, or each step was skipped.
 bool IsMonitoredWhole(const analysis::ScanInput& input);
-// The same by the plan of the run, for a program that ended before it had values.
+// The same by the plan of the run, for a program that ended before it had
+// values.
 bool MonitorsWhole(const Plan& plan);
 
+// Whether a value whose name begins with `prefix` was recorded.
 bool HasValuesOf(const analysis::ScanInput& input, absl::string_view prefix);
 
-// The command that records more of a program than others do.
+// The command that records more of a program than other commands do.
 inline constexpr char kMonitorCommand[] =
     "rankprobe run --run NAME --monitor --every 1 -- PROGRAM";
-// "6 recorded steps" where `steps` are fewer than that, "10 successive steps"
-// where they must follow each other and do not; else empty.
+// Returns "6 recorded steps" if `steps` has fewer, "10 successive steps" if
+// they must be successive and are not; otherwise an empty text.
 std::string StepsShort(size_t least, bool successive,
                        const std::vector<int64_t>& steps);
 
 struct ScanScope {
-  // "moves", "vanishes", ..
+  // Analyses such as "moves" and "vanishes".
   std::vector<std::string> judged;
-  // With what they need: "moves (6 recorded steps)".
+  // Analyses with their requirement: "moves (6 recorded steps)".
   std::vector<std::string> unjudged;
 };
 ScanScope ScopeOf(const analysis::ScanInput& input);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// acc_check: PyTorch's kernels are run by a Python worker; this finds the dump
-// and hands over.
+// acc_check: finds the dump and starts a Python worker, which runs PyTorch's
+// kernels.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -21,7 +21,8 @@
 namespace rankprobe {
 namespace {
 
-// The dump.json of a run of the archive, or of a directory: of one step and rank.
+// Returns the dump.json of a run of the archive or of a directory, which must
+// have one step and rank.
 absl::StatusOr<std::string> OnlyDump(const std::string& name,
                                      const DumpInput& input) {
   RP_ASSIGN_OR_RETURN(const DumpLayout layout, input.Find());
@@ -40,7 +41,8 @@ absl::StatusOr<std::string> OnlyDump(const std::string& name,
       is_run ? "export it and name" : "name", " the dump.json of one of them"));
 }
 
-// Takes --job N or --job=N out of the words; the other words are the worker's.
+// Removes --job N or --job=N from the words; all other words are passed to the
+// worker.
 absl::StatusOr<std::optional<int64_t>> TakeJob(
     std::vector<std::string>* words) {
   std::optional<int64_t> job;
@@ -75,7 +77,7 @@ absl::Status AccCheck(const Globals& globals,
   RP_ASSIGN_OR_RETURN(wanted.job, TakeJob(&arguments));
   std::vector<std::string> words;
   std::vector<DumpInput> inputs;  // kept until the worker has ended
-  // The dump may stand by its place, as of other verbs.
+  // The dump may be a positional argument, as in other verbs.
   if (!arguments.empty() && !absl::StartsWith(arguments[0], "-"))
     words.emplace_back("-api_info");
   for (const std::string& argument : arguments) {
@@ -90,7 +92,7 @@ absl::Status AccCheck(const Globals& globals,
       inputs.push_back(std::move(input));
       continue;
     }
-    // Spelt as the worker spells them.
+    // The worker's spellings of the flags.
     words.push_back(argument == "--result_csv_path"   ? "-csv_path"
                     : argument == "--save_error_data" ? "-save_error_data"
                     : argument == "--config_path"     ? "-config"

@@ -77,7 +77,7 @@ absl::Status Align(const Globals& globals, const AlignVerbFlags& flags,
       analysis::AlignDumps(file_system.get(), target_dumps, reference_dumps,
                            rules, flags.align.options, output.path());
   if (!report.ok()) {
-    // Both are ours: neither was there before.
+    // Both did not exist before, so this command created them.
     for (const char* const side : {"/target", "/reference"}) {
       if (file_system->Exists(output.path() + side)) {
         (void)file_system->DeleteTree(output.path() + side);

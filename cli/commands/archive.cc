@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// verify, delete, backup: care of the archive.
+// verify, delete, backup: maintenance of the archive.
 #include <cstdio>
 #include <memory>
 
@@ -16,7 +16,7 @@
 namespace rankprobe {
 namespace {
 
-// The work takes as long as it takes; --timeout is for the connection.
+// Limit for the work itself; --timeout applies only to the connection.
 constexpr double kLongestSeconds = 24 * 3600;
 
 struct VerifyFlags {
@@ -44,11 +44,12 @@ absl::Status Verify(const Globals& globals, const VerifyFlags& flags,
         return client.archive->Verify(context, request);
       });
   v1::VerifyReport report;
-  // Reports come while it works; the last one is the result.
+  // Reports arrive during the work; the last one is the result.
   while (reader.Read(&report)) {
   }
   RP_RETURN_IF_ERROR(reader.Finish());
-  // A payload that never came is not a fault of the archive, but not all is well.
+  // A payload that never arrived is not a fault of the archive, but it sets the
+  // exit code.
   const bool sound = report.fault_count() == 0 && report.finished();
   if (!sound || report.missing_payloads() > 0) *exit_code = kPartial;
   if (globals.json) {
@@ -78,8 +79,8 @@ absl::Status Delete(const Globals& globals, const std::string& run,
                     const std::string& steps_text) {
   v1::DeleteRequest request;
   request.set_run(run);
-  // No steps mean the whole run, here and on the wire: text that is not a list of
-  // steps must not get past this.
+  // No steps mean the complete run, here and in the request, so a text that is
+  // not a list of steps must be refused here.
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
                       ParseRanges("--steps", steps_text));
   request.mutable_steps()->Assign(steps.begin(), steps.end());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands that are written in Python: a training job with the agent in it, one
 // of its steps on recorded inputs or against stored statistics, tables of many
-// ranks, checks of the environment, and what hands events and answers to other
-// programs. This process
-// executes Python and keeps its process id, terminal and signals.
+// ranks, checks of the environment, and delivery of events and answers to other
+// programs. This process executes Python and keeps its process id, terminal and
+// signals.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -21,10 +21,10 @@ namespace {
 
 struct PythonVerb {
   const char* name;
-  // Of the package; rankprobe.isolate is a function.
+  // The module in the package; rankprobe.isolate itself is a function.
   const char* module;
   const char* description;
-  // After the name.
+  // Follows the name.
   const char* usage;
 };
 
@@ -116,8 +116,8 @@ absl::Status BecomePython(const std::string& verb,
 
 void RegisterAttachCommand(CLI::App* app, ParsedCommand* command) {
   for (const PythonVerb& verb : kPythonVerbs) {
-    // Here for the help. main() calls BecomePython itself: CLI11 would take a
-    // "--" and part of what stands around it.
+    // Registered only for the help. main() calls BecomePython itself, because
+    // CLI11 would remove a "--" and some of the words around it.
     CLI::App* const known = app->add_subcommand(verb.name, verb.description);
     known->prefix_command();
     known->callback([command, &verb] {

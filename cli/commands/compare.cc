@@ -104,7 +104,7 @@ std::string Stem(const DumpLayout& layout, const DumpPlace& place,
                       "_", timestamp);
 }
 
-// The JSON files of --diff_analyze, written when all of them are there.
+// The JSON files of --diff_analyze, written once all of them are complete.
 class DiffFiles {
  public:
   DiffFiles(FileSystem* file_system, std::string timestamp)
@@ -112,8 +112,8 @@ class DiffFiles {
 
   void BeginRank(const DumpLayout& layout, const DumpPlace& place,
                  const DumpReader* dump) {
-    // One for all ranks of a step: a difference is followed through their
-    // communication.
+    // One analyzer for all ranks of a step, because differences are followed
+    // through communication.
     if (analyzer_ == nullptr) {
       analyzer_ = std::make_unique<analysis::DiffAnalyzer>(
           layout.kind == DumpLayout::Kind::kSingle ? std::vector<int64_t>()
@@ -134,7 +134,7 @@ class DiffFiles {
     texts_.emplace_back(
         absl::StrCat("compare_result", place_, "_", rank_, "_", timestamp_),
         analyzer_->RankJson());
-    // The analyzer reads them once more when it knows which calls were first.
+    // The analyzer reads the dumps again once it knows which calls were first.
     dumps_.push_back(std::move(dump));
     if (!last_of_step) return absl::OkStatus();
     RP_ASSIGN_OR_RETURN(std::string first, analyzer_->FirstJson());
@@ -164,8 +164,8 @@ class DiffFiles {
   std::vector<std::pair<std::string, std::string>> texts_;
 };
 
-// A table a rank in the output directory, which is made for the first of them;
-// all of them or none are finished.
+// One table for each rank in the output directory, which is created with the
+// first of them. Either all of them are completed or none.
 class ResultFiles : public analysis::CompareVisitor {
  public:
   ResultFiles(FileSystem* file_system, const Globals& globals,
@@ -327,8 +327,8 @@ void RegisterCompareCommand(CLI::App* app, Globals* globals,
     flags->mappings.cells = flags->cell_mapping;
     flags->mappings.data = flags->data_mapping;
     if (layers->count() > 0) flags->mappings.layers = flags->layer_mapping;
-    // The table is the answer, so differences have no exit code here; that is
-    // for first-divergence (docs/analysis.md).
+    // The table is the answer, so differences have no exit code here;
+    // first-divergence has one (docs/analysis.md).
     command->run = [flags](const Globals& g, int*) {
       return Compare(g, *flags);
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// config_check. What a pack is made of is Python's to say.
+// config_check. Python determines the content of a pack.
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,7 +23,7 @@ namespace {
 struct ConfigCheckFlags {
   std::string target;
   std::string reference;
-  // Of a pack that is to be made.
+  // Options for creating a pack.
   bool dump = false;
   std::string output;
   std::vector<std::string> scripts;
@@ -34,7 +34,7 @@ struct ConfigCheckFlags {
 
 absl::Status MakePack(const ConfigCheckFlags& flags, int* exit_code) {
   std::vector<std::string> words = {"--output", flags.output, "--"};
-  // -d alone is an empty word.
+  // -d without a value is an empty word.
   for (const std::string& script : flags.scripts) {
     if (!script.empty()) words.push_back(script);
   }

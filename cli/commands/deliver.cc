@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// deliver: what processes that died left in a spool directory.
+// deliver: sends the data that ended processes left in a spool directory.
 #include <cstdio>
 #include <memory>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// diagnose: one answer of all analyses.
+// diagnose: one answer from all analyses.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -48,26 +48,27 @@ namespace {
 
 using Finding = DiagnosisReport::Finding;
 
-// Of the command of a finding, on each side of its step.
+// Steps before and after that of a finding, in the command that shows it.
 constexpr int64_t kStepsAround = 2;
 
 struct DiagnoseFlags {
   std::string input;
   std::string reference;
   std::string html;
-  // Of a server: one request, and how a reference of another program is aligned.
+  // For a server: one request, and how a reference of another program is
+  // aligned.
   AlignFlags align;
   std::optional<int64_t> job, reference_job;
   int limit = 5;
   bool force = false;
 };
 
-// " --job 1"
+// Returns " --job 1", or an empty text.
 std::string JobWords(const DiagnoseFlags& flags) {
   return flags.job.has_value() ? absl::StrCat(" --job ", *flags.job) : "";
 }
 
-// " --job 1 --reference-job 2"
+// Returns " --job 1 --reference-job 2", or what was given of it.
 std::string BothJobsWords(const DiagnoseFlags& flags) {
   return absl::StrCat(JobWords(flags), flags.reference_job.has_value()
                                            ? absl::StrCat(" --reference-job ",
@@ -75,7 +76,7 @@ std::string BothJobsWords(const DiagnoseFlags& flags) {
                                            : "");
 }
 
-// " --request r1 --rules vllm-llama"; `request`: its id, empty: none.
+// Returns " --request r1 --rules vllm-llama". `request` is the id, or empty.
 std::string RequestWords(const AlignFlags& align, const std::string& request) {
   if (request.empty()) return "";
   std::string words = absl::StrCat(" --request ", ShellWord(request));
@@ -157,8 +158,8 @@ class Diagnosis {
            kind == analysis::ScanKind::kRankMoves;
   }
 
-  // The step of a finding as the commands of one step want it: "run:train@5",
-  // "dump/step5".
+  // Returns the step of a finding as commands for one step expect it:
+  // "run:train@5", "dump/step5".
   std::string StepOf(const Finding& finding) const {
     absl::string_view run = flags_.input;
     if (absl::ConsumePrefix(&run, "run:")) {
@@ -170,7 +171,7 @@ class Diagnosis {
     return file_system_->Exists(step) ? step : flags_.input;
   }
 
-  // Prints the numbers of the finding again.
+  // Returns the command that prints the numbers of the finding again.
   std::string CommandOf(const Finding& finding) const {
     return absl::StrCat(
         "rankprobe ", WordsOf(finding),
@@ -188,7 +189,7 @@ class Diagnosis {
           ShellWord(flags_.reference), BothJobsWords(flags_),
           align.rules.empty() ? "" : RequestWords(align, request_->id()));
     }
-    // Only an earlier step says that these ranks are replicas.
+    // Only an earlier step shows that these ranks are replicas.
     if (finding.by() == "replicas" && finding.sure() != "exact")
       return absl::StrCat("replicas ", ShellWord(flags_.input));
     if (finding.by() == "replicas")
@@ -203,7 +204,8 @@ class Diagnosis {
                  ? absl::StrCat("events --run ", ShellWord(run))
                  : absl::StrCat("diagnose ", ShellWord(StepOf(finding)));
     }
-    // Rules and scan: of a whole run. Some steps before and after show a move.
+    // Rules and scan need the complete run. Some steps before and after show a
+    // move.
     absl::string_view run = flags_.input;
     if (!absl::ConsumePrefix(&run, "run:"))
       return absl::StrCat("diagnose ", ShellWord(flags_.input));
@@ -255,7 +257,8 @@ class Diagnosis {
             job_.has_value() ? job_->incarnations : std::set<uint64_t>()));
     cache.AddTo(/*request=*/"", &report_);
     absl::StatusOr<RunScan> scanned = ScanRun(globals_, request);
-    // The witness of a server's cache tells of steps that are not recorded, too.
+    // The witness of a server's cache also reports steps that were not
+    // recorded.
     if (absl::IsNotFound(scanned.status()) && !cache.faults.empty()) {
       report_.Unjudged(std::string(scanned.status().message()),
                        "rankprobe enable --run NAME");
@@ -272,8 +275,8 @@ class Diagnosis {
     const size_t overflows = OverflowsOfScaler(scan.input, skipped);
     for (const analysis::ScanFinding& f : scan.findings) {
       if (overflows > 0 && f.kind == analysis::ScanKind::kNonFinite) continue;
-      // Gradients and losses become small in a sound training; what dies is
-      // said to have vanished.
+      // Gradients and losses become small in a healthy training; values that
+      // die are reported as vanished.
       if (IsMove(f.kind) && f.now < f.before) {
         ++fallen;
         continue;
@@ -336,7 +339,7 @@ class Diagnosis {
     return absl::OkStatus();
   }
 
-  // A name that several jobs have used: one of them is looked at.
+  // If several jobs used the name, one of them is chosen.
   absl::Status ChooseJobOf(const std::string& run, RunScanRequest* request) {
     RP_ASSIGN_OR_RETURN(jobs_, ReadJobs(Client(globals_), run));
     RP_ASSIGN_OR_RETURN(
@@ -384,7 +387,7 @@ class Diagnosis {
     return absl::OkStatus();
   }
 
-  // The call of a step that is known to be bad.
+  // Finds the call in a step that is known to be bad.
   absl::Status LookAtStep(const std::string& run, int64_t step) {
     const auto input = DumpInput::Open(
         file_system_, globals_, absl::StrCat("run:", run, "@", step),
@@ -415,7 +418,8 @@ class Diagnosis {
     return absl::OkStatus();
   }
 
-  // An export has of each rank the newest record of the step.
+  // An export has the newest record of the step for each rank, which may be of
+  // another job.
   void LeaveOutOtherJobs(DumpLayout* ranks) const {
     if (!job_.has_value()) return;
     std::erase_if(ranks->places, [&](const DumpPlace& place) {
@@ -451,7 +455,7 @@ class Diagnosis {
     return "the statistics of its inputs match";
   }
 
-  // Of two programs.
+  // Compares dumps of two programs.
   absl::StatusOr<analysis::DivergenceReport> CompareAligned(
       const DumpLayout& target, const DumpLayout& reference) {
     AlignFlags align = flags_.align;
@@ -482,15 +486,15 @@ class Diagnosis {
     }
     const DumpInput& target = *target_;
     DumpInput::Wanted wanted;
-    // Of another server it has the name that the client gave it.
+    // On another server the request has the name that the client gave it.
     if (request_.has_value() && flags_.align.rules.empty())
       wanted.request = flags_.align.options.request;
     wanted.job = flags_.reference_job;
     RP_ASSIGN_OR_RETURN(
         const DumpInput reference,
         DumpInput::Open(file_system_, globals_, flags_.reference, wanted));
-    // Two programs are no two runs of one experiment: nothing explains why they
-    // differ.
+    // Two programs are not two runs of one experiment, so run cards do not
+    // explain why they differ.
     const bool are_runs = flags_.align.rules.empty();
     RP_ASSIGN_OR_RETURN(DumpLayout target_dumps, target.Find());
     RP_ASSIGN_OR_RETURN(const DumpLayout reference_dumps, reference.Find());
@@ -555,14 +559,14 @@ class Diagnosis {
   FileSystem* const file_system_;
   const DiagnoseFlags& flags_;
   DiagnosisReport report_;
-  // The dump of `input`, where it was opened with its tensors; the request that was
-  // asked for.
+  // The dump of `input`, if it was opened with its tensors, and the requested
+  // request.
   std::optional<DumpInput> target_;
   std::optional<RequestInDump> request_;
-  // Of a run: its jobs, and the one that is looked at where that is not all of them.
+  // For a run: its jobs, and the chosen one if it is not the only one.
   std::vector<RunJob> jobs_;
   std::optional<RunJob> job_;
-  // Of a run: its processes that ended without a goodbye.
+  // For a run: its processes that ended without a goodbye.
   std::string ended_;
 };
 
@@ -588,7 +592,7 @@ absl::Status Diagnose(const Globals& globals, const DiagnoseFlags& flags,
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   Diagnosis diagnosis(globals, file_system.get(), flags);
   RP_ASSIGN_OR_RETURN(const v1::DiagnoseReport report, diagnosis.Run());
-  // What is only far off the usual is told, and is not a fault by itself.
+  // Unusual values are reported, but are not a fault by themselves.
   if (!report.findings().empty() && report.findings(0).sure() == "exact")
     *exit_code = kPartial;
   if (!flags.html.empty()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// export: the dump layout, here or on the collector's machine.
+// export: the dump layout, on this machine or on the collector's.
 #include <unistd.h>
 
 #include <cstdio>
@@ -31,7 +31,7 @@ constexpr char kBoardFormat[] = "tensorboard";
 struct ExportFlags {
   std::string run, steps, ranks, request, output, server_directory, tar;
   bool link = false, resume = false, unchecked = false;
-  // Of formats with a row a value.
+  // Options for formats with one row for each value.
   std::string format = kDumpFormat, match, payloads;
   v1::GridValues of = v1::GRID_VALUES_ALL;
 };
@@ -65,8 +65,8 @@ absl::Status ExportTable(const Globals& globals, const ExportFlags& flags,
   return ExportValues(globals, wanted, exit_code);
 }
 
-// What is no gap and yet not what a reader would take it for: chosen between
-// processes, or of other requests, too.
+// Reports data that is not a gap but may surprise a reader: it was chosen among
+// several processes, or includes other requests.
 void SayWhatElse(const v1::ExportDone& done, const std::string& run) {
   if (done.conflicts() > 0) {
     Print(stderr,
@@ -134,8 +134,8 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   request.set_takes_files(true);
 
   const std::unique_ptr<FileSystem> file_system = NewPosixFileSystem();
-  // Below the directory no link is followed, one that comes while this works
-  // included.
+  // No link below the directory is followed, including one that is created
+  // meanwhile.
   std::optional<OutputDirectory> output;
   std::unique_ptr<FileSystem> confined;
   std::unique_ptr<ExportFiles> files;

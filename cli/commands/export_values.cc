@@ -22,7 +22,8 @@
 namespace rankprobe {
 namespace {
 
-// Where the stream goes: standard output, or the worker that makes the file.
+// Destination of the stream: standard output, or the worker that writes the
+// file.
 class ValueOutput {
  public:
   static absl::StatusOr<ValueOutput> Open(const ValueExport& wanted) {
@@ -60,7 +61,7 @@ class ValueOutput {
     return absl::OkStatus();
   }
 
-  // Its exit status; it says itself what went wrong.
+  // Returns the worker's exit status; the worker reports its errors itself.
   absl::StatusOr<int> Finish() {
     if (worker_ != nullptr) return worker_->Wait();
     if (std::fflush(stdout) != 0) {
@@ -86,12 +87,12 @@ std::vector<std::string> ValueFormats() {
 absl::Status ExportValues(const Globals& globals, const ValueExport& wanted,
                           int* exit_code) {
   const Client client(globals);
-  // The collector goes through the records of the steps, however many.
+  // The collector reads the records of all steps, which may take long.
   AnswerStream<v1::ValuesReply> reader(
       client, /*extra_seconds=*/86400, [&](grpc::ClientContext* context) {
         return client.archive->ReadValues(context, wanted.request);
       });
-  // Opened with the first answer: a run that is not there leaves nothing.
+  // Opened with the first answer, so a run that does not exist leaves no file.
   std::optional<ValueOutput> output;
   std::optional<v1::ValuesEnd> end;
   absl::Status written;
@@ -121,7 +122,7 @@ absl::Status ExportValues(const Globals& globals, const ValueExport& wanted,
   if (output.has_value()) {
     RP_ASSIGN_OR_RETURN(worker_status, output->Finish());
   }
-  // What Python itself ends with: the worker has statuses of its own.
+  // 1 is the status of Python itself; the worker uses others.
   if (worker_status == 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--format ", wanted.format,

@@ -14,19 +14,19 @@ namespace rankprobe {
 
 struct ValueExport {
   v1::ReadValuesRequest request;
-  // One of kValueFormats.
+  // One of ValueFormats().
   std::string format;
-  // "-": standard output, of kColumnsFormat.
+  // A path, or "-" for standard output, which requires kColumnsFormat.
   std::string output;
-  // Of tensorboard: an exported dump, whose tensors become histograms.
+  // For tensorboard: an exported dump, whose tensors become histograms.
   std::string payloads;
 };
 
 inline constexpr char kColumnsFormat[] = "columns";
-// What --format takes besides the dump layout.
+// Returns the formats that --format accepts besides the dump layout.
 std::vector<std::string> ValueFormats();
 
-// `exit_code`: kPartial if rank-steps are incomplete or were deleted.
+// Sets `exit_code` to kPartial if rank-steps are incomplete or were deleted.
 absl::Status ExportValues(const Globals& globals, const ValueExport& wanted,
                           int* exit_code);
 

@@ -56,7 +56,7 @@ struct DivergenceFlags {
 };
 
 std::string Verdict(const Divergence& d) {
-  // Values that cannot be equal have no distance: they stand below.
+  // Values that cannot be equal have no distance; they are printed below.
   if (!std::isfinite(d.difference)) return "differs";
   std::string out = absl::StrFormat("relative difference %.3g", d.difference);
   if (d.tolerance > 0) {
@@ -70,7 +70,7 @@ std::string Verdict(const Divergence& d) {
   return out;
 }
 
-// What the answer rests on.
+// Returns the evidence for the answer.
 std::string Ground(const Divergence& d) {
   if (d.is_argument)
     return "it is an argument that the program's code gives to this call";
@@ -232,7 +232,7 @@ absl::StatusOr<analysis::DivergenceReport> Report(
                                   aligned.reference(), match, of_two);
 }
 
-// "run:NAME@STEP" -> NAME; empty for a path.
+// Returns NAME for "run:NAME@STEP", and an empty text for a path.
 std::string RunOf(absl::string_view input) {
   if (!absl::ConsumePrefix(&input, "run:")) return "";
   return std::string(input.substr(0, input.rfind('@')));
@@ -241,12 +241,12 @@ std::string RunOf(absl::string_view input) {
 struct Captured {
   int64_t step = -1;  // none: nothing differed
   std::string target;
-  // Absent when the reference side is not in progress.
+  // Unset if the reference side is not in progress.
   std::optional<analysis::DivergenceReport> report;
 };
 
-// The calls that a report names, recorded again in full on the next step that
-// all runs in progress can reach.
+// Records the calls of a report again, in full, on the next step that all runs
+// in progress can reach.
 absl::StatusOr<Captured> CaptureOrigins(
     FileSystem* file_system, const Globals& globals,
     const DivergenceFlags& flags, const analysis::MatchOptions& match,
@@ -283,7 +283,7 @@ absl::StatusOr<Captured> CaptureOrigins(
       Report(file_system, globals, captured.target,
              absl::StrCat("run:", reference.run, "@", captured.step), flags,
              match, tolerance));
-  // One step's directory does not say which it is.
+  // The directory of a single step does not give the step's number.
   for (Divergence& d : captured.report->origins) d.step = captured.step;
   for (auto& c : captured.report->carried) c.step = captured.step;
   return captured;

@@ -44,14 +44,14 @@ struct GraphFlags {
   std::optional<int64_t> job, reference_job;
 };
 
-// The older form of the flags: {"npu_path": .., "bench_path": ..,
+// Reads the older form of the flags: {"npu_path": .., "bench_path": ..,
 // "is_print_compare_log": ..}.
 absl::Status ReadInputPath(FileSystem* file_system, GraphFlags* flags) {
   const std::string& path = flags->input_path;
   const auto bad = [&path](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", OneLine(what)));
   };
-  // It names two paths; a larger file is another file.
+  // The file contains only two paths, so a larger file is a mistake.
   constexpr uint64_t kLargest = 1 << 20;
   if (!file_system->Exists(path)) return bad("does not exist");
   RP_ASSIGN_OR_RETURN(const uint64_t size, file_system->FileSize(path));
@@ -73,7 +73,8 @@ absl::Status ReadInputPath(FileSystem* file_system, GraphFlags* flags) {
       continue;
     }
     if (member.key != "npu_path" && member.key != "bench_path") {
-      // A slip in "bench_path" would build a graph of one side without a word.
+      // A misspelt "bench_path" would otherwise build a graph of one side
+      // without an error.
       return bad(absl::StrCat("unknown key ", member.key,
                               "; known: npu_path, bench_path, "
                               "is_print_compare_log"));
@@ -88,7 +89,7 @@ absl::Status ReadInputPath(FileSystem* file_system, GraphFlags* flags) {
   return absl::OkStatus();
 }
 
-// --rank_size and its kin: one value for each side.
+// Reads --rank_size and related flags: one value for each side.
 absl::Status ReadLayouts(const GraphFlags& flags,
                          analysis::VisualizeOptions* options) {
   const bool any = !flags.rank_size.empty() || !flags.tensor.empty() ||
@@ -138,8 +139,8 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
     return absl::InvalidArgumentError(
         "--layout is for two runs: give --golden_path (-gp)");
   }
-  // msprobe falls back to a database where there is nothing merged
-  // (docs/layouts.md, "Parallel layouts").
+  // Like msprobe, writes a database if nothing is merged (docs/layouts.md,
+  // "Parallel layouts").
   options.merged_as_dump = flags.file_type == "json";
   if (options.merged_as_dump &&
       (!options.target_layout.has_value() || !flags.reference.empty())) {
@@ -156,7 +157,7 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
                       {.job = flags.reference_job}));
   options.target = target.path();
   options.reference = reference.path();
-  // Of a run it was chosen before the download.
+  // For a run, the job was chosen before the download.
   options.job = target.job();
   options.reference_job = reference.job();
   std::optional<JoinedRuns> joined;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ledger: what became of every record and payload of a run.
+// ledger: the fate of every record and payload of a run.
 #include <cstdio>
 #include <memory>
 
@@ -29,7 +29,7 @@ std::string StateText(v1::StepLedger::State state) {
 }
 
 std::string CountText(bool known, uint64_t value) {
-  // 0 would say that it was counted.
+  // 0 would mean that it was counted.
   return known ? absl::StrCat(value) : "?";
 }
 
@@ -45,8 +45,8 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
   request.mutable_steps()->Assign(steps.begin(), steps.end());
   request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
   const Client client(globals);
-  // With details the collector goes through the records of the run, however
-  // many there are.
+  // With details the collector reads all records of the run, which may take
+  // long.
   AnswerStream<v1::StepLedger> reader(
       client, /*extra_seconds=*/3600, [&](grpc::ClientContext* context) {
         return client.archive->GetLedger(context, request);
@@ -58,14 +58,15 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
   v1::StepLedger ledger;
   while (reader.Read(&ledger)) {
     totals.Add(ledger);
-    // Programs get each line as it comes; a table waits for its widths.
+    // Programs get each line as it arrives; a table needs all rows for its
+    // widths.
     if (globals.json) {
       PrintJson(ToJson(ledger));
       continue;
     }
     const std::string rank = LedgerRank(ledger);
     table.Add(
-        // Frames that were refused have step -1 (docs/wire.md, "Wire").
+        // Refused frames have step -1 (docs/wire.md, "Wire").
         {ledger.step() < 0 ? "-" : absl::StrCat(ledger.step()), rank,
          StateText(ledger.state()), absl::StrCat(ledger.stored_records()),
          CountText(ledger.has_expected_records(), ledger.expected_records()),

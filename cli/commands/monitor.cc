@@ -58,7 +58,8 @@ const char* KindText(v1::Event::Kind kind) {
   }
 }
 
-// "12:03:04 rank 1 step 7 trigger nan: Module.x output 0: Max NaN -> ..."
+// Returns "12:03:04 rank 1 step 7 trigger nan: Module.x output 0: Max NaN ->
+// ..."
 std::string EventLine(const v1::Event& event) {
   std::string line =
       absl::FormatTime("%H:%M:%S", absl::FromUnixNanos(event.time_unix_ns()),
@@ -122,7 +123,7 @@ absl::Status Explain(const Globals& globals, const ExplainFlags& flags,
   RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
     return client.control->Explain(context, request, &response);
   }));
-  // No such rank.
+  // There is no such rank.
   if (flags.rank >= 0 && response.ranks().empty()) *exit_code = kNotFound;
   if (globals.json) {
     PrintJson(ToJson(response));
@@ -170,7 +171,7 @@ absl::Status Events(const Globals& globals, const std::string& run,
 struct WatchFlags {
   std::string run;
   double interval_seconds = 1;
-  // 0: until interrupted.
+  // 0 means until interrupted.
   int64_t rounds = 0;
 };
 
@@ -178,7 +179,7 @@ void Sleep(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-// Who watches may have begun before the job has.
+// A user may start to watch before the job starts.
 void SayIfToCome(const Client& client, const std::string& run) {
   if (run.empty()) return;
   const absl::Status there =
@@ -186,8 +187,8 @@ void SayIfToCome(const Client& client, const std::string& run) {
   if (!there.ok()) Print(stderr, "rankprobe: %s\n", there.message());
 }
 
-// One JSON object a line: {"event": ..} as they come, {"agents": [..]} at each
-// interval.
+// Prints one JSON object on each line: {"event": ..} as events arrive,
+// {"agents": [..]} at each interval.
 absl::Status Watch(const Globals& globals, const WatchFlags& flags) {
   const Client client(globals);
   SayIfToCome(client, flags.run);
@@ -216,7 +217,7 @@ absl::Status Watch(const Globals& globals, const WatchFlags& flags) {
   return absl::OkStatus();
 }
 
-// Ranks x steps, rates, lag, events; drawn over itself on a terminal.
+// Ranks x steps, rates, lag, events; redrawn in place on a terminal.
 class Top {
  public:
   Top(const Globals& globals, const WatchFlags& flags)
@@ -278,7 +279,7 @@ class Top {
     }
     drawn_ = true;
     std::string text;
-    // Elsewhere pages follow each other.
+    // Elsewhere pages are printed one after another.
     if (terminal_) ClearTerminal();
     absl::StrAppend(&text, Counted(connected, "rank"), " connected, ", dumping,
                     " dumping, ", HumanBytes(rate), "/s\n\n", table.ToText());

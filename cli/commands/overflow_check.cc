@@ -21,13 +21,13 @@
 namespace rankprobe {
 namespace {
 
-// Of each side; --json has all.
+// Values shown for each side; --json prints all.
 constexpr size_t kShownValues = 6;
 
 struct OverflowFlags {
   std::string input;
   std::string only;
-  // Empty: the answer on the terminal is all.
+  // If empty, the answer is only printed.
   std::string output;
   bool force = false;
   std::optional<int64_t> job;
@@ -71,7 +71,8 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags,
           {.payloads = false, .rank_directory = false, .job = flags.job}));
   RP_ASSIGN_OR_RETURN(const DumpLayout layout, input.Find());
   PrintNote(layout);
-  // The user cannot name the temporary directory that the run was exported to.
+  // The run was exported to a temporary directory, whose path the user does not
+  // know, so the message names the run.
   if (absl::StartsWith(flags.input, "run:") && layout.Steps().size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         flags.input, ": has several steps; name one, such as ",
@@ -83,11 +84,11 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags,
       analysis::CheckOverflow(file_system.get(), layout, kinds));
   if (!findings.found.empty()) *exit_code = kPartial;
   std::string path;
-  // Nothing found, nothing written: as msprobe.
+  // As in msprobe, nothing is written if nothing is found.
   if (!findings.found.empty() && !flags.output.empty()) {
     RP_ASSIGN_OR_RETURN(const OutputDirectory output,
                         OutputDirectory::Make(file_system.get(), flags.output));
-    // msprobe's name, time_ns() included.
+    // msprobe's file name, with time_ns().
     path = absl::StrCat(output.path(), "/anomaly_analyze_",
                         absl::ToUnixNanos(SystemClock().Now()), ".json");
     RP_RETURN_IF_ERROR(WriteNewFile(file_system.get(), path,

@@ -42,7 +42,7 @@ size_t LimitOf(const Globals& globals, const QueryFlags& flags) {
   return flags.limit.value_or(flags.csv || globals.json ? 0 : kUsualLines);
 }
 
-// The rows as they come, in the form that was asked for.
+// Prints rows as they arrive, in the requested form.
 class GridPrinter {
  public:
   GridPrinter(const Globals& globals, const QueryFlags& flags)
@@ -150,7 +150,7 @@ class GridPrinter {
     waiting_.emplace_back(std::move(line), std::move(numbers));
   }
 
-  // All rows have one scale, which the last one may change.
+  // All rows share one scale, which the last row may still change.
   void AddHeat() {
     for (auto& [line, numbers] : waiting_) {
       line.back() = HeatRow(numbers, scale_, kPlotWidth);
@@ -172,7 +172,7 @@ class GridPrinter {
 
 absl::Status Query(const Globals& globals, const QueryFlags& flags,
                    int* exit_code) {
-  // --json may stand before the verb, where the parser's excludes() ends.
+  // --json may precede the verb, where the parser's excludes() has no effect.
   if (globals.json && (flags.csv || flags.heat)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--json excludes ", flags.csv ? "--csv" : "--heat"));
@@ -194,7 +194,7 @@ absl::Status Query(const Globals& globals, const QueryFlags& flags,
   if (flags.over_ranks)
     return PrintOverRanks(globals, request, limit, flags.csv, exit_code);
   const Client client(globals);
-  // The collector goes through the records of the steps, however many.
+  // The collector reads the records of all steps, which may take long.
   AnswerStream<v1::GridReply> reader(
       client, /*extra_seconds=*/3600, [&](grpc::ClientContext* context) {
         return client.archive->QueryGrid(context, request);
@@ -281,7 +281,7 @@ void RegisterQueryCommand(CLI::App* app, Globals* globals,
   CLI::Option* const names = verb->add_flag(
       "--names", flags->names,
       "list the names that query can show, without their numbers");
-  // Names are of all ranks and steps.
+  // Names cover all ranks and steps.
   for (CLI::Option* const other :
        {statistic, reduce, from_step, to_step, ranks, heat, over_ranks})
     names->excludes(other);

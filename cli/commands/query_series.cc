@@ -36,7 +36,8 @@ std::optional<double> CellOf(const v1::GridRow& row, int column) {
   return row.cells(column);
 }
 
-// The column with the largest number, a NaN before all; -1: none has one.
+// Returns the column with the largest (or smallest) number, preferring NaN; -1
+// if no column has a number.
 int Extreme(const v1::GridRow& row, bool smallest) {
   int found = -1;
   for (int i = 0; i < row.cells_size(); ++i) {
@@ -215,7 +216,7 @@ absl::Status PrintNames(const Globals& globals,
     }
     printed += static_cast<uint64_t>(response.modules_size());
     unrolled = response.unrolled_rank_steps();
-    // An answer that says that there is more and has nothing would have no end.
+    // An empty answer that announces more would never end.
     more = response.truncated() && response.modules_size() > 0 &&
            (limit == 0 || printed < limit);
     truncated = response.truncated();

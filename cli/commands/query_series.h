@@ -13,7 +13,7 @@
 
 namespace rankprobe {
 
-// `limit`: rows, 0: all.
+// `limit` is the number of rows; 0 means all.
 absl::Status PrintOverRanks(const Globals& globals,
                             const v1::QueryGridRequest& grid, size_t limit,
                             bool csv, int* exit_code);

@@ -14,7 +14,7 @@
 namespace rankprobe {
 namespace {
 
-// One rank of two processes was started again, or two jobs have one name.
+// More processes than ranks: a rank was restarted, or two jobs have one name.
 std::string RanksText(const v1::RunInfo& run) {
   if (run.processes() <= run.ranks()) return absl::StrCat(run.ranks());
   return absl::StrCat(run.ranks(), " of ", run.processes(), " processes");
@@ -31,12 +31,12 @@ absl::Status Runs(const Globals& globals, int* exit_code) {
     const absl::Status status = client.Ask([&](grpc::ClientContext* context) {
       const grpc::Status said =
           client.archive->ListRuns(context, request, &page);
-      // Those that are listed are all that could be read.
+      // The listed runs are all that could be read.
       if (said.ok() && SayAway(*context)) *exit_code = kPartial;
       return said;
     });
     if (!status.ok()) return status;
-    // An empty page would be asked for again and again.
+    // An empty page would be requested again forever.
     more = page.truncated() && !page.runs().empty();
     if (more && page.runs().rbegin()->run() <= request.after_run()) {
       return absl::DataLossError(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// scan: where a run first went wrong, by the norms of its values over steps.
+// scan: the first fault of a run, by the norms of its values over steps.
 #include "analysis/scan/scan.h"
 
 #include <algorithm>
@@ -32,7 +32,8 @@ namespace rankprobe {
 namespace {
 
 constexpr size_t kPlotColumns = 40;
-// Of the command to go on with, on each side of the step that was found.
+// Steps before and after that of a finding, in the command that continues the
+// search.
 constexpr int64_t kStepsAround = 2;
 
 struct ScanFlags {
@@ -43,7 +44,7 @@ struct ScanFlags {
   size_t limit = 20;
 };
 
-// The sign of a NaN is no news.
+// The sign of a NaN is not significant.
 std::string NumberText(double value) {
   return std::isnan(value) ? "nan" : absl::StrFormat("%.5g", value);
 }

@@ -13,7 +13,7 @@
 namespace rankprobe {
 
 void RegisterSchemaCommand(CLI::App* app, ParsedCommand* command) {
-  // No AddGlobals: it asks no collector.
+  // AddGlobals is not needed, because no collector is called.
   CLI::App* const schema = app->add_subcommand(
       "schema",
       "print the JSON schema of what a command prints with --json\nWithout "

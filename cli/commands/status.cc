@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// status: of the ranks of a collector, and of the private collectors of a directory.
+// status: the ranks of a collector, or the private collectors of a directory.
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -33,7 +33,7 @@ std::string DumpText(const v1::AgentInfo& agent) {
                       " at ", agent.switches_at_step());
 }
 
-// Nothing where there is room and there always was.
+// Prints nothing if there is enough space and always was.
 void PrintDisk(const v1::DiskState& disk) {
   const std::string whose = disk.collector().empty()
                                 ? "the collector"
@@ -124,7 +124,7 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
   return PrintJobs(client, run);
 }
 
-// Of the private collectors of a directory, and how to go on.
+// Prints the private collectors of a directory and the next commands.
 absl::Status Directory(Globals globals, const std::string& directory) {
   RP_ASSIGN_OR_RETURN(const PrivateCollectors found,
                       FindPrivateCollectors(directory));
@@ -204,7 +204,7 @@ absl::Status Status(const Globals& globals, const StatusFlags& flags) {
   }
   if (flags.steps) return Steps(globals, flags.run);
   const absl::Status status = Agents(globals, flags.run);
-  // Nobody was named, and a job of this directory has a collector of its own.
+  // The user named no collector, and a job of this directory has a private one.
   if (absl::IsUnavailable(status) && flags.run.empty() &&
       IsUsualCollector(globals)) {
     const auto here = FindPrivateCollectors(".");

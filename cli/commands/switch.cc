@@ -40,7 +40,7 @@ absl::Status FillOptions(const SwitchFlags& flags, v1::SwitchOptions* options) {
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks,
                       ParseRanges("--ranks", flags.ranks));
   for (const int64_t rank : ranks) options->add_ranks(rank);
-  // Unset, not 0: the collector finds the earliest step then.
+  // Unset, not 0: the collector then chooses the earliest step.
   if (flags.at_step >= 0) options->set_at_step(flags.at_step);
   options->set_for_steps(flags.for_steps);
   options->set_no_wait(flags.no_wait);
@@ -65,7 +65,7 @@ const char* StateText(v1::RankSwitch::State state) {
   }
 }
 
-// Ranks that were named and are not connected: "5, 7".
+// Returns the ranks that were named and are not connected: "5, 7".
 std::string AbsentRanks(const v1::SwitchOptions& options,
                         const v1::SwitchResult& result) {
   std::set<int64_t> absent(options.ranks().begin(), options.ranks().end());
@@ -75,13 +75,13 @@ std::string AbsentRanks(const v1::SwitchOptions& options,
   return RangesText({absent.begin(), absent.end()});
 }
 
-// prefix: printed before the summary where a rank is connected.
+// `prefix` is printed before the summary if a rank is connected.
 void Report(const Globals& globals, const v1::SwitchOptions& options,
             const std::string& prefix, const v1::SwitchResult& result,
             int* exit_code) {
   const bool no_wait = options.no_wait();
-  // One that switched at another step has not: all ranks at one step is what a
-  // switch is for.
+  // A rank that switched at another step did not follow: all ranks must switch
+  // at one step.
   const auto followed = [&](const v1::RankSwitch& rank) {
     return (rank.state() == v1::RankSwitch::STATE_APPLIED &&
             rank.applied_step() == result.effective_at_step()) ||
@@ -101,8 +101,8 @@ void Report(const Globals& globals, const v1::SwitchOptions& options,
   Print(stdout, "%s%s\n", result.ranks().empty() ? "" : prefix,
         result.summary());
   if (!absent.empty()) Print(stdout, "  not connected: rank %s\n", absent);
-  // Of thousands of ranks those are named that need a look; the summary counts
-  // the others.
+  // With thousands of ranks, only those that need attention are named; the
+  // summary counts the others.
   for (const v1::RankSwitch& rank : result.ranks()) {
     if (followed(rank)) continue;
     const std::string who = rank.has_rank() ? absl::StrCat("rank ", rank.rank())
@@ -113,8 +113,8 @@ void Report(const Globals& globals, const v1::SwitchOptions& options,
   }
 }
 
-// What `enable` records where it was not told: it may be an older --config of
-// somebody else.
+// Reports what `enable` records if no configuration was given: it may be an
+// older --config of another user.
 void SayConfigKept(const Client& client, const std::string& run,
                    bool is_for_good) {
   const std::optional<Plan> known = PlanOfRun(client, run);
@@ -134,9 +134,10 @@ void SayConfigKept(const Client& client, const std::string& run,
             : "");
 }
 
-// NOT_FOUND if no connected rank is in the list of ranks: it has a mistake, or is that
-// of another job. It is checked before anything is switched. `config_json`: empty if
-// none is given. With --create the ranks of a config may connect later.
+// Returns NOT_FOUND if none of the listed ranks is connected: the list has a
+// mistake or belongs to another job. This is checked before anything is
+// switched. `config_json` is empty if none was given. With --create the ranks
+// of a configuration may connect later.
 absl::Status CheckRanksAreConnected(const Client& client,
                                     const SwitchFlags& flags,
                                     const std::string& run,
@@ -181,8 +182,8 @@ absl::Status CheckRanksAreConnected(const Client& client,
 }
 
 // With --create, if no process of the run is connected, moves the ranks into
-// `config` (empty: none was given): a plan for some ranks would be replaced by the
-// configuration of the first process that connects.
+// `config` (empty if none was given): the configuration of the first process
+// that connects would replace a plan for some ranks.
 absl::Status LeaveRanksToConfig(const Client& client, const SwitchFlags& flags,
                                 const std::string& run, std::string* config,
                                 v1::SwitchOptions* options) {
@@ -199,7 +200,7 @@ absl::Status LeaveRanksToConfig(const Client& client, const SwitchFlags& flags,
     const absl::Status status = client.Ask([&](grpc::ClientContext* context) {
       return client.control->GetConfig(context, request, &known);
     });
-    // That of `rankprobe run`.
+    // The configuration of `rankprobe run`.
     *config = status.ok() && !known.config_json().empty()
                   ? known.config_json()
                   : R"({"task": "statistics", "level": "mix"})";
@@ -210,8 +211,8 @@ absl::Status LeaveRanksToConfig(const Client& client, const SwitchFlags& flags,
   return absl::OkStatus();
 }
 
-// Steps count from the start of a job: a list that was written for another start
-// is over when it comes to a job that goes on.
+// Steps count from the start of a job, so a list that was written for an
+// earlier start may be over in a job that was continued.
 void SayStepsThatAreOver(const SwitchFlags& flags,
                          const std::string& config_json,
                          const v1::SwitchResult& result, int* exit_code) {
@@ -226,7 +227,7 @@ void SayStepsThatAreOver(const SwitchFlags& flags,
         flags.config, config->plan.steps.Text(), result.effective_at_step());
 }
 
-// Of a run without a connected process.
+// Returns the reason for a run without a connected process.
 const char* WhyNobody(const Client& client, const std::string& run) {
   const auto agents = client.ListAgents(run);
   return agents.ok() && !agents->agents().empty()
@@ -267,7 +268,7 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
       flags.wait_seconds));
   Report(globals, request.options(),
          enable ? "recording on: " : "recording off: ", result, exit_code);
-  // A script that goes on after `enable` takes it that something is recorded.
+  // A script that continues after `enable` relies on the recording.
   if (enable && !flags.create && result.ranks().empty()) {
     *exit_code = kPartial;
     Print(stderr,
@@ -295,7 +296,7 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
   if (!flags.api_list.empty()) {
     RP_ASSIGN_OR_RETURN(*request.mutable_api_list(),
                         ReadSmallFile(flags.api_list));
-    // Nothing would mean the agents' own.
+    // An empty list would select the agents' default.
     const absl::Status status = ParseApiList(request.api_list()).status();
     if (!status.ok()) {
       return absl::InvalidArgumentError(
@@ -323,7 +324,7 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
   return absl::OkStatus();
 }
 
-// Who made the plan, for a person; empty: not known.
+// Returns who made the plan, as text for people; empty if unknown.
 std::string SourceText(const v1::GetConfigResponse& response) {
   const char* source = "";
   switch (response.source()) {
@@ -342,7 +343,7 @@ std::string SourceText(const v1::GetConfigResponse& response) {
     default:
       return "";
   }
-  // A collector without tokens knows no names.
+  // A collector without tokens does not know names.
   if (response.source() == v1::PlanSpec::SOURCE_OPERATOR &&
       response.source_detail() == "anybody")
     return ", by an operator";
@@ -369,7 +370,7 @@ absl::Status ConfigGet(const Globals& globals, const std::string& run) {
             : absl::StrCat(
                   "in steps ", response.effective_at_step(), " to ",
                   response.effective_at_step() + response.for_steps() - 1);
-    // The number is that of the column PLAN of `status`.
+    // The number is that in column PLAN of `status`.
     Print(stdout, "plan %d: recording %s %s%s\n", response.epoch(),
           response.enabled() ? "on" : "off", steps, SourceText(response));
     if (!response.config_fault().empty()) {
@@ -460,7 +461,7 @@ void RegisterSwitchCommands(CLI::App* app, Globals* globals,
   get->callback([command, run] {
     command->run = [run](const Globals& g, int*) { return ConfigGet(g, *run); };
   });
-  // No AddGlobals: it asks no collector.
+  // AddGlobals is not needed, because no collector is called.
   CLI::App* const schema = config->add_subcommand(
       "schema", "print the JSON schema of config.json, for editors");
   auto markdown = std::make_shared<bool>(false);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// view: the page, served by this process to this machine's browser.
+// view: serves the page from this process to the browser on this machine.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -39,7 +39,7 @@ struct ViewFlags {
   bool collector_given = false;
 };
 
-// A run of the archive as a dump, until it is no longer needed.
+// Holds a run of the archive as a dump until it is no longer needed.
 class FetchedRun final : public FetchedDump {
  public:
   static absl::StatusOr<std::unique_ptr<FetchedDump>> Fetch(
@@ -72,10 +72,10 @@ bool HasDisplay() {
   return false;
 }
 
-// Asks the desktop for a browser, and does not care whether there is one: the
-// address was printed. What a process was started with is for everybody on the
-// machine to read, so the browser is given a file of the user that leads to the
-// address, and not the address.
+// Asks the desktop to open a browser and ignores failures, since the address is
+// printed, too. All users of the machine can read a process's arguments, so the
+// browser is started with a private file that redirects to the address, instead
+// of the address.
 class Opener {
  public:
   Opener() = default;
@@ -107,7 +107,8 @@ class Opener {
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
       posix_spawn_file_actions_addopen(&files, fd, "/dev/null", O_RDWR, 0);
     }
-    // Ctrl-C is for this process; and what is blocked here would be there.
+    // Ctrl-C is meant for this process only, and the child would inherit the
+    // blocked signals.
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
     sigset_t none;
@@ -137,7 +138,7 @@ class Opener {
   pid_t child_ = 0;
 };
 
-// Jobs are commands of this program, asked for by the same user.
+// Jobs are commands of this program, run for the same user.
 JobRunnerOptions JobsAs(const Globals& globals, bool has_collector) {
   JobRunnerOptions jobs;
   std::error_code unknown;
@@ -169,7 +170,8 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
         "rankprobe view asks a collector: start rankprobed --role reader "
         "--object-store URL, and name it with --collector");
   }
-  // Waited for below; blocked before any thread starts.
+  // The signals that sigwaitinfo() waits for below, blocked before any thread
+  // starts.
   sigset_t ends;
   sigemptyset(&ends);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&ends, signal);
@@ -177,7 +179,7 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);
 
   GatewayOptions options;
-  // A directory alone is looked at without a collector, unless one is named.
+  // A directory alone needs no collector, unless one is named.
   if (flags.root.empty() || flags.collector_given ||
       globals.collector_in_environment) {
     options.collector = globals.collector;
@@ -198,7 +200,8 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
   }
   auto started = ViewServer::Start(flags.port, std::move(options),
                                    std::move(graphs), std::move(jobs));
-  // NOT_FOUND is about the directory of --root, the only one that is opened here.
+  // NOT_FOUND concerns the directory of --root, the only one that is opened
+  // here.
   if (absl::IsNotFound(started.status()))
     return absl::InvalidArgumentError(started.status().message());
   RP_RETURN_IF_ERROR(started.status());
@@ -211,7 +214,7 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
   std::fflush(stdout);
   Opener opener;
   if (!flags.no_open && HasDisplay()) opener.Open(view->address());
-  // It is interrupted where the process was stopped and goes on (Ctrl-Z and fg,
+  // sigwaitinfo is interrupted when a stopped process continues (Ctrl-Z and fg,
   // a virtual machine that was frozen).
   while (::sigwaitinfo(&ends, nullptr) < 0) {
   }

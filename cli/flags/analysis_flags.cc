@@ -23,7 +23,7 @@ std::vector<std::string> ArgumentsOf(int argc, char** argv) {
   static const auto* const kVerbs = new std::vector<std::string>{
       "compare",          "graph_visualize", "overflow_check", "acc_check",
       "first-divergence", "replicas",        "align",          "config_check"};
-  // CLI11 reads -tp as -t and -p.
+  // CLI11 parses -tp as -t and -p.
   static const auto* const kLong = new std::map<std::string, std::string>{
       {"-tp", "--target_path"},
       {"-gp", "--golden_path"},
@@ -42,7 +42,7 @@ std::vector<std::string> ArgumentsOf(int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
   bool analysis = false;
   for (std::string& argument : arguments) {
-    // Only behind these verbs: -tp and its kin are msprobe's.
+    // Only for these verbs, because -tp and similar flags are msprobe's.
     for (const std::string& verb : *kVerbs) {
       analysis = analysis || argument == verb;
     }
@@ -54,13 +54,14 @@ std::vector<std::string> ArgumentsOf(int argc, char** argv) {
 }
 
 std::unique_ptr<FileSystem> OpenInputs(bool force) {
-  // A job of a page (web/jobs): whatever it is asked for, and whatever links are
-  // planted meanwhile, it reads and writes below these directories alone.
+  // A job of a page (web/jobs) reads and writes only below these directories,
+  // whatever its arguments are and whatever links are created meanwhile.
   if (const char* const below = std::getenv("RANKPROBE_READ_BELOW")) {
     absl::StatusOr<std::unique_ptr<FileSystem>> files =
         NewConfinedFileSystem(absl::StrSplit(below, '\n', absl::SkipEmpty()));
     if (files.ok()) return *std::move(files);
     Print(stderr, "rankprobe: %s\n", files.status().message());
+    // Nothing may be read without the confinement.
     std::exit(kRefused);
   }
   return NewInputFiles({force, [](const std::string& text) {
@@ -149,7 +150,8 @@ absl::StatusOr<OutputDirectory> OutputDirectory::Make(
 
 OutputDirectory::~OutputDirectory() {
   for (const std::string& directory : made_) {
-    // Refused where anything lies, also what came this moment.
+    // rmdir refuses a directory that is not empty, including one that was
+    // filled just now.
     if (::rmdir(directory.c_str()) != 0) return;
   }
 }
@@ -157,8 +159,8 @@ OutputDirectory::~OutputDirectory() {
 std::string ResultPath(FileSystem* file_system, const std::string& directory,
                        const std::string& stem, const std::string& extension) {
   std::string path = absl::StrCat(directory, "/", stem, extension);
-  // msprobe's names end with the time in seconds; what another run wrote in the
-  // same second is not overwritten.
+  // msprobe's names end with the time in seconds; the result of another run in
+  // the same second is not overwritten.
   for (int i = 2; file_system->Exists(path); ++i) {
     path = absl::StrCat(directory, "/", stem, "_", i, extension);
   }

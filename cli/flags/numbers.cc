@@ -13,7 +13,7 @@ std::function<std::string(const std::string&)> NumberWithin(double min,
                                                             double max) {
   return [min, max](const std::string& text) -> std::string {
     double value = 0;
-    // Written so that nan is outside.
+    // This form of the condition excludes nan.
     if (absl::SimpleAtod(text, &value) && value >= min && value <= max)
       return "";
     return absl::StrCat("\"", text, "\" is not a number from ", min, " to ",

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers on the command line, checked as they are written: CLI11 takes nan for
-// a number of any range and truncates a number that is too large without an
-// error.
-// Pure.
+// Numbers on the command line, checked as they are written: CLI11 accepts nan
+// for a number of any range and truncates a number that is too large without an
+// error. Pure.
 #ifndef RANKPROBE_CLI_FLAGS_NUMBERS_H_
 #define RANKPROBE_CLI_FLAGS_NUMBERS_H_
 
@@ -12,10 +11,12 @@
 
 namespace rankprobe {
 
-// Beyond any step of a training, and two of them still have a sum.
+// Larger than any step of a training, and small enough that the sum of two does
+// not overflow.
 inline constexpr int64_t kLargestStep = 1000000000000000;
 
-// For CLI::Option::check: why a text is not a number min..max; "" for a good one.
+// Returns a function for CLI::Option::check, which returns an error if a text
+// is not a number from `min` to `max`, and "" otherwise.
 std::function<std::string(const std::string&)> NumberWithin(double min,
                                                             double max);
 // The same for digits without a sign.

@@ -12,11 +12,11 @@
 namespace rankprobe {
 namespace {
 
-// All members are held in memory and sent: "0-9999999999" is a slip.
+// All members are kept in memory and sent, so "0-9999999999" must be a mistake.
 constexpr int64_t kMaxNumber = 1000000;
 
 bool ParseOne(absl::string_view text, int64_t* value) {
-  // SimpleAtoi takes signs and blanks too.
+  // SimpleAtoi also accepts signs and blanks.
   return !text.empty() &&
          std::all_of(text.begin(), text.end(), absl::ascii_isdigit) &&
          absl::SimpleAtoi(text, value) && *value <= kMaxNumber;

@@ -12,14 +12,15 @@
 
 namespace rankprobe {
 
-// Sorted members of 0 .. 1,000,000; empty text gives none. INVALID_ARGUMENT
-// names the flag and the piece that cannot be read.
+// Returns the sorted members, each from 0 to 1,000,000; an empty text gives
+// none. Returns INVALID_ARGUMENT with the flag and the part that cannot be
+// read.
 absl::StatusOr<std::vector<int64_t>> ParseRanges(absl::string_view flag,
                                                  absl::string_view text);
 
-// For CLI::Option::check: why the text of a flag is not a list; "" for a good one.
-// A flag that is left out means all, one that is there and empty is a slip: a
-// variable of a shell that is not set.
+// For CLI::Option::check: returns an error if the text of a flag is not a list,
+// and "" otherwise. A missing flag means all, so an empty text is refused: it
+// is probably a shell variable that is not set.
 std::string WhyNoRanges(const std::string& text);
 
 }  // namespace rankprobe

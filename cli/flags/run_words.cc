@@ -19,7 +19,8 @@ bool Has(const CLI::App& verb, const char* flag) {
   return verb.get_option_no_throw(flag) != nullptr;
 }
 
-// Of a named run: a verb that takes dumps reads run:NAME itself.
+// Whether the verb takes a named run: a verb that takes dumps reads run:NAME
+// itself.
 bool TakesRun(const CLI::App& verb) {
   return Has(verb, "--run") && !verb.get_prefix_command();
 }
@@ -37,7 +38,7 @@ bool IsNumber(absl::string_view text) {
   });
 }
 
-// "5", "0-4"
+// True for "5" and "0-4".
 bool IsSteps(absl::string_view text) {
   const size_t dash = text.find('-');
   return dash == absl::string_view::npos ? IsNumber(text)

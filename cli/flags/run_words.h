@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// run:NAME where a verb takes --run NAME: the commands that read dumps are given
-// runs so, and a user does not remember which are which. Pure functions.
+// run:NAME for verbs that take --run NAME: commands that read dumps accept runs
+// in this form, and users do not remember which commands these are. Pure
+// functions.
 #ifndef RANKPROBE_CLI_FLAGS_RUN_WORDS_H_
 #define RANKPROBE_CLI_FLAGS_RUN_WORDS_H_
 
@@ -12,14 +13,15 @@
 
 namespace rankprobe {
 
-// `words` with "--run NAME" in place of a run:NAME, and with the flags for its steps
-// in place of run:NAME@STEP or @FIRST-LAST, as far as the verb has these flags.
-// INVALID_ARGUMENT for several runs, and for steps that the verb does not take.
+// Returns `words` with "--run NAME" instead of run:NAME, and with the flags for
+// steps instead of run:NAME@STEP or @FIRST-LAST if the verb has these flags.
+// Returns INVALID_ARGUMENT for several runs, and for steps if the verb does not
+// take any.
 absl::StatusOr<std::vector<std::string>> WithRunFlags(
     const CLI::App& root, std::vector<std::string> words);
 
-// What to write instead of words that a verb with --run did not expect; empty: it
-// has no such flag, or nothing is known.
+// Returns what to write instead of words that a verb with --run did not expect;
+// empty if it has no such flag or there is no advice.
 std::string RunAdvice(const CLI::App& verb);
 
 }  // namespace rankprobe

@@ -25,10 +25,10 @@ using Writer = rapidjson::PrettyWriter<rapidjson::StringBuffer>;
 
 struct Answer {
   const char* command;
-  // One of these; where `lines`, one a line.
+  // The command prints one of these messages; if `lines`, one on each line.
   std::vector<const Descriptor*> messages;
   bool lines = false;
-  // Of a program in Python: its schema, for it has no message.
+  // The schema of a program in Python, which has no message.
   const char* schema = nullptr;
 };
 
@@ -150,7 +150,7 @@ void Type(Writer* out, const char* type, bool or_null) {
   out->EndArray();
 }
 
-// {"anyOf": [first, {"..": ..}]}
+// Writes {"anyOf": [first, {"..": ..}]}.
 void AnyOf(Writer* out, const std::function<void()>& first,
            const std::function<void()>& second) {
   out->Key("anyOf");
@@ -163,7 +163,7 @@ void AnyOf(Writer* out, const std::function<void()>& first,
   out->EndArray();
 }
 
-// As cli/output/output.cc writes a value of the field.
+// Describes a field's value as cli/output/output.cc writes it.
 void Value(Writer* out, const FieldDescriptor& field, bool or_null) {
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
@@ -209,7 +209,7 @@ void Value(Writer* out, const FieldDescriptor& field, bool or_null) {
   }
 }
 
-// Of the message, and of those that it holds, by name.
+// Collects the message and those that it contains, by name.
 void Collect(const Descriptor& message,
              std::map<std::string, const Descriptor*>* known) {
   if (!known->emplace(NameOf(message), &message).second) return;
@@ -219,7 +219,7 @@ void Collect(const Descriptor& message,
   }
 }
 
-// Every key is there.
+// Every key is required.
 void Object(Writer* out, const Descriptor& message) {
   out->StartObject();
   out->Key("type");
@@ -273,7 +273,7 @@ void Messages(Writer* out, const Answer& answer) {
   out->EndObject();
 }
 
-// Its members, in the object that is open.
+// Writes the members of the schema into the open object.
 void Literal(Writer* out, const char* schema) {
   rapidjson::Document value;
   value.Parse(schema);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON schema of the lines that a command prints with --json. One table of
-// the messages serves `rankprobe schema` and the tests. Constant data.
+// The JSON schema of the lines that a command prints with --json. `rankprobe
+// schema` and the tests use the same table of messages. Constant data.
 #ifndef RANKPROBE_CLI_OUTPUT_ANSWER_SCHEMA_H_
 #define RANKPROBE_CLI_OUTPUT_ANSWER_SCHEMA_H_
 
@@ -12,11 +12,12 @@
 
 namespace rankprobe {
 
-// Those that print JSON, in the order of the help: "status", "config get".
+// Returns the commands that print JSON, in the order of the help: "status",
+// "config get".
 std::vector<std::string> CommandsWithSchema();
 
-// JSON schema, draft 2020-12, indented, of each line that the command prints.
-// NOT_FOUND: it prints no JSON.
+// Returns the indented JSON schema, draft 2020-12, of each line that the
+// command prints, or NOT_FOUND if it does not print JSON.
 absl::StatusOr<std::string> AnswerSchema(absl::string_view command);
 
 }  // namespace rankprobe

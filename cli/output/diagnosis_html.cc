@@ -12,7 +12,7 @@
 namespace rankprobe {
 namespace {
 
-// A finding of the longest texts stays within the rest of 1 MB: each byte is
+// A finding of the longest texts fits into the rest of 1 MB: each byte becomes
 // at most six of HTML.
 constexpr size_t kMostBytes = 600 << 10;
 constexpr size_t kMostTextBytes = 1500;
@@ -105,7 +105,7 @@ std::string Verdict(const v1::DiagnoseReport& report, bool ended) {
          "the likely cause.</p>\n";
 }
 
-// The part of a list that the page has room for.
+// The part of a list that fits into the page.
 class Items {
  public:
   explicit Items(std::string* out) : out_(out) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer of `diagnose` as a page that needs nothing else: no server, no
-// script, no other file; for light and dark screens and for paper.
+// The answer of `diagnose` as a self-contained page: no server, no script, no
+// other file; for light and dark screens and for paper.
 #ifndef RANKPROBE_CLI_OUTPUT_DIAGNOSIS_HTML_H_
 #define RANKPROBE_CLI_OUTPUT_DIAGNOSIS_HTML_H_
 
@@ -12,16 +12,17 @@
 namespace rankprobe {
 
 struct DiagnosisPage {
-  // How the user named what was asked: "run:train".
+  // The input as the user named it: "run:train".
   std::string input;
-  // The command of the answer.
+  // The command that produced the answer.
   std::string command;
   // Processes that ended early, or empty.
   std::string ended;
   absl::Time time;
 };
 
-// Less than 1 MB: texts are cut, and findings beyond it are counted.
+// Returns less than 1 MB: texts are cut, and findings beyond the limit are only
+// counted.
 std::string DiagnosisHtml(const v1::DiagnoseReport& report,
                           const DiagnosisPage& page);
 

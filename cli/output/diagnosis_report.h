@@ -17,24 +17,26 @@ class DiagnosisReport {
  public:
   using Finding = v1::DiagnoseReport::Finding;
 
-  // rank: -1 where it is of no single one. exact: not only unusual. It lives
-  // until the next call.
+  // Adds a finding. `rank` is -1 if it does not concern a single rank. `exact`
+  // means certain, not only unusual. The pointer is valid until the next call.
   Finding* Add(std::string by, int64_t step, int64_t rank, std::string name,
                std::string what, bool exact);
-  // What one must know before all of it.
+  // Adds a line that is printed before the findings.
   void Note(std::string what);
   void Healthy(std::string what);
-  // record: the command that records it; empty where none helps.
+  // `record` is the command that records the missing data, or empty if there is
+  // none.
   void Unjudged(std::string what, std::string record);
-  // It is recorded: `command` judges it.
+  // The data was recorded; `command` judges it.
   void UnjudgedYet(std::string what, std::string command);
 
-  // Of findings about a parameter or its update: the module that has it, known by
-  // the values of its calls among these.
+  // For findings about a parameter or its update, sets the module that owns it,
+  // which is found among `values` by the values of the module's calls.
   void NameOwners(absl::Span<const analysis::ScanSeries> values);
 
   int findings() const { return report_.findings_size(); }
-  // Exact ones first, earliest first, at one step by the nearness to a cause.
+  // Returns the report: exact findings first, then by step, and within a step
+  // by their distance from a cause.
   v1::DiagnoseReport Take();
 
  private:

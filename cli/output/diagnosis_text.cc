@@ -66,7 +66,7 @@ void PrintDiagnosis(const v1::DiagnoseReport& report, const std::string& ended,
   for (int i = 0; i < report.unjudged_size(); ++i) {
     const v1::DiagnoseReport::Unjudged& unjudged = report.unjudged(i);
     Print(stdout, "Not judged: %s\n", unjudged.what());
-    // One command for what follows each other and needs the same.
+    // Successive entries that need the same command share it.
     const bool is_last = i + 1 == report.unjudged_size() ||
                          report.unjudged(i + 1).record() != unjudged.record();
     if (!unjudged.record().empty() && is_last)

@@ -10,12 +10,13 @@
 
 namespace rankprobe {
 
-// On stdout. ended: processes that ended early, or empty. limit: findings at
-// most; 0: all.
+// Prints the report on stdout. `ended` lists processes that ended early, or is
+// empty. `limit` is the largest number of findings; 0 means all.
 void PrintDiagnosis(const v1::DiagnoseReport& report, const std::string& ended,
                     int limit);
 
-// "is not what the optimizer left in the step before: norm 1.5, and was 1.6".
+// Returns a text such as "is not what the optimizer left in the step before:
+// norm 1.5, and was 1.6".
 std::string ScanFindingText(const analysis::ScanFinding& finding);
 
 }  // namespace rankprobe

@@ -13,15 +13,15 @@
 namespace rankprobe {
 namespace {
 
-// The collector takes requests of 1 MiB.
+// The collector accepts requests of 1 MiB.
 constexpr size_t kMaxOfferBytes = 900 << 10;
-// Length, checksum and the tags around them, at most.
+// Upper bound for length, checksum and the tags around them.
 constexpr size_t kOfferOverheadBytes = 32;
 
 }  // namespace
 
 bool IsSafeRelativePath(absl::string_view path) {
-  // PATH_MAX and, below, NAME_MAX of Linux.
+  // Limits of Linux: PATH_MAX and, below, NAME_MAX.
   if (path.empty() || path.size() > 4096) return false;
   for (const absl::string_view part : absl::StrSplit(path, '/')) {
     if (part.empty() || part == "." || part == ".." || part.size() > 255)
@@ -61,8 +61,8 @@ ReceivedExport ReceiveExport(
     if (event.has_done()) received.done = event.done();
     received.written = take(event);
   }
-  // Finish would wait for a stream that nobody reads any more. It says then that
-  // the call was cancelled; why, `written` says.
+  // Finish would wait for a stream that is no longer read. It then returns
+  // CANCELLED; the reason is in `written`.
   if (!received.written.ok()) reader.Cancel();
   received.called = reader.Finish();
   received.was_damaged = reader.WasDamaged();
@@ -84,7 +84,7 @@ absl::Status ExportFiles::BeginAgain() {
   file_.reset();
   missing_bytes_ = 0;
   steps_.clear();
-  // It holds the lock of the directory.
+  // The old tree holds the lock of the directory.
   tree_.reset();
   RP_ASSIGN_OR_RETURN(tree_, StagedTree::Open(file_system_, directory_,
                                               StagedTree::Leftovers::kReuse));
@@ -118,7 +118,7 @@ absl::Status ExportFiles::Offer(v1::ExportRequest* request) {
   size_t bytes = 0;
   for (const StagedTree::File& file : files) {
     bytes += file.path.size() + kOfferOverheadBytes;
-    // Files that are not offered are sent again, nothing worse.
+    // Files that are not listed are only sent again.
     if (bytes > kMaxOfferBytes) break;
     v1::ExportKeptFile* const kept = request->add_kept();
     kept->set_path(file.path);
@@ -214,7 +214,7 @@ absl::Status ExportFiles::OnEvent(const v1::ExportEvent& event) {
 
 absl::Status ExportFiles::Finish(absl::string_view run) {
   RP_RETURN_IF_ERROR(CloseFile());
-  // Again: the export took its time.
+  // Checked again, because the directory may have changed during the export.
   for (const std::string& step : steps_) RP_RETURN_IF_ERROR(CheckStep(step));
   return tree_->Publish(run);
 }

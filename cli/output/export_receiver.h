@@ -25,43 +25,46 @@ namespace rankprobe {
 // stream ends it, and gRPC detects a collector that has ended.
 inline constexpr double kLongestExportSeconds = 24 * 3600;
 
-// Relative, '/'-separated, no empty, "." or ".." components, no control bytes.
+// Whether the path is relative, '/'-separated, and without empty, "." or ".."
+// components or control bytes.
 bool IsSafeRelativePath(absl::string_view path);
 
-// How a streamed export has ended: what `take` said, else what the call did.
+// Result of a streamed export: the status of `take`, then that of the call.
 struct ReceivedExport {
   absl::Status written, called;
   bool was_damaged = false;
   std::optional<v1::ExportDone> done;
 
-  // What came is good: it is the way here, or the room, that ran out.
+  // Whether the received data is good because only the connection failed or the
+  // disk is full.
   bool IsWorthKeeping() const;
-  // DATA_LOSS also for one that ended OK before its ExportDone came: a proxy or a
-  // disconnected collector ends a stream as if it were complete.
+  // Also DATA_LOSS if the call ended with OK before its ExportDone: a proxy or
+  // a disconnected collector ends a stream as if it were complete.
   absl::Status status() const;
 };
 
-// Calls `take(event)` for each event, until that fails.
+// Calls `take(event)` for each event until it returns an error.
 ReceivedExport ReceiveExport(
     const Client& client, const v1::ExportRequest& request,
     absl::FunctionRef<absl::Status(const v1::ExportEvent&)> take);
 
 class ExportFiles {
  public:
-  // FAILED_PRECONDITION while another export writes to the directory.
+  // Returns FAILED_PRECONDITION while another export writes to the directory.
   static absl::StatusOr<std::unique_ptr<ExportFiles>> Open(
       FileSystem* file_system, const std::string& directory,
       StagedTree::Leftovers leftovers);
 
-  // Asks for the export and writes what comes, also to `watch`. Where something was
-  // damaged in transit it asks again, kMostCalls times in all, for what is missing.
+  // Requests the export, writes its files and passes each event to `watch`. If
+  // something was damaged in transit, requests what is missing again, at most
+  // kMostCalls times in total.
   static constexpr int kMostCalls = 4;
   ReceivedExport Receive(
       const Client& client, v1::ExportRequest request,
       absl::FunctionRef<absl::Status(const v1::ExportEvent&)> watch);
-  // Leaves what is finished for an attempt with Leftovers::kReuse.
+  // Keeps the finished files for a later attempt with Leftovers::kReuse.
   void Keep() { tree_->Keep(); }
-  // Moves everything to its place. `run`: what all of it is of.
+  // Moves all files to their final places; they all belong to `run`.
   absl::Status Finish(absl::string_view run);
   // See StagedTree.
   const std::set<std::string>& moved_to() const { return tree_->moved_to(); }
@@ -75,12 +78,13 @@ class ExportFiles {
         directory_(std::move(directory)),
         tree_(std::move(tree)),
         continues_(continues) {}
-  // Names what an earlier attempt left, as far as it fits into one message.
+  // Adds the files that an earlier attempt left to the request, as many as fit
+  // into one message.
   absl::Status Offer(v1::ExportRequest* request);
-  // Begins anew with the files that have come.
+  // Starts again with the files received so far.
   absl::Status BeginAgain();
   absl::Status CloseFile();
-  // PERMISSION_DENIED when DIR/step{N} of `path` is a link: its target is
+  // Returns PERMISSION_DENIED if DIR/step{N} of `path` is a link: its target is
   // another tree, whose rank directories must not be replaced.
   absl::Status CheckStep(absl::string_view path);
 

@@ -22,7 +22,8 @@ std::vector<Named>& Names() {
   return *names;
 }
 
-// "12" of "/step12/..", and removes both; empty where `rest` does not begin so.
+// Returns "12" for "/step12/.." and removes both; empty if `rest` does not
+// begin in this way.
 absl::string_view TakeNumber(absl::string_view prefix,
                              absl::string_view* rest) {
   absl::string_view after = *rest;
@@ -36,7 +37,8 @@ absl::string_view TakeNumber(absl::string_view prefix,
   return number;
 }
 
-// The name of the place that `rest` begins with, which is removed from it.
+// Returns the name of the place at the beginning of `rest` and removes the
+// place.
 std::string PlaceName(const Named& named, absl::string_view* rest) {
   std::string name = named.given;
   const absl::string_view step = TakeNumber("/step", rest);
@@ -63,7 +65,8 @@ void NameTemporary(std::string directory, std::string given, GivenForm form) {
 
 std::string WithGivenNames(absl::string_view text) {
   std::string out(text);
-  // What was made of a temporary directory was named after it.
+  // In reverse order, because directories derived from a temporary directory
+  // were named after it.
   for (auto named = Names().rbegin(); named != Names().rend(); ++named) {
     std::string replaced;
     absl::string_view rest = out;

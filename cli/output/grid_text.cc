@@ -20,7 +20,7 @@ std::string ExactText(double value) {
 
 std::string ShortText(const std::optional<double>& value) {
   if (!value.has_value()) return "-";
-  // The sign of a NaN is no news.
+  // The sign of a NaN is not significant.
   return std::isnan(*value) ? "nan" : absl::StrFormat("%.5g", *value);
 }
 

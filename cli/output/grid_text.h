@@ -12,25 +12,27 @@
 
 namespace rankprobe {
 
-// As dump.json has them: enough digits to get the number back.
+// Formats a number as dump.json does: with enough digits to restore it.
 std::string ExactText(double value);
-// For a table; "-" for nothing.
+// Formats a number for a table; "-" if there is none.
 std::string ShortText(const std::optional<double>& value);
-// "17", or "16-31".
+// Returns "17" or "16-31".
 std::string StepsText(const v1::GridHead& head, int column);
 // Whether all steps of the answer were recorded completely and still exist.
 bool IsWhole(const v1::GridHead& head);
-// A line of text about the incomplete steps; empty: there are none.
+// Returns a line about the incomplete steps; empty if there are none.
 std::string NotWholeText(const v1::GridHead& head);
-// Exit code of the command: kNotFound if nothing matches, kPartial if the
-// answer is incomplete.
+// Returns the exit code of the command: kNotFound if nothing matches, kPartial
+// if the answer is incomplete.
 int ExitCodeOf(const v1::GridHead& head, absl::string_view match);
-// The line about tensors that have no number in the answer; empty: all have one.
+// Returns a line about tensors without a number in the answer; empty if all
+// have one.
 std::string WithoutText(const v1::GridHead& head, const std::string& statistic);
-// The line about rows behind the `printed` first; empty: there are none.
+// Returns a line about the rows after the first `printed`; empty if there are
+// none.
 std::string MoreRowsText(const v1::GridHead& head, uint64_t printed);
-// A field of a csv file, whatever a name holds; one that a spreadsheet would
-// take for a formula is text.
+// Returns a csv field for any text. Text that a spreadsheet would run as a
+// formula is marked as text.
 std::string CsvField(const std::string& text);
 
 }  // namespace rankprobe

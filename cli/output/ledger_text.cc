@@ -20,7 +20,7 @@ constexpr size_t kMaxListed = 8;
 }  // namespace
 
 void LedgerTotals::Add(const v1::StepLedger& ledger) {
-  // Below 0 stand frames whose steps are not known.
+  // Negative numbers are frames whose steps are unknown.
   if (ledger.step() >= 0) ++steps_;
   if (ledger.step() >= 0 && ledger.has_rank() && ledger.incarnation() != 0) {
     auto& lives = lives_[ledger.rank()];
@@ -36,6 +36,7 @@ void LedgerTotals::Add(const v1::StepLedger& ledger) {
   filtered_ += ledger.filtered_calls();
   for (const v1::LedgerGap& gap : ledger.gaps()) {
     Lost& lost = lost_[gap.reason()];
+    // Ranks report these numbers; a sum that overflows would show no loss.
     lost.records = SaturatingAdd(lost.records, gap.records());
     lost.payloads = SaturatingAdd(lost.payloads, gap.payloads());
     if (gap.records() == 0 && gap.payloads() == 0) ++lost.uncounted;

@@ -26,9 +26,9 @@ bool LooksLikeNumber(const std::string& cell) {
   return !cell.empty() && absl::ascii_isdigit(cell[0]);
 }
 
-// Columns of a terminal that the text takes, near enough for a table: two for
-// East Asian letters and pictures, none for marks that combine. `visible` is
-// UTF-8, as VisibleText leaves it.
+// Returns the number of terminal columns of a text, exact enough for a table:
+// two for East Asian letters and pictures, none for combining marks. `visible`
+// is UTF-8, as returned by VisibleText.
 size_t TextColumns(absl::string_view visible) {
   constexpr struct {
     uint32_t first, last;
@@ -64,8 +64,9 @@ using google::protobuf::Message;
 
 void WriteMessage(const Message& message, JsonWriter* writer);
 
-// One value of a field; index -1 for a singular one. Unlike proto3's own JSON,
-// 64-bit integers are numbers: scripts compare them.
+// Writes one value of a field; `index` is -1 for a singular one. Unlike
+// proto3's own JSON, 64-bit integers are numbers, so that scripts can compare
+// them.
 void WriteValue(const Message& message, const FieldDescriptor& field, int index,
                 JsonWriter* writer) {
   const auto& r = *message.GetReflection();
@@ -90,7 +91,7 @@ void WriteValue(const Message& message, const FieldDescriptor& field, int index,
     case FieldDescriptor::CPPTYPE_DOUBLE: {
       const double value = many ? r.GetRepeatedDouble(message, &field, index)
                                 : r.GetDouble(message, &field);
-      // JSON has no infinity; the text is what Python and JavaScript read.
+      // JSON has no infinity; Python and JavaScript read this text.
       if (std::isfinite(value)) {
         writer->Double(value);
       } else {
@@ -130,7 +131,8 @@ void WriteValue(const Message& message, const FieldDescriptor& field, int index,
   }
 }
 
-// Every field is there, so that keys are stable: an absent optional is null.
+// Writes every field, so that keys are stable: an absent optional field is
+// null.
 void WriteMessage(const Message& message, JsonWriter* writer) {
   const auto& reflection = *message.GetReflection();
   writer->StartObject();
@@ -179,7 +181,7 @@ void Table::Add(const std::vector<std::string>& row) {
 }
 
 std::string Table::ToText() const {
-  // One cell that is wider moves its own row, and not all of them.
+  // A wider cell shifts only its own row.
   constexpr size_t kWidest = 60;
   std::vector<size_t> widths;
   for (const auto& row : rows_) {
@@ -223,7 +225,7 @@ std::string ToJson(const google::protobuf::Message& message) {
 }
 
 Progress::Style Progress::StyleFor(bool json, Style otherwise) {
-  // A program that reads JSON may ask for lines beside it.
+  // A program that reads JSON may request progress lines.
   if (const char* const wanted = std::getenv("RANKPROBE_PROGRESS");
       wanted != nullptr && absl::string_view(wanted) == "lines") {
     return Style::kLines;
@@ -237,7 +239,7 @@ void Progress::Show(uint64_t done, uint64_t total, absl::string_view amount,
   const uint64_t percent =
       total == 0 ? 0 : std::min<uint64_t>(100, 100 * done / total);
   if (style_ == Style::kLines) {
-    // msprobe prints each percent; a hundred lines in a log file are noise
+    // msprobe prints each percent; a hundred lines are too many for a log file
     // (docs/compatibility.md, D8).
     if (percent / 10 < next_tenth_) return;
     next_tenth_ = percent / 10 + 1;
@@ -247,7 +249,7 @@ void Progress::Show(uint64_t done, uint64_t total, absl::string_view amount,
   }
   if (style_ == Style::kNone) return;
   const size_t filled = percent * 30 / 100;
-  // A line that wraps is not drawn over whole.
+  // A line that wraps cannot be redrawn completely.
   if (name.size() > 40) name.remove_prefix(name.size() - 40);
   std::string bar =
       absl::StrFormat("[%s%s] %3d%%  %s%s%s  %s", std::string(filled, '#'),

@@ -2,7 +2,7 @@
 // Output conventions of commands: tables for people, JSON for programs.
 // Everything that the command line writes passes through these functions,
 // because most of it comes from outside: names of runs and hosts, messages of
-// ranks, contents of dumps. None of it may control a terminal or look like a
+// ranks, contents of dumps. No such text may control a terminal or look like a
 // line of rankprobe. Not thread-safe.
 #ifndef RANKPROBE_CLI_OUTPUT_OUTPUT_H_
 #define RANKPROBE_CLI_OUTPUT_OUTPUT_H_
@@ -20,7 +20,7 @@
 
 namespace rankprobe {
 
-// A text of several lines, such as a table: its line breaks stay.
+// A text of several lines, such as a table, whose line breaks are kept.
 struct Lines {
   absl::string_view text;
 };
@@ -39,9 +39,9 @@ using Shown = decltype(Show(std::declval<const T&>()));
 
 }  // namespace output_internal
 
-// Like fprintf, with VisibleText in place of every text among the arguments, and
-// the names that the user gave in place of temporary directories; the line breaks
-// of the format stay.
+// Like fprintf, with VisibleText applied to every text argument, and with the
+// names that the user gave instead of temporary directories. Line breaks of the
+// format are kept.
 template <typename... Args>
 void Print(std::FILE* out,
            const absl::FormatSpec<output_internal::Shown<Args>...>& format,
@@ -51,16 +51,16 @@ void Print(std::FILE* out,
   std::fwrite(text.data(), 1, text.size(), out);
 }
 
-// Moves the cursor home and clears the terminal below: besides Progress, the
-// only function that may control the terminal.
+// Moves the cursor home and clears the terminal below it. Besides Progress,
+// this is the only function that may control the terminal.
 void ClearTerminal();
 
-// JSON and the end of its line, to standard output.
+// Writes JSON and a line break to standard output.
 void PrintJson(absl::string_view json);
 
-// Left-aligned columns, two spaces between; numbers to the right. Cells are
-// made visible as they are added. A cell of more than 60 columns is printed
-// completely and widens no other row.
+// Left-aligned columns with two spaces between them; numbers are right-aligned.
+// Cells are made visible as they are added. A cell of more than 60 columns is
+// printed completely and does not widen other rows.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
@@ -71,34 +71,36 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// "1.5 GiB"; bytes below 1 KiB as they are.
+// Returns a text such as "1.5 GiB"; sizes below 1 KiB are in bytes.
 std::string HumanBytes(uint64_t bytes);
 
-// One line of strict JSON with the proto's field names; every key is there.
+// Returns one line of strict JSON with the proto's field names; every key is
+// present.
 std::string ToJson(const google::protobuf::Message& message);
 
-// How far a verb is, on standard error. One thread.
+// Progress of a verb, on standard error. Used by one thread.
 class Progress {
  public:
   enum class Style {
     kNone,
-    kBar,    // drawn over itself, and gone with the object
-    kLines,  // one at each tenth
+    kBar,    // redrawn in place, and cleared with the object
+    kLines,  // one line at each tenth
   };
-  // A bar on a terminal; elsewhere `otherwise`. Nothing where JSON is wanted.
+  // Returns kBar on a terminal, `otherwise` elsewhere, and kNone if JSON is
+  // printed.
   static Style StyleFor(bool json, Style otherwise);
 
-  // `what` begins each line, and stands behind the bar.
+  // `what` begins each line, or follows the bar.
   Progress(Style style, std::string what)
       : style_(style), what_(std::move(what)) {}
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress() { Clear(); }
 
-  // `amount` ("1.5 MiB") shows everywhere, `name` (a path) in a bar.
+  // `amount` ("1.5 MiB") is always shown, `name` (a path) only in a bar.
   void Show(uint64_t done, uint64_t total, absl::string_view amount = "",
             absl::string_view name = "");
-  // Makes room for other lines; the next Show draws the bar again.
+  // Clears the bar for other output; the next Show draws it again.
   void Clear();
 
  private:

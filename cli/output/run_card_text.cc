@@ -13,7 +13,7 @@
 namespace rankprobe {
 namespace {
 
-// Of one section, without --all.
+// Lines of one section without --all.
 constexpr int kShownOfSection = 8;
 
 std::vector<std::string> LinesOf(FileSystem* file_system,

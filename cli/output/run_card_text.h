@@ -14,20 +14,20 @@
 
 namespace rankprobe {
 
-// On stdout. all: every difference, not the first of each section.
+// Prints on stdout all differences, or only the first of each section.
 void PrintRunCards(const v1::RunCardReport& report, bool all);
 
-// Behind a comparison: what the two dumps say of themselves that can explain its
-// differences, on stdout. Nothing where there is none.
+// Prints on stdout, after a comparison, the differences of the run cards that
+// may explain it. Prints nothing if there are none.
 void PrintCardExplanations(FileSystem* file_system, const DumpLayout& target,
                            const DumpLayout& reference, analysis::Unlike what);
 
-// The same of a first-divergence, as lines; none where nothing differs.
+// Returns such lines for a first-divergence; none if nothing differs.
 std::vector<std::string> ExplanationsOf(
     FileSystem* file_system, const DumpLayout& target,
     const DumpLayout& reference, const analysis::DivergenceReport& report);
 
-// Lines of CardExplanations.
+// Largest number of lines that CardExplanations returns.
 inline constexpr size_t kShownExplanations = 3;
 void PrintExplanations(const std::vector<std::string>& lines);
 

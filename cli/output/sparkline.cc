@@ -17,10 +17,10 @@ constexpr std::array<absl::string_view, 8> kBlocks = {
     "\u2585", "\u2586", "\u2587", "\u2588"};
 constexpr std::array<absl::string_view, 5> kShades = {
     "\u00b7", "\u2591", "\u2592", "\u2593", "\u2588"};
-// From where on numbers are shaded by their logarithms.
+// Ratio from which numbers are shaded by their logarithms.
 constexpr double kWideRange = 100;
 
-// One sign for neighbouring numbers: that of the largest of them.
+// One character for neighbouring numbers: that of the largest of them.
 std::string Signs(const std::vector<std::optional<double>>& numbers,
                   size_t width,
                   absl::FunctionRef<absl::string_view(double)> sign_of) {
@@ -45,9 +45,10 @@ std::string Signs(const std::vector<std::optional<double>>& numbers,
   return line;
 }
 
-// Where `number` stands between low and high, 0 to 1.
+// Returns the position of `number` between `low` and `high`, from 0 to 1.
 double Height(double number, double low, double high) {
-  // Halves, so that numbers of either end of double do not overflow.
+  // Halves the numbers, so that the difference of the largest doubles does not
+  // overflow.
   const double range = high / 2 - low / 2;
   return range > 0 ? (number / 2 - low / 2) / range : 0.5;
 }

@@ -10,26 +10,27 @@
 
 namespace rankprobe {
 
-// At most `width` signs (at least 1), each for as many neighbouring numbers as
-// it takes: a block whose height is the largest of them, between the smallest
-// and the largest of all; '!' where one is NaN or infinite, a blank where there
-// is none.
+// Returns at most `width` characters (`width` is at least 1), each for several
+// neighbouring numbers if necessary: a block with the height of the largest of
+// them, on a scale from the smallest to the largest of all; '!' if one is NaN
+// or infinite, a blank if there is none.
 std::string Sparkline(const std::vector<std::optional<double>>& numbers,
                       size_t width);
 
-// What the finite ones of some numbers reach from and to.
+// The range of the finite numbers that were added.
 struct PlotScale {
   std::optional<double> low, high;
-  // The smallest above 0.
+  // The smallest number above 0.
   std::optional<double> low_positive;
 
   void Add(const std::vector<std::optional<double>>& numbers);
-  // None is below 0, and they reach over more than two decades.
+  // Whether no number is below 0 and the range is more than two decades.
   bool logarithmic() const;
 };
 
-// The same in shades, from a dot to a full block: of rows that have one scale
-// equal shades are equal numbers. `scale` was given these numbers, too.
+// Returns the same in shades, from a dot to a full block; rows with one scale
+// show equal numbers in equal shades. The numbers must have been added to
+// `scale`.
 std::string HeatRow(const std::vector<std::optional<double>>& numbers,
                     const PlotScale& scale, size_t width);
 

@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<TarFiles>> TarFiles::Open(
   if (tar == nullptr) return absl::ResourceExhaustedError("out of memory");
   archive_write_set_format_pax_restricted(tar.get());
   const locale_t utf8 = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
-  // Bytes as they are, then, and a mark that says so.
+  // Without such a locale, names are written as bytes and marked as such.
   if (utf8 == nullptr)
     archive_write_set_options(tar.get(), "hdrcharset=BINARY");
   std::string temporary;
@@ -38,8 +38,9 @@ absl::StatusOr<std::unique_ptr<TarFiles>> TarFiles::Open(
     struct stat st;
     const bool special = ::stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode);
     if (!special) temporary = path + ".tmp";
-    // What is there under that name is somebody's: it is not written over.
-    // A FIFO would be waited for, without end if nobody comes.
+    // O_EXCL: an existing FILE.tmp may belong to another program and is not
+    // overwritten. Opening a FIFO must not block, because a reader may never
+    // come.
     fd = special
              ? ::open(path.c_str(), O_WRONLY | O_CLOEXEC |
                                         (S_ISFIFO(st.st_mode) ? O_NONBLOCK : 0))
@@ -61,19 +62,19 @@ absl::StatusOr<std::unique_ptr<TarFiles>> TarFiles::Open(
                  : absl::InvalidArgumentError(message);
     }
   }
-  // Only the opening must not wait.
+  // Only the opening must not block.
   if (fd >= 0) ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
   std::unique_ptr<TarFiles> files(
       new TarFiles(path, std::move(temporary), fd, utf8, std::move(tar)));
   struct stat out;
   const bool regular = ::fstat(files->out(), &out) == 0 && S_ISREG(out.st_mode);
-  // Opened as a device, and not one any more: it is written as FILE.tmp or not
-  // at all.
+  // It was opened as a device and has been replaced by a regular file, which is
+  // only written as FILE.tmp.
   if (regular && path != "-" && files->temporary_.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, " was replaced by another file; try again"));
   }
-  // Tapes and pipes get whole blocks.
+  // Tapes and pipes get complete blocks.
   archive_write_set_bytes_in_last_block(files->tar_.get(), regular ? 1 : 0);
   if (archive_write_open(files->tar_.get(), files.get(), nullptr, &Write,
                          nullptr) != ARCHIVE_OK)
@@ -84,8 +85,8 @@ absl::StatusOr<std::unique_ptr<TarFiles>> TarFiles::Open(
 ssize_t TarFiles::Write(archive* tar, void* self, const void* data,
                         size_t size) {
   const auto* const files = static_cast<const TarFiles*>(self);
-  // An error, or libarchive fills the file that was begun up to the length that
-  // the collector announced.
+  // Returning an error stops libarchive from filling the current file up to the
+  // announced length.
   if (files->dropped_) {
     archive_set_error(tar, ECANCELED, "given up");
     return -1;
@@ -101,8 +102,9 @@ ssize_t TarFiles::Write(archive* tar, void* self, const void* data,
 TarFiles::~TarFiles() {
   if (utf8_ != nullptr) ::freelocale(utf8_);
   if (!finished_) {
-    // The archive would be ended as if it were whole. (archive_write_fail()
-    // would say so, too, and leaks what the archive holds.)
+    // Otherwise the archive would be ended as if it were complete.
+    // (archive_write_fail() would prevent this, too, but leaks the archive's
+    // memory.)
     dropped_ = true;
     if (!temporary_.empty()) ::unlink(temporary_.c_str());
     tar_.reset();
@@ -138,7 +140,7 @@ absl::Status TarFiles::Header(const std::string& path, unsigned type,
   archive_entry_set_size(entry.get(), static_cast<la_int64_t>(length_bytes));
   if (!link_target.empty())
     archive_entry_set_hardlink(entry.get(), link_target.c_str());
-  // libarchive takes names to be in the locale of the thread.
+  // libarchive assumes that names are in the thread's locale.
   const locale_t before = utf8_ == nullptr ? nullptr : ::uselocale(utf8_);
   const int written = archive_write_header(tar_.get(), entry.get());
   if (before != nullptr) ::uselocale(before);

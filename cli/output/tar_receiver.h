@@ -28,7 +28,7 @@ namespace rankprobe {
 
 class TarFiles {
  public:
-  // "-" is standard output.
+  // Opens a file; "-" is standard output.
   static absl::StatusOr<std::unique_ptr<TarFiles>> Open(
       const std::string& path);
   ~TarFiles();
@@ -47,21 +47,21 @@ class TarFiles {
         fd_(fd),
         utf8_(utf8),
         tar_(std::move(tar)) {}
-  // `link_target` empty for a file of its own.
+  // `link_target` is empty for an independent file.
   absl::Status Header(const std::string& path, unsigned type,
                       uint64_t length_bytes, const std::string& link_target);
   absl::Status Data(const std::string& data);
   absl::Status EndFile();
   absl::Status Error() const;
   int out() const { return fd_ < 0 ? STDOUT_FILENO : fd_; }
-  // What libarchive calls; `self` is the TarFiles.
+  // Called by libarchive; `self` is the TarFiles.
   static ssize_t Write(archive* tar, void* self, const void* data, size_t size);
 
   const std::string path_;
   // Name of the file until it is renamed; empty if the tar is written directly.
   const std::string temporary_;
   int fd_;                // -1: standard output
-  bool dropped_ = false;  // libarchive writes no more
+  bool dropped_ = false;  // writes by libarchive fail
   const locale_t utf8_;   // null: the system has none
   std::unique_ptr<archive, Close> tar_;
   std::string file_;

@@ -44,7 +44,8 @@ absl::Status AppendValueFrame(const v1::ValueBatch& batch, std::string* out) {
     const std::string* bytes;
     size_t expected;
   };
-  // Numbers of eight bytes first: each begins where its size divides.
+  // Columns of eight-byte numbers come first, so that each column is aligned to
+  // its element size.
   std::vector<Buffer> buffers = {{"step", &batch.steps(), 8 * rows},
                                  {"rank", &batch.ranks(), 8 * rows},
                                  {"pid", &batch.pids(), 8 * rows}};

@@ -12,11 +12,11 @@
 
 namespace rankprobe {
 
-// What the stream begins with.
+// Returns the beginning of the stream.
 std::string ValueStreamHead(absl::string_view run);
-// DATA_LOSS where the columns are not as long as the batch says.
+// Returns DATA_LOSS if the length of a column differs from that of the batch.
 absl::Status AppendValueFrame(const v1::ValueBatch& batch, std::string* out);
-// A stream without it is cut short.
+// Appends the end; a stream without it is truncated.
 void AppendValueEnd(const v1::ValuesEnd& end, std::string* out);
 
 }  // namespace rankprobe

@@ -5,7 +5,7 @@ import { token } from "./route";
 import { t } from "./text";
 
 export class ApiError extends Error {
-  // "NOT_FOUND", ... as gRPC has it; "NETWORK": no answer at all.
+  // The code of gRPC, such as "NOT_FOUND", or "NETWORK" if there was no answer.
   constructor(readonly code: string, message: string) {
     super(message);
   }
@@ -41,12 +41,12 @@ async function errorOf(answer: Response): Promise<ApiError> {
     const { error } = await answer.json();
     return new ApiError(error.code, error.message);
   } catch {
-    // No JSON: the status is all there is.
+    // The body is not JSON, so only the status is known.
     return new ApiError(`HTTP ${answer.status}`, answer.statusText);
   }
 }
 
-// Leaves that a root could not ask, lines for a person, of the last answer of each method.
+// Leaves that a root could not reach, as lines for people, from the last answer of each method.
 export const away = box<Record<string, string[]>>({});
 
 export async function call<T>(method: string, body: unknown = {}, signal?: AbortSignal): Promise<T> {
@@ -56,7 +56,7 @@ export async function call<T>(method: string, body: unknown = {}, signal?: Abort
   return answer;
 }
 
-// Messages of a stream, one after another.
+// Yields the messages of a stream, one after another.
 export async function* stream<T>(method: string, body: unknown, signal?: AbortSignal): AsyncGenerator<T> {
   const reader = (await post(method, body, signal)).body!.getReader();
   const decoder = new TextDecoder();
@@ -85,13 +85,14 @@ export interface About {
   collector: string;
   root: string;
   jobs: boolean;
-  // Graphs of dumps and runs are made by the server itself; else they are jobs.
+  // Whether the server builds graphs of dumps and runs itself; otherwise they are built by jobs.
   builds: boolean;
-  // Whom a collector that serves this page itself takes us for; absent: `rankprobe view` serves it, as its user.
+  // The caller as identified by a collector that serves this page itself. Absent if `rankprobe view` serves it, as its
+  // user.
   caller?: { name: string; role: string };
 }
 
-// What is known of the server; what may be done there follows from it.
+// Description of the server, which determines the actions that are possible.
 export const server = box<About | undefined>(undefined);
 
 export async function about(signal?: AbortSignal): Promise<About> {
@@ -101,13 +102,14 @@ export async function about(signal?: AbortSignal): Promise<About> {
   return server.value;
 }
 
-// Why nothing may be switched here; "": it may. A viewer of another collector is told by that when he tries.
+// Returns why the caller may not switch recording; "" if it may. If `rankprobe view` serves the page, the collector
+// reports a missing right only when switching is tried.
 export function whyNoSwitch(): string {
   const caller = server.value?.caller;
   return caller === undefined || caller.role === "operator" ? "" : t("{0} is {1}: switching needs an operator's token.", caller.name, caller.role);
 }
 
-// Why no job can be started here; "": it can.
+// Returns why no job can be started; "" if jobs can be started.
 export function whyNoJobs(): string {
   const { jobs, caller } = server.value ?? {};
   if (jobs === false) return t("This server runs no jobs. Use `rankprobe view` with a collector, or a terminal.");

@@ -6,11 +6,11 @@ import { double, int } from "./format";
 import type { CallEntry, TensorSummary, Value } from "./messages";
 
 export interface Leaf {
-  // "input.0", "output.0.1", "parameters.weight", as a comparison's table names it.
+  // The name in a comparison's table: "input.0", "output.0.1", "parameters.weight".
   name: string;
   given: boolean;
   tensor?: TensorSummary;
-  // What is not a tensor, as text.
+  // The text of a value that is not a tensor.
   text: string;
 }
 
@@ -38,7 +38,7 @@ export function leavesOf(entry: CallEntry): Leaf[] {
   const out: Leaf[] = [];
   const { call } = entry;
   const backward = call.kind.endsWith("_BACKWARD");
-  // Of a backward pass "input" is the gradient of the outputs: what it is given.
+  // For a backward pass, "input" is the gradient of the outputs, which the call receives.
   call.inputArgs?.items.forEach((value, i) => leaves(value, `input.${i}`, true, out));
   call.inputKwargs?.items.forEach((item) => leaves(item.value, `input.${item.name}`, true, out));
   call.input?.items.forEach((value, i) => leaves(value, `input.${i}`, backward, out));
@@ -69,15 +69,15 @@ export function numbersOf(tensor: TensorSummary): Numbers {
   };
 }
 
-// A NaN or an infinity among its elements: the extremes say so; a norm alone may
-// be infinite because it overflowed.
+// Whether its elements include a NaN or an infinity. Only the extremes show this, because a norm may be infinite by
+// overflow.
 export function isBad(tensor: TensorSummary | undefined): boolean {
   if (tensor === undefined) return false;
   const { max, min } = numbersOf(tensor);
   return (max !== undefined && !Number.isFinite(max)) || (min !== undefined && !Number.isFinite(min));
 }
 
-// Its bytes are in the archive.
+// Whether its bytes are in the archive.
 export function kept(tensor: TensorSummary): boolean {
   return tensor.payload !== undefined && tensor.payload.lost === "LOSS_REASON_UNSPECIFIED";
 }
@@ -90,7 +90,7 @@ export function shapeText(tensor: TensorSummary): string {
   return `[${tensor.shape.join(", ")}]`;
 }
 
-// "Module.layers.0.fc.Linear.forward.0" -> "Module.layers.0.fc.Linear".
+// Turns "Module.layers.0.fc.Linear.forward.0" into "Module.layers.0.fc.Linear".
 export function callName(entry: string): string {
   return entry.replace(/\.\d+\.(forward|backward)$|\.(forward|backward|parameters_grad)(\.\d+)?$/, "");
 }

@@ -11,32 +11,32 @@ import { extremes } from "./overview";
 
 export interface BadCall {
   entry: CallEntry;
-  // What of it is bad; undefined: nothing it made.
+  // The bad value of the call; undefined if it made none.
   leaf?: Leaf;
-  // Everything it was given was finite.
+  // Whether all its inputs were finite.
   cleanInputs: boolean;
-  // It made the NaN or the infinity itself, of what was finite or meant.
+  // Whether it made the NaN or the infinity itself, from inputs that were finite or intended.
   made: boolean;
-  // "blocks.2.attn (Attention)"; empty when that is not known.
+  // "blocks.2.attn (Attention)"; empty if unknown.
   module: string;
 }
 
 export interface Bad {
   step: number;
-  // Of those where something is not finite at this step.
+  // Ranks that have a value that is not finite at this step.
   ranks: number[];
   rank: number;
   call?: BadCall;
-  // Calls of other ranks that are as early.
+  // Calls of other ranks that are equally early.
   others: { rank: number; call: string }[];
-  // Why this server does not say which call it was.
+  // The reason why this server cannot determine the call.
   unsaid?: ApiError;
 }
 
-// Ranks of a step that are looked at together.
+// Largest number of ranks of a step that are checked together.
 const MOST_RANKS = 64;
 
-// Steps that are asked about one after another, where infinities of the first ones were meant.
+// Largest number of steps that are checked one after another, if the infinities of the first ones were intended.
 const MOST_STEPS = 8;
 
 interface Origin {
@@ -46,7 +46,7 @@ interface Origin {
   module?: string;
 }
 
-// Whether the largest values of a column hold a NaN or +Infinity.
+// Whether the largest values of a column include a NaN or +Infinity.
 export function isBadColumn(grid: Grid, column: number): boolean {
   return grid.rows.some((row) => row.counts[column] > 0 && (Number.isNaN(row.cells[column]) || row.cells[column] === Infinity));
 }
@@ -77,7 +77,7 @@ export async function findFirstBad(run: string, overview: Grid, signal: AbortSig
   return undefined;
 }
 
-// Undefined: all that is not finite in this step was meant.
+// Returns undefined if all values of this step that are not finite were intended.
 async function look(run: string, grid: Grid, column: number, signal: AbortSignal): Promise<Bad | undefined> {
   const step = grid.first[column];
   const ranks = grid.rows.filter((row) => row.nonFinite[column] > 0)
@@ -86,13 +86,13 @@ async function look(run: string, grid: Grid, column: number, signal: AbortSignal
   try {
     ({ found } = await origin(step, run, ranks, signal));
   } catch (error) {
-    // The step and the ranks are known all the same.
+    // The step and the ranks are known nevertheless.
     if (!(error instanceof ApiError)) throw error;
     return { step, ranks, rank: ranks[0] ?? -1, others: [], unsaid: error };
   }
   if (found.length === 0) return undefined;
   const [first, ...others] = found.map((one) => ({ rank: Number(one.rank), call: one.call }));
-  // Without a rank, it is told from its process by nothing but its values.
+  // Without a rank, the process is identified only by its values.
   const process = grid.rows.find((row) => row.nonFinite[column] > 0)?.name ?? "";
   const id = ranks.length > 0 ? { rank: String(first.rank) } : { pid: process.replace(/^proc/, "") };
   let call: BadCall | undefined;

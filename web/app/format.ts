@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers, times and names as people read them. True values: nothing is clipped.
+// Numbers, times and names as people read them. Values are never clipped.
 import type { Double, Int64 } from "./messages";
 
 export function int(value: Int64 | undefined): number {
   return value === undefined ? 0 : Number(value);
 }
 
-// What is not finite is a text in JSON: "Infinity" of the services, "inf" of reports.
+// JSON has texts for numbers that are not finite: "Infinity" in answers of the services, "inf" in reports.
 export function double(value: Double): number {
   if (typeof value === "number") return value;
   return /^[-+]?inf$/i.test(value) ? (value.startsWith("-") ? -Infinity : Infinity) : Number(value);
@@ -50,7 +50,7 @@ export function time(unixNs: Int64): string {
     `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 }
 
-// What asks for a process by its name: "rank3", "proc4711".
+// Returns the fields that request a process by its name: "rank3", "proc4711".
 export function processId(process: string): { rank: string } | { pid: string } {
   return process.startsWith("proc") ? { pid: process.slice(4) } : { rank: process.replace(/^rank/, "") };
 }
@@ -59,17 +59,17 @@ export function processName(rank: Int64 | undefined, pid: Int64): string {
   return rank === undefined ? `proc${pid}` : `rank${rank}`;
 }
 
-// A shell word.
+// Returns the text as a shell word.
 export function quoted(text: string): string {
   return /^[A-Za-z0-9_.,:/@%+=-]+$/.test(text) ? text : `'${text.replace(/'/g, `'\\''`)}'`;
 }
 
-// A field of a csv file; what a spreadsheet would take for a formula is text.
+// Returns a field of a csv file; text that a spreadsheet would run as a formula is marked as text.
 export function csvField(text: string): string {
   return `"${/^[=+\-@]/.test(text) && Number.isNaN(Number(text)) ? "'" : ""}${text.replace(/"/g, '""')}"`;
 }
 
-// "0-3,7" as numbers; undefined: not such a text.
+// Parses "0-3,7"; undefined if the text has another form.
 export function parseRanges(text: string): number[] | undefined {
   const out: number[] = [];
   for (const part of text.split(",").map((word) => word.trim()).filter((word) => word !== "")) {
@@ -83,16 +83,16 @@ export function parseRanges(text: string): number[] | undefined {
   return out;
 }
 
-// A step that a field or an address names; undefined: none.
+// Returns the step in a field or an address; undefined if there is none.
 export function stepOf(text: string | undefined): number | undefined {
   return text !== undefined && /^\d+$/.test(text) ? Number(text) : undefined;
 }
 
-// What texts count, in English.
+// Counted nouns of English texts.
 const COUNTED = /\{(\d)\}(?: (call|change|column|error|input|node|number|pair|payload|place|rank-step|rank|recorded step|record|row|step|tensor|value|warning)s\b( are| match)?)?/g;
 const OF_ONE: Record<string, string> = { " are": " is", " match": " matches" };
 
-// "{0}" and so on are replaced by `values`: of "{0} rows are left" 1 makes "1 row is left".
+// Replaces "{0}" and so on by `values`: with 1, "{0} rows are left" becomes "1 row is left".
 export function filled(text: string, values: (string | number)[]): string {
   return text.replace(COUNTED, (found: string, index: string, noun: string | undefined, verb = "") => {
     const value = String(values[Number(index)]);

@@ -21,11 +21,11 @@ export interface GridQuery {
 
 export interface Row {
   name: string;
-  // NaN where nothing is recorded; `counts` tells it from a NaN that was.
+  // NaN if nothing was recorded; `counts` distinguishes this from a recorded NaN.
   cells: Float64Array;
   counts: Uint32Array;
   nonFinite: Uint32Array;
-  // Of the largest or smallest; -1: none.
+  // The rank of the largest or smallest value; -1 if there is none.
   ranks: Float64Array;
 }
 
@@ -45,13 +45,13 @@ export async function queryGrid(query: GridQuery, signal?: AbortSignal): Promise
   return gridOf(await answer.arrayBuffer());
 }
 
-// What the archive has together: columns of so many steps are there at once, whatever their number.
+// The archive stores columns of this many steps ready-made, whatever their number.
 const TOGETHER = 64;
-// A range of steps that is quick by each of them.
+// For a range of up to this many steps, requesting single steps is fast.
 const QUICK = 512;
 
-// A picture of steps `first` to `last`, the coarse one first where the fine one takes longer. Of a range so long that the fine one
-// shows no more, it is the only one.
+// Returns a picture of steps `first` to `last`; if the fine one takes longer, a coarse one is passed to `partial`
+// first. If the range is so long that the fine one shows no more detail, only the coarse one is loaded.
 export async function pictureGrid(query: GridQuery, first: number, last: number, partial: (grid: Grid) => void, signal?: AbortSignal): Promise<Grid> {
   const width = last - first + 1;
   if (width <= QUICK) return queryGrid(query, signal);
@@ -65,7 +65,7 @@ const HEAD = 0;
 const ERROR = 2;
 const [WIDE, ONE_COUNT, ONE_NON_FINITE, ONE_RANK] = [1, 2, 4, 8];
 
-// The frames of web/gateway/grid_bytes.h.
+// Parses the frames of web/gateway/grid_bytes.h.
 export function gridOf(bytes: ArrayBuffer): Grid {
   const view = new DataView(bytes);
   const decoder = new TextDecoder();
@@ -73,7 +73,7 @@ export function gridOf(bytes: ArrayBuffer): Grid {
   let at = 0;
   const word = () => view.getUint32((at += 4) - 4, true);
   const text = (size: number) => decoder.decode(new Uint8Array(bytes, (at += size) - size, size));
-  // What is behind a name is not where an array of numbers may begin.
+  // The bytes after a name are not aligned for an array of numbers, so they are copied.
   const piece = (size: number) => bytes.slice(at, (at += size));
   const numbers = (columns: number, one: boolean): Uint32Array => (one ? new Uint32Array(columns).fill(word()) : new Uint32Array(piece(4 * columns)));
   while (at < bytes.byteLength) {
@@ -93,7 +93,7 @@ export function gridOf(bytes: ArrayBuffer): Grid {
     const counts = numbers(columns, (flags & ONE_COUNT) !== 0);
     const nonFinite = numbers(columns, (flags & ONE_NON_FINITE) !== 0);
     const ranks = new Float64Array(new Int32Array(numbers(columns, (flags & ONE_RANK) !== 0).buffer));
-    // As wide numbers have 0 there.
+    // Frames with wide numbers have 0 for values that were not recorded.
     if ((flags & WIDE) !== 0) counts.forEach((one, i) => one === 0 && (cells[i] = NaN));
     grid.rows.push({ name, cells, counts, nonFinite, ranks });
   }
@@ -101,7 +101,7 @@ export function gridOf(bytes: ArrayBuffer): Grid {
   return grid;
 }
 
-// Values of another run's grid, at these steps; NaN where it has none.
+// Returns the values of another run's grid at these steps; NaN if it has none.
 export function atSteps(steps: number[], grid: Grid, values: Float64Array): Float64Array {
   const of = new Map(grid.first.map((step, i) => [step, values[i]]));
   return Float64Array.from(steps, (step) => of.get(step) ?? NaN);

@@ -57,7 +57,7 @@ function later(ms: number, signal: AbortSignal): Promise<void> {
   });
 }
 
-// Its end. `seen` is told of it on the way.
+// Waits for the end of a job. `seen` is called with each state before.
 async function waitForJob(id: string, signal: AbortSignal, seen?: (job: JobInfo) => void): Promise<JobInfo> {
   for (let ms = 50; ; ms = Math.min(ASK_MS, 2 * ms)) {
     const job = await call<JobInfo>("JobGet", { id }, signal);
@@ -67,7 +67,7 @@ async function waitForJob(id: string, signal: AbortSignal, seen?: (job: JobInfo)
   }
 }
 
-// Has it done. `seen` is told of it on the way.
+// Runs a job to its end. `seen` is called with each state before.
 export async function runJob(spec: JobSpec, signal: AbortSignal, seen?: (job: JobInfo) => void): Promise<JobInfo> {
   const { id } = await startJob(spec, signal);
   const job = await waitForJob(id, signal, seen);
@@ -75,7 +75,7 @@ export async function runJob(spec: JobSpec, signal: AbortSignal, seen?: (job: Jo
   return job;
 }
 
-// The job of this id, looked at until it is over.
+// Polls the job with this id until it is over.
 export function useJob(id: string): { job?: JobInfo; error?: ApiError } {
   const [state, setState] = useState<{ id: string; job?: JobInfo; error?: ApiError }>({ id });
   useEffect(() => {
@@ -90,7 +90,7 @@ export function useJob(id: string): { job?: JobInfo; error?: ApiError } {
   return state.id === id ? state : {};
 }
 
-// A file of a job, to the disk of whoever looks at the page.
+// Saves a file of a job with the browser.
 export async function saveJobFile(id: string, name: string): Promise<void> {
   const answer = await post("JobFile", { id, name });
   saveBlob(name.split("/").pop()!, await answer.blob());

@@ -17,13 +17,13 @@ export function asApiError(error: unknown): ApiError {
   return error instanceof ApiError ? error : new ApiError("PAGE", error instanceof Error ? error.message : String(error));
 }
 
-// `ask` may give parts of its answer before all of it. Asks anew when `key` changes, and every `everyMs` if given (not while the tab is
-// hidden, and never twice at once). The last answer stays while the next is awaited. What failed because nobody answered is asked
-// for again until somebody does.
+// `ask` may pass parts of its answer before the complete one. Calls `ask` again when `key` changes, and every `everyMs`
+// if given (not while the tab is hidden, and never twice at once). The last answer is kept while the next is awaited.
+// After a failure without an answer, the request is repeated until there is one.
 export function useLoaded<T>(key: string, ask: (signal: AbortSignal, partial: (value: T) => void) => Promise<T>, everyMs = 0): Loaded<T> {
   const [state, setState] = useState<{ key: string; value?: T; error?: ApiError; loading: boolean }>({ key, loading: true });
   const [turn, setTurn] = useState(0);
-  // Not after the next frame: what is asked for need not wait for a picture of the waiting.
+  // Not an effect after the next frame: the request need not wait until the waiting state is painted.
   useLayoutEffect(() => {
     const abort = new AbortController();
     let timer = 0;

@@ -7,14 +7,14 @@ import { queryGrid, type Grid, type Row } from "./grid";
 import type { AgentInfo, GridHead } from "./messages";
 import { lastStep, stepBehind } from "./steps";
 
-// Steps behind the slowest connected rank whose records may still be on their way.
+// Steps before that of the slowest connected rank whose records may still be in transit.
 const MARGIN_STEPS = 64;
 const MAX_CELLS = 200_000;
-// Rank-steps of one question, so that none takes long, and columns of the picture of all.
+// Rank-steps of one request, so that each is short, and columns of the picture of all steps.
 const PORTION = 40_000;
 const COLUMNS = 2000;
 
-// Largest values; what is not finite is counted of the largest and the smallest.
+// Requests the largest values; values that are not finite are counted over the largest and the smallest.
 export function extremes(run: string, signal: AbortSignal, firstStep?: number, lastStep?: number, maxCells = MAX_CELLS): Promise<Grid> {
   return queryGrid({ run, rows: "GRID_ROWS_RANK", statistic: "Max", values: "GRID_VALUES_ALL", maxCells, firstStep, lastStep }, signal);
 }
@@ -23,7 +23,7 @@ const NOTHING: GridHead = {
   firstSteps: [], lastSteps: [], stepsPerColumn: 1, steps: 0, rankSteps: 0, incompleteRankSteps: 0, deletedRankSteps: 0, tensors: 0, tensorsWithout: 0,
   rows: 0 };
 
-// One grid of those of neighbouring ranges of steps, in order.
+// Joins the grids of neighbouring ranges of steps, in order, into one.
 export function joined(parts: Grid[]): Grid {
   if (parts.length === 1) return parts[0];
   if (parts.length === 0) return { head: NOTHING, first: [], last: [], rows: [] };
@@ -58,15 +58,15 @@ export function joined(parts: Grid[]): Grid {
 
 export class Overview {
   private done: Grid[] = [];
-  // The first step that is not in `done`; -1: where the run begins is not known.
+  // The first step that is not in `done`; -1 if the beginning of the run is unknown.
   private from = -1;
-  // Steps of the next question.
+  // Steps of the next request.
   private portion = 0;
   private final: Grid | undefined;
 
   constructor(private readonly run: string) {}
 
-  // `partial` is given what there is so far, from the first step on.
+  // Passes the part that is loaded so far, from the first step on, to `partial`.
   async load(ranks: number, signal: AbortSignal, partial: (grid: Grid) => void): Promise<Grid> {
     const [{ agents }, last] = await Promise.all([
       call<{ agents: AgentInfo[] }>("ControlService/ListAgents", { run: this.run }, signal),
@@ -83,7 +83,7 @@ export class Overview {
       const columns = Math.max(1, Math.ceil((COLUMNS * (to - this.from + 1)) / (end - this.from + 1)));
       const part = await extremes(this.run, signal, this.from, to, Math.min(MAX_CELLS, ranks * columns));
       if (part.first.length > 0) this.done.push(part);
-      // Not every step is recorded: the next question is about as many rank-steps.
+      // Not every step is recorded, so the next request is adapted to cover about as many rank-steps.
       const share = PORTION / Math.max(1, int(part.head.rankSteps));
       this.portion = Math.ceil((to - this.from + 1) * Math.min(8, Math.max(0.25, share)));
       this.from = to + 1;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether ranks are recording: a plan for some steps stays the run's plan when these steps have ended.
+// Whether ranks are recording: a plan for a number of steps remains the run's plan after these steps.
 import { int } from "./format";
 import type { AgentInfo, GetConfigResponse } from "./messages";
 
-// The first step after those of the plan; Infinity: it has no end.
+// Returns the first step after those of the plan; Infinity if it has no end.
 export function endOf(config: GetConfigResponse): number {
   return int(config.forSteps) > 0 ? int(config.effectiveAtStep) + int(config.forSteps) : Infinity;
 }

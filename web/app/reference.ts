@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run to compare another one with, where none is named.
+// Proposal of a run to compare another one with, if the user names none.
 import { call } from "./api";
 import { isBadColumn } from "./first_bad";
 import { int } from "./format";
 import type { RunInfo } from "./messages";
 import { extremes } from "./overview";
 
-// Newest runs that are looked at, and cells of each: coarse, since one column tells as much as each of its steps.
+// Number of newest runs that are checked, and cells of each: a coarse grid suffices, since a column shows a bad value
+// of any of its steps.
 const MOST_RUNS = 8;
 const CELLS = 4000;
 
-// The newest other run with as many ranks in which nothing is NaN or infinite; undefined: none of the newest.
+// Returns the newest other run with as many ranks and without NaN or infinities; undefined if none of the newest
+// qualifies.
 export async function proposeReference(run: string, signal: AbortSignal): Promise<string | undefined> {
   const { runs } = await call<{ runs: RunInfo[] }>("ArchiveService/ListRuns", {}, signal);
   const ranks = runs.find((one) => one.run === run)?.ranks;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The address is the state: "#/run/NAME/heat?stat=Norm". Every view is made of it
-// alone, so that a link shows what its sender saw and "back" works.
+// The address is the state: "#/run/NAME/heat?stat=Norm". Each view depends only on it, so that a link shows what its
+// sender saw and "back" works.
 import { signal } from "@preact/signals";
 
 export interface Route {
-  // "runs", or of a run: "run", "live", "heat", ...
+  // "runs", or a page of a run: "run", "live", "heat", ...
   page: string;
   // Empty on the page of all runs.
   run: string;
@@ -23,7 +23,7 @@ export function parseRoute(hash: string): Route {
     try {
       run = decodeURIComponent(run);
     } catch {
-      // A name that nobody encoded.
+      // The name was not encoded.
     }
     return { page: parts[2] ?? "run", run, query };
   }
@@ -42,14 +42,13 @@ export function href(page: string, run = "", query: Record<string, string | numb
 
 export const route = signal<Route>({ page: "runs", run: "", query: {} });
 
-// Changes the query of the page that is shown; undefined and "" take a field away.
+// Changes the query of the current page; undefined and "" remove a field.
 export function setQuery(changes: Record<string, string | number | undefined>, replace = false): void {
   const { page, run, query } = route.value;
   go(href(page, run, { ...query, ...changes }), replace);
 }
 
-// Not by location.hash: its event comes later, and a second change before it would be made to the route before the
-// first.
+// location.hash is not used, because its event comes later, and a second change before it would apply to the old route.
 export function go(target: string, replace = false): void {
   if (target === location.hash) return;
   if (replace) history.replaceState(null, "", target);
@@ -57,8 +56,8 @@ export function go(target: string, replace = false): void {
   route.value = parseRoute(target);
 }
 
-// Takes the token out of "#token=...", where `rankprobe view` puts it, and keeps
-// it for this tab: it stays out of the history and of copied addresses.
+// Removes the token from "#token=...", where `rankprobe view` puts it, and keeps it for this tab, so that it is not in
+// the history or in copied addresses.
 export function startRouting(): void {
   const given = /^#token=([^&]+)(?:&to=(.*))?$/.exec(location.hash);
   if (given !== null) {

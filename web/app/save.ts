@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that the browser saves.
+// Saving of a file by the browser.
 export function saveBlob(name: string, content: Blob): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(content);

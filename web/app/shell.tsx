@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is around every page: its head, the pages of a run, language and colours.
+// The frame of every page: its header, the pages of a run, language and colours.
 import { render } from "preact";
 import { signal } from "@preact/signals";
 import { useState } from "preact/hooks";
@@ -56,14 +56,14 @@ function Page() {
   return <p>{t("There is no page of this name.")} <a href={href("run", run)}>{t("Overview")}</a></p>;
 }
 
-// Who is not known yet brings a token: it stays in this tab.
+// A caller that is not identified enters a token, which stays in this tab.
 function SignIn({ error }: { error: ApiError }) {
   const [text, setText] = useState("");
   const enter = () => {
     setToken(text.trim());
     location.reload();
   };
-  // `rankprobe view` has one key, which nobody knows by heart.
+  // The token of `rankprobe view` is generated, so asking for it would not help.
   if (error.message.includes("rankprobe view")) return <Failure error={error} />;
   return (
     <>
@@ -83,7 +83,8 @@ function leave(): void {
   location.reload();
 }
 
-// From the content to its first row or picture: three keys from anywhere, with the link "To the content".
+// Moves the focus from the content to its first row or picture: three keys from anywhere, with the link "To the
+// content".
 function toFirstRow(event: KeyboardEvent): void {
   if (event.key !== "ArrowDown" || event.target !== event.currentTarget) return;
   const first = document.querySelector<HTMLElement>("main tbody tr[tabindex='0'], main canvas[tabindex='0'], main [role='tree']");

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last recorded step of a run, without a list of all: by halving.
+// Search for the last recorded step of a run, by bisection instead of a list of all.
 import { call } from "./api";
 import { int } from "./format";
 import type { Int64 } from "./messages";
 
-// The first recorded step behind `step`; undefined: there is none.
+// Returns the first recorded step after `step`; undefined if there is none.
 export async function stepBehind(run: string, step: number, signal: AbortSignal): Promise<number | undefined> {
   const body = step < 0 ? { run, limit: 1 } : { run, limit: 1, afterStep: String(step) };
   const { steps } = await call<{ steps: { step: Int64 }[] }>("ArchiveService/ListSteps", body, signal);
   return steps.length === 0 ? undefined : int(steps[0].step);
 }
 
-// Steps at the end of a run among which the one to show is chosen.
+// Number of steps at the end of a run among which the one to show is chosen.
 const NEAR_END = 16;
 
-// The step to show where none is asked for: the newest one that is no torso, as the last step of a training that ended may be.
-// `withTensors`: the newest of these few that has tensors, if one has.
+// Returns the step to show by default: the newest complete one, because the last step of a training that has ended may
+// be incomplete. `withTensors`: the newest of these few that has tensors, if any.
 export async function stepToShow(run: string, withTensors: boolean, signal: AbortSignal): Promise<number | undefined> {
   const last = await lastStep(run, signal);
   if (last === undefined) return undefined;
@@ -31,7 +31,7 @@ export async function stepToShow(run: string, withTensors: boolean, signal: Abor
   return tensors.length > 0 ? Math.max(...tensors) : whole.length > 0 ? Math.max(...whole) : last;
 }
 
-// What was found before, to go on from: mostly one question is enough then.
+// Earlier results, from which the search continues; usually one request is then enough.
 const found = new Map<string, number>();
 
 export async function lastStep(run: string, signal: AbortSignal): Promise<number | undefined> {
@@ -47,7 +47,7 @@ export async function lastStep(run: string, signal: AbortSignal): Promise<number
     }
     known = next;
   }
-  // `known` is recorded; behind `none` nothing is.
+  // Invariant: `known` is recorded, and no step after `none` is.
   while (none > known) {
     const middle = Math.floor((known + none) / 2);
     const next = await stepBehind(run, middle, signal);

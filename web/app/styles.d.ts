@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
-// For the type checker: esbuild makes app.css of what is imported.
+// For the type checker: esbuild builds app.css from the imported files.
 declare module "*.css";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// English texts stand in the code; the Chinese of each is in chinese.ts.
+// English texts are in the code; chinese.ts has the Chinese text of each.
 import { signal } from "@preact/signals";
 import { CHINESE } from "./chinese";
 import { filled } from "./format";
@@ -16,7 +16,7 @@ export function setLanguage(value: Language): void {
   document.documentElement.lang = value;
 }
 
-// "{0}" and so on are replaced by `values`.
+// Returns the text in the user's language, with "{0}" and so on replaced by `values`.
 export function t(text: string, ...values: (string | number)[]): string {
   return filled(language.value === "zh" ? CHINESE[text] ?? text : text, values);
 }

@@ -15,20 +15,22 @@ namespace rankprobe {
 
 struct Caller {
   std::string name;
-  // "viewer", or "operator", who may also switch and start jobs.
+  // "viewer", or "operator", who may also switch recording and start jobs.
   std::string role;
 };
 
-// Thread-safe; does not block.
+// Thread-safe; its functions do not block, except Audit.
 class CallerCheck {
  public:
   virtual ~CallerCheck() = default;
 
-  // `token` is "" where none was brought. UNAUTHENTICATED; PERMISSION_DENIED:
-  // one who may not look.
+  // Returns the caller that `token` identifies; it is "" if the request had
+  // none. Returns UNAUTHENTICATED, or PERMISSION_DENIED for a caller without
+  // the right to read.
   virtual absl::StatusOr<Caller> Identify(absl::string_view token) const = 0;
-  // `path` is "/rankprobe.v1.ControlService/SetConfig". As Identify, and
-  // PERMISSION_DENIED.
+  // Whether the caller may call `path`, such as
+  // "/rankprobe.v1.ControlService/SetConfig". Returns the errors of Identify,
+  // and PERMISSION_DENIED.
   virtual absl::Status MayCall(absl::string_view token,
                                absl::string_view path) const = 0;
   // Records in the audit log what an operator is about to do; the caller passes
@@ -42,7 +44,8 @@ class CallerCheck {
   }
 };
 
-// PERMISSION_DENIED: `what` needs an operator. `check` null: everybody is one.
+// Returns PERMISSION_DENIED if the caller is not an operator, which `what`
+// requires. If `check` is null, all callers are operators.
 absl::Status CheckIsOperator(const CallerCheck* check, absl::string_view token,
                              absl::string_view what);
 

@@ -19,17 +19,17 @@
 namespace rankprobe {
 namespace {
 
-// As the command line: a collector goes through the records of all steps.
+// As in the command line: a collector reads the records of all steps.
 constexpr double kLongSeconds = 3600;
-// A collector takes no more than 256 KiB from a connection whose first call is
-// not whole yet.
+// A collector accepts at most 256 KiB from a connection whose first call is not
+// complete.
 constexpr size_t kLargeBody = 64 << 10;
-// Of a grid, at once.
+// Size of the pieces in which a grid is sent.
 constexpr size_t kPieceBytes = 256 << 10;
 
-// When the last user of gRPC 1.51 lets go of it, that waits for a poller of its
-// own, for up to ten seconds: too long for Ctrl-C. The end of the process does
-// not.
+// When the last user of gRPC 1.51 releases it, it waits up to ten seconds for a
+// poller of its own, which is too long for Ctrl-C. One reference is therefore
+// kept until the process ends, which does not wait.
 void KeepGrpc() {
   static const bool kept = [] {
     grpc_init();
@@ -38,7 +38,7 @@ void KeepGrpc() {
   (void)kept;
 }
 
-// What metadata can carry, and not "".
+// Whether the text is not empty and metadata can carry it.
 bool IsText(absl::string_view text) {
   return !text.empty() && absl::c_all_of(text, [](unsigned char c) {
     return absl::ascii_isgraph(c);
@@ -48,7 +48,8 @@ bool IsText(absl::string_view text) {
 double WaitSeconds(const v1::SwitchOptions& options) {
   return options.timeout_ms() == 0 ? 10 : options.timeout_ms() / 1000.0;
 }
-// What a method takes on purpose, beside the usual timeout.
+// Returns the time that a method waits on purpose, in addition to the usual
+// timeout.
 double ExtraSeconds(const google::protobuf::Message&) { return 0; }
 double ExtraSeconds(const v1::SetConfigRequest& request) {
   return WaitSeconds(request.options());
@@ -62,7 +63,7 @@ double ExtraSeconds(const v1::VerifyRequest&) { return kLongSeconds; }
 
 }  // namespace
 
-// One request on its way.
+// One request in progress.
 class Gateway::Call {
  public:
   Call(const Gateway& gateway, const HttpRequest& asked, HttpReply* reply)
@@ -110,6 +111,7 @@ class Gateway::Call {
     v1::TensorBytes piece;
     bool whole = true;
     while (whole && reader->Read(&piece)) {
+      // Pieces must be consecutive and must not exceed the requested length.
       whole = piece.offset_bytes() == bytes->size() &&
               piece.data().size() <= request.length_bytes() - bytes->size();
       if (whole) bytes->append(piece.data());
@@ -138,7 +140,7 @@ class Gateway::Call {
     bool wanted = true;
     bool begun = false;
     size_t bytes = 0;
-    // Rows of a grid go together: each by itself is small.
+    // Rows of a grid are sent together, because each is small.
     std::string pending;
     Response response;
     while (wanted && reader->Read(&response)) {
@@ -170,7 +172,8 @@ class Gateway::Call {
   }
 
  private:
-  // Of a call whose client has gone the collector needs no more.
+  // Cancels a call whose client has disconnected. Declared after the call's
+  // context, so that the callback is removed before the context is destroyed.
   class Cancel {
    public:
     Cancel(HttpReply* reply, grpc::ClientContext* context) : reply_(reply) {
@@ -233,7 +236,7 @@ class Gateway::Call {
     if (options().callers == nullptr) {
       AddToken(options().security, context);
     } else {
-      // For the audit: whose call it is, and where from.
+      // The audit log needs the caller and the address.
       if (IsText(asked_.token)) {
         context->AddMetadata("authorization",
                              absl::StrCat("Bearer ", asked_.token));
@@ -249,7 +252,7 @@ class Gateway::Call {
     grpc::ClientContext context;
     SetLimits(options().timeout_seconds, &context);
     v1::GetConfigResponse ignored;
-    // What it answers does not matter: the call after it tells.
+    // The answer does not matter: the next call reports errors.
     (void)gateway_.control_->GetConfig(&context, v1::GetConfigRequest(),
                                        &ignored);
   }
@@ -295,8 +298,8 @@ const std::vector<Gateway::Row>& Gateway::Rows() {
      call->Stream<v1::Method##Request>(gateway.stub.get(), &Stub::Method); \
    } \
   }
-  // What reads the archive, and switches. Not what writes to the collector's
-  // disk or deletes.
+  // Methods that read the archive or switch recording, but none that write to
+  // the collector's disk or delete.
   static const auto* const rows = new std::vector<Row>{
       RP_UNARY(Archive, archive_, ListRuns),
       RP_UNARY(Archive, archive_, ListSteps),
@@ -331,8 +334,8 @@ Gateway::Gateway(GatewayOptions options)
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(64 << 20);
   PingWhileCalling(kPingSilence, kPingPatience, &arguments);
-  // A page stays open while a collector restarts: gRPC would not try again for
-  // up to two minutes.
+  // A page stays open while a collector restarts; by default gRPC may wait up
+  // to two minutes before it reconnects.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);

@@ -7,11 +7,11 @@
 //
 //   POST /api/v1/{Service}/{Method}   the request as proto3 JSON
 //
-// A unary method answers with the response as JSON, a streaming one with a line
-// of JSON for each message, as it comes; QueryGrid with `packed` with the bytes of
-// grid_bytes.h. A failure is {"error":{"code",
-// "message"}} with the HTTP status of its code; after the first line it is the
-// last line. Only methods of a list here are reachable. Thread-safe.
+// A unary method returns the response as JSON, a streaming method returns a
+// line of JSON for each message as it arrives; QueryGrid with `packed` returns
+// the bytes of grid_bytes.h. An error is {"error":{"code", "message"}} with the
+// HTTP status of its code; after the first line it is the last line. Only the
+// methods of a list in gateway.cc can be called. Thread-safe.
 #ifndef RANKPROBE_WEB_GATEWAY_GATEWAY_H_
 #define RANKPROBE_WEB_GATEWAY_GATEWAY_H_
 
@@ -33,21 +33,23 @@
 namespace rankprobe {
 
 struct GatewayOptions {
-  // HOST:PORT. Empty: there is no collector, and every call fails with that
+  // HOST:PORT. If empty, there is no collector, and every call fails with that
   // message.
   std::string collector;
   ChannelSecurity security;
   // Inside the collector, set both or none: the channel to its services, which
-  // checks no caller, and the check of callers. `callers` outlives the gateway.
-  // The page shows `collector`.
+  // does not check callers, and the check of callers. `callers` outlives the
+  // gateway. The page shows `collector`.
   std::shared_ptr<grpc::Channel> channel;
   const CallerCheck* callers = nullptr;
-  // For each call; calls that read records or wait for ranks have more.
+  // Deadline of each call; calls that read records or wait for ranks have more
+  // time.
   double timeout_seconds = 30;
-  // How many calls are made from JSON or to it at once, which is most of what they
-  // cost; 0: all.
+  // Largest number of concurrent conversions from and to JSON, which is most of
+  // the cost of calls; 0 means no limit.
   size_t most_converting = 0;
-  // Of one response, as JSON. RESOURCE_EXHAUSTED beyond.
+  // Limit of one response, as JSON; beyond it, the call fails with
+  // RESOURCE_EXHAUSTED.
   size_t max_answer_bytes = 64 << 20;
 };
 
@@ -55,28 +57,29 @@ class Gateway {
  public:
   explicit Gateway(GatewayOptions options);
 
-  // Answers a request for "ArchiveService/ListRuns". Blocks until the answer is
-  // complete or the client has disconnected; then its call is cancelled.
+  // Answers a request for a method such as "ArchiveService/ListRuns". Blocks
+  // until the answer is complete, or until the client has disconnected, which
+  // cancels its call.
   void Answer(absl::string_view method, const HttpRequest& request,
               HttpReply* reply) const;
-  // OK if the holder of `token` may read records.
+  // Returns OK if the holder of `token` may read records.
   absl::Status MayRead(absl::string_view token) const;
-  // OK if the holder of `token` may read bytes of tensors.
+  // Returns OK if the holder of `token` may read bytes of tensors.
   absl::Status MayReadTensors(absl::string_view token) const;
-  // The bytes of one payload, for an answer that is computed from them. Ends
-  // early when the client of `reply` disconnects.
+  // Reads the bytes of one payload, for an answer that is computed from them.
+  // Ends early if the client of `reply` disconnects.
   absl::Status ReadTensor(const v1::GetTensorRequest& request,
                           const HttpRequest& asked, HttpReply* reply,
                           std::string* bytes) const;
   const CallerCheck* callers() const { return options_.callers; }
 
-  // "ControlService/GetConfig" and so on.
+  // Returns the names of the methods: "ControlService/GetConfig" and so on.
   static std::vector<std::string> Methods();
 
  private:
   struct Row;
   class Call;
-  // FAILED_PRECONDITION: there is none to call.
+  // Returns FAILED_PRECONDITION if there is no collector.
   absl::Status CheckCollector() const;
   absl::Status MayCall(absl::string_view token, absl::string_view name) const;
   static const std::vector<Row>& Rows();

@@ -33,14 +33,14 @@ void AppendFrame(uint32_t kind, absl::string_view body, std::string* out) {
   out->append(body.data(), body.size());
 }
 
-// -1 stands for none, and for what is not a rank.
+// Maps "no rank" and numbers that are not a rank to -1.
 uint32_t ToU32(int64_t rank) {
   const bool fits = rank >= 0 && rank <= std::numeric_limits<int32_t>::max();
   return static_cast<uint32_t>(fits ? static_cast<int32_t>(rank) : -1);
 }
 uint32_t ToU32(uint32_t number) { return number; }
 
-// One number where all are equal.
+// Whether all numbers are equal, so that one is written for all.
 template <typename Numbers>
 bool IsOne(const Numbers& numbers) {
   return !numbers.empty() &&

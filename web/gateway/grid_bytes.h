@@ -7,8 +7,8 @@
 //   u32 flags, u32 columns, u32 bytes of the name, the name,
 //   cells (float32; float64 with flag 1), counts (u32), non_finite (u32),
 //   ranks (i32)
-// where flags 2, 4 and 8 say that counts, non_finite and ranks are one number for all
-// columns. Pure functions; web/app/grid.ts reads it.
+// where flags 2, 4 and 8 mean that counts, non_finite and ranks are one number
+// for all columns. Pure functions; web/app/grid.ts reads it.
 #ifndef RANKPROBE_WEB_GATEWAY_GRID_BYTES_H_
 #define RANKPROBE_WEB_GATEWAY_GRID_BYTES_H_
 
@@ -21,8 +21,8 @@ namespace rankprobe {
 
 inline constexpr char kGridType[] = "application/octet-stream";
 
-// Appends a frame. INTERNAL: a reply that is none, such as a row whose lists differ
-// in length.
+// Appends a frame. Returns INTERNAL if the reply is not valid, for example if
+// the lists of a row differ in length.
 absl::Status AppendGridFrame(const v1::GridReply& reply, std::string* out);
 void AppendGridError(const absl::Status& status, std::string* out);
 

@@ -37,7 +37,7 @@ absl::Status FromJson(const std::string& body,
 void AddAway(const std::vector<std::string>& lines, std::string* json) {
   if (lines.empty() || json->empty() || json->back() != '}') return;
   google::protobuf::ListValue list;
-  // What a leaf says of itself may be anything.
+  // A leaf's text is not trusted.
   for (const std::string& line : lines)
     list.add_values()->set_string_value(VisibleText(line));
   std::string array;

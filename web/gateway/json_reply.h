@@ -14,19 +14,19 @@
 
 namespace rankprobe {
 
-// A number that is 0 and a text that is empty are there like any other.
+// Writes all fields, including numbers that are 0 and empty texts.
 absl::Status ToJson(const google::protobuf::Message& message,
                     std::string* json);
 
-// INVALID_ARGUMENT: `body` is no such message.
+// Returns INVALID_ARGUMENT if `body` is not such a message.
 absl::Status FromJson(const std::string& body,
                       google::protobuf::Message* message);
 
-// Adds to an answer the leaves that could not be reached: a member `away` with
+// Adds the leaves that could not be reached to an answer: a member `away` with
 // lines of text, if there are any.
 void AddAway(const std::vector<std::string>& lines, std::string* json);
 
-// As JSON; a message that cannot be written is an error.
+// Sends the message as JSON, or an error if it cannot be converted.
 void SendMessage(const google::protobuf::Message& message, HttpReply* reply);
 
 }  // namespace rankprobe

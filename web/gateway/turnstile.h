@@ -13,10 +13,11 @@ namespace rankprobe {
 
 class Turnstile {
  public:
-  // 0: all that come.
+  // `most` is the number of threads that may run; 0 means no limit.
   explicit Turnstile(size_t most) : free_(most), open_(most == 0) {}
 
-  // Waits for its turn, which ends with it; a thread holds one.
+  // Waits in its constructor until the thread may run; the destructor lets the
+  // next one run. A thread holds at most one.
   class Turn {
    public:
     explicit Turn(Turnstile* turnstile) : turnstile_(turnstile) {

@@ -37,7 +37,7 @@ absl::StatusOr<GraphBuilder::Built> GraphBuilder::Build(
     return absl::InvalidArgumentError("target: there is nothing to show");
   }
   const std::string key = KeyOf(request);
-  // Whoever waits for the same one takes it then.
+  // A request that waits here for the same graph then reuses it.
   const absl::MutexLock building(&building_);
   if (*gone) return absl::CancelledError("the client has disconnected");
   {
@@ -110,6 +110,8 @@ absl::StatusOr<GraphBuilder::Entry> GraphBuilder::Make(
       const analysis::VisualizeResult result,
       analysis::Visualize(files.get(), options, graph, progress));
   Entry entry;
+  // The scratch directory is deleted on return; afterwards the file exists only
+  // through this descriptor.
   Descriptor file(::open(graph.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.ok()) {
     return absl::UnavailableError(

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builder of graphs for dumps below the root and runs of the archive, which
-// have no database. Each becomes a database in a file without a name, which is
-// removed when it is no longer among the last eight or when the process ends.
-// Graphs are built one at a time.
-// Thread-safe.
+// have no database. Each becomes a database in an unnamed file, which is
+// deleted when it is no longer among the last eight or when the process ends.
+// Graphs are built one at a time. Thread-safe.
 #ifndef RANKPROBE_WEB_GRAPH_GRAPH_BUILDER_H_
 #define RANKPROBE_WEB_GRAPH_GRAPH_BUILDER_H_
 
@@ -23,21 +22,21 @@
 
 namespace rankprobe {
 
-// The dump of a run while it is needed.
+// The dump of a run; the destructor releases it.
 class FetchedDump {
  public:
   virtual ~FetchedDump() = default;
   // A directory outside the root.
   virtual const std::string& path() const = 0;
 };
-// Of "run:NAME" or "run:NAME@STEP", with the bytes of tensors if `payloads`.
-// Blocks, until `cancelled`: CANCELLED.
+// Fetches "run:NAME" or "run:NAME@STEP", with the bytes of tensors if
+// `payloads`. Blocks; returns CANCELLED once `cancelled` returns true.
 using FetchRun = std::function<absl::StatusOr<std::unique_ptr<FetchedDump>>(
     const std::string& name, bool payloads, std::function<bool()> cancelled)>;
 
 class GraphBuilder {
  public:
-  // `root` may be null, `fetch` empty: there is no such source then.
+  // `root` may be null and `fetch` empty if there is no such source.
   GraphBuilder(const GraphRoot* root, FetchRun fetch)
       : root_(root), fetch_(std::move(fetch)) {}
 
@@ -45,14 +44,14 @@ class GraphBuilder {
     std::string name;  // "@3"
     std::string json;  // {"db", "nodes", "warnings"}
   };
-  // Blocks; CANCELLED when `gone` is set. `progress` gets parts done and in
-  // all. A database that was built from the same sources is reused unless
-  // `again`.
+  // Builds a graph. Blocks; returns CANCELLED once `gone` is set. `progress` is
+  // called with the number of finished parts and of all parts. A database that
+  // was built from the same sources is reused unless `again` is set.
   absl::StatusOr<Built> Build(
       const GraphRequest& request, bool again,
       const std::function<void(size_t, size_t)>& progress,
       const std::atomic<bool>* gone);
-  // NOT_FOUND: it was removed; build it again.
+  // Returns NOT_FOUND if the database was deleted and must be built again.
   absl::StatusOr<std::shared_ptr<const Descriptor>> Find(
       absl::string_view name) const;
 
@@ -73,7 +72,7 @@ class GraphBuilder {
   absl::Mutex building_ ABSL_ACQUIRED_BEFORE(mutex_);
   mutable absl::Mutex mutex_;
   int64_t number_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The last one used first.
+  // The most recently used entry first.
   std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -21,7 +21,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A dump of some steps with a call each.
+// A dump of some steps with one call each.
 class OnDisk final : public FetchedDump {
  public:
   explicit OnDisk(std::string path) : path_(std::move(path)) {}

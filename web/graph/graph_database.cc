@@ -20,14 +20,15 @@ namespace {
 constexpr size_t kMostPlaces = 100'000;
 constexpr int kJsonDepth = 64;
 
-// As it is if it is JSON; else as a text, or null.
+// Returns the text unchanged if it is JSON; otherwise as a JSON string, or null
+// if it is empty.
 std::string JsonOr(absl::string_view text) {
   if (text.empty()) return "null";
   if (IsJsonText(text, kJsonDepth)) return std::string(text);
   return JsonString(text);
 }
 
-// The last text of a JSON list: the node that a link leads to.
+// Returns the last text of a JSON list: the node that a link refers to.
 std::optional<std::string> LastOfList(absl::string_view list) {
   if (list.size() < 4 || list[0] != '[') return std::nullopt;
   if (absl::EndsWith(list, "\"]") &&
@@ -46,7 +47,7 @@ std::optional<std::string> LastOfList(absl::string_view list) {
   return std::string(last.text);
 }
 
-// One side of a graph while it is read.
+// One side of a graph while it is being read.
 struct Side {
   std::string source;
   std::vector<std::string> names;
@@ -69,14 +70,15 @@ char OverflowLetter(absl::string_view level) {
                              : '.';
 }
 
-// Its place among the names; -1: it has none.
+// Returns the index among the names, or -1.
 int64_t PlaceIn(const Side& side, absl::string_view name) {
   const auto it = side.places.find(name);
   return it == side.places.end() ? -1 : it->second;
 }
 
-// Parents by number. One that is not there, or that would be below its own
-// child, is none: the node stands at the top and is counted.
+// Returns the index of each node's parent. A parent that does not exist, or
+// that would be below its own child, is dropped: the node becomes a root and is
+// counted as a fault.
 std::vector<int64_t> ParentsOf(const Side& side, int64_t* faults) {
   const size_t count = side.names.size();
   std::vector<int64_t> parents(count, -1);
@@ -85,8 +87,8 @@ std::vector<int64_t> ParentsOf(const Side& side, int64_t* faults) {
     parents[i] = PlaceIn(side, side.above[i]);
     if (parents[i] < 0) ++*faults;
   }
-  // 0: not looked at; else the walk that came by. A walk that meets itself has
-  // found a circle, which is cut there.
+  // 0 if a node was not visited, otherwise the number of the walk that visited
+  // it. A walk that meets itself has found a cycle, which is cut there.
   std::vector<uint32_t> walk(count, 0);
   uint32_t number = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -148,7 +150,7 @@ void AppendSide(const Side& side, const Side* other, int64_t* faults,
   out->push_back('}');
 }
 
-// "[0, 1]" as numbers; what is none is left out.
+// Parses "[0, 1]"; elements that are not numbers are skipped.
 std::string NumberList(absl::string_view text) {
   std::vector<int64_t> numbers;
   JsonDocument document;
@@ -180,7 +182,8 @@ absl::StatusOr<std::unique_ptr<GraphDatabase>> GraphDatabase::Open(
 
 absl::StatusOr<std::set<std::string>> GraphDatabase::ColumnsOf(
     absl::string_view table) {
-  // Of a row that is never there: its columns have names all the same.
+  // Accepts only real tables: the sql of a virtual table begins with CREATE
+  // VIRTUAL TABLE.
   RP_ASSIGN_OR_RETURN(
       SqliteRows rows,
       database_->Query("SELECT type, sql FROM sqlite_schema WHERE name = ?"));
@@ -194,6 +197,7 @@ absl::StatusOr<std::set<std::string>> GraphDatabase::ColumnsOf(
         database_->name(), ": unsupported file: a graph database has a table ",
         table, ", this one has none"));
   }
+  // The query returns no row, but its columns have names.
   RP_ASSIGN_OR_RETURN(
       const SqliteRows none,
       database_->Query(absl::StrCat("SELECT * FROM ", table, " WHERE 0")));
@@ -304,7 +308,7 @@ absl::StatusOr<std::string> GraphDatabase::GraphJson(int64_t step,
         side.micro_steps.push_back(',');
       }
       const double precision = rows.IsNull(3) ? -1 : rows.Real(3);
-      // What is not a number of this scale is as good as none.
+      // A number outside of this scale counts as not compared.
       absl::StrAppend(&side.precision,
                       precision >= 0 && precision <= 1 ? precision : -1);
       side.overflow.push_back(OverflowLetter(rows.Text(4)));
@@ -429,7 +433,7 @@ absl::StatusOr<std::string> GraphDatabase::NodeJson(int64_t step, int64_t rank,
   if (!stack_id.empty()) {
     absl::StatusOr<SqliteRows> frames =
         database_->Query("SELECT stack_info FROM tb_stack WHERE id = ?");
-    // A database without stacks is one all the same.
+    // A database without stacks is valid.
     if (frames.ok()) {
       frames->Bind(1, stack_id);
       RP_ASSIGN_OR_RETURN(const bool known, frames->Next());

@@ -25,10 +25,10 @@
 
 namespace rankprobe {
 
-// Of one side of one step and rank.
+// Limit for one side of one step and rank.
 inline constexpr size_t kMostGraphNodes = 1'000'000;
 
-// Of one side of a graph.
+// Limits for one side of a graph.
 struct GraphLimits {
   size_t nodes = kMostGraphNodes;
   size_t bytes = 256 << 20;
@@ -42,24 +42,25 @@ class GraphDatabase {
   GraphDatabase(const GraphDatabase&) = delete;
   GraphDatabase& operator=(const GraphDatabase&) = delete;
 
-  // What it is: {"compare", "task", "toolTip", "microSteps", "overflowCheck",
-  // "steps", "ranks"}.
+  // Returns a description of the database: {"compare", "task", "toolTip",
+  // "microSteps", "overflowCheck", "steps", "ranks"}.
   absl::StatusOr<std::string> AboutJson();
-  // Of GraphJson.
+  // Sets the limits of GraphJson.
   void SetLimits(const GraphLimits& limits) { limits_ = limits; }
-  // All nodes of a step and rank, in the order of the database, as columns:
-  // {"sides": [{"source", "names", "parents", "kinds", "precision",
+  // Returns all nodes of a step and rank, in the order of the database, as
+  // columns: {"sides": [{"source", "names", "parents", "kinds", "precision",
   // "overflow", "microSteps", "partners", "flags"}], "faults"}.
   absl::StatusOr<std::string> GraphJson(int64_t step, int64_t rank);
-  // The nodes of one level: {"names", "order"}. `parent` empty: the roots.
+  // Returns the nodes of one level: {"names", "order"}. An empty `parent`
+  // selects the roots.
   absl::StatusOr<std::string> ChildrenJson(int64_t step, int64_t rank,
                                            absl::string_view side,
                                            absl::string_view parent);
-  // Values, stack, links: what the columns do not have.
+  // Returns values, stack and links, which the columns do not have.
   absl::StatusOr<std::string> NodeJson(int64_t step, int64_t rank,
                                        absl::string_view side,
                                        absl::string_view node);
-  // The nodes and how many are bad, of each step and rank.
+  // Returns the number of nodes and of bad nodes of each step and rank.
   absl::StatusOr<std::string> SummaryJson();
 
   struct Values {
@@ -70,7 +71,7 @@ class GraphDatabase {
   absl::StatusOr<Values> ValuesOf(int64_t step, int64_t rank,
                                   absl::string_view side,
                                   absl::string_view node);
-  // "summary", "md5", "all" or "structure"; empty in a build.
+  // Returns "summary", "md5", "all" or "structure"; empty in a build.
   absl::StatusOr<std::string> Task();
 
  private:
@@ -78,7 +79,8 @@ class GraphDatabase {
       : database_(std::move(database)) {}
   absl::Status CheckTables();
   absl::StatusOr<std::set<std::string>> ColumnsOf(absl::string_view table);
-  // A column, or what stands for it where a database lacks it.
+  // Returns the name of a column, or `instead` if the database does not have
+  // it.
   std::string Column(absl::string_view name, absl::string_view instead) const;
 
   const std::unique_ptr<ReadOnlySqlite> database_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Databases that nobody of good will has made.
+// Databases with malicious content.
 #include "web/graph/graph_database.h"
 
 #include <fcntl.h>
@@ -106,7 +106,7 @@ TEST_F(GraphDatabaseTest, CirclesAndLostParentsAreCut) {
   Node("twice", "", 6);
   Node("twice", "self", 7);
   const std::string graph = Graph();
-  // a -> c -> b -> a is cut once; who named nobody stands at the top.
+  // The cycle a -> c -> b -> a is cut once; a node without a parent is a root.
   EXPECT_THAT(graph, HasSubstr("\"parents\":[-1,3,-1,2,-1,-1,0]"));
   EXPECT_THAT(graph, HasSubstr("\"faults\":4}"));
 }
@@ -215,7 +215,7 @@ TEST_F(GraphDatabaseTest, ATornFileIsAnErrorAndNoCrash) {
   }
   for (size_t cut = 0; cut < bytes.size(); cut += 977) {
     std::string torn = bytes.substr(0, cut);
-    // And one with a hole.
+    // Another file, with a hole.
     for (size_t i = 0; i < 2; ++i) {
       std::ofstream(path_, std::ios::binary | std::ios::trunc) << torn;
       auto database = Open();
@@ -235,7 +235,7 @@ TEST_F(GraphDatabaseTest, ATornFileIsAnErrorAndNoCrash) {
 TEST_F(GraphDatabaseTest, NothingIsWritten) {
   Sql(kTables);
   Node("a", "", 1);
-  // Of a program that keeps a journal beside it.
+  // A database of a program that keeps a journal next to it.
   Sql("PRAGMA journal_mode = WAL");
   EXPECT_THAT(Graph(), HasSubstr("\"names\":[\"a\"]"));
   for (const char* end : {"-wal", "-shm", "-journal"}) {

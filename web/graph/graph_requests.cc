@@ -12,7 +12,7 @@
 namespace rankprobe {
 namespace {
 
-// A name of a call has hundreds of bytes; a path has 4,096.
+// Names of calls have hundreds of bytes, paths at most 4,096.
 constexpr size_t kMostTextBytes = 64 << 10;
 
 absl::Status Bad(absl::string_view field, absl::string_view what) {
@@ -115,6 +115,7 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ParseMapping(
       return absl::ResourceExhaustedError(
           absl::StrCat("a mapping of more than ", kMostGraphPairs, " pairs"));
     }
+    // A node has at most one partner.
     if (!targets.insert(member.key).second ||
         !references.insert(member.value.text).second) {
       return Bad(member.key, "in two pairs of the mapping");

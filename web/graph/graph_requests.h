@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A page's requests about graphs, as untrusted JSON. Parsed strictly: an
-// unknown field, an invalid number and a text that is too long are refused with
-// a message of one line. Pure functions, plain values.
+// Requests of a page about graphs, as untrusted JSON. They are parsed strictly:
+// an unknown field, an invalid number and a text that is too long are refused
+// with a message of one line. Pure functions, plain values.
 #ifndef RANKPROBE_WEB_GRAPH_GRAPH_REQUESTS_H_
 #define RANKPROBE_WEB_GRAPH_GRAPH_REQUESTS_H_
 
@@ -16,32 +16,34 @@
 namespace rankprobe {
 
 struct GraphRequest {
-  // A database below the root, or "@3": one that was built for a page.
+  // A database below the root, or a name such as "@3" of one that was built for
+  // a page.
   std::string db;
   int64_t step = 0;
   int64_t rank = 0;
   std::string side;  // data_source: "NPU" or "Bench"
   std::string node;
-  // Pairs of nodes, the target's first.
+  // Pairs of nodes, the target's node first.
   std::vector<std::pair<std::string, std::string>> pairs;
-  // Build: directories below the root, or run:NAME[@STEP].
+  // For Build: directories below the root, or run:NAME[@STEP].
   std::string target;
   std::string reference;
   bool overflow_check = false;
   bool fuzzy = false;
   bool layers = false;
   bool again = false;
-  // Of a mapping, below the root.
+  // Path of a mapping, below the root.
   std::string path;
 };
 
 inline constexpr size_t kMostGraphPairs = 10'000;
 inline constexpr size_t kMostMappingBytes = 1 << 20;
 
+// Returns INVALID_ARGUMENT that names the field which is not valid.
 absl::StatusOr<GraphRequest> ParseGraphRequest(absl::string_view body);
 
-// A mapping: {"name of the target": "name of the reference", ..}, msprobe's
-// .vis.config. Names that are there twice are refused.
+// Parses a mapping: {"name of the target": "name of the reference", ..},
+// msprobe's .vis.config. Names that appear twice are refused.
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ParseMapping(
     absl::string_view text);
 std::string MappingText(

@@ -30,7 +30,8 @@ constexpr int kMostDepth = 6;
 constexpr size_t kMostNames = 200'000;
 constexpr size_t kMostFound = 10'000;
 
-// "rank3", "rank", "proc17": one process of a dump; "step5": its step.
+// Whether a name is the word and a number: "rank3", "rank", "proc17" are
+// processes of a dump, "step5" is a step.
 bool IsNumbered(absl::string_view name, absl::string_view word) {
   return absl::ConsumePrefix(&name, word) &&
          std::all_of(name.begin(), name.end(), absl::ascii_isdigit);
@@ -75,7 +76,8 @@ absl::Status ErrnoStatus(absl::string_view path) {
   }
 }
 
-// Where a dump begins, and the step and the process of one that was found in it.
+// The top directory of a dump, and the step and the process that were found in
+// it.
 struct DumpPart {
   std::string top;
   std::string step;
@@ -139,7 +141,7 @@ Found GraphRoot::List() const {
     waiting.pop_front();
     Descriptor fd = OpenBelow(openat2_, descriptor_.get(), directory,
                               O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (!fd.ok()) continue;  // gone, or not ours to read
+    if (!fd.ok()) continue;  // deleted meanwhile, or not readable
     const int raw = fd.get();
     DIR* const stream = ::fdopendir(fd.Release());
     if (stream == nullptr) continue;
@@ -156,7 +158,8 @@ Found GraphRoot::List() const {
         continue;
       }
       if (S_ISDIR(info.st_mode)) {
-        // Tensors: files without end, and none of ours among them.
+        // Directories of tensors have very many files, and none of the ones
+        // searched for.
         if (name == "dump_tensor_data" || absl::StartsWith(name, ".")) continue;
         if (depth < kMostDepth) {
           waiting.emplace_back(Join(directory, name), depth + 1);
@@ -200,7 +203,7 @@ absl::StatusOr<Descriptor> GraphRoot::OpenFile(absl::string_view path) const {
         absl::StrCat("\"", absl::CHexEscape(path.substr(0, 200)),
                      "\" is not a file below ", directory_));
   }
-  // A FIFO would be waited for.
+  // O_NONBLOCK, because opening a FIFO would wait for a writer.
   Descriptor file =
       OpenBelow(openat2_, descriptor_.get(), std::string(path),
                 O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -270,6 +273,8 @@ absl::Status GraphRoot::WriteText(absl::string_view path,
       status = ErrnoStatus(path);
     }
   }
+  // Synced before the rename: after a crash, the name refers to the old file or
+  // to the complete new one.
   if (status.ok() && (::fsync(file.get()) != 0 ||
                       ::renameat(directory.get(), temporary.c_str(),
                                  directory.get(), target.c_str()) != 0)) {

@@ -33,13 +33,13 @@ struct Found {
   std::vector<FoundFile> databases;  // the newest first
   std::vector<FoundDump> dumps;
   std::vector<std::string> mappings;  // *.vis.config
-  // There is more than was looked at.
+  // The search ended at its limit, so there may be more.
   bool truncated = false;
 };
 
 class GraphRoot {
  public:
-  // NOT_FOUND and FAILED_PRECONDITION name the directory.
+  // Opens the root. NOT_FOUND and FAILED_PRECONDITION name the directory.
   static absl::StatusOr<std::unique_ptr<GraphRoot>> Open(
       const std::string& directory);
   GraphRoot(const GraphRoot&) = delete;
@@ -47,18 +47,21 @@ class GraphRoot {
 
   const std::string& directory() const { return directory_; }
 
-  // Looks six directories deep and at 200,000 names at most.
+  // Searches at most six directory levels and 200,000 names.
   Found List() const;
-  // A regular file for reading. INVALID_ARGUMENT for a name that no file below
-  // a directory has; PERMISSION_DENIED names a link that is in the way.
+  // Opens a regular file for reading. Returns INVALID_ARGUMENT for a path that
+  // IsPathBelow() refuses, and PERMISSION_DENIED with the name of a link in the
+  // path.
   absl::StatusOr<Descriptor> OpenFile(absl::string_view path) const;
   absl::StatusOr<std::string> ReadText(absl::string_view path,
                                        size_t max_bytes) const;
-  // Appears whole under a name that is free or that of a regular file.
+  // Writes a file atomically. Its name must be unused or that of a regular
+  // file.
   absl::Status WriteText(absl::string_view path, absl::string_view text) const;
-  // "DIR/path" of a directory that is there and has no link on its way.
+  // Returns "DIR/path" of an existing directory whose path has no link.
   absl::StatusOr<std::string> FindDirectory(absl::string_view path) const;
-  // "DIR/path", for the readers of dumps, which confine themselves.
+  // Returns "DIR/path" for readers of dumps, which confine themselves to the
+  // root.
   absl::StatusOr<std::string> DirectoryOf(absl::string_view path) const;
 
  private:
@@ -69,8 +72,8 @@ class GraphRoot {
   const bool openat2_;
 };
 
-// Whether a request may name it: "a/b", without "..", ".", "//", NUL or more
-// than 4,096 bytes. The empty one is the root.
+// Whether a request may name the path: "a/b", without "..", ".", "//", NUL or
+// more than 4,096 bytes. The empty path is the root.
 bool IsPathBelow(absl::string_view path);
 
 }  // namespace rankprobe

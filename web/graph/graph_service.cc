@@ -15,7 +15,7 @@
 namespace rankprobe {
 namespace {
 
-// True as soon as the client has disconnected, while it lives.
+// Becomes true when the client disconnects, as long as this object exists.
 class GoneFlag {
  public:
   explicit GoneFlag(HttpReply* reply) : reply_(reply) {
@@ -41,7 +41,7 @@ absl::Status NoRoot() {
 
 }  // namespace
 
-// A database with the descriptor that it is read from.
+// A database together with the descriptor it is read from.
 struct GraphService::Opened {
   std::shared_ptr<const Descriptor> file;
   std::unique_ptr<GraphDatabase> database;
@@ -88,6 +88,7 @@ void GraphService::Answer(absl::string_view method, absl::string_view body,
   const GoneFlag gone(reply);
   absl::StatusOr<std::string> answer;
   const auto make = [&] {
+    // The client may have disconnected while its request waited for its turn.
     if (*gone.get()) {
       answer = absl::CancelledError("the client has disconnected");
       return;
@@ -110,6 +111,8 @@ void GraphService::Answer(absl::string_view method, absl::string_view body,
 
 void GraphService::SendLarge(const std::string& answer,
                              HttpReply* reply) const {
+  // An answer that is the only one may exceed the limit; otherwise a graph
+  // larger than the limit could never be sent.
   const uint64_t before = untaken_bytes_.fetch_add(answer.size());
   if (before > 0 && before + answer.size() > options_.max_untaken_bytes) {
     SendError(absl::ResourceExhaustedError(
@@ -234,7 +237,7 @@ absl::StatusOr<std::string> GraphService::MatchJson(const GraphRequest& request,
       return MatchByHand(task, target, ours, theirs);
     };
     const absl::StatusOr<HandMatch> match = judge();
-    // What is not a pair does not take the others with it.
+    // An invalid pair does not invalidate the others.
     if (!match.ok() && !absl::IsInvalidArgument(match.status()) &&
         !absl::IsNotFound(match.status())) {
       return match.status();
@@ -281,7 +284,7 @@ absl::StatusOr<std::string> GraphService::SaveMapping(
     return absl::InvalidArgumentError(
         "a mapping is saved beside a database, and this graph has none");
   }
-  // There must be one: no file appears where none of ours is.
+  // A mapping is only written next to an existing database.
   RP_RETURN_IF_ERROR(root_->OpenFile(request.db).status());
   RP_ASSIGN_OR_RETURN(const auto pairs,
                       ParseMapping(MappingText(request.pairs)));

@@ -27,7 +27,7 @@ absl::string_view TextOf(const JsonValue& record, absl::string_view key) {
              : value->text;
 }
 
-// A database has all values as texts: "1.5", "nan", "null".
+// A database stores all values as texts: "1.5", "nan", "null".
 JsonValue StatOf(const JsonValue& record, absl::string_view key) {
   JsonValue value;
   value.text = TextOf(record, key);
@@ -143,6 +143,7 @@ absl::StatusOr<HandMatch> MatchByHand(absl::string_view task,
   for (const DumpRow& row : theirs.rows) {
     by_state[static_cast<size_t>(row.state)].push_back(&row);
   }
+  // Rows are paired by their index in their section, as in all graphs.
   std::array<size_t, kStates> next{};
   StatSet stats;
   for (size_t i = kUsualStatCount; i < kStatCount; ++i) {

@@ -13,16 +13,16 @@
 namespace rankprobe {
 
 struct HandMatch {
-  // 0, 0.5 or 1; -1 where nothing is compared but the shape of the tree.
+  // 0, 0.5 or 1; -1 if only the shape of the tree is compared.
   double precision = -1;
-  // The metrics of each of the target's rows: {"row": {"Max diff": ".."}}.
+  // The metrics of each row of the target: {"row": {"Max diff": ".."}}.
   std::string input = "{}";
   std::string output = "{}";
 };
 
-// `task`: that of the database. Real data is judged by its statistics: the
-// tensors are not in the database. INVALID_ARGUMENT: the two are no pair, or
-// their values are no JSON.
+// Judges the pair. `task` is that of the database. Tensors are judged by their
+// statistics, because the database does not contain their elements. Returns
+// INVALID_ARGUMENT if the nodes cannot be a pair or their values are not JSON.
 absl::StatusOr<HandMatch> MatchByHand(absl::string_view task,
                                       absl::string_view node,
                                       const GraphDatabase::Values& target,

@@ -18,7 +18,7 @@ class OneThread {
   OneThread() : thread_([this] { Work(); }) {}
   OneThread(const OneThread&) = delete;
   OneThread& operator=(const OneThread&) = delete;
-  // Nobody waits any more.
+  // No caller may be waiting in Run().
   ~OneThread() {
     {
       const absl::MutexLock lock(&mutex_);
@@ -27,7 +27,7 @@ class OneThread {
     thread_.join();
   }
 
-  // Waits for its turn and for the end of `work`.
+  // Waits for its turn, and until `work` has run.
   void Run(absl::FunctionRef<void()> work) {
     const absl::MutexLock turn(&turn_);
     const absl::MutexLock lock(&mutex_);

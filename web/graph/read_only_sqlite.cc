@@ -17,7 +17,7 @@ namespace rankprobe {
 namespace {
 
 constexpr char kVfsName[] = "rankprobe-descriptor";
-// Virtual machine steps between two looks at the clock: some 50 microseconds.
+// Virtual machine steps between two checks of the clock: about 50 microseconds.
 constexpr int kStepsPerLook = 5000;
 constexpr int kMostValueBytes = 32 << 20;
 
@@ -27,7 +27,7 @@ int64_t NowNs() {
       .count();
 }
 
-// A file that SQLite sees: a descriptor that is read at offsets.
+// A file as SQLite sees it: a descriptor that is read at offsets.
 struct DescriptorFile {
   sqlite3_file base;
   int fd;
@@ -78,7 +78,7 @@ const sqlite3_io_methods kMethods = {
     1, CloseFile, ReadFile, WriteFile, TruncateFile, SyncFile, SizeOfFile,
     LockFile, LockFile, HasReservedLock, ControlFile, SectorSize,
     Characteristics,
-    // Of later versions.
+    // Methods of later versions.
     nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
 
 // The name of a file is the number of its descriptor.
@@ -107,7 +107,7 @@ int FullName(sqlite3_vfs*, const char* name, int size, char* out) {
   return SQLITE_OK;
 }
 
-// Registered once, beside the usual one, which stays the default.
+// Registered once, in addition to the default VFS.
 bool RegisterVfs() {
   static const bool registered = [] {
     sqlite3_initialize();
@@ -130,10 +130,10 @@ bool RegisterVfs() {
   return registered;
 }
 
-// Reading of tables by the queries of this program, and nothing else.
+// Permits only reading of tables by this program's own queries.
 int Authorize(void*, int action, const char*, const char* second, const char*,
               const char* within) {
-  // A view or a trigger of the file asks.
+  // A view or a trigger of the file makes the access.
   if (within != nullptr) return SQLITE_DENY;
   if (action == SQLITE_SELECT || action == SQLITE_READ) return SQLITE_OK;
   if (action == SQLITE_FUNCTION && second != nullptr) {
@@ -235,6 +235,7 @@ absl::StatusOr<std::unique_ptr<ReadOnlySqlite>> ReadOnlySqlite::Open(
                    nullptr, nullptr, nullptr) != SQLITE_OK) {
     return database->Fault();
   }
+  // Set last, because it denies the PRAGMA statements above.
   sqlite3_set_authorizer(db, Authorize, nullptr);
   return database;
 }

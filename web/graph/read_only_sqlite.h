@@ -24,25 +24,26 @@ namespace rankprobe {
 
 class ReadOnlySqlite;
 
-// Rows of one query. Texts live until the next Next().
+// Rows of one query. Texts are valid until the next call of Next().
 class SqliteRows {
  public:
   SqliteRows(SqliteRows&& other) noexcept;
   SqliteRows& operator=(SqliteRows&&) = delete;
   ~SqliteRows();
 
-  // False: there is no further one. A parameter is bound before the first.
+  // Moves to the next row; false if there is none. Parameters are bound before
+  // the first call.
   absl::StatusOr<bool> Next();
   SqliteRows& Bind(int parameter, int64_t value);
   SqliteRows& Bind(int parameter, absl::string_view value);
 
   bool IsNull(int column) const;
-  // The text of any type; of a blob, its bytes.
+  // Returns a value of any type as text; for a blob, its bytes.
   absl::string_view Text(int column) const;
-  // 0 for what is not a number.
+  // Returns 0 for a value that is not a number.
   int64_t Int(int column) const;
   double Real(int column) const;
-  // -1: there is none of this name.
+  // Returns -1 if there is no column of this name.
   int ColumnOf(absl::string_view name) const;
   std::set<std::string> ColumnNames() const;
 
@@ -57,8 +58,9 @@ class SqliteRows {
 
 class ReadOnlySqlite {
  public:
-  // The descriptor is the caller's and outlives the object. `name` is for
-  // messages. INVALID_ARGUMENT: no database.
+  // Opens the database. The caller owns the descriptor, which outlives the
+  // object. `name` is used in messages. Returns INVALID_ARGUMENT if the file is
+  // not a database.
   static absl::StatusOr<std::unique_ptr<ReadOnlySqlite>> Open(
       int fd, std::string name, absl::Duration timeout,
       const std::atomic<bool>* gone);

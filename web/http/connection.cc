@@ -20,10 +20,10 @@ namespace {
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 
-// What a timeout is for.
+// Bytes that each write timeout applies to.
 constexpr size_t kSlice = 256 << 10;
 constexpr size_t kReadAhead = 4 << 10;
-// What a client may still send behind a request that was refused.
+// Limits for bytes that a client still sends after a refused request.
 constexpr absl::Duration kLinger = absl::Seconds(1);
 constexpr size_t kMostDiscarded = 4 << 20;
 
@@ -35,7 +35,8 @@ std::string PathOf(boost::beast::string_view target) {
   return std::string(View(target.substr(0, target.find('?'))));
 }
 
-// "127.0.0.1:50122", "[::1]:50122"; "" of one that is gone.
+// Returns "127.0.0.1:50122" or "[::1]:50122", or "" if the client has
+// disconnected.
 std::string PeerOf(const asio::ip::tcp::socket& socket) {
   boost::system::error_code error;
   const asio::ip::tcp::endpoint peer = socket.remote_endpoint(error);
@@ -53,7 +54,7 @@ Connection::Connection(asio::ip::tcp::socket socket, const ConnectionRoom* room,
       room_(*room),
       ended_(std::move(ended)),
       timer_(stream_.get_executor()),
-      // A request's header has room, with what comes behind it.
+      // The buffer holds a request's header and the bytes after it.
       buffer_(room->options.max_header_bytes + (64 << 10)) {}
 
 Connection::~Connection() { ended_(); }
@@ -109,7 +110,8 @@ void Connection::NextRequest() {
   Fill();
 }
 
-// Reads ahead of a request, or, while one is answered, to see the client go.
+// Reads the beginning of the next request, or, during an answer, detects that
+// the client has disconnected.
 void Connection::Fill() {
   if (filling_) return;
   filling_ = true;
@@ -131,7 +133,7 @@ void Connection::OnFilled(Error error, size_t bytes) {
     return;
   }
   buffer_.commit(bytes);
-  // While a request is answered the next one waits in the buffer.
+  // During an answer the next request stays in the buffer.
   if (reply_ == nullptr && !writing_ && !closed_) ReadHead();
 }
 
@@ -163,6 +165,7 @@ void Connection::OnHead(Error error) {
   for (const auto& field : message) {
     head.fields.emplace_back(View(field.name_string()), View(field.value()));
   }
+  // Requests are refused before their body is read.
   if (!room_.options.unauthenticated) {
     if (const auto refusal = WhyRefused(head, room_.rules)) {
       Refuse(*refusal);
@@ -201,7 +204,7 @@ void Connection::Handle() {
   request.body = std::move(message.body());
   request.token = std::move(token_);
   request.peer = PeerOf(stream_.socket());
-  // The worker holds the connection while it may call this.
+  // The worker holds a reference to the connection as long as it may call this.
   reply_ = std::make_shared<ReplyStream>(
       [this] {
         asio::post(stream_.get_executor(),
@@ -306,15 +309,17 @@ void Connection::Linger() {
   }
   lingering_ = true;
   Error ignored;
-  // With TLS, too: where an answer ends is said by its length, or its last piece.
+  // Also with TLS, because the end of an answer is marked by its length or its
+  // last chunk.
   stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
   Arm(kLinger);
-  // A read that watches for the end of the client goes on as the first one.
+  // A read that was started to detect a disconnect continues as the first read
+  // of Discard().
   if (!filling_) Discard();
 }
 
-// Bytes that nobody will read: with them unread, the close would be a reset,
-// which takes the answer away from the client.
+// Reads and drops bytes. If they stayed unread, closing the socket would send a
+// reset, which can discard the answer before the client reads it.
 void Connection::Discard() {
   buffer_.clear();
   stream_.async_read_some(
@@ -341,6 +346,8 @@ void Connection::Close() {
 void Connection::Arm(absl::Duration timeout) {
   timer_.expires_after(absl::ToChronoNanoseconds(timeout));
   timer_.async_wait([self = shared_from_this(), armed = ++armed_](Error error) {
+    // An expiry may already be queued when the timer is cancelled or set again;
+    // its number is then outdated.
     if (!error && armed == self->armed_) self->Close();
   });
 }

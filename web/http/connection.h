@@ -31,35 +31,35 @@
 
 namespace rankprobe {
 
-// What the connections of a server share; outlives them.
+// State shared by the connections of a server; outlives them.
 struct ConnectionRoom {
   HttpServerOptions options;
   HttpHandler handler;
   GuardRules rules;
   boost::asio::thread_pool* workers = nullptr;
-  // Null: plain text.
+  // Null for plain text.
   boost::asio::ssl::context* tls = nullptr;
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  // The socket's executor is a strand. `ended` is called once, by whichever
-  // thread lets go of the connection last.
+  // The socket's executor is a strand. `ended` is called once, by the thread
+  // that releases the connection last.
   Connection(boost::asio::ip::tcp::socket socket, const ConnectionRoom* room,
              std::function<void()> ended);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   ~Connection();
 
-  // From any thread:
+  // These may be called by any thread.
   void Start();
-  // Closes as soon as nothing is being answered.
+  // Closes as soon as no answer is in progress.
   void Drain();
-  // Closes now; a running handler is notified.
+  // Closes immediately; a running handler is notified.
   void Abort();
-  // An authorized request has arrived on it.
+  // Whether an authorized request has arrived.
   bool proven() const { return proven_; }
-  // No request is read or answered.
+  // Whether no request is being read or answered.
   bool idle() const { return idle_; }
 
  private:
@@ -77,10 +77,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void WriteSlice();
   void OnWritten(Error error, size_t bytes);
   void AnswerDone();
-  // Answers by itself; the connection's last answer.
+  // Sends a refusal without calling the handler; it is the connection's last
+  // answer.
   void Refuse(const Refusal& refusal);
   void RefuseFault(Error error);
-  // Lets the client read the answer before the connection goes.
+  // Lets the client read the answer before the connection is closed.
   void Linger();
   void Discard();
   void Close();
@@ -90,18 +91,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const ConnectionRoom& room_;
   const std::function<void()> ended_;
   boost::asio::steady_timer timer_;
-  // Counts what the timer was armed for.
+  // Identifies the latest use of the timer, so that an earlier expiry is
+  // ignored.
   uint64_t armed_ = 0;
   boost::beast::flat_buffer buffer_;
   std::optional<
       boost::beast::http::request_parser<boost::beast::http::string_body>>
       parser_;
-  // There while a request is being answered.
+  // Set while a request is being answered.
   std::shared_ptr<ReplyStream> reply_;
   std::string out_;
   size_t written_ = 0;
   size_t discarded_ = 0;
-  // Of the request that is read.
+  // Token of the request that is being read.
   std::string token_;
   std::atomic<bool> proven_ = false;
   std::atomic<bool> idle_ = false;

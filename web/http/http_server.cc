@@ -59,8 +59,8 @@ class Server final : public HttpServer {
   void MakeRules(const asio::ip::address& address);
   void Accept();
   void OnAccepted(Error error, tcp::socket socket);
-  // False: they all are at work for who may ask. What it looked at is to be let go
-  // of without the lock.
+  // Returns false if all connections are in use by authorized clients. The
+  // caller must release `looked_at` without holding the lock.
   bool MakeRoom(std::vector<std::shared_ptr<Connection>>* looked_at)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Take(tcp::socket socket);
@@ -68,14 +68,14 @@ class Server final : public HttpServer {
   void ForEach(void (Connection::*method)());
   void Ended();
 
-  // Connections use it.
+  // Declared before `io_`, whose connections use it, so that it outlives them.
   std::unique_ptr<asio::ssl::context> tls_;
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_{
       io_.get_executor()};
   ConnectionRoom room_;
   asio::thread_pool workers_;
-  // On their strand, after Listen.
+  // Used on their strand after Listen.
   tcp::acceptor acceptor_;
   asio::steady_timer retry_;
   uint16_t port_ = 0;
@@ -118,7 +118,7 @@ absl::Status Server::Listen() {
   }
   const tcp::endpoint wanted(address, options.port);
   acceptor_.open(wanted.protocol(), error);
-  // Without it a port is taken for a minute after each use.
+  // Without this option the port is unavailable for a minute after each use.
   if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor_.bind(wanted, error);
   if (!error)
@@ -133,7 +133,7 @@ absl::Status Server::Listen() {
   return absl::OkStatus();
 }
 
-// Names of this machine alone are never another site's.
+// Names of the loopback interface cannot belong to another site.
 void Server::MakeRules(const asio::ip::address& address) {
   const HttpServerOptions& options = room_.options;
   GuardRules& rules = room_.rules;
@@ -153,7 +153,7 @@ void Server::MakeRules(const asio::ip::address& address) {
         rules.hosts.push_back(host);
     }
   }
-  // A certificate has names of the machine, and none of them may be its address.
+  // A certificate has names of the machine, and possibly not its address.
   const std::string& shown = options.tls.has_value() && !options.names.empty()
                                  ? options.names.front()
                                  : own;
@@ -181,7 +181,8 @@ void Server::OnAccepted(Error error, tcp::socket socket) {
       const absl::MutexLock lock(&mutex_);
       if (stopping_) return;
     }
-    // Descriptors are spent, or a client was gone again: no reason to spin.
+    // Descriptors are exhausted or the client has disconnected: wait before the
+    // next attempt.
     retry_.expires_after(std::chrono::milliseconds(50));
     retry_.async_wait([this](Error cancelled) {
       if (!cancelled) Accept();
@@ -189,12 +190,15 @@ void Server::OnAccepted(Error error, tcp::socket socket) {
     return;
   }
   bool has_room = false;
+  // Released after the lock: the last reference to a connection calls Ended(),
+  // which takes the lock.
   std::vector<std::shared_ptr<Connection>> looked_at;
   {
     const absl::MutexLock lock(&mutex_);
     if (stopping_) return;
     has_room = open_ < room_.options.max_connections ||
-               // Who was sent away is still on the way for a moment.
+               // A connection that was asked to close still exists for a
+               // moment.
                (open_ < 2 * room_.options.max_connections &&
                 room_.options.strangers_make_way && MakeRoom(&looked_at));
     if (has_room) ++open_;
@@ -231,7 +235,7 @@ void Server::Take(tcp::socket socket) {
       std::move(socket), &room_, [this] { Ended(); });
   {
     const absl::MutexLock lock(&mutex_);
-    // Stop would not see it.
+    // Stop would not see this connection.
     if (stopping_) return;
     connections_.remove_if(
         [](const std::weak_ptr<Connection>& known) { return known.expired(); });
@@ -247,6 +251,7 @@ void Server::TurnAway(tcp::socket socket) {
   const std::string answer =
       ResponseHead(503, kJsonType, &length, /*close=*/true) + body;
   Error ignored;
+  // Must not block, because the next connection is accepted after this.
   socket.non_blocking(true, ignored);
   socket.write_some(asio::buffer(answer), ignored);
   socket.shutdown(tcp::socket::shutdown_send, ignored);
@@ -292,7 +297,9 @@ void Server::Stop() {
     });
   }
   ForEach(&Connection::Abort);
-  // Handlers end first: what they hold of a connection goes with them.
+  // Handlers end first, because they hold references to connections. The
+  // threads of `io_` still run here, since Abort() is posted to them and wakes
+  // handlers.
   if (!threads_.empty()) workers_.join();
   work_.reset();
   for (std::thread& thread : threads_) thread.join();

@@ -26,63 +26,65 @@
 namespace rankprobe {
 
 struct HttpServerOptions {
-  // An IP address, without brackets: with `tls` any, without it one of this
-  // machine alone, 127.a.b.c or ::1.
+  // An IP address, without brackets: any with `tls`, otherwise a loopback
+  // address, 127.a.b.c or ::1.
   std::string address = "127.0.0.1";
-  // 0: any that is free.
+  // 0 selects any free port.
   uint16_t port = 0;
-  // Wanted of every request below /api/. Not empty, but with `check_token`.
+  // Required of every request below /api/. Must not be empty unless
+  // `check_token` is set.
   std::string token;
-  // See GuardRules. Runs in the threads that move bytes: it must not block.
+  // See GuardRules. Runs in the threads that move bytes, so it must not block.
   std::function<absl::Status(absl::string_view token)> check_token;
-  // Serves without a token, also on other addresses than loopback without TLS, and
-  // whatever the Host of a request. For public data that requests cannot change,
-  // such as metrics.
+  // Serves without a token, also on other addresses than loopback without TLS,
+  // and for any Host of a request. Only for public data that requests cannot
+  // change, such as metrics.
   bool unauthenticated = false;
   std::optional<TlsIdentity> tls;
-  // Further names that a browser may call this server by, without a port; those
-  // in the certificate are known.
+  // Additional names that browsers may use for this server, without a port;
+  // those in the certificate are already known.
   std::vector<std::string> names;
 
-  // Further ones are closed at once with a 503.
+  // Further connections are closed immediately with a 503.
   size_t max_connections = 64;
-  // Before that, the server closes the oldest connection without an authorized
-  // request, or else an idle one.
+  // At the limit, closes the oldest connection without an authorized request,
+  // or else an idle one, instead of refusing the new one.
   bool strangers_make_way = false;
   uint32_t max_header_bytes = 16 << 10;
   uint64_t max_body_bytes = 1 << 20;
-  // A connection without a request.
+  // Limit for a connection without a request.
   absl::Duration idle_timeout = absl::Seconds(60);
-  // A request, from its first byte to its last.
+  // Limit for a request, from its first byte to its last.
   absl::Duration request_timeout = absl::Seconds(15);
-  // For 256 KiB of an answer that the client does not read.
+  // Limit for 256 KiB of an answer that the client does not read.
   absl::Duration write_timeout = absl::Seconds(30);
-  // Requests in progress may continue for so long after Stop.
+  // Requests in progress may continue for this long after Stop.
   absl::Duration stop_grace = absl::Seconds(1);
 };
 
 class HttpServer {
  public:
-  // Listens when it returns, but accepts no connection before Serve.
-  // INVALID_ARGUMENT: an address beyond this machine without TLS, or a
-  // certificate or key that cannot be used; FAILED_PRECONDITION: the port is
-  // taken or may not be used.
+  // Listens when it returns, but accepts no connection before Serve. Returns
+  // INVALID_ARGUMENT for an address beyond this machine without TLS, or a
+  // certificate or key that cannot be used; FAILED_PRECONDITION if the port is
+  // in use or not permitted.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Listen(
       HttpServerOptions options);
-  // Both.
+  // Calls Listen and Serve.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
       HttpServerOptions options, HttpHandler handler);
-  // As Stop.
+  // Calls Stop.
   virtual ~HttpServer() = default;
 
   virtual uint16_t port() const = 0;
-  // Where a browser finds it: "http://127.0.0.1:8080".
+  // Returns the address for a browser: "http://127.0.0.1:8080".
   virtual std::string origin() const = 0;
-  // Once.
+  // Starts to accept connections; called once.
   virtual void Serve(HttpHandler handler) = 0;
-  // No connection is accepted, idle ones are closed, answers are ended; after
-  // the grace the rest is cut and its handlers' OnGone run. Returns when no
-  // handler runs. May be called again, by one thread at a time.
+  // Stops accepting, closes idle connections, and lets answers end. After the
+  // grace period, closes the remaining connections and runs their handlers'
+  // OnGone callbacks. Returns when no handler runs. May be called again, by one
+  // thread at a time.
   virtual void Stop() = 0;
 };
 

@@ -35,7 +35,7 @@ class HttpServerTest : public ::testing::Test {
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
-  // Says what it was asked.
+  // Answers with the request.
   void StartEcho() {
     Start([](const HttpRequest& request, HttpReply* reply) {
       reply->Send(
@@ -88,7 +88,7 @@ TEST_F(HttpServerTest, AnswersOneAfterAnotherOnOneConnection) {
   client.Say(PostHead("Transfer-Encoding: chunked\r\n") +
              "2\r\n{\"\r\n3\r\na\":\r\n2\r\n1}\r\n0\r\n\r\n");
   EXPECT_TRUE(absl::EndsWith(client.Answer(), "POST /api/v1/x {\"a\":1}"));
-  // The last one is said to be the last one, and is.
+  // The last answer is announced as the last one.
   client.Say(GetAndClose("/b"));
   const std::string last = client.Rest();
   EXPECT_THAT(last, HasSubstr("Connection: close\r\n"));
@@ -166,7 +166,7 @@ TEST_F(HttpServerTest, AFloodOfHeaderFieldsIsCut) {
   size_t said = 0;
   while (said < (64u << 20) && client.Say(field)) said += field.size();
   EXPECT_LT(said, 64u << 20);
-  // The answer itself may be lost to the reset.
+  // The reset may discard the answer.
   RawClient one_line(port());
   one_line.Say(absl::StrCat("GET /", std::string(20000, 'x')));
   EXPECT_THAT(one_line.Rest(), StartsWith("HTTP/1.1 431 "));
@@ -181,7 +181,8 @@ TEST_F(HttpServerTest, ClientsThatAreSlowAreLeft) {
   half_head.Say("GET / HTTP/1.1\r\nHost: ");
   RawClient half_body(port());
   half_body.Say(PostHead("Content-Length: 10\r\n") + "{");
-  // One who asks in time, which a busy machine may not let him do at once.
+  // A client that sends its request in time, which may need several attempts on
+  // a busy machine.
   std::unique_ptr<RawClient> idle;
   std::string answer;
   for (int i = 0; i < 100 && answer.empty(); ++i) {
@@ -232,7 +233,7 @@ TEST_F(HttpServerTest, ConnectionsAreCounted) {
   }
   EXPECT_THAT(RawClient(port()).Rest(), StartsWith("HTTP/1.1 503 "));
   held.pop_back();
-  // The server hears of it in its own time.
+  // The server detects it a little later.
   std::string answer;
   while (!absl::StartsWith(answer, "HTTP/1.1 200 ")) {
     RawClient next(port());
@@ -256,7 +257,7 @@ TEST_F(HttpServerTest, PiecesCostABoundedBuffer) {
   RawClient client(port(), /*receive_buffer=*/16 << 10);
   client.Say(GetAndClose("/"));
   ASSERT_TRUE(client.More());
-  // All that lies on the way: the kernel's buffers and ours.
+  // All bytes in transit: the kernel's buffers and the server's.
   const size_t before = written;
   EXPECT_LT(before, kPieces / 2);
   const std::string body = Unchunked(client.Rest());
@@ -383,7 +384,7 @@ TEST_F(HttpServerTest, APortIsTakenBeforeAnybodyIsServed) {
   EXPECT_TRUE(
       absl::IsFailedPrecondition(HttpServer::Listen(options_).status()));
   server_ = *std::move(bound);
-  // It waits in the kernel.
+  // The connection waits in the kernel.
   RawClient early(port());
   early.Say(GetAndClose("/early"));
   server_->Serve([](const HttpRequest& request, HttpReply* reply) {
@@ -457,11 +458,11 @@ TEST_F(HttpServerTest, WhoSpeaksNoTlsOrAnOldOneIsCutOff) {
   plain.Say(Get("/"));
   EXPECT_THAT(plain.Rest(), Not(HasSubstr("HTTP/1.1")));
   EXPECT_FALSE(TlsClient(port(), TLS1_1_VERSION).connected());
-  // Says nothing.
+  // A client that sends nothing.
   RawClient silent(port());
   EXPECT_EQ(silent.Rest(), "");
-  // In time, which a busy machine may not let him be at once. OpenSSL writes to
-  // who has gone with a signal.
+  // In time, which a busy machine may prevent at first. OpenSSL raises a signal
+  // when it writes to a closed connection.
   std::signal(SIGPIPE, SIG_IGN);
   std::string answer;
   for (int i = 0; i < 100 && answer.empty(); ++i) {
@@ -505,7 +506,7 @@ TEST_F(HttpServerTest, EachBringsATokenOfHisOwn) {
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 401 ")) << fields;
     EXPECT_THAT(answer, HasSubstr("UNAUTHENTICATED")) << fields;
   }
-  // The page itself is the same for everybody.
+  // The page is the same for all users.
   RawClient page(port());
   page.Say(GetAndClose("/"));
   EXPECT_THAT(page.Rest(), StartsWith("HTTP/1.1 200 "));
@@ -522,14 +523,14 @@ TEST_F(HttpServerTest, StrangersMakeWayOfWhoMayAsk) {
   std::vector<std::unique_ptr<RawClient>> strangers;
   for (int i = 0; i < 12; ++i) {
     strangers.push_back(std::make_unique<RawClient>(port()));
-    // Who has proven himself stays.
+    // A client that was authorized stays connected.
     first.Say(known);
     EXPECT_THAT(first.Answer(), StartsWith("HTTP/1.1 200 ")) << i;
   }
   RawClient later(port());
   later.Say(known);
   EXPECT_THAT(later.Answer(), StartsWith("HTTP/1.1 200 "));
-  // The oldest went.
+  // The oldest connection was closed.
   EXPECT_EQ(strangers.front()->Rest(), "");
 }
 

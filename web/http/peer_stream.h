@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a connection: a socket, in plain text or with TLS over it. For one
-// strand, like the socket.
+// The byte stream of a connection: a socket, in plain text or with TLS. Used on
+// one strand, like the socket.
 #ifndef RANKPROBE_WEB_HTTP_PEER_STREAM_H_
 #define RANKPROBE_WEB_HTTP_PEER_STREAM_H_
 
@@ -16,7 +16,7 @@ class PeerStream {
  public:
   using executor_type = boost::asio::ip::tcp::socket::executor_type;
 
-  // `tls` null: plain text. It outlives the stream.
+  // `tls` is null for plain text; otherwise it outlives the stream.
   PeerStream(boost::asio::ip::tcp::socket socket,
              boost::asio::ssl::context* tls)
       : socket_(std::move(socket)) {
@@ -29,7 +29,7 @@ class PeerStream {
   boost::asio::ip::tcp::socket& socket() { return socket_; }
   bool is_tls() const { return tls_.has_value(); }
 
-  // What Asio and Beast ask of a stream.
+  // Required by Asio and Beast.
   template <typename Buffers, typename Handler>
   void async_read_some(const Buffers& buffers, Handler&& handler) {
     if (tls_.has_value()) {
@@ -46,7 +46,7 @@ class PeerStream {
       socket_.async_write_some(buffers, std::forward<Handler>(handler));
     }
   }
-  // Of a stream with TLS.
+  // Requires a stream with TLS.
   template <typename Handler>
   void async_handshake(Handler&& handler) {
     tls_->async_handshake(boost::asio::ssl::stream_base::server,

@@ -8,7 +8,7 @@
 namespace rankprobe {
 namespace {
 
-// A worker waits from here on.
+// From this size on, the worker waits.
 constexpr size_t kMostPending = 256 << 10;
 
 }  // namespace
@@ -66,6 +66,7 @@ void ReplyStream::OnGone(std::function<void()> callback) {
 }
 
 void ReplyStream::HandlerDone() {
+  // Has no effect if the handler has begun an answer.
   Send(500, kJsonType, ErrorJson("INTERNAL", "the request has no answer"));
   {
     const absl::MutexLock lock(&mutex_);
@@ -89,7 +90,7 @@ bool ReplyStream::Take(std::string* out) {
     if (ended_ && !std::exchange(end_taken_, true))
       absl::StrAppend(out, "0\r\n\r\n");
   }
-  // The memory of a large answer goes, too.
+  // Also releases the memory of a large answer.
   std::string().swap(pending_);
   return !out->empty();
 }
@@ -103,6 +104,8 @@ bool ReplyStream::finished() const {
 void ReplyStream::Gone() {
   const absl::MutexLock lock(&mutex_);
   if (std::exchange(gone_, true)) return;
+  // Runs with the lock held, so that the callback is not running when
+  // OnGone(nullptr) returns.
   if (on_gone_) std::exchange(on_gone_, nullptr)();
 }
 

@@ -16,8 +16,8 @@ namespace rankprobe {
 
 class ReplyStream final : public HttpReply {
  public:
-  // `wake` is called by the worker, without a lock, when there is something to
-  // take. `close`: the answer says that it is the connection's last.
+  // The worker calls `wake` without a lock when there are bytes to take. With
+  // `close`, the answer announces that it is the connection's last.
   ReplyStream(std::function<void()> wake, bool close)
       : wake_(std::move(wake)), close_(close) {}
 
@@ -26,14 +26,15 @@ class ReplyStream final : public HttpReply {
   void Begin(int status, absl::string_view content_type) override;
   bool Write(absl::string_view piece) override;
   void OnGone(std::function<void()> callback) override;
-  // The handler has returned, or thrown.
+  // Called when the handler has returned or thrown.
   void HandlerDone();
 
-  // Puts bytes into `out`, which is empty. False: nothing for now.
+  // Moves bytes into `out`, which must be empty. Returns false if there are
+  // none at present.
   bool Take(std::string* out);
-  // All has been taken and the handler has returned.
+  // Whether all bytes were taken and the handler has returned.
   bool finished() const;
-  // Nobody reads any more.
+  // Called when the client has disconnected.
   void Gone();
 
  private:
@@ -49,7 +50,7 @@ class ReplyStream final : public HttpReply {
   bool end_taken_ ABSL_GUARDED_BY(mutex_) = false;
   bool handler_done_ ABSL_GUARDED_BY(mutex_) = false;
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
-  // The strand has been notified and has not checked yet.
+  // The strand was notified and has not taken bytes since.
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -33,9 +33,9 @@ bool OnlyValueIs(const RequestHead& head, absl::string_view name,
   return values.size() == 1 && values[0] == wanted;
 }
 
-// A browser says where a request comes from. "none" is an address that the user
-// typed or opened. A link on another page may open the page, which is the same
-// for everybody; nothing else.
+// Whether a browser reports that the request comes from another site. "none"
+// means an address that the user typed or opened. A link on another site may
+// open the page, which is the same for all users, but nothing else.
 bool ComesFromOtherSite(const RequestHead& head) {
   for (const absl::string_view site : ValuesOf(head, "Sec-Fetch-Site")) {
     if (site == "same-origin" || site == "none") continue;
@@ -100,6 +100,7 @@ std::optional<Refusal> WhyRefused(const RequestHead& head,
   if (hosts.size() != 1)
     return Refusal{400, kInvalid, "a request names one Host"};
   const std::string host = absl::AsciiStrToLower(hosts[0]);
+  // Another site's name may resolve to this address (DNS rebinding).
   if (std::find(rules.hosts.begin(), rules.hosts.end(), host) ==
       rules.hosts.end()) {
     return Refusal{403, kDenied,

@@ -22,19 +22,20 @@ namespace rankprobe {
 struct RequestHead {
   std::string method;
   std::string path;
-  // All header fields in their order; one name may be there several times.
+  // All header fields in their order; a name may appear several times.
   std::vector<std::pair<std::string, std::string>> fields;
 };
 
 struct GuardRules {
   // "127.0.0.1:8080", "localhost:8080"; in lower case.
   std::vector<std::string> hosts;
-  // Of every request below /api/.
+  // Required of every request below /api/.
   std::string token;
-  // In its place, where there are many: OK, or why who brings this one ("": none)
-  // may ask for nothing at all.
+  // Used instead of `token` if there are several tokens: returns OK, or the
+  // reason why a caller with this token ("" if there is none) may make no
+  // request at all.
   std::function<absl::Status(absl::string_view token)> check_token;
-  // What the address of a page of this server begins with.
+  // Scheme of the addresses of this server's pages.
   std::string scheme = "http";
 };
 
@@ -44,15 +45,15 @@ struct Refusal {
   std::string message;
 };
 
-// Nothing: the request may go on.
+// Returns nullopt if the request is accepted.
 std::optional<Refusal> WhyRefused(const RequestHead& head,
                                   const GuardRules& rules);
 
 // Whether the path is below /api/.
 bool IsApi(const RequestHead& head);
 
-// What the one `Authorization: Bearer` of the request brings; "" if it brings
-// nothing. Nothing: there are two, or it is something else.
+// Returns the token of the request's only `Authorization: Bearer`, "" if there
+// is no such field, and nullopt if there are two or it has another form.
 std::optional<std::string> TokenOf(const RequestHead& head);
 
 }  // namespace rankprobe

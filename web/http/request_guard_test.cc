@@ -18,7 +18,7 @@ int StatusOf(const std::string& method, const std::string& path,
   return refusal.has_value() ? refusal->status : 200;
 }
 
-// A request of the page, with other fields or further ones.
+// A request of the page, with changed or additional fields.
 int Api(const Fields& further, const std::string& host = "127.0.0.1:80") {
   Fields fields = {{"Host", host},
                    {"Authorization", std::string("Bearer ") + kPageToken},

@@ -34,7 +34,7 @@ absl::string_view TextOf(const ASN1_STRING* text) {
           static_cast<size_t>(ASN1_STRING_length(text))};
 }
 
-// "" if it is none.
+// Returns "" if the bytes are not an address.
 std::string AddressOf(absl::string_view bytes) {
   if (bytes.size() == 4) {
     asio::ip::address_v4::bytes_type four;
@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<asio::ssl::context>> MakeTlsContext(
   SSL_CTX_set_options(context->native_handle(),
                       SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
   SSL_CTX_set_mode(context->native_handle(), SSL_MODE_RELEASE_BUFFERS);
-  // OpenSSL would ask for it on the terminal.
+  // OpenSSL would ask for the pass phrase on the terminal.
   boost::system::error_code error;
   context->set_password_callback(
       [](size_t, asio::ssl::context::password_purpose) {

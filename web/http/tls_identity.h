@@ -14,19 +14,20 @@
 namespace rankprobe {
 
 struct TlsIdentity {
-  // A chain, the server's own certificate first; and its key, without a pass
+  // A chain, the server's own certificate first, and its key, without a pass
   // phrase.
   std::string cert_pem;
   std::string key_pem;
 };
 
-// TLS 1.2 and later. INVALID_ARGUMENT: what of it cannot be used.
+// Accepts TLS 1.2 and later. Returns INVALID_ARGUMENT with the part that cannot
+// be used.
 absl::StatusOr<std::unique_ptr<boost::asio::ssl::context>> MakeTlsContext(
     const TlsIdentity& identity);
 
-// The names and addresses in the first certificate, in lower case, as a browser
-// has them in an address ("node0", "10.0.0.5", "[fd00::1]"). A name with a "*" is
-// none. INVALID_ARGUMENT: no certificate.
+// Returns the names and addresses in the first certificate, in lower case, as
+// they appear in a browser's address ("node0", "10.0.0.5", "[fd00::1]"). Names
+// with a "*" are skipped. Returns INVALID_ARGUMENT if there is no certificate.
 absl::StatusOr<std::vector<std::string>> NamesOfCertificate(
     const std::string& cert_pem);
 

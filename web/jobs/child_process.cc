@@ -26,7 +26,8 @@ namespace {
 
 constexpr int kTickMs = 500;
 constexpr absl::Duration kStopGrace = absl::Seconds(5);
-// Behind its end, a pipe that something it started holds open.
+// After the process has ended, a process that it started may hold a pipe open
+// for this long.
 constexpr absl::Duration kPipeGrace = absl::Seconds(2);
 constexpr int kNice = 10;
 
@@ -59,9 +60,10 @@ std::vector<char*> Pointers(std::vector<std::string>* texts) {
   return out;
 }
 
-// Sockets of the page's clients, and of a collector's ranks, are no business of
-// the child, and would stay open with it; not every library marks its own. In the
-// child itself, so that none is missed that another thread has just opened.
+// Closes the sockets of the page's clients and of a collector's ranks, which
+// the child must not keep open; not every library sets close-on-exec. This
+// happens in the child, so that descriptors that other threads open at the same
+// time are included.
 void CloseOthers(posix_spawn_file_actions_t* files) {
 #if __GLIBC_PREREQ(2, 34)
   posix_spawn_file_actions_addclosefrom_np(files, STDERR_FILENO + 1);
@@ -108,6 +110,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
   posix_spawnattr_setsigmask(&attributes, &none);
   sigset_t usual;
   sigemptyset(&usual);
+  // A signal that this process ignores would also be ignored in the child.
   sigaddset(&usual, SIGPIPE);
   posix_spawnattr_setsigdefault(&attributes, &usual);
   posix_spawnattr_setpgroup(&attributes, 0);
@@ -154,6 +157,8 @@ ChildProcess::~ChildProcess() {
 
 void ChildProcess::Signal(int signal) {
   const absl::MutexLock lock(&mutex_);
+  // With the lock held the process is not waited for, so the id still belongs
+  // to it. The negative id includes the processes that it started.
   if (!ended_) ::kill(-pid_, signal);
 }
 
@@ -180,9 +185,11 @@ int ChildProcess::Wait(
   std::optional<MonotonicTime> give_up_at;
   int status = 0;
   std::string buffer(64 << 10, '\0');
+  // Ends when both pipes are closed and the process was waited for, or when the
+  // grace period for open pipes is over.
   while (fds_[0] >= 0 || fds_[1] >= 0 || !give_up_at.has_value()) {
     pollfd polled[2] = {{fds_[0], POLLIN, 0}, {fds_[1], POLLIN, 0}};
-    // Without a pipe there is its end to wait for.
+    // If both pipes are closed, only the end of the process is awaited.
     (void)::poll(polled, 2, fds_[0] < 0 && fds_[1] < 0 ? 10 : kTickMs);
     for (int i = 0; i < 2; ++i) {
       if (fds_[i] < 0 || polled[i].revents == 0) continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that runs beside this one and writes to two pipes. One thread owns
-// it; Stop may come from any.
+// A child process that writes to two pipes. One thread owns it; Stop may be
+// called by any thread.
 #ifndef RANKPROBE_WEB_JOBS_CHILD_PROCESS_H_
 #define RANKPROBE_WEB_JOBS_CHILD_PROCESS_H_
 
@@ -20,36 +20,38 @@
 namespace rankprobe {
 
 struct ChildOptions {
-  // "NAME=VALUE": take the place of those of this process.
+  // "NAME=VALUE": replace variables of this process.
   std::vector<std::string> variables;
-  // This process has secrets in its environment: PATH, HOME and LANG alone are
-  // the child's beside `variables`.
+  // Set if the environment of this process contains secrets: the child then
+  // gets only PATH, HOME and LANG besides `variables`.
   bool clean_environment = false;
-  // Where memory runs out, the kernel ends the child and not this process.
+  // If memory runs out, the kernel kills the child before this process.
   bool first_to_go = false;
 };
 
 class ChildProcess {
  public:
-  // Begins in a process group of its own, at nice 10, without standard input,
-  // without signals blocked and with no descriptor of this process.
-  // RESOURCE_EXHAUSTED when it cannot be started.
+  // Starts the program in its own process group, at nice 10, without standard
+  // input, without blocked signals and without this process's descriptors.
+  // Returns RESOURCE_EXHAUSTED if it cannot be started.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(
       const std::string& program, const std::vector<std::string>& arguments,
       const ChildOptions& options);
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
-  // Kills what still runs.
+  // Kills the process if it is still running.
   ~ChildProcess();
 
-  // Reads what it writes until it ends; true: to standard error. Every second
-  // or so `tick` is called. Returns its exit status; 128 + N of a signal.
+  // Reads the output until the process ends; `error` is true for standard
+  // error. Calls `tick` about once a second. Returns the exit status, or 128 +
+  // N for signal N.
   int Wait(const std::function<void(bool error, absl::string_view)>& on_text,
            const std::function<void()>& tick);
-  // Its memory now; 0: it has ended, or the size is unknown. For the owning
-  // thread.
+  // Returns its resident memory, or 0 if it has ended or the size is unknown.
+  // Called by the owning thread.
   uint64_t ResidentBytes() const;
-  // Asks it to end; some seconds later it is killed. May be called again.
+  // Asks the process to end, and kills it some seconds later. May be called
+  // again.
   void Stop();
 
  private:
@@ -59,7 +61,8 @@ class ChildProcess {
   const pid_t pid_;
   int fds_[2];
   absl::Mutex mutex_;
-  // Once it was waited for, its number may be another's.
+  // Set once the process was waited for; its id may then belong to another
+  // process.
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -33,7 +33,7 @@ class CsvRows {
     return row_text_.empty() && ends_.empty() ? absl::OkStatus() : EndRow();
   }
 
-  // What `on_row` said last.
+  // The last status of `on_row`.
   const absl::Status& from_row() const { return from_row_; }
 
  private:
@@ -58,6 +58,7 @@ class CsvRows {
     switch (c) {
       case ',':
         return EndCell();
+      // Rows may end in CR LF.
       case '\r':
         return absl::OkStatus();
       case '\n':
@@ -118,7 +119,7 @@ class CsvRows {
   const CsvRowFn* const on_row_;
   State state_ = State::kBegin;
   uint64_t row_ = 0;
-  // The cells of the row one behind the other, and where each ends.
+  // The concatenated cells of the row, and the end of each.
   std::string row_text_;
   std::vector<size_t> ends_;
   std::vector<absl::string_view> cells_;
@@ -143,6 +144,8 @@ absl::Status ReadCsv(FileSystem* file_system, const std::string& path,
     }
     return rows.Finish();
   }();
+  // Faults of the file are reported with its path; a status of `on_row` is
+  // returned unchanged.
   if (!absl::IsInvalidArgument(read) || !rows.from_row().ok()) return read;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", read.message()));
 }

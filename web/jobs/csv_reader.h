@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A csv file, row by row: cells quoted as in RFC 4180, UTF-8 with or without a
-// byte order mark. The file is not trusted. A function without state.
-// Failure: INVALID_ARGUMENT in one line that begins with the path, or the status
-// of `on_row` as it is.
+// Reader of a csv file, row by row: cells quoted as in RFC 4180, UTF-8 with or
+// without a byte order mark. The file is not trusted. A function without state.
+// Returns INVALID_ARGUMENT with one line that begins with the path, or the
+// unchanged status of `on_row`.
 #ifndef RANKPROBE_WEB_JOBS_CSV_READER_H_
 #define RANKPROBE_WEB_JOBS_CSV_READER_H_
 
@@ -20,14 +20,16 @@ namespace rankprobe {
 struct CsvLimits {
   uint64_t rows = 1048576;
   size_t columns = 256;
-  // The texts of one row.
+  // Limit of the texts of one row.
   size_t row_bytes = 16 << 20;
 };
 
-// The cells of a row, the first row being 0; valid during the call.
+// Called with the cells of a row, which are valid during the call; the first
+// row is 0.
 using CsvRowFn = std::function<absl::Status(
     uint64_t row, absl::Span<const absl::string_view> cells)>;
 
+// Calls `on_row` for each row, within the limits.
 absl::Status ReadCsv(FileSystem* file_system, const std::string& path,
                      const CsvLimits& limits, const CsvRowFn& on_row);
 

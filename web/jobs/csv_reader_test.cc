@@ -16,8 +16,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Cells behind the number of their row, a row a line; or the error, whose file
-// is F.
+// Returns the cells after the number of their row, one row on each line; or the
+// error, whose file is F.
 std::string Read(const std::string& text, const CsvLimits& limits = {}) {
   const testing::ScratchDirectory scratch;
   const std::string path = scratch.path() + "/t.csv";
@@ -39,7 +39,7 @@ TEST(CsvReaderTest, CellsAndRows) {
   EXPECT_EQ(Read(""), "");
   EXPECT_EQ(Read("a\n"), "0: a\n");
   EXPECT_EQ(Read("a,"), "0: a|\n");
-  // A piece ends anywhere.
+  // A piece of the file may end at any byte.
   EXPECT_THAT(Read(std::string((256 << 10) - 1, 'a') + "\"\n\"\"\"\"\n"),
               HasSubstr("a\"\n1: \"\n"));
 }

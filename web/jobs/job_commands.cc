@@ -117,11 +117,12 @@ constexpr JobOption kScan[] = {
 struct JobCommandRow {
   absl::string_view name;
   absl::Span<const JobOption> options;
-  // The option that says where files go; none: it writes none.
+  // The option that selects the output path; empty if the command writes no
+  // files.
   absl::string_view output;
-  // It reads dumps and asks a collector for nothing else.
+  // The command only reads dumps and does not call a collector.
   bool reads_files = false;
-  // Of those, the bytes of tensors, too.
+  // The command also reads the bytes of tensors.
   bool reads_tensors = false;
 };
 
@@ -179,7 +180,7 @@ class CommandMaker {
       Own(absl::StrCat("--", row->output, "=", directory_, "/out"));
     if (row->name == kExportName) AddExportPlace();
     Own("--json");
-    // Behind this no value is taken for an option.
+    // After "--" no value is taken for an option.
     if (!places_.empty()) Own("--");
     for (const auto& [value, shown] : places_) {
       Own(value);
@@ -190,7 +191,7 @@ class CommandMaker {
   }
 
  private:
-  // Whether this server can give the command what it reads.
+  // Returns an error if this server cannot provide the command's input.
   absl::Status CheckSource(const JobCommandRow& row) {
     row_ = &row;
     if (sources_.runs == JobSources::Runs::kAsked) return absl::OkStatus();
@@ -204,8 +205,8 @@ class CommandMaker {
                      "or `rankprobe view --collector`"));
   }
 
-  // A page names runs and what lies below the root: another path would be one of
-  // this machine. What the command is given in its place is returned.
+  // Returns the path that replaces a dump's name. A page may name runs and
+  // places below the root; any other path would be one of this machine.
   absl::StatusOr<std::string> DumpOf(absl::string_view option,
                                      const std::string& value) {
     absl::string_view rest = value;
@@ -226,7 +227,7 @@ class CommandMaker {
     }
     JobDump dump;
     dump.name = value;
-    // As the names of what the command fetches: the runner shows neither.
+    // The form of the temporary names of fetched dumps, which the runner hides.
     dump.path = absl::StrCat(directory_, "/tmp/rankprobe_run",
                              made_.dumps.size(), "/dump");
     dump.payloads =
@@ -306,7 +307,7 @@ class CommandMaker {
         return absl::InvalidArgumentError(
             absl::StrCat(option.name, ": expected the content of a file"));
       case kWordOrFile:
-        // What is no word would be a path of this machine.
+        // Any other text would be a path of this machine.
         if (absl::StrContains(value, '/') || absl::StrContains(value, '.')) {
           return absl::InvalidArgumentError(absl::StrCat(
               option.name, ": expected a word, or the content of a file"));
@@ -332,7 +333,7 @@ class CommandMaker {
 
   absl::Status AddDump(const JobOption& option, const std::string& value) {
     RP_ASSIGN_OR_RETURN(const std::string dump, DumpOf(option.name, value));
-    // Of the root people have the directory, too.
+    // For the root, people are shown the directory, too.
     const std::string& shown =
         made_.dumps.empty() || made_.dumps.back().path != dump ? dump : value;
     if (option.kind == kDumpPlace) {
@@ -344,7 +345,7 @@ class CommandMaker {
     return absl::OkStatus();
   }
 
-  // The page says what, the server where.
+  // The page chooses the format, the server the path.
   void AddExportPlace() {
     const auto found = spec_.options().find("format");
     const std::string format =
@@ -380,7 +381,7 @@ class CommandMaker {
   const JobCommandRow* row_ = nullptr;
   JobCommand made_;
   std::vector<std::string> text_;
-  // What the command is given, and what people are shown.
+  // Each positional argument, and its text for people.
   std::vector<std::pair<std::string, std::string>> places_;
 };
 

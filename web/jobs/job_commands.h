@@ -15,7 +15,7 @@
 
 namespace rankprobe {
 
-// A file that the command is to find.
+// A file that the command expects.
 struct JobInputFile {
   std::string path;
   std::string content;
@@ -24,44 +24,47 @@ struct JobInputFile {
 // A run that the server fetches for the command.
 struct JobDump {
   std::string name;  // "run:NAME@STEP/rankR"
-  // Where to: a directory that is not there yet. What `arguments` say in the
-  // place of the dump.
+  // Destination: a directory that does not exist yet. `arguments` contain this
+  // path instead of the dump's name.
   std::string path;
-  // With the bytes of tensors.
+  // Includes the bytes of tensors.
   bool payloads = false;
-  // The command wants the directory of the rank, not that of its step.
+  // The command expects the directory of the rank, not that of its step.
   bool rank_directory = true;
 };
 
 struct JobCommand {
-  // Behind the program's name, without what says which collector to ask.
+  // The words after the program's name, without those that select the
+  // collector.
   std::vector<std::string> arguments;
   std::vector<JobInputFile> inputs;
   std::vector<JobDump> dumps;
-  // Names a directory below the root.
+  // A dump is a directory below the root.
   bool reads_root = false;
-  // For people: no path of `directory` is in it.
+  // The command as shown to people, without paths of `directory`.
   std::string text;
 };
 
-// What dumps a job may name.
+// Sources of the dumps that a job may name.
 struct JobSources {
   enum class Runs {
-    // The command asks the collector itself.
+    // The command calls the collector itself.
     kAsked,
-    // The server fetches them; the command sees nothing but files.
+    // The server fetches them; the command can read only files.
     kFetched,
     kNone,
   };
   Runs runs = Runs::kAsked;
-  // The directory of "root:PATH", or why there is none. Empty: there is no root.
+  // Returns the directory of "root:PATH", or why there is none. Empty if there
+  // is no root.
   std::function<absl::StatusOr<std::string>(absl::string_view path)> below_root;
 };
 
-// The command writes below `directory`/out, reads JobCommand.inputs below
-// `directory`/in and JobCommand.dumps below `directory`/tmp. INVALID_ARGUMENT in
-// one line: no such command or option, a value that is none, too much;
-// FAILED_PRECONDITION: a source that this server has not.
+// Converts a job into a command, which writes below `directory`/out and reads
+// JobCommand.inputs below `directory`/in and JobCommand.dumps below
+// `directory`/tmp. Returns INVALID_ARGUMENT with one line for an unknown
+// command or option, an invalid value or too much input; FAILED_PRECONDITION
+// for a source that this server does not have.
 absl::StatusOr<JobCommand> ToCommand(const v1::JobSpec& spec,
                                      const std::string& directory,
                                      const JobSources& sources = {});

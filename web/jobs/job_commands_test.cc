@@ -165,7 +165,7 @@ TEST(JobCommandsTest, WhatAsksACollectorNeedsOne) {
   none.runs = JobSources::Runs::kNone;
   EXPECT_EQ(why(Spec("overflow_check", {{"input_path", "run:b"}}), none).code(),
             absl::StatusCode::kFailedPrecondition);
-  // Without a root its word means nothing.
+  // Without a root the prefix has no meaning.
   EXPECT_EQ(why(Spec("overflow_check", {{"input_path", "root:a"}}), {}).code(),
             absl::StatusCode::kInvalidArgument);
 }

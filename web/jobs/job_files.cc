@@ -16,7 +16,8 @@ namespace {
 
 constexpr size_t kMaxListedFiles = 256;
 
-// Regular files below `directory`: name from there and size. Gone ones are none.
+// Calls `take` for each regular file below `directory`, with its relative name
+// and its size. Files that were deleted meanwhile are skipped.
 void ForEachFileBelow(
     const std::string& directory,
     absl::FunctionRef<void(std::string name, uint64_t bytes)> take) {
@@ -63,7 +64,7 @@ std::string Shown(absl::string_view text, const std::string& directory) {
     text.remove_prefix(at + directory.size());
     if (absl::ConsumePrefix(&text, "/out/") || !absl::StartsWith(text, "/tmp/"))
       continue;
-    // "/tmp/rankprobe_4slhDU/dump/step1/..".
+    // The form is "/tmp/rankprobe_4slhDU/dump/step1/..".
     constexpr absl::string_view kDump = "/dump/";
     const size_t dump = text.substr(0, 64).find(kDump);
     if (dump != absl::string_view::npos)

@@ -13,13 +13,13 @@
 
 namespace rankprobe {
 
-// Bytes of regular files; no link is followed, and files that are removed
-// meanwhile do not count.
+// Returns the bytes of regular files; links are not followed, and files that
+// are deleted meanwhile do not count.
 uint64_t BytesBelow(const std::string& directory);
-// The first ones by their names below `directory`.
+// Returns the first files below `directory`, sorted by name.
 std::vector<v1::JobFile> FilesBelow(const std::string& directory);
-// Names of the job's own places are no one's: of a fetched dump the part behind
-// its temporary directory is shown, of a result its name.
+// Hides the paths of the job's directory in `text`: for a fetched dump the part
+// after its temporary directory is shown, for a result its name.
 std::string Shown(absl::string_view text, const std::string& directory);
 
 }  // namespace rankprobe

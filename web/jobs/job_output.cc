@@ -10,7 +10,7 @@
 namespace rankprobe {
 namespace {
 
-// "step 3 rank 0 40%  1.5 MiB" -> "step 3 rank 0", 40.
+// Splits "step 3 rank 0 40%  1.5 MiB" into "step 3 rank 0" and 40.
 bool ReadProgress(absl::string_view line, std::string* stage,
                   int32_t* percent) {
   const size_t sign = line.rfind("% ") != absl::string_view::npos

@@ -16,13 +16,13 @@ class JobOutput {
   static constexpr size_t kMaxAnswerBytes = 16 << 20;
   static constexpr size_t kMaxMessageBytes = 16 << 10;
 
-  // Pieces of standard output, in their order; beyond the limit they are
-  // dropped, and cut() says so.
+  // Adds standard output, piece by piece; bytes beyond the limit are dropped,
+  // and cut() returns true.
   void AddAnswer(absl::string_view piece);
-  // Of standard error: lines "STAGE 40%" are progress, others are messages, of
-  // which the last are kept.
+  // Adds standard error: lines such as "STAGE 40%" are progress, others are
+  // messages, and the last of these are kept.
   void AddError(absl::string_view piece);
-  // The rest of a line.
+  // Adds the last line if it has no line break.
   void Finish();
 
   const std::string& answer() const { return answer_; }

@@ -35,19 +35,20 @@ bool IsOver(v1::JobState state) {
 
 }  // namespace
 
-// Guarded by the runner's mutex, but what is const.
+// Guarded by the runner's mutex, except const members.
 struct JobRunner::Job {
   v1::JobInfo info;
   JobOutput output;
   JobCommand command;
   bool cancelled = false;
-  // How many wait in Do, and whether somebody else has begun it, too.
+  // Number of clients that wait in Do, and whether a user has started the job
+  // with Start, too.
   size_t waiting = 0;
   bool kept = false;
   std::string why;
   int64_t ended_ns = 0;  // monotonic
   std::shared_ptr<ChildProcess> child;
-  // Goes with the last who needs what lies in it.
+  // Deleted with the last reference to its files.
   std::shared_ptr<const ScratchDirectory> directory;
 };
 
@@ -76,7 +77,7 @@ JobRunner::~JobRunner() {
 absl::StatusOr<v1::JobInfo> JobRunner::Start(const v1::JobSpec& spec) {
   const absl::MutexLock lock(&mutex_);
   RP_ASSIGN_OR_RETURN(const JobPointer job, Begin(spec));
-  // It is somebody's now who may look again.
+  // A user has started the job and may read it later, so it is kept.
   job->kept = true;
   return InfoOf(*job);
 }
@@ -100,6 +101,8 @@ absl::StatusOr<v1::JobInfo> JobRunner::Do(const v1::JobSpec& spec,
     const absl::MutexLock lock(&mutex_, absl::Condition(&over));
     info = WholeInfoOf(*job);
   }
+  // From here on the callback does not run and is not running, so `left` is
+  // final and Leave() is called exactly once.
   reply->OnGone(nullptr);
   if (!left) Leave(job);
   return info;
@@ -120,7 +123,7 @@ absl::StatusOr<JobRunner::JobPointer> JobRunner::Begin(
   if (options_.program.empty())
     return absl::UnimplementedError(
         "this server runs no jobs: start `rankprobe view`, or use the command");
-  // A page asks much that is wrong; it costs no directory.
+  // Invalid jobs are refused before a directory is created.
   RP_RETURN_IF_ERROR(
       ToCommand(spec, ScratchDirectory::Parent(), options_.sources).status());
   v1::JobSpec same = spec;
@@ -183,7 +186,7 @@ absl::StatusOr<v1::JobInfo> JobRunner::Get(const std::string& id) const {
 
 v1::JobInfo JobRunner::WholeInfoOf(const Job& job) const {
   v1::JobInfo info = InfoOf(job);
-  // Of one at work it is a part, which nobody can read.
+  // The report of a running job is incomplete and cannot be parsed.
   if (IsOver(info.state()))
     info.set_report_json(Shown(job.output.answer(), job.directory->path()));
   return info;
@@ -212,7 +215,7 @@ absl::StatusOr<v1::JobInfo> JobRunner::Cancel(const std::string& id) {
 
 absl::Status JobRunner::Delete(const std::string& id) {
   RP_RETURN_IF_ERROR(Cancel(id).status());
-  JobPointer gone;  // its directory goes without the lock
+  JobPointer gone;  // its directory is deleted without holding the lock
   const absl::MutexLock lock(&mutex_);
   const auto job = std::find_if(
       jobs_.begin(), jobs_.end(),
@@ -263,10 +266,11 @@ std::vector<JobRunner::JobPointer> JobRunner::Forget() {
   }
   std::vector<JobPointer> gone;
   std::erase_if(jobs_, [&](const JobPointer& job) {
+    // One ended job is kept, however large its files are.
     const bool too_much =
         over > options_.most_kept || (options_.max_kept_bytes > 0 && over > 1 &&
                                       bytes > options_.max_kept_bytes);
-    // Who waits for its end has not read it yet.
+    // Clients that wait for its end have not read it yet.
     if (!too_much || !IsOver(job->info.state()) || job->waiting > 0) {
       return false;
     }
@@ -308,7 +312,8 @@ void JobRunner::Work() {
       job->info.set_started_unix_ns(NowNanos(*clock_));
     }
     Run(job);
-    std::vector<JobPointer> gone;  // their directories go without the lock
+    std::vector<JobPointer>
+        gone;  // their directories are deleted without holding the lock
     const absl::MutexLock lock(&mutex_);
     gone = Forget();
   }
@@ -393,6 +398,8 @@ void JobRunner::Run(const JobPointer& job) {
     bool stop = false;
     {
       const absl::MutexLock lock(&mutex_);
+      // Cancel() stops `job->child` only if it is set, so a cancellation before
+      // this point is executed here.
       job->child = child;
       stop = job->cancelled;
     }
@@ -425,7 +432,7 @@ void JobRunner::Run(const JobPointer& job) {
           if (!overspent.empty()) child->Stop();
         });
   }
-  // What it needed while it ran; a killed one left it.
+  // Files that the command needed while it ran; a killed one left them.
   for (const char* const part : {"/tmp", "/in"})
     (void)file_system_->DeleteTree(directory + part);
   const std::vector<v1::JobFile> files = FilesBelow(directory + "/out");
@@ -435,6 +442,8 @@ void JobRunner::Run(const JobPointer& job) {
   job->info.set_exit_code(exit_code);
   job->info.set_ended_unix_ns(NowNanos(*clock_));
   job->ended_ns = clock_->MonotonicNanos();
+  // Exit code 1 means that the command found something or that its data has
+  // gaps, so the job has succeeded.
   const bool good = status.ok() && exit_code <= kPartialExit &&
                     overspent.empty() && !job->output.cut();
   if (good) {

@@ -31,71 +31,75 @@
 
 namespace rankprobe {
 
-// Gets a run of the archive into JobDump.path, until `cancelled`: CANCELLED.
-// Blocks. Returns what the command is given in the place of that path: it, or a
-// directory below it. RESOURCE_EXHAUSTED beyond `max_bytes`.
+// Fetches a run of the archive into JobDump.path. Blocks; returns CANCELLED
+// once `cancelled` returns true, and RESOURCE_EXHAUSTED beyond `max_bytes`.
+// Returns the path that the command gets instead: JobDump.path or a directory
+// below it.
 using FetchJobDump = std::function<absl::StatusOr<std::string>(
     const JobDump& dump, uint64_t max_bytes, std::function<bool()> cancelled)>;
 
 struct JobRunnerOptions {
-  // The program `rankprobe`. Empty: there are no jobs.
+  // The program `rankprobe`. If empty, there are no jobs.
   std::string program;
-  // In front of the command: which collector, with which certificates.
+  // Words before the command that select the collector and its certificates.
   std::vector<std::string> globals;
   JobSources sources;
-  // With Runs::kFetched.
+  // Used with Runs::kFetched.
   FetchJobDump fetch;
-  // Of `sources.below_root`. Nothing outside it and the job's own directory is
-  // read then; empty: there is none.
+  // The root of `sources.below_root`. If set, a job reads only below it and its
+  // own directory. Empty if there is none.
   std::string root;
-  // Where the jobs' directories are made. Empty: TMPDIR, or /tmp.
+  // Parent of the jobs' directories. If empty, TMPDIR or /tmp.
   std::string directory;
   size_t most_running = 2;
   size_t most_waiting = 16;
-  // Ended ones.
+  // Limit for ended jobs.
   size_t most_kept = 32;
-  // What a job may have on disk, and how much room it leaves there.
+  // Disk space that a job may use, and that it must leave free.
   uint64_t max_job_bytes = uint64_t{16} << 30;
   uint64_t min_free_bytes = uint64_t{1} << 30;
-  // Of all ended ones together; 0: as many as are kept.
+  // Limit for all ended jobs together; 0 means no limit besides `most_kept`.
   uint64_t max_kept_bytes = 0;
-  // Of a job's process; 0: as much as there is.
+  // Memory limit of a job's process; 0 means none.
   uint64_t max_memory_bytes = 0;
-  // From its beginning; 0: as long as it takes.
+  // Time limit from its start; 0 means none.
   absl::Duration max_time = absl::ZeroDuration();
-  // Of a table that a page looks at; twice that of all in memory.
+  // Size limit of a table that a page reads; all tables in memory may have
+  // twice this size.
   uint64_t max_table_bytes = 256 << 20;
-  // This process has more important things to do, and secrets: see ChildOptions.
+  // For a process with more important work and with secrets: see ChildOptions.
   bool apart = false;
-  // An answer of this age is as good as a new one (JobSpec.reuse).
+  // An answer that is at most this old may be reused (JobSpec.reuse).
   absl::Duration fresh = absl::Seconds(30);
 };
 
 class JobRunner {
  public:
-  // Both outlive it.
+  // `file_system` and `clock` outlive the runner.
   JobRunner(JobRunnerOptions options, FileSystem* file_system, Clock* clock);
   JobRunner(const JobRunner&) = delete;
   JobRunner& operator=(const JobRunner&) = delete;
-  // Ends what runs, and deletes what the jobs made.
+  // Ends running jobs and deletes all their files.
   ~JobRunner();
 
-  // INVALID_ARGUMENT: an invalid job; RESOURCE_EXHAUSTED: too many jobs wait;
-  // UNIMPLEMENTED: this server runs no jobs.
+  // Starts a job. Returns INVALID_ARGUMENT for an invalid job,
+  // RESOURCE_EXHAUSTED if too many jobs wait, UNIMPLEMENTED if this server runs
+  // no jobs.
   absl::StatusOr<v1::JobInfo> Start(const v1::JobSpec& spec);
-  // Starts the job, or uses an equal one, waits for its end and answers as Get.
-  // The client of `reply` waits; when the last waiting client disconnects, the
-  // job is cancelled.
+  // Starts the job or uses an equal one, waits for its end and returns the
+  // result of Get. The client of `reply` waits; when the last waiting client
+  // disconnects, the job is cancelled.
   absl::StatusOr<v1::JobInfo> Do(const v1::JobSpec& spec, HttpReply* reply);
   v1::JobList List() const;
-  // With its report. NOT_FOUND.
+  // Returns the job with its report, or NOT_FOUND.
   absl::StatusOr<v1::JobInfo> Get(const std::string& id) const;
-  // Of one that has ended nothing changes. NOT_FOUND.
+  // Cancels a job; an ended job is not changed. Returns NOT_FOUND if there is
+  // none.
   absl::StatusOr<v1::JobInfo> Cancel(const std::string& id);
-  // Ends it, and deletes what it made. NOT_FOUND.
+  // Ends a job and deletes its files. Returns NOT_FOUND if there is none.
   absl::Status Delete(const std::string& id);
 
-  // A file of a job, where it lies; it stays as long as the handle.
+  // A file of a job, which exists as long as this handle.
   class File {
    public:
     const std::string& path() const { return path_; }
@@ -105,7 +109,8 @@ class JobRunner {
     std::string path_;
     std::shared_ptr<const void> keeps_;
   };
-  // Of an ended one. NOT_FOUND; FAILED_PRECONDITION while it is at work.
+  // Returns a file of an ended job. Returns NOT_FOUND, or FAILED_PRECONDITION
+  // while the job runs.
   absl::StatusOr<File> FindFile(const std::string& id,
                                 const std::string& name) const;
 
@@ -115,8 +120,9 @@ class JobRunner {
 
   JobPointer Find(const std::string& id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes the oldest ended ones off the list; their directories go with the
-  // last pointer, which is for the caller to let go without the lock.
+  // Removes the oldest ended jobs from the list. Their directories are deleted
+  // with the last pointer, which the caller must release without holding the
+  // lock.
   std::vector<JobPointer> Forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Work();
   void Run(const JobPointer& job);

@@ -22,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// The program is a script that a test writes; what it is called with is $@.
+// The program is a script that the test writes; its arguments are $@.
 class JobRunnerTest : public ::testing::Test {
  protected:
   void Start(const std::string& script) {
@@ -254,7 +254,7 @@ TEST_F(JobRunnerTest, WhenTheLastOneWhoWaitsGoesItIsCancelled) {
   absl::StatusOr<v1::JobInfo> said[2];
   std::thread one([&] { said[0] = runner_->Do(spec, &first); });
   std::thread two([&] { said[1] = runner_->Do(spec, &second); });
-  // Both wait for the same one.
+  // Both clients wait for the same job.
   while (runner_->List().jobs_size() == 0) std::this_thread::yield();
   const std::string id = runner_->List().jobs(0).id();
   UntilStage(id);
@@ -332,7 +332,7 @@ TEST_F(JobRunnerTest, ApartItGetsNoSecretAndGoesFirst) {
   std::ofstream(here) << "x";
   const int fd = ::open(here.c_str(), O_RDONLY);  // not close-on-exec
   options_.apart = true;
-  // The score is set from outside, a moment after the child has begun.
+  // The parent sets the score, a moment after the child has started.
   Start(
       "while [ \"$(cat /proc/$$/oom_score_adj)\" = 0 ]; do sleep 0.01; done\n"
       "env >&2\ncat /proc/$$/oom_score_adj >&2\nls -l /proc/self/fd >&2\n");

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr absl::string_view kBytesType = "application/octet-stream";
 
-// Of looks at a run.
+// Limits for checks of a run.
 constexpr size_t kMostChecks = 1;
 constexpr size_t kMostChecksWaiting = 8;
 constexpr size_t kMostChecksKept = 4;
@@ -162,7 +162,7 @@ absl::StatusOr<v1::JobRows> JobsApi::Rows(const v1::JobRowsRequest& request) {
 absl::StatusOr<std::shared_ptr<ResultTable>> JobsApi::Table(
     const std::string& id, const std::string& file) {
   RP_ASSIGN_OR_RETURN(const JobRunner::File found, runner_.FindFile(id, file));
-  // Reading is done by one at a time: it is what costs memory.
+  // Only one table is read at a time, because reading needs much memory.
   const absl::MutexLock lock(&mutex_);
   const auto at = std::find_if(
       tables_.begin(), tables_.end(),
@@ -199,9 +199,9 @@ void JobsApi::SendFile(const v1::JobFileRequest& request,
     for (uint64_t offset = 0; offset < size; offset += piece.size()) {
       piece.resize(std::min<uint64_t>(kPieceBytes, size - offset));
       const absl::Status read = file->Read(offset, absl::MakeSpan(piece));
-      // Behind the first piece a failure can only end the answer early; its
-      // length was not said, so what is there is told from a whole by its size
-      // in JobInfo.
+      // After the first piece an error can only end the answer early. Its
+      // length was not sent, so clients detect the truncation by the size in
+      // JobInfo.
       if (!read.ok() && begun) return absl::OkStatus();
       RP_RETURN_IF_ERROR(read);
       if (!begun) reply->Begin(200, kBytesType);

@@ -31,19 +31,19 @@ namespace rankprobe {
 
 class JobsApi {
  public:
-  // Both outlive it.
+  // `file_system` and `clock` outlive this object.
   JobsApi(const JobRunnerOptions& options, FileSystem* file_system,
           Clock* clock);
 
-  // False: `method` is none of its own, and nothing is answered.
+  // Returns false, without an answer, if `method` is not one of these.
   bool Answer(absl::string_view method, const std::string& body,
               HttpReply* reply);
-  // "ID/NAME": a file that a job made.
+  // Opens "ID/NAME", a file that a job made.
   absl::StatusOr<Descriptor> OpenFile(absl::string_view name) const;
 
  private:
-  // The command, with its options, whose report answers `method` (FirstBad or
-  // Diagnose).
+  // Returns the command, with its options, whose report answers `method`
+  // (FirstBad or Diagnose).
   static absl::StatusOr<v1::JobSpec> LookOf(absl::string_view method,
                                             const std::string& body);
   // Runs that command and answers with its report.
@@ -57,11 +57,11 @@ class JobsApi {
   FileSystem* const file_system_;
   const uint64_t max_table_bytes_;
   JobRunner runner_;
-  // For checks on the page of a run: not kept, not listed, and independent of
-  // other jobs.
+  // Runner for checks on the page of a run: they are not kept, not listed, and
+  // independent of other jobs.
   JobRunner checks_;
   absl::Mutex mutex_;
-  // Paths and tables, the one that was looked at last in front.
+  // Paths and tables, the most recently used first.
   std::list<std::pair<std::string, std::shared_ptr<ResultTable>>> tables_
       ABSL_GUARDED_BY(mutex_);
 };

@@ -20,13 +20,13 @@ constexpr absl::string_view kResultColumn = "Result";
 constexpr absl::string_view kPartnerColumn = "Bench Name";
 constexpr absl::string_view kMissing = "N/A";
 constexpr absl::string_view kNoPartner = "no partner";
-// Columns that have a row's names: of the target and of its partner.
+// Columns with the names of a row: those of the target and of its partner.
 constexpr size_t kNameColumns = 2;
 constexpr size_t kMaxFindBytes = 4096;
 
-// What a column is sorted by: "12.5%" and "1e-3" are numbers, and what is not
-// finite is above all of them, as people look for it first. Texts are by
-// themselves, behind.
+// Sort key of a cell: "12.5%" and "1e-3" are numbers. Values that are not
+// finite are above all numbers, because users look for them first. Texts are
+// separate, after the numbers.
 struct SortKey {
   int kind = 2;  // 0: a number, 1: not finite, 2: a text
   double number = 0;
@@ -190,9 +190,9 @@ void ResultTable::Sort(size_t column, bool descending) {
     if (Before(keys[b], keys[a])) return false;
     return keys[a].kind == 2 && Cell(a, column) < Cell(b, column);
   };
-  // Equal ones stay in the order of execution, in both directions.
+  // Equal rows keep the order of execution in both directions.
   if (descending) {
-    // Texts, "unsupported" and what is empty, stay behind.
+    // Texts such as "unsupported", and empty cells, stay at the end.
     std::stable_sort(chosen_.begin(), chosen_.end(),
                      [&](uint32_t a, uint32_t b) {
                        if ((keys[a].kind == 2) != (keys[b].kind == 2))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A table that a job made (csv), held in memory so that a page can read any
-// window of it, sorted and filtered, without the complete table. The job's file
-// has texts from records, so its contents are not trusted. Thread-safe.
+// window of it, sorted and filtered, without the complete table. It contains
+// texts from records, so it is not trusted. Thread-safe.
 #ifndef RANKPROBE_WEB_JOBS_RESULT_TABLE_H_
 #define RANKPROBE_WEB_JOBS_RESULT_TABLE_H_
 
@@ -26,13 +26,14 @@ class ResultTable {
   static constexpr uint64_t kMaxCells = 32'000'000;
   static constexpr uint32_t kMaxWindow = 1000;
 
-  // INVALID_ARGUMENT: no such table; RESOURCE_EXHAUSTED: larger than a page can
-  // look at.
+  // Reads a table. Returns INVALID_ARGUMENT if the file is not a table,
+  // RESOURCE_EXHAUSTED if it is too large.
   static absl::StatusOr<std::shared_ptr<ResultTable>> Read(
       FileSystem* file_system, const std::string& path,
       uint64_t max_file_bytes = kMaxFileBytes);
 
-  // INVALID_ARGUMENT: no such column, or more rows than a window has.
+  // Returns a window. Returns INVALID_ARGUMENT for an unknown column or more
+  // rows than a window may have.
   absl::StatusOr<v1::JobRows> Rows(const v1::JobRowsRequest& request);
 
   uint64_t bytes() const {
@@ -48,19 +49,20 @@ class ResultTable {
     const auto& [offset, size] = cells_[row * columns_.size() + column];
     return absl::string_view(text_).substr(offset, size);
   }
-  // "error", "no partner"; empty: the table has no results.
+  // Returns a word such as "error" or "no partner"; empty if the table has no
+  // results.
   absl::string_view ResultOf(size_t row) const;
   absl::Status CheckRequest(const v1::JobRowsRequest& request,
                             size_t* sort_column) const;
-  // The rows that are wanted, in their order, and how many have which result.
+  // Selects and sorts the requested rows, and counts the rows of each result.
   void Choose(const v1::JobRowsRequest& request, size_t sort_column)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Sort(size_t column, bool descending)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   std::vector<std::string> columns_;
-  // Of the columns "Result" and "Bench Name"; as many as there are columns:
-  // none.
+  // Indices of the columns "Result" and "Bench Name"; equal to the number of
+  // columns if there is none.
   size_t result_column_ = 0;
   size_t partner_column_ = 0;
   std::string text_;

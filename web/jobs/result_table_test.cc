@@ -25,7 +25,7 @@ class ResultTableTest : public ::testing::Test {
     ASSERT_TRUE(table.ok()) << table.status();
     table_ = *std::move(table);
   }
-  // The names of a window.
+  // Returns the names in a window.
   std::vector<std::string> Names(const v1::JobRowsRequest& request) {
     const auto rows = table_->Rows(request);
     EXPECT_TRUE(rows.ok()) << rows.status();
@@ -92,12 +92,12 @@ TEST_F(ResultTableTest, FoundAndFiltered) {
   const auto rows = table_->Rows(request);
   ASSERT_TRUE(rows.ok());
   EXPECT_EQ(rows->matching(), 2u);
-  // What the filter would give, chosen or not.
+  // Counts of the rows that the filter would match, whether selected or not.
   EXPECT_EQ(rows->results().at("warning"), 1u);
   EXPECT_EQ(rows->results().count("pass"), 0u);
   request.set_results(0, "no partner");
   EXPECT_THAT(Names(request), ElementsAre("c.output.0"));
-  // The partner's name counts, too.
+  // The partner's name is searched, too.
   request.clear_results();
   request.set_find("b2");
   EXPECT_THAT(Names(request), ElementsAre("b.output.0"));
@@ -127,7 +127,8 @@ TEST_F(ResultTableTest, StrangeFiles) {
   EXPECT_THAT(
       ResultTable::Read(file_system_.get(), "/etc/passwd").status().message(),
       HasSubstr("only csv"));
-  // A short row's rest is empty; without a column Result there are no counts.
+  // Missing cells of a short row are empty; without a column Result there are
+  // no counts.
   Read("a,b\n1\n");
   v1::JobRowsRequest request;
   request.set_count(5);

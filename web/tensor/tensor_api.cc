@@ -29,7 +29,7 @@ bool TensorApi::Answer(absl::string_view method, const HttpRequest& request,
 
 absl::StatusOr<v1::TensorLook> TensorApi::Look(const HttpRequest& asked,
                                                HttpReply* reply) {
-  // Of what is kept, too.
+  // Cached tensors require the right, too.
   RP_RETURN_IF_ERROR(gateway_->MayReadTensors(asked.token));
   v1::TensorLookRequest request;
   RP_RETURN_IF_ERROR(FromJson(asked.body, &request));

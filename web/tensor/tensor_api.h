@@ -25,21 +25,21 @@
 namespace rankprobe {
 
 struct TensorOptions {
-  // Of one tensor, and of all that are kept.
+  // Limits for one tensor, and for all cached ones.
   uint64_t max_tensor_bytes = uint64_t{512} << 20;
   uint64_t max_kept_bytes = uint64_t{1} << 30;
-  // One look at a time: for a process that has other things to do. Further ones
-  // wait.
+  // Answers one request at a time, for a process with other work; further
+  // requests wait.
   bool one_at_a_time = false;
 };
 
 class TensorApi {
  public:
-  // `gateway` outlives it.
+  // `gateway` outlives this object.
   TensorApi(TensorOptions options, const Gateway* gateway)
       : options_(options), gateway_(gateway) {}
 
-  // False: `method` is none of its own, and nothing is answered.
+  // Returns false, without an answer, if `method` is not one of these.
   bool Answer(absl::string_view method, const HttpRequest& request,
               HttpReply* reply);
 
@@ -55,7 +55,7 @@ class TensorApi {
   const Gateway* const gateway_;
   absl::Mutex looking_ ABSL_ACQUIRED_BEFORE(mutex_);
   absl::Mutex mutex_;
-  // By run, digest and length; the one that was looked at last in front.
+  // By run, digest and length; the most recently used first.
   std::list<std::pair<std::string, Bytes>> kept_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -22,7 +22,8 @@ constexpr uint32_t kMaxBins = 256;
 constexpr uint32_t kMaxWindow = 256;
 constexpr int kMaxDimensions = 64;
 
-// How far a number stands out: NaN, infinities, then by its absolute value.
+// Returns the weight of a number in the search for extremes: NaN, then
+// infinities, then the absolute value.
 double Weight(double value) {
   return std::isnan(value)   ? std::numeric_limits<double>::infinity()
          : std::isinf(value) ? std::numeric_limits<double>::max()
@@ -79,7 +80,7 @@ class Look {
   }
 
  private:
-  // Elements from `begin` on, as numbers.
+  // Reads elements from `begin` on, as numbers.
   absl::Status Read(uint64_t begin, absl::Span<double> out) {
     RP_RETURN_IF_ERROR(Decode(request_.tensor(), tensor_, begin, out));
     if (!request_.has_minus()) return absl::OkStatus();
@@ -87,7 +88,7 @@ class Look {
     RP_RETURN_IF_ERROR(
         Decode(request_.minus(), minus_, begin, absl::MakeSpan(other_)));
     for (size_t i = 0; i < out.size(); ++i) {
-      // Equal infinities differ by nothing, and so do two NaN.
+      // Two equal infinities, and two NaN, have the difference 0.
       const bool same =
           out[i] == other_[i] || (std::isnan(out[i]) && std::isnan(other_[i]));
       out[i] = same ? 0 : out[i] - other_[i];
@@ -119,7 +120,7 @@ class Look {
     uint64_t nan = 0, above = 0, below = 0, zeros = 0, finite = 0, place = 0;
     double max = -std::numeric_limits<double>::infinity(), min = -max;
     double mean = 0, squares = 0, distances = 0, weight = -1;
-    // Of what the histogram counts.
+    // Range of the values that the histogram counts.
     double low = std::numeric_limits<double>::infinity(), high = -low;
     RP_RETURN_IF_ERROR(Each([&](uint64_t i, double value) {
       if (Weight(value) > weight) {
@@ -193,7 +194,7 @@ class Look {
     return absl::OkStatus();
   }
 
-  // One dimension of the slice: how many there are, and how far apart.
+  // One dimension of the slice: its length and its stride.
   struct Axis {
     int64_t length = 1;
     uint64_t stride = 0;
@@ -276,8 +277,8 @@ class Look {
     const int64_t last_row = std::min(row.length, first_row + row_step);
     const int64_t last_column =
         std::min(column.length, first_column + column_step);
-    // Neighbours in memory are read at once, a piece at a time: a row of a large
-    // tensor need not fit into memory.
+    // Neighbours in memory are read together, piece by piece, because a row of
+    // a large tensor may not fit into memory.
     const bool dense = column.stride == 1;
     std::vector<double> run;
     for (int64_t r = first_row; r < last_row; ++r) {

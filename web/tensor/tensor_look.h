@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics, histogram and slices of a tensor, or of the difference of two,
-// computed in pieces: it needs memory for the bytes and for one piece. Pure;
-// the request is not trusted.
+// computed piecewise: memory holds the bytes and one piece. Pure; the request
+// is not trusted.
 #ifndef RANKPROBE_WEB_TENSOR_TENSOR_LOOK_H_
 #define RANKPROBE_WEB_TENSOR_TENSOR_LOOK_H_
 
@@ -11,9 +11,9 @@
 
 namespace rankprobe {
 
-// `minus` is empty unless the request has one. INVALID_ARGUMENT in one line:
-// bytes that are not those of the shape, a type without numbers, a slice or a
-// window that is none.
+// Computes the answer. `minus` is empty unless the request has one. Returns
+// INVALID_ARGUMENT with one line if the bytes do not fit the shape, the type
+// has no numbers, or a slice or window is invalid.
 absl::StatusOr<v1::TensorLook> LookAtTensor(
     const v1::TensorLookRequest& request, absl::string_view tensor,
     absl::string_view minus);

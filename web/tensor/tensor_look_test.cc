@@ -70,7 +70,7 @@ TEST(TensorLookTest, LogarithmsLeaveZerosOut) {
   ASSERT_TRUE(look.ok());
   EXPECT_THAT(look->edges(), ElementsAre(0, 1, 2));
   EXPECT_THAT(look->counts(), ElementsAre(1, 2));
-  // All the same: one bin.
+  // All numbers are equal: one bin.
   const auto same = LookAtTensor(Whole({3}, 8), Bytes({5, 5, 5}), "");
   EXPECT_THAT(same->counts(), ElementsAre(3));
   const auto none = LookAtTensor(Whole({2}, 8), Bytes({kNan, kInf}), "");
@@ -101,7 +101,7 @@ TEST(TensorLookTest, AWindowOfASlice) {
   EXPECT_EQ(look->rows(), 2u);
   EXPECT_EQ(look->columns(), 2u);
   EXPECT_THAT(look->cells(), ElementsAre(112, 113, 122, 123));
-  // The other way round, every two rows and three columns.
+  // Transposed, every second row and third column.
   request.set_row_dimension(2);
   request.set_column_dimension(0);
   request.set_at(1, 2);

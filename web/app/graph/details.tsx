@@ -21,11 +21,11 @@ interface Line {
   isTarget: boolean;
 }
 
-// Columns in the order in which people compare.
+// Columns in the order in which people compare them.
 const FIRST = ["type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "md5", "value", "Result"];
 const LAST = ["Err_message", "requires_grad", "Requires_grad Consistent", "data_name"];
 
-// As it is in the csv file and beside the pointer; here what fits.
+// Shortens a number for the table; the csv file and the tooltip have the complete number.
 function shortened(text: string): string {
   return /^-?\d+\.\d{4,}(e-?\d+)?$/.test(text) ? number(Number(text)) : text;
 }
@@ -33,7 +33,7 @@ function shortened(text: string): string {
 function columnsOf(lines: Line[], tips: Record<string, string>): Column<Line>[] {
   const keys = new Set<string>();
   for (const line of lines) for (const key of Object.keys(line.fields)) keys.add(key);
-  // What says nothing of any row takes no room.
+  // Columns that are empty in all rows are not shown.
   const useful = [...keys].filter((key) => lines.some((line) => !["", "null", "-1", undefined].includes(line.fields[key])));
   const rank = (key: string) => (FIRST.includes(key) ? FIRST.indexOf(key) : LAST.includes(key) ? 1000 + LAST.indexOf(key) : 500);
   useful.sort((a, b) => rank(a) - rank(b));
@@ -90,7 +90,8 @@ export function NodeDetails(props: Props) {
     const hand = props.hand.get(names[0]);
     const target = linesOf(names[0], ours, titles[0], true, hand);
     const reference = linesOf(names[1], theirs, titles[1] ?? "", false, undefined);
-    // Each of the target's rows with that of its partner below it: the nth of inputs, of outputs.
+    // Pairs each row of the target with that of its partner, shown below it: the nth input with the nth input, the same
+    // for outputs.
     const waiting = new Map<string, Line[]>();
     const part = (line: Line) => line.row.split(".")[0];
     for (const line of reference) waiting.set(part(line), [...(waiting.get(part(line)) ?? []), line]);
@@ -152,7 +153,7 @@ export function NodeDetails(props: Props) {
   );
 }
 
-// Where the data goes to or comes from, on other ranks.
+// Links to the calls on other ranks that send or receive the data.
 function Links({ detail, step }: { detail: NodeDetail | undefined; step: number }) {
   const { page, run, query } = route.value;
   const kinds: Record<string, string> = { send: "sends to", receive: "receives from", link: "meets" };

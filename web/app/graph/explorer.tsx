@@ -28,15 +28,15 @@ interface Props {
   titles: string[];
   colourings: Colouring[];
   microSteps: number;
-  // In front of the search field.
+  // Content before the search field.
   place: ComponentChildren;
-  // Below the boxes.
+  // Content below the boxes.
   details: (chosen: Chosen | undefined, choose: (side: number, node: number) => void) => ComponentChildren;
   menu?: (side: number, node: number) => MenuEntry[];
-  // Clicked while something waits for a node of the other side; true: taken.
+  // Called for a click while a node of the other side is being selected; returns true if it used the click.
   onPick?: (side: number, node: number) => boolean;
   file: string;
-  // False: more of the graph is on its way, and nothing is said of what is not there.
+  // If false, more of the graph is still being loaded, and missing nodes are not reported.
   whole?: boolean;
 }
 
@@ -45,7 +45,7 @@ const MOST_OPENED = 200_000;
 function firstOpen(side: Side): Uint8Array {
   const open = new Uint8Array(side.names.length);
   let level: ArrayLike<number> = side.roots;
-  // Down to where there is a choice.
+  // Opens levels down to the first one with a choice.
   for (let depth = 0; depth < 4 && level.length > 0 && level.length <= 2; ++depth) {
     const next: number[] = [];
     for (let i = 0; i < level.length; ++i) {
@@ -76,7 +76,7 @@ export function Explorer(props: Props) {
   const views = useRef<(GraphView | undefined)[]>([]);
   const known = useRef<{ names: string[][]; open: Uint8Array[] }>({ names: [], open: [] });
 
-  // What is open stays open in the graph of another rank or step: by its name.
+  // Open nodes stay open in the graph of another rank or step; they are matched by name.
   const open = useMemo(() => {
     const before = known.current;
     const after = graph.sides.map((side, i) => {
@@ -96,7 +96,7 @@ export function Explorer(props: Props) {
     const out: Found[] = [];
     graph.sides.forEach((side, i) => {
       const nodes = filter !== "" ? leavesWith(side, filter, microStep) : search(side, find);
-      // Of pairs that differ, each is there once; what has no partner is on either side.
+      // Of pairs that differ, one node is listed; nodes without a partner are listed on both sides.
       if (filter !== "" && filter !== "unmatched" && i > 0) return;
       const wanted = filter !== "" && find !== "" ? new Set(search(side, find)) : undefined;
       for (const node of nodes) if (wanted === undefined || wanted.has(node)) out.push({ side: i, node });
@@ -105,7 +105,7 @@ export function Explorer(props: Props) {
   }, [graph, find, filter, microStep]);
   const marked = useMemo(() => graph.sides.map((_, i) => new Set(found.filter((one) => one.side === i).map((one) => one.node))), [found]);
 
-  // Whether one of them was closed.
+  // Opens all ancestors; returns whether one of them was closed.
   const openAbove = (side: number, node: number): boolean => {
     const closed = ancestorsOf(graph.sides[side], node).filter((up) => open[side][up] === 0);
     for (const up of closed) open[side][up] = 1;
@@ -143,7 +143,7 @@ export function Explorer(props: Props) {
     refresh();
   };
 
-  // What the address names is in sight on both sides, at the same height.
+  // Scrolls the node in the address into view on both sides, at the same height.
   useEffect(() => {
     if (chosenNode < 0) return;
     const partner = graph.sides[chosenSide].partners?.[chosenNode] ?? -1;

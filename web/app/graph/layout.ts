@@ -12,14 +12,14 @@ const MOST_DEPTH = 40;
 
 export interface Layout {
   count: number;
-  // By place from the top: the node, its box, and the place behind all that is in it.
+  // By position from the top: the node, its box, and the position after all its descendants.
   nodes: Int32Array;
   x: Float64Array;
   y: Float64Array;
   width: Float64Array;
   height: Float64Array;
   end: Int32Array;
-  // Of a node; -1: not to be seen.
+  // Position of each node; -1 if it is not visible.
   placeOf: Int32Array;
   totalWidth: number;
   totalHeight: number;
@@ -27,7 +27,7 @@ export interface Layout {
 
 export function layOut(side: Side, open: Uint8Array, microStep: number): Layout {
   const total = side.names.length;
-  // Of a micro step, and what is around it.
+  // Nodes of the micro step, and their ancestors.
   const wanted = microStep < 0 ? undefined : new Uint8Array(total);
   if (wanted !== undefined) {
     for (let i = 0; i < total; ++i) {
@@ -44,7 +44,7 @@ export function layOut(side: Side, open: Uint8Array, microStep: number): Layout 
   let count = 0;
   let deepest = 0;
   let bottom = GAP_PX;
-  // Open parents that wait for their children, and which child is next.
+  // Open parents whose children are not complete, and the index of the next child.
   const parents: number[] = [-1];
   const next: number[] = [0];
   while (parents.length > 0) {
@@ -92,7 +92,7 @@ export function layOut(side: Side, open: Uint8Array, microStep: number): Layout 
   return { count, nodes, x, y, width, height, end, placeOf, totalWidth, totalHeight: bottom };
 }
 
-// The innermost box at a point; -1: none.
+// Returns the innermost box at a point; -1 if there is none.
 export function placeAt(layout: Layout, x: number, y: number): number {
   let found = -1;
   for (let i = 0; i < layout.count;) {

@@ -22,7 +22,7 @@ export interface Pairs {
   byTarget: Map<string, JudgedPair>;
   refused: string[];
   error?: ApiError;
-  // What waits for its partner.
+  // The node that waits for its partner.
   waiting?: { side: number; node: number };
   withChildren: boolean;
   setWithChildren: (value: boolean) => void;
@@ -41,7 +41,7 @@ export function usePairs(db: string, step: number, rank: number, graph: GraphDat
   const hand = all[place] ?? NO_PAIRS;
   const set = (value: HandPairs) => setAll((before) => ({ ...before, [place]: value }));
   useEffect(() => wait(undefined), [place]);
-  // Those of a mapping that the address names.
+  // Pairs of the mapping that the address names.
   const { map = "" } = route.value.query;
   const mapping = useLoaded(`mapping ${map} ${place}`, async (signal) => (map === "" ? [] : loadMapping(map, signal)));
   useEffect(() => {
@@ -49,7 +49,7 @@ export function usePairs(db: string, step: number, rank: number, graph: GraphDat
   }, [mapping.value]);
   const key = JSON.stringify([place, hand.matched]);
   const answer = useLoaded(key, async () => (hand.matched.length === 0 ? [] : judge(db, step, rank, hand.matched)));
-  // Until the answer is there, the last one counts.
+  // Until the answer arrives, the last one is used.
   const [judgedBy, setJudgedBy] = useState<{ place: string; matched: [string, string][]; results: JudgedPair[] }>({ place, matched: [], results: [] });
   useEffect(() => {
     if (answer.value !== undefined) setJudgedBy({ place, matched: hand.matched, results: answer.value });
@@ -102,7 +102,7 @@ export function HandMatching({ db, step, rank, graph, pairs, chosen, onDisk }: {
   const side = chosen && graph.sides[chosen.side];
   const partner = side === undefined ? -1 : side.partners![chosen!.node];
   const name = `${db.replace(/^.*\//, "").replace(/^@\d+$/, "graph").replace(/\.vis\.db$/, "")}_${step}_${rank}.vis.config`;
-  // What the file says: all pairs made by hand.
+  // Content of the file: all pairs that the user made.
   const text = () => JSON.stringify(Object.fromEntries(pairs.hand.matched), undefined, 1);
   const attempt = (run: () => Promise<void>) => {
     setError(undefined);

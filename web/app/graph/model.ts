@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph as columns: nodes by number, with the faults summed up to every
-// parent. Built without recursion: a chain may be as long as a database has
-// rows.
+// A graph as columns: nodes by number, with the faults summed up to every parent. It is built without recursion,
+// because a chain may be as long as a database has rows.
 
-// What `POST /api/v1/Graph/Graph` says of a side.
+// One side in the answer of `POST /api/v1/Graph/Graph`.
 export interface SideColumns {
   source: string;
   names: string[];
   parents: number[];
-  // A letter a node: "0" module, "1" call, "9" calls that stand together.
+  // One letter for each node: "0" for a module, "1" for a call, "9" for a collection of calls.
   kinds: string;
-  // 0 to 1, -1: not compared.
+  // From 0 to 1; -1 if not compared.
   precision: number[];
-  // ".", "m", "h" or "c".
+  // Overflow level: ".", "m", "h" or "c".
   overflow: string;
   microSteps: number[];
-  // Digits: 1 merged of ranks, 2 communicates, 4 matched by hand.
+  // Digits with these bits: 1 merged from ranks, 2 communicates, 4 matched by hand.
   flags: string;
   partners?: number[];
 }
@@ -27,14 +26,14 @@ export const BY_HAND = 4;
 export type Colouring = "precision" | "overflow";
 export type Status = "none" | "pass" | "warning" | "error" | "unmatched" | "medium" | "high" | "critical";
 export const WRONG: Record<Colouring, Status[]> = { precision: ["error", "warning", "unmatched"], overflow: ["critical", "high", "medium"] };
-// Statuses as numbers of a column.
+// A column stores the index of a status in this list.
 const ORDER: Status[] = ["none", "pass", "warning", "error", "unmatched", "medium", "high", "critical"];
 
 export interface Side {
   source: string;
   names: string[];
   parents: Int32Array;
-  // Children of node i: list[first[i]] to list[first[i + 1]] (exclusive), in order.
+  // The children of node i are list[first[i]] to list[first[i + 1]] (exclusive), in order.
   first: Int32Array;
   list: Int32Array;
   roots: Int32Array;
@@ -44,13 +43,13 @@ export interface Side {
   overflow: string;
   microSteps: Int32Array;
   flags: Uint8Array;
-  // Of the other side; -1: none. Absent where there is no other side.
+  // Partners on the other side; -1 if a node has none. Absent if there is no other side.
   partners?: Int32Array;
-  // Leaves below a node (itself if it is one), and how many have which status.
+  // Leaves below a node (itself if it is a leaf), and their number by status.
   leaves: Int32Array;
   counts: Map<Status, Int32Array>;
   numbers: Map<string, number>;
-  // Of what a search is done in.
+  // Names in lower case, for the search.
   lower?: string[];
 }
 
@@ -85,7 +84,7 @@ function count(side: Side): void {
   for (const colouring of ["precision", "overflow"] as Colouring[]) {
     for (const status of WRONG[colouring]) side.counts.set(status, new Int32Array(total));
   }
-  // Parents before children, turned round.
+  // Parents before children, reversed.
   const order = new Int32Array(total);
   let filled = 0;
   for (const root of side.roots) order[filled++] = root;
@@ -141,8 +140,7 @@ export function graphOf(sides: SideColumns[], faults: number): GraphData {
   return { sides: sides.map(sideOf), faults };
 }
 
-// Of two sides where pairs were matched or taken apart by hand; the graph that
-// was given stays as it is.
+// Returns a copy of a graph of two sides in which pairs were matched or separated by hand.
 export function withPairs(graph: GraphData, pairs: { target: number; reference: number; precision: number }[], apart: [number, number][]): GraphData {
   if (pairs.length === 0 && apart.length === 0) return graph;
   const sides = graph.sides.map((side): Side => ({ ...side, partners: side.partners!.slice(), precision: side.precision.slice(), flags: side.flags.slice() }));
@@ -170,7 +168,7 @@ export function ancestorsOf(side: Side, node: number): number[] {
   return out;
 }
 
-// Part of a name without its case; those that match in the order of collection.
+// Returns the nodes whose names contain the text, ignoring case, in the order of collection.
 export function search(side: Side, text: string): number[] {
   const wanted = text.toLowerCase();
   if (wanted === "") return [];
@@ -180,7 +178,7 @@ export function search(side: Side, text: string): number[] {
   return out;
 }
 
-// Leaves of a status, in the order of collection.
+// Returns the leaves with a status, in the order of collection.
 export function leavesWith(side: Side, status: Status, microStep: number): number[] {
   const colouring: Colouring = ORDER.indexOf(status) >= ORDER.indexOf("medium") ? "overflow" : "precision";
   const out: number[] = [];
@@ -191,8 +189,7 @@ export function leavesWith(side: Side, status: Status, microStep: number): numbe
   return out;
 }
 
-// The first leaf, in the order of collection, that is bad: below `node`, or
-// anywhere for -1. Undefined: there is none.
+// Returns the first bad leaf in the order of collection: below `node`, or anywhere for -1. Undefined if there is none.
 export function firstBad(side: Side, node: number, colouring: Colouring): number | undefined {
   for (const status of WRONG[colouring]) {
     const counts = side.counts.get(status)!;
@@ -200,7 +197,7 @@ export function firstBad(side: Side, node: number, colouring: Colouring): number
     for (const top of tops) {
       if (counts[top] === 0) continue;
       let at = top;
-      // Down through whichever child has one first.
+      // Descends into the first child that contains one.
       while (!isLeaf(side, at)) at = childrenOf(side, at).find((child) => counts[child] > 0)!;
       return at;
     }
@@ -208,8 +205,8 @@ export function firstBad(side: Side, node: number, colouring: Colouring): number
   return undefined;
 }
 
-// "fc.Linear.forward.0" in "Module.layers.0.Layer.forward.0": what its parent does
-// not say already.
+// Returns "fc.Linear.forward.0" in "Module.layers.0.Layer.forward.0": the part of the name that its parent does not
+// have.
 export function shortName(side: Side, node: number): string {
   const name = side.names[node];
   const up = side.parents[node];

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Painter of the boxes on a canvas and in a small overview. Boxes out of sight
-// are skipped; of boxes smaller than a pixel only the worst one for each pixel
-// is drawn.
+// Painter of the boxes on a canvas and in a small overview. Boxes out of sight are skipped; if boxes are smaller than a
+// pixel, only the worst one for each pixel is drawn.
 import { ROW_PX, type Layout } from "./layout";
 import { BY_HAND, COMMUNICATES, isLeaf, MERGED, shortName, statusOf, WRONG, type Colouring, type Side, type Status } from "./model";
 
@@ -38,14 +37,14 @@ export interface Scene {
   layout: Layout;
   open: Uint8Array;
   colouring: Colouring;
-  // -1: none.
+  // -1 if there is none.
   selected: number;
   focused: number;
-  // Found by a search or a filter.
+  // Nodes that a search or a filter found.
   marked: Set<number>;
 }
 
-// What is wrong below a closed or open box: "3" in the colour of the worst.
+// Returns the faults below a box: "3" in the colour of the worst.
 export function badge(side: Side, node: number, colouring: Colouring): [Status, number][] {
   if (isLeaf(side, node)) return [];
   return WRONG[colouring].map((status): [Status, number] => [status, side.counts.get(status)![node]]).filter(([, number]) => number > 0);
@@ -55,7 +54,7 @@ function clip(text: string, width: number, charPx: number): string {
   const most = Math.floor(width / charPx);
   if (text.length <= most) return text;
   if (most < 4) return "";
-  // Both ends tell calls apart.
+  // Keeps both ends, which distinguish calls.
   const head = Math.ceil((most - 1) * 0.55);
   return `${text.slice(0, head)}…${text.slice(text.length - (most - 1 - head))}`;
 }
@@ -108,7 +107,7 @@ export function paint(context: CanvasRenderingContext2D, scene: Scene, view: { l
     }
     context.strokeStyle = colours.edge[status];
     context.strokeRect(Math.round(x) + 0.5, Math.round(y) + 0.5, Math.round(width) - 1, Math.round(height) - 1);
-    // A bar for those who do not tell the colours apart: the wronger, the wider.
+    // A bar for users who cannot distinguish the colours: the worse the status, the wider the bar.
     const bar = SEVERITY[status];
     if (bar >= 2) {
       context.fillStyle = colours.edge[status];
@@ -163,7 +162,7 @@ function label(context: CanvasRenderingContext2D, scene: Scene, node: number, is
   context.fillText(clip(shortName(side, node), right - left, charPx), left, middle + 0.5);
 }
 
-// All boxes in a small picture; returns its scale.
+// Paints all boxes in a small picture and returns its scale.
 export function paintSmall(context: CanvasRenderingContext2D, scene: Scene, width: number, height: number): number {
   const { side, layout, colouring } = scene;
   const colours = palette();

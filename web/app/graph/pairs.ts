@@ -4,7 +4,7 @@
 import { childrenOf, isLeaf, type GraphData, type Side } from "./model";
 
 export interface HandPairs {
-  // Names, the target's first.
+  // Names, the target's name first.
   matched: [string, string][];
   apart: [string, string][];
 }
@@ -16,8 +16,8 @@ function twinOf(name: string): string | undefined {
   return name.includes(".backward") ? name.replace(".backward", ".forward") : undefined;
 }
 
-// What two calls have in common that differ in their number: of a module its class
-// ("Linear.forward"), of a call its operator ("Torch.mul.forward").
+// Returns the part of a name that two calls with different numbers share: for a module its class ("Linear.forward"),
+// for a call its operator ("Torch.mul.forward").
 function kindOf(side: Side, node: number): string {
   const parts = side.names[node].split(".").filter((part) => !/^\d+$/.test(part) && !/^rank\d+$/.test(part));
   return parts[0] === "Module" ? parts.slice(-2).join(".") : parts.join(".").replace(/_rank\d+/, "");
@@ -25,8 +25,8 @@ function kindOf(side: Side, node: number): string {
 
 const isFree = (side: Side, node: number | undefined): node is number => node !== undefined && side.partners![node] < 0;
 
-// The pair, their forward or backward twins, and with `children` what is alike below
-// them, in its order: what has no partner yet.
+// Returns the pair, its forward or backward twins and, with `children`, the similar nodes below them in order, as far
+// as they have no partner.
 export function pairsFor(graph: GraphData, target: number, reference: number, children: boolean): [string, string][] {
   const [ours, theirs] = graph.sides;
   const out: [string, string][] = [];
@@ -60,7 +60,7 @@ export function addPairs(pairs: HandPairs, fresh: [string, string][]): HandPairs
   return { matched: [...pairs.matched.filter(([a, b]) => !known.has(`${a}\n${b}`)), ...fresh], apart: pairs.apart.filter(([a, b]) => !known.has(`${a}\n${b}`)) };
 }
 
-// A pair made by hand goes; one of the database is taken apart.
+// Removes a pair made by hand; separates a pair of the database.
 export function takeApart(pairs: HandPairs, graph: GraphData, target: number): HandPairs {
   const [ours, theirs] = graph.sides;
   const reference = ours.partners![target];
@@ -73,13 +73,13 @@ export function takeApart(pairs: HandPairs, graph: GraphData, target: number): H
 export interface Reason {
   text: string;
   values: string[];
-  // Nodes of the other side that it may be.
+  // Possible partners on the other side.
   candidates: number[];
 }
 
 const MOST_CANDIDATES = 5;
 
-// Why a node of `side` (0 or 1) has no partner, as far as the two trees tell.
+// Returns why a node of `side` (0 or 1) has no partner, as far as the two trees show it.
 export function whyAlone(graph: GraphData, side: number, node: number): Reason {
   const own = graph.sides[side];
   const other = graph.sides[1 - side];

@@ -11,7 +11,7 @@ interface Props {
   index: number;
   side: Side;
   open: Uint8Array;
-  // Another number when `open` was changed in place.
+  // Changes when `open` was changed in place.
   opened: number;
   title: string;
   microStep: number;
@@ -33,7 +33,7 @@ export function Pane(props: Props) {
   const items = useRef<HTMLDivElement>(null);
   const mini = useRef<HTMLCanvasElement>(null);
   const view = useRef<GraphView | undefined>(undefined);
-  // The view is made once; what it calls is of the last drawing.
+  // The view is created once; its callbacks use the props of the last rendering.
   const now = useRef(props);
   now.current = props;
   useLayoutEffect(() => {

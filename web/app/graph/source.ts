@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph databases and dumps as the server of this page has them.
+// Graph databases and dumps on the server of this page.
 import { call, server, stream } from "../api";
 import { runJob } from "../jobs";
 import { graphOf, type GraphData, type SideColumns } from "./model";
@@ -23,7 +23,7 @@ export interface GraphAbout {
   ranks: number[];
 }
 
-// Texts of a database are whatever it holds: nothing here is sure to be an object.
+// Texts of a database may hold anything, so none of these is certain to be an object.
 export interface NodeDetail {
   input: unknown;
   output: unknown;
@@ -52,7 +52,7 @@ export interface JudgedPair {
   refused?: string;
 }
 
-// Where a graph comes from: a database, or what one is made of.
+// Source of a graph: a database, or the dumps that one is built from.
 export interface GraphSource {
   db?: string;
   target?: string;
@@ -77,7 +77,7 @@ interface Child {
   microStep: number;
 }
 
-// The first levels alone, down to where there is a choice: to look at until all is there.
+// Loads only the first levels, down to the first with a choice, which are shown until all nodes are loaded.
 async function loadTop(db: string, step: number, rank: number, sides: string[], signal?: AbortSignal): Promise<GraphData> {
   const tops = await Promise.all(sides.map(async (side) => {
     const found: { child: Child; parent: number }[] = [];
@@ -100,7 +100,7 @@ async function loadTop(db: string, step: number, rank: number, sides: string[], 
     source: sides[side], names: found.map(({ child }) => child.name), parents: found.map(({ parent }) => parent), kinds: found.map(({ child }) => String(child.kind)).join(""),
     precision: found.map(({ child }) => child.precision), overflow: found.map(({ child }) => child.overflow).join(""), microSteps: found.map(({ child }) => child.microStep),
     flags: "0".repeat(found.length),
-    // A partner that is not among the first levels is one all the same: it is never asked for before all is there.
+    // A partner outside of the first levels is still a partner; its number is not used before all nodes are loaded.
     partners: sides.length < 2 ? undefined : found.map(({ child }) => (child.partner === "" ? -1 : (numbers[1 - side].get(child.partner) ?? 0))),
   })), 0);
 }
@@ -109,7 +109,7 @@ export async function loadGraph(db: string, step: number, rank: number, compare:
   let whole = false;
   const top = loadTop(db, step, rank, compare ? ["NPU", "Bench"] : ["NPU"], signal).then(
     (graph) => !whole && graph.sides.every((side) => side.names.length > 0) && partial(graph), () => undefined);
-  // The few rows of the first levels go before all of them.
+  // The few rows of the first levels are requested before all rows.
   await Promise.race([top, new Promise((done) => setTimeout(done, 150))]);
   const { sides, faults } = await call<{ sides: SideColumns[]; faults: number }>("Graph/Graph", { db, step, rank }, signal);
   whole = true;
@@ -133,13 +133,12 @@ export async function saveMapping(db: string, step: number, rank: number, pairs:
   return (await call<{ path: string }>("Graph/SaveMapping", { db, step, rank, pairs })).path;
 }
 
-// The name of a graph made of dumps or runs, and what was said about it.
-// "run:a@3", or a dump below the root, as a job names it.
+// Returns the name of a dump in a job: "run:a@3", or a dump below the root.
 export function dumpOf(name: string): string {
   return name.startsWith("run:") ? name : `root:${name === "." ? "" : name}`;
 }
 
-// By a command of rankprobe beside the server; its database stays for a while.
+// Builds a graph by a command of rankprobe on the server; its database is kept for a while.
 async function buildByJob(source: GraphSource, again: boolean, onProgress: (done: number, all: number) => void, signal: AbortSignal): Promise<{ db: string; warnings: string[] }> {
   const options: Record<string, string> = { target_path: dumpOf(source.target ?? "") };
   if (source.reference) options.golden_path = dumpOf(source.reference);
@@ -166,7 +165,7 @@ export async function buildGraph(source: GraphSource, again: boolean, onProgress
   return built;
 }
 
-// {"row": {"key": "text"}}, with anything else left out.
+// Returns the entries of {"row": {"key": "text"}} and skips everything else.
 export function rowsOf(value: unknown): [string, Record<string, string>][] {
   if (typeof value !== "object" || value === null || Array.isArray(value)) return [];
   return Object.entries(value).map(([name, fields]) => {
@@ -186,12 +185,12 @@ export function textsOf(value: unknown): string[] {
 }
 
 export interface CommLink {
-  // "send", "receive", "link".
+  // "send", "receive" or "link".
   kind: string;
   peers: { rank: number; node: string; mark: string }[];
 }
 
-// {"communications_type", "nodes_info": {"1": ["0", "Distributed.recv.0.forward"]}}, or a list of such.
+// Parses {"communications_type", "nodes_info": {"1": ["0", "Distributed.recv.0.forward"]}}, or a list of such objects.
 export function commLinksOf(value: unknown): CommLink[] {
   const out: CommLink[] = [];
   for (const one of Array.isArray(value) ? value : [value]) {

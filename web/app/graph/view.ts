@@ -7,14 +7,14 @@ import { isLeaf, statusOf, type Colouring, type Side } from "./model";
 import { paint, paintSmall, palette, type Scene } from "./paint";
 
 export interface ViewEvents {
-  // Clicked, or Enter.
+  // A click, or Enter.
   onSelect: (node: number) => void;
-  // Double click, or an arrow key.
+  // A double click, or an arrow key.
   onToggle: (node: number, to?: boolean) => void;
   onMenu: (node: number, x: number, y: number) => void;
-  // Scrolled or zoomed by hand.
+  // The user scrolled or zoomed.
   onMoved: (view: GraphView) => void;
-  // A key that is not the view's own.
+  // A key that the view does not use.
   onKey: (key: string) => boolean;
   describe: (node: number) => string;
 }
@@ -22,7 +22,7 @@ export interface ViewEvents {
 const MOST_ZOOM = 3;
 const MOST_ITEMS = 80;
 const MINI_PX = 72;
-// Items follow when nothing has moved for so long.
+// The items of the tree are updated after nothing has moved for this time.
 const REST_MS = 140;
 
 export class GraphView {
@@ -40,13 +40,13 @@ export class GraphView {
   private miniPicture: { canvas: HTMLCanvasElement; scale: number } | undefined;
   private readonly undo: (() => void)[] = [];
   private drag: { x: number; y: number; left: number; top: number; moved: boolean } | undefined;
-  // How many there were; tests read it.
+  // Number of paintings; tests read it.
   paints = 0;
-  // The node of the last click that was no second one.
+  // The node of the last click, not counting the second of a double click.
   private clicked = -1;
-  // Whether the last press moved the picture: no click then.
+  // Whether the last press moved the picture, so that it is not a click.
   private dragged = false;
-  // Until somebody zooms, the boxes are as wide as the window.
+  // Until the user zooms, the boxes are as wide as the window.
   private zoomed = false;
 
   constructor(private readonly element: HTMLElement, private readonly canvas: HTMLCanvasElement, private readonly items: HTMLElement,
@@ -91,11 +91,12 @@ export class GraphView {
     clearTimeout(this.rest);
   }
 
-  // What is shown, when a node was opened, matched, filtered or chosen. `opened`: another number when `open` was changed in place.
+  // Updates the view after a node was opened, matched, filtered or selected. `opened` changes when `open` was changed
+  // in place.
   show(side: Side, open: Uint8Array, opened: number, microStep: number, colouring: Colouring, selected: number, marked: Set<number>): void {
     const { last } = this;
     this.last = { side, open, opened, microStep, colouring };
-    // Boxes and the small picture of all of them stay: they are what is slow where there are many.
+    // Keeps the boxes and the overview, which are slow to compute for many nodes.
     if (last !== undefined && this.anchor < 0 && last.side === side && last.open === open && last.opened === opened && last.microStep === microStep && last.colouring === colouring) {
       this.scene.selected = selected;
       this.scene.marked = marked;
@@ -103,7 +104,7 @@ export class GraphView {
       return;
     }
     const focused = this.scene.side === side || this.scene.side.names === side.names ? this.scene.focused : -1;
-    // What the pointer or the keyboard is at stays where it is.
+    // The node at the pointer or the keyboard keeps its position.
     const anchor = this.anchor;
     const before = anchor >= 0 && this.layout.placeOf[anchor] >= 0 ? this.layout.y[this.layout.placeOf[anchor]] : undefined;
     this.layout = layOut(side, open, microStep);
@@ -124,7 +125,7 @@ export class GraphView {
     if (mini !== undefined) this.draw();
   }
 
-  // Scrolled so that the node is in sight; at a height of the window if it is not, or if one is given.
+  // Scrolls the node into view: to the height `atY` of the window if given, otherwise only if it is out of sight.
   reveal(node: number, atY?: number): void {
     const place = this.layout.placeOf[node];
     if (place < 0) return;
@@ -140,7 +141,8 @@ export class GraphView {
     this.draw();
   }
 
-  // As another view is scrolled: a node that both show, at the same height. `partners`: by the other's nodes.
+  // Scrolls like another view: a node that both show is at the same height. `partners` is indexed by the other view's
+  // nodes.
   follow(other: GraphView, partners: Int32Array): void {
     this.zoom = other.zoom;
     this.zoomed = true;
@@ -166,7 +168,7 @@ export class GraphView {
     this.moveTo(other.left, this.top, other.zoom);
   }
 
-  // Of the node's box in the window.
+  // Returns the position of the node's box in the window.
   screenY(node: number): number | undefined {
     const place = this.layout.placeOf[node];
     return place < 0 ? undefined : (this.layout.y[place] - this.top) * this.zoom;
@@ -223,7 +225,7 @@ export class GraphView {
   private clamp(): void {
     const most = Math.max(0, this.layout.totalHeight + 12 - this.height / this.zoom);
     this.top = Math.min(most, Math.max(0, this.top));
-    // Some of it stays in sight.
+    // A part of the picture stays in sight.
     const rest = 80 / this.zoom;
     this.left = Math.min(this.layout.totalWidth - rest, Math.max(rest - this.width / this.zoom, this.left));
   }
@@ -246,7 +248,7 @@ export class GraphView {
     if (first || !this.zoomed) this.fitWidth();
     if (!first) this.top = middle - clientHeight / 2 / this.zoom;
     this.clamp();
-    // At once: a canvas that was given a size is empty.
+    // Immediately, because resizing a canvas clears it.
     this.changed();
     this.paintNow();
   }
@@ -303,7 +305,7 @@ export class GraphView {
     this.element.focus({ preventScroll: true });
   }
 
-  // From the small picture: to there.
+  // Scrolls to a position in the overview.
   jumpTo(share: number): void {
     const scale = this.miniPicture?.scale ?? 1;
     this.top = (share * this.height) / scale - this.height / this.zoom / 2;
@@ -397,7 +399,8 @@ export class GraphView {
   }
 
   private onClick(event: MouseEvent): void {
-    // The second click of a double click is the first one's: choosing its node may have moved the boxes since.
+    // The second click of a double click belongs to the node of the first: selecting that node may have moved the
+    // boxes.
     if (this.dragged || event.detail === 2) return;
     const node = this.nodeAt(event);
     this.clicked = node;
@@ -406,7 +409,7 @@ export class GraphView {
     const frame = this.element.getBoundingClientRect();
     const place = this.layout.placeOf[node];
     const x = (event.clientX - frame.left) / this.zoom + this.left - this.layout.x[place];
-    // On its triangle: opened by one click.
+    // A single click on the triangle opens the node.
     if (x < 22 && !isLeaf(this.scene.side, node)) this.events.onToggle(node);
     else this.events.onSelect(node);
   }

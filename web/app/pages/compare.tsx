@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two runs, steps or ranks value by value, as `rankprobe compare` has them.
+// Comparison of two runs, steps or ranks value by value, like `rankprobe compare`.
 import { useState } from "preact/hooks";
 import { call } from "../api";
 import { count, int } from "../format";
@@ -44,7 +44,7 @@ function cell(row: RemoteRow, columns: string[], name: string): string {
   return place < 0 ? "" : row.cells[place];
 }
 
-// "Torch.add.0.forward.output.0" -> "Torch.add.0.forward".
+// Turns "Torch.add.0.forward.output.0" into "Torch.add.0.forward".
 function entryOf(name: string): string {
   const match = /^(.*?\.(?:forward|backward)(?:\.\d+)?)(?:\.|$)/.exec(name);
   return match === null ? name.replace(/\.(input|output|parameters|parameters_grad|value)\b.*$/, "") : match[1];
@@ -56,12 +56,12 @@ function verdictClass(row: RemoteRow, columns: string[]): string {
   return result === "error" ? "bad" : result === "warning" ? "open" : "";
 }
 
-// What says most about a row, as far as its table has it: ten at most.
+// The most informative columns of the table, at most ten.
 const USUAL_COLUMNS = ["NPU Name", "Result", "NPU Tensor Shape", "Cosine", "MaxAbsErr", "MaxRelativeErr", "NPU MD5", "BENCH MD5", "NPU max", "Bench max", "NPU mean",
   "Bench mean", "NPU l2norm", "Bench l2norm", "NormRelativeErr"];
 const MOST_COLUMNS = 10;
 
-// Stacks are long; they are below, with the row that is chosen.
+// Stacks are long; they are shown below, for the selected row.
 function allColumns(columns: string[]): string[] {
   const first = ["NPU Name", "Bench Name", "Result"];
   return [...first.filter((name) => columns.includes(name)), ...columns.filter((name) => !first.includes(name) && name !== STACK)];
@@ -71,13 +71,13 @@ function usualColumns(columns: string[]): string[] {
   return USUAL_COLUMNS.filter((name) => columns.includes(name)).slice(0, MOST_COLUMNS);
 }
 
-// msprobe's tables name the sides after devices, whatever they ran on.
+// msprobe's tables name the sides after devices, whatever the programs ran on.
 function titleOf(column: string): string {
   const side = /^(NPU|BENCH)[ _](.*)$/i.exec(column);
   return side === null ? column : `${side[1] === "NPU" ? t("Target") : t("Reference")}: ${side[2].replace(/_/g, " ")}`;
 }
 
-// The first row of a call has the stack for all.
+// Only the first row of a call has the stack.
 async function stackOf(id: string, file: string, row: RemoteRow, columns: string[], signal: AbortSignal): Promise<string> {
   const place = columns.indexOf(STACK);
   if (place < 0) return "";
@@ -143,7 +143,7 @@ export function CompareResult({ run, id, report, files, target, beside }: { run:
     const row = { row: int(rows[0].row), cells: rows[0].cells };
     return { row, columns, stack: await stackOf(id, fileOf(table), row, columns, signal) };
   });
-  // What differs, until something else is chosen.
+  // Rows that differ, until the user selects other ones.
   const differing = table === undefined ? [] : [...(Number(table.error) > 0 ? ["error"] : []), ...(Number(table.warning) > 0 ? ["warning"] : [])];
   const wanted = results === undefined ? differing : results === ALL_RESULTS ? [] : results.split(",");
   const toggle = (verdict: string) =>

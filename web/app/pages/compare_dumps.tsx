@@ -15,7 +15,7 @@ import { CompareResult, type CompareReport } from "./compare";
 
 const OPTIONS = ["fuzzy_match", "layer_mapping"];
 
-// What is chosen is asked for by a button; an address that names both sides is begun at once.
+// A button starts the comparison of the selected dumps; an address that names both sides starts it immediately.
 export function CompareDumps() {
   const { query } = route.value;
   const { target = "", reference = "", job: id = "" } = query;

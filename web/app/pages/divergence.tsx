@@ -52,7 +52,7 @@ async function callOf(run: string, step: string, rank: string, entry: string, si
   return undefined;
 }
 
-// What one side recorded of a value; "–" where it has none.
+// Shows what one side recorded of a value; "–" if it has none.
 function LeafCells({ leaf }: { leaf?: Leaf }) {
   const tensor = leaf?.tensor;
   if (tensor === undefined) return <td colSpan={4}>{leaf?.text ?? "–"}</td>;
@@ -71,8 +71,8 @@ function same(a: Leaf | undefined, b: Leaf | undefined): boolean {
   return shapeText(a.tensor) === shapeText(b.tensor) && Object.is(x.max, y.max) && Object.is(x.min, y.min) && Object.is(x.norm, y.norm);
 }
 
-// Inputs and outputs of the call on both sides, value by value.
-// `title` tells its region from those of the other origins.
+// Shows inputs and outputs of the call on both sides, value by value. `title` distinguishes its region from those of
+// other origins.
 function BothSides({ title, target, reference, marked }: { title: string; target?: CallEntry; reference?: CallEntry; marked: string }) {
   const [a, b] = [target, reference].map((entry) => (entry === undefined ? [] : leavesOf(entry)));
   const names = [...new Set([...a, ...b].map((leaf) => leaf.name))];
@@ -108,7 +108,7 @@ function OriginCard({ run, other, target, beside, origin }: { run: string; other
   const rankThere = beside.rank || rank;
   const reference = origin.reference_call || origin.call;
   const sides = useLoaded(`origin ${run} ${other} ${step} ${there} ${rank} ${rankThere} ${origin.call}`, async (signal) => {
-    // A side that cannot be read leaves the other in sight.
+    // If one side cannot be read, the other is still shown.
     const [here, over] = await Promise.allSettled([callOf(run, step, rank, origin.call, signal), callOf(other, there, rankThere, reference, signal)]);
     return { target: here.status === "fulfilled" ? here.value : undefined, reference: over.status === "fulfilled" ? over.value : undefined };
   });
@@ -165,7 +165,7 @@ function Findings({ run, other, target, beside, report }: { run: string; other: 
   );
 }
 
-// What was found, recorded again in full: on one step of both, if both are alive.
+// Records the calls that were found again in full, on one step of both runs if both are in progress.
 function Again({ run, other, alive }: { run: string; other: string; alive: boolean }) {
   const [error, setError] = useState<unknown>();
   const { query } = route.value;

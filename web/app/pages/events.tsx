@@ -15,7 +15,7 @@ export function Events({ run }: { run: string }) {
     try {
       return { spec: await call<Record<string, unknown>>("ControlService/GetTriggers", { run }, signal) };
     } catch (error) {
-      // Nobody has set any.
+      // No triggers are set.
       if (error instanceof ApiError && error.code === "NOT_FOUND") return {};
       throw error;
     }

@@ -55,7 +55,7 @@ export function Files() {
   );
 }
 
-// Two dumps, or two runs, as one graph.
+// A form that builds one graph of two dumps or runs.
 export function Together({ names, target: given = "" }: { names: string[]; target?: string }) {
   const [target, setTarget] = useState(given);
   const [reference, setReference] = useState("");

@@ -15,7 +15,7 @@ import { isBad, leavesOf } from "../calls";
 import { Together } from "./files";
 import { graphHref } from "./graph_file";
 
-// The calls of a step as the columns of a database: there too a call is before what is around it.
+// Returns the calls of a step as columns of a database, in which a call also precedes the module around it.
 function graphOfCalls(entries: CallEntry[]): GraphData {
   const numbers = new Map<string, number>();
   const names: string[] = [];
@@ -36,7 +36,7 @@ function graphOfCalls(entries: CallEntry[]): GraphData {
     const at = number(entry.entry);
     if (leavesOf(entry).some((leaf) => !leaf.given && isBad(leaf.tensor))) overflow[at] = "c";
     if (entry.parent === undefined || entry.parent === entry.entry) continue;
-    // Records may say anything: what would be its own ancestor stays where it is.
+    // Records may contain anything: a node that would become its own ancestor is not moved.
     const up = number(entry.parent);
     let above = up;
     while (above >= 0 && above !== at) above = parents[above];

@@ -20,8 +20,7 @@ function sourceOf(query: Record<string, string>): GraphSource {
   return { target: query.target ?? "", reference: query.reference, overflowCheck: query.oc === "1", fuzzy: query.fuzzy === "1", layers: query.layers === "1" };
 }
 
-// The address of the graph of a database below the root, or of dumps and runs:
-// for other pages.
+// Returns the address of the graph of a database below the root, or of dumps and runs, for other pages.
 export function graphHref(source: GraphSource, more: Record<string, string | number | undefined> = {}): string {
   return href("graph", "", { db: source.db, target: source.target, reference: source.reference, oc: source.overflowCheck ? 1 : undefined, fuzzy: source.fuzzy ? 1 : undefined,
     layers: source.layers ? 1 : undefined, ...more });
@@ -110,7 +109,7 @@ function OnePlace({ db, about, source }: { db: string; about: GraphAbout; source
   );
 }
 
-// How much is bad on which rank at which step; a click goes there.
+// Shows the number of faults by rank and step; a click opens that graph.
 function Places({ db, about, step, rank }: { db: string; about: GraphAbout; step: number; rank: number }) {
   const loaded = useLoaded(`places ${db}`, (signal) => summarize(db, signal));
   const column = (name: string, value: (one: PlaceSummary) => number): Column<PlaceSummary> => ({ name, text: value, show: (one) => count(value(one)), numeric: true });

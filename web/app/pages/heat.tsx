@@ -13,10 +13,10 @@ const ROWS: Record<string, GridQuery["rows"]> = { module: "GRID_ROWS_MODULE", ra
 const REDUCERS: Record<string, NonNullable<GridQuery["reducer"]>> = { max: "GRID_REDUCER_MAX", min: "GRID_REDUCER_MIN", mean: "GRID_REDUCER_MEAN" };
 const VALUES: Record<string, NonNullable<GridQuery["values"]>> = { outputs: "GRID_VALUES_OUTPUTS", inputs: "GRID_VALUES_INPUTS", all: "GRID_VALUES_ALL" };
 
-// Shown where nothing else is asked for.
+// Steps shown if the address names none.
 const USUAL_STEPS = 1000;
 
-// Along the steps, and nearer or farther.
+// Buttons that move along the steps and zoom.
 function Move({ grid }: { grid: Grid }) {
   const [first, last] = [grid.first[0], grid.last[grid.last.length - 1]];
   const width = last - first + 1;
@@ -36,7 +36,7 @@ function Move({ grid }: { grid: Grid }) {
 export function Heat({ run }: { run: string }) {
   const { rows = "module", stat = "Norm", match = "", reduce = "max", of = "outputs", from, to, ranks = "", colours = rows === "rank" ? "all" : "row" } = route.value.query;
   const grid = useLoaded<Grid>(JSON.stringify([run, rows, stat, match, reduce, of, from, to, ranks]), async (signal, partial) => {
-    // All of a long run is asked for by its first step, not by chance.
+    // All steps of a long run are only shown if the address names the first step.
     const last = to && from ? stepOf(to) : await lastStep(run, signal);
     const first = from ? stepOf(from) : to ? 0 : last === undefined ? undefined : Math.max(0, last - USUAL_STEPS + 1);
     return pictureGrid({

@@ -11,12 +11,11 @@ import type { RunInfo } from "../messages";
 import { href, route, setQuery } from "../route";
 import { t } from "../text";
 
-// Of the commands that are asked for here: what they take beside the run. Their
-// names are those of the command line.
+// Commands that can be started here, with their options besides the run. Names are those of the command line.
 interface Asked {
   command: string;
   title: () => string;
-  // "dump": run:NAME@STEP or root:PATH. `rare`: among further options.
+  // "dump" fields accept run:NAME@STEP or root:PATH. `rare` fields are among further options.
   fields: JobField[];
 }
 
@@ -96,7 +95,7 @@ const COMMANDS: Asked[] = [
   ] },
 ];
 
-// Those that ask a collector themselves: not beside one, where a job has nothing but files.
+// Commands that call a collector themselves. They are not offered inside a collector, where a job can read only files.
 const ASKING = ["export", "scan"];
 
 function NewJob({ done }: { done: () => void }) {
@@ -160,7 +159,7 @@ function NewJob({ done }: { done: () => void }) {
   );
 }
 
-// The page that shows what a job found; undefined: its answer is shown here.
+// Returns the page that shows the result of a job; undefined if the result is shown here.
 function resultPage(job: JobInfo): string | undefined {
   const { command, options } = job.spec;
   const side = (text: string) => /^run:(.*?)(?:@(\d+))?(?:\/rank(\d+))?$/.exec(text);

@@ -10,7 +10,7 @@ import { route, setQuery } from "../route";
 import { t } from "../text";
 
 const STATES: Record<string, string> = { STATE_WHOLE: "complete", STATE_GAPS: "gaps", STATE_OPEN: "not finished", STATE_DELETED: "deleted" };
-// Rank-steps that are taken at most; the command below has all.
+// Largest number of rank-steps that are loaded; the command below shows all.
 const MOST = 200_000;
 
 export function Ledger({ run }: { run: string }) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks now, and what they record: switched on and off from here, with what a
-// config would record shown before it is sent.
+// The connected ranks and what they record. Recording is switched on and off here, and the effect of a configuration is
+// shown before it is sent.
 import { useState } from "preact/hooks";
 import { call, whyNoSwitch } from "../api";
 import { bytes, count, duration, int, parseRanges, processName, quoted } from "../format";

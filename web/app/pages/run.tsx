@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Overview of a run: whether it is complete and in progress, where it first
-// went wrong, on which ranks, and the call that made the first bad value.
+// Overview of a run: whether it is complete and in progress, its first fault, the ranks with it, and the call that made
+// the first bad value.
 import { useMemo } from "preact/hooks";
 import { call } from "../api";
 import { dtypeName, numbersOf, shapeText } from "../calls";
@@ -69,7 +69,7 @@ function FirstBadCard({ run, bad, all, live }: { run: string; bad: Bad; all: num
   );
 }
 
-// Findings of `diagnose` that say which call made what is not finite.
+// Whether a finding of `diagnose` names the call that made a value that is not finite.
 function isOfBadValues(by: string): boolean {
   return by === "overflow_check" || by === "scan: non-finite";
 }
@@ -89,7 +89,7 @@ export function Run({ run }: { run: string }) {
     (recorded ? seen.load(ranks, signal, partial) : undefined), 10_000);
   const grid = overview.value;
   const badColumn = grid?.first.findIndex((_, i) => isBadColumn(grid, i));
-  // A column holds more steps as the run grows; what is in it stays.
+  // A column covers more steps as the run grows, but its values stay.
   const bad = useLoaded(grid === undefined || badColumn === undefined ? "" : `bad ${run} ${badColumn < 0 ? "none" : grid.first[badColumn]}`, async (signal) =>
     grid === undefined ? undefined : { bad: await findFirstBad(run, grid, signal) });
   return (

@@ -31,7 +31,7 @@ async function listRuns(signal: AbortSignal): Promise<{ runs: Listed[]; more: bo
   return { runs, more: listed.truncated };
 }
 
-// Of a collector, of a directory, or of both.
+// Shows the runs of a collector, of a directory, or of both.
 export function Runs() {
   const server = useLoaded("about runs", about);
   return (
@@ -47,7 +47,7 @@ export function Runs() {
   );
 }
 
-// With fewer, all are in sight.
+// With fewer runs, all are visible without a search.
 const MANY_RUNS = 10;
 
 function Archived() {

@@ -38,7 +38,7 @@ interface TensorLook {
 
 const BINS = 64;
 const MOST_CELLS = 192;
-// Up to so many a side, the numbers stand in their cells.
+// Up to this size of a side, cells show their numbers.
 const NUMBERED = 16;
 
 function placeOf(run: string, tensor: TensorSummary): TensorPlace {
@@ -74,7 +74,7 @@ function Histogram({ look, log }: { look: TensorLook; log: boolean }) {
           setChosen(Math.min(counts.length - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * counts.length))));
         }}>
         {counts.map((one, i) => (
-          // The least that there is stays in sight.
+          // A bar with any count is at least visible.
           <rect key={i} class={i === chosen ? "chosen" : ""} x={i * 8 + 0.5} width={7} y={120 - (one === 0 ? 0 : Math.max(1.5, (118 * Math.log1p(one)) / Math.log1p(most)))} height={120} />
         ))}
       </svg>
@@ -164,7 +164,7 @@ function SliceMap({ look, first, step, onZoom }: { look: TensorLook; first: [num
   );
 }
 
-// Choosing the slice is the address; the window of it goes nearer by clicks.
+// The address selects the slice; clicks zoom into its window.
 function Slices({ tensor, minus, shape }: { tensor: TensorPlace; minus?: TensorPlace; shape: number[] }) {
   const { rows = "", cols = "", at = "", r0 = "0", c0 = "0", zoom = "" } = route.value.query;
   const dimensions = shape.length;

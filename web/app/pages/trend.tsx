@@ -16,10 +16,10 @@ import { t } from "../text";
 
 const MOST_LINES = 16;
 const MOST_COLUMNS = 2000;
-// Whose values are named, and counted where they are not finite.
+// Number of last steps whose values are listed, with the number of those that are not finite.
 const NAMED_STEPS = 32;
 
-// Smallest, middle and largest over the rows, column by column.
+// Returns the smallest, middle and largest value over the rows for each column.
 function band(grid: Grid): [Float64Array, Float64Array, Float64Array] {
   const out = [0, 1, 2].map(() => new Float64Array(grid.first.length).fill(NaN)) as [Float64Array, Float64Array, Float64Array];
   for (let i = 0; i < grid.first.length; ++i) {
@@ -32,7 +32,7 @@ function band(grid: Grid): [Float64Array, Float64Array, Float64Array] {
   return out;
 }
 
-// As the server matches names: a part, or a whole name with * and ?.
+// Matches names like the server: by a part, or by a complete name with * and ?.
 function isLike(text: string, pattern: string): boolean {
   if (!/[*?]/.test(pattern)) return text.toLowerCase().includes(pattern.toLowerCase());
   const words = pattern.replace(/[.+^${}()|[\]\\]/g, "\\$&").replace(/\*/g, ".*").replace(/\?/g, ".");

@@ -18,7 +18,7 @@ export function Failure({ error, retry }: { error: ApiError; retry?: () => void 
   );
 }
 
-// Beside buttons that are held back for want of the right.
+// Shown next to buttons that are disabled because the caller lacks the right.
 export function NoSwitch() {
   const why = whyNoSwitch();
   return why === "" ? null : <p class="note" role="note">{why}</p>;
@@ -28,7 +28,7 @@ export function Empty({ children }: { children: ComponentChildren }) {
   return <div class="empty">{children}</div>;
 }
 
-// What was asked for, or why it is not here; the last answer stays in sight.
+// Shows the loaded value, or why it is missing; the last value stays visible while the next is loaded.
 export function Show<T>({ of, children }: { of: Loaded<T>; children: (value: T) => ComponentChildren }) {
   return (
     <>
@@ -47,7 +47,7 @@ export function Card({ title, children, kind = "" }: { title: string; children: 
   );
 }
 
-// Innermost first, as stack.json has it; the program's own lines stand out.
+// Frames are innermost first, as in stack.json; the program's own lines are highlighted.
 export function Stack({ frames }: { frames: string[] }) {
   return (
     <ol class="stack" tabIndex={0} aria-label={t("Stack")}>
@@ -56,7 +56,7 @@ export function Stack({ frames }: { frames: string[] }) {
   );
 }
 
-// The same from a terminal.
+// Shows the command that does the same in a terminal.
 export function Command({ text }: { text: string }) {
   const [copied, setCopied] = useState(false);
   const copy = () =>
@@ -81,7 +81,7 @@ export function Field({ label, children }: { label: string; children: ComponentC
   );
 }
 
-// The fields above a view; folded where the screen is narrow.
+// The fields above a view; collapsed on a narrow screen.
 export function Filters({ children }: { children: ComponentChildren }) {
   const [unfolded, setUnfolded] = useState(false);
   return (
@@ -92,7 +92,7 @@ export function Filters({ children }: { children: ComponentChildren }) {
   );
 }
 
-// One of the runs of the archive, or none; one that is not listed may come from the address.
+// Selects one of the archive's runs, or none; the address may name a run that is not listed.
 export function RunSelect({ label, value, none = "–", onChange }: { label: string; value: string; none?: string; onChange: (run: string) => void }) {
   const runs = useLoaded("runs to choose from", (signal) => call<{ runs: RunInfo[] }>("ArchiveService/ListRuns", {}, signal));
   const names = (runs.value?.runs ?? []).map((one) => one.run);
@@ -100,12 +100,12 @@ export function RunSelect({ label, value, none = "–", onChange }: { label: str
     of={[["", none], ...[...names, ...(value === "" || names.includes(value) ? [] : [value])].map((name): [string, string] => [name, name])]} />;
 }
 
-// A field whose text counts when it is left or Enter is pressed. `options` are proposed while it is typed.
+// A field whose text takes effect when it loses the focus or Enter is pressed. `options` are suggested during typing.
 export function TextField(props: { label: string; value: string; placeholder?: string; onChange: (text: string) => void; wide?: boolean; options?: string[] }) {
-  // What is being typed outlives a page that is drawn anew meanwhile.
+  // Typed text is kept when the page is rendered meanwhile.
   const [draft, setDraft] = useState(props.value);
   const list = useId();
-  // Before anything can be typed: an effect that comes later would take away what was typed at once.
+  // Runs before the user can type; a later effect would discard text that was typed immediately.
   useLayoutEffect(() => setDraft(props.value), [props.value]);
   const take = (text: string) => {
     if (text.trim() !== props.value) props.onChange(text.trim());

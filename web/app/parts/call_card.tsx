@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call: its values, where it is among the modules, its stack.
+// One call: its values, its position among the modules, its stack.
 import { dtypeName, isBad, kept, leavesOf, numbersOf, shapeText } from "../calls";
 import { number } from "../format";
 import type { CallEntry } from "../messages";

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines over steps, by uPlot. A gap stays a gap; steps with a NaN or an infinity
-// have a red mark below.
+// Lines over steps, drawn by uPlot. Gaps are not bridged; steps with a NaN or an infinity have a red mark below.
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { number } from "../format";
 
 export interface Line {
   name: string;
-  // NaN: none here.
+  // NaN if there is no value at a step.
   values: Float64Array;
   colour: string;
   dashed?: boolean;
@@ -16,7 +15,7 @@ export interface Line {
 interface Props {
   steps: number[];
   lines: Line[];
-  // Between two of the lines, by their places; as many colours.
+  // Areas between two lines, by their indices, with a colour.
   bands?: [number, number, string][];
   bad?: boolean[];
   log: boolean;
@@ -48,7 +47,7 @@ export function Chart({ steps, lines, bands, bad, log, label, onStep }: Props) {
       width: Math.max(300, target.clientWidth),
       height: 340,
       scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
-      // A step is a whole number.
+      // Steps are integers.
       axes: [{ ...axis, incrs: Array.from({ length: 30 }, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3)) }, { ...axis, size: 80, values: (_: unknown, ticks: (number | null)[]) => ticks.map((tick) => (tick === null ? "" : number(tick))) }],
       series: [
         { label: "step" },

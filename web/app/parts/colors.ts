@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Colours of a heat map. The scale is robust: it covers the 2nd to the 98th
-// percentile of the finite values, so that one spike does not give all other
-// values one colour. Values beyond have the colour of the end, and the tooltip
-// shows the true value.
+// Colours of a heat map. The scale is robust: it covers the 2nd to the 98th percentile of the finite values, so that
+// one spike does not give all other values one colour. Values outside have the colour of the nearest end, and the
+// tooltip shows the true value.
 import type { Row } from "../grid";
 
 export interface Scale {
@@ -33,10 +32,10 @@ export function scaleOf(rows: Row[]): Scale {
   return { log: false, low: at(0.02), high: at(0.98) };
 }
 
-// The least span of a row's scale, of its largest value: what varies less is noise.
+// Smallest span of a row's scale, as a fraction of its largest value: smaller variation is noise.
 const LEAST_SPAN = 0.1;
 
-// Of one row: from its smallest to its largest value, since a spike of a row is what people look for in it.
+// Returns the scale of one row: from its smallest to its largest value, since users look for the spikes of a row.
 export function scaleOfRow(row: Row): Scale {
   let [low, high] = [Infinity, -Infinity];
   for (const value of row.cells) {
@@ -50,14 +49,14 @@ export function scaleOfRow(row: Row): Scale {
   return low > 0 && high / low > 20 ? { log: true, low: Math.log10(low), high: Math.log10(high) } : { log: false, low, high };
 }
 
-// 0 to 1.
+// Returns a position from 0 to 1.
 export function place(value: number, scale: Scale): number {
   const x = scale.log ? Math.log10(Math.max(value, Number.MIN_VALUE)) : value;
   if (scale.high === scale.low) return 0.5;
   return Math.min(1, Math.max(0, (x - scale.low) / (scale.high - scale.low)));
 }
 
-// Dark blue over green to yellow; readable without telling red from green.
+// Dark blue, green, yellow; readable without distinguishing red from green.
 const STOPS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 
 export function colour(share: number): [number, number, number] {
@@ -72,7 +71,7 @@ export const BAD_COLOUR: [number, number, number] = [214, 39, 40];
 const SHADES = 1024;
 const word = ([r, g, b]: [number, number, number]) => (255 << 24) | (b << 16) | (g << 8) | r;
 
-// A pixel for each cell; what is not recorded is left empty.
+// Draws a pixel for each cell; cells that were not recorded are empty.
 export function pictureOf(rows: Row[], columns: number, scaleFor: (row: Row) => Scale): ImageData {
   const image = new ImageData(Math.max(1, columns), Math.max(1, rows.length));
   const pixels = new Uint32Array(image.data.buffer);

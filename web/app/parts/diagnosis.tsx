@@ -18,13 +18,13 @@ interface Finding {
   name: string;
   code_line: string;
   what: string;
-  // "exact", or "likely".
+  // "exact" or "likely".
   sure: string;
   numbers: string[];
 }
 
 interface DiagnoseReport {
-  // Which of several jobs of this name was judged.
+  // Notes, such as which of several jobs of this name was judged.
   notes: string[];
   findings: Finding[];
   healthy: string[];

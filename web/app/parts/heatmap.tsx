@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows against steps as one picture. What is not recorded is left empty, NaN and
-// infinities are red whatever the scale.
+// Rows against steps as one picture. Cells that were not recorded are empty; NaN and infinities are red, whatever the
+// scale.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { number } from "../format";
 import { stepsText, type Grid, type Row } from "../grid";
@@ -12,31 +12,31 @@ interface Props {
   label: string;
   onOpen: (row: Row, column: number) => void;
   maxHeightPx?: number;
-  // All rows at once, without their names where they are many: for patterns over
-  // ranks. Else rows are as high as their names, and are scrolled.
+  // Shows all rows at once, without names if there are many, for patterns over ranks. Otherwise rows are as high as
+  // their names, and the picture is scrolled.
   whole?: boolean;
-  // Colours of each row go from its own smallest to its own largest value.
+  // The colours of each row range from its own smallest to its own largest value.
   perRow?: boolean;
 }
 
 const NAMES_PX = 240;
-// Names of ranks, and what is left of other names where rows are too low for all of them.
+// Width for names of ranks, and length to which other names are shortened if rows are too low for complete names.
 const SHORT_NAMES_PX = 64;
 const SHORT_NAME = 9;
-// As app.css has it.
+// The same values as in app.css.
 const NARROW = "(max-width: 640px)";
 const NARROW_NAMES_PX = 90;
 const NAMED_ROW_PX = 14;
-// Room for the number of a step below the picture.
+// Width for the number of a step below the picture.
 const STEP_PX = 64;
-// Browsers draw no higher canvas than 32,767.
+// Browsers draw canvases of at most 32,767 pixels.
 const MOST_PX = 28_000;
 const MOST_ROWS = MOST_PX / 3;
 
-// Of the one before, so that the next is not drawn twice.
+// Width of the previous picture, so that the next one is not drawn twice.
 let knownWidth = 800;
 
-// Numbers of steps below the picture, as many as have room.
+// Numbers of steps below the picture, as many as fit.
 function StepAxis({ grid, width }: { grid: Grid; width: number }) {
   const columns = grid.first.length;
   const stride = Math.max(1, Math.ceil((columns * STEP_PX) / width));
@@ -61,24 +61,24 @@ export function Heatmap({ grid: all, label, onOpen, maxHeightPx = 640, whole = f
   const named = rowPx >= 11;
   const height = grid.rows.length * rowPx;
   const namesPx = named && grid.rows.some((row) => row.name.length > SHORT_NAME) ? (matchMedia(NARROW).matches ? NARROW_NAMES_PX : NAMES_PX) : SHORT_NAMES_PX;
-  // Of rows that are too low for a name each, every so many have one.
+  // If rows are too low for their names, only every nth row has one.
   const namedRows = named ? 1 : Math.ceil(NAMED_ROW_PX / rowPx);
 
   useEffect(() => {
     const watch = new ResizeObserver(([entry]) => {
-      // One that is taken out of the page has none.
+      // An element that was removed from the page has no width.
       if (entry.contentRect.width > 0) setWidth((knownWidth = Math.max(200, Math.floor(entry.contentRect.width) - namesPx)));
     });
     watch.observe(frame.current!);
     return () => watch.disconnect();
   }, [namesPx]);
 
-  // One pixel a cell, which the browser draws larger: as fast for a million. Made once a
-  // grid; what is pointed at lies over it.
+  // One pixel for each cell, which the browser scales: as fast for a million cells. Drawn once for each grid; the
+  // highlighted cell is a separate element above it.
   const picture = useMemo(() => pictureOf(grid.rows, columns, perRow ? scaleOfRow : () => scale), [grid, scale, perRow]);
   useLayoutEffect(() => {
     canvas.current!.getContext("2d")!.putImageData(picture, 0, 0);
-    // For who measures how long a view takes.
+    // Read by measurements of how long a view takes.
     canvas.current!.dataset.painted = String(grid.rows.length * columns);
   }, [picture]);
 

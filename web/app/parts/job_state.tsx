@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a job is, why it failed, and a button that ends it.
+// Progress of a job, the reason of a failure, and a button that cancels it.
 import { call, whyNoJobs } from "../api";
 import { isOver, type JobInfo } from "../jobs";
 import { t } from "../text";
@@ -31,7 +31,7 @@ export function JobProgress({ job }: { job: JobInfo }) {
   );
 }
 
-// While it is at work, and when it failed; its result is the page's.
+// Shown while the job runs and after it has failed; the page shows the result.
 export function JobState({ job, error, gone }: { job?: JobInfo; error?: ApiError; gone?: () => void }) {
   if (error !== undefined && error.code === "NOT_FOUND") {
     return <p class="note">{t("This result no longer exists: the server keeps only the latest results, until it stops.")} {gone && <button onClick={gone}>{t("Run it again")}</button>}</p>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process at one step, as the address names it, and its calls.
+// One process at one step, named by the address, and its calls.
 import { useMemo } from "preact/hooks";
 import { stream } from "../api";
 import { queryGrid } from "../grid";
@@ -13,7 +13,7 @@ import { TextField } from "./basics";
 
 export interface Place {
   step: number;
-  // "rank3" or "proc4711"; undefined: there is none.
+  // "rank3" or "proc4711"; undefined if there is none.
   process: string | undefined;
   names: string[];
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The button that has the tensors of one call recorded at the next step, and the way
-// to them. Calls are numbered anew in each step, so the same call of another step is
-// known by its module, its stack and its shapes.
+// A button that records the tensors of one call at the next step, and the link to them. Calls are numbered from the
+// start in each step, so the same call in another step is identified by its module, its stack and its shapes.
 import { useState } from "preact/hooks";
 import { call, stream, whyNoSwitch } from "../api";
 import { callName, kept, leavesOf, shapeText } from "../calls";
@@ -13,11 +12,11 @@ import { href } from "../route";
 import { t } from "../text";
 import { Failure, NoSwitch } from "./basics";
 
-// Longest time until the records of a step are in the archive, and between two looks.
+// Longest time until the records of a step are in the archive, and interval between two checks.
 const LATEST_MS = 20_000;
 const LOOK_MS = 500;
 
-// Equal for the same call of two steps. The number at the end of a module's name is that of its call.
+// Returns equal texts for the same call in two steps. The number at the end of a module's name is that of its call.
 function identity(entry: CallEntry): string {
   const shapes = leavesOf(entry).map((leaf) => (leaf.tensor === undefined ? leaf.name : `${leaf.name} ${shapeText(leaf.tensor)}`));
   return JSON.stringify([callName(entry.entry), (entry.parent ?? "").replace(/\.\d+$/, ""), entry.stack ?? [], shapes]);
@@ -29,14 +28,15 @@ interface Kept {
   value: string;
 }
 
-// The value of the call to look at first; undefined: the archive has none of its tensors in full.
+// Returns the value of the call to show first; undefined if the archive has none of its tensors in full.
 function inFull(entry: CallEntry, step: number): Kept | undefined {
   const leaves = leavesOf(entry).filter((leaf) => leaf.tensor !== undefined && kept(leaf.tensor));
   const value = leaves.find((leaf) => !leaf.given) ?? leaves[0];
   return value === undefined ? undefined : { step, entry: entry.entry, value: value.name };
 }
 
-// The first of these steps in which the call was made and is in the archive in full; undefined: in none of them.
+// Returns the first of these steps in which the call was made and is in the archive in full; undefined if there is
+// none.
 async function findAgain(run: string, rank: number, wanted: CallEntry, first: number, last: number): Promise<Kept | undefined> {
   for (const end = performance.now() + LATEST_MS; performance.now() < end; await new Promise((resolve) => setTimeout(resolve, LOOK_MS))) {
     for (let step = first; step <= last; ++step) {
@@ -53,8 +53,8 @@ function ShowTensors({ run, rank, found }: { run: string; rank: number; found: K
   return <a href={href("tensor", run, { step: found.step, rank: rank < 0 ? undefined : rank, call: found.entry, value: found.value })}>{t("Show its tensors at step {0}", found.step)}</a>;
 }
 
-// Statistics as before, and the tensors of calls of this name; then what was before again. A trigger rule keeps the tensors of the
-// call at which it fires: then they are there already.
+// Records statistics as before and the tensors of calls of this name, then restores the previous configuration. A
+// trigger rule keeps the tensors of the call at which it fires; in that case they already exist.
 export function RecordInFull({ run, step, rank, entry, live }: { run: string; step: number; rank: number; entry: CallEntry; live: boolean }) {
   const there = inFull(entry, step);
   const [said, setSaid] = useState<string[]>([]);
@@ -76,7 +76,7 @@ export function RecordInFull({ run, step, rank, entry, live }: { run: string; st
       const section = { ...config[config.task === "statistics" ? "statistics" : ""], tensor_list: [callName(entry.entry)] };
       const first = await call<SwitchResult>("ControlService/SetDumpEnable", {
         run, enable: true, configJson: JSON.stringify({ ...config, task: "statistics", step: [], statistics: section }), expectedEpoch: before.epoch,
-        // Off again by itself where it was off, should this page go away.
+        // If recording was off, it ends by itself, in case this page is closed.
         options: { forSteps: wasOn ? "0" : "1", timeoutMs: 8000 } });
       const begin = int(first.effectiveAtStep);
       setSaid([t("In full from step {0}: {1}", begin, first.summary)]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table that lies on the server: only the rows in sight come here, and only
-// they are in the document. Sorted and filtered over there.
+// A table on the server: only the visible rows are loaded, and only they are in the document. The server sorts and
+// filters.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, type ApiError } from "../api";
 import { count, int } from "../format";
@@ -23,12 +23,12 @@ interface Props {
   down: boolean;
   onSort: (column: string, down: boolean) => void;
   onOpen: (row: RemoteRow, columns: string[]) => void;
-  // Of all rows that `find` leaves.
+  // Counts over all rows that match `find`.
   onCounts: (counts: Record<string, number>) => void;
   rowClass: (row: RemoteRow, columns: string[]) => string;
-  // Columns that are shown, by their names; those that are not there are left out.
+  // Names of the columns to show; unknown names are skipped.
   show?: (columns: string[]) => string[];
-  // What a column is called here; its own name unless given.
+  // Title of a column; by default its name.
   titleOf?: (column: string) => string;
   label: string;
   heightPx?: number;
@@ -43,7 +43,7 @@ interface Loaded {
   columns: string[];
   total: number;
   matching: number;
-  // By the number of their window.
+  // Rows by the number of their window.
   windows: Map<number, RemoteRow[]>;
 }
 
@@ -73,7 +73,7 @@ export function RemoteTable(props: Props) {
         const windows = before.key === key ? new Map(before.windows) : new Map<number, RemoteRow[]>();
         windows.delete(number);
         windows.set(number, answer.rows.map((row) => ({ row: int(row.row), cells: row.cells })));
-        // The oldest go: a table of any length stays small here.
+        // Deletes the oldest windows, so that a table of any length needs little memory here.
         while (windows.size > PAGES_KEPT) windows.delete(windows.keys().next().value!);
         return { key, columns: answer.columns, total: int(answer.total), matching: int(answer.matching), windows };
       });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table of any length: only the rows in sight are in the document. Sorted by a
-// click on a head, saved as csv, rows chosen by mouse or keyboard.
+// A table of any length: only the visible rows are in the document. A click on a header sorts, rows can be saved as csv
+// and selected by mouse or keyboard.
 import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 import { csvField } from "../format";
@@ -9,7 +9,7 @@ import { t } from "../text";
 
 export interface Column<Row> {
   name: string;
-  // What is sorted, searched and saved; what is shown unless `show` says otherwise.
+  // The text that is sorted, searched and saved, and shown unless `show` is given.
   text: (row: Row) => string | number;
   show?: (row: Row) => ComponentChildren;
   numeric?: boolean;
@@ -32,7 +32,7 @@ interface Props<Row> {
 
 function compare(a: string | number, b: string | number): number {
   if (typeof a === "number" && typeof b === "number") {
-    // NaN is what people look for: above all numbers.
+    // NaN sorts above all numbers, because users look for it.
     const [x, y] = [a, b].map((value) => (Number.isNaN(value) ? Infinity : value));
     return x === y ? Number(Number.isNaN(a)) - Number(Number.isNaN(b)) : x - y;
   }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is looked at first over the steps of a run: its loss, the norm of its gradients
-// and the modules that moved most.
+// First view of a run's steps: its loss, the norm of its gradients and the modules that moved most.
 import { useMemo } from "preact/hooks";
 import { atSteps, queryGrid, type Grid, type Row } from "../grid";
 import { useLoaded } from "../load";
@@ -13,7 +12,8 @@ const LOSS = /(^|[._])(cross_entropy|\w*loss)\b.*\.(forward|output)\b.*output/i;
 const MAX_CELLS = 400_000;
 const MOST_MODULES = 6;
 
-// How far a row left its middle value, as the logarithm of a ratio; one with NaN or infinite values moved farthest.
+// Returns how far a row moved from its median, as the logarithm of a ratio; infinite if it has values that are not
+// finite.
 function movement(row: Row): number {
   if (row.nonFinite.some((count) => count > 0)) return Infinity;
   const sizes = row.cells.filter(Number.isFinite).map(Math.abs).filter((value) => value > 0).sort();
@@ -22,7 +22,7 @@ function movement(row: Row): number {
   return Math.max(Math.log(sizes[sizes.length - 1] / middle), Math.log(middle / sizes[0]));
 }
 
-// The norm of all rows together, column by column; NaN where no row has a value.
+// Returns the norm of all rows together for each column; NaN if no row has a value.
 function together(grid: Grid): Float64Array {
   return Float64Array.from(grid.first, (_, i) => {
     const seen = grid.rows.filter((row) => row.counts[i] > 0);
@@ -38,7 +38,7 @@ function linesOf(rows: Row[]): Line[] {
   return rows.map((row, i) => ({ name: row.name, values: row.cells, colour: LINE_COLOURS[i % LINE_COLOURS.length] }));
 }
 
-// A question asked of this run, and of the other one if there is one.
+// Makes a request for this run and, if there is one, for the other run.
 function useBoth(key: string, runs: string[], ask: ((run: string, signal: AbortSignal) => Promise<Grid>) | undefined) {
   return useLoaded<Grid[] | undefined>(`${key} ${runs.join(" ")}`, async (signal) => (ask === undefined ? undefined : Promise.all(runs.map((run) => ask(run, signal)))));
 }
@@ -47,7 +47,7 @@ function besideLine(run: string, steps: number[], grid: Grid | undefined, values
   return grid === undefined || grid.rows.length === 0 ? [] : [{ name: run, values: atSteps(steps, grid, values(grid)), colour: "#d62728", dashed: true }];
 }
 
-// `names`: the values of some steps, among which a loss is looked for. `other`: a run to draw over this one, "" for none.
+// `names` are the values of some steps, in which a loss is searched. `other` is a run to draw over this one, or "".
 export function TrendStart({ run, other, names }: { run: string; other: string; names: string[] }) {
   const loss = names.find((name) => LOSS.test(name));
   const runs = other === "" ? [run] : [run, other];

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which run, step and rank lies beside which, as the address has it, and what a
-// comparison of the two is told. Shared by the pages that compare.
+// The pairs of run, step and rank in the address, and the options of a comparison. Shared by the pages that compare.
 import { useState } from "preact/hooks";
 import { whyNoJobs } from "../api";
 import { stepOf } from "../format";
@@ -11,7 +10,7 @@ import { route, setQuery } from "../route";
 import { t } from "../text";
 import { Failure, RunSelect, TextField } from "./basics";
 
-// "run:NAME", "run:NAME@3", "run:NAME@3/rank1".
+// Returns "run:NAME", "run:NAME@3" or "run:NAME@3/rank1".
 function dumpName(run: string, step: string, rank: string): string {
   if (step === "") return `run:${run}`;
   return `run:${run}@${step}${rank === "" ? "" : `/rank${rank}`}`;
@@ -25,7 +24,7 @@ export interface Pair {
   otherRun: string;
 }
 
-// The two sides of the address; the other side's step is this one's unless it says.
+// Returns the two sides in the address; the other side's step defaults to this one's.
 export function pairOf(run: string): Pair {
   const { step = "", rank = "", other = "", ostep = "", orank = "" } = route.value.query;
   const otherStep = ostep === "" ? step : ostep;
@@ -35,8 +34,7 @@ export function pairOf(run: string): Pair {
   };
 }
 
-// What "run:NAME@3/rank1" says; a dump of one step, or of one rank, does not say which
-// in its report.
+// Parses "run:NAME@3/rank1"; the report of a dump of one step or one rank does not name it.
 export function sideOf(text: string): { run: string; step: string; rank: string } {
   const match = /^run:(.*?)(?:@(\d+)(?:\/rank(\d+))?)?$/.exec(text);
   return { run: match?.[1] ?? "", step: match?.[2] ?? "", rank: match?.[3] ?? "" };
@@ -44,7 +42,7 @@ export function sideOf(text: string): { run: string; step: string; rank: string 
 
 const OPTIONS = ["fuzzy_match", "layout", "layer_mapping"];
 
-// Those of the address that a command has, and files that were typed here.
+// Returns the options in the address that a command has, and the files that were entered here.
 export function optionsOf(query: Record<string, string>, names: string[]): Record<string, string> {
   const out: Record<string, string> = {};
   for (const name of names) if (query[name] !== undefined && query[name] !== "") out[name] = query[name];
@@ -54,7 +52,7 @@ export function optionsOf(query: Record<string, string>, names: string[]): Recor
 interface Props {
   run: string;
   action: string;
-  // Of the two sides; undefined: something is not said yet.
+  // Job for the two sides; undefined if a field is missing.
   spec: (pair: Pair, options: Record<string, string>, files: Record<string, string>) => JobSpec;
   more?: preact.ComponentChildren;
 }
@@ -64,8 +62,7 @@ export function useComparison(): { id: string; error?: ApiError; job?: ReturnTyp
   return { id, ...useJob(id) };
 }
 
-// The form above a comparison. What it is asked for stands in the address, and
-// so does the job that answers.
+// The form above a comparison. The address holds the fields and the job that answers.
 export function TwoDumps({ run, action, spec, more }: Props) {
   const { query } = route.value;
   const [error, setError] = useState<unknown>();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client of the HTTP server that says whatever a test likes. Not thread-safe.
+// A client of the HTTP server that sends arbitrary bytes, for tests. Not
+// thread-safe.
 #ifndef RANKPROBE_WEB_HTTP_TESTING_RAW_CLIENT_H_
 #define RANKPROBE_WEB_HTTP_TESTING_RAW_CLIENT_H_
 
@@ -18,7 +19,7 @@
 
 namespace rankprobe {
 
-// What it waits for comes within a minute.
+// Waits at most a minute for bytes.
 class RawClient {
  public:
   explicit RawClient(int port, int receive_buffer = 0)
@@ -44,7 +45,7 @@ class RawClient {
   void Close() {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   }
-  // False: the server takes no more.
+  // Returns false if the server does not accept more bytes.
   bool Say(absl::string_view text) {
     while (!text.empty()) {
       const ssize_t sent = ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL);
@@ -54,7 +55,7 @@ class RawClient {
     return true;
   }
   int fd() const { return fd_; }
-  // One byte or more, unless the connection is at its end.
+  // Reads one byte or more; false at the end of the connection.
   bool More() {
     char bytes[16 << 10];
     const ssize_t got = ::recv(fd_, bytes, sizeof bytes, 0);
@@ -66,7 +67,7 @@ class RawClient {
     }
     return std::exchange(heard_, "");
   }
-  // Up to the end of one answer with a length.
+  // Reads up to the end of one answer with a length.
   std::string Answer() {
     while (true) {
       const size_t head = heard_.find("\r\n\r\n");
@@ -89,7 +90,8 @@ class RawClient {
   std::string heard_;
 };
 
-// The pieces of a chunked body put together; "broken" if they are not whole.
+// Joins the pieces of a chunked body; returns "broken" if they are not
+// complete.
 inline std::string Unchunked(absl::string_view answer) {
   std::string body;
   answer.remove_prefix(answer.find("\r\n\r\n") + 4);

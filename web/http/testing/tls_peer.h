@@ -21,8 +21,8 @@
 
 namespace rankprobe {
 
-// Signed by itself. `names` is as OpenSSL has it: "DNS:node0,IP:127.0.0.1"; "":
-// without such names.
+// Makes a self-signed certificate. `names` has OpenSSL's format:
+// "DNS:node0,IP:127.0.0.1"; if empty, there are no names.
 inline TlsIdentity MakeIdentity(const std::string& names) {
   EVP_PKEY* const key = EVP_EC_gen("P-256");
   X509* const certificate = X509_new();
@@ -63,10 +63,10 @@ inline TlsIdentity MakeIdentity(const std::string& names) {
   return identity;
 }
 
-// Checks no certificate. What it waits for comes within a minute.
+// A client that does not check certificates. Waits at most a minute for bytes.
 class TlsClient {
  public:
-  // `version`: the newest that it knows.
+  // `version` is the newest version that it supports.
   explicit TlsClient(int port, int version = TLS1_3_VERSION)
       : context_(SSL_CTX_new(TLS_client_method())),
         ssl_((SSL_CTX_set_min_proto_version(context_, TLS1_VERSION),
