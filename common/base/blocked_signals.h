@@ -16,7 +16,7 @@ class BlockedSignals {
   BlockedSignals() {
     sigset_t all;
     sigfillset(&all);
-    // The thread itself raises these by a fault, and they cannot stay pending.
+    // A fault in the thread itself raises these, and they cannot stay pending.
     for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT})
       sigdelset(&all, own);
     pthread_sigmask(SIG_BLOCK, &all, &before_);

@@ -97,7 +97,8 @@ RANKPROBE_CHECKED_STREAMS(RANKPROBE_STREAM)
 RANKPROBE_CHECKED_REQUESTS(RANKPROBE_REQUEST)
 RANKPROBE_CHECKED_ANSWERS(RANKPROBE_ANSWER)
 
-// Calls with one answer are made through the base class of all messages.
+// Calls with one answer are deserialized through the base class of all
+// messages.
 template <>
 class SerializationTraits<google::protobuf::MessageLite, void>
     : public rankprobe::CallTraits<google::protobuf::MessageLite,

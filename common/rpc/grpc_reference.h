@@ -16,12 +16,12 @@ namespace rankprobe {
 class GrpcReference {
  public:
   GrpcReference();
-  // Returns after 2 s at the latest; a thread of its own goes on waiting then.
+  // Returns within 2 s; after that a thread of its own continues to wait.
   ~GrpcReference();
   GrpcReference(const GrpcReference&) = delete;
   GrpcReference& operator=(const GrpcReference&) = delete;
 
-  // Unavailable while gRPC is being ended: any use of it would wait as well.
+  // UNAVAILABLE while gRPC is shutting down: any use of it would wait as well.
   static absl::Status CheckUsable();
 
  private:

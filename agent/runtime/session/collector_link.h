@@ -59,8 +59,7 @@ class CollectorLink {
       const v1::ReferenceRequest& request, absl::Duration deadline,
       const std::function<absl::Status(const v1::ReferenceChunk&)>& add);
   void SetRank(int64_t rank, int64_t world_size);
-  // Sends the edit, after each reconnect again, until the collector has acted on
-  // it.
+  // Sends the edit until the collector has acted on it, also after a reconnect.
   void TellEdit(v1::ConfigEdited edited);
   // Called at the end, before the outbox is stopped, so that the worker can
   // report what is lost to the collector as well. See FrameQueue::Undelivered.
