@@ -15,19 +15,20 @@ namespace rankprobe {
 
 class StepReports {
  public:
-  // `core` outlives it.
+  // `core` must outlive this object.
   explicit StepReports(RecorderCore* core) : core_(core) {}
 
-  // Whether a rule of a trigger looks at the loss.
+  // Whether a trigger rule checks the loss.
   bool WantsLoss() const;
   void ReportLoss(double loss);
   bool WantsReplica() const;
   void ReportReplica(absl::Span<const TensorInfo> tensors);
 
-  // Whether the step is recorded for the collector, not for the flight recorder.
+  // Whether the step is recorded for the collector, not for the flight
+  // recorder.
   bool WantsFacts() const;
-  // Texts are cut at the limits of common/base/limits.h, facts without a
-  // section or name left out.
+  // Texts are cut at the limits of common/base/limits.h; facts without a
+  // section or name are left out.
   void RecordFacts(absl::Span<const v1::RunFact> facts);
 
  private:

@@ -20,12 +20,12 @@ namespace rankprobe {
 
 class DlpackView {
  public:
-  // None: Read always says false.
+  // Without a table: Read always returns false.
   DlpackView() = default;
   // `capsule` is Tensor.__dlpack_c_exchange_api__, None, or an unknown version.
   explicit DlpackView(PyObject* capsule);
 
-  // `cuda_device`: the number of the device; -1: the memory is the CPU's.
+  // `cuda_device`: the number of the device; -1 for memory of the CPU.
   bool Read(PyObject* tensor, v1::DType* dtype, uintptr_t* address,
             absl::InlinedVector<int64_t, 6>* shape,
             absl::InlinedVector<int64_t, 6>* strides, int* cuda_device) const;
