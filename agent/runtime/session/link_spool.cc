@@ -12,10 +12,10 @@
 namespace rankprobe {
 namespace {
 
-// Records that wait for the collector, where stop() does not.
+// For records that wait for the collector, where stop() does not wait for it.
 constexpr uint64_t kMaxKeptBytes = 64 << 20;
 constexpr uint64_t kKeptFileBytes = 8 << 20;
-// What a private collector leaves free, too.
+// A private collector leaves the same space free.
 constexpr uint64_t kKeptFreeBytes = 64 << 20;
 
 }  // namespace
