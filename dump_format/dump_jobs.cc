@@ -32,7 +32,7 @@ std::string NameInDump(const DumpPlace& place) {
                    : absl::StrCat(parts[count - 2], "/", parts[count - 1]);
 }
 
-// Number of the run of each place, the newest 0 and older ones smaller.
+// Number of the run of each place: 0 for the newest, smaller for older ones.
 absl::StatusOr<std::map<std::string, int64_t>> RunsOfPlaces(
     FileSystem* file_system, const std::string& directory) {
   std::map<std::string, int64_t> runs;
@@ -57,7 +57,7 @@ absl::StatusOr<std::map<std::string, int64_t>> RunsOfPlaces(
   return runs;
 }
 
-// Of "proc4711" 4711; -1 of a rank's directory.
+// 4711 for "proc4711"; -1 for a rank's directory.
 int64_t PidOf(const DumpPlace& place) {
   absl::string_view name = place.directory;
   name.remove_prefix(name.rfind('/') + 1);
@@ -85,7 +85,7 @@ class Jobs {
   Jobs(const DumpLayout& layout,
        const std::map<int64_t, std::set<int64_t>>& pids,
        const std::map<std::string, int64_t>& runs) {
-    // Index of a place, number of its run.
+    // Index of a place -> number of its run.
     std::map<size_t, int64_t> places;
     std::map<int64_t, std::map<int64_t, int64_t>> processes;
     std::set<int64_t> side_by_side;
@@ -102,7 +102,8 @@ class Jobs {
     for (const auto& [index, number] : places) {
       const DumpPlace& place = layout.places[index];
       const int64_t pid = PidOf(place);
-      // Processes that have one step both are not one after the other.
+      // Processes that recorded the same step ran at the same time, so they are
+      // different jobs.
       Job& job = jobs_[{number, side_by_side.contains(number) ? pid : -1}];
       job.pids.insert(pid);
       job.steps.insert(place.step);
@@ -113,7 +114,7 @@ class Jobs {
   struct Job {
     std::set<int64_t> pids;
     std::set<int64_t> steps;
-    // Indexes of the layout.
+    // Indices in the layout.
     std::set<size_t> places;
   };
   std::vector<Job> Ordered() const {
@@ -125,10 +126,10 @@ class Jobs {
   bool is_newest_known() const { return is_newest_known_; }
 
  private:
-  // Before all whose order is known.
+  // Sorts before all runs whose order is known.
   static constexpr int64_t kUnknownRun = INT64_MIN;
 
-  // By the number of the run, and the pid where one run has several.
+  // By the number of the run, and by pid if one run has several jobs.
   std::map<std::pair<int64_t, int64_t>, Job> jobs_;
   bool is_newest_known_ = true;
 };
@@ -192,7 +193,7 @@ absl::Status ChooseJobOfDump(FileSystem* file_system,
     DumpPlace& place = layout->places[i];
     if (pids.contains(place.step)) {
       if (!kept.contains(i)) continue;
-      // It is alone in its step now.
+      // It is now alone in its step.
       place.process = false;
       place.rank = 0;
     }

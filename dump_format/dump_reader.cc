@@ -119,7 +119,7 @@ absl::Status DumpReader::LoadIndex() {
   level_ = std::move(head.level).value_or("");
   framework_ = std::move(head.framework).value_or("");
   put_together_ = head.put_together.has_value();
-  // What this version does not know is passed over.
+  // Statistics that this version does not know are ignored.
   for (const std::string& key : head.extra_statistics) {
     for (size_t i = kUsualStatCount; i < kStatCount; ++i) {
       if (key == kStatInfo[i].key) stats_.Add(i);
@@ -159,7 +159,7 @@ absl::Status DumpReader::IndexEntries(JsonStream* stream, DumpHead* head) {
         const auto [it, is_new] =
             seen.try_emplace(key, static_cast<uint32_t>(entries_.size()));
         if (!is_new) {
-          // As Python reads it: the place of the first, the value of the last.
+          // Like Python: the position of the first, the value of the last.
           entries_[it->second].begin = entry.begin;
           entries_[it->second].end = entry.end;
           return absl::OkStatus();
@@ -222,7 +222,8 @@ absl::Status DumpReader::Read(size_t index, JsonDocument* record) const {
     return beside_->Read(monitored_[index - entries_.size()], record);
   const Entry& entry = entries_[index];
   absl::Status status = ParseSlice(entry.begin, entry.end, record);
-  // Readers find nothing in a value that is not an object, and would say nothing.
+  // Readers would find nothing in a value that is not an object, and report
+  // nothing.
   if (status.ok() && !record->root().is_object() && !debug_ &&
       IsCallEntry(name(index))) {
     status = absl::InvalidArgumentError("is not an object");
@@ -256,7 +257,7 @@ absl::Status DumpReader::AddStack(absl::string_view key,
       absl::InvalidArgumentError(absl::StrCat("entry ", key, " is no stack"));
   if (!value.is_array()) return bad;
   const absl::Span<const JsonValue> items = value.items();
-  // Newer: [[names], [frames]] under a number. Older: [frames] under a name.
+  // Newer: [[names], [frames]] for a number. Older: [frames] for a name.
   const bool grouped =
       items.size() == 2 && items[0].is_array() && items[1].is_array();
   std::vector<std::string> frames;
@@ -266,7 +267,8 @@ absl::Status DumpReader::AddStack(absl::string_view key,
   }
   uint32_t id = static_cast<uint32_t>(stacks_.size());
   if (!grouped) {
-    // Equal stacks of neighbours share an id without a search of all.
+    // Neighbours with equal stacks share an id; only the last stack is
+    // compared.
     if (!stacks_.empty() && stacks_.back() == frames) {
       stack_of_[std::string(key)] = id - 1;
       return absl::OkStatus();

@@ -106,7 +106,7 @@ absl::Status JsonStream::ReadString(std::string* out) {
   return absl::OkStatus();
 }
 
-// at_ is behind the opening quote.
+// at_ is after the opening quote.
 absl::Status JsonStream::SkipString() {
   const absl::string_view rest = window_.substr(at_);
   size_t plain = 0;
@@ -118,7 +118,7 @@ absl::Status JsonStream::SkipString() {
     if (rest.substr(0, plain) == "md5" && Peek() == ':') saw_md5_ = true;
     return absl::OkStatus();
   }
-  // With escapes, or over the end of the window.
+  // The string has escapes, or extends beyond the window.
   uint64_t length = 0;
   std::array<char, 4> head{};
   while (true) {

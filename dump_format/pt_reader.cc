@@ -49,7 +49,7 @@ absl::StatusOr<std::string> ReadAt(const RandomAccessFile& file,
   return out;
 }
 
-// Sizes of over 32 bits stand in an extra field.
+// Sizes and offsets of over 32 bits are in an extra field.
 bool ApplyZip64(absl::string_view extra, bool wide_size, bool wide_stored,
                 bool wide_offset, ZipMember* member) {
   while (extra.size() >= 4) {
@@ -137,7 +137,7 @@ absl::StatusOr<std::map<std::string, ZipMember>> ReadDirectory(
   return members;
 }
 
-// Where a member's bytes begin.
+// The offset of a member's bytes.
 absl::StatusOr<uint64_t> DataOffset(const RandomAccessFile& file,
                                     uint64_t file_size,
                                     const ZipMember& member) {

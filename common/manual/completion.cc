@@ -43,12 +43,13 @@ std::vector<std::string> NamesOf(const std::vector<Command>& commands) {
   return out;
 }
 
-// Within single quotes of a POSIX shell, or of fish.
+// Quotes for a POSIX shell, or for fish, in single quotes.
 std::string Quoted(const std::string& text, const char* quote) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", quote}}), "'");
 }
 
-// Within '..' of zsh's _arguments, where brackets and colons mean something.
+// Escapes for '..' of zsh's _arguments, where brackets and colons have a
+// meaning.
 std::string ZshText(const std::string& text) {
   return absl::StrReplaceAll(
       text, {{"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});

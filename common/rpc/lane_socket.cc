@@ -26,7 +26,7 @@ namespace {
 
 constexpr absl::string_view kPrefix = "rankprobe-lane-";
 constexpr size_t kNameBytes = 16;
-// More than one is a fault, and none may be left open.
+// More than one is an error, but all must be closed.
 constexpr size_t kMaxDescriptors = 8;
 
 class Descriptor {
@@ -52,7 +52,7 @@ int OpenSocket(int flags) {
   return ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0);
 }
 
-// Calls on it wait so long at most.
+// Limits the duration of calls on the socket.
 bool SetTimeout(int socket, absl::Duration timeout) {
   const timeval time = absl::ToTimeval(timeout);
   return ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time)) ==
