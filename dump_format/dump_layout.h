@@ -36,7 +36,7 @@ struct DumpPlace {
 struct DumpLayout {
   enum class Kind { kSingle, kRanks, kSteps };
   Kind kind = Kind::kSingle;
-  bool debug = false;  // debug.json in place of dump.json
+  bool debug = false;  // debug.json instead of dump.json
   std::string path;
   std::vector<DumpPlace> places;  // by step, then rank
   // Tells the user which of several jobs is read. Empty if there is only one.

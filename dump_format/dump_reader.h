@@ -38,7 +38,7 @@ struct ConstructEdge {
 class DumpReader {
  public:
   struct Options {
-    bool debug = false;      // debug.json in place of dump.json
+    bool debug = false;      // debug.json instead of dump.json
     bool construct = false;  // construct.json is needed and must not be empty
     // A file of up to 32 MiB stays in memory, and records read from it point
     // into the reader. For callers that read every record.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Addresses of Unix sockets as the kernel takes them, and the user of a peer.
+// Addresses of Unix sockets in the kernel's form, and the user of a peer.
 // Pure functions, except for the query to the kernel.
 #ifndef RANKPROBE_COMMON_BASE_UNIX_SOCKET_H_
 #define RANKPROBE_COMMON_BASE_UNIX_SOCKET_H_

@@ -4,7 +4,7 @@
 // instance per (session, thread of execution order), or guarded by its owner's
 // lock.
 //
-// Order of tests: scope/list if set, else risk level (APIs only). A call's
+// Order of tests: scope/list if set, otherwise risk level (APIs only). A call's
 // verdict is fixed at its begin and holds for all its phases, so entries are
 // complete; both ends of a scope are inclusive and complete.
 #ifndef RANKPROBE_COMMON_FILTER_CALL_FILTER_H_

@@ -9,7 +9,7 @@
 // PERMISSION_DENIED, except the first argument of Link, which may be a file
 // elsewhere that the caller vouches for. Ownership and threads: as FileSystem.
 // Failure: PERMISSION_DENIED names a link that is in the way. Exists returns
-// true where it cannot tell, so that no used name is treated as free.
+// true where it cannot determine it, so that no used name is treated as free.
 #ifndef RANKPROBE_COMMON_IO_CONFINED_FILE_SYSTEM_H_
 #define RANKPROBE_COMMON_IO_CONFINED_FILE_SYSTEM_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Completion for bash, zsh and fish: commands, their flags, and the values of
-// flags that have few. All else completes to files.
+// flags that have few. Everything else completes to file names.
 #include <functional>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +14,7 @@ namespace {
 
 using Path = std::vector<std::string>;
 
-// Every command below the root, with its path and all flags that it takes.
+// Visits every command below the root, with its path and all flags that it takes.
 void ForEach(const Command& command, const Path& path,
              const std::vector<Flag>& above,
              const std::function<void(const Command&, const Path&,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Client side of the checksums of answers: a damaged answer is not used, and
 // its call ends with DATA_LOSS. Requests and answers are checked as they are
-// read (checked_message.h); a channel needs WatchForDamage beside that, because
+// read (checked_message.h); a channel also needs WatchForDamage, because
 // gRPC treats an answer that cannot be read as the end of a stream.
 //
 // Thread-safe.

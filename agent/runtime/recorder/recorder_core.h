@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// State that the roles of a Recorder share: its session, its lock, and behind
+// State that the roles of a Recorder share: its session, its lock, and under
 // the lock the plan, the calls and the records of the step in progress.
 //
 // Ownership: the Recorder's; owns the session. Threads: any. The lock is held

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan that the step in progress is recorded under, its filter, and the
-// trace of what the filter was asked.
+// trace of the filter's questions.
 //
 // Ownership: the RecorderCore's. Not thread-safe: guarded by its lock. Never
 // fails.

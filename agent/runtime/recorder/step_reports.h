@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports of a step beside its calls: for triggers its loss and a replica that
-// all ranks should hold alike (the parameters, say), and the facts of the run
-// card (docs/formats.md).
+// Reports of a step besides its calls: its loss and a replica that should be
+// equal on all ranks (for example the parameters), both for triggers, and the
+// facts of the run card (docs/formats.md).
 //
-// Ownership: the Recorder's. Thread-safe. Never fails: what nobody wants is
-// left out.
+// Ownership: the Recorder's. Thread-safe. Never fails: reports that no
+// trigger or plan needs are left out.
 #ifndef RANKPROBE_AGENT_RUNTIME_RECORDER_STEP_REPORTS_H_
 #define RANKPROBE_AGENT_RUNTIME_RECORDER_STEP_REPORTS_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The session's connection to its collector and the thread behind it: control
+// The session's connection to its collector and the thread that runs it: control
 // and upload stream, reconnects, spool, frames of the flight recorder.
 //
 // Ownership: of the Session, which owns the parts it is given; they outlive it.

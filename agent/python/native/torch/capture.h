@@ -58,7 +58,7 @@ class Capture : public std::enable_shared_from_this<Capture> {
   // --- The step.
   void BeginStep();
   // Called before Stop and Step: ends backwards that have begun, and fills in
-  // the results that devices were asked for.
+  // the results that were requested from devices.
   void Finish() noexcept;
   // Releases the recorder; a caller that is using it keeps it alive until it
   // has finished.

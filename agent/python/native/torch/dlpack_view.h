@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Address, dtype, shape and strides of a tensor by one call of C, where
 // PyTorch offers DLPack's exchange table (DLPack 1.3; PyTorch 2.10 and later),
-// in place of six calls of Python methods.
+// instead of six calls of Python methods.
 //
 // Immutable; needs the GIL. Failure: false, without a Python error, for tensors
 // that are not dense memory of the CPU or of a CUDA device, and for dtypes that

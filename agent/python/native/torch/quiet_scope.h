@@ -4,7 +4,7 @@
 //
 // Ownership: scopes are on the stack, or the QuietGuards' if Python entered
 // them; the guards are the Capture's. Threads: the GIL is held. Never fails:
-// where the framework has no guard, its modes see our calls.
+// where the framework has no guard, its modes see rankprobe's calls.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_QUIET_SCOPE_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_QUIET_SCOPE_H_
 
