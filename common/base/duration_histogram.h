@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Durations counted in buckets, for the metrics endpoint. Any thread may add and
-// read; a reading is not one snapshot.
+// Durations counted in buckets, for the metrics endpoint. Any thread may add
+// and read; a reading is not one snapshot.
 #ifndef RANKPROBE_COMMON_BASE_DURATION_HISTOGRAM_H_
 #define RANKPROBE_COMMON_BASE_DURATION_HISTOGRAM_H_
 

@@ -9,8 +9,8 @@
 #include "common/base/monotonic_event.h"
 #include "gtest/gtest.h"
 
-// In place of glibc's, which is there from 2.30 on. Before, the wheel's stand-in
-// (packaging/wheel/glibc_compat.c) can only wait on the wall clock.
+// In place of glibc's, which is there from 2.30 on. Before, the wheel's
+// stand-in (packaging/wheel/glibc_compat.c) can only wait on the wall clock.
 extern "C" int pthread_cond_clockwait(pthread_cond_t* /*cond*/,
                                       pthread_mutex_t* /*mutex*/,
                                       clockid_t /*clock*/,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of fields is the parser's: what it says of a field, the parser does.
+// The table of fields is the parser's: what it says of a field, the parser
+// does.
 #include "common/config/config_fields.h"
 
 #include <string>

@@ -73,8 +73,8 @@ TEST_F(FileSystemTest, LockNamesItsHolder) {
   EXPECT_TRUE(fs_->Lock(root_ + "/LOCK").ok());
 }
 
-// Whoever found nothing to keep it for has deleted it between another one's open
-// and lock. Held by no name it would keep nobody out.
+// Whoever found nothing to keep it for has deleted it between another one's
+// open and lock. Held by no name it would keep nobody out.
 TEST_F(FileSystemTest, ALockThatWasDeletedMeanwhileIsNone) {
   const std::string path = root_ + "/LOCK";
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640);

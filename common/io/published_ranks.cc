@@ -178,6 +178,7 @@ absl::Status PublishedRanks::Write(const std::set<std::string>& ranks) {
   RP_RETURN_IF_ERROR(
       file->Append(absl::StrCat(absl::StrJoin(ranks, "\n"), "\n")));
   RP_RETURN_IF_ERROR(file->Close());
+  // Replaced by a rename: a crash leaves either the old or the new list.
   return file_system_->Rename(fresh, list_);
 }
 

@@ -173,6 +173,7 @@ absl::Status StagedTree::Start(Leftovers leftovers) {
 absl::Status StagedTree::Link(const std::string& path,
                               const std::string& existing) {
   const std::string from = PathOf(existing), to = PathOf(path);
+  // An error is ignored, because not every file system has hard links.
   if (file_system_->Link(from, to).ok()) return absl::OkStatus();
   RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(from));
   RP_ASSIGN_OR_RETURN(
@@ -239,6 +240,8 @@ absl::Status StagedTree::MoveStep(const std::string& step,
     const bool replaces = file_system_->Exists(target);
     if (replaces) {
       RP_RETURN_IF_ERROR(file_system_->CreateDirectories(old));
+      // If the process is killed after this rename, the next Open restores the
+      // directory (PutBack).
       RP_RETURN_IF_ERROR(file_system_->Rename(target, moved));
     }
     const absl::Status placed =
@@ -340,6 +343,8 @@ absl::Status StagedTree::Publish(absl::string_view run) {
   for (const auto& [step, names] : ranks_of_steps)
     RP_RETURN_IF_ERROR(MoveStep(step, names));
   if (manifest) {
+    // After the directories, so that the manifest never names one that is not
+    // in place.
     RP_RETURN_IF_ERROR(file_system_->Rename(fresh + "/manifest.json",
                                             directory_ + "/manifest.json"));
     RP_RETURN_IF_ERROR(published_.WriteRest(ranks));

@@ -14,7 +14,8 @@ namespace {
 
 using Path = std::vector<std::string>;
 
-// Visits every command below the root, with its path and all flags that it takes.
+// Visits every command below the root, with its path and all flags that it
+// takes.
 void ForEach(const Command& command, const Path& path,
              const std::vector<Flag>& above,
              const std::function<void(const Command&, const Path&,

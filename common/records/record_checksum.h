@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Record.crc32c: made when a record is encoded, checked when it is read. Thread-safe:
-// pure functions.
+// Record.crc32c: made when a record is encoded, checked when it is read.
+// Thread-safe: pure functions.
 #ifndef RANKPROBE_COMMON_RECORDS_RECORD_CHECKSUM_H_
 #define RANKPROBE_COMMON_RECORDS_RECORD_CHECKSUM_H_
 

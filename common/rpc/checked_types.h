@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages that generated stubs and services write and read with a checksum.
-// Each generated *.grpc.pb.h includes this (proto/CMakeLists.txt), so that no
-// source that sends one of them can miss it. A test holds the lists against the
-// services.
+// The messages that generated stubs and services write and read with a
+// checksum. Each generated *.grpc.pb.h includes this (proto/CMakeLists.txt), so
+// that no source that sends one of them can miss it. A test holds the lists
+// against the services.
 #ifndef RANKPROBE_COMMON_RPC_CHECKED_TYPES_H_
 #define RANKPROBE_COMMON_RPC_CHECKED_TYPES_H_
 

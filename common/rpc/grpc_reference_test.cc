@@ -38,9 +38,9 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* options,
 namespace rankprobe {
 namespace {
 
-// Ends gRPC after it failed to start its second timer thread, which it does when
-// a timer fires; `again`: threads can be started again by then. Ends the process:
-// with 0 if the library is in the state that `usable` says.
+// Ends gRPC after it failed to start its second timer thread, which it does
+// when a timer fires; `again`: threads can be started again by then. Ends the
+// process: with 0 if the library is in the state that `usable` says.
 [[noreturn]] void EndAfterFailure(bool again, bool usable) {
   {
     const GrpcReference reference;

@@ -5,9 +5,9 @@
 // with the same order of additions, so both give the same bits.
 //
 // A launch of `blocks` blocks of kThreads threads leaves one Partial a block;
-// thread 0 of block 0 writes the Header, from which the second kernel, FoldSlot,
-// reads how many partials belong to a slot. Pure functions; no allocation, no
-// synchronisation beyond a block.
+// thread 0 of block 0 writes the Header, from which the second kernel,
+// FoldSlot, reads how many partials belong to a slot. Pure functions; no
+// allocation, no synchronisation beyond a block.
 #ifndef RANKPROBE_AGENT_RUNTIME_DEVICE_STATISTICS_KERNEL_H_
 #define RANKPROBE_AGENT_RUNTIME_DEVICE_STATISTICS_KERNEL_H_
 

@@ -105,8 +105,8 @@ TEST_F(ByteBudgetTest, ACollectorThatAnswersAndMakesNoRoomHasADeadline) {
   EXPECT_EQ(Acquire(1), v1::LOSS_REASON_AGENT_DEADLINE);
 }
 
-// One that was killed comes back, or another does; so does one that acknowledged
-// nothing for long, and was there.
+// One that was killed comes back, or another does; so does one that
+// acknowledged nothing for long, and was there.
 TEST_F(ByteBudgetTest, ACollectorThatHasGoneIsWaitedFor) {
   Make(absl::Hours(10));
   clock_.Advance(absl::Seconds(5));

@@ -56,6 +56,8 @@ void Encode(Frame frame, std::optional<uint64_t> place, EncodedFrame* out) {
 }  // namespace
 
 QueuedPayload::~QueuedPayload() {
+  // Before the budget is released: otherwise a thread that waits for room could
+  // allocate another block first, and exceed the limit.
   memory_.reset();
   queue_->Release(PayloadMemory::BlockBytes(size_));
 }
@@ -76,6 +78,8 @@ FrameQueue::FrameQueue(const Options& options, const Clock* clock,
 
 v1::LossReason FrameQueue::Acquire(uint64_t bytes, uint64_t limit,
                                    bool may_wait) {
+  // Kept payloads are only a precaution for a change of the collector, so they
+  // give way to new data. Their destructors take the lock.
   if (window_.has_kept() &&
       (budget_.shedding() || !budget_.HasRoom(bytes, limit))) {
     GonePayloads gone;
@@ -322,12 +326,14 @@ void FrameQueue::MakeFrames(GonePayloads* gone) {
       mutex_.Lock();
       encoding_ = false;
       for (v1::LossEvent& loss : cut) losses_.Note(step, std::move(loss));
+      // All records were lost, so no frame will return their bytes.
       if (pieces.empty()) budget_.Release(bytes);
       window_.AddRecords(std::move(pieces), bytes);
     } else if (auto* payload = std::get_if<PayloadItem>(&item)) {
       if (!offers_.PutAside(*payload)) settle(std::move(*payload));
     } else {
       auto& marker = std::get<std::shared_ptr<FlushMarker>>(item);
+      // A barrier covers the losses before it: their report is framed first.
       if (losses_.any()) add_losses();
       marker->sequence = window_.last_sequence();
       marker->placed = true;

@@ -89,7 +89,8 @@ TEST_F(FrameQueueCreditTest, AWaitEndsWhenItIsDecided) {
   }
 }
 
-// What was queued before is refused by the collector; a barrier behind it passes.
+// What was queued before is refused by the collector; a barrier behind it
+// passes.
 TEST_F(FrameQueueCreditTest, WhatWasQueuedIsRefusedAndSentAgainLater) {
   Make(1 << 20, OverflowPolicy::kBlock);
   ASSERT_TRUE(Payload('a', 1000));
@@ -108,8 +109,8 @@ TEST_F(FrameQueueCreditTest, WhatWasQueuedIsRefusedAndSentAgainLater) {
   EXPECT_EQ(Drain().size(), 1u) << "it was not stored: it is no known one";
 }
 
-// Another collector says it anew; what this one refused and could not say is not
-// taken for known.
+// Another collector says it anew; what this one refused and could not say is
+// not taken for known.
 TEST_F(FrameQueueCreditTest, AReconnectBeginsAnew) {
   Make(1 << 20, OverflowPolicy::kBlock);
   ASSERT_TRUE(Payload('a', 1000));

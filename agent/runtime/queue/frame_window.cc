@@ -25,6 +25,7 @@ void FrameWindow::AddRecords(std::vector<EncodedBatch> batches,
     frame.wire_bytes += batch.bytes.size();
     frame.records = std::make_shared<const EncodedBatch>(std::move(batch));
   }
+  // The last frame returns the budget, once all batches are committed.
   if (!batches.empty()) frames_.back().budget_bytes = budget_bytes;
 }
 
@@ -132,6 +133,8 @@ uint64_t FrameWindow::TakeAck(const v1::UploadAck& ack, bool keep,
   committed_here_ = std::max(committed_here_, ack.committed());
   synced_ = std::max(synced_, ack.synced());
   uint64_t budget_bytes = 0;
+  // Only by acks of this connection: its collector may lack frames that another
+  // one has committed.
   while (!frames_.empty() && frames_.front().sequence <= committed_here_) {
     Frame& frame = frames_.front();
     budget_bytes += std::exchange(frame.budget_bytes, 0);
@@ -140,6 +143,7 @@ uint64_t FrameWindow::TakeAck(const v1::UploadAck& ack, bool keep,
       --next_;
       in_flight_bytes_ -= frame.wire_bytes;
     }
+    // Committed records refer to the payloads kept so far, which are then safe.
     if (frame.records != nullptr || !keep) ForgetKept(gone);
     if (frame.records == nullptr && keep) {
       kept_.push_back(std::move(frame));

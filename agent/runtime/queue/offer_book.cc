@@ -43,6 +43,7 @@ bool OfferBook::Next(const std::deque<QueuedItem>& items,
 bool OfferBook::MustAsk(const PayloadItem& item) const {
   if (!use_ || item.payload->size() < kMinOfferBytes) return false;
   const auto it = offers_.find(item.digest);
+  // Not offered: next_ is 0 if it is still the next one to offer.
   if (it == offers_.end()) return next_ == 0;
   return it->second.state == Offer::State::kAsked &&
          clock_->MonotonicNanos() - it->second.since_ns < kAnswerPatienceNs;
@@ -77,6 +78,7 @@ std::vector<PayloadItem> OfferBook::TakeReady(bool full) {
            it->second.state == Offer::State::kComing &&
            now - it->second.since_ns < kComingPatienceNs;
   };
+  // The front has waited longest: without an answer no other item is ready.
   if (!answered_ && waits(aside_.front())) return ready;
   answered_ = false;
   std::deque<PayloadItem> all;

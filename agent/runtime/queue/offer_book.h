@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Offers of payloads to the collector, and its answers: equal payloads of several
-// ranks cross the wire once.
+// Offers of payloads to the collector, and its answers: equal payloads of
+// several ranks cross the wire once.
 //
 // Before the frames, the collector receives the digests of the payloads. A
 // payload that it has is not sent. One that another rank is sending is put

@@ -109,8 +109,8 @@ void ExpectAllGivenBack(PayloadMemory* memory) {
   EXPECT_TRUE(memory->PlaceOf(memory->Allocate(8 * kMiB).get()).has_value());
 }
 
-// Blocks of all sizes come and go: no two that are in use share a byte, and what
-// does not fit comes from the heap.
+// Blocks of all sizes come and go: no two that are in use share a byte, and
+// what does not fit comes from the heap.
 TEST(PayloadMemoryTest, BlocksInUseNeverOverlap) {
   const auto memory =
       std::make_shared<PayloadMemory>(8 * kMiB, /*shared=*/true);

@@ -37,6 +37,8 @@ grpc::ByteBuffer ToByteBuffer(EncodedFrame frame) {
   return grpc::ByteBuffer(slices, 3);
 }
 
+// Whether the error may mean that the collector is unreachable. A refusal comes
+// from a collector that runs.
 bool IsAway(const grpc::Status& status) {
   switch (status.error_code()) {
     case grpc::StatusCode::ALREADY_EXISTS:
@@ -67,6 +69,7 @@ std::shared_ptr<CollectorChannel> ConnectTo(const std::string& address,
   arguments.SetInt(
       GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
       static_cast<int>(absl::ToInt64Milliseconds(options.reconnect_max)));
+  // Otherwise channels with equal arguments would share one connection.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return MakeCollectorChannel(
       MakeChannel(address, options.security, arguments));
@@ -162,6 +165,8 @@ void CollectorLink::Work() {
   spool_.Open();
   if (DrainOrphans()) StayConnected();
   spool_.Update();
+  // The spool is updated before, because the farewell does not count what it
+  // holds as lost.
   SayFarewell();
 }
 
@@ -253,6 +258,8 @@ bool CollectorLink::RunConnection() {
       Locate(&finder_, status_.identity());
   if (!located.ok()) return false;
   Target* const target = located->get();
+  // Only with a root the process may move to another leaf, which lacks the
+  // payloads that this one has.
   queue_->KeepUntilReferred(target->is_leaf);
   ControlStream control([this] { outbox_->Wake(); },
                         [this](const v1::Directive& directive) {
@@ -354,6 +361,7 @@ void CollectorLink::TryLane() {
   const SharedMemory* const shared = queue_->memory()->shared();
   if (shared == nullptr) {
     status = queue_->memory()->shared_status();
+    // There was no large block yet: try again with the next frame.
     if (status.ok()) return;
     lane_session_.clear();
     return status_.NoteLane(status);
@@ -389,6 +397,8 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
   queue_->UseLane(false);
   lane_socket_ = welcome.lane_socket();
   lane_session_ = options_.lane ? welcome.session_id() : "";
+  // Before the upload starts, because Resume must not run concurrently with
+  // Ack.
   queue_->Resume(welcome.resume_after_sequence());
   // Acks reach a barrier directly, without waking the worker.
   auto upload = std::make_unique<UploadStream>(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The session's connection to its collector and the thread that runs it: control
-// and upload stream, reconnects, spool, frames of the flight recorder.
+// The session's connection to its collector and the thread that runs it:
+// control and upload stream, reconnects, spool, frames of the flight recorder.
 //
 // Ownership: of the Session, which owns the parts it is given; they outlive it.
 // Threads: one worker of its own. The methods may be called from any thread.
@@ -179,8 +179,9 @@ class CollectorLink {
   absl::Duration ack_patience_ = kAckPatience;
   absl::Duration welcome_patience_ = kWelcomePatience;
   uint64_t acked_ = 0;
-  // Worker only: whether a collector has ever welcomed this process, whether one
-  // has acknowledged its goodbye, and what is lost as far as this process knows.
+  // Worker only: whether a collector has ever welcomed this process, whether
+  // one has acknowledged its goodbye, and what is lost as far as this process
+  // knows.
   bool welcomed_once_ = false;
   bool said_goodbye_ = false;
   std::optional<v1::Undelivered> undelivered_;

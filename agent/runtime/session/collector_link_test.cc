@@ -146,8 +146,8 @@ class FakeCollector final : public v1::AgentService::Service {
   size_t deaf_to = 0;
 
  private:
-  // What is damaged in the tables of a connection stays so. `known`: connections,
-  // in their order.
+  // What is damaged in the tables of a connection stays so. `known`:
+  // connections, in their order.
   bool IsRefused(grpc::ServerContext* context, std::vector<std::string>* known,
                  size_t refused) {
     absl::MutexLock lock(&mutex_);
@@ -303,7 +303,8 @@ TEST(CollectorLinkTest, AnUploadThatIsRefusedIsMadeOnAnotherConnection) {
   server->Shutdown(std::chrono::system_clock::now());
 }
 
-// A flip in the length of the welcome makes the agent wait for bytes that never come.
+// A flip in the length of the welcome makes the agent wait for bytes that never
+// come.
 TEST(CollectorLinkTest,
      AWelcomeThatDoesNotComeIsAskedForAgainBeforeAShortJobEnds) {
   FakeCollector collector;
@@ -375,8 +376,8 @@ TEST(SpoolDeliveryTest, ARefusalCountsWhenASecondConnectionGetsIt) {
   }
 }
 
-// Under policy `block`, of a collector that acknowledges nothing: its connection is
-// given up after 2 s, and it welcomes the rank again.
+// Under policy `block`, of a collector that acknowledges nothing: its
+// connection is given up after 2 s, and it welcomes the rank again.
 TEST(CollectorLinkTest, ACollectorThatAnswersIsWaitedForAndNoOtherIs) {
   for (const bool answers : {false, true}) {
     FakeCollector collector;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The spool of a session while it runs: frames are copied from the queue to disk
-// until a collector has committed them.
+// The spool of a session while it runs: frames are copied from the queue to
+// disk until a collector has committed them.
 //
 // Ownership: the CollectorLink's; options, queue and status outlive it.
 // Threads: all methods are thread-safe. Its lock is taken before those of the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// State of a session's connection to a collector, and its messages to the user, each
-// printed once on stderr.
+// State of a session's connection to a collector, and its messages to the user,
+// each printed once on stderr.
 //
 // Ownership: the CollectorLink's; options and queue outlive it.
 // Threads: all methods are thread-safe, except those marked [worker]. The

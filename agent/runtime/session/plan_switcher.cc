@@ -68,6 +68,8 @@ ActivePlan PlanSwitcher::BeginStep(int64_t step,
     current_ = std::move(*due);
     agreed_.erase(agreed_.begin(), due.base());
     if (current_.from_first_step) current_.effective_at_step = step;
+    // A plan that is newer than the edit replaces it, unless the collector made
+    // the plan from a config file.
     if (edit_.has_value() && !current_.from_file &&
         current_.epoch > edit_->heard_epoch)
       edit_.reset();
@@ -143,6 +145,7 @@ v1::PlanPrepared PlanSwitcher::Prepare(const v1::PlanSpec& spec) {
 
 std::optional<v1::PlanPrepared> PlanSwitcher::Commit(uint64_t epoch) {
   absl::MutexLock lock(&mutex_);
+  // The plan was committed or adopted before.
   if (current_.epoch == epoch || IsAgreed(epoch)) return std::nullopt;
   v1::PlanPrepared late;
   late.set_epoch(epoch);

@@ -115,6 +115,7 @@ absl::Status Spool::NextFile() {
 absl::Status Spool::Append(uint64_t sequence, absl::string_view head,
                            absl::string_view tail, absl::string_view foot) {
   const uint64_t size = kHeadBytes + head.size() + tail.size() + foot.size();
+  // Everything so far, with the skipped frames, is committed: no gap is left.
   if (refusing_ && parts_.empty() && committed_ >= skipped_) refusing_ = false;
   if (refusing_ || bytes_ + size > options_.max_bytes) {
     Skip(sequence);
@@ -127,6 +128,7 @@ absl::Status Spool::Append(uint64_t sequence, absl::string_view head,
   if (status.ok()) status = AppendFrame(file_.get(), head, tail, foot);
   if (!status.ok()) {
     Skip(sequence);
+    // The file may end with a torn frame, so later frames need another one.
     file_.reset();
     return status;
   }
@@ -165,6 +167,7 @@ void Spool::RemoveFirst() {
 Spool::~Spool() {
   if (last_sequence_ > committed_) return;
   while (!parts_.empty()) RemoveFirst();
+  // The lock file last: left alone, it is removed by the next Find.
   file_system_->Delete(lock_path_).IgnoreError();
 }
 
@@ -244,6 +247,7 @@ std::vector<std::unique_ptr<OrphanSpool>> OrphanSpool::Find(
       continue;
     }
     if (files.empty()) {
+      // The process was killed before its first file, or after its last one.
       file_system->Delete(lock_path).IgnoreError();
       continue;
     }

@@ -4,8 +4,8 @@
 // code of rankprobe. The roles make calls of the Recorder: ApiCapture of API
 // calls, ModuleCapture of modules, ValueCapture of saved values and reports.
 //
-// Ownership: shared by PrecisionDebugger, every ApiObject and every hook; owns a
-// share of the Recorder. Threads: the GIL is held on entry and released while
+// Ownership: shared by PrecisionDebugger, every ApiObject and every hook; owns
+// a share of the Recorder. Threads: the GIL is held on entry and released while
 // memory is read; nothing that needs the GIL happens under the Recorder's lock.
 // Failure: an error of rankprobe is cleared, counted and reported to the
 // Recorder; it never reaches the model. Errors of the model pass through

@@ -166,12 +166,13 @@ PyRef HookOf(PyObject* node, const TorchBindings& torch) {
   return made;
 }
 
-// Makes the next registration of a hook create no RemovableHandle. PyTorch calls a
-// Python function that adds the hook to the node's dict of hooks and creates a
-// handle, which takes most of the time of a registration and changes a counter of
-// the class of handles. This replaces the vectorcall pointer of that function for
-// one call, which adds the hook under a key of its own. No Python code runs before
-// that call, and the pointer is restored when the call begins.
+// Makes the next registration of a hook create no RemovableHandle. PyTorch
+// calls a Python function that adds the hook to the node's dict of hooks and
+// creates a handle, which takes most of the time of a registration and changes
+// a counter of the class of handles. This replaces the vectorcall pointer of
+// that function for one call, which adds the hook under a key of its own. No
+// Python code runs before that call, and the pointer is restored when the call
+// begins.
 class WithoutHandle {
  public:
   // If null or not a Python function, nothing is changed.

@@ -33,8 +33,8 @@ using NodeArrivals = absl::InlinedVector<NodeArrival, 2>;
 void HookNode(PyObject* node, std::shared_ptr<CallGradients> gradients,
               NodeArrivals arrivals, bool before);
 
-// Registers `hook` to run before `node` (`before`) or after it. There is no handle,
-// so the hook cannot be removed. Throws pybind11::error_already_set.
+// Registers `hook` to run before `node` (`before`) or after it. There is no
+// handle, so the hook cannot be removed. Throws pybind11::error_already_set.
 void RegisterHook(const TorchBindings& torch, PyObject* node, PyObject* hook,
                   bool before);
 

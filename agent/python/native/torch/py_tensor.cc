@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors as ValueReader reads them: by their memory where that can be had, else
-// by what describe() says of them.
+// Tensors as ValueReader reads them: by their memory where that can be had,
+// else by what describe() says of them.
 #include <algorithm>
 #include <memory>
 #include <string>
