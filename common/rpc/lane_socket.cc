@@ -117,6 +117,8 @@ absl::Status HandOver(absl::string_view untrusted_name,
       return absl::UnavailableError("the collector is not on this host");
     return Failed("connect");
   }
+  // Checked before anything is sent: any process may listen on an abstract
+  // name.
   if (!IsOwnUser(socket.get()))
     return absl::PermissionDeniedError("the collector is another user's");
   iovec text{const_cast<char*>(session.data()), session.size()};
@@ -147,6 +149,7 @@ absl::Status HandOver(absl::string_view untrusted_name,
 }
 
 absl::StatusOr<HandedOver> ReceiveHandedOver(int socket) {
+  // One byte more than legal, so that a longer packet is detected.
   std::array<char, kMaxLaneSessionBytes + 1> text;
   iovec io{text.data(), text.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxDescriptors)>

@@ -137,6 +137,7 @@ void Recorder::Start(std::optional<int64_t> rank,
   if (!wanted && core_.watcher != nullptr && !RecordsSaved(asked_)) {
     // Dumping is off: the step is recorded into the agent's memory instead.
     const std::shared_ptr<const Plan> flight = core_.watcher->FlightPlan();
+    // A step that has begun for the collector stays there.
     if (flight != nullptr && (!records.begun() || records.flight())) {
       records.GoToFlight();
       core_.Adopt({flight, /*epoch=*/0, /*enabled=*/true});
@@ -160,6 +161,8 @@ bool Recorder::Stop(const std::function<absl::Duration()>& at_most) {
     absl::MutexLock lock(&core_.mutex);
     if (!core_.records.begun()) return true;
     core_.records.Submit();
+    // These records stay in the agent's memory, so there is nothing to wait
+    // for.
     if (core_.records.flight()) return true;
     if (stuck_at_.has_value()) {
       // The collector's disk may be full. Later steps wait only once it commits

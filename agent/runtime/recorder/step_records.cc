@@ -226,6 +226,7 @@ void StepRecords::SubmitIfDue() {
 
 void StepRecords::Submit() {
   if (buffer_ == nullptr || session_ == nullptr) return;
+  // Records must not leave with deferred tensors: what has not arrived is null.
   Resolve({0, std::numeric_limits<uint64_t>::max(), {}});
   if (flight_ && watcher_ != nullptr) {
     watcher_->KeepFlight(std::move(buffer_));
@@ -265,6 +266,7 @@ void StepRecords::Resolve(const DeferredResults& results) {
     watcher_->AddCost(tensors_.payload_bytes() - payload_bytes, 0);
   if (tensors_.HasDeferred()) return;
   deferred_plans_.clear();
+  // Only now the rules can check these phases, because their numbers are known.
   for (const v1::CallPhase* phase : deferred_phases_) watcher_->OnPhase(*phase);
   deferred_phases_.clear();
 }

@@ -87,6 +87,7 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
   if (plan.summary_mode == SummaryMode::kXor)
     request.checksum = ChecksumMode::kXor64;
   request.extra = plan.extra_statistics;
+  // At this level of evidence only a checksum is recorded.
   if (degraded_ >= 2) {
     request.statistics = false;
     request.extra = {};
@@ -238,6 +239,7 @@ void TensorRecorder::SendHeld(HeldPayloads* held, v1::CallPhase* phase) {
     HeldPayloads::Item* const item = held->Of(*tensor);
     if (item == nullptr) return;
     v1::PayloadRef* const payload = tensor->mutable_payload();
+    // Removes the token, which HeldPayloads::Add stored in length_bytes.
     payload->Clear();
     payload->set_length_bytes(item->length_bytes);
     ++payloads_;

@@ -88,6 +88,7 @@ class SessionImpl final : public Session {
         link_.AccountAtEnd(/*spool_delivers=*/false);
       }
     }
+    // After AccountAtEnd, because the worker ends once the outbox is stopped.
     outbox_.Stop();
     link_.Join();
   }

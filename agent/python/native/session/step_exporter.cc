@@ -45,6 +45,7 @@ constexpr size_t kHeaderBytes = 2 * sizeof(uint64_t);
 std::unique_ptr<v1::ArchiveService::Stub> Connect(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);  // a manifest names each file
+  // gRPC's threads inherit the mask.
   const BlockedSignals blocked;
   return v1::ArchiveService::NewStub(MakeChannel(address, {}, arguments));
 }
@@ -94,6 +95,8 @@ void StepExporter::Begin(int64_t step) {
   {
     absl::MutexLock lock(&mutex_);
     if (closing_) return;
+    // While a stuck collector is tried again, steps are left to the end of the
+    // job.
     if (stuck_ && busy_) return NoteLeft(step);
     waiting_.insert(step);
     // Otherwise the thread wakes up by itself.
