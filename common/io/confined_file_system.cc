@@ -102,6 +102,7 @@ class ConfinedFileSystem : public FileSystem {
                         Open(directory, O_RDONLY | O_DIRECTORY));
     DIR* const dir = ::fdopendir(open.get());
     if (dir == nullptr) return posix::FromErrno(errno, "list", directory);
+    // fdopendir has taken the descriptor.
     open.Release();
     std::vector<std::string> names;
     // readdir returns null both at the end and on an error.
@@ -135,6 +136,7 @@ class ConfinedFileSystem : public FileSystem {
   absl::Status Link(const std::string& from, const std::string& to) override {
     RP_ASSIGN_OR_RETURN(const Entry target, Find(to));
     Entry source{{}, Descriptor(), from};
+    // The caller vouches for a source that is outside of the roots.
     if (RootOf(from) != nullptr) {
       RP_ASSIGN_OR_RETURN(source, Find(from));
     }
@@ -204,6 +206,8 @@ class ConfinedFileSystem : public FileSystem {
       RP_RETURN_IF_ERROR(SizeToWrite(file, path).status());
       absl::StatusOr<std::unique_ptr<FileLock>> lock =
           posix::LockFile(file.Release(), path);
+      // The file was deleted between open and lock: try the one that has its
+      // name.
       if (!absl::IsAborted(lock.status())) return lock;
     }
   }
@@ -328,6 +332,7 @@ class ConfinedFileSystem : public FileSystem {
       return absl::OkStatus();
     if (errno != EEXIST) return Error(errno, "create", directory, place);
     struct stat st;
+    // The existing entry may be a link, which must not be followed.
     if (::fstatat(parent.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0)
       return Error(errno, "create", directory, place);
     if (S_ISLNK(st.st_mode)) return Error(ELOOP, "create", directory, place);

@@ -364,6 +364,8 @@ class PosixFileSystem : public FileSystem {
       if (fd < 0) return FromErrno(errno, "open", path);
       absl::StatusOr<std::unique_ptr<FileLock>> lock =
           posix::LockFile(fd, path);
+      // The file was deleted between open and lock: try the one that has its
+      // name.
       if (!absl::IsAborted(lock.status())) return lock;
     }
   }

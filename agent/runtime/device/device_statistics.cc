@@ -358,6 +358,8 @@ absl::StatusOr<DeviceStatistics::Device*> DeviceStatistics::DeviceOf(
   RP_RETURN_IF_ERROR(
       driver_->Check(driver_->DevicePrimaryCtxGetState(number, &flags, &active),
                      "cuDevicePrimaryCtxGetState"));
+  // Retaining an inactive context would create it, and only the program's is
+  // used.
   if (active == 0)
     return absl::InternalError(
         absl::StrCat("CUDA device ", ordinal, " has no active context"));

@@ -13,8 +13,8 @@
 namespace rankprobe {
 namespace {
 
-// A collector that does not answer within this time does not implement the
-// request.
+// A collector that does not answer within this time will not answer other
+// requests either.
 constexpr absl::Duration kAnswerTime = absl::Seconds(3);
 constexpr absl::Duration kLook = absl::Milliseconds(200);
 constexpr size_t kMaxFailed = 16;

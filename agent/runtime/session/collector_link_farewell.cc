@@ -53,6 +53,7 @@ bool CollectorLink::SayGoodbyeAnew(MonotonicTime until) {
     absl::MutexLock lock(&mutex_);
     last = target_;
   }
+  // A new channel, because the last connection did not deliver the goodbye.
   const Target target(last->address, options_, last->is_leaf);
   ControlStream control([this] { outbox_->Wake(); });
   AddToken(options_.security, control.context());

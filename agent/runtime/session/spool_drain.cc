@@ -155,6 +155,7 @@ absl::Status SpoolDrain::Deliver(OrphanSpool* spool, ControlStream* control,
       return EndOf(upload->status());
     }
     if (control->done()) return EndOf(control->status());
+    // One frame may always be in flight, however small the credit is.
     if (next.ok() && upload->CanWrite() &&
         (in_flight == 0 || (!suspect_.GoesAlone(next->sequence) &&
                             in_flight + next->bytes.size() <= credit))) {
