@@ -49,10 +49,12 @@ absl::StatusOr<std::map<std::string, int64_t>> RunsOfPlaces(
     const auto& items = earlier->items();
     // The newest of them first.
     for (size_t i = items.size(); i-- > 0;) {
+      // Files of a run with a directory are there, and not in this dump.
       if (items[i].Find("directory") == nullptr)
         add(items[i], -static_cast<int64_t>(i) - 1);
     }
   }
+  // Last, so that the newest run owns a place that several runs list.
   add(document.root(), 0);
   return runs;
 }

@@ -90,6 +90,7 @@ absl::Status AddRanks(FileSystem* file_system, const std::string& path,
     process.process = are_beside;
     process.process_index = index++;
     if (!process.process) process.rank = 0;
+    // Its number is its pid, or the next one that is not in use.
     while (!ranks.insert(process.rank).second) ++process.rank;
     places.push_back(process);
   }

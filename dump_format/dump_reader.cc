@@ -63,6 +63,7 @@ absl::StatusOr<std::unique_ptr<DumpReader>> DumpReader::Open(
 
 absl::Status DumpReader::InFile(const std::string& path,
                                 const absl::Status& status) const {
+  // The message of the permission rule (input_files.h) names the path itself.
   if (status.ok() || absl::IsPermissionDenied(status)) return status;
   if (absl::StrContains(status.message(), path)) {
     return absl::InvalidArgumentError(OneLine(status.message()));
@@ -142,6 +143,8 @@ absl::Status DumpReader::LoadIndex() {
 
 absl::Status DumpReader::ResolveDataDir(const std::string& dump_data_dir) {
   if (dump_data_dir.empty()) return absl::OkStatus();
+  // A dump that was moved has its files next to the JSON, even if the recorded
+  // path still exists.
   const std::string beside = absl::StrCat(directory_, "/dump_tensor_data");
   const bool moved =
       Parent(dump_data_dir) != absl::StripSuffix(directory_, "/");
@@ -173,6 +176,7 @@ absl::Status DumpReader::IndexEntries(JsonStream* stream, DumpHead* head) {
         entries_.push_back(entry);
         return absl::OkStatus();
       }));
+  // Freed before by_name_ is built, which holds the same names without copies.
   seen = {};
   by_name_.reserve(entries_.size());
   for (uint32_t i = 0; i < entries_.size(); ++i) by_name_[name(i)] = i;

@@ -115,6 +115,7 @@ absl::Status JsonStream::SkipString() {
   }
   if (plain < rest.size() && rest[plain] == '"') {
     at_ += plain + 1;
+    // Only a string before a colon is a member's name.
     if (rest.substr(0, plain) == "md5" && Peek() == ':') saw_md5_ = true;
     return absl::OkStatus();
   }
@@ -203,6 +204,7 @@ absl::StatusOr<absl::string_view> JsonStream::ReadValue(uint64_t max_bytes,
         absl::StrCat("a value of over ", max_bytes, " bytes at byte ", begin));
   }
   if (file_ == nullptr) return text_.substr(begin, length);
+  // The window still holds the complete value.
   if (begin >= window_offset_)
     return window_.substr(begin - window_offset_, length);
   scratch->resize(length);

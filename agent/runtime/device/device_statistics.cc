@@ -404,6 +404,7 @@ DeviceStatistics::Delivery DeviceStatistics::TakePending(
   out.first_ = std::exchange(first_, next_);
   out.end_ = next_;
   full_ = false;
+  // The numbers are taken, so equal tensors need new slots.
   seen_.clear();
   for (auto& [ordinal, device] : devices_) {
     if (device == nullptr) continue;
