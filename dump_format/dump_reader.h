@@ -72,6 +72,8 @@ class DumpReader {
   size_t size() const { return entries_.size() + monitored_.size(); }
   absl::string_view name(size_t index) const;
   std::optional<size_t> Find(absl::string_view name) const;
+  // Parses the record of an entry; INVALID_ARGUMENT with file and entry if it
+  // is malformed.
   absl::Status Read(size_t index, JsonDocument* record) const;
 
   bool has_stack() const { return has_stack_; }

@@ -30,7 +30,9 @@ class JsonStream {
   char Peek();
   // Consumes the next byte if it is `c`; returns whether it was.
   bool Take(char c);
+  // Consumes `c`; INVALID_ARGUMENT if the next byte is another one.
   absl::Status Expect(char c);
+  // Consumes a string of at most 1 MiB and decodes it.
   absl::Status ReadString(std::string* out);
   // Consumes one value; [begin, end) is its range in the file.
   absl::Status SkipValue(uint64_t* begin, uint64_t* end);
@@ -50,6 +52,7 @@ class JsonStream {
   uint64_t offset() const { return window_offset_ + at_; }
   // Whether a skipped value had a member named "md5", at any depth.
   bool saw_md5() const { return saw_md5_; }
+  // An error with the current offset, or the error of the last read.
   absl::Status Fault(absl::string_view what) const;
 
  private:

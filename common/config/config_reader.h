@@ -61,6 +61,8 @@ class ConfigReader {
   // Returns the member, or null if it is absent, and marks it as known.
   const rapidjson::Value* Get(const char* name);
 
+  // Read one member: nullopt if it is absent, or has another type or is out of
+  // bounds, which adds a fault.
   std::optional<bool> Bool(const char* name);
   std::optional<std::string> String(const char* name);
   std::optional<int64_t> Int(const char* name, int64_t min, int64_t max);

@@ -81,6 +81,7 @@ Verdict CallFilter::Api(absl::string_view entry) {
   const bool scoped = !plan_->scope.empty();
   if (scoped && entry == plan_->scope[0]) scope_open_ = true;
   const Verdict verdict = Decide(entry, /*is_module=*/false);
+  // Closed after the verdict, because the end of a scope is inclusive.
   if (scoped && entry == plan_->scope[1]) scope_open_ = false;
   return verdict;
 }

@@ -67,6 +67,8 @@ Verdict RecordFilter::Check(const v1::CallPhase& call) const {
     if (it != verdicts_.end()) {
       verdict = it->second;
     } else if (verdict == Verdict::kKeep) {
+      // Agents send the trace before the calls, so a call that is not in it
+      // was not passed by their filter.
       verdict = Verdict::kScope;
     }
   }

@@ -44,6 +44,7 @@ class ByteBudget {
   // Takes `bytes` from the budget, within `limit`. Returns UNSPECIFIED on
   // success. If `may_wait` is false it returns at once, whatever the policy.
   v1::LossReason Acquire(uint64_t bytes, uint64_t limit, bool may_wait);
+  // Returns bytes to the budget; the caller then calls TellWaiting.
   void Release(uint64_t bytes) { used_ -= bytes; }
   uint64_t used() const { return used_; }
   // Whether the collector has room for payloads; waits for it by policy.

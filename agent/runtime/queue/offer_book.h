@@ -35,6 +35,7 @@ class OfferBook {
   void NotePopped() {
     if (next_ > 0) --next_;
   }
+  // Takes the collector's answers from an ack; unknown digests are ignored.
   void TakeAnswers(const v1::UploadAck& ack);
   // Whether the first item, a payload, must wait for the collector's answer.
   bool MustAsk(const PayloadItem& item) const;

@@ -27,11 +27,13 @@ class CallRecorder {
   // `core` must outlive this object.
   explicit CallRecorder(RecorderCore* core) : core_(core) {}
 
+  // Begins a call of an API, which is recorded as {prefix}.{op}.{N}.forward.
   RecordedCall BeginApi(absl::string_view prefix, absl::string_view op);
   // Modules are recorded at level L1 too, until this is set to false.
   void SetModulesForced(bool forced) { modules_forced_ = forced; }
   // `module` is "Module.{path}.{Class}".
   RecordedCall BeginModule(absl::string_view module);
+  // Records the inputs of a kept call, before it runs.
   void Inputs(const RecordedCall& call, BuildPhase build);
   // Ends the forward. A module must be ended, kept or not, also by Abandon.
   // `late`: the outputs follow with LateOutputs, and count then. Returns true

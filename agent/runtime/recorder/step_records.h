@@ -57,6 +57,7 @@ class StepRecords {
   // the step and returns true: open calls and all gradients are not recorded
   // any more.
   bool CutIfSpent();
+  // Drops the records of the step, of which nothing may have been submitted.
   void Forget();
   // Ends the step; returns whether its records go to the collector.
   bool End();
@@ -76,7 +77,10 @@ class StepRecords {
   // `path`.
   void AddSaved(const std::string& entry, absl::string_view path,
                 const BuildValue& build);
+  // Submits the records if they are many, or if they are some and the last ones
+  // were submitted a while ago; never while tensors are deferred.
   void SubmitIfDue();
+  // Submits all records to the session, or to the flight recorder.
   void Submit();
   // Forwards that began, and those that passed the filters.
   struct Forwards {

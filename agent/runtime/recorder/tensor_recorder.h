@@ -79,6 +79,8 @@ class TensorRecorder {
   void SetRows(std::optional<SliceSpec> rows) { rows_ = rows; }
   bool has_rows() const { return rows_.has_value(); }
   const std::optional<SliceSpec>& rows() const { return rows_; }
+  // Fills `out` with what the plan records of a tensor. A deferred tensor is
+  // completed by Resolve.
   void Record(const TensorInfo& tensor, const Plan& plan, bool want_payload,
               v1::TensorSummary* out);
 

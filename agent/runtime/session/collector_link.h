@@ -98,8 +98,11 @@ class CollectorLink {
   static constexpr absl::Duration kFarewellPatience = absl::Milliseconds(500);
 
   void Work();
+  // Delivers what earlier processes left in the spool; false when stopping.
   bool DrainOrphans();
   void StayConnected();
+  // Runs one connection; returns true if the collector has welcomed the
+  // session.
   bool RunConnection();
   absl::Duration AfterDamage();
   // Whether nothing was received for so long that the agent must reconnect.
@@ -131,6 +134,7 @@ class CollectorLink {
   // Says goodbye on a new connection if the last one did not deliver it.
   void SayFarewell();
   bool SayGoodbyeAnew(MonotonicTime until);
+  // Queues requested contents of the flight recorder, as far as there is room.
   void ShipFlight();
   // `upload`: the upload stream that has ended; null if the control stream has.
   void NoteEnd(const UploadStream* upload, const ControlStream& control,

@@ -54,6 +54,7 @@ class LinkStatus {
 
   // Returns the identity to connect with.
   v1::Identity NoteConnected();
+  // A collector has answered, also if only to the delivery of a spool.
   void NoteHeard();
   // From now on no step waits for the collector.
   void NoteBroken();
@@ -67,6 +68,7 @@ class LinkStatus {
   // only once a new connection gets the same.
   bool NoteEnd(const grpc::Status& status, bool welcomed);
   void NoteError(const absl::Status& status);
+  // How payloads are sent: OK for shared memory, otherwise why not.
   void NoteLane(const absl::Status& status);
   void NoteSpooled(uint64_t bytes);
   // The spool could not be opened.

@@ -161,6 +161,7 @@ std::optional<std::string> CourseWatch::LookForMove(absl::string_view value,
   if (watched->quiet > 0) {
     --watched->quiet;
   } else if (watched->course.IsMove(number, limits)) {
+    // Returns without Add: the number of a move is not part of the course.
     watched->quiet = static_cast<uint32_t>(options_.window) - 1;
     if (rests) return std::nullopt;
     return absl::StrCat(value, value.empty() ? "" : ": ",

@@ -71,6 +71,7 @@ v1::CallReport TriggerWatcher::ReportCalls(uint64_t id) const {
   v1::CallReport report;
   report.set_id(id);
   absl::MutexLock lock(&mutex_);
+  // Before the end of the first step, its calls so far.
   const Calls& calls = last_calls_.step >= 0 ? last_calls_ : calls_;
   report.set_step(calls.items.empty() ? -1 : calls.step);
   report.set_truncated(calls.truncated);

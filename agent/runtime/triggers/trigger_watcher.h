@@ -55,6 +55,7 @@ class TriggerWatcher {
   bool active() const { return active_.load(std::memory_order_relaxed); }
   // The plan to record under while dumping is off; null if nothing is recorded.
   std::shared_ptr<const Plan> FlightPlan() const;
+  // Adds records of the step in progress to the flight recorder.
   void KeepFlight(std::unique_ptr<RecordBuffer> records);
   // Returns whether a rule has fired that requires tensors as evidence,
   // including those of this call.
@@ -69,6 +70,7 @@ class TriggerWatcher {
   bool timed() const;
   uint32_t evidence_level() const;
   bool Fits(uint64_t payload_bytes) const;
+  // Adds the cost of a record to the budgets, and reports one that is reached.
   void AddCost(uint64_t bytes, int64_t ns);
 
  private:
