@@ -131,7 +131,7 @@ class Jobs {
   // Sorts before all runs whose order is known.
   static constexpr int64_t kUnknownRun = INT64_MIN;
 
-  // By the number of the run, and by pid if one run has several jobs.
+  // Jobs by the number of the run, and by pid if one run has several jobs.
   std::map<std::pair<int64_t, int64_t>, Job> jobs_;
   bool is_newest_known_ = true;
 };

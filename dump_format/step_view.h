@@ -23,10 +23,11 @@ struct StepView {
   v1::StepBegin begin;
   bool has_begin = false;
   std::optional<v1::StepEnd> end;
-  // In the order of dump.json.
+  // Calls in the order of dump.json.
   std::vector<v1::CallPhase> calls;
   std::vector<Stack> stacks;
-  // In order of first insertion; a later edge of the same entry replaces it.
+  // Edges in order of first insertion; a later edge of the same entry replaces
+  // it.
   std::vector<v1::ConstructEdge> edges;
   std::vector<v1::LossEvent> losses;
   std::vector<v1::ErrorEvent> errors;
@@ -37,7 +38,7 @@ struct StepView {
     std::string first_entry;
   };
   std::vector<Requests> requests;
-  // By section and name.
+  // Values of facts by section and name.
   std::map<std::pair<std::string, std::string>, std::string> facts;
 };
 

@@ -30,7 +30,7 @@ namespace rankprobe {
 // Gradients that have arrived for one call.
 class CallGradients;
 
-// One module call, from the begin of its forward to the end.
+// Records one module call, from the begin of its forward to the end.
 class ModuleGradients {
  public:
   ModuleGradients(std::shared_ptr<HookContext> context,

@@ -17,8 +17,8 @@ namespace rankprobe {
 
 inline constexpr size_t kMaxApiListBytes = 256 << 10;
 
-// In the order of the text; a function belongs to the first prefix that lists
-// it.
+// Prefixes in the order of the text; a function belongs to the first prefix
+// that lists it.
 using ApiList = std::vector<std::pair<std::string, std::vector<std::string>>>;
 
 // Parses JSON if the text begins with '{': lists by prefix, or by the section

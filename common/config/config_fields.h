@@ -54,7 +54,7 @@ struct ConfigField {
   int64_t max = 0;
 };
 
-// In the order in which they are documented.
+// Returns all fields in the order in which they are documented.
 absl::Span<const ConfigField> ConfigFields();
 
 // Returns null if the section has no such field.

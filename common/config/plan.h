@@ -99,7 +99,8 @@ struct Plan {
   DataMode data_mode;
   SummaryMode summary_mode = SummaryMode::kStatistics;
   Precision precision = Precision::kLow;
-  // In addition to Max, Min, Mean and Norm; empty if those are not recorded.
+  // Statistics in addition to Max, Min, Mean and Norm; empty if those are not
+  // recorded.
   ExtraSet extra_statistics;
   RiskLevel risk_level = RiskLevel::kFocus;
   bool async_dump = false;

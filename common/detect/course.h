@@ -36,7 +36,7 @@ struct CourseLimits {
 
   size_t least;
   double deviations;
-  // In units of the logarithm.
+  // Minimum distance from the course, in units of the logarithm.
   double least_distance;
   bool only_up;
   // Set if MayPassZero(): a move is then upwards only, and beyond all numbers

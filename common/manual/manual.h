@@ -46,7 +46,7 @@ struct Manual {
   std::map<std::string, std::vector<std::string>> examples;
   // Names of the values of flags, "--run": "NAME".
   std::map<std::string, std::string> values;
-  // By command: flags that another program behind it reads, not CLI11.
+  // By command: flags that are read by another program, not by CLI11.
   std::map<std::string, std::vector<Flag>> worker_flags;
   std::vector<Term> exit_codes;
   std::vector<Term> environment;

@@ -12,7 +12,7 @@
 
 namespace rankprobe {
 
-// Where to read from; empty = not used.
+// Files to read from; empty = not used.
 //   RANKPROBE_TLS_CA           certificates that may vouch for the collector;
 //                              set: the connection is TLS
 //   RANKPROBE_TLS_CERT, _KEY   this client's own certificate (mutual TLS)

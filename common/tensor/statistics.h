@@ -36,7 +36,7 @@ struct ExtraStatistic {
   // The word of config.json that requests it, possibly together with others.
   absl::string_view word;
 };
-// In the order of dump.json.
+// All extra statistics, in the order of dump.json.
 inline constexpr std::array kExtraStatistics = {
     ExtraStatistic{v1::STATISTIC_ID_NAN_COUNT, "counts"},
     ExtraStatistic{v1::STATISTIC_ID_INF_COUNT, "counts"},

@@ -26,7 +26,7 @@ struct SummaryRequest {
   ChecksumMode checksum = ChecksumMode::kNone;
   // XXH3-128 of the contiguous bytes.
   bool digest = false;
-  // Where to write the contiguous bytes, or null. Must hold PayloadBytes(view).
+  // Destination of the contiguous bytes, or null. Must hold PayloadBytes(view).
   void* copy_to = nullptr;
 };
 

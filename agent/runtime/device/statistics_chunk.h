@@ -58,8 +58,8 @@ class StatisticsChunk {
   // Queues the sums of the partial results in the chunk's stream, so that there
   // is room again.
   absl::Status Fold(const CudaDriver& driver, CuFunction fold);
-  // Where the next tensor's results are written. Add takes it once the launch
-  // has succeeded.
+  // The place where the next tensor's results are written. Add takes it once
+  // the launch has succeeded.
   Place Next() const;
   void Add(const Slot& slot, uint32_t partials);
   // Queues, in `stream`, which waits for the chunk's own, the sums and their

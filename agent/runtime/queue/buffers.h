@@ -13,7 +13,7 @@
 
 namespace rankprobe {
 
-// What happens when the byte budget is used up.
+// Behaviour when the byte budget is used up.
 enum class OverflowPolicy { kBlock, kStatsOnly, kDropNewest };
 
 // Records being built, with the arena that holds them. The owner may reuse it.

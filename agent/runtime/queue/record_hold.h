@@ -17,7 +17,7 @@ class RecordHold {
   // If `time` is zero, nothing is held.
   RecordHold(absl::Duration time, uint64_t budget_bytes, const Clock* clock)
       : time_(time),
-        // In memory; an eighth of a small budget.
+        // 1 MiB in memory; an eighth of a small budget.
         most_bytes_(std::min(uint64_t{1} << 20, budget_bytes / 8)),
         clock_(clock) {}
 

@@ -138,7 +138,8 @@ class Recorder {
   ActivePlan asked_ ABSL_GUARDED_BY(core_.mutex);
   bool request_missing_ ABSL_GUARDED_BY(core_.mutex) = false;
   uint64_t faults_ ABSL_GUARDED_BY(core_.mutex) = 0;
-  // What the collector had committed when Stop() last timed out.
+  // Sequence number that the collector had committed when Stop() last timed
+  // out.
   std::optional<uint64_t> stuck_at_ ABSL_GUARDED_BY(core_.mutex);
 };
 

@@ -57,7 +57,7 @@ class ConfigFile {
   // The file was modified so recently that another edit may leave the stamp
   // unchanged.
   bool young_ = false;
-  // What Look() returned last: the text, or the message of the fault.
+  // The last result of Look(): the text, or the message of the fault.
   std::string said_;
   bool fault_ = false;
 };

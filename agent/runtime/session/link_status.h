@@ -127,7 +127,7 @@ class LinkStatus {
   uint64_t spooled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::atomic<bool> no_spool_{false};
   std::string lane_ ABSL_GUARDED_BY(mutex_);
-  // What TellOther still has to report. Only the worker uses it.
+  // The process that TellOther still has to report. Only the worker uses it.
   std::optional<v1::OtherProcess> other_;
   // Whether it was reported: a root sends it again after a restart.
   bool told_other_ = false;

@@ -99,7 +99,7 @@ class CourseWatch {
   // The entry of the last update, if it has a single number: the ratio of the
   // update to that number is no course where the number passes through 0.
   std::string one_number_;
-  // By name of the parameter, "fc.weight.0.debug".
+  // States by name of the parameter, "fc.weight.0.debug".
   absl::flat_hash_map<std::string, State> states_;
 };
 

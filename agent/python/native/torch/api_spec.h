@@ -24,7 +24,7 @@ struct ArgumentSet {
 
 struct ApiSpec {
   std::string prefix, op;
-  // Its outputs are its arguments after the call.
+  // Whether its outputs are its arguments after the call.
   bool distributed = false;
   // Whether it writes into its arguments.
   bool in_place = false;

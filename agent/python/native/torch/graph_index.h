@@ -91,8 +91,8 @@ class GraphIndex {
   absl::flat_hash_map<PyObject*, Node> nodes_;
   absl::flat_hash_map<std::pair<PyObject*, int64_t>, Consumers> consumers_;
   Left left_;
-  // By number of the node, for a framework that creates several objects for a
-  // node.
+  // Objects by number of the node, for a framework that creates several objects
+  // for a node.
   absl::flat_hash_map<uint64_t, PyRef> objects_;
   // Higher than the numbers of all visited nodes.
   uint64_t next_ = 0;

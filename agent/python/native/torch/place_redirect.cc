@@ -6,7 +6,7 @@
 namespace rankprobe {
 namespace {
 
-// Its own attributes; null, without an error set, if it has none.
+// The host's own attributes; null, without an error set, if it has none.
 PyRef AttributesOf(PyObject* host) {
   static PyObject* const name = PyUnicode_InternFromString("__dict__");
   if (PyModule_Check(host)) return PyRef::Share(PyModule_GetDict(host));

@@ -65,7 +65,7 @@ class QuietGuards {
   const TorchBindings* const torch_;
   // Guards that no scope uses.
   std::vector<PyRef> idle_;
-  // By thread; a scope is left on the thread that entered it.
+  // Scopes by thread; a scope is left on the thread that entered it.
   std::vector<std::pair<std::thread::id, std::unique_ptr<QuietScope>>> entered_;
 };
 

@@ -47,7 +47,7 @@ class StackReader {
 
   const TorchBindings* const torch_;
   const std::string skipped_directory_;
-  // By code and instruction.
+  // Lines by code and instruction.
   absl::node_hash_map<std::pair<PyCodeObject*, int>, Line> lines_;
   absl::node_hash_map<std::vector<const Line*>, Stack> stacks_;
   uint64_t last_number_ = 0;
