@@ -32,7 +32,7 @@ std::string NameInDump(const DumpPlace& place) {
                    : absl::StrCat(parts[count - 2], "/", parts[count - 1]);
 }
 
-// Number of the run of each place, the newest 0 and older ones smaller.
+// Number of the run of each place: 0 for the newest, smaller for older ones.
 absl::StatusOr<std::map<std::string, int64_t>> RunsOfPlaces(
     FileSystem* file_system, const std::string& directory) {
   std::map<std::string, int64_t> runs;
@@ -49,15 +49,17 @@ absl::StatusOr<std::map<std::string, int64_t>> RunsOfPlaces(
     const auto& items = earlier->items();
     // The newest of them first.
     for (size_t i = items.size(); i-- > 0;) {
+      // Files of a run with a directory are there, and not in this dump.
       if (items[i].Find("directory") == nullptr)
         add(items[i], -static_cast<int64_t>(i) - 1);
     }
   }
+  // Last, so that the newest run owns a place that several runs list.
   add(document.root(), 0);
   return runs;
 }
 
-// Of "proc4711" 4711; -1 of a rank's directory.
+// 4711 for "proc4711"; -1 for a rank's directory.
 int64_t PidOf(const DumpPlace& place) {
   absl::string_view name = place.directory;
   name.remove_prefix(name.rfind('/') + 1);
@@ -85,7 +87,7 @@ class Jobs {
   Jobs(const DumpLayout& layout,
        const std::map<int64_t, std::set<int64_t>>& pids,
        const std::map<std::string, int64_t>& runs) {
-    // Index of a place, number of its run.
+    // Index of a place -> number of its run.
     std::map<size_t, int64_t> places;
     std::map<int64_t, std::map<int64_t, int64_t>> processes;
     std::set<int64_t> side_by_side;
@@ -102,7 +104,8 @@ class Jobs {
     for (const auto& [index, number] : places) {
       const DumpPlace& place = layout.places[index];
       const int64_t pid = PidOf(place);
-      // Processes that have one step both are not one after the other.
+      // Processes that recorded the same step ran at the same time, so they are
+      // different jobs.
       Job& job = jobs_[{number, side_by_side.contains(number) ? pid : -1}];
       job.pids.insert(pid);
       job.steps.insert(place.step);
@@ -113,7 +116,7 @@ class Jobs {
   struct Job {
     std::set<int64_t> pids;
     std::set<int64_t> steps;
-    // Indexes of the layout.
+    // Indices in the layout.
     std::set<size_t> places;
   };
   std::vector<Job> Ordered() const {
@@ -125,10 +128,10 @@ class Jobs {
   bool is_newest_known() const { return is_newest_known_; }
 
  private:
-  // Before all whose order is known.
+  // Sorts before all runs whose order is known.
   static constexpr int64_t kUnknownRun = INT64_MIN;
 
-  // By the number of the run, and the pid where one run has several.
+  // Jobs by the number of the run, and by pid if one run has several jobs.
   std::map<std::pair<int64_t, int64_t>, Job> jobs_;
   bool is_newest_known_ = true;
 };
@@ -192,7 +195,7 @@ absl::Status ChooseJobOfDump(FileSystem* file_system,
     DumpPlace& place = layout->places[i];
     if (pids.contains(place.step)) {
       if (!kept.contains(i)) continue;
-      // It is alone in its step now.
+      // It is now alone in its step.
       place.process = false;
       place.rank = 0;
     }

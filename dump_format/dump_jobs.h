@@ -13,11 +13,11 @@
 
 namespace rankprobe {
 
-// Leaves in `layout` the places of one job, if a step in it has more than one
-// process and no rank, and notes it there. wanted: the number of a job, from 1 in
-// the order in which manifest.json has them, else in that of the pids; left out:
-// the newest. INVALID_ARGUMENT names the jobs: there is no such job, or the newest
-// is not known because there is no manifest.json.
+// Keeps in `layout` the places of one job, if a step in it has more than one
+// process without a rank, and adds a note about it. `wanted`: the number of a
+// job, from 1 in the order of manifest.json, or else of the pids; if absent,
+// the newest. INVALID_ARGUMENT names the jobs: there is no such job, or the
+// newest is not known because there is no manifest.json.
 absl::Status ChooseJobOfDump(FileSystem* file_system,
                              std::optional<int64_t> wanted, DumpLayout* layout);
 

@@ -141,7 +141,8 @@ class DumpWriter {
     json_.String(value);
   }
 
-  // What a limit left out: {"type": .., "value": text, "rankprobe_cut": {..}}.
+  // Writes what a limit left out: {"type": .., "value": text, "rankprobe_cut":
+  // {..}}.
   void Cut(const v1::CutValue& cut) {
     json_.BeginObject();
     Text("type", cut.type());
@@ -177,11 +178,12 @@ class DumpWriter {
   }
 
   // Leaves of two entries may have one name: output 0 of "A", and the debug
-  // entry "A.output.0". The later one gets another, not to replace its file.
+  // entry "A.output.0". The later one gets another name, so that it does not
+  // replace the file.
   std::string FreeFileName(const std::string& path,
                            absl::string_view extension) {
     std::string name = EscapeFileName(path, extension);
-    // An escaped name is never that of another path.
+    // An escaped name never equals that of another path.
     for (int n = 2; !names_.insert(name).second; ++n)
       name = EscapeFileName(absl::StrCat(path, "%", n), extension);
     return name;
@@ -200,8 +202,8 @@ class DumpWriter {
     if (there && !named) Text("data_name", file_name);
   }
 
-  // Key order differs by mode: with statistics the checksum comes last; in xor
-  // and bench mode it comes before requires_grad or data_name.
+  // The order of keys depends on the mode: with statistics the checksum comes
+  // last; in xor and bench mode it precedes requires_grad or data_name.
   void Tensor(const v1::TensorSummary& tensor, const std::string& path) {
     json_.BeginObject();
     Text("type", tensor.numpy()           ? "numpy.ndarray"
@@ -237,7 +239,7 @@ class DumpWriter {
 
   void DistributedTensor(const v1::TensorSummary& tensor) {
     json_.Key("device_mesh");
-    // Archives of old have texts that nobody looked at.
+    // Old archives have texts that were never checked.
     if (IsJsonText(tensor.device_mesh_json(), kMaxMeshDepth)) {
       json_.Raw(tensor.device_mesh_json());
     } else {
@@ -246,7 +248,8 @@ class DumpWriter {
     json_.Key("placements");
     json_.BeginArray();
     for (const v1::Placement& placement : tensor.placements()) {
-      // As with msprobe, which knows it for no shard: tensor_notes.json has it.
+      // As in msprobe, which does not recognize it as a shard;
+      // tensor_notes.json has it.
       if (placement.kind() == v1::Placement::KIND_STRIDED_SHARD) continue;
       json_.BeginObject();
       switch (placement.kind()) {
@@ -299,7 +302,7 @@ class DumpWriter {
     json_.EndObject();
   }
 
-  // The digits come from the wire: anything else than an integer is text, and
+  // The digits are not trusted: anything but an integer is written as text, and
   // so is one that Python's json would refuse to read.
   void BigInt(const std::string& digits) {
     const size_t start = !digits.empty() && digits[0] == '-' ? 1 : 0;
@@ -403,7 +406,7 @@ class DumpWriter {
   StatSet stats_;
   bool mindspore_ = false;
   std::string entry_;
-  // Of the payload files so far.
+  // Names of the payload files so far.
   absl::flat_hash_set<std::string> names_;
 };
 

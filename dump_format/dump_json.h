@@ -20,22 +20,21 @@ struct PayloadFile {
   const v1::TensorSummary* tensor = nullptr;
 };
 
-// Answers whether the bytes can be exported; a leaf without them has no
-// data_name.
+// Whether the bytes can be exported; a leaf without them has no data_name.
 using HasPayloadFn = std::function<bool(const v1::TensorSummary&)>;
 
-// dump.json, or debug.json at level debug. Payloads that are to be written are
-// appended to `files`, those that are missing to `missing`.
+// dump.json, or debug.json at level debug. Payloads to write are appended to
+// `files`, missing ones to `missing`.
 std::string DumpJson(const StepView& view, const std::string& dump_data_dir,
                      const HasPayloadFn& has_payload,
                      std::vector<PayloadFile>* files,
                      std::vector<PayloadFile>* missing);
 
 std::string StackJson(const StepView& view);
-// {section: {name: value}}, all texts.
+// {section: {name: value}}, where all values are strings.
 std::string RunCardJson(const StepView& view);
 std::string ConstructJson(const StepView& view);
-// requests.json of a serving step; no file of msprobe's.
+// requests.json of a serving step; msprobe has no such file.
 std::string RequestsJson(const StepView& view);
 
 }  // namespace rankprobe

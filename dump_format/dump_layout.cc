@@ -27,7 +27,7 @@ absl::Status Bad(absl::string_view path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
 
-// The number behind `prefix`, 0 when there is none; unset for another name.
+// The number after `prefix`, 0 if there is none; nullopt for another name.
 std::optional<int64_t> Numbered(absl::string_view name,
                                 absl::string_view prefix) {
   if (!absl::ConsumePrefix(&name, prefix)) return std::nullopt;
@@ -40,7 +40,7 @@ std::optional<int64_t> Numbered(absl::string_view name,
   return number;
 }
 
-// An error when it is one that may not be read.
+// Returns an error if the path must not be read.
 absl::StatusOr<bool> IsDirectory(FileSystem* file_system,
                                  const std::string& path) {
   const absl::Status status = file_system->List(path).status();
@@ -83,12 +83,14 @@ absl::Status AddRanks(FileSystem* file_system, const std::string& path,
   };
   std::sort(processes.begin(), processes.end(), by_rank);
   int64_t index = 0;
-  // Several without a rank are of several jobs: ChooseJobOfDump() leaves one.
+  // Several processes without a rank belong to several jobs; ChooseJobOfDump()
+  // leaves one.
   const bool are_beside = !ranks.empty() || processes.size() > 1;
   for (DumpPlace& process : processes) {
     process.process = are_beside;
     process.process_index = index++;
     if (!process.process) process.rank = 0;
+    // Its number is its pid, or the next one that is not in use.
     while (!ranks.insert(process.rank).second) ++process.rank;
     places.push_back(process);
   }
@@ -122,7 +124,7 @@ absl::StatusOr<DumpLayout> FindDumps(FileSystem* file_system,
   std::string path = given;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (!file_system->Exists(path)) {
-    // A word alone may be meant as the name of a run.
+    // A single word may be meant as the name of a run.
     return Bad(path, path.find_first_of("/:.") == std::string::npos
                          ? absl::StrCat("does not exist; a run of a collector "
                                         "is written run:",
@@ -201,7 +203,7 @@ const char* KindText(DumpLayout::Kind kind) {
   return "";
 }
 
-// "steps 0-2, ranks 0-1": what the sides do not share.
+// "steps 0-2, ranks 0-1": steps or ranks that the sides do not share.
 std::string PlacesText(const DumpLayout& layout, bool steps, bool ranks) {
   std::string text;
   const auto add = [&](const char* what, const std::vector<int64_t>& numbers) {
@@ -213,7 +215,8 @@ std::string PlacesText(const DumpLayout& layout, bool steps, bool ranks) {
   return text;
 }
 
-// The first place whose number the other side does not have; else the first of all.
+// The first place whose number the other side does not have, or the first of
+// all.
 const DumpPlace& OwnPlace(const DumpLayout& layout,
                           const std::vector<int64_t>& others,
                           int64_t DumpPlace::*number) {
@@ -229,8 +232,8 @@ std::string StepDirectory(const DumpPlace& place) {
   return place.directory.substr(0, place.directory.rfind('/'));
 }
 
-// The place in `large` that is as much as `small`, of the same name where there is
-// one.
+// The place in `large` that corresponds to `small` in size, with the same name
+// if there is one.
 std::string PlaceLike(const DumpLayout& small, const DumpLayout& large) {
   const auto path_of = [&](const DumpPlace& place) {
     return small.kind == DumpLayout::Kind::kSingle ? place.directory
@@ -251,7 +254,7 @@ std::string PlaceLike(const DumpLayout& small, const DumpLayout& large) {
 std::string PairingHint(const DumpLayout& target, const DumpLayout& reference) {
   const bool steps = target.Steps() != reference.Steps();
   const bool ranks = target.Ranks() != reference.Ranks() || !steps;
-  // A step of one side with a step of the other; or, of one step, two ranks.
+  // A step of one side with a step of the other, or two ranks of one step.
   const auto example = [&](const DumpLayout& layout, const DumpLayout& other) {
     return steps ? StepDirectory(
                        OwnPlace(layout, other.Steps(), &DumpPlace::step))
@@ -280,7 +283,7 @@ absl::StatusOr<std::vector<std::pair<DumpPlace, DumpPlace>>> PairDumps(
         absl::StrCat(target.path, " and ", reference.path,
                      ": one is a dump.json, the other a debug.json"));
   }
-  // Two runs give their processes other pids.
+  // Processes of two runs have different pids, so they are paired by index.
   const auto key_of = [](const DumpPlace& place) {
     return std::make_tuple(place.step, place.process,
                            place.process ? place.process_index : place.rank);

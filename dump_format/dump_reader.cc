@@ -63,6 +63,7 @@ absl::StatusOr<std::unique_ptr<DumpReader>> DumpReader::Open(
 
 absl::Status DumpReader::InFile(const std::string& path,
                                 const absl::Status& status) const {
+  // The message of the permission rule (input_files.h) names the path itself.
   if (status.ok() || absl::IsPermissionDenied(status)) return status;
   if (absl::StrContains(status.message(), path)) {
     return absl::InvalidArgumentError(OneLine(status.message()));
@@ -119,7 +120,7 @@ absl::Status DumpReader::LoadIndex() {
   level_ = std::move(head.level).value_or("");
   framework_ = std::move(head.framework).value_or("");
   put_together_ = head.put_together.has_value();
-  // What this version does not know is passed over.
+  // Statistics that this version does not know are ignored.
   for (const std::string& key : head.extra_statistics) {
     for (size_t i = kUsualStatCount; i < kStatCount; ++i) {
       if (key == kStatInfo[i].key) stats_.Add(i);
@@ -142,6 +143,8 @@ absl::Status DumpReader::LoadIndex() {
 
 absl::Status DumpReader::ResolveDataDir(const std::string& dump_data_dir) {
   if (dump_data_dir.empty()) return absl::OkStatus();
+  // A dump that was moved has its files next to the JSON, even if the recorded
+  // path still exists.
   const std::string beside = absl::StrCat(directory_, "/dump_tensor_data");
   const bool moved =
       Parent(dump_data_dir) != absl::StripSuffix(directory_, "/");
@@ -159,7 +162,7 @@ absl::Status DumpReader::IndexEntries(JsonStream* stream, DumpHead* head) {
         const auto [it, is_new] =
             seen.try_emplace(key, static_cast<uint32_t>(entries_.size()));
         if (!is_new) {
-          // As Python reads it: the place of the first, the value of the last.
+          // Like Python: the position of the first, the value of the last.
           entries_[it->second].begin = entry.begin;
           entries_[it->second].end = entry.end;
           return absl::OkStatus();
@@ -173,6 +176,7 @@ absl::Status DumpReader::IndexEntries(JsonStream* stream, DumpHead* head) {
         entries_.push_back(entry);
         return absl::OkStatus();
       }));
+  // Freed before by_name_ is built, which holds the same names without copies.
   seen = {};
   by_name_.reserve(entries_.size());
   for (uint32_t i = 0; i < entries_.size(); ++i) by_name_[name(i)] = i;
@@ -222,7 +226,8 @@ absl::Status DumpReader::Read(size_t index, JsonDocument* record) const {
     return beside_->Read(monitored_[index - entries_.size()], record);
   const Entry& entry = entries_[index];
   absl::Status status = ParseSlice(entry.begin, entry.end, record);
-  // Readers find nothing in a value that is not an object, and would say nothing.
+  // Readers would find nothing in a value that is not an object, and report
+  // nothing.
   if (status.ok() && !record->root().is_object() && !debug_ &&
       IsCallEntry(name(index))) {
     status = absl::InvalidArgumentError("is not an object");
@@ -256,7 +261,7 @@ absl::Status DumpReader::AddStack(absl::string_view key,
       absl::StrCat("entry ", key, " is not a stack"));
   if (!value.is_array()) return bad;
   const absl::Span<const JsonValue> items = value.items();
-  // Newer: [[names], [frames]] under a number. Older: [frames] under a name.
+  // Newer: [[names], [frames]] for a number. Older: [frames] for a name.
   const bool grouped =
       items.size() == 2 && items[0].is_array() && items[1].is_array();
   std::vector<std::string> frames;
@@ -266,7 +271,8 @@ absl::Status DumpReader::AddStack(absl::string_view key,
   }
   uint32_t id = static_cast<uint32_t>(stacks_.size());
   if (!grouped) {
-    // Equal stacks of neighbours share an id without a search of all.
+    // Neighbours with equal stacks share an id; only the last stack is
+    // compared.
     if (!stacks_.empty() && stacks_.back() == frames) {
       stack_of_[std::string(key)] = id - 1;
       return absl::OkStatus();

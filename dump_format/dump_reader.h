@@ -24,7 +24,7 @@
 
 namespace rankprobe {
 
-// What a comparison of the dump can rest on.
+// The data of a dump that comparisons can use.
 enum class DumpMode { kStatistics, kMd5, kTensor, kStructure };
 
 absl::string_view DumpModeName(DumpMode mode);  // "summary", "md5", "all", ..
@@ -38,43 +38,46 @@ struct ConstructEdge {
 class DumpReader {
  public:
   struct Options {
-    bool debug = false;      // debug.json in place of dump.json
+    bool debug = false;      // debug.json instead of dump.json
     bool construct = false;  // construct.json is needed and must not be empty
-    // A file of up to 32 MiB stays in memory; records read from it point into
-    // the reader. For those who read every record.
+    // A file of up to 32 MiB stays in memory, and records read from it point
+    // into the reader. For callers that read every record.
     bool keep_text = false;
     bool notes = false;  // tensor_notes.json, where there is one
-    // Behind the entries of dump.json those that task monitor writes into the
-    // debug.json beside it: parameters, updates, buffers, loss.
+    // After the entries of dump.json, also read those that task monitor writes
+    // into the debug.json in the same directory: parameters, updates, buffers,
+    // loss.
     bool monitored = false;
   };
-  // `directory` holds the files. stack.json may be absent.
+  // Opens the files in `directory`. stack.json may be absent.
   static absl::StatusOr<std::unique_ptr<DumpReader>> Open(
       FileSystem* file_system, const std::string& directory, Options options);
 
   const std::string& directory() const { return directory_; }
-  // Of the JSON file with the records.
+  // Path of the JSON file with the records.
   const std::string& path() const { return path_; }
   const std::string& task() const { return task_; }
   const std::string& level() const { return level_; }
   const std::string& framework() const { return framework_; }
-  // The ranks of a run were put together to it (analysis/layout).
+  // Whether the dump was assembled from the ranks of a run (analysis/layout).
   bool put_together() const { return put_together_; }
-  // Where the .pt files are; empty without real data. A dump that was moved
-  // has them beside its JSON.
+  // Directory of the .pt files; empty without real data. In a dump that was
+  // moved it is next to the JSON file.
   const std::string& data_dir() const { return data_dir_; }
   DumpMode mode() const { return mode_; }
-  // What its tensors have.
+  // The statistics that its tensors have.
   StatSet stats() const { return stats_; }
   bool debug() const { return debug_; }
 
   size_t size() const { return entries_.size() + monitored_.size(); }
   absl::string_view name(size_t index) const;
   std::optional<size_t> Find(absl::string_view name) const;
+  // Parses the record of an entry; INVALID_ARGUMENT with file and entry if it
+  // is malformed.
   absl::Status Read(size_t index, JsonDocument* record) const;
 
   bool has_stack() const { return has_stack_; }
-  // Null when the entry has none. Innermost frame first.
+  // Innermost frame first. Null if the entry has no stack.
   const std::vector<std::string>* Stack(absl::string_view name) const;
   // An id that equal stacks share.
   std::optional<uint32_t> StackId(absl::string_view name) const;
@@ -83,9 +86,10 @@ class DumpReader {
   }
 
   const std::vector<ConstructEdge>& construct() const { return construct_; }
-  // Megatron: micro steps of this step; 0 when not said.
+  // Megatron: number of micro steps of this step; 0 if the file does not have
+  // it.
   int64_t micro_step_count() const { return micro_step_count_; }
-  // None where they were not asked for.
+  // Empty unless they were requested.
   const TensorNotes& notes() const { return notes_; }
 
  private:
@@ -116,7 +120,7 @@ class DumpReader {
   std::string path_;
   std::unique_ptr<RandomAccessFile> file_;
   const bool keep_text_;
-  // The whole file, or empty.
+  // The complete file, or empty.
   std::unique_ptr<char[]> kept_;
   absl::string_view text_;
   std::string task_;
@@ -136,7 +140,7 @@ class DumpReader {
   std::vector<ConstructEdge> construct_;
   int64_t micro_step_count_ = 0;
   TensorNotes notes_;
-  // The debug.json, and which of its entries are asked for.
+  // The debug.json, and which of its entries were requested.
   std::unique_ptr<DumpReader> beside_;
   std::vector<size_t> monitored_;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading dumps, and what bad ones get: one line that names file and reason.
+// Reading dumps, and the errors for bad ones: one line with the file and the
+// reason.
 #include "dump_format/dump_reader.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +41,7 @@ class DumpReaderTest : public ::testing::Test {
     ExpectSame(**kept);
     return absl::OkStatus();
   }
-  // A file read through the window and one in memory.
+  // Compares a file read through the window with one in memory.
   void ExpectSame(const DumpReader& kept) {
     EXPECT_EQ(kept.mode(), reader_->mode());
     ASSERT_EQ(kept.size(), reader_->size());
@@ -121,7 +122,8 @@ TEST_F(DumpReaderTest, TheHeadNamesExtraStatistics) {
   ASSERT_TRUE(Open(R"({"task":"statistics","data":{}})").ok());
   EXPECT_FALSE(reader_->stats().has_extra());
   EXPECT_TRUE(reader_->stats().Has(kNorm));
-  // Behind the data, too; what is unknown or no text is passed over.
+  // Also after the data; unknown names, and values that are not texts, are
+  // ignored.
   ASSERT_TRUE(Open(R"({"task":"statistics","data":{"b":{"output":[{
       "type":"torch.Tensor","dtype":"torch.int8","Max":1,"Min":1,"Mean":null,
       "Norm":null,"ZeroCount":3,"NanCount":0}]}},

@@ -107,8 +107,8 @@ class Flattener {
       }
       return absl::OkStatus();
     }
-    // A bare word in place of a record (a device that was given as text) has
-    // no row in msprobe's tables.
+    // A word instead of a record (a device that was passed as text) has no row
+    // in msprobe's tables.
     if (!value.is_object()) return absl::OkStatus();
     const JsonValue* const class_type = value.Find("class_type");
     if (class_type != nullptr && class_type->is_string() &&
@@ -264,7 +264,7 @@ absl::Status ReadRowsInRecordOrder(absl::string_view entry, StatSet stats,
   const std::string name(entry);
   if (LastSegment(entry) == "debug") {
     RP_RETURN_IF_ERROR(flattener.Add(root, name, RowState::kDebug, 0));
-    // Task monitor's: how long a step took differs each time.
+    // The duration of a step (task monitor) always differs.
     rows->erase(std::remove_if(rows->begin(), rows->end(),
                                [](const DumpRow& row) {
                                  return absl::EndsWith(row.name,

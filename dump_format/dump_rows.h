@@ -15,8 +15,9 @@
 
 namespace rankprobe {
 
-// Of a record that several ranks' parts were not put together to (analysis/layout):
-// the reason. What numbers it has are right, the others are not known.
+// Key of a record that was not assembled from the parts of several ranks
+// (analysis/layout); its value is the reason. The numbers that the record has
+// are right; the others are not known.
 inline constexpr absl::string_view kNotPutTogether = "not_put_together";
 
 enum class RowState { kInput, kParameters, kOutput, kParametersGrad, kDebug };
@@ -28,7 +29,7 @@ struct DumpRow {
   const JsonValue* record = nullptr;
   const JsonValue* p2p = nullptr;  // the P2POp around the tensor
   bool has_dtype = false;
-  // Of an object without dtype: made from its value.
+  // For an object without dtype: the row was derived from its value.
   bool derived = false;
   // The statistics are the value itself.
   bool derived_stats = false;
@@ -44,18 +45,19 @@ struct DumpRow {
   absl::string_view not_put_together;
 };
 
-// In table order: inputs, parameters, outputs, parameters_grad. `stats`: what
-// the dump has; others stay null.
+// Reads rows in table order: inputs, parameters, outputs, parameters_grad.
+// `stats`: the statistics that the dump has; others stay null.
 absl::Status ReadRows(absl::string_view entry, StatSet stats,
                       JsonDocument* record, std::vector<DumpRow>* rows);
-// In the order of the record: that of the graph.
+// Reads rows in the order of the record, as graphs show them.
 absl::Status ReadRowsInRecordOrder(absl::string_view entry, StatSet stats,
                                    JsonDocument* record,
                                    std::vector<DumpRow>* rows);
 
 bool IsParametersGradEntry(absl::string_view entry);
 
-// Whether a record by this name is one of a call, an object of sections.
+// Whether a record of this name belongs to a call, and so is an object of
+// sections.
 bool IsCallEntry(absl::string_view entry);
 
 }  // namespace rankprobe

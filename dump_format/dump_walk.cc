@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kMaxHeadBytes = uint64_t{1} << 20;
 
-// Null: not a part of the head.
+// Returns null if the name is not a part of the head.
 std::optional<std::string>* FieldOf(DumpHead* head, absl::string_view name) {
   if (head == nullptr) return nullptr;
   if (name == "task") return &head->task;

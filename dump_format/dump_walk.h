@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over a dump.json or debug.json, which may be larger than memory: what
-// stands beside "data", and each entry in it. What every reader of these files
-// is made of. Pure functions; the stream is the caller's. The file is not
-// trusted.
+// One pass over a dump.json or debug.json, which may be larger than memory: the
+// members beside "data", and each entry in it. All readers of these files use
+// it. Pure functions; the stream is the caller's. The file is not trusted.
 #ifndef RANKPROBE_DUMP_FORMAT_DUMP_WALK_H_
 #define RANKPROBE_DUMP_FORMAT_DUMP_WALK_H_
 
@@ -18,22 +17,22 @@
 namespace rankprobe {
 
 inline constexpr absl::string_view kExtraStatisticsKey = "extra_statistics";
-// Of a dump that the ranks of a run were put together to (analysis/layout).
+// Key of a dump that was assembled from the ranks of a run (analysis/layout).
 inline constexpr absl::string_view kPutTogetherKey = "put_together";
 
-// Absent where the file says null or nothing.
+// Absent if the file has null or no such member.
 struct DumpHead {
   std::optional<std::string> task, level, framework, dump_data_dir,
       put_together;
-  // Keys of what tensors have beside the usual statistics; what is not a list of
-  // strings is passed over.
+  // Keys of the statistics that tensors have besides the usual ones. Anything
+  // but a list of strings is ignored.
   std::vector<std::string> extra_statistics;
 };
 
-// `entry` is called behind the name of each entry, in the order of the file and
-// for equal names as often as they stand there; it consumes the entry's value
-// from `stream`. `head` may be null. INVALID_ARGUMENT: no such file, which
-// includes one without "data"; else an error of reading or of `entry`.
+// `entry` is called after the name of each entry, in the order of the file, for
+// equal names each time; it must consume the entry's value from `stream`.
+// `head` may be null. INVALID_ARGUMENT: not such a file, for example one
+// without "data". Otherwise returns an error of reading or of `entry`.
 absl::Status WalkDump(
     JsonStream* stream, DumpHead* head,
     absl::FunctionRef<absl::Status(const std::string& name)> entry);

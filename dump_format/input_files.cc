@@ -34,7 +34,7 @@ class InputFiles : public FileSystem {
   }
   absl::StatusOr<std::vector<std::string>> List(
       const std::string& directory) override {
-    // What is no directory is told by the one who lists it.
+    // The listing itself reports a path that is not a directory.
     struct stat st;
     if (::stat(directory.c_str(), &st) == 0 && S_ISDIR(st.st_mode))
       RP_RETURN_IF_ERROR(CheckDirectory(directory));
@@ -85,7 +85,7 @@ class InputFiles : public FileSystem {
   }
 
  private:
-  // Most files of a dump lie in few directories.
+  // Cached, because most files of a dump are in a few directories.
   absl::Status CheckDirectory(const std::string& path) {
     {
       absl::MutexLock lock(&mutex_);
@@ -99,7 +99,7 @@ class InputFiles : public FileSystem {
 
   absl::Status Check(const std::string& path) {
     struct stat st;
-    // A path that is not there is told by the one who opens it.
+    // Opening reports a path that does not exist.
     if (::lstat(path.c_str(), &st) != 0) return absl::OkStatus();
     if (S_ISLNK(st.st_mode)) {
       RP_RETURN_IF_ERROR(Refuse("link", path, "is a symbolic link"));

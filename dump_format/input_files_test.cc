@@ -65,7 +65,7 @@ TEST_F(InputFilesTest, WhatOthersCanChangeIsRefused) {
   EXPECT_THAT(warnings_[0], HasSubstr(file_));
   EXPECT_THAT(warnings_[0], HasSubstr("0666"));
   ASSERT_EQ(chmod(file_.c_str(), 0644), 0);
-  // Who may change a directory may replace the files in it.
+  // A user who can change a directory can replace the files in it.
   for (const std::string& directory :
        {dump_, dump_ + "/step0", dump_ + "/step0/rank0"}) {
     ASSERT_EQ(chmod(directory.c_str(), 0777), 0);
@@ -76,7 +76,7 @@ TEST_F(InputFilesTest, WhatOthersCanChangeIsRefused) {
     }
     warnings_.clear();
     EXPECT_TRUE(Find(/*force=*/true).ok());
-    // As /tmp is: only their owners replace files there.
+    // Like /tmp: only owners can replace their files there.
     ASSERT_EQ(chmod(directory.c_str(), 01777), 0);
     EXPECT_TRUE(Find().ok());
     EXPECT_TRUE(Read(file_).ok());

@@ -106,7 +106,7 @@ absl::Status JsonStream::ReadString(std::string* out) {
   return absl::OkStatus();
 }
 
-// at_ is behind the opening quote.
+// at_ is after the opening quote.
 absl::Status JsonStream::SkipString() {
   const absl::string_view rest = window_.substr(at_);
   size_t plain = 0;
@@ -115,10 +115,11 @@ absl::Status JsonStream::SkipString() {
   }
   if (plain < rest.size() && rest[plain] == '"') {
     at_ += plain + 1;
+    // Only a string before a colon is a member's name.
     if (rest.substr(0, plain) == "md5" && Peek() == ':') saw_md5_ = true;
     return absl::OkStatus();
   }
-  // With escapes, or over the end of the window.
+  // The string has escapes, or extends beyond the window.
   uint64_t length = 0;
   std::array<char, 4> head{};
   while (true) {
@@ -203,6 +204,7 @@ absl::StatusOr<absl::string_view> JsonStream::ReadValue(uint64_t max_bytes,
         absl::StrCat("a value of over ", max_bytes, " bytes at byte ", begin));
   }
   if (file_ == nullptr) return text_.substr(begin, length);
+  // The window still holds the complete value.
   if (begin >= window_offset_)
     return window_.substr(begin - window_offset_, length);
   scratch->resize(length);

@@ -144,7 +144,7 @@ class JsonParser {
     out->kind = integer ? JsonValue::Kind::kInt : JsonValue::Kind::kFloat;
     out->text = absl::string_view(start, static_cast<size_t>(at_ - start));
     if (std::from_chars(start, at_, out->number).ec != std::errc()) {
-      // Out of range gives infinity or zero, as Python reads it.
+      // A number out of range becomes infinity or zero, as in Python.
       absl::from_chars(start, at_, out->number);
     }
     return absl::OkStatus();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON as a dump holds it: NaN and Infinity as bare words, integers of any
-// length, ASCII or UTF-8 text. A parsed tree lives in its document; strings
-// without escapes point into the parsed text. Plain values, one thread at a
-// time. Input is not trusted: depth and size are bounded by the text.
+// JSON as in a dump: NaN and Infinity as bare words, integers of any length,
+// ASCII or UTF-8 text. A parsed tree is owned by its document; strings without
+// escapes point into the parsed text. Plain values, one thread at a time. Input
+// is not trusted: depth and size are bounded by the text.
 #ifndef RANKPROBE_DUMP_FORMAT_JSON_VALUE_H_
 #define RANKPROBE_DUMP_FORMAT_JSON_VALUE_H_
 
@@ -20,7 +20,7 @@ namespace rankprobe {
 
 class JsonTextWriter;
 
-// Deeper texts are refused.
+// Texts with deeper nesting are refused.
 inline constexpr size_t kMaxJsonDepth = 512;
 
 struct JsonMember;
@@ -48,13 +48,14 @@ struct JsonValue {
                       : absl::Span<const JsonValue>();
   }
   inline absl::Span<const JsonMember> fields() const;
-  // Null when absent or not an object; the last of equal keys.
+  // Returns the last member with this key; null if there is none, or if the
+  // value is not an object.
   const JsonValue* Find(absl::string_view key) const;
 
   Kind kind = Kind::kNull;
   uint32_t size = 0;
   double number = 0;
-  absl::string_view text;  // of a number: the token; of a string: its content
+  absl::string_view text;  // number: the token; string: its content
   union {
     const JsonValue* elements = nullptr;
     const JsonMember* members;
@@ -77,13 +78,13 @@ class JsonDocument {
   JsonDocument(const JsonDocument&) = delete;
   JsonDocument& operator=(const JsonDocument&) = delete;
 
-  // INVALID_ARGUMENT with the byte offset of the fault. Frees the tree parsed
-  // before. The text is kept.
+  // Parses a text, which is kept, and frees the previous tree. INVALID_ARGUMENT
+  // has the byte offset of the fault.
   absl::Status Parse(std::string text);
-  // The same of a text that outlives the tree.
+  // The same for a text that outlives the tree.
   absl::Status ParseView(absl::string_view text);
   const JsonValue& root() const { return root_; }
-  // Room for derived text that lives as long as the tree.
+  // Stores derived text as long as the tree.
   absl::string_view Keep(absl::string_view text);
 
  private:
@@ -92,22 +93,22 @@ class JsonDocument {
   absl::string_view view_;
   std::pmr::monotonic_buffer_resource arena_;
   JsonValue root_;
-  // Scratch of the parser, kept for its capacity.
+  // Scratch memory of the parser, kept for its capacity.
   std::vector<JsonValue> value_stack_;
   std::vector<JsonMember> member_stack_;
 };
 
-// As it stands in a file: numbers keep their text.
+// Writes the value as in a file: numbers keep their text.
 void WriteJson(const JsonValue& value, JsonTextWriter* json);
 
-// str(value) of Python.
+// Appends str(value) of Python.
 void AppendPythonText(const JsonValue& value, std::string* out);
 std::string PythonText(const JsonValue& value);
-// repr(text) of Python for a str.
+// Appends repr(text) of Python for a str.
 void AppendPythonQuoted(absl::string_view text, std::string* out);
 
-// Text of a file for a message of one line: control characters are escaped, a
-// long text is cut.
+// Formats text of a file for a message of one line: control characters are
+// escaped, and a long text is cut.
 std::string OneLine(absl::string_view text);
 
 }  // namespace rankprobe

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// manifest.json: what an export holds and what it knows to be missing.
+// manifest.json: the contents of an export, and what is known to be missing.
 // Not thread-safe; owned by one export.
 #ifndef RANKPROBE_DUMP_FORMAT_MANIFEST_H_
 #define RANKPROBE_DUMP_FORMAT_MANIFEST_H_
@@ -28,20 +28,20 @@ class Manifest {
     std::string detail;
   };
 
-  // All there is, is of this request of a server.
+  // Everything in the export belongs to this request of a server.
   void set_request(std::string id) { request_ = std::move(id); }
 
   void AddFile(File file) { files_.push_back(std::move(file)); }
-  // The account of one exported step; its gaps are the manifest's.
+  // Adds the account of one exported step; its gaps become the manifest's.
   void AddLedger(std::string directory, v1::StepLedger ledger);
-  // The rank never said that it had finished the step, or not all of it is
-  // here.
+  // Adds a step that the rank never reported as finished, or of which data is
+  // missing.
   void AddIncomplete(Place place) { incomplete_.push_back(std::move(place)); }
-  // Another process wrote the same step of the same rank; it is not exported.
+  // Adds a step of a rank that another process wrote too; it is not exported.
   void AddConflict(Place place) { conflicts_.push_back(std::move(place)); }
   uint64_t conflict_count() const { return conflicts_.size(); }
 
-  // All that `other` has, behind what is here.
+  // Appends all entries of `other`.
   void Append(const Manifest& other);
 
   size_t gap_count() const { return gap_count_; }

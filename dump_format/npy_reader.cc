@@ -36,7 +36,7 @@ absl::Status BadNpy(absl::string_view what) {
   return absl::InvalidArgumentError(what);
 }
 
-// What follows `'key':` in the header's dict, blanks skipped.
+// The text after `'key':` in the header's dict, without leading blanks.
 bool ValueOf(absl::string_view header, absl::string_view key,
              absl::string_view* value) {
   const std::string quoted = absl::StrCat("'", key, "':");

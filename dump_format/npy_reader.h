@@ -13,21 +13,21 @@
 
 namespace rankprobe {
 
-// "<f4"; empty for a type that NumPy has not.
+// "<f4"; empty for a type that NumPy lacks.
 absl::string_view NpyTypeOf(v1::DType dtype);
 
 struct NpyHeader {
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
-  // The first index runs fastest.
+  // The first index varies fastest.
   bool fortran_order = false;
   std::vector<int64_t> shape;
-  // Where the elements begin in the file.
+  // Offset of the elements in the file.
   uint64_t data_begin = 0;
 };
 
-// Of the first bytes of a file, at most kMaxNpyHeaderBytes of them.
-// INVALID_ARGUMENT for what is no such file, UNIMPLEMENTED for one whose
-// elements are no numbers (texts, objects, big-endian).
+// Parses the first bytes of a file, at most kMaxNpyHeaderBytes of them.
+// INVALID_ARGUMENT if it is not a .npy file, UNIMPLEMENTED if its elements are
+// not numbers (texts, objects, big-endian).
 inline constexpr uint64_t kMaxNpyHeaderBytes = 1 << 16;
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view bytes);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// .npy files: what NumPy's own functions write, what is written for tensors of
-// MindSpore, and files that lie.
+// .npy files: those that NumPy's own functions write, those written for tensors
+// of MindSpore, and malicious ones.
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -29,7 +29,7 @@ class NpyTest : public ::testing::Test {
     return OpenPt(file_system_.get(), directory_.Write("x.npy", bytes));
   }
 
-  // numpy.save of an array with this header.
+  // A file of numpy.save with this header.
   static std::string File(std::string header, const std::string& data) {
     header.append(117 - header.size(), ' ');
     header.push_back('\n');

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A .npy file (NumPy's format 1.0) as a stream like PtWriter's: everything
-// before the bytes, the bytes as they come, nothing after. It holds a text
-// array, or a tensor of a framework whose tools write .npy in place of .pt.
+// before the bytes, the bytes in order, nothing after. It holds a text array,
+// or a tensor of a framework whose tools write .npy instead of .pt.
 #ifndef RANKPROBE_DUMP_FORMAT_NPY_WRITER_H_
 #define RANKPROBE_DUMP_FORMAT_NPY_WRITER_H_
 
@@ -15,31 +15,31 @@
 
 namespace rankprobe {
 
-// Bytes of one element of a NumPy text array, "<U3" (12) or "|S2" (2); none if
-// this is no such array. Nothing of `tensor` is trusted.
+// Bytes of one element of a NumPy text array, "<U3" (12) or "
+// S2" (2); nullopt if this is not such an array. `tensor` is not trusted.
 std::optional<uint64_t> NumpyTextElementBytes(const v1::TensorSummary& tensor);
 
 class NpyWriter {
  public:
-  // `tensor`: an array that NumpyTextElementBytes knows.
+  // `tensor`: an array accepted by NumpyTextElementBytes.
   NpyWriter(const v1::TensorSummary& tensor, uint64_t data_bytes);
-  // A dense tensor of `data_bytes`. A type that NumPy has not (bfloat16, float8)
-  // is written as float32, which holds all its numbers.
+  // For a dense tensor of `data_bytes`. A type that NumPy lacks (bfloat16,
+  // float8) is written as float32, which can represent all its numbers.
   NpyWriter(v1::DType dtype, absl::Span<const int64_t> shape,
             uint64_t data_bytes);
 
   const std::string& prefix() const { return prefix_; }
   void AddData(absl::string_view /*data*/) {}
-  // The bytes of the file for those of the tensor; call for all in order. Valid
-  // until the next call.
+  // Converts bytes of the tensor to those of the file; call it for all bytes in
+  // order. The result is valid until the next call.
   absl::string_view Encode(absl::string_view data);
   std::string Suffix() const { return ""; }
   uint64_t FileBytes() const { return prefix_.size() + data_bytes_; }
 
  private:
-  // Unset: the bytes are written as they are.
+  // Unset if the bytes are written unchanged.
   v1::DType widened_ = v1::DTYPE_UNSPECIFIED;
-  // Half an element, left of the last call.
+  // Half an element, left from the last call.
   std::string rest_, out_;
   uint64_t data_bytes_;
   std::string prefix_;

@@ -53,8 +53,8 @@ ItemPtr Make(Item::Kind kind) {
 
 v1::DType DtypeOfStorage(absl::string_view name) {
   for (int value = v1::DType_MIN; value <= v1::DType_MAX; ++value) {
-    // No function of the generated code: the Python module of the agent and
-    // that of the analysis live in one process, and may register it once only.
+    // Does not use the generated code: the Python modules of agent and analysis
+    // live in one process, which may register it only once.
     const auto dtype = static_cast<v1::DType>(value);
     if (!TorchStorageClass(dtype).empty() && TorchStorageClass(dtype) == name) {
       return dtype;

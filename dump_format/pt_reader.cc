@@ -49,7 +49,7 @@ absl::StatusOr<std::string> ReadAt(const RandomAccessFile& file,
   return out;
 }
 
-// Sizes of over 32 bits stand in an extra field.
+// Sizes and offsets of over 32 bits are in an extra field.
 bool ApplyZip64(absl::string_view extra, bool wide_size, bool wide_stored,
                 bool wide_offset, ZipMember* member) {
   while (extra.size() >= 4) {
@@ -77,6 +77,8 @@ bool ApplyZip64(absl::string_view extra, bool wide_size, bool wide_stored,
 
 absl::StatusOr<std::map<std::string, ZipMember>> ReadDirectory(
     const RandomAccessFile& file, uint64_t file_size) {
+  // The end record with its longest comment, and the two records of zip64
+  // before it.
   const uint64_t tail_size = std::min<uint64_t>(file_size, 65536 + 22 + 76);
   RP_ASSIGN_OR_RETURN(const std::string tail,
                       ReadAt(file, file_size - tail_size, tail_size));
@@ -137,7 +139,7 @@ absl::StatusOr<std::map<std::string, ZipMember>> ReadDirectory(
   return members;
 }
 
-// Where a member's bytes begin.
+// The offset of a member's bytes.
 absl::StatusOr<uint64_t> DataOffset(const RandomAccessFile& file,
                                     uint64_t file_size,
                                     const ZipMember& member) {

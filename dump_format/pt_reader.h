@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens a .pt file that holds one tensor, or a .npy file of numbers. The pickle inside is read by a
-// machine that knows tensors and nothing else: any other global is refused
-// before anything is built, so a hostile file costs an error. A PtTensor is
-// immutable and thread-safe; it keeps its file open.
+// Opens a .pt file that holds one tensor, or a .npy file of numbers. The pickle
+// is read by an interpreter that knows only tensors: any other global is
+// refused before anything is built, so a malicious file causes only an error. A
+// PtTensor is immutable and thread-safe; it keeps its file open.
 #ifndef RANKPROBE_DUMP_FORMAT_PT_READER_H_
 #define RANKPROBE_DUMP_FORMAT_PT_READER_H_
 
@@ -25,11 +25,12 @@ class PtTensor {
   std::vector<int64_t> shape;
   int64_t elements = 0;
 
-  // Elements [begin, begin + out.size()) in row-major order, as numbers; a
-  // complex element gives its absolute value. As floats: rounded.
+  // Reads elements [begin, begin + out.size()) in row-major order, as numbers;
+  // a complex element becomes its absolute value. The version for floats
+  // rounds.
   absl::Status Read(int64_t begin, absl::Span<double> out) const;
   absl::Status Read(int64_t begin, absl::Span<float> out) const;
-  // `count` elements as they are stored, ElementSize(dtype) bytes each.
+  // Reads `count` elements as stored, ElementSize(dtype) bytes each.
   absl::Status ReadRaw(int64_t begin, size_t count, char* bytes) const {
     return Gather(begin, count, bytes);
   }
@@ -48,12 +49,13 @@ class PtTensor {
 };
 
 // INVALID_ARGUMENT or NOT_FOUND in one line that names the file; UNIMPLEMENTED
-// for a .npy file of texts or the like.
+// for a .npy file without numbers.
 absl::StatusOr<PtTensor> OpenPt(FileSystem* file_system,
                                 const std::string& path);
 
-// Stored elements as numbers, as PtTensor::Read gives them. INVALID_ARGUMENT for
-// a type without numbers, or bytes that are not those of out.size() elements.
+// Converts stored elements to numbers, as PtTensor::Read does. INVALID_ARGUMENT
+// for a type without numbers, or if the size is not that of out.size()
+// elements.
 absl::Status DecodeElements(v1::DType dtype, absl::string_view bytes,
                             absl::Span<double> out);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The .pt reader takes tensors and nothing else.
+// The .pt reader accepts only tensors.
 #include "dump_format/pt_reader.h"
 
 #include <gmock/gmock.h>
@@ -103,13 +103,13 @@ TEST_F(PtReaderTest, TruncatedAndLyingFiles) {
     const std::string path = dir_.Write("cut.pt", whole.substr(0, length));
     EXPECT_FALSE(OpenPt(file_system_.get(), path).ok()) << length;
   }
-  // Says 200 elements, holds 100.
+  // Announces 200 elements, holds 100.
   const std::vector<int64_t> long_shape = {200};
   PtWriter liar("x", v1::DTYPE_FLOAT32, long_shape, 400);
   liar.AddData(bytes);
   EXPECT_THAT(Fault(liar.prefix() + bytes + liar.Suffix()),
               HasSubstr("outside its storage"));
-  // Every single changed byte is read or refused, never worse.
+  // A file with any single changed byte is either read or refused.
   for (size_t i = 0; i < whole.size(); ++i) {
     std::string changed = whole;
     changed[i] = static_cast<char>(changed[i] ^ 0x41);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint16_t kFlags = 0x0808;  // UTF-8 names, sizes in a data descriptor
 constexpr uint32_t kMax32 = std::numeric_limits<uint32_t>::max();
-// PyTorch maps storages and wants them aligned.
+// PyTorch maps storages into memory and requires alignment.
 constexpr size_t kStorageAlignment = 64;
 constexpr uint16_t kDosDate = (1 << 5) | 1;  // 1 January 1980
 
@@ -104,8 +104,8 @@ PtWriter::PtWriter(absl::string_view archive_name, v1::DType dtype,
   data.name = root_ + "/data/0";
   data.header_offset = prefix_.size();
   data.size = data_bytes;
-  // Local header; its extra field carries the padding, and the 64-bit sizes
-  // when they are needed.
+  // Local header; its extra field has the padding, and 64-bit sizes if they are
+  // needed.
   const bool big = data_bytes >= kMax32;
   const size_t fixed =
       prefix_.size() + 30 + data.name.size() + (big ? 20 : 0) + 4;

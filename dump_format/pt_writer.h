@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A .pt file of one contiguous tensor, as a stream: everything before the
-// bytes, the bytes as they come, everything after.
-// torch.load(weights_only=True) of PyTorch 1.13 and 2.x opens it. Layout:
-// docs/formats.md, ".pt files".
+// bytes, the bytes in order, everything after. torch.load(weights_only=True) of
+// PyTorch 1.13 and 2.x opens it. Layout: docs/formats.md, ".pt files".
 #ifndef RANKPROBE_DUMP_FORMAT_PT_WRITER_H_
 #define RANKPROBE_DUMP_FORMAT_PT_WRITER_H_
 
@@ -22,15 +21,15 @@ class PtWriter {
   PtWriter(absl::string_view archive_name, v1::DType dtype,
            absl::Span<const int64_t> shape, uint64_t data_bytes);
 
-  // Everything that precedes the tensor's bytes.
+  // Everything before the tensor's bytes.
   const std::string& prefix() const { return prefix_; }
-  // Feeds the checksum; call for all bytes in order.
+  // Updates the checksum; call it for all bytes in order.
   void AddData(absl::string_view data);
-  // The file's bytes for the tensor's: the same.
+  // Returns the file's bytes for the tensor's, which are the same.
   absl::string_view Encode(absl::string_view data) { return data; }
-  // Everything that follows them.
+  // Everything after the tensor's bytes.
   std::string Suffix() const;
-  // Of the whole file.
+  // Size of the complete file.
   uint64_t FileBytes() const;
 
  private:

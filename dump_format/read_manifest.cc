@@ -19,8 +19,8 @@ namespace {
 
 constexpr uint64_t kMaxManifestBytes = uint64_t{256} << 20;
 
-// Whether what is there of these sections is a list of objects; else which one
-// is not.
+// The name of the first of these sections that exists and is not a list of
+// objects; nullopt if there is none.
 std::optional<absl::string_view> DamagedSection(const JsonValue& manifest) {
   for (const absl::string_view key : {"files", "gaps", "earlier_runs"}) {
     const JsonValue* const section = manifest.Find(key);
@@ -47,7 +47,7 @@ absl::StatusOr<bool> ReadManifest(FileSystem* file_system,
     return absl::InvalidArgumentError(path + ": is not JSON");
   if (!document->root().is_object())
     return absl::InvalidArgumentError(path + ": is not an object");
-  // A gap that is not counted would be a step that looks complete.
+  // A gap that is not counted would make a step look complete.
   if (const auto section = DamagedSection(document->root())) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": ", *section, " is not a list of objects"));

@@ -13,15 +13,15 @@
 
 namespace rankprobe {
 
-// Parses manifest.json of `directory` into `document`. False: there is none.
-// INVALID_ARGUMENT: it is not JSON, or files, gaps or earlier_runs are no lists
-// of objects. RESOURCE_EXHAUSTED: it has more than 256 MiB.
+// Parses manifest.json of `directory` into `document`. Returns false if there
+// is none. INVALID_ARGUMENT: it is not JSON, or files, gaps or earlier_runs are
+// not lists of objects. RESOURCE_EXHAUSTED: it is larger than 256 MiB.
 absl::StatusOr<bool> ReadManifest(FileSystem* file_system,
                                   const std::string& directory,
                                   JsonDocument* document);
 
-// The places ("step3/rank0") of the files that a manifest, or one of its
-// earlier_runs, lists.
+// The places ("step3/rank0") of the files in a manifest, or in one of its
+// earlier_runs.
 std::set<std::string> PlacesOfManifest(const JsonValue& manifest);
 
 }  // namespace rankprobe

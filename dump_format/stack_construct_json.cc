@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// stack.json, construct.json, requests.json and run_card.json, which say where
-// calls come from, whose they are and in what surroundings they ran.
+// stack.json, construct.json, requests.json and run_card.json: the origin of
+// calls, their requests, and the environment in which they ran.
 #include "absl/strings/str_cat.h"
 #include "common/text/json_text.h"
 #include "dump_format/dump_json.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The statistics of a tensor: their order, their names in the files that are
-// read and written, and how analysis takes them. A new one is an enumerator and
-// a line of the table.
+// read and written, and their use in analysis. A new one is an enumerator and a
+// row of the table.
 #ifndef RANKPROBE_DUMP_FORMAT_STATISTICS_H_
 #define RANKPROBE_DUMP_FORMAT_STATISTICS_H_
 
@@ -21,7 +21,7 @@ enum Stat : size_t {
   kMin,
   kMean,
   kNorm,
-  // Asked for by config.json: only in dumps whose head names them.
+  // Requested by config.json: only in dumps whose head names them.
   kNanCount,
   kInfCount,
   kZeroCount,
@@ -34,7 +34,8 @@ inline constexpr size_t kUsualStatCount = kNorm + 1;
 template <typename T>
 using PerStat = std::array<T, kStatCount>;
 
-// The statistic of a tensor out of those of its parts, which are of one size.
+// How the statistic of a tensor follows from those of its parts, which are of
+// equal size.
 enum class OfParts {
   kLargest,
   kSmallest,
@@ -44,13 +45,13 @@ enum class OfParts {
   kSpread
 };
 
-// What a difference of two is measured by, where the question is whether two
+// The scale of a difference between two values, for the question whether two
 // tensors differ.
 enum class DifferenceScale {
   kElements,  // the size of the elements
   kItself,
-  kExact,  // any difference is one
-  kNone    // says nothing: rounding alone changes it
+  kExact,  // any difference counts
+  kNone    // ignored: rounding alone changes it
 };
 
 struct StatInfo {
@@ -61,7 +62,7 @@ struct StatInfo {
   // Columns of a comparison, and keys of a node in a graph.
   absl::string_view difference;
   absl::string_view relative;
-  // Of `difference`, for the reader of a graph.
+  // Explains `difference` to the reader of a graph.
   absl::string_view help;
   OfParts of_parts;
   DifferenceScale scale;
@@ -93,7 +94,7 @@ inline constexpr PerStat<StatInfo> kStatInfo = {{
      DifferenceScale::kElements},
 }};
 
-// The statistics that a dump has: the usual ones, and what was added.
+// The statistics that a dump has: the usual ones, and those that were added.
 class StatSet {
  public:
   bool Has(size_t stat) const { return (bits_ >> stat & 1) != 0; }
@@ -108,10 +109,10 @@ class StatSet {
   uint32_t bits_ = (uint32_t{1} << kUsualStatCount) - 1;
 };
 
-// The member of the head that names what tensors have beside the usual
-// statistics; nothing where there is nothing. Apart from statistics_json.h, for
-// the analysis as an extension of Python has no records: two extensions that
-// had them could not be loaded into one process.
+// Writes the member of the head that names the statistics besides the usual
+// ones, or nothing if there are none. Separate from statistics_json.h, because
+// the Python extension of the analysis does not link records: two extensions
+// with records could not be loaded into one process.
 void WriteExtraStatisticsHead(StatSet stats, JsonTextWriter* json);
 
 }  // namespace rankprobe

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The statistics of a recorded tensor as dump.json has them. Used on one thread; the
+// The statistics of a recorded tensor as in dump.json. Used on one thread; the
 // writer is the caller's.
 #ifndef RANKPROBE_DUMP_FORMAT_STATISTICS_JSON_H_
 #define RANKPROBE_DUMP_FORMAT_STATISTICS_JSON_H_
@@ -12,14 +12,15 @@
 
 namespace rankprobe {
 
-// What a step asked for; ids that this version does not know are passed over.
+// The statistics that a step requested; ids that this version does not know are
+// ignored.
 StatSet StatsOf(const v1::StepBegin& begin);
 
-// One of them as a number, integers beyond 2^53 rounded; none where the tensor
-// lacks it.
+// One statistic as a number, with integers beyond 2^53 rounded; nullopt if the
+// tensor lacks it.
 std::optional<double> StatisticOf(const v1::TensorSummary& tensor, Stat stat);
 
-// The members of one tensor; null for what it lacks.
+// Writes the members of one tensor; null for missing statistics.
 void WriteStatistics(const v1::TensorSummary& tensor, StatSet stats,
                      JsonTextWriter* json);
 

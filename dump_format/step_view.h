@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process' step, merged from its records: what one `rank{R}` directory of
-// the dump layout says. A plain value.
+// One process' step, merged from its records: the contents of one `rank{R}`
+// directory of the dump layout. A plain value.
 #ifndef RANKPROBE_DUMP_FORMAT_STEP_VIEW_H_
 #define RANKPROBE_DUMP_FORMAT_STEP_VIEW_H_
 
@@ -23,25 +23,27 @@ struct StepView {
   v1::StepBegin begin;
   bool has_begin = false;
   std::optional<v1::StepEnd> end;
-  // In the order of dump.json.
+  // Calls in the order of dump.json.
   std::vector<v1::CallPhase> calls;
   std::vector<Stack> stacks;
-  // In order of first insertion; a later edge of the same entry replaces it.
+  // Edges in order of first insertion; a later edge of the same entry replaces
+  // it.
   std::vector<v1::ConstructEdge> edges;
   std::vector<v1::LossEvent> losses;
   std::vector<v1::ErrorEvent> errors;
-  // Whose rows the tensors are of, and the entry from which on that holds
-  // (empty: nothing was recorded under it).
+  // The requests whose rows the tensors contain, and the first entry that this
+  // applies to (empty: nothing was recorded under it).
   struct Requests {
     v1::StepRequests requests;
     std::string first_entry;
   };
   std::vector<Requests> requests;
-  // By section and name.
+  // Values of facts by section and name.
   std::map<std::pair<std::string, std::string>, std::string> facts;
 };
 
-// Its tools have words of their own for types, and write .npy in place of .pt.
+// MindSpore's tools have their own names of types, and write .npy instead of
+// .pt.
 inline bool IsMindspore(const v1::StepBegin& begin) {
   return begin.framework() == "mindspore";
 }

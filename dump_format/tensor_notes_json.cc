@@ -62,7 +62,7 @@ void WriteNote(const v1::TensorSummary& tensor, JsonTextWriter* json) {
   json->EndObject();
 }
 
-// Of older agents nothing says how large the whole of a DTensor is.
+// Older agents do not record the complete size of a DTensor.
 bool HasNote(const v1::TensorSummary& tensor) {
   return tensor.written() ||
          (!tensor.device_mesh_json().empty() &&

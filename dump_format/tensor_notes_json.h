@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensor_notes.json of recorded calls; tensor_notes.h reads it. Apart from
-// that one, which analysis needs where no protobuf message may be linked.
+// tensor_notes.json of recorded calls; tensor_notes.h reads it. Separate from
+// that header, because analysis uses that where no protobuf message may be
+// linked.
 #ifndef RANKPROBE_DUMP_FORMAT_TENSOR_NOTES_JSON_H_
 #define RANKPROBE_DUMP_FORMAT_TENSOR_NOTES_JSON_H_
 
@@ -10,7 +11,7 @@
 
 namespace rankprobe {
 
-// Empty when there is nothing to say of any tensor. A pure function.
+// Returns an empty text if there are no notes. A pure function.
 std::string TensorNotesJson(const StepView& view);
 
 }  // namespace rankprobe

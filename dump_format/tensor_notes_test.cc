@@ -47,7 +47,7 @@ TEST_F(TensorNotesTest, WhatIsWrittenIsRead) {
       call.mutable_output()->add_items()->mutable_tensor();
   part->add_shape(2);
   part->set_device_mesh_json("[[0, 1], [2, 3]]");
-  // An agent of old did not say the size of the whole.
+  // Older agents did not record the complete size.
   EXPECT_FALSE(absl::StrContains(TensorNotesJson(view), "global_shape"));
   part->add_global_shape(8);
   v1::Placement* placement = part->add_placements();
@@ -85,7 +85,7 @@ TEST_F(TensorNotesTest, BadFiles) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("tensor_notes.json"));
     EXPECT_FALSE(absl::StrContains(status.message(), "\n"));
   }
-  // Of a newer version.
+  // A note of a newer version.
   EXPECT_TRUE(Read(R"({"a": {"other": [1], "written": 3}})").ok());
 }
 

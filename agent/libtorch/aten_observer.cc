@@ -15,8 +15,8 @@ using torch::autograd::variable_list;
 
 constexpr char kNamespace[] = "aten::";
 
-// The one observer of the process: RecordFunction callbacks are plain function
-// pointers. Set by Install, cleared by Remove.
+// The only observer of the process, because RecordFunction callbacks are plain
+// function pointers. Set by Install, cleared by Remove.
 std::mutex& ActiveMutex() {
   static std::mutex mutex;
   return mutex;
@@ -30,14 +30,14 @@ std::shared_ptr<HookContext> GetActive() {
   return ActiveContext();
 }
 
-// Lives from the begin to the end of one observed call.
+// Exists from the begin to the end of one observed call.
 struct CallScope : at::ObserverContext {
   CallScope() { ++SuppressionDepth(); }
   ~CallScope() override { --SuppressionDepth(); }
   std::shared_ptr<HookContext> context;
   RecordedCall call;
-  // Tensors among the inputs: a result that is one of them has no node of its
-  // own.
+  // Tensors among the inputs: a result that is one of them was not created by
+  // this call, and has no node of its own.
   std::vector<const c10::TensorImpl*> inputs;
 };
 
@@ -113,7 +113,7 @@ std::unique_ptr<at::ObserverContext> OnStart(const at::RecordFunction& fn) {
   const std::shared_ptr<HookContext> context = GetActive();
   if (context == nullptr || !context->recorder->recording()) return nullptr;
   auto scope = std::make_unique<CallScope>();
-  // A backward node: what it calls is not the program's own doing.
+  // A backward node: the calls that it makes are not made by the program.
   if (fn.scope() != at::RecordScope::FUNCTION) return scope;
   const std::string name = fn.name();
   if (name.rfind(kNamespace, 0) != 0) return nullptr;

@@ -24,8 +24,8 @@ class AtenObserver {
       : context_(std::move(context)) {}
   ~AtenObserver() { Remove(); }
 
-  // Registered only while calls are wanted: a program that is not being
-  // recorded pays nothing.
+  // Registers the callbacks. Called only while calls are recorded, so that a
+  // program that is not being recorded has no cost.
   void Install();
   void Remove();
 

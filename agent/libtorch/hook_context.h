@@ -17,15 +17,15 @@
 
 namespace rankprobe {
 
-// Tensor hooks on leaves, which live as long as the program keeps the leaf: they
-// are taken off at the end of the step.
+// Tensor hooks on leaves. A leaf keeps its hooks as long as the program keeps
+// the leaf, so they are removed at the end of the step.
 class LeafHooks {
  public:
   void Add(const at::Tensor& leaf, unsigned position) {
     const std::lock_guard<std::mutex> lock(mutex_);
     hooks_.emplace_back(leaf.getIntrusivePtr(), position);
   }
-  // Not inside a backward.
+  // Must not be called inside a backward.
   void RemoveAll() {
     std::vector<Hook> hooks;
     {

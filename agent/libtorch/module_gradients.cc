@@ -34,10 +34,10 @@ constexpr char kHandedOn[] =
 
 }  // namespace
 
-// A backward pass of a call: it begins with the first arrival, and is recorded
-// when all have arrived, or else when nothing more can: the gradient of an input
-// is whole, or the pass has ended. What was recorded in a pass is not begun
-// again in it.
+// A backward pass of a call. It begins with the first arrival, and is recorded
+// when all gradients have arrived, or when no more can arrive: the gradient of
+// an input is complete, or the pass has ended. A pass that was recorded is not
+// begun again.
 class CallGradients : public std::enable_shared_from_this<CallGradients> {
  public:
   CallGradients(std::shared_ptr<HookContext> context, const RecordedCall& call)
@@ -45,19 +45,20 @@ class CallGradients : public std::enable_shared_from_this<CallGradients> {
 
   struct Tensor {
     at::Tensor gradient;
-    // Recorded in place of a gradient.
+    // Recorded instead of a gradient.
     const char* mark = nullptr;
-    // Of an input that is handed on as this output; -1: none.
+    // For an input that is returned as this output; -1 if it is not.
     int output = -1;
   };
 
   // Set before the first hook.
   std::vector<Tensor> inputs, outputs;
-  // Hooks: of nodes that send to inputs, and of those that made outputs.
+  // Number of hooks: of nodes that send to inputs, and of those that made
+  // outputs.
   size_t expected = 0;
   bool any_input = false;
 
-  // `to`: number of a gradient, and of the output that it is of.
+  // `to`: index of a gradient, and of the output that it belongs to.
   void OutputsArrived(const Numbers& to, const variable_list& gradients) {
     Guarded([&] {
       Begin();
@@ -86,7 +87,7 @@ class CallGradients : public std::enable_shared_from_this<CallGradients> {
   }
 
  private:
-  // Nothing of ours may end the program's backward.
+  // No error of rankprobe may end the program's backward.
   void Guarded(const std::function<void()>& work) {
     const SuppressObserver suppress;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -167,7 +168,7 @@ class SentHook : public torch::autograd::FunctionPostHook {
   const Numbers to_;
 };
 
-// Before a node that made outputs of the call.
+// Runs before a node that made outputs of the call.
 class ArrivedHook : public torch::autograd::FunctionPreHook {
  public:
   ArrivedHook(std::shared_ptr<CallGradients> gradients, Numbers to)
@@ -182,7 +183,8 @@ class ArrivedHook : public torch::autograd::FunctionPreHook {
   const Numbers to_;
 };
 
-// Before a node that an input comes from: whatever was sent to it has come.
+// Runs before the node that an input comes from: everything sent to it has
+// arrived.
 class PassedHook : public torch::autograd::FunctionPreHook {
  public:
   explicit PassedHook(std::shared_ptr<CallGradients> gradients)
@@ -219,7 +221,7 @@ void ModuleGradients::AddInput(const at::Tensor& input) {
 }
 
 void ModuleGradients::EndInputs() {
-  // Last: what was asked of the inputs may have made nodes.
+  // Last, because reading the inputs may have made nodes.
   first_ = at::sequence_number::peek();
 }
 
@@ -229,7 +231,7 @@ bool ModuleGradients::IsInside(const Node& node) const {
 
 std::vector<ModuleGradients::HookedNode> ModuleGradients::FindSenders(
     const std::vector<Edge>& outputs) const {
-  // Two inputs that are one tensor: the first has its gradient.
+  // If two inputs are one tensor, the first has its gradient.
   std::unordered_map<Edge, size_t, std::hash<Edge>> input_of;
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (inputs_[i].edge.is_valid()) input_of.emplace(inputs_[i].edge, i);
@@ -303,7 +305,7 @@ bool ModuleGradients::MatchOutputs(const std::vector<Edge>& edges,
     const Edge& edge = edges[i];
     if (!edge.is_valid()) continue;
     if (!hands_on && !inside(edge)) {
-      // When its whole gradient is known this module has long ended.
+      // The complete gradient is known only long after this module has ended.
       gradients_->outputs[i].mark = kHandedOn;
       continue;
     }
@@ -349,7 +351,7 @@ void ModuleGradients::Outputs(const std::vector<at::Tensor>& outputs) {
   if (gradients_->expected == 0) return;
   std::unordered_set<Node*> passed;
   for (const Input& input : inputs_) {
-    // Leaves' nodes may live longer than the graph, and so would a hook.
+    // Nodes of leaves may live longer than the graph, and so would a hook.
     Node* const node = input.edge.function.get();
     if (node == nullptr || node->sequence_nr() == UINT64_MAX) continue;
     // After the hooks of inner modules, which end before this one.

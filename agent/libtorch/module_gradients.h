@@ -27,48 +27,50 @@
 
 namespace rankprobe {
 
-// What has arrived for one call.
+// Gradients that have arrived for one call.
 class CallGradients;
 
-// One module call, from its forward's begin to its end.
+// Records one module call, from the begin of its forward to the end.
 class ModuleGradients {
  public:
   ModuleGradients(std::shared_ptr<HookContext> context,
                   const RecordedCall& call);
 
-  // A tensor among the inputs, in their order.
+  // Adds a tensor of the inputs, in their order.
   void AddInput(const at::Tensor& input);
-  // After the last input, before the forward: nodes made from here on are the
-  // module's.
+  // Called after the last input and before the forward: nodes created from here
+  // on belong to the module.
   void EndInputs();
-  // Hooks what is to be hooked.
+  // Hooks the nodes and tensors that carry the gradients of inputs and outputs.
   void Outputs(const std::vector<at::Tensor>& outputs);
 
  private:
   using Edge = torch::autograd::Edge;
-  // Pairs of a number of one thing and that of another.
+  // Pairs of an index of one kind and an index of another.
   using Numbers = std::vector<std::pair<size_t, size_t>>;
   struct Input {
     at::Tensor tensor;
-    // Invalid: wants no gradient.
+    // Invalid if the input requires no gradient.
     Edge edge;
     uint32_t version = 0;
   };
-  // A node inside the forward, and which of its gradients belong to which
-  // tensors of the call: those that it sends to inputs, or gets for outputs.
+  // A node inside the forward, with the indices of its gradients and of the
+  // call's tensors that they belong to: gradients that it sends to inputs, or
+  // receives for outputs.
   struct HookedNode {
     torch::autograd::Node* node;
     Numbers to;
   };
 
-  // Made by this thread in the forward. Of leaves only their use is.
+  // Whether this thread created the node in the forward. Accumulators of leaves
+  // do not count; the nodes that use a leaf do.
   bool IsInside(const torch::autograd::Node& node) const;
-  // From `outputs` back to the inputs.
+  // Searches from `outputs` back to the inputs.
   std::vector<HookedNode> FindSenders(const std::vector<Edge>& outputs) const;
   void MatchInputs(const std::vector<Edge>& outputs, bool hands_on,
                    const std::vector<HookedNode>& senders);
-  // The nodes that made outputs. Whether all outputs are tensors from before
-  // the call.
+  // Finds the nodes that made the outputs. Returns whether all outputs are
+  // tensors from before the call.
   bool MatchOutputs(const std::vector<Edge>& edges,
                     std::vector<HookedNode>* made);
   void HookLeaf(const at::Tensor& leaf, Numbers to);

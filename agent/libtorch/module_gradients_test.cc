@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of module calls of C++ programs: the values, and that no node of
-// ours stands in the graph.
+// Gradients of module calls of C++ programs: their values, and that rankprobe
+// adds no node to the graph.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/function.h>
@@ -14,8 +14,8 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// What a transformer's block is made of: a norm that reads its input three
-// times and a residual that reads it once more.
+// The structure of a transformer's block: a norm that reads its input three
+// times, and a residual that reads it once more.
 struct RmsNormImpl : torch::nn::Module {
   explicit RmsNormImpl(int64_t width)
       : weight(register_parameter("weight", torch::ones({width}))) {}
@@ -118,8 +118,8 @@ std::vector<at::Tensor> TrainDeep(PrecisionDebugger* debugger,
   return all;
 }
 
-// A view before each module, as there was once, changes the order in which the
-// gradients of x are added.
+// A view before each module, which an earlier version added, would change the
+// order in which the gradients of x are summed.
 TEST_F(ModuleGradientsTest, ResidualsAndNormsTrainBitIdentically) {
   const auto plain = TrainDeep(nullptr);
   for (const char* level : {"L0", "L1", "mix"}) {
@@ -180,7 +180,7 @@ TEST_F(ModuleGradientsTest, AnInputsGradientIsWhatTheModuleSendsThere) {
   const auto x = leaf * 2;
   debugger->Start();
   const auto y = debugger->Forward("norm", norm, x);
-  // Another use of x, which is none of the module's business.
+  // Another use of x, outside of the module.
   (y.sum() + (x * 100).sum()).backward();
   debugger->Step();
   const auto own = (leaf.detach() * 2).requires_grad_();
@@ -264,7 +264,7 @@ TEST_F(ModuleGradientsTest, WhatIsHandedOnHasTheGradientOfTheOutput) {
     const auto five = torch::full({6}, 5.0);
     ExpectStats(GradientOfInput("same.Identity"), five);
     ExpectStats(GradientOfOutput("same.Identity"), five);
-    // Hooks of the steps before are gone from the leaf.
+    // Hooks of earlier steps were removed from the leaf.
     EXPECT_EQ(Backwards("same.Identity"), 1u) << step;
   }
   EXPECT_THAT(Faults(), IsEmpty());
@@ -277,7 +277,7 @@ struct HeadsImpl : torch::nn::Module {
 };
 TORCH_MODULE(Heads);
 
-// The second output leads to nothing, so what it would send never comes.
+// The second output is not used, so its gradient never arrives.
 TEST_F(ModuleGradientsTest, AnOutputThatIsNotUsedHoldsNothingUp) {
   auto debugger = Make(Config("L0"));
   Heads heads;
@@ -362,7 +362,7 @@ struct SaysWhenGone : testing::FakeSession {
   bool* const gone;
 };
 
-// A leaf lives on, and what hangs on it.
+// A leaf lives on, and would keep its hooks alive.
 TEST_F(ModuleGradientsTest, NothingIsLeftOnALeaf) {
   bool gone = false;
   RecorderOptions options;

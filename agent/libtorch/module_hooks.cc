@@ -35,7 +35,7 @@ class AccumulatedHook : public torch::autograd::FunctionPostHook {
                            const variable_list&) override {
     const SuppressObserver suppress;
     try {
-      // Locking gives a reference only while the parameter exists.
+      // Locking returns a reference only while the parameter exists.
       if (auto impl = variable_.lock()) {
         const at::Tensor gradient = at::Tensor(std::move(impl)).grad();
         if (gradient.defined()) Record(gradient);

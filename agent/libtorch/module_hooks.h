@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// L0 of a C++ program: what PrecisionDebugger::Forward does around a module.
-// The module gets the same tensors as without rankprobe.
+// L0 of a C++ program: the work that PrecisionDebugger::Forward does around a
+// module. The module receives the same tensors as without rankprobe.
 // Same ownership, threading and failure rules as AtenObserver.
 #ifndef RANKPROBE_AGENT_LIBTORCH_MODULE_HOOKS_H_
 #define RANKPROBE_AGENT_LIBTORCH_MODULE_HOOKS_H_
@@ -34,8 +34,8 @@ class ModuleCall {
   bool active() const { return !call_.forward_entry.empty(); }
   const std::string& module_name() const { return name_; }
 
-  // The next of the forward's arguments. What is neither a tensor nor a number
-  // is recorded as null.
+  // Adds the next argument of the forward. An argument that is neither a tensor
+  // nor a number is recorded as null.
   template <typename T>
   void AddInput(const T& value) {
     if constexpr (std::is_same_v<T, at::Tensor>) {
@@ -69,8 +69,8 @@ class ModuleCall {
   std::optional<ModuleGradients> gradients_;
 };
 
-// Watches the gradients of modules' own parameters. Each parameter is hooked
-// once in the process.
+// Records the gradients of the modules' own parameters. Each parameter is
+// hooked once in the process.
 class ParameterHooks {
  public:
   explicit ParameterHooks(std::shared_ptr<HookContext> context)
@@ -79,10 +79,10 @@ class ParameterHooks {
 
  private:
   const std::shared_ptr<HookContext> context_;
-  // A shared or an intrusive pointer, by PyTorch's version.
+  // A shared or an intrusive pointer, depending on the version of PyTorch.
   using NodePtr = std::decay_t<decltype(torch::autograd::impl::grad_accumulator(
       at::Tensor()))>;
-  // Keeps the accumulators, and so the hooks, alive.
+  // Keeps the accumulators alive, and with them the hooks.
   std::unordered_map<const c10::TensorImpl*, NodePtr> watched_;
 };
 

@@ -106,7 +106,7 @@ TEST_F(LibtorchDebuggerTest, AnExceptionOfTheModelReachesTheUser) {
                std::runtime_error);
   EXPECT_THROW(torch::matmul(torch::ones({2, 3}), torch::ones({2, 3})),
                c10::Error);
-  // What follows is recorded, and not as a child of the failed module.
+  // Later calls are recorded, and not as children of the failed module.
   torch::neg(torch::ones({2}));
   debugger->Step();
   std::map<std::string, std::string> parents;

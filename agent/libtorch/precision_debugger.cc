@@ -12,7 +12,7 @@
 namespace rankprobe {
 namespace {
 
-// Constant for the life of the process: sessions keep pointing at it.
+// Lives as long as the process, because sessions keep pointers to it.
 const SystemClock& ProcessClock() {
   static const SystemClock clock;
   return clock;
@@ -39,7 +39,7 @@ bool IsSingleProcess() {
 
 absl::StatusOr<std::unique_ptr<PrecisionDebugger>> PrecisionDebugger::Create(
     const DebuggerOptions& options) {
-  // Before it is read: no edit falls between.
+  // Created before the file is read, so that no edit in between is missed.
   std::unique_ptr<ConfigFile> file;
   if (!options.config_path.empty())
     file = std::make_unique<ConfigFile>(options.config_path);
@@ -133,7 +133,7 @@ void PrecisionDebugger::Start() {
 
 void PrecisionDebugger::Stop() {
   observer_.Remove();
-  // Also while the flight recorder runs, whose filters are the plan's too.
+  // Also for the flight recorder, whose plan has the same filters.
   if (recording()) {
     const StepRecords::Forwards forwards = context_->recorder->forwards();
     Say(notices_.Stopped(context_->recorder->plan(), forwards.seen,

@@ -46,21 +46,23 @@
 namespace rankprobe {
 
 struct DebuggerOptions {
-  // config.json; empty: config_json, else the default config.
+  // Path of config.json. If empty, config_json is used, else the default
+  // config.
   std::string config_path;
   std::string config_json;
-  // Beat the file.
+  // Override the file.
   ConfigOverrides overrides;
-  // Where and who; unset fields come from the environment (options.h).
+  // Collector and identity; unset fields come from the environment (options.h).
   AgentSettings agent;
 };
 
 class PrecisionDebugger {
  public:
-  // INVALID_ARGUMENT: bad config, every fault listed. NOT_FOUND: no file.
+  // INVALID_ARGUMENT: the config is invalid; every fault is listed. NOT_FOUND:
+  // the file does not exist.
   static absl::StatusOr<std::unique_ptr<PrecisionDebugger>> Create(
       const DebuggerOptions& options);
-  // Over a recorder made elsewhere; not null.
+  // Makes a debugger with an existing recorder, which must not be null.
   static std::unique_ptr<PrecisionDebugger> Over(
       std::unique_ptr<Recorder> recorder) {
     return std::unique_ptr<PrecisionDebugger>(
@@ -71,21 +73,21 @@ class PrecisionDebugger {
   void Start();
   void Stop();
   void Step();
-  // Before the loop: the number of the first step, >= 0.
+  // Sets the number of the first step, >= 0. Call it before the loop.
   absl::Status SetInitStep(int64_t step) {
     return context_->recorder->SetInitStep(step);
   }
-  // Level debug: records `tensor` as {name}.{N}.debug, and its gradient.
+  // At level debug, records `tensor` as {name}.{N}.debug, and its gradient.
   void Save(const at::Tensor& tensor, const std::string& name,
             bool save_backward = true);
 
-  // For triggers (docs/formats.md, "Triggers"); between Start and Step. Without
-  // a trigger that needs them they cost nothing.
+  // Reports the loss to triggers (docs/formats.md, "Triggers"). Call it between
+  // Start and Step; it costs nothing unless a trigger needs it.
   void ReportLoss(double loss) {
     context_->recorder->reports().ReportLoss(loss);
   }
-  // Tensors that should be equal on all ranks, for example parameters. Reads
-  // all of their elements.
+  // Reports tensors that should be equal on all ranks, for example parameters.
+  // Reads all of their elements, but only if a trigger needs it.
   void ReportReplica(const std::vector<at::Tensor>& tensors);
 
   // Calls module->forward(args...) and records it as Module.{path}.{Class}.
@@ -100,7 +102,7 @@ class PrecisionDebugger {
   explicit PrecisionDebugger(std::shared_ptr<Recorder> recorder);
 
   void FollowFile();
-  // One line on stderr, if there is one.
+  // Prints one line on stderr, if there is one.
   static void Say(const std::optional<std::string>& notice);
 
   static std::vector<at::Tensor> Tensors(const at::Tensor& tensor) {
@@ -113,7 +115,7 @@ class PrecisionDebugger {
         tuple);
   }
 
-  // Null: no file, or one that is not a switch.
+  // Null if there is no file, or if it is not a switch.
   std::unique_ptr<ConfigFile> file_;
   ConfigOverrides overrides_;
   FilterNotices notices_;

@@ -67,7 +67,7 @@ TEST_F(LibtorchDebuggerTest, BackwardHoldsBothSidesOfTheGradient) {
   ASSERT_EQ(backward.output().items_size(), 1);
   ExpectStats(backward.input().items(0), torch::full({3, 4}, 2.0));
   ExpectStats(backward.output().items(0), x.grad());
-  // What autograd itself calls is not the program's doing.
+  // Calls of autograd itself are not made by the program.
   for (const std::string& name : Names())
     EXPECT_THAT(name, Not(HasSubstr("sigmoid_backward")));
   EXPECT_THAT(Faults(), IsEmpty());
@@ -89,7 +89,7 @@ TEST_F(LibtorchDebuggerTest, InPlaceAndNoGrad) {
   b.mul_(2.0);
   b.sum().backward();
   debugger->Step();
-  // The input is what it was before the call wrote over it.
+  // The input is recorded as it was before the call overwrote it.
   ExpectStats(Forward("Aten.mul_.0.forward").input_args().items(0), before);
   ExpectStats(WithOutput("Aten.mul_.0.forward").output().items(0), x);
   EXPECT_EQ(Names().count("Aten.tanh.0.backward"), 0u);
@@ -196,7 +196,7 @@ TEST_F(LibtorchDebuggerTest, AFilterThatMatchesNothingIsSaidAtStop) {
     }
     return ::testing::internal::GetCapturedStderr();
   };
-  // Once, though there are two steps.
+  // Reported once, though there are two steps.
   EXPECT_EQ(said(R"(, "statistics": {"list": ["relu6"]})"),
             "rankprobe: list ['relu6'] matched none of the 2 forwards of step "
             "0: nothing was recorded\n");

@@ -15,8 +15,9 @@
 
 namespace rankprobe {
 
-// A counter of the calling thread: above zero, ATen calls are the debugger's
-// own, inside another call, or inside a backward node, and not recorded.
+// A counter of the calling thread. While it is above zero, ATen calls are not
+// recorded: they are the debugger's own, inside another call, or inside a
+// backward node.
 int& SuppressionDepth();
 
 class SuppressObserver {
@@ -33,8 +34,8 @@ class SuppressObserver {
 class HostTensor {
  public:
   explicit HostTensor(const at::Tensor& tensor);
-  // False for what has no readable elements: undefined, sparse, quantised and
-  // meta tensors, dtypes the wire has no number for.
+  // Returns false for a tensor without readable elements: undefined, sparse,
+  // quantised and meta tensors, and dtypes that the wire has no number for.
   bool valid() const { return readable_.defined(); }
   // Points into this object and the tensor; no identity.
   const TensorInfo& info() const { return info_; }
@@ -48,7 +49,8 @@ class HostTensor {
   TensorInfo info_;
 };
 
-// For hooks that PrecisionDebugger::Save leaves in the graph; never throws.
+// Called by the hooks that PrecisionDebugger::Save leaves in the graph; never
+// throws.
 void RecordSavedGradient(Recorder* recorder, const SavedValue& saved,
                          const at::Tensor& gradient);
 
@@ -58,14 +60,15 @@ class TensorAdapter {
   // and meta tensors have shape and type only. Tensors of other devices are
   // copied to the host first, which waits for the device.
   void Add(CallBuilder& builder, const at::Tensor& tensor, v1::Value* out);
-  // What is beyond the limits of common/base/limits.h ends with a CutValue.
+  // Values beyond the limits of common/base/limits.h are cut and end with a
+  // CutValue.
   void Add(CallBuilder& builder, const c10::IValue& value, v1::Value* out);
 
-  // Storages seen since are let go; called at the end of a step.
+  // Releases the storages seen so far; called at the end of a step.
   void EndStep();
 
  private:
-  // What is left of a value's limits.
+  // Remaining limits of a value.
   struct Room {
     uint64_t values = kMaxCallValues;
     uint64_t tensors = kMaxCallTensors;
@@ -78,8 +81,8 @@ class TensorAdapter {
   void AddItems(CallBuilder& builder, const Items& items, Room* room,
                 v1::Value* out);
 
-  // Weak references keep a storage's address from being given to another one
-  // while the recorder uses it as a name; the memory itself is free to go.
+  // Weak references keep the address of a storage from being reused while the
+  // recorder identifies the storage by it; the memory itself may be freed.
   std::mutex mutex_;
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> held_;
 };

@@ -16,7 +16,7 @@ namespace rankprobe {
 class Clock {
  public:
   virtual ~Clock() = default;
-  // Wall time, for what people read.
+  // Wall time, for people.
   virtual absl::Time Now() const = 0;
   // Nanoseconds of a monotonic clock, for durations.
   virtual int64_t MonotonicNanos() const = 0;
@@ -28,7 +28,7 @@ class SystemClock : public Clock {
   int64_t MonotonicNanos() const override;
 };
 
-// A clock that only a test moves.
+// A clock that advances only when a test moves it.
 class ManualClock : public Clock {
  public:
   absl::Time Now() const override {

@@ -17,7 +17,8 @@ namespace {
 
 constexpr absl::string_view kFile = "unix:";
 constexpr absl::string_view kAbstract = "unix-abstract:";
-// A file's path ends with a zero byte, an abstract name begins with one.
+// A path in the file system needs a terminating zero byte, an abstract name a
+// leading one.
 constexpr size_t kMaxPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 
 }  // namespace

@@ -15,29 +15,31 @@
 namespace rankprobe {
 
 struct UnixAddress {
-  // Its bytes as they are. A relative path is seen from the working directory.
+  // The bytes of the name, unescaped. A relative path is relative to the
+  // working directory.
   std::string path;
   // `path` is an abstract name, not a file: each process of this network
   // namespace can connect, and can listen on it while no other process does.
   bool is_abstract = false;
 };
 
-// Whether `address` begins as that of a Unix socket. So does HOST:PORT for a host
-// named "unix", which gRPC takes for a Unix socket as well.
+// Whether `address` has the prefix of a Unix socket. So does HOST:PORT for a
+// host named "unix", which gRPC takes for a Unix socket as well.
 bool IsUnixAddress(absl::string_view address);
 
-// INVALID_ARGUMENT with the text: the path is missing, longer than the kernel
-// allows, or has control characters or a comma, at which gRPC splits addresses.
+// INVALID_ARGUMENT with the text if the path is missing, is longer than the
+// kernel allows, or contains control characters or a comma, at which gRPC
+// splits addresses.
 absl::StatusOr<UnixAddress> ParseUnixAddress(absl::string_view text);
 
-// INVALID_ARGUMENT with an address that is not valid.
+// INVALID_ARGUMENT, with the address, if it is not valid.
 absl::Status CheckCollectorAddress(absl::string_view address);
 
-// Why nobody is reached, of gRPC's text, in which addresses and numbers of errors
-// surround it. A text of another kind stays as it is.
+// Extracts the reason of a failed connection from gRPC's text, which surrounds
+// it with addresses and error numbers. Any other text is returned unchanged.
 std::string WhyNotReached(absl::string_view text);
 
-// As gRPC takes it: a URI for a Unix socket, others as they are.
+// The address in gRPC's form: a URI for a Unix socket, others unchanged.
 std::string GrpcTarget(absl::string_view address);
 
 }  // namespace rankprobe

@@ -8,10 +8,10 @@
 
 namespace rankprobe {
 
-// An agent sends a payload again when it last sent it more steps ago than this.
+// An agent sends a payload again if it last sent it more steps ago than this.
 inline constexpr int64_t kAgentRemembersSteps = 16;
-// A collector frees a payload of a live run only when all that referred to it
-// is this many steps behind every rank.
+// A collector frees a payload of a live run only when every rank is more than
+// this many steps past all references to it.
 inline constexpr int64_t kCollectorKeepsSteps = 2 * kAgentRemembersSteps;
 
 }  // namespace rankprobe

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Durations counted in buckets, for the metrics endpoint. Any thread may add and
-// read; a reading is not one snapshot.
+// Durations counted in buckets, for the metrics endpoint. Any thread may add
+// and read; a reading is not one snapshot.
 #ifndef RANKPROBE_COMMON_BASE_DURATION_HISTOGRAM_H_
 #define RANKPROBE_COMMON_BASE_DURATION_HISTOGRAM_H_
 
@@ -13,7 +13,7 @@
 
 namespace rankprobe {
 
-// Counts of durations in buckets that Prometheus adds up.
+// Counts of durations in the buckets of a Prometheus histogram.
 class DurationHistogram {
  public:
   // Upper bounds in seconds.
@@ -27,7 +27,7 @@ class DurationHistogram {
     ++buckets_[bucket];
     nanos_ += absl::ToInt64Nanoseconds(duration);
   }
-  // Of one bucket alone; the last one has no bound.
+  // Count of one bucket, not cumulative; the last bucket has no upper bound.
   uint64_t bucket(size_t i) const { return buckets_[i]; }
   double sum_seconds() const {
     return static_cast<double>(nanos_.load()) * 1e-9;

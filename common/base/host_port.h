@@ -17,8 +17,8 @@ struct HostPort {
   int port = 0;
 };
 
-// INVALID_ARGUMENT naming the text when it is not HOST:PORT. Port 0 is for
-// listening only; connecting needs `min_port` 1.
+// INVALID_ARGUMENT with the text if it is not HOST:PORT. Port 0 is valid only
+// for listening; pass `min_port` 1 for connecting.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, int min_port);
 
 // Whether `host` can only be this machine: "localhost", 127.a.b.c, "[::1]".

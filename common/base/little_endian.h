@@ -27,14 +27,14 @@ void AppendLittleEndian(Bits bits, std::string* out) {
   out->append(bytes, sizeof(bytes));
 }
 
-// The lowest `width` bytes, at most 8.
+// Appends the lowest `width` bytes, at most 8.
 inline void AppendLittleEndian(uint64_t bits, size_t width, std::string* out) {
   char bytes[sizeof(bits)];
   PutLittleEndian(bits, bytes);
   out->append(bytes, width);
 }
 
-// The number in the first 8 of `bytes`, or in all where they are fewer.
+// The number in the first 8 of `bytes`, or in all if there are fewer.
 inline uint64_t GetLittleEndian(absl::string_view bytes) {
   uint64_t bits = 0;
   for (size_t i = 0; i < bytes.size() && i < sizeof(bits); ++i)

@@ -19,7 +19,7 @@ void Logger::Log(Severity severity, absl::string_view event,
     absl::StrAppend(&line, " ", field.first, "=\"", absl::CEscape(field.second),
                     "\"");
   line.push_back('\n');
-  // Nobody could be told if this failed.
+  // Ignored, because there is no other place to report an error to.
   (void)!::write(fd_, line.data(), line.size());
 }
 

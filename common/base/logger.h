@@ -50,9 +50,9 @@ class Logger {
   const Clock* const clock_;
 };
 
-// Lines that others can cause at will: at most ten a second of each event, the
-// rest is counted and reported with the next. Thread-safe; the Logger outlives
-// it.
+// Logs lines that clients can cause at will: at most ten a second of each
+// event; the rest is counted and reported with the next line. Thread-safe; the
+// Logger outlives it.
 class LogLimiter {
  public:
   explicit LogLimiter(const Logger* logger) : logger_(logger) {}

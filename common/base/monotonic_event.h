@@ -14,7 +14,7 @@ namespace rankprobe {
 
 class MonotonicEvent {
  public:
-  // Ends all waits, those to come too.
+  // Ends all current and later waits.
   void Set() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -23,13 +23,13 @@ class MonotonicEvent {
     changed_.NotifyAll();
   }
 
-  // Returns once it is set.
+  // Returns once the event is set.
   void Wait() {
     while (!WaitFor(absl::InfiniteDuration())) {
     }
   }
 
-  // True as soon as it is set, false when the time is over.
+  // Returns true as soon as the event is set, false after `timeout`.
   bool WaitFor(absl::Duration timeout) {
     const MonotonicTime end = MonotonicAfter(timeout);
     std::unique_lock<std::mutex> lock(mutex_);

@@ -61,11 +61,12 @@ class MonotonicCondition {
     pthread_cond_broadcast(&changed_);
   }
 
-  // Returns when it was notified, at `time`, or spuriously. `lock` is held.
+  // Returns after a notification, at `time`, or spuriously. `lock` must be
+  // held.
   void WaitUntil(std::unique_lock<std::mutex>* lock, MonotonicTime time) {
     if (TimeSource* const source = TimeSource::Current(); source != nullptr)
       return source->WaitUntil(this, lock, time);
-    // libstdc++'s steady_clock counts from where CLOCK_MONOTONIC does.
+    // libstdc++'s steady_clock has the same epoch as CLOCK_MONOTONIC.
     const int64_t ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
                            time.time_since_epoch())
                            .count();
@@ -79,18 +80,18 @@ class MonotonicCondition {
   pthread_cond_t changed_;
 };
 
-// What absl::Mutex::AwaitWithTimeout is, but for the clock, and but that those
-// who make a condition true must say so. Thread-safe.
+// Like absl::Mutex::AwaitWithTimeout, but on the monotonic clock, and a thread
+// that makes a condition true must call NotifyAll. Thread-safe.
 class MonotonicCondVar {
  public:
-  // With or without the mutex.
+  // May be called with or without the mutex.
   void NotifyAll() {
     const std::lock_guard<std::mutex> lock(told_);
     changed_.NotifyAll();
   }
 
-  // True as soon as `condition` holds, false when the time is over. It is
-  // looked at under the mutex.
+  // Returns true as soon as `condition` holds, false after `timeout`. The
+  // condition is evaluated with the mutex held.
   template <typename Predicate>
   bool WaitFor(absl::Mutex* mutex, absl::Duration timeout, Predicate condition)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -98,7 +99,8 @@ class MonotonicCondVar {
     while (!condition()) {
       if (MonotonicNow() >= end) return false;
       {
-        // Held before the mutex is let go: no word is lost between the two.
+        // Locked before the mutex is released, so that no notification between
+        // the two is lost.
         std::unique_lock<std::mutex> lock(told_);
         mutex->Unlock();
         changed_.WaitUntil(&lock, end);

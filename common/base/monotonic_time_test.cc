@@ -9,7 +9,7 @@
 #include "common/base/monotonic_event.h"
 #include "gtest/gtest.h"
 
-// In place of glibc's, which is there from 2.30 on. Before, the wheel's stand-in
+// Replaces glibc's, which exists from 2.30 on. Before, the wheel's replacement
 // (packaging/wheel/glibc_compat.c) can only wait on the wall clock.
 extern "C" int pthread_cond_clockwait(pthread_cond_t* /*cond*/,
                                       pthread_mutex_t* /*mutex*/,
@@ -31,7 +31,7 @@ TEST(MonotonicTimeTest, AWaitIsAsLongAsItSays) {
       changed.WaitFor(&mutex, absl::Milliseconds(20), [] { return false; }));
   EXPECT_GE(Since(began), absl::Milliseconds(20));
   EXPECT_LE(Until(began), -absl::Milliseconds(20));
-  // What holds already is not waited for, and no time is negative.
+  // A condition that holds is not waited for, and a negative timeout is 0.
   EXPECT_TRUE(
       changed.WaitFor(&mutex, -absl::InfiniteDuration(), [] { return true; }));
   EXPECT_FALSE(

@@ -20,7 +20,8 @@ absl::Status ParallelFor(
   absl::Status first_error;
   const auto take = [&](size_t worker) {
     while (!failed) {
-      // What was handed out is done, so all before a failed index are.
+      // An index that was taken is processed, so all before a failed one are
+      // done.
       const size_t i = next++;
       if (i >= count) return;
       const absl::Status status = work(i, worker);
@@ -36,7 +37,7 @@ absl::Status ParallelFor(
     try {
       helpers.emplace_back(take, worker);
     } catch (const std::system_error&) {
-      break;  // the system has no more: slower, and right
+      break;  // no more threads: continue with those there are
     }
   }
   take(0);

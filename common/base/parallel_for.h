@@ -12,11 +12,12 @@
 
 namespace rankprobe {
 
-// Calls `work(index, worker)` once for each index below `count`. Indices are handed
-// out in their order to at most `workers` threads; no two calls with the same
-// `worker` (below `workers`) overlap, so a worker may have state of its own.
-// After an error no more are handed out, and what was is done: all before the one
-// that failed are. The result is the error that came first. `work` must not throw.
+// Calls `work(index, worker)` once for each index below `count`. Indices are
+// assigned in order to at most `workers` threads; no two calls with the same
+// `worker` (below `workers`) overlap, so a worker may have its own state. After
+// an error no more indices are assigned, and calls in progress finish: all
+// indices before the failed one are done. Returns the error that occurred
+// first. `work` must not throw.
 absl::Status ParallelFor(
     size_t count, size_t workers,
     absl::FunctionRef<absl::Status(size_t index, size_t worker)> work);

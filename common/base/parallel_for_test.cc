@@ -30,7 +30,7 @@ TEST(ParallelForTest, EachIndexIsDoneOnceAndAWorkerDoesOneAtATime) {
   }
 }
 
-// All three wait for each other: they are on three threads.
+// All three wait for each other, so they are on three threads.
 TEST(ParallelForTest, WorkersAreThreads) {
   absl::Barrier barrier(3);
   EXPECT_EQ(ParallelFor(3, 3,

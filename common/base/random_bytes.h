@@ -22,8 +22,8 @@ class RandomBits {
   result_type operator()();
 };
 
-// What a test gives in the place of the operating system, so that a run repeats
-// itself. Outlives its use; null: the operating system again.
+// Replaces the operating system in a test, so that a run is repeatable. It must
+// outlive its use; null restores the operating system.
 class RandomSource {
  public:
   virtual ~RandomSource() = default;

@@ -7,7 +7,7 @@ namespace rankprobe {
 
 bool SameBytes(absl::string_view a, absl::string_view b) {
   if (a.size() != b.size()) return false;
-  // Volatile: the compiler must not leave the loop early.
+  // Volatile, so that the compiler does not end the loop early.
   volatile unsigned char differs = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     differs = static_cast<unsigned char>(

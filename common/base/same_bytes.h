@@ -10,7 +10,7 @@
 
 namespace rankprobe {
 
-// Takes the same time wherever two texts of one length differ.
+// Takes the same time wherever two texts of equal length differ.
 bool SameBytes(absl::string_view a, absl::string_view b);
 
 }  // namespace rankprobe

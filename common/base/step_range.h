@@ -14,7 +14,7 @@ inline constexpr int64_t kMaxStep = int64_t{1} << 53;
 // For requested steps and numbers of steps.
 inline bool IsStep(int64_t step) { return step >= 0 && step <= kMaxStep; }
 
-// For the step that a rank says it is in; -1 = before the first.
+// For the step that a rank reports; -1 = before the first.
 inline int64_t ReportedStep(int64_t step) {
   return std::clamp<int64_t>(step, -1, kMaxStep);
 }

@@ -24,22 +24,22 @@ class TimeSource {
   class Thread {
    public:
     virtual ~Thread() = default;
-    // Returns when its body has returned.
+    // Returns when the thread's body has returned.
     virtual void Join() = 0;
   };
 
   virtual ~TimeSource() = default;
 
   virtual MonotonicTime Now() = 0;
-  // As a condition variable does: `lock` is held, but not while the caller
-  // waits. Returns at `until`, when `condition` is notified, or spuriously.
+  // Waits like a condition variable: `lock` is held, but released during the
+  // wait. Returns at `until`, when `condition` is notified, or spuriously.
   virtual void WaitUntil(const void* condition,
                          std::unique_lock<std::mutex>* lock,
                          MonotonicTime until) = 0;
   virtual void NotifyAll(const void* condition) = 0;
   virtual std::unique_ptr<Thread> Start(std::function<void()> body) = 0;
 
-  // Null: the operating system's.
+  // Null: the operating system is the source.
   static TimeSource* Current() {
     return current_.load(std::memory_order_relaxed);
   }

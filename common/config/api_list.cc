@@ -19,7 +19,7 @@ namespace {
 
 struct Section {
   absl::string_view name;
-  // Empty: skipped.
+  // Empty: the section is skipped.
   absl::string_view prefix;
 };
 
@@ -30,7 +30,7 @@ constexpr Section kSections[] = {
     {"mindspeed", "MindSpeed"},   {"aten", ""},
     {"npu_distributed", ""}};
 
-// By the name of a section or, where `or_prefix`, by its prefix.
+// Finds a section by its name or, if `or_prefix`, by its prefix.
 const Section* FindSection(absl::string_view name, bool or_prefix) {
   const auto it = std::find_if(
       std::begin(kSections), std::end(kSections), [&](const Section& s) {
@@ -48,7 +48,7 @@ std::string LegalPrefixes() {
   return absl::StrJoin(prefixes, ", ");
 }
 
-// A dotted path below a module.
+// Whether `text` is a dotted path below a module.
 bool IsName(absl::string_view text) {
   return !text.empty() && !absl::ascii_isdigit(text[0]) && text[0] != '.' &&
          std::all_of(text.begin(), text.end(), [](unsigned char c) {
@@ -160,7 +160,7 @@ absl::StatusOr<ApiList> ParseApiList(absl::string_view text) {
   if (begin.empty()) return absl::InvalidArgumentError("the list is empty");
   RP_ASSIGN_OR_RETURN(ApiList list,
                       begin[0] == '{' ? OfJson(text) : OfYaml(text));
-  // It would record nothing, on all ranks: somebody's slip.
+  // Such a list would record nothing, on all ranks: it is a mistake.
   if (std::all_of(list.begin(), list.end(),
                   [](const auto& names) { return names.second.empty(); })) {
     return absl::InvalidArgumentError("the list is empty: it has no function");

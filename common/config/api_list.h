@@ -17,14 +17,15 @@ namespace rankprobe {
 
 inline constexpr size_t kMaxApiListBytes = 256 << 10;
 
-// In the order of the text: the first prefix that names a function has it.
+// Prefixes in the order of the text; a function belongs to the first prefix
+// that lists it.
 using ApiList = std::vector<std::pair<std::string, std::vector<std::string>>>;
 
-// JSON where the text begins with '{': lists by prefix, or by the names that
-// support_wrap_ops.yaml has for its sections. Of YAML: block lists of names
+// Parses JSON if the text begins with '{': lists by prefix, or by the section
+// names of support_wrap_ops.yaml. Otherwise parses YAML: block lists of names
 // below those sections. `aten` and `npu_distributed` are skipped (eager PyTorch
-// calls nothing by those names). INVALID_ARGUMENT, with the line or the prefix:
-// another form, a prefix that there is not, a list without any function.
+// calls nothing by those names). INVALID_ARGUMENT, with the line or the prefix,
+// for another form, an unknown prefix, or a list without a function.
 absl::StatusOr<ApiList> ParseApiList(absl::string_view text);
 
 }  // namespace rankprobe

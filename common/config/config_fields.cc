@@ -10,7 +10,8 @@ using enum ConfigType;
 
 constexpr unsigned kAllTasks =
     kStatisticsSection | kTensorSection | kStructureSection | kMonitorSection;
-// msprobe knows both for the section of a task whatever the task does with them.
+// msprobe accepts both in the section of each task, even if the task ignores
+// them.
 constexpr unsigned kWithValues =
     kStatisticsSection | kTensorSection | kMonitorSection;
 

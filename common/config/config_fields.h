@@ -15,7 +15,7 @@
 
 namespace rankprobe {
 
-// The objects of config.json. Bits: a field may be in several.
+// The objects of config.json. Bits, because a field may be in several.
 enum ConfigSection : unsigned {
   kNoSection = 0,
   kTop = 1,
@@ -44,7 +44,7 @@ struct ConfigField {
   const char* name;
   unsigned sections;
   ConfigType type;
-  // JSON text; "" for a default that is not a value.
+  // JSON text; "" if the default is not a value.
   const char* fallback;
   const char* example;
   // Markdown.
@@ -54,16 +54,16 @@ struct ConfigField {
   int64_t max = 0;
 };
 
-// In the order in which they are documented.
+// Returns all fields in the order in which they are documented.
 absl::Span<const ConfigField> ConfigFields();
 
-// Null: the section has no such field.
+// Returns null if the section has no such field.
 const ConfigField* FindConfigField(ConfigSection section,
                                    absl::string_view name);
 
 std::vector<std::string> ConfigFieldNames(ConfigSection section);
 
-// "statistics", "" of kTop.
+// "statistics"; "" for kTop.
 absl::string_view ConfigSectionName(ConfigSection section);
 
 }  // namespace rankprobe

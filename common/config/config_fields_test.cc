@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of fields is the parser's: what it says of a field, the parser does.
+// The table of fields describes the parser: each property of a field is checked
+// with it.
 #include "common/config/config_fields.h"
 
 #include <string>
@@ -32,7 +33,7 @@ std::string ConfigWith(const ConfigField& field, ConfigSection section,
   if (section == kTop) {
     top.push_back(member);
   } else if (section == kSliceItem) {
-    // The others of an item are needed.
+    // The other fields of an item are required.
     std::vector<std::string> item = {member};
     for (const char* const name : {"dim", "begin", "end"}) {
       if (name != std::string(field.name))
@@ -83,7 +84,7 @@ TEST(ConfigFieldsTest, ExamplesAreTaken) {
   });
 }
 
-// A plan in words, as far as the defaults go.
+// A plan as text, as far as defaults are concerned.
 std::string PlanText(const Plan& p) {
   return absl::StrCat(
       TaskName(p.task), LevelName(p.level), p.ranks.Text(), "/", p.steps.Text(),
@@ -100,7 +101,7 @@ std::string PlanText(const Plan& p) {
 TEST(ConfigFieldsTest, ADefaultIsWhatAFieldIsWithoutBeingThere) {
   ForEachField([](const ConfigField& field, ConfigSection section) {
     if (field.fallback[0] == '\0') return;
-    // The level is said for the other fields; a level of its own has none.
+    // The level is given for the other fields; for level itself it is not.
     const auto with = Parse(ConfigWith(field, section, field.fallback));
     const auto without = Parse(ConfigWith(field, section, ""));
     ASSERT_TRUE(with.ok() && without.ok()) << with.status();
@@ -112,7 +113,7 @@ TEST(ConfigFieldsTest, ValuesOfAnotherTypeAreRefused) {
   ForEachField([](const ConfigField& field, ConfigSection section) {
     if (field.type == ConfigType::kAny) return;
     if (field.type == ConfigType::kObject) {
-      // Read where it is that of the task.
+      // It is read if it is the section of the task.
       const std::string json =
           absl::StrCat("{\"dump_path\": \"d\", \"task\": \"", field.name,
                        "\", \"", field.name, "\": 7}");

@@ -35,7 +35,7 @@ struct Refused {
   const char* value;
   const char* reason;
 };
-// Legal words of msprobe that mean something only elsewhere.
+// Words that are legal in msprobe but have a meaning only elsewhere.
 constexpr Refused kRefusedTasks[] = {
     {"acc_check",
      "statistics, tensor, structure or monitor for capture (acc_check is an "
@@ -59,7 +59,7 @@ class Parser {
   Parser(const rapidjson::Document& document, const ConfigOverrides& overrides)
       : top_(&document, "", &faults_, kTop), overrides_(overrides) {}
 
-  // Faults and warnings are empty where it is as it should be.
+  // Without faults and warnings, the config is correct.
   Plan Parse() {
     ParseTask();
     ParseLevel();
@@ -67,7 +67,7 @@ class Parser {
     ParseTop();
     ParseSection();
     if (plan_.Monitors()) {
-      // Stacks and the tree of a step are the same in each.
+      // Stacks and the tree are the same in each step.
       if (!top_.Has("extra_info")) plan_.extra_info = false;
       ParseMonitorSection(top_.Get("monitor"), &faults_, &plan_);
     }
@@ -191,7 +191,7 @@ class Parser {
     ParseExtraStatistics(&reader);
     ParseSlices(&reader, &faults_, &plan_.slices);
     ParseRequest(&reader);
-    // MindSpore's: checked, then without effect here.
+    // A field of MindSpore: checked, without effect here.
     if (reader.OneOf("device"))
       Ignored(name, "device", "for MindSpore static graphs only");
     if (plan_.task == Task::kTensor) {
@@ -238,7 +238,7 @@ class Parser {
   void AddUnknown(const ConfigReader& reader, ConfigSection section) {
     const std::vector<std::string> known = ConfigFieldNames(section);
     for (const std::string& name : reader.UnknownNames()) {
-      // A key that is refused with its reason.
+      // Skips a key that has a fault with its own reason.
       if (absl::c_any_of(faults_.lines(), [&](const ConfigFaults::Line& line) {
             return line.field == name;
           }))
@@ -278,7 +278,7 @@ class Parser {
     Warn(field, absl::StrCat(field, " is ", reason, " and has no effect"));
   }
 
-  // They select nothing here: one warning for each field.
+  // Patterns select nothing here: one warning for each field.
   void CheckPatterns(ConfigReader* reader, const char* name,
                      absl::Span<const std::string> items) {
     if (!HasNamePatterns(reader, name, items)) return;
@@ -398,8 +398,8 @@ class Parser {
   Plan plan_;
 };
 
-// "config.json:3:5: ", for the lines of a file; of the first ones, since each
-// takes a walk over the text.
+// Prefix "config.json:3:5: " for the lines of a file; only for the first ones,
+// since each requires a pass over the text.
 class Places {
  public:
   Places(absl::string_view file, absl::string_view json)
@@ -451,7 +451,7 @@ absl::StatusOr<ConfigResult> ParseConfigFile(absl::string_view file,
     }
     const TextPlace place =
         PlaceOfByte(json, std::min(document.GetErrorOffset(), json.size()));
-    // The message ends with the same place, in words.
+    // The message ends with the same place in words.
     const absl::string_view message = status.message();
     return absl::InvalidArgumentError(
         absl::StrCat(file, ":", place.line, ":", place.column, ": ",

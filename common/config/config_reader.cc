@@ -44,7 +44,8 @@ int Depth(absl::string_view json) {
   return deepest;
 }
 
-// RapidJSON calls a string that the end of a line cuts off an invalid escape.
+// RapidJSON reports a string that ends at the end of a line as an invalid
+// escape.
 std::string WhyNoJson(absl::string_view json,
                       const rapidjson::Document& document) {
   const rapidjson::ParseErrorCode code = document.GetParseError();

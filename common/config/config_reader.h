@@ -19,18 +19,19 @@
 
 namespace rankprobe {
 
-// Faults of one config: each line names field, value and what is legal.
+// Faults of one config: each line names the field, its value and the legal
+// values.
 class ConfigFaults {
  public:
   struct Line {
-    // "statistics.list"; empty where no field is meant.
+    // "statistics.list"; empty if the line is not about a field.
     std::string field;
     std::string text;
   };
 
   void Add(absl::string_view field, absl::string_view value,
            absl::string_view legal);
-  // A line of another kind: that a file cannot be read at all.
+  // Adds a line of another kind, for example that a file cannot be read at all.
   void AddText(absl::string_view line);
   bool empty() const { return lines_.empty(); }
   const std::vector<Line>& lines() const { return lines_; }
@@ -41,7 +42,7 @@ class ConfigFaults {
   std::vector<Line> lines_;
 };
 
-// A value as compact JSON text, at most 120 bytes.
+// Formats a value as compact JSON text of at most 120 bytes.
 std::string JsonText(const rapidjson::Value& value);
 
 // Parses a complete document: an object, at most 1 MiB, at most 64 levels deep.
@@ -50,28 +51,31 @@ absl::Status ParseConfigDocument(absl::string_view json,
 
 class ConfigReader {
  public:
-  // `prefix` is put before field names ("statistics."). `object` and `faults`
-  // outlive the reader. `section`: of config.json; kNoSection for another file,
-  // whose known keys are those that the parser reads.
+  // `prefix` is prepended to field names ("statistics."). `object` and `faults`
+  // must outlive the reader. `section`: the section of config.json; kNoSection
+  // for another file, whose known keys are those that the parser reads.
   ConfigReader(const rapidjson::Value* object, std::string prefix,
                ConfigFaults* faults, ConfigSection section = kNoSection);
 
   bool Has(const char* name);
-  // The member, or null when absent; marks it as known.
+  // Returns the member, or null if it is absent, and marks it as known.
   const rapidjson::Value* Get(const char* name);
 
+  // Read one member: nullopt if it is absent, or has another type or is out of
+  // bounds, which adds a fault.
   std::optional<bool> Bool(const char* name);
   std::optional<std::string> String(const char* name);
   std::optional<int64_t> Int(const char* name, int64_t min, int64_t max);
-  // Of a field of the section: within its bounds; the index of one of its words.
+  // Read a field of the section: an integer within its bounds, the index of one
+  // of its words.
   std::optional<int64_t> Int(const char* name);
   std::optional<size_t> OneOf(const char* name);
   std::vector<std::string> StringList(const char* name);
-  // [1, "3", "4-6"]: members of 0 .. 1,000,000. At most 100,000 items.
+  // Reads [1, "3", "4-6"]: members of 0 .. 1,000,000. At most 100,000 items.
   IntSet Ranges(const char* name);
 
   // Members that are not fields of the section, or that the parser did not
-  // read. With their prefix.
+  // read, with their prefix.
   std::vector<std::string> UnknownNames() const;
   void Fault(const char* name, absl::string_view value,
              absl::string_view legal);

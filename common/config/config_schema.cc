@@ -56,7 +56,7 @@ void Items(Writer* out, const char* type) {
 
 void Object(Writer* out, ConfigSection section);
 
-// Integers and texts, where a text is "7" or "4-6".
+// Integers and strings, where a string is "7" or "4-6".
 void Ranges(Writer* out) {
   Member(out, "type", "array");
   out->Key("items");

@@ -9,10 +9,10 @@
 
 namespace rankprobe {
 
-// JSON schema, draft 7, indented. An unknown key is a fault by it.
+// Returns an indented JSON schema, draft 7. It rejects unknown keys.
 std::string ConfigJsonSchema();
 
-// A heading and a table of Markdown for each object of config.json.
+// Returns a heading and a Markdown table for each object of config.json.
 std::string ConfigMarkdown();
 
 }  // namespace rankprobe

@@ -6,13 +6,13 @@
 namespace rankprobe {
 namespace {
 
-// Walks over a valid document without making one of it, which RapidJSON does
-// and forgets the places.
+// Walks over a valid document without building a tree, because RapidJSON's tree
+// does not keep the places.
 class Walk {
  public:
   explicit Walk(absl::string_view json) : json_(json) {}
 
-  // The byte of the key, from the value that begins at or behind `at`.
+  // Returns the offset of the key, starting from the value at or after `at`.
   std::optional<size_t> Find(size_t at, absl::string_view path) const {
     at = Blank(at);
     if (at >= json_.size()) return std::nullopt;
@@ -31,7 +31,7 @@ class Walk {
       at = Skip(key);
       const absl::string_view found = json_.substr(key + 1, at - key - 2);
       const size_t value = Blank(Blank(at) + 1);
-      // A key may have dots of its own.
+      // A key may contain dots.
       if (found == path) return key;
       if (found == name && dot != absl::string_view::npos)
         return Find(value, path.substr(dot + 1));
@@ -45,12 +45,12 @@ class Walk {
     const size_t found = json_.find_first_not_of(" \t\r\n", at);
     return std::min(found, json_.size());
   }
-  // Behind the comma, if there is one.
+  // The offset after the comma, if there is one.
   size_t Next(size_t at) const {
     at = Blank(at);
     return at < json_.size() && json_[at] == ',' ? Blank(at + 1) : at;
   }
-  // The byte behind the value or key at `at`.
+  // The offset after the value or key at `at`.
   size_t Skip(size_t at) const {
     int depth = 0;
     bool in_string = false;

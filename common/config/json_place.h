@@ -10,7 +10,7 @@
 
 namespace rankprobe {
 
-// From 1; columns count characters, as editors do.
+// Counted from 1; columns count characters, as editors do.
 struct TextPlace {
   size_t line = 1;
   size_t column = 1;
@@ -18,10 +18,10 @@ struct TextPlace {
 
 TextPlace PlaceOfByte(absl::string_view text, size_t byte);
 
-// Of the key at the end of `path`, "statistics.list"; a list on the way stands
-// for the first of its objects that has the next key. Of two keys alike the
-// first, which is the one that is read. nullopt: there is none. `json` is a
-// valid document.
+// Returns the place of the last key of `path`, "statistics.list". A list on the
+// path is searched for its first object that has the next key. If a key occurs
+// twice, the first counts, because the parser reads that one. Returns nullopt
+// if there is no such key. `json` must be a valid document.
 std::optional<TextPlace> PlaceOfKey(absl::string_view json,
                                     absl::string_view path);
 

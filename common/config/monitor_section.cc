@@ -13,8 +13,9 @@
 namespace rankprobe {
 namespace {
 
-// All values of a step cost it some 30 %; so in each 50th the training loses less
-// than 1 %. The table of fields says it too, for readers.
+// Recording all values of a step costs some 30 % of it, so with every 50th step
+// the training loses less than 1 %. The table of fields has this number for
+// readers.
 constexpr int64_t kDefaultEvery = 50;
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields of the section "monitor" of config.json beside those of every task:
+// Fields of the section "monitor" of config.json besides those of every task:
 // which steps and which values (docs/monitor.md). A free function of the
-// parser's thread; faults go where the parser's go.
+// parser's thread; faults are added to the parser's.
 #ifndef RANKPROBE_COMMON_CONFIG_MONITOR_SECTION_H_
 #define RANKPROBE_COMMON_CONFIG_MONITOR_SECTION_H_
 

@@ -32,7 +32,7 @@ IntSet IntSet::OfIntervals(std::vector<IntInterval> intervals) {
   size_t kept = 0;
   for (size_t i = 1; i < intervals.size(); ++i) {
     IntInterval& newest = intervals[kept];
-    // Compared so that the largest integer does not overflow.
+    // Written so that the largest integer does not overflow.
     if (intervals[i].first <= newest.last ||
         intervals[i].first - 1 == newest.last) {
       newest.last = std::max(newest.last, intervals[i].last);

@@ -21,28 +21,28 @@ enum class Level { kL0, kL1, kMix, kDebug };
 enum class RiskLevel { kAll, kCore, kFocus };
 enum class SummaryMode { kStatistics, kMd5, kXor };
 
-// first .. last, both inside.
+// first .. last, both inclusive.
 struct IntInterval {
   int64_t first = 0;
   int64_t last = 0;
 };
 
-// Set of integers, kept as intervals: what it costs does not depend on how far
-// they reach. Empty = everything.
+// Set of integers, stored as intervals: its cost does not depend on their
+// length. An empty set contains everything.
 class IntSet {
  public:
   IntSet() = default;
   explicit IntSet(const std::vector<int64_t>& values);
-  // Overlapping and adjacent ones become one.
+  // Merges overlapping and adjacent intervals.
   static IntSet OfIntervals(std::vector<IntInterval> intervals);
   bool all() const { return intervals_.empty(); }
   // True when all() or v is a member.
   bool Contains(int64_t v) const;
   // Largest member; nullopt when all().
   std::optional<int64_t> Max() const;
-  // Sorted, apart from each other.
+  // Sorted, disjoint and not adjacent.
   const std::vector<IntInterval>& intervals() const { return intervals_; }
-  // How many members; 0 when all().
+  // Number of members; 0 when all().
   uint64_t size() const;
   // "1,3-6"; at most about 200 bytes, then "..".
   std::string Text() const;
@@ -60,21 +60,23 @@ struct DataMode {
   bool parameters_grad = true;
 };
 
-// Of task monitor: which steps, and what of them beside the modules, which the
-// data mode says.
+// For task monitor: which steps are recorded, and which values besides the
+// modules, which data_mode selects.
 struct MonitorSpec {
-  // Each so many steps, from the first wanted one on.
+  // Record every `every`th step, from the first selected one on.
   int64_t every = 1;
-  // Each parameter and its gradient as the optimizer's step finds them.
+  // Record each parameter, and its gradient, as they are before the optimizer's
+  // step.
   bool weight_gradients = false;
   bool parameters = false;
-  // The optimizer's state of each parameter.
+  // Record the optimizer's state of each parameter.
   bool optimizer = false;
-  // What its step adds to the parameter, which takes a copy of it.
+  // Record the change of each parameter by the step, which requires a copy of
+  // it.
   bool updates = false;
-  // Loss, learning rate, norm of all gradients, time of the step.
+  // Record loss, learning rate, norm of all gradients, and time of the step.
   bool training = false;
-  // Collectives and point-to-point calls, in and out.
+  // Record collectives and point-to-point calls, inputs and outputs.
   bool communication = false;
 };
 
@@ -97,34 +99,38 @@ struct Plan {
   DataMode data_mode;
   SummaryMode summary_mode = SummaryMode::kStatistics;
   Precision precision = Precision::kLow;
-  // Beside Max, Min, Mean and Norm; empty where there are none of those.
+  // Statistics in addition to Max, Min, Mean and Norm; empty if those are not
+  // recorded.
   ExtraSet extra_statistics;
   RiskLevel risk_level = RiskLevel::kFocus;
   bool async_dump = false;
   bool extra_info = true;
-  // A front end with a collector elsewhere fetches each step into dump_path.
+  // A front end with a remote collector fetches each step into dump_path.
   bool auto_export = false;
-  // Absent: static. Present: the initial state of the dynamic switch.
+  // Absent if the switch is static; else its initial state.
   std::optional<bool> dump_enable;
-  // A dump directory, or "run:NAME" for a run in the archive; empty: none.
+  // A dump directory, or "run:NAME" for a run in the archive; empty for none.
   std::string bench_path;
   int64_t diff_nums = 1;  // -1 = unlimited
   std::vector<SliceSpec> slices;
   MonitorSpec monitor;
-  // Of a server: only steps with this request, and of their tensors its rows.
+  // For a server: only steps with this request are recorded, and only its rows
+  // of their tensors.
   std::string request_id;
   // Namespaces of torch.ops whose operators are recorded as NS.op. Absent: the
-  // front end's own.
+  // front end's default.
   std::optional<std::vector<std::string>> custom_op_namespaces;
-  // Functions to record in place of the front end's own list (api_list.h); not a
-  // field of config.json: an operator gives it. Empty: the front end's own.
+  // Functions to record instead of the front end's own list (api_list.h). It is
+  // not a field of config.json: an operator sets it. Empty: the front end's
+  // own.
   std::string api_list;
 
-  // A rank filter with no known rank matches nothing.
+  // Whether the rank is selected. A rank filter selects nothing if the rank is
+  // not known.
   bool WantsRank(std::optional<int64_t> rank) const;
   bool WantsStep(int64_t step) const;
-  // What the level records: API calls; modules, and the tree they make with
-  // their calls; what save() is given.
+  // Whether the level records API calls; modules, with the tree that they form
+  // with their calls; values passed to save().
   bool RecordsApis() const {
     return level == Level::kL1 || level == Level::kMix;
   }
@@ -134,35 +140,39 @@ struct Plan {
             data_mode.parameters_grad);
   }
   bool RecordsSaved() const { return level == Level::kDebug; }
-  // Of API calls those of torch.distributed alone, whatever the level.
+  // Whether calls of torch.distributed are the only recorded API calls,
+  // whatever the level.
   bool RecordsCommunication() const {
     return Monitors() && monitor.communication;
   }
-  // Statistics over a complete training: of modules, and of parameters and the
-  // step, in records like those of save().
+  // Whether statistics over a complete training are recorded: of modules, and
+  // of parameters and the step, in records like those of save().
   bool Monitors() const { return task == Task::kMonitor; }
-  // Calls have values; else their names are all.
+  // Whether calls have values; otherwise only their names are recorded.
   bool RecordsValues() const { return task != Task::kStructure; }
-  // The bytes of every tensor, not of some alone.
+  // Whether the bytes of every tensor are recorded.
   bool KeepsAllTensors() const { return task == Task::kTensor; }
-  // An element of `list` takes all calls inside the modules it names.
+  // Whether an element of `list` selects all calls inside the modules that it
+  // names.
   bool HasListWindows() const {
     return RecordsApis() && RecordsModules() && !list.empty();
   }
-  // True once `step` is beyond the last wanted step.
+  // Whether `step` is after the last selected step.
   bool FinishedBefore(int64_t step) const;
-  // dump_tensor_data exists: task tensor, or statistics with a tensor_list.
+  // Whether dump_tensor_data exists: task tensor, or statistics with a
+  // tensor_list.
   bool HasPayloads() const;
-  // Forwards are compared with the reference; tensors are kept of differences only.
+  // Whether forwards are compared with the reference; only tensors that differ
+  // are kept.
   bool ComparesWithReference() const;
-  // The NAME of "run:NAME"; empty when the reference is a directory or absent.
+  // The NAME of "run:NAME"; empty if the reference is a directory or absent.
   std::string ReferenceRun() const;
 };
 
 absl::string_view TaskName(Task task);
 absl::string_view LevelName(Level level);
 
-// Constructor arguments of PrecisionDebugger: they beat the file.
+// Constructor arguments of PrecisionDebugger, which override the file.
 struct ConfigOverrides {
   std::optional<std::string> task;
   std::optional<std::string> dump_path;
@@ -173,19 +183,19 @@ struct ConfigOverrides {
 
 struct ConfigResult {
   Plan plan;
-  // Unknown keys, ignored combinations; one line each.
+  // Unknown keys and ignored combinations, one line each.
   std::vector<std::string> warnings;
 };
 
-// Parses a whole config.json. INVALID_ARGUMENT lists every fault, one line
+// Parses a complete config.json. INVALID_ARGUMENT lists every fault, one line
 // each: field, value, legal values. `json` is untrusted; at most 1 MiB.
 absl::StatusOr<ConfigResult> ParseConfig(absl::string_view json,
                                          const ConfigOverrides& overrides);
 
 enum class UnknownKeys { kWarn, kRefuse };
 
-// The same of a file that a person wrote: each line of the message, and each
-// warning, begins with the place that it is about, "FILE:LINE:COLUMN: ".
+// The same for a file that a person wrote: each line of the message, and each
+// warning, begins with its place, "FILE:LINE:COLUMN: ".
 absl::StatusOr<ConfigResult> ParseConfigFile(absl::string_view file,
                                              absl::string_view json,
                                              UnknownKeys unknown);

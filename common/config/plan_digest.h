@@ -11,8 +11,9 @@
 
 namespace rankprobe {
 
-// Of epoch, configuration, list of functions, switch and number of steps: 16 bytes.
-// Not of the step it takes effect at, which is settled later (from_first_step).
+// Digest of epoch, configuration, list of functions, switch and number of
+// steps: 16 bytes. It does not cover the step at which the plan takes effect,
+// because that is settled later (from_first_step).
 std::string PlanDigest(const v1::PlanSpec& spec);
 
 }  // namespace rankprobe

@@ -44,8 +44,9 @@ Plan PlanOf(absl::string_view json, const ConfigOverrides& overrides = {}) {
   return result.ok() ? result->plan : Plan();
 }
 
-// The configs msprobe was seen to refuse (tests/golden/invalid_config), and the
-// field our message names. Empty: we accept it, for the reason beside.
+// Configs that msprobe was seen to refuse (tests/golden/invalid_config), and
+// the field named in rankprobe's message. Empty: rankprobe accepts it, for the
+// reason given.
 const std::map<std::string, std::string>& Cases() {
   static const auto* const cases = new std::map<std::string, std::string>{
       {"bad_L0_nomodel", ""},  // a rule of start(), not of the file
@@ -96,7 +97,7 @@ const std::map<std::string, std::string>& Cases() {
   return *cases;
 }
 
-// A24: a choice of statistics of kernels, which nothing here has.
+// A24: a selection of statistics of kernels, which rankprobe does not have.
 TEST(ConfigTest, ListsOfStatisticsAreCheckedAndRefused) {
   const auto refusal = [](const char* list) {
     return ErrorOf(absl::StrCat(R"({"dump_path": "d", "statistics": )",
@@ -191,7 +192,7 @@ TEST(ConfigTest, ExtraStatistics) {
                          "extra_statistics": ["std", "counts", "std"]}})")
                   .extra_statistics.Words(),
               ElementsAre("counts", "std"));
-  // Of another task's section nothing is taken.
+  // The section of another task has no effect.
   EXPECT_TRUE(PlanOf(R"({"dump_path": "d",
                          "tensor": {"extra_statistics": ["std"]}})")
                   .extra_statistics.empty());
@@ -226,7 +227,7 @@ TEST(ConfigTest, RangesAndFilters) {
 }
 
 TEST(IntSetTest, IsWhatASetOfItsMembersIs) {
-  // Against std::set, with overlapping, adjacent and repeated intervals.
+  // Compared with std::set, for overlapping, adjacent and repeated intervals.
   uint32_t random = 1;
   const auto next = [&random](uint32_t below) {
     random = random * 1664525 + 1013904223;
@@ -374,7 +375,8 @@ TEST(ConfigTest, UnknownKeysWarn) {
                                             "unknown key keep_all_ranks"));
 }
 
-// Who may edit config.json does not steer the terminal of who trains.
+// A user who can edit config.json must not control the terminal of the
+// training.
 TEST(ConfigTest, WhatItQuotesSteersNoTerminal) {
   const std::string error = ErrorOf(
       "{\"task\": \"\\u001b]0;owned\\u0007\\u202e\", \"dump_path\": \"d\"}");
@@ -410,7 +412,7 @@ TEST(ConfigTest, RegularExpressionsAmongNames) {
   }
 }
 
-// Each that is compiled costs a millisecond of the collector.
+// Each compilation costs a millisecond of the collector.
 TEST(ConfigTest, ManyRegularExpressionsCostLittle) {
   std::string config = R"({"dump_path": "d", "statistics": {"list": ["a")";
   for (int i = 0; config.size() < (1 << 20) - 100; ++i)
@@ -427,7 +429,7 @@ TEST(ConfigTest, ManyRegularExpressionsCostLittle) {
               HasSubstr("at most 1024 bytes"));
 }
 
-// The steps are counted from the first wanted one, wherever that is.
+// The steps are counted from the first selected one, wherever that is.
 TEST(ConfigTest, MonitorTakesEachSoManySteps) {
   const Plan all = PlanOf(R"({"task": "monitor", "dump_path": "d"})");
   EXPECT_EQ(all.level, Level::kL0);
@@ -473,7 +475,7 @@ TEST(ConfigTest, MonitorRecordsTheValuesThatAreNamed) {
           R"({"task": "monitor", "dump_path": "d", "monitor": {"values": ["x"], "every": -1, "data_mode": ["all"]}})"),
       AllOf(HasSubstr("monitor.values: \"x\""), HasSubstr("monitor.every: -1"),
             HasSubstr("monitor.data_mode")));
-  // Of another task the section is not read.
+  // For another task the section is not read.
   PlanOf(
       R"({"task": "statistics", "dump_path": "d", "monitor": {"every": -1}})");
 }

@@ -13,18 +13,19 @@
 
 namespace rankprobe {
 
-// `json` with this request_id in the section of its task; with an empty one
-// without any: all requests. INVALID_ARGUMENT: no config, or one of a task or
-// level of which no rows are cut.
+// Returns `json` with this request_id in the section of its task; an empty one
+// removes it, which selects all requests. INVALID_ARGUMENT if `json` is not a
+// config, or has a task or level that cannot select rows.
 absl::StatusOr<std::string> ConfigForRequest(absl::string_view json,
                                              absl::string_view request_id);
 
-// `json` with this dump_path where it has none, at its end, so that the places
-// of faults stay. What is no JSON object is returned as it is.
+// Returns `json` with this dump_path if it has none, added at the end so that
+// the places of faults stay the same. A text that is not a JSON object is
+// returned unchanged.
 std::string WithDumpPath(absl::string_view json, absl::string_view dump_path);
 
-// `json` with these ranks in the place of its own. What is no JSON object is
-// returned as it is.
+// Returns `json` with these ranks instead of its own. A text that is not a JSON
+// object is returned unchanged.
 std::string WithRanks(absl::string_view json,
                       const std::vector<int64_t>& ranks);
 

@@ -14,9 +14,9 @@
 namespace rankprobe {
 namespace {
 
-// Look-around and back references are legal for MindSpore, unknown to RE2 and
-// so taken as they are. Linear in time and bounded in memory: configs come from
-// everywhere.
+// RE2 is linear in time and bounded in memory, which matters because configs
+// are not trusted. Look-around and back references are legal for MindSpore,
+// unknown to RE2, and therefore accepted without a check.
 bool IsRegularExpression(absl::string_view pattern) {
   RE2::Options options;
   options.set_log_errors(false);

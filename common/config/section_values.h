@@ -14,16 +14,16 @@
 
 namespace rankprobe {
 
-// As it is where the field is not there.
+// Leaves `mode` unchanged if the field is absent.
 void ParseDataMode(ConfigReader* reader, DataMode* mode);
 
-// `faults`: the reader's.
+// `faults` must be the reader's.
 void ParseSlices(ConfigReader* reader, ConfigFaults* faults,
                  std::vector<SliceSpec>* slices);
 
-// Whether one of `items`, the values of `name`, is a pattern; one that is no
-// regular expression is a fault. A compilation takes its time, also of the
-// collector's: what comes after the first few is taken as it is.
+// Whether one of `items`, the values of `name`, is a pattern; an invalid
+// regular expression is a fault. Compilation takes time, also in the collector,
+// so only the first few patterns are checked.
 bool HasNamePatterns(ConfigReader* reader, const char* name,
                      absl::Span<const std::string> items);
 

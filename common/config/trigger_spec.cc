@@ -112,7 +112,7 @@ class Checker {
             "0 or more");
   }
 
-  // 0 is a default.
+  // 0 means the default.
   void CheckMove(const std::string& at, const v1::Move& move) {
     if (!v1::Move::Statistic_IsValid(move.statistic()))
       Fault(absl::StrCat(at, ".statistic"), static_cast<int>(move.statistic()),

@@ -14,17 +14,19 @@
 
 namespace rankprobe {
 
-// INVALID_ARGUMENT with every fault: field, value, legal values.
+// INVALID_ARGUMENT lists every fault: field, value, legal values.
 absl::Status CheckTriggerSpec(const v1::TriggerSpec& untrusted);
 
-// Defaults filled in; `spec` has been checked.
+// Fills in the defaults; `spec` must have been checked.
 v1::TriggerSpec WithDefaults(v1::TriggerSpec spec);
 
-// INVALID_ARGUMENT for text that is not JSON, has unknown fields, or faults.
+// INVALID_ARGUMENT for a text that is not JSON, has unknown fields, or has
+// faults.
 absl::StatusOr<v1::TriggerSpec> ParseTriggerSpec(absl::string_view json);
 std::string TriggerSpecToJson(const v1::TriggerSpec& spec);
 
-// config.json of the flight recorder, and of what a fired rule records.
+// Return the config.json of the flight recorder, and of the recording that a
+// fired rule starts.
 std::string FlightConfigJson(const v1::FlightSpec& flight);
 std::string RaisedConfigJson(const v1::TriggerRule& rule);
 

@@ -10,18 +10,19 @@
 namespace rankprobe {
 namespace {
 
-// The logarithm of a norm wanders by some percent in a sound run; no move is
-// measured in less.
+// In a sound run the logarithm of a norm varies by some percent; smaller
+// deviations are not used as a unit for moves.
 constexpr double kLeastDeviation = 0.1;
-// Of normal numbers: what a median of absolute deviations stands for.
+// Ratio of the standard deviation to the median absolute deviation, for
+// normally distributed numbers.
 constexpr double kDeviationOfMad = 1.4826;
-// It wanders less than what it is made of.
+// A loss varies less than the values it is computed from.
 constexpr double kLossFactor = 2;
 
-// Between 1 and sqrt(1/2), which is of two elements; statistics are rounded.
+// Between 1 and sqrt(1/2), the value for two elements; statistics are rounded.
 constexpr double kMeanOfOneElement = 0.9;
 
-// Windows of the usual size need no memory of the heap.
+// Windows of the usual size need no heap memory.
 using Numbers = absl::InlinedVector<double, 32>;
 
 double Median(Numbers numbers) {
@@ -87,7 +88,8 @@ bool Course::IsMove(double number, const CourseLimits& limits) const {
   if (limits.passes_zero && now - *std::max_element(log_.begin(), log_.end()) <=
                                 limits.least_distance)
     return false;
-  // Nearly all are near all of the level, and then near its middle.
+  // Fast path: most numbers are near all numbers of the level, and so near its
+  // median.
   const auto [low, high] = std::minmax_element(level.begin(), level.end());
   if (now - *low <= limits.least_distance &&
       (only_up || *high - now <= limits.least_distance))

@@ -16,56 +16,59 @@
 namespace rankprobe {
 
 struct CourseOptions {
-  // How many recorded steps a value's own course is taken from, and the fewest.
+  // Number of recorded steps that a course is computed from, and the minimum.
   size_t window = 20;
   size_t least = 5;
-  // A move counts from so many robust deviations of the logarithm on, and from
-  // this factor on.
+  // A number is a move if it is off its course by this many robust deviations
+  // of the logarithm, and by this factor.
   double deviations = 8;
   double factor = 4;
 };
 
-// From where on the next number of a course is a move.
+// Limits beyond which the next number of a course is a move.
 struct CourseLimits {
   CourseLimits(const CourseOptions& options, double factor, bool only_up);
-  // Those of a value by its name, as `query` tells it:
-  // "Training.0.debug.loss". A loss wanders less than what it is made of; a
-  // learning rate falls to nothing, as fast as it likes, and what is added with
-  // it.
+  // Limits for a value by its name, as `query` prints it:
+  // "Training.0.debug.loss". A loss varies less than the values it is computed
+  // from. A learning rate may fall to zero at any speed, and so may the updates
+  // that depend on it.
   CourseLimits(const CourseOptions& options, absl::string_view name);
 
   size_t least;
   double deviations;
-  // In logarithms.
+  // Minimum distance from the course, in units of the logarithm.
   double least_distance;
   bool only_up;
-  // As MayPassZero() says: a move is upwards, and beyond all numbers of the
-  // window. Before 0 they fall faster and faster, and behind it they come back:
-  // no line in logarithms.
+  // Set if MayPassZero(): a move is then upwards only, and beyond all numbers
+  // of the window. Near 0 such a norm falls faster and faster and then rises
+  // again, which is not a line in logarithms.
   bool passes_zero = false;
 };
 
-// The seconds of a step, which are of the machine, and checksums of data, which
-// are no amount, have no course.
+// Whether a value has no course: the duration of a step depends on the machine,
+// and a checksum of data is not an amount.
 bool HasNoCourse(absl::string_view name);
-// A parameter's value as the optimizer finds it, or what the optimizer keeps.
+// Whether the value is a parameter before the optimizer's step, or a state of
+// the optimizer.
 bool IsStateOfOptimizer(absl::string_view name);
 
-// Whether a value with this Norm and Mean is one number with a sign, whose norm
-// falls to nothing each time that it passes through 0: a tensor of one element
-// (of n elements Mean is at most Norm / sqrt(n)), but none of a step as a whole
-// (Training), which are amounts. False where it is 0 or not finite.
+// Whether a value with this Norm and Mean is a single signed number, whose norm
+// falls to zero each time that it passes through 0. That is a tensor of one
+// element (with n elements Mean is at most Norm / sqrt(n)), except values of
+// the complete step (Training), which are amounts. False if it is 0 or not
+// finite.
 bool MayPassZero(absl::string_view name, double norm, double mean);
 
-// Costs 8 bytes for each number of its window, and a look at each of them.
+// Costs 8 bytes and one comparison for each number of its window.
 class Course {
  public:
-  // Against the line through what was: norms fall and rise all the time. False
-  // while fewer than `limits.least` numbers are known, and fewer than two.
+  // Compares with the line through the earlier numbers, because norms rise and
+  // fall during a training. False while fewer than `limits.least` numbers, or
+  // fewer than two, are known.
   bool IsMove(double number, const CourseLimits& limits) const;
-  // 0 of a course without a number.
+  // Returns 0 for a course without numbers.
   double Usual() const;
-  // A finite number that is not 0, which has no logarithm.
+  // Adds a finite number that is not 0, because 0 has no logarithm.
   void Add(double number, size_t window);
 
   static double Log(double number);
@@ -74,14 +77,14 @@ class Course {
   std::vector<double> log_;
 };
 
-// Whether a value that was there is 0 from some step on.
+// Detects a value that becomes 0 and stays 0.
 class ZeroRun {
  public:
   void Add(bool is_zero) {
     before_ += is_zero ? 0 : 1;
     zeros_ = is_zero ? zeros_ + 1 : 0;
   }
-  // Numbers other than 0, ever, and zeros since the last one.
+  // Number of values other than 0 so far, and of zeros since the last of them.
   size_t before() const { return before_; }
   size_t zeros() const { return zeros_; }
   bool Vanished(size_t least_before, size_t least_zeros) const {

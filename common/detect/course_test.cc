@@ -35,7 +35,7 @@ TEST_F(CourseTest, AWindowNotYetFullSaysNothing) {
   for (size_t count = 0; count < options_.least; ++count)
     EXPECT_FALSE(Of(count, 1).IsMove(1e30, Limits())) << count;
   EXPECT_TRUE(Of(options_.least, 1).IsMove(1e30, Limits()));
-  // No fewer than two numbers make a line.
+  // A line requires at least two numbers.
   options_.least = 0;
   EXPECT_FALSE(Of(0, 1).IsMove(1e30, Limits()));
   EXPECT_FALSE(Of(1, 1).IsMove(1e30, Limits()));
@@ -53,7 +53,8 @@ TEST_F(CourseTest, FromTheFactorOnEitherWay) {
 }
 
 TEST_F(CourseTest, AgainstTheLineThroughWhatWas) {
-  // Five times as much each step, for ten steps: the next five times is none.
+  // A factor of five in each of ten steps: the next factor of five is not a
+  // move.
   const Course rising = Of(10, 1, 5);
   EXPECT_FALSE(rising.IsMove(std::pow(5, 10), Limits()));
   EXPECT_TRUE(rising.IsMove(1, Limits()));
@@ -108,7 +109,7 @@ TEST_F(CourseTest, OneNumberWithASignMayPassZero) {
   EXPECT_TRUE(course.IsMove(1e-5, Limits(name)));
   EXPECT_FALSE(course.IsMove(1e-5, limits));
   EXPECT_TRUE(course.IsMove(-1e5, limits));
-  // A slow one, and what comes behind it.
+  // A slow move, and the numbers after it.
   course = Of(0, 1);
   int moves = 0;
   for (int i = 0; i < 60; ++i) {
@@ -139,7 +140,7 @@ TEST_F(CourseTest, NumbersOfAnySizeAreTrueValues) {
   EXPECT_TRUE(Of(20, 1).IsMove(kSmallest, Limits()));
 }
 
-// What nearly all numbers are spared says what the medians say.
+// The fast path, which most numbers take, agrees with the medians.
 TEST_F(CourseTest, TheShortWayIsTheLongOne) {
   std::mt19937 random(11);
   int moves = 0;
@@ -156,7 +157,7 @@ TEST_F(CourseTest, TheShortWayIsTheLongOne) {
     CourseLimits limits = Limits();
     limits.only_up = round % 2 == 0;
     const double now = std::exp(10 * wander(random));
-    // The rule as docs/monitor.md tells it.
+    // The rule as described in docs/monitor.md.
     const auto median = [](std::vector<double> of) {
       std::sort(of.begin(), of.end());
       return of[of.size() / 2];

@@ -72,7 +72,8 @@ Verdict CallFilter::DecideCommunication(absl::string_view entry,
                                         bool scope_open) const {
   if (!absl::StartsWith(entry, kCommunicationPrefix)) return Verdict::kLevel;
   if (!plan_->scope.empty() && !scope_open) return Verdict::kScope;
-  // `list` names modules and parameters here; a call belongs to none of them.
+  // `list` names modules and parameters here, and a call belongs to none of
+  // them.
   return IsBackwardEntry(entry) ? Verdict::kDataMode : Verdict::kKeep;
 }
 
@@ -80,6 +81,7 @@ Verdict CallFilter::Api(absl::string_view entry) {
   const bool scoped = !plan_->scope.empty();
   if (scoped && entry == plan_->scope[0]) scope_open_ = true;
   const Verdict verdict = Decide(entry, /*is_module=*/false);
+  // Closed after the verdict, because the end of a scope is inclusive.
   if (scoped && entry == plan_->scope[1]) scope_open_ = false;
   return verdict;
 }
@@ -102,7 +104,7 @@ Verdict CallFilter::ModuleBegin(absl::string_view entry) {
 }
 
 Verdict CallFilter::ModuleEnd(absl::string_view entry) {
-  // Modules above the one that ends were left by an exception.
+  // Modules that were opened after the one that ends were left by an exception.
   const auto it = std::find_if(
       open_modules_.rbegin(), open_modules_.rend(),
       [entry](const OpenModule& module) { return module.entry == entry; });

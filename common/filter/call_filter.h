@@ -4,7 +4,7 @@
 // instance per (session, thread of execution order), or guarded by its owner's
 // lock.
 //
-// Order of tests: scope/list if set, else risk level (APIs only). A call's
+// Order of tests: scope/list if set, otherwise risk level (APIs only). A call's
 // verdict is fixed at its begin and holds for all its phases, so entries are
 // complete; both ends of a scope are inclusive and complete.
 #ifndef RANKPROBE_COMMON_FILTER_CALL_FILTER_H_
@@ -37,27 +37,28 @@ class CallFilter {
   // `plan` must outlive the filter.
   explicit CallFilter(const Plan* plan);
 
-  // Forget windows and open modules; counters live elsewhere.
+  // Forgets windows and open modules. Counters are kept elsewhere.
   void BeginStep();
 
-  // API forward or backward entry, full name.
+  // An API's forward or backward entry, by its full name.
   Verdict Api(absl::string_view entry);
 
-  // Module forward or backward. Begin and End nest; every Begin needs an End
-  // with the same name. End returns the verdict of its Begin.
+  // A module's forward or backward. Begin and End nest; every Begin requires an
+  // End with the same name. End returns the verdict of its Begin.
   Verdict ModuleBegin(absl::string_view entry);
   Verdict ModuleEnd(absl::string_view entry);
 
-  // parameters_grad of a module: `module_prefix` is "Module.{path}.{Class}".
+  // The parameters_grad of a module: `module_prefix` is
+  // "Module.{path}.{Class}".
   Verdict ParametersGrad(absl::string_view module_prefix);
 
-  // The verdict if every window were open: what this is not, no order of calls
-  // makes it.
+  // The verdict if every window were open. An entry that this rejects is not
+  // kept in any order of calls.
   Verdict CouldKeep(absl::string_view entry, bool is_module) const;
   Verdict CouldKeepParametersGrad() const;
 
-  // tensor_list hit: record payloads of this entry although task is
-  // statistics. Always true for task tensor.
+  // Whether the payloads of this entry are recorded: always for task tensor;
+  // for statistics, if tensor_list matches.
   bool WantsPayload(absl::string_view entry) const;
 
  private:
@@ -70,7 +71,7 @@ class CallFilter {
 
   Verdict Decide(absl::string_view entry, bool is_module, bool scope_open,
                  bool in_list_window) const;
-  // Of an API call in task monitor, which records communication alone.
+  // For an API call in task monitor, which records only communication.
   Verdict DecideCommunication(absl::string_view entry, bool scope_open) const;
   Verdict Decide(absl::string_view entry, bool is_module) const {
     return Decide(entry, is_module, scope_open_, list_windows_ > 0);
@@ -78,14 +79,14 @@ class CallFilter {
 
   const Plan* const plan_;
   bool scope_open_ = false;
-  // Modules in progress whose name matches the list, level mix.
+  // Number of open modules whose name matches the list, at level mix.
   int list_windows_ = 0;
   std::vector<OpenModule> open_modules_;
   // Modules whose backward was kept in this step.
   absl::flat_hash_set<std::string> backward_kept_;
 };
 
-// Risk class of the API part of an entry name ("Functional.relu.0.forward").
+// Whether `level` keeps the API of an entry name ("Functional.relu.0.forward").
 bool RiskLevelKeeps(RiskLevel level, absl::string_view entry);
 
 }  // namespace rankprobe

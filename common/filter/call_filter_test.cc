@@ -112,7 +112,7 @@ struct GoldenCase {
 
 class GoldenFilter : public ::testing::TestWithParam<GoldenCase> {};
 
-// What msprobe kept is what we keep, over the same calls.
+// For the same calls rankprobe keeps what msprobe kept.
 TEST_P(GoldenFilter, KeepsTheSameEntries) {
   const std::string base = GetParam().directory;
   std::set<std::string> want;
@@ -199,8 +199,8 @@ TEST(CallFilterTest, RiskLevels) {
   EXPECT_TRUE(RiskLevelKeeps(RiskLevel::kAll, "Tensor.reshape.0.forward"));
 }
 
-// The collector replays what an agent saw: verdicts depend on nothing but the
-// plan and the sequence.
+// The collector replays the agent's calls: verdicts depend only on the plan and
+// the sequence.
 TEST(CallFilterTest, ReplayGivesTheSameVerdicts) {
   std::mt19937 random(9);
   const std::vector<std::string> modules = {"Module.a.A", "Module.a.b.B",

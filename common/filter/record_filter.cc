@@ -8,7 +8,7 @@
 namespace rankprobe {
 namespace {
 
-// Entries of one step; beyond this windows are taken as open.
+// Limit of entries in one step; beyond it windows count as open.
 constexpr size_t kMaxVerdicts = 1 << 20;
 
 }  // namespace
@@ -45,7 +45,7 @@ Verdict RecordFilter::CheckSections(const v1::CallPhase& call) const {
 }
 
 Verdict RecordFilter::Check(const v1::CallPhase& call) const {
-  // Structure has no values at all.
+  // Task structure has no values.
   if (!plan_->RecordsValues()) return Verdict::kLevel;
   const bool debug = call.kind() == v1::CALL_KIND_DEBUG;
   if (debug && plan_->Monitors()) return Verdict::kKeep;
@@ -67,10 +67,12 @@ Verdict RecordFilter::Check(const v1::CallPhase& call) const {
     if (it != verdicts_.end()) {
       verdict = it->second;
     } else if (verdict == Verdict::kKeep) {
+      // Agents send the trace before the calls, so a call that is not in it
+      // was not passed by their filter.
       verdict = Verdict::kScope;
     }
   }
-  // Modules that the user named for himself (module_dump) come at L1 too.
+  // Modules that the user selected (module_dump) are recorded at L1 too.
   if (verdict == Verdict::kLevel && plan_->RecordsApis() &&
       call.kind() != v1::CALL_KIND_API_FORWARD &&
       call.kind() != v1::CALL_KIND_API_BACKWARD)

@@ -19,18 +19,18 @@
 
 namespace rankprobe {
 
-// Whether decisions of this plan hang on the order of calls.
+// Whether decisions of this plan depend on the order of calls.
 bool PlanHasWindows(const Plan& plan);
 
 class RecordFilter {
  public:
   explicit RecordFilter(std::shared_ptr<const Plan> plan);
 
-  // Traces come in their order. After a gap windows are taken as open: what
-  // was shed is not held against what was not.
+  // Traces must be replayed in order. After a gap all windows count as open, so
+  // that records are not rejected because of a dropped trace.
   void Replay(const v1::CallTrace& untrusted);
 
-  // The verdict on one phase; a replayed decision where there is one.
+  // Returns the verdict on one phase: the replayed decision, if there is one.
   Verdict Check(const v1::CallPhase& untrusted) const;
 
  private:
@@ -44,7 +44,7 @@ class RecordFilter {
   absl::flat_hash_map<std::string, Verdict> verdicts_;
 };
 
-// Runs a trace through a filter; `seen` gets every decision in its order.
+// Runs a trace through a filter; `seen` receives every decision in order.
 template <typename Seen>
 void ReplayTrace(const v1::CallTrace& trace, CallFilter* filter, Seen seen) {
   for (const v1::CallTrace::Item& item : trace.items()) {

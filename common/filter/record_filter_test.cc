@@ -44,7 +44,7 @@ class RandomStep {
               ModuleEntry(module, number_++ % 4, /*forward=*/true);
           Add(v1::CallTrace::KIND_MODULE_BEGIN, entry);
           for (int i = Pick(5); i > 0; --i) Block(depth + 1);
-          // Some are left by an exception and have no end.
+          // Some modules are left by an exception and have no end.
           if (Pick(8) != 0) Add(v1::CallTrace::KIND_MODULE_END, entry);
         }
         break;
@@ -112,8 +112,8 @@ v1::CallPhase PhaseOf(const Item& item) {
   return phase;
 }
 
-// The agent's decision and the collector's are one, whatever is called in
-// whatever order and however the trace is cut into records.
+// The agent and the collector decide the same for all sequences of calls, and
+// however the trace is divided into records.
 TEST(RecordFilterTest, DecidesWhatTheAgentDecides) {
   std::mt19937 random(29);
   int kept = 0, left_out = 0;
@@ -141,7 +141,7 @@ TEST(RecordFilterTest, DecidesWhatTheAgentDecides) {
           verdict = agent.ParametersGrad(item.entry());
       }
       if (plan->level == Level::kL1 && verdict == Verdict::kLevel) {
-        // The agent may have been told to take single modules all the same.
+        // The agent may have been configured to record single modules anyway.
         verdict = Verdict::kKeep;
       }
       if (!PlanHasWindows(*plan)) {
@@ -162,7 +162,7 @@ TEST(RecordFilterTest, DecidesWhatTheAgentDecides) {
       ++(verdict == Verdict::kKeep ? kept : left_out);
     }
   }
-  // The sequences are such that both happen often.
+  // The sequences are chosen so that both happen often.
   EXPECT_GT(kept, 10000);
   EXPECT_GT(left_out, 10000);
 }
@@ -181,7 +181,8 @@ TEST(RecordFilterTest, ACallThatWasNotTracedIsOutsideEveryWindow) {
   EXPECT_EQ(gate.Check(PhaseOf(item)), Verdict::kKeep);
   item.set_entry("Torch.add.5.forward");
   EXPECT_EQ(gate.Check(PhaseOf(item)), Verdict::kScope);
-  // With a part of the trace lost nobody can say, so nothing is refused.
+  // With a part of the trace lost the decision is not known, so nothing is
+  // refused.
   trace.set_first(7);
   gate.Replay(trace);
   EXPECT_EQ(gate.Check(PhaseOf(item)), Verdict::kKeep);

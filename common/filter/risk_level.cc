@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Risk classes of APIs. The names stand in data/risk_level.inc (core: kept at
+// Risk classes of APIs. data/risk_level.inc lists the names (core: kept at
 // CORE; low: dropped at FOCUS).
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
@@ -35,7 +35,7 @@ const Tables& RiskTables() {
 
 bool RiskLevelKeeps(RiskLevel level, absl::string_view entry) {
   if (level == RiskLevel::kAll) return true;
-  // Whole families that always matter.
+  // All APIs of these families are CORE.
   for (const absl::string_view family :
        {"Distributed.", "NPU.", "MindSpeed."}) {
     if (level == RiskLevel::kCore && absl::StartsWith(entry, family))

@@ -8,14 +8,14 @@
 namespace rankprobe {
 namespace {
 
-// Field 100, of 4 bytes.
+// Tag of field 100, of 4 bytes.
 constexpr char kTag[] = {'\xa5', '\x06'};
 
 }  // namespace
 
 std::string ChecksumField(uint32_t crc32c) {
   std::string field(kTag, sizeof(kTag));
-  // Little-endian, as are the hosts that we build for.
+  // Little-endian, as are all supported hosts.
   field.append(reinterpret_cast<const char*>(&crc32c), sizeof(crc32c));
   return field;
 }

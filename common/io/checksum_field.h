@@ -18,14 +18,15 @@ namespace rankprobe {
 
 inline constexpr size_t kChecksumFieldBytes = 6;
 
-// The field, encoded.
+// The encoded field.
 std::string ChecksumField(uint32_t crc32c);
-// What the field says; nothing where these kChecksumFieldBytes are none.
+// The checksum in the field; nullopt if these kChecksumFieldBytes are not such
+// a field.
 std::optional<uint32_t> ParseChecksumField(absl::string_view field);
 
-// Of an encoded message that has none yet.
+// Appends the checksum to an encoded message without one.
 void AppendChecksum(std::string* encoded);
-// Whether a message ends with the checksum of what is before it.
+// Whether a message ends with the checksum of the bytes before it.
 bool MatchesChecksum(absl::string_view encoded);
 
 }  // namespace rankprobe

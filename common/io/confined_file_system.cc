@@ -32,7 +32,7 @@ struct Root {
   std::shared_ptr<const Descriptor> directory;
 };
 
-// A path, as a root and what lies below it; "" is the root itself.
+// A path, as a root and the part below it; "" is the root itself.
 struct Place {
   const Root* root;
   std::shared_ptr<const Descriptor> directory;
@@ -43,7 +43,7 @@ Descriptor OpenRoot(const std::string& path) {
   return Descriptor(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
-// An entry of a directory that is open.
+// An entry of an open directory.
 struct Entry {
   Place place;
   Descriptor parent;
@@ -63,7 +63,8 @@ class ConfinedFileSystem : public FileSystem {
     RP_ASSIGN_OR_RETURN(Descriptor file, Open(path, flags, 0640));
     if (mode != OpenMode::kCreateNew) {
       RP_ASSIGN_OR_RETURN(const off_t size, SizeToWrite(file, path));
-      // Not with O_TRUNC: that comes before one can look.
+      // Truncated after the checks and not with O_TRUNC, which would truncate
+      // before them.
       if (mode == OpenMode::kTruncate && size > 0 &&
           ::ftruncate(file.get(), 0) != 0)
         return posix::FromErrno(errno, "truncate", path);
@@ -101,9 +102,10 @@ class ConfinedFileSystem : public FileSystem {
                         Open(directory, O_RDONLY | O_DIRECTORY));
     DIR* const dir = ::fdopendir(open.get());
     if (dir == nullptr) return posix::FromErrno(errno, "list", directory);
+    // fdopendir has taken the descriptor.
     open.Release();
     std::vector<std::string> names;
-    // Null is the end, and an error as well.
+    // readdir returns null both at the end and on an error.
     errno = 0;
     while (const dirent* entry = ::readdir(dir)) {
       const absl::string_view name = entry->d_name;
@@ -134,10 +136,12 @@ class ConfinedFileSystem : public FileSystem {
   absl::Status Link(const std::string& from, const std::string& to) override {
     RP_ASSIGN_OR_RETURN(const Entry target, Find(to));
     Entry source{{}, Descriptor(), from};
+    // The caller vouches for a source that is outside of the roots.
     if (RootOf(from) != nullptr) {
       RP_ASSIGN_OR_RETURN(source, Find(from));
     }
-    // Without AT_SYMLINK_FOLLOW: of a link there would be a second link.
+    // Without AT_SYMLINK_FOLLOW, a link at the source would itself get a second
+    // name.
     if (::linkat(source.parent.ok() ? source.parent.get() : AT_FDCWD,
                  source.name.c_str(), target.parent.get(), target.name.c_str(),
                  0) == 0)
@@ -149,7 +153,8 @@ class ConfinedFileSystem : public FileSystem {
     RP_ASSIGN_OR_RETURN(const Descriptor file,
                         Open(path, O_RDONLY | O_NONBLOCK));
     if (::fdatasync(file.get()) == 0) return absl::OkStatus();
-    // What a failed fdatasync left behind is unknown: more room mends nothing.
+    // After a failed fdatasync the state of the data is unknown, so freeing
+    // space does not help: not RESOURCE_EXHAUSTED.
     const absl::Status status = posix::FromErrno(errno, "fdatasync", path);
     return absl::IsResourceExhausted(status)
                ? absl::DataLossError(status.message())
@@ -201,6 +206,8 @@ class ConfinedFileSystem : public FileSystem {
       RP_RETURN_IF_ERROR(SizeToWrite(file, path).status());
       absl::StatusOr<std::unique_ptr<FileLock>> lock =
           posix::LockFile(file.Release(), path);
+      // The file was deleted between open and lock: try the one that has its
+      // name.
       if (!absl::IsAborted(lock.status())) return lock;
     }
   }
@@ -222,7 +229,7 @@ class ConfinedFileSystem : public FileSystem {
   }
 
  private:
-  // Null: it lies below none.
+  // Returns null if the path is below no root.
   const Root* RootOf(const std::string& path) const {
     for (const Root& root : roots_) {
       if (path == root.path || absl::StartsWith(path, root.path + "/"))
@@ -237,7 +244,8 @@ class ConfinedFileSystem : public FileSystem {
       return absl::PermissionDeniedError(absl::StrCat(
           path, " does not lie below a directory that may be written to"));
     }
-    // Reached from the root it would work; nobody else could name it.
+    // Reachable from the root's descriptor, but other programs could not open
+    // it by path.
     if (path.size() >= PATH_MAX)
       return absl::InvalidArgumentError(absl::StrCat(path, " is too long"));
     for (const absl::string_view part :
@@ -254,7 +262,7 @@ class ConfinedFileSystem : public FileSystem {
     if (place.directory == nullptr) {
       Descriptor now = OpenRoot(place.root->path);
       if (!now.ok()) {
-        // Not NOT_FOUND: nobody knows what is there.
+        // Not NOT_FOUND, because the contents are unknown.
         return absl::UnavailableError(
             posix::FromErrno(errno, "open", place.root->path).message());
       }
@@ -313,7 +321,7 @@ class ConfinedFileSystem : public FileSystem {
         place.root, place.directory,
         slash == std::string::npos ? "" : place.below.substr(0, slash)};
     Descriptor parent = OpenBelow(above, O_PATH | O_DIRECTORY);
-    // Most often its parent is there.
+    // Creates the parent only on demand, because it usually exists.
     if (!parent.ok() && errno == ENOENT) {
       RP_RETURN_IF_ERROR(Create(directory, above));
       parent = OpenBelow(above, O_PATH | O_DIRECTORY);
@@ -324,6 +332,7 @@ class ConfinedFileSystem : public FileSystem {
       return absl::OkStatus();
     if (errno != EEXIST) return Error(errno, "create", directory, place);
     struct stat st;
+    // The existing entry may be a link, which must not be followed.
     if (::fstatat(parent.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0)
       return Error(errno, "create", directory, place);
     if (S_ISLNK(st.st_mode)) return Error(ELOOP, "create", directory, place);
@@ -332,8 +341,8 @@ class ConfinedFileSystem : public FileSystem {
         absl::StrCat(directory, " is not a directory"));
   }
 
-  // Of a file that was there and is about to be changed. A second name of it
-  // may be anywhere.
+  // Returns the size of an existing file that is about to be changed. Rejects a
+  // file with a second name, which may be anywhere.
   static absl::StatusOr<off_t> SizeToWrite(const Descriptor& file,
                                            const std::string& path) {
     struct stat st;

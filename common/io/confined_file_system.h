@@ -9,7 +9,7 @@
 // PERMISSION_DENIED, except the first argument of Link, which may be a file
 // elsewhere that the caller vouches for. Ownership and threads: as FileSystem.
 // Failure: PERMISSION_DENIED names a link that is in the way. Exists returns
-// true where it cannot tell, so that no used name is treated as free.
+// true where it cannot determine it, so that no used name is treated as free.
 #ifndef RANKPROBE_COMMON_IO_CONFINED_FILE_SYSTEM_H_
 #define RANKPROBE_COMMON_IO_CONFINED_FILE_SYSTEM_H_
 
@@ -24,26 +24,29 @@
 namespace rankprobe {
 
 enum class PathWalk {
-  // openat2 where the kernel has it and a sandbox lets it through.
+  // Uses openat2 if the kernel has it and a sandbox permits it.
   kBest,
-  // One openat for each component, none of which may be a link.
+  // Uses one openat for each component, none of which may be a link.
   kComponents,
 };
 
 enum class RootLookup {
-  // A root stays the directory that it is now, even if its name changes.
+  // A root stays the directory that it is now, even if it is renamed.
   kOnce,
-  // Looked up with each call: a root may disappear and return (for example,
-  // mounted again). While it is missing, every call is UNAVAILABLE.
+  // A root is looked up with each call: it may disappear and return (for
+  // example, after a remount). While it is missing, every call returns
+  // UNAVAILABLE.
   kEachCall,
 };
 
-// `roots` exist; links in these names themselves are followed.
+// All `roots` must exist; symbolic links in these names themselves are
+// followed.
 absl::StatusOr<std::unique_ptr<FileSystem>> NewConfinedFileSystem(
     const std::vector<std::string>& roots, PathWalk walk = PathWalk::kBest,
     RootLookup lookup = RootLookup::kOnce);
 
-// Such a file system says so of a path with a link in it, itself among them.
+// Whether `status` is the error of such a file system for a path that is a link
+// or contains one.
 bool IsLinkInTheWay(const absl::Status& status);
 
 }  // namespace rankprobe

@@ -173,7 +173,7 @@ TEST_P(ConfinedFileSystemTest, FilesAndDirectoriesAreTheGroupsToReadAtMost) {
   EXPECT_EQ(fs::status(root_ + "/d/f").permissions(), fs::perms(0640));
 }
 
-// All that a path can be asked for, each an attempt to get out through it.
+// All operations with a path, each an attempt to escape through it.
 std::map<std::string, std::function<absl::Status(FileSystem*, std::string)>>
 Operations(const std::string& root) {
   const std::string mine = root + "/mine";
@@ -291,7 +291,7 @@ TEST_P(ConfinedFileSystemTest, NoPathLeavesTheRoots) {
   Put(scratch_.path() + "/root-sibling/precious", "x");
   const auto before = Everything(scratch_.path());
   for (const auto& [name, operate] : Operations(root_)) {
-    if (name == "link from") continue;  // that one the caller vouches for
+    if (name == "link from") continue;  // the caller vouches for that one
     for (const std::string& path :
          {outside_, root_ + "/../outside", root_ + "/x/../../outside",
           root_ + "-sibling", std::string("mine"), std::string("/"),
@@ -335,7 +335,7 @@ TEST_P(ConfinedFileSystemTest, AHardLinkIsNotWrittenOver) {
 
 TEST_P(ConfinedFileSystemTest, AFifoIsRefusedAtOnce) {
   ASSERT_EQ(::mkfifo((root_ + "/fifo").c_str(), 0600), 0);
-  // With a reader, else the open itself fails.
+  // With a reader, because otherwise the open itself fails.
   const int reader = ::open((root_ + "/fifo").c_str(), O_RDONLY | O_NONBLOCK);
   EXPECT_FALSE(Write(root_ + "/fifo", "x").ok());
   EXPECT_FALSE(files_->OpenForRead(root_ + "/fifo").ok());
@@ -373,7 +373,7 @@ TEST_P(ConfinedFileSystemTest, SeveralRoots) {
       NewConfinedFileSystem({outside_ + "/precious"}, GetParam()).ok());
 }
 
-// Backups have segments of the archive linked in.
+// Backups link segments of the archive.
 TEST_P(ConfinedFileSystemTest, AFileFromElsewhereCanBeLinkedIn) {
   EXPECT_TRUE(files_->Link(outside_ + "/precious", root_ + "/f").ok());
   EXPECT_EQ(TextOf(root_ + "/f"), "precious");
@@ -409,8 +409,8 @@ TEST_P(ConfinedFileSystemTest, AStagedTreeIsTheSame) {
   EXPECT_GE(theirs.size(), 6u);
 }
 
-// E07, E08, E09 as a race: what was a directory when it was looked at is a link
-// when it is used, and back.
+// E07, E08, E09 as a race: a path that was a directory when it was checked is a
+// link when it is used, and vice versa.
 TEST_P(ConfinedFileSystemTest, NothingEscapesWhileADirectoryIsSwapped) {
   fs::create_symlink(outside_, root_ + "/link");
   const auto before = Everything(outside_);
@@ -428,7 +428,7 @@ TEST_P(ConfinedFileSystemTest, NothingEscapesWhileADirectoryIsSwapped) {
     ++(status.ok() ? through : refused);
   };
   const std::string rank = root_ + "/step0/rank0";
-  // Until both have been seen, and often.
+  // Until both results have occurred, and often.
   for (int i = 0; i < 200000 && (i < 2000 || !through || !refused); ++i) {
     count(files_->CreateDirectories(rank));
     count(Write(rank + "/f", "x"));

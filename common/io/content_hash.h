@@ -17,12 +17,12 @@ struct Xxh3StateFree {
   void operator()(XXH3_state_s* state) const;
 };
 
-// Identifies a payload: XXH3-128.
+// XXH3-128, which identifies a payload.
 class PayloadHash {
  public:
   PayloadHash();
   void Add(absl::string_view data);
-  // Another one that has seen the same bytes.
+  // Returns a copy that has seen the same bytes.
   PayloadHash Clone() const;
   // 16 bytes, canonical (big-endian).
   std::string Digest() const;
@@ -31,7 +31,7 @@ class PayloadHash {
   std::unique_ptr<XXH3_state_s, Xxh3StateFree> state_;
 };
 
-// Of an exported file, as manifest.json has it: XXH3-64.
+// XXH3-64 of an exported file, as in manifest.json.
 class FileHash {
  public:
   FileHash();

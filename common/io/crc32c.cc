@@ -53,8 +53,8 @@ bool HasInstruction() {
 #endif
 
 #ifdef RANKPROBE_CRC32C_TARGET
-// Operator "append `bytes` zero bytes" as a table per byte of the CRC, so that
-// three independent streams can be joined.
+// The operator "append `bytes` zero bytes" as a table for each byte of the CRC,
+// so that three independent streams can be joined.
 using ShiftTable = std::array<std::array<uint32_t, 256>, 4>;
 
 ShiftTable MakeShiftTable(size_t bytes) {
@@ -80,8 +80,8 @@ uint64_t Load64(const char* p) {
   return v;
 }
 
-// The instruction has a latency of three cycles: three streams of kBytes at once,
-// as often as they fit.
+// The instruction has a latency of three cycles, so three streams of kBytes are
+// processed at once, as often as they fit.
 template <size_t kBytes>
 RANKPROBE_CRC32C_TARGET uint64_t ThreeStreams(const char** p, size_t* n,
                                               uint64_t c) {
@@ -103,7 +103,7 @@ RANKPROBE_CRC32C_TARGET uint64_t ThreeStreams(const char** p, size_t* n,
 RANKPROBE_CRC32C_TARGET uint32_t Crc32cHardware(const char* p, size_t n,
                                                 uint32_t crc) {
   uint64_t c = ThreeStreams<1024>(&p, &n, crc);
-  // A record has some hundred bytes.
+  // A record typically has some hundred bytes.
   c = ThreeStreams<64>(&p, &n, c);
   for (; n >= 8; n -= 8, p += 8) c = Step8(c, Load64(p));
   uint32_t c32 = static_cast<uint32_t>(c);
@@ -117,7 +117,8 @@ uint32_t Crc32cHardware(const char* p, size_t n, uint32_t crc) {
 }
 #endif
 
-// Polynomials modulo kPolynomial, the coefficient of x^0 in the highest bit.
+// Multiplies polynomials modulo kPolynomial; the coefficient of x^0 is the
+// highest bit.
 constexpr uint32_t Multiply(uint32_t a, uint32_t b) {
   uint32_t product = 0;
   for (uint32_t bit = uint32_t{1} << 31; bit != 0; bit >>= 1) {
@@ -127,7 +128,7 @@ constexpr uint32_t Multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-// x^(2^n).
+// x^(2^n) for each n.
 constexpr std::array<uint32_t, 64> MakePowers() {
   std::array<uint32_t, 64> powers{};
   powers[0] = uint32_t{1} << 30;

@@ -10,14 +10,14 @@
 
 namespace rankprobe {
 
-// `crc` is the result over the bytes before `data`, 0 at the start.
+// `crc` is the result for the bytes before `data`, 0 at the start.
 uint32_t Crc32c(absl::string_view data, uint32_t crc = 0);
 
-// Of `bytes_b` bytes behind others, from the results over the one and over the
-// others alone: no byte is read.
+// The result for the concatenation of a and b, whose length is `bytes_b`, from
+// the results for each of them. Reads no data.
 uint32_t Crc32cCombine(uint32_t crc_a, uint32_t crc_b, uint64_t bytes_b);
 
-// The table version, for tests.
+// The version with a table, for tests.
 uint32_t Crc32cPortable(absl::string_view data, uint32_t crc = 0);
 
 }  // namespace rankprobe

@@ -15,7 +15,7 @@
 namespace rankprobe {
 namespace {
 
-// A descriptor is held for each level.
+// One descriptor is open for each level.
 constexpr int kMaxDepth = 64;
 constexpr int kDirectoryOnly = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
@@ -37,7 +37,7 @@ int Openat2(int directory, const std::string& below, int flags, mode_t mode) {
   return static_cast<int>(fd);
 }
 
-// openat that does not follow `name`. O_DIRECTORY makes ENOTDIR of a link.
+// openat that does not follow `name`. O_DIRECTORY returns ENOTDIR for a link.
 int OpenOne(int directory, const std::string& name, int flags, mode_t mode) {
   int fd = -1;
   do {
@@ -62,7 +62,7 @@ int Remove(int directory, const std::string& name, int depth) {
     return error;
   }
   std::vector<std::string> names;
-  // Null is the end, and an error as well.
+  // readdir returns null both at the end and on an error.
   errno = 0;
   while (const dirent* entry = ::readdir(open)) {
     const std::string child = entry->d_name;
@@ -90,7 +90,7 @@ void Descriptor::Reset(int fd) {
 }
 
 bool HasOpenat2(int directory) {
-  // A sandbox that does not know the call answers ENOSYS or EPERM.
+  // A sandbox that does not know the call returns ENOSYS or EPERM.
   return Descriptor(Openat2(directory, ".", kDirectoryOnly, 0)).ok();
 }
 

@@ -13,7 +13,8 @@
 
 namespace rankprobe {
 
-// Closes what it holds. Negative: nothing, and errno said why.
+// Owns a file descriptor and closes it. A negative one means failure; errno is
+// then set.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
@@ -27,26 +28,28 @@ class Descriptor {
   bool ok() const { return fd_ >= 0; }
   int get() const { return fd_; }
   int Release() { return std::exchange(fd_, -1); }
-  // errno stays.
+  // Preserves errno.
   void Reset(int fd);
 
  private:
   int fd_;
 };
 
-// True where openat2 works from `directory`.
+// Whether openat2 works in `directory`.
 bool HasOpenat2(int directory);
 
-// Opens `below` ("a/b", no ".." in it; "" is the directory itself) as open(2)
-// does with `flags`. ELOOP: a component is a link, also the last one.
+// Opens `below` ("a/b", without ".."; "" is the directory itself) like open(2)
+// with `flags`. ELOOP: a component is a link, possibly the last one.
 Descriptor OpenBelow(bool openat2, int directory, const std::string& below,
                      int flags, mode_t mode = 0);
 
-// The first part of `below` that is a symbolic link; empty: none (any more).
+// The first part of `below` that is a symbolic link; empty if there is none
+// (any more).
 std::string FirstLink(int directory, const std::string& below);
 
-// Removes `name` in `directory` with all that is in it; a link goes, its target
-// stays. 0, or an errno: ELOOP for what is nested deeper than 64 directories.
+// Removes `name` in `directory` with its contents; a link is removed, its
+// target is not. Returns 0 or an errno: ELOOP if directories are nested deeper
+// than 64.
 int RemoveTree(int directory, const std::string& name);
 
 }  // namespace rankprobe

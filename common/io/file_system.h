@@ -23,17 +23,18 @@ namespace rankprobe {
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
-  // Appends all pieces in order; on error an unknown prefix may be written.
+  // Appends all pieces in order; after an error an unknown prefix may have been
+  // written.
   virtual absl::Status Append(absl::Span<const absl::string_view> pieces) = 0;
   absl::Status Append(absl::string_view data) {
     return Append(absl::MakeConstSpan(&data, 1));
   }
-  // Data and length survive a machine crash on return.
-  // May run in one thread while another one appends.
+  // When it returns, data and length survive a machine crash. May run in one
+  // thread while another appends.
   virtual absl::Status Sync() = 0;
-  // A hint: of these bytes what has been synced will not be read soon. The memory
-  // it takes in the system's cache serves the next writes better than fresh memory
-  // does. Threads as Sync.
+  // A hint that synced data in this range will not be read soon. The system may
+  // then reuse its cache memory for the next writes, which costs less than
+  // fresh memory. Threads as for Sync.
   virtual void ForgetSynced(uint64_t /*offset*/, uint64_t /*bytes*/) {}
   virtual absl::Status Close() = 0;
 };
@@ -61,30 +62,33 @@ class FileSystem {
       const std::string& path) = 0;
   virtual absl::StatusOr<uint64_t> FileSize(const std::string& path) = 0;
   virtual bool Exists(const std::string& path) = 0;
-  // Names without the directory, sorted; no "." and "..".
+  // Returns names without the directory, sorted, without "." and "..".
   virtual absl::StatusOr<std::vector<std::string>> List(
       const std::string& directory) = 0;
   virtual absl::Status CreateDirectories(const std::string& directory) = 0;
   virtual absl::Status Rename(const std::string& from,
                               const std::string& to) = 0;
-  // A second name for the file; an error where the file system cannot.
+  // Creates a second name for the file; an error if the file system does not
+  // support it.
   virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
-  // The bytes and the length of an existing file survive a machine crash.
+  // When it returns, bytes and length of an existing file survive a machine
+  // crash.
   virtual absl::Status SyncFile(const std::string& path) = 0;
   virtual absl::Status Delete(const std::string& path) = 0;
   virtual absl::Status DeleteTree(const std::string& directory) = 0;
   virtual absl::Status Truncate(const std::string& path, uint64_t size) = 0;
-  // Entries of `directory` survive a machine crash on return.
+  // When it returns, the entries of `directory` survive a machine crash.
   virtual absl::Status SyncDirectory(const std::string& directory) = 0;
-  // FAILED_PRECONDITION naming the holder's pid when someone else has it.
+  // FAILED_PRECONDITION, with the holder's pid, if another process has the
+  // lock.
   virtual absl::StatusOr<std::unique_ptr<FileLock>> Lock(
       const std::string& path) = 0;
   virtual absl::StatusOr<uint64_t> FreeBytes(const std::string& path) = 0;
-  // What FreeBytes would be if nothing was stored there, as `df` reckons.
+  // The value of FreeBytes if nothing was stored, as `df` computes it.
   virtual absl::StatusOr<uint64_t> CapacityBytes(const std::string& path) = 0;
 };
 
-// POSIX files. One instance serves the whole process.
+// POSIX files. One instance serves the complete process.
 std::unique_ptr<FileSystem> NewPosixFileSystem();
 
 }  // namespace rankprobe

@@ -73,8 +73,9 @@ TEST_F(FileSystemTest, LockNamesItsHolder) {
   EXPECT_TRUE(fs_->Lock(root_ + "/LOCK").ok());
 }
 
-// Whoever found nothing to keep it for has deleted it between another one's open
-// and lock. Held by no name it would keep nobody out.
+// A process that had nothing to store there has deleted the file between
+// another one's open and lock. A lock on a file without a name would not
+// exclude other processes.
 TEST_F(FileSystemTest, ALockThatWasDeletedMeanwhileIsNone) {
   const std::string path = root_ + "/LOCK";
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640);

@@ -102,7 +102,7 @@ class PosixWritableFile : public WritableFile {
     return absl::OkStatus();
   }
 
-  // Dirty pages stay; they are the next sync's.
+  // Dirty pages stay in the cache; the next sync writes them.
   void ForgetSynced(uint64_t offset, uint64_t bytes) override {
     ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
                     POSIX_FADV_DONTNEED);
@@ -152,14 +152,15 @@ class PosixRandomAccessFile : public RandomAccessFile {
 class PosixFileLock : public FileLock {
  public:
   explicit PosixFileLock(int fd) : fd_(fd) {}
-  // The file stays: removing it would let two processes hold "the" lock.
+  // The file is not deleted: otherwise two processes could hold the lock on
+  // different files.
   ~PosixFileLock() override { ::close(fd_); }
 
  private:
   const int fd_;
 };
 
-// Closes `fd` when it is refused.
+// Closes `fd` if it is not a regular file.
 absl::Status CheckRegular(int fd, const std::string& path) {
   struct stat st;
   if (::fstat(fd, &st) != 0) {
@@ -172,7 +173,8 @@ absl::Status CheckRegular(int fd, const std::string& path) {
   return NotRegular(path);
 }
 
-// Without a name. There are file systems that count no names at all.
+// Whether the open file has no name any more. Some file systems do not count
+// names.
 bool IsDeleted(int fd, const std::string& path) {
   struct stat held;
   if (::fstat(fd, &held) != 0 || held.st_nlink > 0) return false;
@@ -207,13 +209,14 @@ absl::StatusOr<std::unique_ptr<FileLock>> posix::LockFile(
         absl::StrCat(path, " is held by process ",
                      n > 0 ? absl::string_view(holder.data()) : "(unknown)"));
   }
-  // Whoever cleaned up here had it between our open and our lock.
+  // A process that cleaned up held the lock between our open and our lock.
   if (IsDeleted(fd, path)) {
     ::close(fd);
     return absl::AbortedError(absl::StrCat(path, " was deleted meanwhile"));
   }
   const std::string pid = absl::StrCat(::getpid());
-  // Not emptied first: that gives a block back, which the disk may wait for.
+  // Not truncated first: that frees a block, which may have to wait for the
+  // disk.
   const auto size = static_cast<off_t>(pid.size());
   struct stat st;
   if (::pwrite(fd, pid.data(), pid.size(), 0) < 0 || ::fstat(fd, &st) != 0 ||
@@ -242,7 +245,7 @@ class PosixFileSystem : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenForRead(
       const std::string& path) override {
-    // Not to wait for the other end of a FIFO.
+    // O_NONBLOCK, so that open does not wait for the other end of a FIFO.
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return FromErrno(errno, "open", path);
     return posix::Readable(fd, path);
@@ -264,7 +267,7 @@ class PosixFileSystem : public FileSystem {
     DIR* dir = ::opendir(directory.c_str());
     if (dir == nullptr) return FromErrno(errno, "list", directory);
     std::vector<std::string> names;
-    // Null is the end, and an error as well.
+    // readdir returns null both at the end and on an error.
     errno = 0;
     while (const dirent* entry = ::readdir(dir)) {
       const absl::string_view name = entry->d_name;
@@ -281,7 +284,7 @@ class PosixFileSystem : public FileSystem {
   absl::Status CreateDirectories(const std::string& directory) override {
     int failed = ::mkdir(directory.c_str(), 0750);
     const size_t slash = directory.rfind('/');
-    // Most often its parent is there.
+    // Creates the parent only on demand, because it usually exists.
     if (failed != 0 && errno == ENOENT && slash != 0 &&
         slash != std::string::npos) {
       RP_RETURN_IF_ERROR(CreateDirectories(directory.substr(0, slash)));
@@ -317,7 +320,8 @@ class PosixFileSystem : public FileSystem {
     const int error = errno;
     ::close(fd);
     if (rc == 0) return absl::OkStatus();
-    // What a failed fdatasync left behind is unknown: more room mends nothing.
+    // After a failed fdatasync the state of the data is unknown, so freeing
+    // space does not help: not RESOURCE_EXHAUSTED.
     const absl::Status status = FromErrno(error, "fdatasync", path);
     return absl::IsResourceExhausted(status)
                ? absl::DataLossError(status.message())
@@ -360,6 +364,8 @@ class PosixFileSystem : public FileSystem {
       if (fd < 0) return FromErrno(errno, "open", path);
       absl::StatusOr<std::unique_ptr<FileLock>> lock =
           posix::LockFile(fd, path);
+      // The file was deleted between open and lock: try the one that has its
+      // name.
       if (!absl::IsAborted(lock.status())) return lock;
     }
   }

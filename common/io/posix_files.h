@@ -18,30 +18,30 @@
 
 namespace rankprobe::posix {
 
-// "WHAT PATH: strerror", with the codes that file_system.h names.
+// Returns "WHAT PATH: strerror", with the codes that file_system.h names.
 absl::Status FromErrno(int error, absl::string_view what,
                        absl::string_view path);
 
-// FileSystem::CapacityBytes: without what is kept for root, which FreeBytes does
-// not have either.
+// FileSystem::CapacityBytes: excludes the blocks reserved for root, as
+// FreeBytes does.
 inline uint64_t CapacityOf(const struct statvfs& st) {
   const uint64_t used = st.f_blocks - std::min(st.f_blocks, st.f_bfree);
   return (used + st.f_bavail) * st.f_frsize;
 }
 
-// INVALID_ARGUMENT.
+// An INVALID_ARGUMENT error: not a regular file.
 absl::Status NotRegular(absl::string_view path);
 
-// They own `fd` in any case; `path` is for errors. INVALID_ARGUMENT when it is
-// no regular file: a FIFO or a device would block or never end. Such files are
-// opened with O_NONBLOCK, which regular ones do not mind.
+// Take ownership of `fd` in any case; `path` is for errors. INVALID_ARGUMENT if
+// it is not a regular file: a FIFO or a device would block or never end.
+// Callers open with O_NONBLOCK, which has no effect on regular files.
 absl::StatusOr<std::unique_ptr<WritableFile>> Writable(int fd,
                                                        std::string path);
 absl::StatusOr<std::unique_ptr<RandomAccessFile>> Readable(int fd,
                                                            std::string path);
-// FAILED_PRECONDITION naming the holder's pid when someone else has it. ABORTED
-// when the file was deleted since `fd` was opened: another one may have its
-// name, and is to be opened and locked instead.
+// FAILED_PRECONDITION, with the holder's pid, if another process has the lock.
+// ABORTED if the file was deleted after `fd` was opened: another file may have
+// its name, and must be opened and locked instead.
 absl::StatusOr<std::unique_ptr<FileLock>> LockFile(int fd,
                                                    const std::string& path);
 

@@ -25,13 +25,14 @@ namespace {
 constexpr uint64_t kMaxBytes = uint64_t{256} << 20;
 constexpr absl::string_view kFormat = "\"format\": \"rankprobe-manifest-1\"";
 constexpr absl::string_view kPath = "\"path\": \"";
-// Each manifest in the file begins with its run; of an earlier one the files
+// Each manifest in the file begins with its run; the files of an earlier one
 // may be elsewhere (_manifests.py writes both).
 constexpr absl::string_view kRun = "\"run\": \"";
 constexpr absl::string_view kElsewhere = "\"directory\": \"";
 constexpr size_t kMaxNameBytes = 100;
 
-// "step0/rank1" of "step0/rank1/dump.json"; empty when there is no such part.
+// Returns "step0/rank1" for "step0/rank1/dump.json"; empty if there is no such
+// part.
 absl::string_view RankOf(absl::string_view path) {
   const size_t step = path.find('/');
   if (step == absl::string_view::npos) return {};
@@ -40,7 +41,7 @@ absl::string_view RankOf(absl::string_view path) {
                                          : path.substr(0, rank);
 }
 
-// A run as the name of a directory; _published.py names them alike.
+// A directory name for a run; _published.py computes the same.
 std::string DirectoryName(absl::string_view run) {
   std::string name(run.substr(0, kMaxNameBytes));
   for (char& c : name) {
@@ -73,11 +74,11 @@ void PublishedRanks::Load() {
   if (!manifest.ok() || !absl::StrContains(manifest->substr(0, 4096), kFormat))
     return;
   manifest_is_ours_ = true;
-  // A whole parser would need many times the text in memory.
+  // A JSON parser would need many times the size of the text in memory.
   absl::string_view rest = *manifest;
   std::string run;
   bool elsewhere = false;
-  // The text behind `key` where the rest begins with it; empty: it does not.
+  // Returns the text after `key` if the rest begins with it, otherwise empty.
   const auto value = [&rest](absl::string_view key) {
     if (!absl::ConsumePrefix(&rest, key)) return absl::string_view();
     return rest.substr(0, rest.find('"'));
@@ -131,7 +132,7 @@ absl::StatusOr<std::string> PublishedRanks::MoveAside(const std::string& rank,
 absl::Status PublishedRanks::CheckReplaceable(const std::string& rank) {
   const std::string path = absl::StrCat(directory_, "/", rank);
   if (!file_system_->Exists(path)) return absl::OkStatus();
-  // A link on the way, for a file system that follows none: it says which.
+  // If the path contains a link, a confined file system reports which one.
   if (const absl::Status status = file_system_->FileSize(path).status();
       absl::IsPermissionDenied(status))
     return status;
@@ -177,6 +178,7 @@ absl::Status PublishedRanks::Write(const std::set<std::string>& ranks) {
   RP_RETURN_IF_ERROR(
       file->Append(absl::StrCat(absl::StrJoin(ranks, "\n"), "\n")));
   RP_RETURN_IF_ERROR(file->Close());
+  // Replaced by a rename: a crash leaves either the old or the new list.
   return file_system_->Rename(fresh, list_);
 }
 

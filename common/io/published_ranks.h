@@ -22,31 +22,32 @@ namespace rankprobe {
 
 class PublishedRanks {
  public:
-  // `directory` is the tree's, `list` the file of the list.
+  // `directory` is the tree's, `list` the path of the list.
   PublishedRanks(FileSystem* file_system, std::string directory,
                  std::string list);
 
   // ALREADY_EXISTS if `rank` ("step0/rank1") exists and was not made by an
   // export.
   absl::Status CheckReplaceable(const std::string& rank);
-  // The same of DIR/manifest.json.
+  // The same for DIR/manifest.json.
   absl::Status CheckManifestReplaceable();
 
-  // The run that DIR/manifest.json names `rank` of, "" for one without a name.
+  // The run to which DIR/manifest.json assigns `rank`; "" for a run without a
+  // name.
   std::optional<std::string> RunOf(const std::string& rank);
-  // Whether the list names it.
+  // Whether the list names the rank.
   bool IsListed(const std::string& rank);
-  // Moves DIR/`rank`, which an export of `run` made, to where no export
-  // replaces it: DIR/earlier/RUN, or RUN.2 and so on where that has one. That
-  // directory, relative.
+  // Moves DIR/`rank`, which an export of `run` made, to a place that exports do
+  // not replace: DIR/earlier/RUN, or RUN.2 and so on if that exists. Returns
+  // that directory, relative to DIR.
   absl::StatusOr<std::string> MoveAside(const std::string& rank,
                                         const std::string& run);
 
-  // Appends to the list: for an export that leaves the manifest to its caller.
+  // Appends to the list. For an export that leaves the manifest to its caller.
   absl::Status Append(const std::set<std::string>& ranks);
-  // The list names all there were and `ranks`.
+  // Writes all known ranks and `ranks` to the list.
   absl::Status WriteAll(const std::set<std::string>& ranks);
-  // DIR/manifest.json names `ranks` now: the list is for the others.
+  // DIR/manifest.json names `ranks` now: writes the other ranks to the list.
   absl::Status WriteRest(const std::set<std::string>& ranks);
 
  private:
@@ -59,26 +60,26 @@ class PublishedRanks {
   absl::Mutex mutex_;
   bool loaded_ ABSL_GUARDED_BY(mutex_) = false;
   bool manifest_is_ours_ ABSL_GUARDED_BY(mutex_) = false;
-  // Both those of the list and of the manifest.
+  // Ranks of the list and of the manifest.
   std::set<std::string> ranks_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> listed_ ABSL_GUARDED_BY(mutex_);
-  // To their runs.
+  // Maps ranks to their runs.
   std::map<std::string, std::string> in_manifest_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Makes `directory`, or makes sure that it is empty or made by this function:
-// its content may then be deleted. FAILED_PRECONDITION for any other. `purpose`
-// is for a person who finds it.
+// Creates `directory`, or checks that it is empty or was created by this
+// function, so that its contents may be deleted. FAILED_PRECONDITION for any
+// other directory. `purpose` is written into it for a person who finds it.
 absl::Status ClaimDirectory(FileSystem* file_system,
                             const std::string& directory,
                             absl::string_view purpose);
 
-// Deletes it again, the claim last: of what a killed process leaves it is still
-// known whose it is.
+// Deletes the directory, the claim file last: if the process is killed in
+// between, the claim still identifies what is left.
 absl::Status DeleteClaimedDirectory(FileSystem* file_system,
                                     const std::string& directory);
 
-// The file that ClaimDirectory leaves.
+// Name of the file that ClaimDirectory writes.
 extern const char kClaimFile[];
 
 }  // namespace rankprobe

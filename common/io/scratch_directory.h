@@ -14,11 +14,11 @@ namespace rankprobe {
 
 class ScratchDirectory {
  public:
-  // In `parent`; empty: in that of Parent(). RESOURCE_EXHAUSTED when it cannot
-  // be made.
+  // Creates the directory in `parent`, or in Parent() if that is empty.
+  // RESOURCE_EXHAUSTED if it cannot be created.
   static absl::StatusOr<ScratchDirectory> Make(FileSystem* file_system,
                                                const std::string& parent = "");
-  // TMPDIR, /tmp without one.
+  // TMPDIR, or /tmp if it is not set.
   static std::string Parent();
   ScratchDirectory(ScratchDirectory&& other) noexcept
       : file_system_(other.file_system_),

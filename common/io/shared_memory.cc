@@ -31,7 +31,7 @@ absl::Status NoMemory(const char* call) {
 
 absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Create(
     uint64_t bytes) {
-  // Beyond it ftruncate raises SIGXFSZ, which ends a process.
+  // Beyond this limit ftruncate raises SIGXFSZ, which ends the process.
   rlimit largest;
   if (::getrlimit(RLIMIT_FSIZE, &largest) == 0 &&
       largest.rlim_cur != RLIM_INFINITY && bytes > largest.rlim_cur)
@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Create(
         "no shared memory: files may not be so large");
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   int fd = ::memfd_create(kName, kFlags | kNoExec);
-  // Kernels before 6.3 do not know that flag; some others ask for it.
+  // Kernels before 6.3 do not know that flag; some newer ones require it.
   if (fd < 0 && errno == EINVAL) fd = ::memfd_create(kName, kFlags);
   if (fd < 0) return NoMemory("memfd_create");
   const auto fail = [fd](const char* call) {
@@ -69,7 +69,7 @@ bool SharedMemory::Take(uint64_t offset, uint64_t bytes) {
 
 void SharedMemory::GiveBack(uint64_t offset, uint64_t bytes) {
   if (fork_guard_.InChild()) return;
-  // Where it fails the memory stays ours.
+  // If it fails, the memory stays allocated; nothing else is lost.
   (void)::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                     static_cast<off_t>(offset), static_cast<off_t>(bytes));
 }

@@ -21,10 +21,10 @@
 
 namespace rankprobe {
 
-// Thread-safe but for what is written to data().
+// Thread-safe, except for writes to data().
 class SharedMemory {
  public:
-  // Takes address space; memory as it is written to.
+  // Reserves address space; pages are allocated when they are written.
   static absl::StatusOr<std::unique_ptr<SharedMemory>> Create(uint64_t bytes);
   virtual ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
@@ -32,18 +32,19 @@ class SharedMemory {
 
   char* data() const { return data_; }
   uint64_t size() const { return size_; }
-  // Stays this object's.
+  // Remains owned by this object.
   int fd() const { return fd_; }
-  // Takes the memory for what is to be written there. False: there is none, and
-  // writing would end the process. Both numbers are multiples of a page.
+  // Allocates memory for data to be written there. Returns false if there is
+  // none: a write would then end the process. Both numbers must be multiples of
+  // the page size.
   virtual bool Take(uint64_t offset, uint64_t bytes);
-  // What lies there is not needed any more: its memory is the system's. Not in a
-  // process that was forked: it is the parent's.
+  // Returns memory that is no longer needed to the system. Does nothing in a
+  // forked child, because the memory is the parent's.
   virtual void GiveBack(uint64_t offset, uint64_t bytes);
 
  protected:
-  // Takes all of `other`'s, which is then empty: for tests that watch what is
-  // taken.
+  // Takes over the memory of `other`, which is then empty: for tests that
+  // observe Take.
   SharedMemory(SharedMemory&& other) noexcept
       : fd_(std::exchange(other.fd_, -1)),
         data_(std::exchange(other.data_, nullptr)),
@@ -59,12 +60,12 @@ class SharedMemory {
   uint64_t size_;
 };
 
-// The other side. Thread-safe.
+// The reading side. Thread-safe.
 class SharedMemoryReader {
  public:
-  // Takes the descriptor, whatever it is of. INVALID_ARGUMENT unless it is
-  // memory as SharedMemory makes it, of 1 to `max_bytes` bytes: reading any
-  // other file could wait for its owner.
+  // Takes ownership of the descriptor in any case. INVALID_ARGUMENT unless it
+  // is memory as SharedMemory creates it, of 1 to `max_bytes` bytes: reading
+  // from any other file could block until its owner acts.
   static absl::StatusOr<std::unique_ptr<SharedMemoryReader>> Adopt(
       int untrusted_fd, uint64_t max_bytes);
   ~SharedMemoryReader();
@@ -72,7 +73,7 @@ class SharedMemoryReader {
   SharedMemoryReader& operator=(const SharedMemoryReader&) = delete;
 
   uint64_t size() const { return size_; }
-  // A copy of the bytes as they are at some moment of the call.
+  // Copies the bytes as they are at some moment during the call.
   // INVALID_ARGUMENT beyond the end.
   absl::Status Read(uint64_t offset, absl::Span<char> out) const;
 

@@ -49,7 +49,7 @@ TEST(SharedMemoryTest, MemoryThatIsGivenBackIsTheSystems) {
   EXPECT_EQ((*memory)->data()[kBytes - 1], 1);
 }
 
-// The reader must not be made to allocate what was never written.
+// The reader must not allocate memory that was never written.
 TEST(SharedMemoryTest, ReadingWhatWasNeverWrittenTakesNoMemory) {
   const auto memory = SharedMemory::Create(64 * kBytes);
   ASSERT_TRUE(memory.ok()) << memory.status();
@@ -84,7 +84,7 @@ TEST(SharedMemoryTest, NeitherSideCanChangeItsSize) {
   EXPECT_NE(::ftruncate((*memory)->fd(), 2 * kBytes), 0);
 }
 
-// A process that may not write large files is not ended for it.
+// A process with a limit of file sizes is not killed for it.
 TEST(SharedMemoryTest, ALimitOfFilesIsNotExceeded) {
   rlimit before;
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);

@@ -42,7 +42,8 @@ StagedTree::StagedTree(FileSystem* file_system, std::string directory,
       staging_stays_(!staging.empty()),
       temporary_(staging_stays_ ? std::move(staging)
                                 : directory_ + "/.rankprobe-export"),
-      // Beside a staging directory that stays, it goes with that one.
+      // With a staging directory that stays, the list is inside it and removed
+      // with it.
       published_(file_system, directory_,
                  staging_stays_ ? temporary_ + "/published"
                                 : directory_ + "/.rankprobe-published") {}
@@ -123,8 +124,8 @@ absl::Status StagedTree::ForEachPt(const std::string& root, Fn fn) {
   return absl::OkStatus();
 }
 
-// Rank directories of the tree that an export which was killed had moved away:
-// where nothing came in their place they go back.
+// Moves rank directories back that a killed export had moved away, if nothing
+// has replaced them.
 absl::Status StagedTree::PutBack() {
   const std::string old = temporary_ + "/old";
   if (!file_system_->Exists(old)) return absl::OkStatus();
@@ -148,7 +149,8 @@ absl::Status StagedTree::Start(Leftovers leftovers) {
   const std::string fresh = temporary_ + "/new", kept = temporary_ + "/kept";
   reuse_ = leftovers == Leftovers::kReuse;
   if (reuse_) {
-    // Two attempts may have been cut short: the files of the last one count.
+    // Two attempts may have been interrupted: the files of the last one are
+    // used.
     RP_RETURN_IF_ERROR(
         ForEachPt(fresh, [&](const std::string& path) -> absl::Status {
           const std::string target = KeptPath(path);
@@ -171,6 +173,7 @@ absl::Status StagedTree::Start(Leftovers leftovers) {
 absl::Status StagedTree::Link(const std::string& path,
                               const std::string& existing) {
   const std::string from = PathOf(existing), to = PathOf(path);
+  // An error is ignored, because not every file system has hard links.
   if (file_system_->Link(from, to).ok()) return absl::OkStatus();
   RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(from));
   RP_ASSIGN_OR_RETURN(
@@ -237,12 +240,15 @@ absl::Status StagedTree::MoveStep(const std::string& step,
     const bool replaces = file_system_->Exists(target);
     if (replaces) {
       RP_RETURN_IF_ERROR(file_system_->CreateDirectories(old));
+      // If the process is killed after this rename, the next Open restores the
+      // directory (PutBack).
       RP_RETURN_IF_ERROR(file_system_->Rename(target, moved));
     }
     const absl::Status placed =
         file_system_->Rename(absl::StrCat(fresh, "/", rank), target);
     if (!placed.ok()) {
-      // Rather the one before than none; the next Open tries again.
+      // Restores the previous directory, so that one exists; the next Open
+      // tries again.
       if (replaces && !file_system_->Rename(moved, target).ok()) keep_ = true;
       return placed;
     }
@@ -253,8 +259,8 @@ absl::Status StagedTree::MoveStep(const std::string& step,
 std::optional<std::string> StagedTree::OthersRun(const std::string& rank,
                                                  absl::string_view run) {
   std::optional<std::string> made = published_.RunOf(rank);
-  // The list beside a staging directory that stays names all that is of its
-  // job; another job may have the same run (a restart).
+  // With a staging directory that stays, the list names everything of its job.
+  // Another job may have the same run (a restart), so the run is not compared.
   if (made.has_value() &&
       (staging_stays_ ? published_.IsListed(rank) : *made == run))
     return std::nullopt;
@@ -264,7 +270,7 @@ std::optional<std::string> StagedTree::OthersRun(const std::string& rank,
 absl::Status StagedTree::MoveAside(const std::set<std::string>& ranks,
                                    absl::string_view run, bool manifest) {
   const auto move = [&](const std::string& rank) -> absl::Status {
-    // The manifest may be long: it is read where something is in the way.
+    // The manifest may be long, so it is read only if something is in the way.
     if (!file_system_->Exists(absl::StrCat(directory_, "/", rank)))
       return absl::OkStatus();
     const std::optional<std::string> others = OthersRun(rank, run);
@@ -276,8 +282,8 @@ absl::Status StagedTree::MoveAside(const std::set<std::string>& ranks,
   };
   for (const std::string& rank : ranks) {
     RP_RETURN_IF_ERROR(move(rank));
-    // Processes without ranks of two runs are no ranks of one job, and a step
-    // that has both can be read as neither.
+    // Processes without ranks of two runs are not processes of one job, and
+    // readers could not separate them in one step.
     const size_t slash = rank.find('/');
     const std::string step = rank.substr(0, slash);
     if (!absl::StartsWith(rank.substr(slash + 1), "proc") ||
@@ -295,7 +301,7 @@ absl::Status StagedTree::MoveAside(const std::set<std::string>& ranks,
   const std::string told = directory_ + "/manifest.json";
   if (!manifest || moved_to_.empty() || !file_system_->Exists(told))
     return absl::OkStatus();
-  // Ours takes its name.
+  // The new manifest takes the name of the old one.
   const std::string kept =
       absl::StrCat(directory_, "/", *moved_to_.begin(), "/manifest.json");
   return file_system_->Exists(kept) ? absl::OkStatus()
@@ -326,9 +332,10 @@ absl::Status StagedTree::Publish(absl::string_view run) {
   }
   if (staging_stays_)
     RP_RETURN_IF_ERROR(file_system_->CreateDirectories(directory_));
-  // Before they are ours.
+  // Before WriteAll and Append, after which these ranks count as this export's.
   RP_RETURN_IF_ERROR(MoveAside(ranks, run, manifest));
-  // Said before it is done: an export that is killed here can be done again.
+  // Listed before they are moved: if the export is killed here, it can be
+  // repeated.
   if (!ranks.empty()) {
     RP_RETURN_IF_ERROR(manifest ? published_.WriteAll(ranks)
                                 : published_.Append(ranks));
@@ -336,6 +343,8 @@ absl::Status StagedTree::Publish(absl::string_view run) {
   for (const auto& [step, names] : ranks_of_steps)
     RP_RETURN_IF_ERROR(MoveStep(step, names));
   if (manifest) {
+    // After the directories, so that the manifest never names one that is not
+    // in place.
     RP_RETURN_IF_ERROR(file_system_->Rename(fresh + "/manifest.json",
                                             directory_ + "/manifest.json"));
     RP_RETURN_IF_ERROR(published_.WriteRest(ranks));

@@ -41,39 +41,40 @@ class StagedTree {
     uint64_t xxh3 = 0;
   };
 
-  // FAILED_PRECONDITION while another export writes to the directory, and for
-  // a staging directory that holds other files. `staging`
-  // is used in place of DIR/.rankprobe-export and stays, for one export after
-  // another; it is on the same file system and the caller's to remove.
+  // FAILED_PRECONDITION if another export writes to the directory, or if the
+  // staging directory holds other files. `staging`, if given, is used instead
+  // of DIR/.rankprobe-export; it stays for later exports, must be on the same
+  // file system, and is removed by the caller.
   static absl::StatusOr<std::unique_ptr<StagedTree>> Open(
       FileSystem* file_system, std::string directory, Leftovers leftovers,
       std::string staging = "");
   ~StagedTree();
 
-  // A directory of the tree. ALREADY_EXISTS for a rank whose existing directory
-  // was not made by an export; this is reported before the work is done.
+  // Creates a directory of the tree. ALREADY_EXISTS for a rank whose existing
+  // directory was not made by an export, so that this is reported before the
+  // work is done.
   absl::Status MakeDirectory(const std::string& path);
-  // Where a file of the tree is being written.
+  // Path at which a file of the tree is being written.
   std::string PathOf(const std::string& path) const;
-  // `path` becomes a second name of the finished file `existing`, or a copy
-  // where the file system has no such thing.
+  // Makes `path` a second name of the finished file `existing`, or a copy if
+  // the file system has no hard links.
   absl::Status Link(const std::string& path, const std::string& existing);
 
-  // .pt files of an earlier attempt, the largest first.
+  // The .pt files of an earlier attempt, the largest first.
   absl::StatusOr<std::vector<File>> ReusableFiles();
   // XXH3 of such a file, if there is one of this length.
   std::optional<uint64_t> ReusableXxh3(const std::string& path,
                                        uint64_t length_bytes);
-  // Puts it into this tree.
+  // Moves such a file into this tree.
   absl::Status Reuse(const std::string& path);
 
-  // Leaves for a later attempt what is not published.
+  // Keeps files that are not published for a later attempt.
   void Keep() { keep_ = true; }
   // Replaces the directories DIR/step{N}/{rank} and DIR/manifest.json.
   // ALREADY_EXISTS, and nothing is moved, if one of them was not made by an
-  // export. `run`: what all of it is of.
+  // export. `run`: the run of the complete tree.
   absl::Status Publish(absl::string_view run = "");
-  // Directories below DIR that Publish moved what is of others to.
+  // Directories below DIR to which Publish moved files of other runs or jobs.
   const std::set<std::string>& moved_to() const { return moved_to_; }
 
  private:
@@ -81,11 +82,11 @@ class StagedTree {
              std::string staging);
   absl::Status PutBack();
   absl::Status Start(Leftovers leftovers);
-  // Of what is in the way of `ranks`, or would be taken for a part of their
-  // dump, what is of others.
+  // Moves directories of other runs or jobs that are in the way of `ranks`, or
+  // that readers would take for a part of their dump.
   absl::Status MoveAside(const std::set<std::string>& ranks,
                          absl::string_view run, bool manifest);
-  // The run of what is there, if it is of others.
+  // The run of an existing rank directory, if it belongs to another run or job.
   std::optional<std::string> OthersRun(const std::string& rank,
                                        absl::string_view run);
   absl::Status MoveStep(const std::string& step,
@@ -103,11 +104,11 @@ class StagedTree {
   const std::string temporary_;
   PublishedRanks published_;
   std::unique_ptr<FileLock> lock_;
-  // There may be files of an earlier attempt.
+  // Files of an earlier attempt may exist.
   bool reuse_ = false;
   bool keep_ = false;
   std::set<std::string> moved_to_;
-  // This object made the directory and removes it if nothing is published.
+  // This object created the directory, and removes it if nothing is published.
   bool made_ = false;
 };
 

@@ -79,7 +79,7 @@ std::string ManifestOf(const std::string& rank) {
          rank + "/dump.json\"\n  }\n ]\n}";
 }
 
-// E11: bob's dump, which no export of ours made.
+// E11: bob's dump, which was not made by an export.
 TEST_F(StagedTreeTest, WhatIsNotOursIsNotReplaced) {
   Write(root_ + "/step0/rank0/bob.json", "bob");
   Write(root_ + "/step1/rank0/alice.json", "alice");
@@ -99,7 +99,7 @@ TEST_F(StagedTreeTest, WhatIsNotOursIsNotReplaced) {
   EXPECT_THAT(*fs_->List(root_ + "/step0"), ElementsAre("rank0"));
   EXPECT_EQ(Read(root_ + "/step0/rank0/bob.json"), "bob");
   EXPECT_EQ(Read(root_ + "/step1/rank0/alice.json"), "alice");
-  // Somebody's manifest.json.
+  // A manifest.json of another program.
   Write(root_ + "/manifest.json", "{\"name\": \"app\"}");
   const auto tree = Open(Leftovers::kDelete);
   Write(tree->PathOf("step7/rank0/dump.json"), "new");
@@ -109,7 +109,7 @@ TEST_F(StagedTreeTest, WhatIsNotOursIsNotReplaced) {
   EXPECT_FALSE(fs_->Exists(root_ + "/step7"));
 }
 
-// Each manifest speaks of the last export only; all of them made the tree.
+// Each manifest describes only the last export; all of them made the tree.
 TEST_F(StagedTreeTest, WhatAnyExportMadeIsReplaced) {
   for (const std::string rank :
        {"step0/rank0", "step1/rank0", "step0/rank0", "step1/rank0"}) {
@@ -121,7 +121,7 @@ TEST_F(StagedTreeTest, WhatAnyExportMadeIsReplaced) {
     ASSERT_TRUE(published.ok()) << published;
   }
   EXPECT_EQ(Read(root_ + "/.rankprobe-published"), "step0/rank0\n");
-  // One that makes both needs no list beside the manifest.
+  // An export of both needs no list in addition to the manifest.
   const auto tree = Open(Leftovers::kDelete);
   for (const std::string rank : {"step0/rank0", "step1/rank0"})
     Write(tree->PathOf(rank + "/dump.json"), "new");
@@ -132,7 +132,7 @@ TEST_F(StagedTreeTest, WhatAnyExportMadeIsReplaced) {
               ElementsAre("manifest.json", "step0", "step1"));
 }
 
-// E10: a staging directory is emptied, so it must be ours.
+// E10: a staging directory is emptied, so it must be the export's own.
 TEST_F(StagedTreeTest, SomebodysDirectoryIsNoStagingDirectory) {
   Write(root_ + "/alice/new/thesis", "new");
   Write(root_ + "/alice/kept/thesis", "kept");
@@ -179,7 +179,7 @@ TEST_F(StagedTreeTest, WhatAnEarlierJobLeftMakesWay) {
   EXPECT_EQ(Read(root_ + "/earlier/a_b/step0/rank0/dump.json"), "first");
   EXPECT_EQ(Read(root_ + "/earlier/a_b.2/step0/rank0/dump.json"), "second");
   EXPECT_EQ(Read(root_ + "/step1/rank0/dump.json"), "first");
-  // What already exists of an earlier run says nothing of what is in place.
+  // Files of an earlier run do not affect those in place.
   Write(root_ + "/manifest.json",
         "{\n \"format\": \"rankprobe-manifest-1\",\n \"run\": \"c\", "
         "\"earlier_runs\""
@@ -207,7 +207,7 @@ TEST_F(StagedTreeTest, AnExportOfAnotherRunMovesWhatIsThereAside) {
   EXPECT_EQ(Read(root_ + "/earlier/b/step0/rank0/dump.json"), "b");
 }
 
-// A step with processes of two runs can be read as neither.
+// Readers cannot separate processes of two runs in one step.
 TEST_F(StagedTreeTest, ProcessesOfAnotherRunMakeWayForOneOfThis) {
   const auto publish = [this](const std::string& job, const std::string& run,
                               const std::string& place) {
@@ -258,7 +258,7 @@ TEST_F(StagedTreeTest, AStagingDirectoryServesOneExportAfterAnother) {
     EXPECT_THAT(*fs_->List(root_), ElementsAre(".private", "step0", "step1"));
     EXPECT_TRUE(fs_->Exists(staging + "/published"));
   }
-  // What an export leaves that came to nothing is not published by the next.
+  // Files of a failed export are not published by the next one.
   Write(open()->PathOf("step2/rank0/dump.json"), "nothing");
   Write(staging + "/new/step3/rank0/dump.json", "of a killed process");
   ASSERT_TRUE(open()->Publish().ok());
@@ -274,7 +274,7 @@ TEST_F(StagedTreeTest, NothingStaysUnlessKept) {
   EXPECT_THAT(*fs_->List(root_), ElementsAre());
 }
 
-// Killed between the two renames of rank0, behind those of rank1.
+// Killed between the two renames of rank0, after those of rank1.
 TEST_F(StagedTreeTest, WhatAKilledExportHadMovedAwayIsPutBack) {
   const std::string inside = root_ + "/.rankprobe-export",
                     beside = root_ + "/.private/staging";
@@ -300,7 +300,7 @@ TEST_F(StagedTreeTest, WhatAKilledExportHadMovedAwayIsPutBack) {
     EXPECT_EQ(Read(root_ + "/step0/rank0/dump.json"), "before");
     EXPECT_EQ(Read(root_ + "/step0/rank1/dump.json"), "before");
     EXPECT_FALSE(fs_->Exists(inside));
-    // What has been replaced is in nobody's way.
+    // Files that were replaced are not in the way.
     Write(staging + "/.rankprobe-own", "");
     Write(staging + "/old/step0-rank1/dump.json", "before that");
     const auto tree = open();
@@ -343,7 +343,7 @@ TEST(StagedTreeFaultTest, ARankThatCannotBePlacedLeavesTheOneBefore) {
     EXPECT_TRUE(absl::IsResourceExhausted(PublishFile(&disk, "after")));
     disk.FailWhile(nullptr);
     if (can_go_back) EXPECT_THAT(there(), ElementsAre("before"));
-    // One that comes to nothing.
+    // An export that fails.
     ASSERT_TRUE(StagedTree::Open(&disk, "/d", Leftovers::kDelete).ok());
     EXPECT_THAT(there(), ElementsAre("before"));
     ASSERT_TRUE(PublishFile(&disk, "after").ok());
@@ -351,7 +351,8 @@ TEST(StagedTreeFaultTest, ARankThatCannotBePlacedLeavesTheOneBefore) {
   }
 }
 
-// Killed in it, the next export knows the rest for its own.
+// If the process is killed during it, the next export still recognizes the
+// rest.
 TEST(StagedTreeFaultTest, TheClaimIsDeletedLast) {
   testing::FaultFileSystem disk;
   auto tree = StagedTree::Open(&disk, "/d", Leftovers::kDelete);
@@ -375,7 +376,7 @@ TEST_F(StagedTreeTest, AnInterruptedExportIsTakenUp) {
     tree->Keep();
   }
   {
-    // Interrupted again, before anything was taken over.
+    // Interrupted again, before anything was reused.
     const auto tree = Open(Leftovers::kReuse);
     Write(tree->PathOf(kB), "b");
     tree->Keep();
@@ -393,7 +394,7 @@ TEST_F(StagedTreeTest, AnInterruptedExportIsTakenUp) {
   Write(tree->PathOf("step0/rank0/dump_tensor_data/c.pt"), "c");
   ASSERT_TRUE(tree->Reuse(kA).ok());
   ASSERT_TRUE(tree->Publish().ok());
-  // What nobody asked for again is not published.
+  // Files that were not requested again are not published.
   EXPECT_THAT(*fs_->List(root_ + "/step0/rank0/dump_tensor_data"),
               ElementsAre("a.pt", "c.pt"));
   EXPECT_THAT(*fs_->List(root_), ElementsAre(".rankprobe-published", "step0"));

@@ -13,7 +13,7 @@ namespace rankprobe {
 
 namespace {
 
-// CLI11 puts the checks behind the name of the type: "FLOAT:FLOAT in [1 - 2]",
+// CLI11 appends the checks to the name of the type: "FLOAT:FLOAT in [1 - 2]",
 // "TEXT:{db,json}".
 void ReadType(const std::string& type, Flag* flag) {
   static const auto* const kChecks = new std::vector<std::string>{
@@ -31,7 +31,7 @@ void ReadType(const std::string& type, Flag* flag) {
   }
 }
 
-// "-lm [FILE]: match layers" to a spelling and the text.
+// Splits "-lm [FILE]: match layers" into a spelling and the text.
 void ReadOtherSpelling(Flag* flag) {
   if (flag->text.size() < 2 || flag->text[0] != '-') return;
   const size_t colon = flag->text.find(": ");
@@ -54,7 +54,7 @@ Flag FlagOf(const CLI::Option& option) {
   if (option.get_type_size() != 0) ReadType(option.get_type_name(), &flag);
   if (option.get_positional())
     flag.value = absl::AsciiStrToUpper(option.get_name(/*positional=*/true));
-  // One that has a place alone has no spelling.
+  // A pure positional has no spelling.
   if (!flag.names.empty()) ReadOtherSpelling(&flag);
   return flag;
 }

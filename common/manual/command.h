@@ -12,11 +12,11 @@
 namespace rankprobe {
 
 struct Flag {
-  // "-o", "--output_path"; the short spelling first. Of a positional: empty.
+  // "-o", "--output_path", the short spelling first. Empty for a positional.
   std::vector<std::string> names;
-  // Of what follows, "FILE"; empty if nothing does.
+  // Name of the flag's value, "FILE"; empty if it has none.
   std::string value;
-  // What the value may be, if only these.
+  // The only legal values, if they are limited.
   std::vector<std::string> choices;
   std::string text;
   bool required = false;
@@ -25,26 +25,26 @@ struct Flag {
 struct Command {
   // "rankprobe", "compare", "get".
   std::string name;
-  // One line, and what --help says besides.
+  // One line, and the additional text of --help.
   std::string summary;
   std::string details;
   std::vector<Flag> positionals;
-  // Of a command below the root: without those that the root has too.
+  // For a command below the root: without flags that the root has too.
   std::vector<Flag> flags;
   std::vector<Command> commands;
 };
 
-// Flags and commands of the empty group are hidden and left out. The
-// description's first line is the summary. "-tp: text" in the text of a flag
-// names another spelling, which the program reads before CLI11 does.
+// Flags and commands in the group "" are hidden and left out. The first line of
+// the description is the summary. "-tp: text" in the text of a flag names
+// another spelling, which the program reads before CLI11 does.
 Command Describe(const CLI::App& root);
 
-// Of a positional in the line of a command: "TARGET", or "[REFERENCE]" of one
-// that may be left out.
+// How a positional appears in the synopsis of a command: "TARGET", or
+// "[REFERENCE]" if it is optional.
 std::string PlaceOf(const Flag& positional);
 
-// What may be typed with a dash: the flags, and of the positionals those that
-// have a spelling besides their place.
+// All that can be given with a dash: the flags, and positionals that also have
+// a spelling.
 std::vector<Flag> SpelledFlags(const Command& command);
 
 }  // namespace rankprobe

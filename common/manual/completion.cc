@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Completion for bash, zsh and fish: commands, their flags, and the values of
-// flags that have few. All else completes to files.
+// flags that have few. Everything else completes to file names.
 #include <functional>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +14,8 @@ namespace {
 
 using Path = std::vector<std::string>;
 
-// Every command below the root, with its path and all flags that it takes.
+// Visits every command below the root, with its path and all flags that it
+// takes.
 void ForEach(const Command& command, const Path& path,
              const std::vector<Flag>& above,
              const std::function<void(const Command&, const Path&,
@@ -43,12 +44,13 @@ std::vector<std::string> NamesOf(const std::vector<Command>& commands) {
   return out;
 }
 
-// Within single quotes of a POSIX shell, or of fish.
+// Quotes for a POSIX shell, or for fish, in single quotes.
 std::string Quoted(const std::string& text, const char* quote) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", quote}}), "'");
 }
 
-// Within '..' of zsh's _arguments, where brackets and colons mean something.
+// Escapes for '..' of zsh's _arguments, where brackets and colons have a
+// meaning.
 std::string ZshText(const std::string& text) {
   return absl::StrReplaceAll(
       text, {{"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});

@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kWidth = 79;
 constexpr size_t kTextColumn = 26;
 
-// The words of `text` in lines of at most kWidth, all behind `indent` blanks.
-// Of the first line `at` columns are there already: `indent`, or too many.
+// Wraps `text` in lines of at most kWidth, indented by `indent` blanks. The
+// first line already has `at` columns: `indent`, or more.
 std::string Wrapped(absl::string_view text, size_t indent, size_t at) {
   std::string out;
   size_t column = at;
@@ -147,7 +147,7 @@ std::string CommandHelp(const Manual& manual, const Command& root,
   return out;
 }
 
-// Better names than CLI11's TEXT for what follows a flag.
+// Uses better names than CLI11's TEXT for the values of flags.
 Command Named(const Manual& manual, Command command) {
   for (std::vector<Flag>* flags : {&command.flags, &command.positionals}) {
     for (Flag& flag : *flags) {

@@ -26,7 +26,7 @@
 namespace rankprobe {
 
 struct Manual {
-  // What people come for, and the commands that answer it, in this order.
+  // A task of users, and the commands for it, in this order.
   struct Purpose {
     std::string title;
     std::vector<std::string> commands;
@@ -36,17 +36,17 @@ struct Manual {
     std::string text;
   };
 
-  // Of the manual: 1 or 8.
+  // Section of the manual: 1 or 8.
   int section = 1;
-  // Paragraphs with empty lines between them.
+  // Paragraphs separated by empty lines.
   std::string description;
-  // Commands that are in none come last, under "Other".
+  // Commands without a purpose are listed last, under "Other".
   std::vector<Purpose> purposes;
-  // By command: command lines to copy.
+  // Command lines to copy, by command.
   std::map<std::string, std::vector<std::string>> examples;
-  // By flag: what its value is called, "--run": "NAME".
+  // Names of the values of flags, "--run": "NAME".
   std::map<std::string, std::string> values;
-  // By command: flags that a program behind it reads, not CLI11.
+  // By command: flags that are read by another program, not by CLI11.
   std::map<std::string, std::vector<Flag>> worker_flags;
   std::vector<Term> exit_codes;
   std::vector<Term> environment;
@@ -55,17 +55,17 @@ struct Manual {
   std::vector<std::string> see_also;
 };
 
-// --help of the app and of what is added to it from now on.
+// Sets --help for the app and for sub-commands that are added later.
 void UseHelp(const Manual& manual, CLI::App* app);
 
-// The text that --dump-help asks for, if the command line is that;
-// INVALID_ARGUMENT for a format there is not.
+// The text that --dump-help requests, if it is on the command line;
+// INVALID_ARGUMENT for an unknown format.
 std::optional<absl::StatusOr<std::string>> WrittenHelp(int argc,
                                                        const char* const* argv,
                                                        const CLI::App& app,
                                                        const Manual& manual);
 
-// The pieces, for tests. `path`: of the command, {"config", "get"}.
+// The parts, for tests. `path`: names down to the command, {"config", "get"}.
 std::string HelpText(const Manual& manual, const Command& root,
                      const std::vector<std::string>& path);
 std::string ManPage(const Manual& manual, const Command& root);
@@ -73,8 +73,8 @@ std::string BashCompletion(const Command& root);
 std::string ZshCompletion(const Command& root);
 std::string FishCompletion(const Command& root);
 
-// The manual's purposes with only the commands that the program has, and what
-// is in none of them.
+// The manual's purposes, limited to commands of the program, and the commands
+// without a purpose.
 std::vector<Manual::Purpose> PurposesOf(const Manual& manual,
                                         const Command& root);
 

@@ -9,8 +9,8 @@
 
 namespace rankprobe {
 
-// Of an app that has parsed: its first flag that is not known, with the one that
-// may have been meant. `path`: the verbs that lead to `app`, or empty.
+// The first unknown flag of an app that has parsed, with the most similar known
+// one. `path`: the verbs that lead to `app`, or empty.
 std::optional<std::string> UnknownFlag(const CLI::App& app,
                                        const std::string& path);
 

@@ -12,7 +12,8 @@ namespace {
 
 using Visit = absl::FunctionRef<void(TensorPlace, const v1::TensorSummary&)>;
 
-// One more part of a name, for as long as it lives; nothing where nobody asks.
+// Appends a part to a name during its lifetime; does nothing if names are not
+// requested.
 class NamePart {
  public:
   template <typename Part>
@@ -32,11 +33,12 @@ class NamePart {
   size_t before_ = 0;
 };
 
-// Messages below `value`. `name`: of the value, null where nobody asks.
+// Number of nested messages below `value`. `name`: of the value, null if names
+// are not requested.
 int WalkValue(const v1::Value& value, TensorPlace place, Visit visit,
               std::string* name = nullptr) {
   int depth = 0;
-  // No default: the compiler names a kind that is missing here.
+  // No default, so that the compiler reports a kind that is missing here.
   switch (value.kind_case()) {
     case v1::Value::kTensor:
       visit(place, value.tensor());
@@ -132,7 +134,7 @@ void ForEachTensor(const v1::CallPhase& phase,
 
 void ForEachTensor(v1::CallPhase* phase,
                    absl::FunctionRef<void(v1::TensorSummary*)> visit) {
-  // The phase is the caller's to change, and so are the tensors in it.
+  // The caller may change the phase, and so the tensors in it.
   WalkPhase(*phase, [&](TensorPlace, const v1::TensorSummary& tensor) {
     visit(const_cast<v1::TensorSummary*>(&tensor));
   });

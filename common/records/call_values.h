@@ -21,13 +21,13 @@ enum class CallSection {
   kDebug,
 };
 
-// Where a tensor hangs: under the index-th value of a section.
+// Position of a tensor: inside the index-th value of a section.
 struct TensorPlace {
   CallSection section = CallSection::kInputArgs;
   int index = 0;
 };
 
-// All tensors of a phase, nested ones too, in the order above.
+// Visit all tensors of a phase, including nested ones, in the order above.
 void ForEachTensor(v1::CallPhase* phase,
                    absl::FunctionRef<void(v1::TensorSummary*)> visit);
 void ForEachTensor(const v1::CallPhase& phase,
@@ -36,22 +36,22 @@ void ForEachPlacedTensor(
     const v1::CallPhase& phase,
     absl::FunctionRef<void(TensorPlace, const v1::TensorSummary&)> visit);
 
-// With their names below the entry, as a comparison's table has them:
-// "input.0", "input.weight" (a keyword), "output.0.1", "parameters.bias"; of a
-// gradient the parameter's name, of a debug value what is below it. The name
-// lives as long as the call of `visit`.
+// Visits with the tensors' names below the entry, as in a comparison's table:
+// "input.0", "input.weight" (a keyword), "output.0.1", "parameters.bias"; for a
+// gradient the parameter's name, for a debug value the path in it. The name is
+// valid during the call of `visit`.
 void ForEachNamedTensor(const v1::CallPhase& phase,
                         absl::FunctionRef<void(TensorPlace, absl::string_view,
                                                const v1::TensorSummary&)>
                             visit);
 
-// Those of one value.
+// Visits the tensors of one value.
 void ForEachTensor(const v1::Value& value,
                    absl::FunctionRef<void(const v1::TensorSummary&)> visit);
 
-// Protobuf messages that stand inside each other from a value down to its
-// deepest one, itself not counted: kListMessages a list, kMapMessages a dict.
-// Of a phase: of its deepest value.
+// Number of nested protobuf messages from a value down to its deepest one, not
+// counting itself: kListMessages for a list, kMapMessages for a dict. For a
+// phase: of its deepest value.
 int NestedMessages(const v1::Value& value);
 int NestedMessages(const v1::CallPhase& phase);
 

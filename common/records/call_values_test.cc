@@ -37,7 +37,7 @@ class Filler {
           AddEachKind(nesting,
                       [&] { return reflection->AddMessage(message, field); });
         } else {
-          // One value: a list has room for all.
+          // One value, because a list can contain all.
           auto* value = static_cast<v1::Value*>(
               reflection->MutableMessage(message, field));
           Fill(value->mutable_list(), nesting);
@@ -144,8 +144,8 @@ TEST(CallValuesTest, ListsAndDictsCountTheirMessages) {
   EXPECT_EQ(NestedMessages(phase), kListMessages + kMapMessages);
 }
 
-// What the limit promises: the deepest legal value in the deepest place of a
-// frame is within what protobuf reads.
+// The purpose of the limit: protobuf can read the deepest legal value at the
+// deepest place of a frame.
 TEST(CallValuesTest, TheDeepestLegalValueCanBeRead) {
   for (const bool maps : {false, true}) {
     v1::UploadFrame frame;

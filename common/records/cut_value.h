@@ -13,7 +13,8 @@
 
 namespace rankprobe {
 
-// At most `bytes` of UTF-8, ending with a whole character.
+// A prefix of at most `bytes` bytes of UTF-8 that ends with a complete
+// character.
 inline absl::string_view Utf8Prefix(absl::string_view text, size_t bytes) {
   if (text.size() <= bytes) return text;
   while (bytes > 0 && (static_cast<uint8_t>(text[bytes]) & 0xC0) == 0x80)
@@ -30,7 +31,7 @@ inline void SetCut(absl::string_view type, uint64_t size, uint64_t kept,
   cut->set_limit(std::string(limit));
 }
 
-// The beginning of a text, at most kMaxTextBytes of it.
+// Stores the beginning of a text, at most kMaxTextBytes of it.
 inline void SetCutText(absl::string_view type, absl::string_view text,
                        size_t bytes, absl::string_view limit, v1::Value* out) {
   const absl::string_view head =

@@ -20,7 +20,7 @@ bool IsNumber(absl::string_view s) {
   return !s.empty() && absl::c_all_of(s, absl::ascii_isdigit);
 }
 
-// Splits off the text after the last '.'; the whole text if there is none.
+// Splits off the text after the last '.'; the complete text if there is none.
 absl::string_view PopLast(absl::string_view* s) {
   const size_t dot = s->rfind('.');
   if (dot == absl::string_view::npos) {
@@ -114,7 +114,7 @@ std::string EscapeFileName(absl::string_view name,
     return u >= 0x20 && u != 0x7f && c != '/' && c != '\\';
   };
   const bool dots = absl::c_all_of(name, [](char c) { return c == '.'; });
-  // A '%' could be the mark of an escaped name: such names are escaped too.
+  // Names with '%' are escaped too, because it marks an escaped name.
   if (!name.empty() && !dots &&
       name.size() + extension.size() <= kMaxFileName &&
       absl::c_all_of(name, harmless) && !absl::StrContains(name, '%')) {

@@ -33,7 +33,7 @@ std::string ParametersGradEntry(absl::string_view module, int64_t number);
 // "Module.conv1.Conv2d" of a module or parameters_grad entry; empty otherwise.
 absl::string_view ModuleOfEntry(absl::string_view entry);
 
-// The op of an API entry: "relu"; empty otherwise.
+// The op of an API entry: "relu"; empty for other entries.
 absl::string_view OpOfEntry(absl::string_view entry);
 
 bool IsBackwardEntry(absl::string_view entry);

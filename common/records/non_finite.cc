@@ -10,15 +10,15 @@
 namespace rankprobe {
 namespace {
 
-// The lowest numbers of float16, and of bfloat16 and the wider ones.
+// The lowest numbers of float16, and of bfloat16 and wider types.
 constexpr double kLowestHalf = -65504;
 constexpr double kLowestWide = -3.38e38;
-// Scores are far from it.
+// Attention scores are far from this.
 constexpr double kLeastMask = 1e4;
-// Of a norm in float32.
+// Rounding error of a norm in float32.
 constexpr double kRounding = 1e-4;
 
-// "log" of "Torch.log.2.forward"; empty for modules.
+// "log" for "Torch.log.2.forward"; empty for modules.
 absl::string_view OperationOf(absl::string_view entry) {
   const size_t first = entry.find('.');
   if (first == absl::string_view::npos) return "";
@@ -33,16 +33,17 @@ bool IsLogarithm(absl::string_view operation) {
          operation == "log10";
 }
 
-// Of segments and targets that nothing falls into: their start is infinite.
+// Reductions with segments or targets that may be empty: their initial value is
+// infinite.
 bool ReducesByIndex(absl::string_view operation) {
   return operation == "scatter_reduce" || operation == "scatter_reduce_" ||
          operation == "index_reduce" || operation == "index_reduce_" ||
          operation == "segment_reduce";
 }
 
-// The only number beside 0 in a tensor that holds no third one: of numbers
-// between 0 and c the sum of squares is c times the sum only where all of them
-// are one of the two.
+// The other number in a tensor that contains only 0 and one other number: if
+// all numbers are between 0 and c, the sum of squares is c times the sum only
+// if each of them is 0 or c.
 std::optional<double> OtherThanZero(const TensorNumbers& tensor) {
   if (!tensor.max.has_value() || !tensor.min.has_value()) return std::nullopt;
   if (*tensor.max != 0 && *tensor.min != 0) return std::nullopt;
@@ -55,7 +56,7 @@ std::optional<double> OtherThanZero(const TensorNumbers& tensor) {
   if (!tensor.elements.has_value()) return std::nullopt;
   const double by_sum = other * *tensor.mean * *tensor.elements;
   const double by_squares = *tensor.norm * *tensor.norm;
-  // The squares of the lowest float32 overflow in it.
+  // The squares of the lowest float32 overflow in float32.
   if (!std::isfinite(by_squares)) return std::nullopt;
   return std::fabs(by_sum - by_squares) <= kRounding * std::fabs(by_squares)
              ? std::optional(other)
@@ -115,7 +116,7 @@ MadeNonFinite WhatCallMade(absl::string_view entry, const CallNumbers& call) {
   given.Join(call.parameters);
   if (call.outputs.nan)
     return given.nan ? MadeNonFinite::kNothing : MadeNonFinite::kNan;
-  // What was infinite before is handed on, or has changed its sign.
+  // An infinity of the inputs is passed on, possibly with another sign.
   if (!call.outputs.infinite() || given.any()) return MadeNonFinite::kNothing;
   if (call.constants.infinite() || call.empty_input)
     return MadeNonFinite::kMeant;

@@ -13,7 +13,7 @@
 
 namespace rankprobe {
 
-// Which kinds of numbers that are not finite some values hold.
+// Kinds of non-finite numbers that occur in some values.
 struct NonFinite {
   bool nan = false;
   bool positive = false;
@@ -23,18 +23,18 @@ struct NonFinite {
   bool any() const { return nan || infinite(); }
   void Add(double number);
   void Join(const NonFinite& other);
-  // "NaN", "+Infinity and -Infinity"; empty when all is finite.
+  // "NaN", "+Infinity and -Infinity"; empty if all values are finite.
   std::string Text() const;
 };
 
-// What was recorded of one tensor.
+// Recorded statistics of one tensor.
 struct TensorNumbers {
   std::optional<double> max, min, mean, norm;
   std::optional<double> elements;
 };
 
-// By Max and Min alone: the mean of both infinities is NaN in a tensor that
-// holds none, and a norm may be infinite because it overflowed.
+// Uses only Max and Min: the mean of both infinities is NaN in a tensor without
+// NaN, and a norm may be infinite because it overflowed.
 NonFinite NonFiniteOf(const TensorNumbers& tensor);
 
 struct CallNumbers {
@@ -43,12 +43,12 @@ struct CallNumbers {
   NonFinite parameters;  // of a module
   NonFinite outputs;
   bool has_output = false;  // a tensor came out
-  // An input tensor has no element.
+  // An input tensor has no elements.
   bool empty_input = false;
-  // An input may be an additive mask: it holds two values, 0 and one far from
-  // it, or the lowest number of a dtype.
+  // An input may be an additive mask: it has two values, 0 and one far from it,
+  // or the lowest number of a dtype.
   bool mask_input = false;
-  // An input holds zeros and ones alone.
+  // An input has only zeros and ones.
   bool zero_one_input = false;
 
   void AddInput(const TensorNumbers& tensor);
@@ -57,20 +57,20 @@ struct CallNumbers {
 
 enum class MadeNonFinite {
   kNothing,
-  // An infinity that an argument, or an empty set, asked for.
+  // An infinity that an argument, or an empty set, caused on purpose.
   kMeant,
-  // An infinity that is usually meant (the logarithm of a mask, the sum of two
-  // masks). It is a fault when a NaN is made of it outside of a softmax.
+  // An infinity that is usually intended (the logarithm of a mask, the sum of
+  // two masks). It is a fault if it becomes a NaN outside of a softmax.
   kPerhapsMeant,
   kInfinity,
   kNan,
 };
 
-// What the call of this name made that it was not given.
+// Returns what a call of this name produced that was not in its inputs.
 MadeNonFinite WhatCallMade(absl::string_view entry, const CallNumbers& call);
 
-// Whether a NaN that this call makes of infinities is its own: a softmax, whose
-// row is masked altogether.
+// Whether a NaN that this call makes from infinities is expected: a softmax,
+// whose row is masked completely.
 bool TakesMasks(absl::string_view entry);
 
 }  // namespace rankprobe

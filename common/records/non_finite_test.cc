@@ -48,11 +48,11 @@ TEST(NonFiniteTest, AnInfinityThatWasAskedForIsMeant) {
   EXPECT_EQ(WhatCallMade("Torch.logsumexp.0.forward",
                          Call(Numbers(0, 0, 0, 0, 0), -kInf, -kInf)),
             MadeNonFinite::kMeant);
-  // Given as a tensor: handed on.
+  // The infinity was in an input tensor: passed on.
   const TensorNumbers mask = Numbers(0, -kInf, -kInf, kInf, 16);
   EXPECT_EQ(WhatCallMade("Tensor.__add__.0.forward", Call(mask, 1, -kInf)),
             MadeNonFinite::kNothing);
-  // A row that is masked altogether.
+  // A row that is masked completely.
   EXPECT_EQ(WhatCallMade("Torch.softmax.0.forward", Call(mask, kNan, kNan)),
             MadeNonFinite::kNan);
 }
@@ -78,7 +78,7 @@ TEST(NonFiniteTest, MasksOfLowestNumbersAndLogarithmsOfMasks) {
   EXPECT_EQ(WhatCallMade("Torch.log.0.forward",
                          Call(Numbers(3.7, 0, 1, 4, 4), 1.3, -kInf)),
             MadeNonFinite::kInfinity);
-  // Division is no logarithm, nor is +Infinity a mask.
+  // A division is not a logarithm, and +Infinity is not a mask.
   EXPECT_EQ(WhatCallMade("Tensor.reciprocal.0.forward", Call(ones, kInf, 1)),
             MadeNonFinite::kInfinity);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Record.crc32c: made when a record is encoded, checked when it is read. Thread-safe:
-// pure functions.
+// Record.crc32c: made when a record is encoded, checked when it is read.
+// Thread-safe: pure functions.
 #ifndef RANKPROBE_COMMON_RECORDS_RECORD_CHECKSUM_H_
 #define RANKPROBE_COMMON_RECORDS_RECORD_CHECKSUM_H_
 
@@ -12,14 +12,14 @@
 
 namespace rankprobe {
 
-// Gives it the checksum of what it holds now.
+// Sets the checksum of the record's current contents.
 void SealRecord(v1::Record* record);
 
-// Its bytes, which end with its checksum: the one that it has, or a new one where
-// it has none. DATA_LOSS: it has one that does not match what it holds.
+// Encodes the record, ending with its checksum: the existing one, or a new one
+// if there is none. DATA_LOSS if the existing one does not match the contents.
 absl::Status EncodeRecord(const v1::Record& record, std::string* encoded);
 
-// DATA_LOSS: the bytes do not match their checksum, or are no record.
+// DATA_LOSS if the bytes do not match their checksum, or are not a record.
 absl::Status DecodeRecord(absl::string_view encoded, v1::Record* record);
 
 }  // namespace rankprobe

@@ -40,7 +40,7 @@ TEST(RecordChecksumTest, OneThatHasAChecksumKeepsIt) {
   EXPECT_EQ(read.crc32c(), record.crc32c());
   ASSERT_TRUE(EncodeRecord(read, &again).ok());
   EXPECT_EQ(bytes, again);
-  // Changed on the way from one to the other.
+  // Changed between the two.
   read.set_order(4);
   EXPECT_TRUE(absl::IsDataLoss(EncodeRecord(read, &again)));
 }

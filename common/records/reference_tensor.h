@@ -8,7 +8,7 @@
 
 namespace rankprobe {
 
-// A torch.Tensor at the top of input_args or output.
+// Whether the value is a torch.Tensor at the top level of input_args or output.
 inline bool IsReferenceTensor(const v1::Value& value) {
   return value.has_tensor() && !value.tensor().numpy() &&
          value.tensor().type().empty();

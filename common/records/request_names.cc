@@ -11,7 +11,7 @@ bool IsRequestMadeOf(absl::string_view name, absl::string_view id) {
     return absl::ConsumePrefix(&text, id) &&
            (text.empty() || text.front() == '-');
   };
-  // One of several answers to one prompt.
+  // The index of one of several answers to one prompt.
   absl::string_view number = name;
   while (!number.empty() && absl::ascii_isdigit(number.front()))
     number.remove_prefix(1);

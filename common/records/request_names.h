@@ -7,9 +7,9 @@
 
 namespace rankprobe {
 
-// Whether `name` is a server's own for the request that its client calls `id`:
-// "cmpl-" or "chatcmpl-" may stand before it, "-" with any text behind it, and
-// "1_" before all of that, of several answers to one prompt.
+// Whether `name` is the server's own name for the request that its client calls
+// `id`: it may have the prefix "cmpl-" or "chatcmpl-", a suffix that begins
+// with "-", and before all of that "1_" if a prompt has several answers.
 bool IsRequestMadeOf(absl::string_view name, absl::string_view id);
 
 }  // namespace rankprobe

@@ -51,8 +51,8 @@ bool UnwrittenPlaces::HasOutput(absl::string_view place) const {
 UnwrittenPlaces UnwrittenPlacesOf(absl::string_view entry) {
   static const auto* const kTable =
       new absl::flat_hash_map<absl::string_view, UnwrittenPlaces>{
-          // Write all of what they are called on, or as much as they were told
-          // to, and read nothing of it.
+          // These write all of the tensor that they are called on, or a
+          // requested part, and read nothing of it.
           {"__setitem__", {kFirst, {}}},
           {"bernoulli_", {kFirst, {}}},
           {"cauchy_", {kFirst, {}}},
@@ -66,7 +66,7 @@ UnwrittenPlaces UnwrittenPlacesOf(absl::string_view entry) {
           {"set_", {kFirst, {}}},
           {"uniform_", {kFirst, {}}},
           {"zero_", {kFirst, {}}},
-          // Write nothing.
+          // These write nothing.
           {"empty", {kNone, kFirstOutput}},
           {"empty_like", {kNone, kFirstOutput}},
           {"empty_permuted", {kNone, kFirstOutput}},
@@ -94,7 +94,7 @@ UnwrittenPlaces UnwrittenPlacesOf(absl::string_view entry) {
   // The arguments of a backward are gradients.
   if (operation.empty() || !absl::EndsWith(entry, ".forward")) return {};
   const bool communicates = absl::StartsWith(entry, "Distributed.");
-  // Torch.gather(input, 1, index) and torch.scatter fill nothing.
+  // Torch.gather(input, 1, index) and torch.scatter fill no buffer.
   if (!communicates && (operation == "gather" || operation == "scatter"))
     return {kNone, {}};
   const auto it = kTable->find(operation);
@@ -117,7 +117,8 @@ bool MovesValuesOnly(absl::string_view entry) {
       "unsqueeze",        "unsqueeze_",      "view",
       "view_as",          "view_as_complex", "view_as_real",
   };
-  // Functional.unfold and Tensor.unfold move both; a communication never does.
+  // Functional.unfold and Tensor.unfold only move values; a communication never
+  // does.
   return !absl::StartsWith(entry, "Distributed.") &&
          kMovers->contains(OperationOf(entry));
 }

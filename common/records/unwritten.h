@@ -13,7 +13,7 @@
 
 namespace rankprobe {
 
-// Positions as in dump.json: "0" the first positional argument or output,
+// Positions as in dump.json: "0" is the first positional argument or output,
 // "tensor" the keyword argument of that name.
 struct UnwrittenPlaces {
   absl::Span<const absl::string_view> inputs;
@@ -23,17 +23,17 @@ struct UnwrittenPlaces {
   bool HasOutput(absl::string_view place) const;
 };
 
-// Of a full entry name, "Tensor.bernoulli_.0.forward". A keyword argument `out`
-// is among the inputs of every call of an API.
+// Places for a full entry name, "Tensor.bernoulli_.0.forward". A keyword
+// argument `out` is among the inputs of every API call.
 UnwrittenPlaces UnwrittenPlacesOf(absl::string_view entry);
 
-// Whether the call hands on what it is given, as a view or a copy of the same
-// values: "Tensor.narrow.3.forward", its backward too. What is bad in it was
-// bad before, and may be memory that nobody has written yet.
+// Whether the call passes its input on as a view or a copy of the same values,
+// for example "Tensor.narrow.3.forward" and its backward. A bad value in it was
+// bad before, and may be uninitialized memory.
 bool MovesValuesOnly(absl::string_view entry);
 
 // Whether `tensor`, at `place` of the phase, is one of UnwrittenPlacesOf, or an
-// argument that its operator's schema says is written.
+// argument that its operator's schema declares as written.
 bool IsUnwritten(const UnwrittenPlaces& places, const v1::CallPhase& phase,
                  TensorPlace place, const v1::TensorSummary& tensor);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Apart from unwritten.cc: who asks for places by name, as the analysis does,
-// links no records. Two Python extensions that had them could not be loaded
-// into one process.
+// Separate from unwritten.cc, because users of places by name, such as the
+// analysis, do not link records: two Python extensions with records could not
+// be loaded into one process.
 #include "absl/strings/str_cat.h"
 #include "common/records/unwritten.h"
 

@@ -12,7 +12,7 @@
 
 namespace rankprobe {
 
-// Where to read from; empty = not used.
+// Files to read from; empty = not used.
 //   RANKPROBE_TLS_CA           certificates that may vouch for the collector;
 //                              set: the connection is TLS
 //   RANKPROBE_TLS_CERT, _KEY   this client's own certificate (mutual TLS)
@@ -28,7 +28,7 @@ struct ChannelSecurityFiles {
 };
 
 struct ChannelSecurity {
-  // Empty: plain text.
+  // Empty: no TLS.
   std::string ca_pem;
   std::string cert_pem;
   std::string key_pem;
@@ -36,8 +36,8 @@ struct ChannelSecurity {
   std::string token;
 };
 
-// Fills members that are empty from the environment; `get` returns null for a
-// variable that is not set.
+// Fills empty members from the environment; `get` returns null for a variable
+// that is not set.
 template <typename Getter>
 void FillFromEnvironment(const Getter& get, ChannelSecurityFiles* files) {
   const auto fill = [&get](const char* name, std::string* member) {
@@ -51,11 +51,11 @@ void FillFromEnvironment(const Getter& get, ChannelSecurityFiles* files) {
   fill("RANKPROBE_TOKEN_FILE", &files->token_file);
 }
 
-// INVALID_ARGUMENT naming the file that cannot be read or holds something else.
+// INVALID_ARGUMENT names a file that cannot be read or has unexpected contents.
 absl::StatusOr<ChannelSecurity> ReadChannelSecurity(
     const ChannelSecurityFiles& files);
 
-// A whole file of at most 1 MiB; INVALID_ARGUMENT naming it.
+// Reads a complete file of at most 1 MiB; INVALID_ARGUMENT names the file.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path);
 
 }  // namespace rankprobe

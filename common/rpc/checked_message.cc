@@ -57,7 +57,7 @@ uint32_t Crc32cOf(const grpc::ByteBuffer& bytes, size_t count) {
 
 namespace {
 
-// The last bytes, which may lie in several slices.
+// The checksum in the last bytes, which may be in several slices.
 std::optional<uint32_t> ChecksumAtEnd(const std::vector<grpc::Slice>& slices) {
   std::string field;
   for (auto slice = slices.rbegin();
@@ -70,7 +70,7 @@ std::optional<uint32_t> ChecksumAtEnd(const std::vector<grpc::Slice>& slices) {
   return ParseChecksumField(field);
 }
 
-// Of slices that end with the checksum `told`.
+// Whether slices that end with the checksum `told` match it.
 bool Matches(const std::vector<grpc::Slice>& slices, size_t length,
              uint32_t told) {
   return told == Crc32cOfFirst(slices, length - kChecksumFieldBytes);
@@ -112,8 +112,8 @@ grpc::Status ParseWithChecksum(CallPart part, grpc::ByteBuffer* bytes,
   size_t length = bytes->Length();
   const std::vector<grpc::Slice> slices = SlicesOf(*bytes);
   const std::optional<uint32_t> told = ChecksumAtEnd(slices);
-  // gRPC hands over an empty message if it does not know the flags in front of what
-  // came.
+  // gRPC passes an empty message if it does not know the flags before the
+  // received bytes.
   if (!told.has_value() || !Matches(slices, length, *told)) {
     damage_of_thread = part == CallPart::kAnswer;
     bytes->Clear();

@@ -20,16 +20,16 @@
 
 namespace rankprobe {
 
-// The message's bytes, the checksum behind them. It has none itself.
+// Serializes the message, which has no checksum itself, and appends one.
 grpc::ByteBuffer ToCheckedBytes(const google::protobuf::MessageLite& message);
 
-// Whether the bytes end with the checksum of what is before it; `*crc32c` is that
-// checksum then.
+// Whether the bytes end with the checksum of the bytes before it; `*crc32c` is
+// then that checksum.
 bool MatchesChecksum(const grpc::ByteBuffer& bytes, uint32_t* crc32c);
-// Of the first `count` bytes, which are there.
+// Checksum of the first `count` bytes; there must be as many.
 uint32_t Crc32cOf(const grpc::ByteBuffer& bytes, size_t count);
 
-// Of one that was read by CheckedTraits.
+// Whether a message that CheckedTraits has read is damaged.
 template <typename Message>
 bool IsDamaged(const Message& message) {
   return !message.has_crc32c();
@@ -38,22 +38,23 @@ bool IsDamaged(const Message& message) {
 grpc::Status ParseChecked(grpc::ByteBuffer* bytes,
                           google::protobuf::MessageLite* message);
 
-// The same without a copy, of a request or an answer.
+// The same for a request or an answer, without a copy.
 grpc::Status SerializeWithChecksum(const google::protobuf::MessageLite& message,
                                    grpc::ByteBuffer* bytes);
 enum class CallPart : uint8_t { kRequest, kAnswer };
-// DATA_LOSS, of a message without a checksum, too.
+// Returns DATA_LOSS for damaged bytes and for a message without a checksum.
 grpc::Status ParseWithChecksum(CallPart part, grpc::ByteBuffer* bytes,
                                google::protobuf::MessageLite* message);
-// Whether ParseWithChecksum has met with a damaged answer in this thread since
-// this was asked last.
+// Whether ParseWithChecksum has found a damaged answer in this thread since the
+// last call of this function.
 bool TakeDamageOfThread();
-// The checksum of the last message that this thread has read and that matches it.
+// The checksum of the last message that this thread has read and that matched.
 uint32_t ChecksumOfThread();
 
-// Trailing metadata of a streamed answer: the number of its messages. If a bit flips
-// in the length that gRPC writes before a message, gRPC takes the messages behind it
-// for its bytes, and drops them without an error when the stream ends.
+// Trailing metadata of a streamed answer: the number of its messages. If a bit
+// flips in the length that gRPC writes before a message, gRPC takes the next
+// messages for a part of it, and drops them without an error when the stream
+// ends.
 inline constexpr char kMessagesKey[] = "rankprobe-messages";
 
 template <typename Message, CallPart kPart>
@@ -79,7 +80,7 @@ class CheckedTraits {
       *bytes = ToCheckedBytes(message);
       return grpc::Status::OK;
     }
-    // It was read from elsewhere, and may have been changed since.
+    // The message was received from elsewhere, and may have been changed since.
     Message copy = message;
     copy.clear_crc32c();
     *bytes = ToCheckedBytes(copy);

@@ -35,7 +35,7 @@ std::string BytesOf(const v1::Directive& message) {
 }
 
 v1::Directive Read(const std::string& text) {
-  // In pieces of which none holds the whole checksum.
+  // In pieces, none of which contains the complete checksum.
   const size_t cut = text.size() < 3 ? 0 : text.size() - 3;
   const grpc::Slice pieces[2] = {grpc::Slice(text.substr(0, cut)),
                                  grpc::Slice(text.substr(cut))};
@@ -64,7 +64,7 @@ TEST(CheckedMessageTest, EachSingleFlipIsFound) {
   EXPECT_TRUE(IsDamaged(Read("")));
 }
 
-// A leaf hands on what its root said.
+// A leaf passes on what its root sent.
 TEST(CheckedMessageTest, WhatWasReadIsSentOnWithItsOwnChecksum) {
   v1::Directive read = Read(BytesOf(Plan()));
   read.mutable_prepare()->mutable_plan()->set_epoch(4);
@@ -73,7 +73,7 @@ TEST(CheckedMessageTest, WhatWasReadIsSentOnWithItsOwnChecksum) {
   EXPECT_EQ(again.prepare().plan().epoch(), 4u);
 }
 
-// By a flip in the length or in the flags that gRPC writes before it.
+// Cut by a flip in the length or in the flags that gRPC writes before it.
 TEST(CheckedMessageTest, ARequestThatWasCutIsNotServed) {
   v1::DeleteRequest request;
   request.add_steps(3);

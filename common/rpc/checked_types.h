@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages that generated stubs and services write and read with a checksum.
-// Each generated *.grpc.pb.h includes this (proto/CMakeLists.txt), so that no
-// source that sends one of them can miss it. A test holds the lists against the
-// services.
+// The messages that generated stubs and services write and read with a
+// checksum. Each generated *.grpc.pb.h includes this (proto/CMakeLists.txt), so
+// that no source that sends one of them can miss it. A test holds the lists
+// against the services.
 #ifndef RANKPROBE_COMMON_RPC_CHECKED_TYPES_H_
 #define RANKPROBE_COMMON_RPC_CHECKED_TYPES_H_
 
@@ -97,7 +97,8 @@ RANKPROBE_CHECKED_STREAMS(RANKPROBE_STREAM)
 RANKPROBE_CHECKED_REQUESTS(RANKPROBE_REQUEST)
 RANKPROBE_CHECKED_ANSWERS(RANKPROBE_ANSWER)
 
-// Calls with one answer are made through the base class of all messages.
+// Calls with one answer are deserialized through the base class of all
+// messages.
 template <>
 class SerializationTraits<google::protobuf::MessageLite, void>
     : public rankprobe::CallTraits<google::protobuf::MessageLite,

@@ -93,7 +93,7 @@ TEST(DamagedAnswersTest, WhatOnlyReadsIsAskedAgainOnce) {
   EXPECT_EQ(runs.runs_size(), 1);
   EXPECT_TRUE(AnswerWasDamaged(AskAgain(ask)));
   EXPECT_EQ(server.calls, 4u);
-  // What was asked for may be done.
+  // The call may have been executed.
   EXPECT_TRUE(AnswerWasDamaged(ActAgain(ask)));
   EXPECT_EQ(server.calls, 5u);
 }

@@ -24,41 +24,42 @@
 
 namespace rankprobe {
 
-// Of a call within the collector's process, for the audit: the browser that it is
-// made for. Of other calls it says nothing.
+// Metadata of a call within the collector's process, for the audit log: the
+// browser for which it is made. It is ignored in other calls.
 inline constexpr char kPagePeerKey[] = "rankprobe-page-peer";
 
-// Behind an answer of an archive of several collectors: one that was to be asked
-// and could not, a line for a person (ArchiveReader::Away).
+// Trailing metadata of an answer of an archive with several collectors: a line
+// for a person about a collector that could not be asked (ArchiveReader::Away).
 inline constexpr char kAwayKey[] = "rankprobe-away-bin";
 
 using Interceptors = std::vector<
     std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>;
 
-// For commands and pages, whose answers of many messages have no other limit of time.
+// For commands and pages, whose streamed answers have no other timeout.
 inline constexpr absl::Duration kPingSilence = absl::Seconds(6);
 inline constexpr absl::Duration kPingPatience = absl::Seconds(10);
-// Ends the connection, and its calls with UNAVAILABLE, if the other side does not
-// acknowledge a ping within `patience`. While a call is made, a ping is sent after
-// `silence`, which is more than the 5 s that a collector asks for (server.cc).
+// Ends the connection, and its calls with UNAVAILABLE, if the other side does
+// not acknowledge a ping within `patience`. During a call a ping is sent after
+// `silence`, which must exceed the minimum of 5 s that a collector accepts
+// (server.cc).
 inline void PingWhileCalling(absl::Duration silence, absl::Duration patience,
                              grpc::ChannelArguments* arguments) {
   arguments->SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
                     static_cast<int>(absl::ToInt64Milliseconds(silence)));
   arguments->SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                     static_cast<int>(absl::ToInt64Milliseconds(patience)));
-  // A call that sends nothing for long would have two pings only.
+  // Otherwise a call that sends nothing for long would send only two pings.
   arguments->SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
 }
 
-// `address`: as common/base/collector_address.h has it.
+// `address` has the form of common/base/collector_address.h.
 inline std::shared_ptr<grpc::Channel> MakeChannel(
     const std::string& address, const ChannelSecurity& security,
     grpc::ChannelArguments arguments, Interceptors interceptors = {}) {
   const std::string target = GrpcTarget(address);
   interceptors.push_back(WatchForDamage());
-  // The collector is named on purpose: proxies of the environment are not
-  // meant.
+  // The collector's address is explicit, so proxies of the environment are not
+  // used.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   if (security.ca_pem.empty()) {
     return grpc::experimental::CreateCustomChannelWithInterceptors(
@@ -76,21 +77,22 @@ inline std::shared_ptr<grpc::Channel> MakeChannel(
       std::move(interceptors));
 }
 
-// Turns off gRPC's own log on stderr, which repeats in raw form what the status of a
-// call says. The environment variable GRPC_VERBOSITY turns it on again.
+// Turns off gRPC's own log on stderr, which repeats the status of calls in raw
+// form. The environment variable GRPC_VERBOSITY turns it on again.
 inline void SilenceGrpcLog() {
   if (std::getenv("GRPC_VERBOSITY") == nullptr)
     gpr_set_log_verbosity(
         static_cast<gpr_log_severity>(GPR_LOG_SEVERITY_ERROR + 1));
 }
 
-// The other side's message is not trusted: it ends up on a terminal.
+// Escapes the other side's message, which is not trusted and may be printed on
+// a terminal.
 inline absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
                       VisibleText(status.error_message()));
 }
 
-// Puts the token, if there is one, on a call that has not begun.
+// Adds the token, if there is one, to a call that has not begun.
 inline void AddToken(const ChannelSecurity& security,
                      grpc::ClientContext* context) {
   if (!security.token.empty()) {

@@ -16,8 +16,8 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(2);
 
-// The library's state is the process's, and so is this: how many threads are
-// ending it.
+// Number of threads that shut the library down. Global, like the state of the
+// library.
 std::atomic<int> ending{0};
 
 using Ended = std::shared_ptr<MonotonicEvent>;
@@ -42,8 +42,8 @@ GrpcReference::~GrpcReference() {
   pthread_t thread;
   const BlockedSignals blocked;
   if (pthread_create(&thread, nullptr, End, argument.get()) != 0) {
-    // No thread can be started, which is when waiting here would be for ever:
-    // the library stays.
+    // No thread can be started. In this state a wait here might never end, so
+    // the library stays loaded.
     --ending;
     return;
   }

@@ -21,7 +21,7 @@ std::atomic<int> not_started{0};
 
 }  // namespace
 
-// In place of libc's: what a limit of the process makes of it.
+// Replaces libc's, and simulates a limit of the process.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* options,
                               void* (*body)(void*), void* argument) {
   if (no_threads.load()) {
@@ -38,15 +38,15 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* options,
 namespace rankprobe {
 namespace {
 
-// Ends gRPC after it failed to start its second timer thread, which it does when
-// a timer fires; `again`: threads can be started again by then. Ends the process:
-// with 0 if the library is in the state that `usable` says.
+// Ends gRPC after it failed to start its second timer thread, which it does
+// when a timer fires. `again`: threads can be started again at that time. Ends
+// the process, with 0 if the state of the library is `usable`.
 [[noreturn]] void EndAfterFailure(bool again, bool usable) {
   {
     const GrpcReference reference;
     grpc::CompletionQueue queue;
     no_threads.store(true);
-    // One whose time is over at once needs no timer.
+    // An alarm that has expired at once needs no timer.
     while (not_started.load() == 0) {
       grpc::Alarm alarm;
       alarm.Set(

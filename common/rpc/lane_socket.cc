@@ -26,7 +26,7 @@ namespace {
 
 constexpr absl::string_view kPrefix = "rankprobe-lane-";
 constexpr size_t kNameBytes = 16;
-// More than one is a fault, and none may be left open.
+// More than one is an error, but all must be closed.
 constexpr size_t kMaxDescriptors = 8;
 
 class Descriptor {
@@ -52,7 +52,7 @@ int OpenSocket(int flags) {
   return ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0);
 }
 
-// Calls on it wait so long at most.
+// Limits the duration of calls on the socket.
 bool SetTimeout(int socket, absl::Duration timeout) {
   const timeval time = absl::ToTimeval(timeout);
   return ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time)) ==
@@ -117,6 +117,8 @@ absl::Status HandOver(absl::string_view untrusted_name,
       return absl::UnavailableError("the collector is not on this host");
     return Failed("connect");
   }
+  // Checked before anything is sent: any process may listen on an abstract
+  // name.
   if (!IsOwnUser(socket.get()))
     return absl::PermissionDeniedError("the collector is another user's");
   iovec text{const_cast<char*>(session.data()), session.size()};
@@ -147,6 +149,7 @@ absl::Status HandOver(absl::string_view untrusted_name,
 }
 
 absl::StatusOr<HandedOver> ReceiveHandedOver(int socket) {
+  // One byte more than legal, so that a longer packet is detected.
   std::array<char, kMaxLaneSessionBytes + 1> text;
   iovec io{text.data(), text.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxDescriptors)>

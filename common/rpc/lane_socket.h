@@ -26,26 +26,28 @@ inline constexpr char kLaneTaken[] = "taken";
 inline constexpr size_t kMaxLaneSessionBytes = 64;
 inline constexpr size_t kMaxLaneAnswerBytes = 256;
 
-// A new unused name, and a check of its form: an agent connects to no other
-// socket of its host, whatever a collector sends.
+// Create a new unused name, and check the form of one: an agent connects to no
+// other socket of its host, whatever a collector sends.
 std::string NewLaneName();
 bool IsLaneName(absl::string_view untrusted);
 
-// A socket that listens there, not blocking. UNAVAILABLE.
+// Returns a non-blocking socket that listens on the name. UNAVAILABLE on
+// failure.
 absl::StatusOr<int> ListenLane(absl::string_view name);
 
-// The other side of a connected socket is of this process' user.
+// Whether the other side of a connected socket belongs to this process' user.
 bool IsOwnUser(int socket);
 
 // Passes a duplicate of `fd`. UNAVAILABLE if no process listens: the collector
-// is on another host or in another container; PERMISSION_DENIED when it is
-// another user's, or refuses.
+// is on another host or in another container. PERMISSION_DENIED if the socket
+// is another user's, or the collector refuses.
 absl::Status HandOver(absl::string_view untrusted_name,
                       absl::string_view session, int fd,
                       absl::Duration timeout);
 
-// What one packet of a connected socket holds: INVALID_ARGUMENT unless it is a session's
-// id with exactly one descriptor, the caller's. UNAVAILABLE: none has come yet.
+// One packet of a connected socket: a session's id with exactly one descriptor,
+// which the caller owns. INVALID_ARGUMENT for any other packet, UNAVAILABLE if
+// none has arrived yet.
 struct HandedOver {
   std::string session;
   int fd = -1;

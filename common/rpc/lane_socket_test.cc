@@ -19,7 +19,7 @@ namespace {
 
 constexpr absl::Duration kSoon = absl::Seconds(20);
 
-// Of what may stand for any file; the process' own input may be closed.
+// Any file serves here; the process' own input may be closed.
 int AFile() {
   static const int file = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   return file;
@@ -31,7 +31,7 @@ int AcceptOne(int listening) {
   return ::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC);
 }
 
-// What the collector's side makes of one message, and says.
+// How the collector's side judges one message, and its answer.
 absl::StatusOr<HandedOver> Answer(int listening, const std::string& answer) {
   const int socket = AcceptOne(listening);
   EXPECT_TRUE(IsOwnUser(socket));
@@ -79,13 +79,13 @@ TEST(LaneSocketTest, ARefusalIsToldAndNobodyIsNotWaitedFor) {
   collector.join();
   EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(refused.message(), "the collector refuses: no room");
-  // One that listens and says nothing.
+  // A socket that listens and does not answer.
   EXPECT_EQ(HandOver(name, "session", AFile(), absl::Milliseconds(20)).code(),
             absl::StatusCode::kUnavailable);
   ::close(*listening);
 }
 
-// A collector must not make its agents speak to other sockets of their host.
+// A collector must not make its agents connect to other sockets of their host.
 TEST(LaneSocketTest, OnlyNamesOfLanesAreSpokenTo) {
   EXPECT_TRUE(IsLaneName(NewLaneName()));
   EXPECT_NE(NewLaneName(), NewLaneName());

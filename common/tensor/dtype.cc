@@ -117,7 +117,7 @@ bool AreOneDtype(absl::string_view a, absl::string_view b) {
   if (a == b) return true;
   const v1::DType dtype = ParseDtype(a);
   if (dtype == v1::DTYPE_UNSPECIFIED || dtype != ParseDtype(b)) return false;
-  // NumPy's "float32" is not a tensor's.
+  // NumPy's "float32" is not the type of a tensor.
   const absl::string_view word = MindsporeDtypeName(dtype);
   return a == word || b == word;
 }

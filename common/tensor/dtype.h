@@ -12,7 +12,7 @@ namespace rankprobe {
 
 enum class Family { kFloat, kInt, kBool, kComplex, kNone };
 
-// kNone: a dtype without statistics.
+// kNone: the dtype has no statistics.
 Family FamilyOf(v1::DType dtype);
 
 // Bytes per element; 0 for DTYPE_UNSPECIFIED.
@@ -21,18 +21,18 @@ size_t ElementSize(v1::DType dtype);
 // "torch.float32"; empty for DTYPE_UNSPECIFIED.
 absl::string_view TorchDtypeName(v1::DType dtype);
 
-// "FloatStorage", the legacy storage class of a .pt file; empty if the type
-// has none (the file then uses an untyped storage of bytes).
+// "FloatStorage", the legacy storage class of a .pt file; empty if the type has
+// none (the file then uses an untyped storage of bytes).
 absl::string_view TorchStorageClass(v1::DType dtype);
 
-// "Float32", as MindSpore prints it; empty for a type that it has not.
+// "Float32", as MindSpore prints it; empty for a type that MindSpore lacks.
 absl::string_view MindsporeDtypeName(v1::DType dtype);
 
 // Inverse of TorchDtypeName, also without the "torch." prefix, and of
 // MindsporeDtypeName.
 v1::DType ParseDtype(absl::string_view name);
 
-// Whether two dumps speak of one type: "Float32" is what "torch.float32" is.
+// Whether two names mean the same type, such as "Float32" and "torch.float32".
 bool AreOneDtype(absl::string_view a, absl::string_view b);
 
 }  // namespace rankprobe

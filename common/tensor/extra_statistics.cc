@@ -45,7 +45,7 @@ Number NumberOf(v1::DType dtype) {
   }
 }
 
-// As Mean is given, and doubles where there is no such type.
+// The type of Mean, or double if there is none.
 v1::DType ResultType(v1::DType dtype, Precision precision) {
   switch (dtype) {
     case v1::DTYPE_FLOAT16:
@@ -121,8 +121,8 @@ StatValue ExtraAccumulator::Value(v1::StatisticId id, int64_t repeat,
     case v1::STATISTIC_ID_ZERO_COUNT:
       return all(counts_.zero);
     case v1::STATISTIC_ID_STD: {
-      // That of a complex number: the distance in the plane. How often each
-      // element counts makes no difference.
+      // For complex numbers: the distance in the plane. The repeat count of
+      // elements does not change the result.
       const double std =
           std::sqrt((real_.distances + imaginary_.distances) / real_.count);
       return StatValue::Float(RoundTo(ResultType(dtype_, precision), std));

@@ -19,11 +19,12 @@ namespace rankprobe {
 
 class ExtraAccumulator {
  public:
-  // `dtype` has statistics (statistics_rules.h).
+  // `dtype` must have statistics (statistics_rules.h).
   ExtraAccumulator(v1::DType dtype, ExtraSet wanted);
-  // `count` whole elements.
+  // Adds `count` complete elements.
   void Block(const char* data, size_t count);
-  // Each element stands for `repeat`; there was at least one.
+  // Returns the results. Each element counts `repeat` times; there must be at
+  // least one.
   std::vector<ExtraValue> Finish(int64_t repeat, Precision precision) const;
 
  private:
@@ -33,7 +34,7 @@ class ExtraAccumulator {
   const v1::DType dtype_;
   const ExtraSet wanted_;
   const kernels::Table& kernels_;
-  // Of an element's parts.
+  // For the real or imaginary parts of an element.
   const kernels::Number number_;
   const std::array<float, 256>* const float8_;  // null: another type
   const size_t number_bytes_;
@@ -42,7 +43,7 @@ class ExtraAccumulator {
   const bool std_wanted_;
   kernels::ElementCounts counts_;
   kernels::Moments real_, imaginary_;
-  // Not initialised: written before it is read.
+  // Not initialized: written before it is read.
   std::array<double, 2 * kernels::kPiece> wide_;
   std::array<double, 2 * kernels::kPiece> parts_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics that are asked for beside Max, Min, Mean and Norm, beside a plain
+// Requested statistics besides Max, Min, Mean and Norm, compared with a plain
 // loop over the elements.
 #include "common/tensor/extra_statistics.h"
 
@@ -173,7 +173,7 @@ TEST(ExtraStatisticsTest, CountsOfViewsAreThoseOfTheirElements) {
     EXPECT_EQ(Ints(Extra(view, counts)),
               plain(one.rows, one.columns, one.row_stride, one.column_stride))
         << one.rows << "x" << one.columns;
-    // The same with a checksum, which wants them in order.
+    // The same with a checksum, which requires the elements in order.
     SummaryRequest request;
     request.extra = counts;
     request.checksum = ChecksumMode::kCrc32;
@@ -197,7 +197,7 @@ TEST(ExtraStatisticsTest, StdIsThatOfThePopulation) {
   EXPECT_EQ(
       Std(ExtraOf<int64_t>(v1::DTYPE_INT64, {2, 4, 4, 4, 5, 5, 7, 9}, std)), 2);
   EXPECT_EQ(Std(ExtraOf<uint8_t>(v1::DTYPE_BOOL, {0, 1, 1, 0}, std)), 0.5);
-  // 3 + 4i and its opposite: five away from their middle.
+  // 3 + 4i and its opposite: five from their mean.
   EXPECT_EQ(Std(ExtraOf<float>(v1::DTYPE_COMPLEX64, {3, 4, -3, -4}, std)), 5);
   EXPECT_EQ(Std(ExtraOf<float>(v1::DTYPE_FLOAT32, {7}, std)), 0);
   // As Mean: in the tensor's own type, float32 at high precision. 1/3.
@@ -277,7 +277,7 @@ TEST(ExtraStatisticsTest, StdOfViewsIsThatOfTheirElements) {
   }
 }
 
-// What is asked for changes nothing of the rest.
+// Requested statistics do not change the others.
 TEST(ExtraStatisticsTest, TheOthersStayAsTheyAre) {
   std::vector<float> data(5000);
   for (size_t i = 0; i < data.size(); ++i)
@@ -319,7 +319,7 @@ TEST(ExtraStatisticsTest, InstructionSetsAgree) {
       for (size_t t = 0; t < tables; ++t) {
         usable[t]->widen(which, bits.data(), count, got.data());
         for (size_t i = 0; i < count; ++i) {
-          // The bits of a NaN may be others.
+          // The bits of a NaN may differ.
           EXPECT_TRUE(got[i] == expected[i] ||
                       (std::isnan(got[i]) && std::isnan(expected[i])))
               << usable[t]->name << " " << number;

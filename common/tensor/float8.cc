@@ -51,7 +51,7 @@ constexpr Values Make(int exponent_bits, int bias, Special special) {
   return out;
 }
 
-// Scales of MX formats: an exponent and no sign.
+// Scales of MX formats: an exponent without a sign.
 constexpr Values MakeScales() {
   Values out{};
   for (int bits = 0; bits < 255; ++bits)
@@ -87,7 +87,7 @@ const Values* Float8Values(v1::DType dtype) {
 
 void AddFloat8(const Values& values, const char* data, size_t count,
                kernels::FloatStats* stats) {
-  // Equal neighbours would wait for one counter.
+  // Several counters, because equal neighbours would wait for a single one.
   constexpr size_t kCounters = 4;
   uint32_t counters[kCounters][256] = {};
   constexpr size_t kMostAtOnce = size_t{1} << 31;

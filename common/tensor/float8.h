@@ -12,11 +12,11 @@
 
 namespace rankprobe {
 
-// The value of each pattern of bits; null for other types.
+// The value of each bit pattern; null for other types.
 const std::array<float, 256>* Float8Values(v1::DType dtype);
 
-// Adds `count` elements to `stats`. Counts each pattern of bits and multiplies its
-// value, so that the sums are exact as far as doubles are.
+// Adds `count` elements to `stats`. Counts each bit pattern and multiplies its
+// value, so that the sums are as exact as doubles can be.
 void AddFloat8(const std::array<float, 256>& values, const char* data,
                size_t count, kernels::FloatStats* stats);
 

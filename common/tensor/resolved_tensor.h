@@ -19,11 +19,11 @@ namespace rankprobe {
 struct ResolvedTensor {
   explicit ResolvedTensor(const TensorView& from);
 
-  // The part of it that begins at `data` and has these sizes, which must
-  // outlive this.
+  // Restricts the view to the part that begins at `data` and has these sizes,
+  // which must outlive this object.
   void Narrow(const void* data, absl::Span<const int64_t> sizes);
 
-  // There are elements to read.
+  // Whether there are elements to read.
   bool has_memory() const { return view.data != nullptr && bytes > 0; }
 
   TensorView view;
@@ -31,16 +31,16 @@ struct ResolvedTensor {
   size_t element_bytes;
   Family family;
   int64_t elements;
-  // Of the contiguous copy.
+  // Size of the contiguous copy.
   uint64_t bytes;
 };
 
-// `tensor` has memory. Without `in_order` equal elements count, in whatever
-// order they lie.
+// The layout of `tensor`, which must have memory. Without `in_order` the result
+// only has equal elements, in any order.
 StridedLayout LayoutOf(const ResolvedTensor& tensor, bool in_order);
 
-// The result of Summarize(tensor.view, request). `layout`: that of the tensor,
-// in order if and only if SummaryNeedsOrder(request); not read where the tensor
+// The result of Summarize(tensor.view, request). `layout` is the tensor's, in
+// order if and only if SummaryNeedsOrder(request); it is not read if the tensor
 // has no memory.
 Summary Summarize(const ResolvedTensor& tensor, const StridedLayout& layout,
                   const SummaryRequest& request);

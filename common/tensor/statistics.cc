@@ -39,7 +39,7 @@ bool ExtraSet::AddWord(absl::string_view word) {
 std::vector<absl::string_view> ExtraSet::Words() const {
   std::vector<absl::string_view> words;
   for (const ExtraStatistic& extra : kExtraStatistics) {
-    // Those of one word lie behind each other.
+    // Statistics of one word are adjacent.
     if (Has(extra.id) && (words.empty() || words.back() != extra.word))
       words.push_back(extra.word);
   }

@@ -33,10 +33,10 @@ struct StatValue {
 
 struct ExtraStatistic {
   v1::StatisticId id;
-  // The word of config.json that asks for it, maybe together with others.
+  // The word of config.json that requests it, possibly together with others.
   absl::string_view word;
 };
-// In the order of dump.json.
+// All extra statistics, in the order of dump.json.
 inline constexpr std::array kExtraStatistics = {
     ExtraStatistic{v1::STATISTIC_ID_NAN_COUNT, "counts"},
     ExtraStatistic{v1::STATISTIC_ID_INF_COUNT, "counts"},
@@ -49,16 +49,17 @@ class ExtraSet {
  public:
   bool empty() const { return bits_ == 0; }
   bool Has(v1::StatisticId id) const { return (bits_ >> id & 1) != 0; }
-  // Those that `word` asks for; false: it is no such word.
+  // Adds the statistics that `word` requests; returns false for an unknown
+  // word.
   bool AddWord(absl::string_view word);
-  // The words that AddWord was given, each once.
+  // The words passed to AddWord, each once.
   std::vector<absl::string_view> Words() const;
   std::vector<v1::StatisticId> Ids() const;
 
  private:
   uint32_t bits_ = 0;
 };
-// All of them, each once.
+// All words, each once.
 std::vector<absl::string_view> ExtraStatisticWords();
 
 struct ExtraValue {

@@ -13,8 +13,9 @@
 namespace rankprobe {
 namespace {
 
-// Nearest value with `digits` significant bits, ties to even; `max_finite`
-// overflows to infinity, multiples of `quantum` below the normal range.
+// Rounds to the nearest value with `digits` significant bits, ties to even.
+// Values above `max_finite` become infinite; below the normal range results are
+// multiples of `quantum`.
 double RoundToFormat(double v, int digits, double max_finite, double quantum) {
   if (!std::isfinite(v) || v == 0) return v;
   int exponent;
@@ -76,7 +77,7 @@ Statistics StatisticsOfReduced(v1::DType dtype, bool zero_dimensional,
     case Family::kFloat: {
       std::array<double, 4> v;
       std::memcpy(v.data(), numbers.words.data(), sizeof(v));
-      // Adding makes a negative zero positive.
+      // Adding 0.0 makes a negative zero positive.
       s = FloatStatistics(dtype, precision, v[0] + 0.0, v[1] + 0.0, v[2], v[3]);
       break;
     }

@@ -9,16 +9,16 @@
 
 namespace rankprobe {
 
-// A result computed wide, as the tensor's own type would hold it.
+// Rounds a result that was computed in a wider type to the tensor's own type.
 double RoundTo(v1::DType dtype, double v);
 
-// The norm of elements with this sum of squares. PyTorch sums those of narrower
-// types than double as floats: beyond the range of a float the norm is infinite
-// there, and so it is here.
+// The norm of elements with this sum of squares. PyTorch sums squares of types
+// narrower than double as floats: beyond the range of a float the norm is
+// infinite there, and so it is here.
 double NormOfSquares(v1::DType dtype, double sum_squares);
 
-// Mean and norm in the type that the precision asks for; double has none
-// at the low one.
+// Mean and norm in the type that the precision requires; double has none at low
+// precision.
 Statistics FloatStatistics(v1::DType dtype, Precision precision, double max,
                            double min, double mean, double norm);
 

@@ -9,7 +9,7 @@
 namespace rankprobe {
 namespace {
 
-// Merges dimensions that lie behind each other.
+// Merges dimensions that are contiguous.
 void Coalesce(StridedLayout* layout) {
   StridedLayout::Extents& sizes = layout->sizes;
   StridedLayout::Extents& strides = layout->strides;
@@ -97,7 +97,7 @@ StridedLayout LayoutInAnyOrder(const TensorView& view, size_t element_bytes) {
       layout.data += (size - 1) * stride * static_cast<int64_t>(element_bytes);
       stride = -stride;
     }
-    // By falling stride; views have few dimensions.
+    // Sorted by falling stride; views have few dimensions.
     size_t at = layout.sizes.size();
     while (at > 0 && layout.strides[at - 1] < stride) --at;
     layout.sizes.insert(layout.sizes.begin() + static_cast<int64_t>(at), size);

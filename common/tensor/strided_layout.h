@@ -18,7 +18,8 @@ namespace rankprobe {
 struct StridedLayout {
   using Extents = absl::InlinedVector<int64_t, 6>;
   const char* data = nullptr;
-  // Outermost first; in elements. Empty: one element. No size is 1.
+  // Outermost dimension first; in elements. Empty for one element. No size is
+  // 1.
   Extents sizes, strides;
   // How often each element counts (expanded dimensions); 1 if order matters.
   int64_t repeat = 1;
@@ -28,18 +29,21 @@ struct StridedLayout {
   }
 };
 
-// Same elements in the same order. `view` is not empty.
+// Returns a layout with the same elements in the same order. `view` must not be
+// empty.
 StridedLayout LayoutInOrder(const TensorView& view);
 
-// Same elements, `repeat` times each, in the order of memory.
+// Returns a layout with the same elements, `repeat` times each, in memory
+// order.
 StridedLayout LayoutInAnyOrder(const TensorView& view, size_t element_bytes);
 
-// Fits the first-level cache together with what passes over it keep there.
+// Fits the first-level cache together with the state of the kernels that read
+// it.
 inline constexpr size_t kCacheBlockBytes = 32 << 10;
 
 // Calls fn(const char* data, size_t bytes) for blocks that together are the
-// layout's elements, `repeat` aside. Blocks have at most `block_bytes`, or
-// kCacheBlockBytes where elements must be collected, and but for the last are
+// layout's elements, without repetition. Blocks have at most `block_bytes`, or
+// kCacheBlockBytes if elements must be collected; all but the last are
 // multiples of 8 bytes. fn returns false to stop.
 template <typename Fn>
 void ForEachBlock(const StridedLayout& layout, size_t element_bytes,
@@ -47,7 +51,7 @@ void ForEachBlock(const StridedLayout& layout, size_t element_bytes,
 
 namespace strided_layout_internal {
 
-// A last piece that is not a multiple of this is kept for the next block.
+// A last piece that is not a multiple of this is moved to the next block.
 inline constexpr size_t kGranule = 64;
 
 // Copies a matrix of elements into rows without gaps.
@@ -59,7 +63,7 @@ template <typename Fn>
 class Collector {
  public:
   explicit Collector(const Fn& fn) : fn_(fn) {}
-  // Room for `bytes` <= kCacheBlockBytes, or null when fn stopped.
+  // Returns space for `bytes` <= kCacheBlockBytes, or null if fn stopped.
   char* Room(size_t bytes) {
     if (used_ + bytes > kCacheBlockBytes + kGranule && !Flush()) return nullptr;
     char* const room = block_ + used_;
@@ -84,7 +88,7 @@ class Collector {
   alignas(64) char block_[kCacheBlockBytes + kGranule];
 };
 
-// Cuts contiguous memory; false when fn stopped.
+// Splits contiguous memory; returns false if fn stopped.
 template <typename Fn>
 bool Cut(const char* data, uint64_t bytes, size_t block_bytes, const Fn& fn) {
   for (uint64_t done = 0; done < bytes;) {
@@ -97,8 +101,8 @@ bool Cut(const char* data, uint64_t bytes, size_t block_bytes, const Fn& fn) {
   return true;
 }
 
-// The next index of all but the two innermost dimensions, and its address;
-// false after the last.
+// Advances to the next index of all but the two innermost dimensions, and its
+// address; returns false after the last.
 bool Advance(const StridedLayout& layout, size_t element_bytes,
              StridedLayout::Extents* index, const char** at);
 
@@ -125,7 +129,7 @@ void ForEachBlock(const StridedLayout& layout, size_t element_bytes,
   StridedLayout::Extents index(dims > 2 ? dims - 2 : 0, 0);
   const char* at = layout.data;
   if (column_stride == 1 && row_bytes >= 1024 && row_bytes % 8 == 0) {
-    // Long rows are read where they lie.
+    // Long rows are read in place.
     do {
       for (int64_t r = 0; r < rows; ++r) {
         if (!in::Cut(at + r * row_step, row_bytes, block_bytes, fn)) return;

@@ -27,8 +27,8 @@ using kernels::FloatStats;
 using kernels::IntStats;
 
 constexpr size_t kStreamBlockBytes = 1 << 20;
-// From this size on a copy is not left in the caches: it is sent later, by
-// another thread or process, and takes the place of what the training needs.
+// From this size on a copy bypasses the caches: it is sent later, by another
+// thread or process, and would evict data that the training needs.
 constexpr uint64_t kPastCachesBytes = 64 << 10;
 
 template <typename T>
@@ -88,7 +88,7 @@ int64_t IntElement(v1::DType dtype, const char* p) {
     case v1::DTYPE_UINT32:
       return LoadAs<uint32_t>(p);
     case v1::DTYPE_UINT64:
-      // The wire has 64 signed bits: larger values are shown as the largest.
+      // The wire has 64 signed bits: larger values are clamped to the maximum.
       return static_cast<int64_t>(std::min<uint64_t>(
           LoadAs<uint64_t>(p),
           static_cast<uint64_t>(std::numeric_limits<int64_t>::max())));
@@ -186,9 +186,9 @@ class Accumulator {
     }
   }
 
-  // `has_positive_zero` looks the tensor over for a positive zero; only called
-  // when the sign of a zero extreme is in doubt. Each element stands for
-  // `repeat` of `count`.
+  // `has_positive_zero` searches the tensor for a positive zero; it is called
+  // only if the sign of a zero extreme is not determined. `count` elements were
+  // read, and each counts `repeat` times.
   template <typename HasPositiveZero>
   Summary Finish(int64_t count, int64_t repeat,
                  const HasPositiveZero& has_positive_zero) {
@@ -210,8 +210,8 @@ class Accumulator {
         double max = floats_.max, min = floats_.min;
         if (std::isnan(floats_.sum_squares))
           max = min = std::numeric_limits<double>::quiet_NaN();
-        // 0 == -0 leaves the sign of a zero extreme to chance: it is positive
-        // if any zero of the tensor is.
+        // 0 == -0, so the sign of a zero extreme would be arbitrary: it is
+        // positive if any zero of the tensor is.
         if (max == 0 || min == 0) {
           const double zero = has_positive_zero() ? 0.0 : -0.0;
           if (max == 0) max = zero;
@@ -319,7 +319,7 @@ class Accumulator {
   alignas(64) char digest_state_[kernels::kDigestStateBytes];
 };
 
-// The value itself in all four places (docs/formats.md, "Statistics").
+// The value itself for all four statistics (docs/formats.md, "Statistics").
 Statistics ScalarStatistics(const ResolvedTensor& tensor) {
   const char* p = static_cast<const char*>(tensor.view.data);
   StatValue v;
@@ -387,7 +387,7 @@ Summary Summarize(const ResolvedTensor& tensor, const StridedLayout& layout,
   Accumulator accumulator(tensor, rest);
   const size_t size = tensor.element_bytes;
   if (tensor.has_memory()) {
-    // One pass needs no block that stays in the cache for the next.
+    // With one pass, a block need not stay in the cache for the next pass.
     const bool one_pass = !SummaryNeedsOrder(request) && request.extra.empty();
     ForEachBlock(
         layout, size,

@@ -21,18 +21,19 @@ enum class ChecksumMode { kNone, kCrc32, kXor64 };
 struct SummaryRequest {
   bool statistics = true;
   Precision precision = Precision::kLow;
-  // Beside the statistics.
+  // Requested in addition to the statistics.
   ExtraSet extra;
   ChecksumMode checksum = ChecksumMode::kNone;
   // XXH3-128 of the contiguous bytes.
   bool digest = false;
-  // Where to write the contiguous bytes, or null. Must hold PayloadBytes(view).
+  // Destination of the contiguous bytes, or null. Must hold PayloadBytes(view).
   void* copy_to = nullptr;
 };
 
 struct Summary {
   Statistics statistics;
-  // Those asked for that the tensor has, in the order of kExtraStatistics.
+  // The requested statistics that the tensor has, in the order of
+  // kExtraStatistics.
   std::vector<ExtraValue> extra;
   uint32_t crc32 = 0;
   uint64_t xor64 = 0;
@@ -47,20 +48,21 @@ int64_t NumElements(const TensorView& view);
 uint64_t PayloadBytes(const TensorView& view);
 
 // Whether the result depends on the order of the elements. Statistics alone do
-// not: they are then taken in the order of memory.
+// not, and are then computed in memory order.
 bool SummaryNeedsOrder(const SummaryRequest& request);
 
 Summary Summarize(const TensorView& view, const SummaryRequest& request);
 
-// What a device reduced a tensor of at least one element to. Floating dtypes:
+// Result of a reduction on a device, of at least one element. Floating dtypes:
 // the bits of doubles, maximum, minimum, mean, norm; others (bool: 0 and 1):
 // the int64 maximum and minimum.
 struct ReducedNumbers {
   std::array<uint64_t, 4> words;
 };
 
-// The statistics that Summarize would give (zero extremes are positive). A
-// 0-dimensional tensor's value is its maximum. `dtype`: not complex.
+// Returns the statistics that Summarize would compute (zero extremes are
+// positive). The value of a 0-dimensional tensor is its maximum. `dtype` must
+// not be complex.
 Statistics StatisticsOfReduced(v1::DType dtype, bool zero_dimensional,
                                Precision precision,
                                const ReducedNumbers& numbers);

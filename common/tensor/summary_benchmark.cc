@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics, checksum, digest and copy of one tensor larger than the caches,
-// each beside a plain read (or memcpy) of the same bytes in the same iteration.
-// Counter `ratio` is the share of the plain pass' bandwidth that is reached.
+// each compared with a plain read (or memcpy) of the same bytes in the same
+// iteration. Counter `ratio` is the achieved share of the plain pass'
+// bandwidth.
 #include <benchmark/benchmark.h>
 #include <xxhash.h>
 
@@ -48,7 +49,7 @@ const char* Source() {
 }
 char* Target() { return reinterpret_cast<char*>(Memory().target.data()); }
 
-// The best this machine reads: vector loads, one exclusive-or each.
+// The fastest read of this machine: vector loads, one exclusive-or each.
 void PlainRead() {
   benchmark::DoNotOptimize(kernels::BestKernels().xor64(Source(), kBytes));
 }
@@ -95,7 +96,7 @@ void RegisterPass(const char* name, void (*pass)()) {
   })->UseManualTime();
 }
 
-// What one call costs beyond its bytes.
+// The cost of one call in addition to that of its bytes.
 void SmallTensor(benchmark::State& state) {
   const int64_t sizes[2] = {state.range(0) / 256, 64};
   const int64_t strides[2] = {64, 1};

@@ -177,8 +177,8 @@ TEST(SummaryTest, OtherTypes) {
   EXPECT_EQ(high.norm.f, 5);
 }
 
-// Every table gives the same extremes and checksums, and the same sums up to
-// their rounding, at sizes around the vector width and at odd addresses.
+// Every table has the same extremes and checksums, and the same sums up to
+// rounding, at sizes around the vector width and at odd addresses.
 template <typename T>
 std::string Text(const T& statistics) {
   v1::TensorStats out;
@@ -221,7 +221,7 @@ TEST(SummaryTest, WhatADeviceReducedHasTheSameStatistics) {
   EXPECT_TRUE(same(i64.view, {{uint64_t{INT64_MAX}, uint64_t(-7), 0, 0}}));
   Tensor<uint8_t> flags(v1::DTYPE_BOOL, {2}, {1, 0});
   EXPECT_TRUE(same(flags.view, {{1, 0, 0, 0}}));
-  // Zeros that a device may give with either sign.
+  // Zeros to which a device may give either sign.
   Tensor<float> zero(v1::DTYPE_FLOAT32, {2}, {0, 0});
   EXPECT_TRUE(same(zero.view, Words(-0.0, -0.0, 0, 0)));
 }
@@ -348,7 +348,7 @@ TEST(SummaryTest, CopiesOfAllSizesAreTheTensor) {
   }
 }
 
-// Views through strides give what their contiguous copy gives.
+// Strided views have the same results as their contiguous copies.
 TEST(SummaryTest, StridedViewsEqualTheirCopies) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;

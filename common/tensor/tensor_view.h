@@ -17,7 +17,8 @@ struct TensorView {
   const void* data = nullptr;
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   absl::Span<const int64_t> sizes;
-  // In elements, same length as sizes; may be 0 (expanded) or negative.
+  // In elements, with as many entries as sizes; may be 0 (expanded) or
+  // negative.
   absl::Span<const int64_t> strides;
 };
 

@@ -209,7 +209,7 @@ absl::Status FaultFileSystem::AppendTo(
   if (kind == FaultKind::kNone && capacity_ != UINT64_MAX) {
     const uint64_t used = UsedLocked();
     room = std::min(room, capacity_ - std::min(capacity_, used));
-    // A full disk takes what fits.
+    // A full disk accepts what fits.
     if (room < total) kind = FaultKind::kNoSpace;
   } else if (kind == FaultKind::kShortWrite) {
     room = total / 2;
@@ -346,7 +346,7 @@ absl::Status FaultFileSystem::SyncFile(const std::string& path) {
   uint64_t life = 0;
   {
     absl::MutexLock lock(&mutex_);
-    // Where descriptors are used up this fails and nothing else has happened.
+    // If descriptors are exhausted, this fails, and nothing else has happened.
     RP_RETURN_IF_ERROR(Check("OpenForSync", path, /*read=*/true));
     const auto it = files_.find(path);
     if (it == files_.end()) return NotThere("open", path);
@@ -406,7 +406,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> FaultFileSystem::Lock(
   RP_RETURN_IF_ERROR(Check("Lock", path));
   if (!locks_.insert(path).second)
     return absl::FailedPreconditionError(absl::StrCat(path, " is held"));
-  // As open(O_CREAT) does; it is never written to.
+  // Creates the file like open(O_CREAT); it is never written.
   if (files_.count(path) == 0) files_[path] = std::make_shared<Inode>();
   return std::unique_ptr<FileLock>(new Held(this, path));
 }

@@ -27,14 +27,14 @@ namespace rankprobe::testing {
 
 enum class FaultKind {
   kNone,
-  // The call fails and has done nothing.
+  // The call fails without any effect.
   kIoError,
   kNoSpace,
-  // A write puts down half of its bytes and fails; other calls fail.
+  // A write stores half of its bytes and fails; other calls fail.
   kShortWrite,
   // A rename is done and then reported as failed; other calls fail.
   kTornRename,
-  // The machine dies at this call: it and all later ones fail until
+  // The machine crashes at this call: it and all later ones fail until
   // CrashAndRestart.
   kCrash,
 };
@@ -46,31 +46,32 @@ class FaultFileSystem : public FileSystem {
 
   FaultFileSystem() = default;
 
-  // Calls so far; reads are counted only with `count_reads`.
+  // Number of calls so far; reads are counted only with `count_reads`.
   uint64_t calls() const;
   void CountReads(bool count_reads);
-  // The call with this number (from 1) fails. Later ones work again, except
-  // after kCrash.
+  // Makes the call with this number (from 1) fail. Later ones work again,
+  // except after kCrash.
   void FailCall(uint64_t number, FaultKind kind);
-  // What the faulty call was: "Append /d/segments/0000000001.seg".
+  // The call that failed: "Append /d/segments/0000000001.seg".
   std::string faulty_call() const;
-  // From now on every call matching `pick` fails like `kind`; null ends it.
+  // From now on every call fails as `pick` returns; null ends that.
   void FailWhile(
       std::function<FaultKind(const std::string& op, const std::string& path)>
           pick);
-  // Appends beyond this many bytes in all files fail with no space.
+  // Appends beyond this many bytes in all files fail for lack of space.
   void SetCapacity(uint64_t bytes);
   uint64_t used_bytes() const;
-  // What ForgetSynced was told, in its order; no fault befalls it.
+  // Arguments of ForgetSynced, in order; it never fails.
   struct Forgotten {
     std::string path;
     uint64_t offset = 0, bytes = 0;
   };
   std::vector<Forgotten> forgotten() const;
-  // Called with the name of each call, outside the lock: a slow disk.
+  // `delay` is called with the name of each call, without the lock: a slow
+  // disk.
   void SetDelay(std::function<void(const std::string& op)> delay);
 
-  // The machine goes down and comes up again.
+  // Crashes and restarts the machine.
   void CrashAndRestart(Unsynced unsynced = Unsynced::kDropped);
 
   absl::StatusOr<std::unique_ptr<WritableFile>> OpenForWrite(
@@ -97,14 +98,14 @@ class FaultFileSystem : public FileSystem {
  private:
   struct Inode {
     std::string data;
-    // What a machine crash leaves.
+    // Data that survives a machine crash.
     std::string durable;
   };
   class File;
   class Reader;
   class Held;
 
-  // Counts the call and says what becomes of it.
+  // Counts the call and returns how it must fail.
   FaultKind Begin(const std::string& op, const std::string& path, bool read)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static absl::Status ErrorOf(FaultKind kind, const std::string& op,
@@ -131,7 +132,7 @@ class FaultFileSystem : public FileSystem {
   uint64_t capacity_ ABSL_GUARDED_BY(mutex_) = UINT64_MAX;
   std::vector<Forgotten> forgotten_ ABSL_GUARDED_BY(mutex_);
   bool down_ ABSL_GUARDED_BY(mutex_) = false;
-  // Goes up at each crash; older file objects are dead.
+  // Incremented at each crash; older file objects are then invalid.
   uint64_t life_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<std::string, std::shared_ptr<Inode>> files_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<Inode>> durable_files_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory of a test's or benchmark's own, gone with the object.
+// A temporary directory for one test or benchmark, removed with the object.
 #ifndef RANKPROBE_COMMON_TESTING_SCRATCH_DIRECTORY_H_
 #define RANKPROBE_COMMON_TESTING_SCRATCH_DIRECTORY_H_
 
@@ -17,7 +17,7 @@ class ScratchDirectory {
  public:
   ScratchDirectory()
       : ScratchDirectory(::testing::TempDir() + "rankprobeXXXXXX") {}
-  // `pattern` as mkdtemp takes it.
+  // `pattern` as for mkdtemp.
   explicit ScratchDirectory(std::string pattern) : path_(std::move(pattern)) {
     if (::mkdtemp(path_.data()) == nullptr) std::abort();
   }

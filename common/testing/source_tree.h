@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the checkout lies that a test program was built from. The path is found
-// when the program runs and is not compiled in, because ccache would otherwise
-// miss in each new clone.
+// The checkout that a test program was built from. The path is found when the
+// program runs and is not compiled in, because ccache would otherwise miss in
+// each new clone.
 #ifndef RANKPROBE_COMMON_TESTING_SOURCE_TREE_H_
 #define RANKPROBE_COMMON_TESTING_SOURCE_TREE_H_
 

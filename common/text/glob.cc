@@ -7,7 +7,7 @@ namespace rankprobe {
 
 bool GlobMatches(absl::string_view pattern, absl::string_view text) {
   size_t p = 0, t = 0;
-  // Where the last '*' is, and where the text that it stands for ends.
+  // Position of the last '*', and the end of the text that it matches.
   size_t star = absl::string_view::npos, star_end = 0;
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

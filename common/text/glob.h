@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Patterns of names: '*' stands for any text, '?' for one byte, all else for
-// itself. Pure; time is at most pattern times text.
+// Patterns of names: '*' matches any text, '?' matches one byte, any other byte
+// matches itself. Pure; time is at most pattern times text.
 #ifndef RANKPROBE_COMMON_TEXT_GLOB_H_
 #define RANKPROBE_COMMON_TEXT_GLOB_H_
 
@@ -8,7 +8,7 @@
 
 namespace rankprobe {
 
-// Whether the pattern describes all of the text.
+// Whether the pattern matches the complete text.
 bool GlobMatches(absl::string_view pattern, absl::string_view text);
 
 }  // namespace rankprobe

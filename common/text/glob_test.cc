@@ -19,9 +19,9 @@ TEST(GlobTest, StandsForAnyTextOrOneByte) {
   EXPECT_FALSE(GlobMatches("a?c", "ac"));
   EXPECT_TRUE(GlobMatches("*.output.?", "Module.fc.Linear.forward.0.output.0"));
   EXPECT_FALSE(GlobMatches("*.output.?", "Torch.add.0.forward.output.10"));
-  // The first place where it could go on is not the right one.
+  // The first match of the prefix cannot be continued.
   EXPECT_TRUE(GlobMatches("*ab*abc", "ababababc"));
-  // Brackets and dots are themselves.
+  // Brackets and dots match themselves.
   EXPECT_TRUE(GlobMatches("[a].b", "[a].b"));
   EXPECT_FALSE(GlobMatches("[a].b", "a.b"));
 }

@@ -9,7 +9,7 @@
 namespace rankprobe {
 namespace {
 
-// Ends the reading where it gets too deep.
+// Stops the parser at the maximum depth.
 class DepthLimit
     : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, DepthLimit> {
  public:
@@ -31,7 +31,7 @@ class DepthLimit
 }  // namespace
 
 bool IsJsonText(absl::string_view untrusted, int max_depth) {
-  // To rapidjson a NUL is the end, and a byte order mark nothing.
+  // RapidJSON treats a NUL as the end, and ignores a byte order mark.
   if (absl::StrContains(untrusted, '\0') ||
       absl::StartsWith(untrusted, "\xef\xbb\xbf"))
     return false;

@@ -10,7 +10,7 @@
 namespace rankprobe {
 namespace {
 
-// Bytes that JSON text holds as they are.
+// Bytes that JSON text contains unescaped.
 constexpr std::array<bool, 256> MakePlain() {
   std::array<bool, 256> table{};
   for (size_t c = 0x20; c <= 0x7e; ++c) table[c] = c != '"' && c != '\\';
@@ -28,8 +28,8 @@ void AppendUnicode(uint32_t unit, std::string* out) {
     out->push_back(kHex[(unit >> shift) & 15]);
 }
 
-// Decodes one UTF-8 sequence at `i`; advances it. Ill-formed input gives U+FFFD
-// for each byte that cannot be part of a sequence.
+// Decodes one UTF-8 sequence at `i` and advances it. Ill-formed input returns
+// U+FFFD for each byte that cannot be part of a sequence.
 uint32_t DecodeUtf8(absl::string_view text, size_t* i) {
   const auto byte = [&](size_t k) {
     return static_cast<unsigned char>(text[k]);
@@ -92,7 +92,7 @@ void AppendPythonFloat(double value, std::string* out) {
   int exponent = 0;
   std::from_chars(text.data() + e + (text[e + 1] == '+' ? 2 : 1),
                   text.data() + text.size(), exponent);
-  // The digits without their point.
+  // Removes the point from the digits.
   if (e > 2)
     buffer[static_cast<size_t>(text.data() - buffer.data()) + 1] = text[0];
   const absl::string_view digits =

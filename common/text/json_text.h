@@ -26,7 +26,7 @@ inline bool IsJsonSpace(char c) {
 
 class JsonTextWriter {
  public:
-  // Appends to `out`, which outlives the writer; the caller may drain it
+  // Appends to `out`, which must outlive the writer; the caller may drain it
   // between calls.
   explicit JsonTextWriter(std::string* out) : out_(out) {}
 
@@ -41,7 +41,8 @@ class JsonTextWriter {
   void Uint(uint64_t value);
   void Float(double value);
   void String(absl::string_view value);
-  // Text that is JSON already and has no line breaks, such as a big integer.
+  // Appends text that is already JSON and has no line breaks, such as a big
+  // integer.
   void Raw(absl::string_view text);
 
  private:
@@ -51,7 +52,7 @@ class JsonTextWriter {
   void NewLine();
 
   std::string* const out_;
-  // For each open container: has it an element yet?
+  // For each open container, whether it has an element yet.
   std::vector<bool> has_element_;
   bool after_key_ = false;
 };

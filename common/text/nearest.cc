@@ -19,7 +19,7 @@ std::string Letters(absl::string_view word) {
   return letters;
 }
 
-// Optimal string alignment.
+// Optimal string alignment distance.
 size_t Slips(const std::string& a, const std::string& b) {
   std::vector<size_t> before(b.size() + 1), row(b.size() + 1),
       next(b.size() + 1);

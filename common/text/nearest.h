@@ -11,10 +11,10 @@
 
 namespace rankprobe {
 
-// The word of `known` that takes fewest slips (a letter too many, too few,
-// wrong, or two of them swapped) from `typed`, without regard to case, '-' and
-// '_'; of several the first. Empty where each takes more than a third of
-// its letters, or `typed` has more than 100 bytes.
+// The word of `known` with the smallest edit distance from `typed` (insertion,
+// deletion, substitution, swap of two letters), ignoring case, '-' and '_'; the
+// first of several. Empty if each differs by more than a third of its letters,
+// or if `typed` has more than 100 bytes.
 std::string NearestWord(absl::string_view typed,
                         const std::vector<std::string>& known);
 

@@ -9,7 +9,7 @@
 
 namespace rankprobe {
 
-// "0,4-6" of ascending numbers.
+// Formats ascending numbers as "0,4-6".
 std::string RangesText(const std::vector<int64_t>& numbers);
 
 }  // namespace rankprobe

@@ -9,7 +9,7 @@
 
 namespace rankprobe {
 
-// The word as it is where no shell reads anything into it, else in quotes.
+// Returns the word unchanged if no shell interprets it, otherwise in quotes.
 std::string ShellWord(absl::string_view word);
 
 }  // namespace rankprobe

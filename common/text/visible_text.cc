@@ -10,14 +10,14 @@ namespace {
 
 struct Character {
   uint32_t code = 0;
-  size_t bytes = 0;  // 0: no UTF-8
+  size_t bytes = 0;  // 0: not UTF-8
 };
 
 uint8_t Byte(absl::string_view text, size_t at) {
   return static_cast<uint8_t>(text[at]);
 }
 
-// The character at the beginning of a text that is not empty.
+// Decodes the first character of a text that is not empty.
 Character Decode(absl::string_view text) {
   const uint8_t first = Byte(text, 0);
   if (first < 0x80) return {first, 1};
@@ -47,7 +47,7 @@ bool Steers(uint32_t code) {
          (code >= 0xfff9 && code <= 0xfffb);
 }
 
-// Calls escape(character, its bytes) for what must not be shown.
+// Calls escape(character, its bytes) for characters that must not be shown.
 template <typename Escape>
 std::string Rewrite(absl::string_view text, Escape escape) {
   std::string out;
@@ -87,8 +87,8 @@ std::string VisibleText(absl::string_view untrusted) {
 std::string VisibleJson(absl::string_view json) {
   return Rewrite(json,
                  [](Character c, absl::string_view bytes, std::string* out) {
-                   // White space between tokens stays, and what is not UTF-8
-                   // is the reader's to refuse.
+                   // White space between tokens stays, and the reader rejects
+                   // invalid UTF-8.
                    if (c.bytes == 0 || c.code < 0x20) {
                      out->append(bytes.data(), bytes.size());
                    } else {

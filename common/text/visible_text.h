@@ -11,14 +11,14 @@
 
 namespace rankprobe {
 
-// The text with "\n", "\r", "\t" in place of those, "\x1b" for other control
-// bytes and for bytes that are no UTF-8, "\u202e" for control characters beyond
-// ASCII: C1, separators of lines, and what changes the direction of text. All
-// else stays, a backslash too.
+// Returns the text with "\n", "\r", "\t" for those characters, "\x1b" for other
+// control bytes and for bytes that are not UTF-8, and "\u202e" for control
+// characters beyond ASCII: C1, line separators, and characters that change the
+// text direction. Everything else is unchanged, including backslashes.
 std::string VisibleText(absl::string_view untrusted);
 
-// JSON whose strings hold such characters, with JSON's own escapes for them.
-// `json` is valid and has its C0 characters escaped already.
+// Replaces such characters in the strings of `json` by JSON's own escapes.
+// `json` must be valid and have its C0 characters escaped already.
 std::string VisibleJson(absl::string_view json);
 
 }  // namespace rankprobe

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors in .pt files of a directory of the test's own. They are read from there
-// for as long as this lives.
+// Tensors in .pt files in a temporary directory of the test. They are read from
+// there as long as this object lives.
 #ifndef RANKPROBE_DUMP_FORMAT_TESTING_PT_FILES_H_
 #define RANKPROBE_DUMP_FORMAT_TESTING_PT_FILES_H_
 
@@ -22,7 +22,7 @@ namespace rankprobe::testing {
 
 class PtFiles {
  public:
-  // Fails the test and returns an empty tensor where it cannot be opened.
+  // Fails the test and returns an empty tensor if the file cannot be opened.
   template <typename T>
   PtTensor Make(v1::DType dtype, const std::vector<int64_t>& shape,
                 const std::vector<T>& values) {

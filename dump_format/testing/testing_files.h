@@ -28,7 +28,7 @@ class TempDir {
     std::filesystem::remove_all(path_, ignored);
   }
   const std::string& path() const { return path_; }
-  // Makes the directories above it.
+  // Writes a file, and creates its parent directories.
   std::string Write(const std::string& name, const std::string& text) const {
     const std::string path = path_ + "/" + name;
     std::filesystem::create_directories(

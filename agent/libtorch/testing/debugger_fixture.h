@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of PrecisionDebugger share: a debugger over a session that keeps
-// what it is given. One test, one fixture, one thread.
+// Fixture of the tests of PrecisionDebugger: a debugger over a session that
+// stores what it receives. One fixture a test; one thread.
 #ifndef RANKPROBE_AGENT_LIBTORCH_TESTING_DEBUGGER_FIXTURE_H_
 #define RANKPROBE_AGENT_LIBTORCH_TESTING_DEBUGGER_FIXTURE_H_
 

@@ -54,7 +54,7 @@ absl::InlinedVector<int64_t, 6> Extents(const py::tuple& numbers) {
   return out;
 }
 
-// A NumPy array or a CPU tensor, read through attributes both have.
+// Reads a NumPy array or a CPU tensor through attributes that both have.
 PyTensorView ReadTensor(const py::object& object) {
   PyTensorView out;
   out.keep = PyRef::Share(object.ptr());
@@ -110,7 +110,7 @@ std::string DigestOf(absl::string_view data) {
   return absl::StrFormat("%016x", hash.Digest());
 }
 
-// An array of Python's would be made of a copy of each integer.
+// Built here, because Python's array would copy each integer first.
 std::string WordsDigest(const py::tuple& words, const py::bytes& tail) {
   std::string data(sizeof(uint64_t) * words.size(), '\0');
   char* out = data.data();
@@ -157,11 +157,11 @@ class PySession {
       recorder_options.framework = "mindspore";
     if (options->identity.has_rank())
       recorder_options.rank = options->identity.rank();
-    // A bad config is told before anything connects.
+    // A bad config is reported before anything connects.
     const auto checked = ParseConfig(options->config_json, {});
     if (!checked.ok()) Raise(checked.status());
     auto session = [&] {
-      // It may wait for the collector.
+      // Create may wait for the collector.
       const py::gil_scoped_release release;
       return Session::Create(*std::move(options), &Clock());
     }();
@@ -184,9 +184,9 @@ class PySession {
     recorder_.reset();
   }
 
-  // Of a process whose descriptors were closed: nothing is sent or waited for any
-  // more, at exit neither. gRPC would abort in a call, and says ten times a
-  // second what it cannot do.
+  // For a process whose descriptors were closed: nothing is sent or waited for
+  // any more, also not at exit. gRPC would abort in a call, and would log its
+  // failures ten times a second.
   void Abandon() {
     gpr_set_log_verbosity(
         static_cast<gpr_log_severity>(GPR_LOG_SEVERITY_ERROR + 1));
@@ -197,8 +197,8 @@ class PySession {
     static_cast<void>(new std::shared_ptr<StepExporter>(exporter_.lock()));
   }
 
-  // What close() could not deliver: records, payloads, first and last step (-1:
-  // of none); None: nothing is lost.
+  // What close() could not deliver: records, payloads, first and last step (-1
+  // without records); None if nothing is lost.
   py::object Lost() const {
     if (lost_->records() + lost_->payloads() == 0) return py::none();
     return py::make_tuple(lost_->records(), lost_->payloads(),
@@ -214,7 +214,7 @@ class PySession {
     return capture_;
   }
 
-  // Has a private collector write the trees of finished steps.
+  // Makes a private collector write the trees of finished steps.
   std::shared_ptr<StepExporter> MakeStepExporter(const std::string& collector,
                                                  const std::string& run,
                                                  const std::string& root,
@@ -228,8 +228,8 @@ class PySession {
     return exporter;
   }
 
-  // An edit of the config file, or why it cannot be read. Returns the fault
-  // that keeps dumping off, empty: none, and warnings.
+  // Submits an edit of the config file, or the reason why it cannot be read.
+  // Returns the fault that keeps dumping off (empty if none), and warnings.
   std::pair<std::string, std::vector<std::string>> EditConfig(
       const std::string& path, const std::string& config_json,
       const std::string& fault, bool at_once) {
@@ -255,7 +255,8 @@ class PySession {
     const py::gil_scoped_release release;
     session->RefuseRecording(reason, only_apis);
   }
-  // The same dict as long as the plan is the same: asked for in each step.
+  // Returns the same dict as long as the plan is the same, because it is read
+  // in each step.
   py::dict ActivePlanDict() {
     const std::shared_ptr<const Plan> plan = Get().plan();
     if (plan != plan_of_dict_) {
@@ -264,7 +265,7 @@ class PySession {
     }
     return plan_dict_;
   }
-  // None: nothing is asked for.
+  // None if nothing is to be recorded.
   py::object AskedPlanDict() {
     const ActivePlan asked = Get().asked();
     if (asked.plan == nullptr || !asked.enabled) return py::none();
@@ -287,8 +288,8 @@ class PySession {
     if (!status.ok()) Raise(status);
   }
 
-  // `requests`: (id, tokens, position of the first of them) of each request of a
-  // server's step.
+  // `requests`: for each request of a server's step its id, number of tokens,
+  // and position of the first token.
   void Start(std::optional<int64_t> rank,
              std::optional<std::vector<RequestTokens>> requests) {
     if (capture_ != nullptr) capture_->BeginStep();
@@ -299,8 +300,8 @@ class PySession {
       AddRequest(std::move(id), tokens, position, &step);
     Get().Start(rank, &step);
   }
-  // `at_most_seconds`: asked where there is something to wait for; None: as long
-  // as usual.
+  // `at_most_seconds` is called if there is something to wait for; None: the
+  // default.
   bool Stop(const std::function<std::optional<double>()>& at_most_seconds) {
     if (capture_ != nullptr) capture_->Finish();
     const py::gil_scoped_release release;
@@ -330,7 +331,8 @@ class PySession {
   bool request_missing() { return Get().request_missing(); }
   int64_t step() { return Get().current_step(); }
 
-  // One whole call: its inputs and its outputs. The entry's name.
+  // Records one complete call, its inputs and its outputs. Returns the entry's
+  // name.
   std::string Call(const std::string& prefix, const std::string& op,
                    const py::sequence& inputs, const py::sequence& outputs) {
     const std::vector<PyTensorView> in = ReadTensors(inputs),
@@ -345,7 +347,7 @@ class PySession {
     return call.kept ? call.forward_entry : "";
   }
 
-  // Opens a module; what is called until EndModule is inside it.
+  // Opens a module; calls until EndModule are inside it.
   size_t BeginModule(const std::string& name, const py::sequence& inputs) {
     const std::vector<PyTensorView> in = ReadTensors(inputs);
     const py::gil_scoped_release release;
@@ -443,7 +445,7 @@ class PySession {
 
 PYBIND11_MODULE(_native, m) {
   using rankprobe::PySession;
-  // Debian's Abseil looks for cycles of locks at each lock.
+  // Debian's Abseil searches for lock cycles at each lock, which is slow.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   rankprobe::SilenceGrpcLog();
   m.doc() =

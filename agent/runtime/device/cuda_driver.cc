@@ -13,7 +13,7 @@ absl::StatusOr<CudaDriver> CudaDriver::Load(const std::string& library) {
     return absl::NotFoundError(absl::StrCat("cannot load ", library));
   CudaDriver driver{};
   const char* missing = nullptr;
-  // Where a function has changed, cuda.h gives the new one a suffix.
+  // If a function has changed, cuda.h gives the new version a suffix.
   const auto find = [&](const char* name, auto* function) {
     void* const found = dlsym(handle, name);
     if (found == nullptr && missing == nullptr) missing = name;

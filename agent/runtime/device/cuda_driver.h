@@ -30,10 +30,10 @@ using CuDevicePointer = uint64_t;
 inline constexpr unsigned kCuEventDisableTiming = 2;
 
 struct CudaDriver {
-  // NOTFOUND: there is no such library, or it lacks a function.
+  // Returns NOT_FOUND if the library does not exist or lacks a function.
   static absl::StatusOr<CudaDriver> Load(const std::string& library);
 
-  // OK, or "cuLaunchKernel failed: CUDA_ERROR_..".
+  // Returns OK, or an error such as "cuLaunchKernel failed: CUDA_ERROR_..".
   absl::Status Check(CuResult result, const char* function) const;
 
   CuResult (*Init)(unsigned flags);

@@ -26,7 +26,7 @@ struct DeviceLaunch {
 
 namespace {
 
-// Limits of what lies on a device before it is taken: numbers, and chunks of
+// Limits of what stays on a device until it is taken: numbers, and chunks of
 // 2.8 MiB each.
 constexpr uint64_t kMaxSlots = 1 << 18;
 constexpr size_t kMaxChunks = 16;
@@ -46,8 +46,8 @@ constexpr KernelName kKernels[] = {
 constexpr size_t kKernelCount = std::size(kKernels);
 constexpr size_t kNoKernel = kKernelCount;
 
-// The index in kKernels of the kernel that reads vectors; the next one reads
-// single elements. kNoKernel: the dtype has none.
+// Index in kKernels of the kernel that reads vectors; the next one reads single
+// elements. kNoKernel if the dtype has none.
 size_t KernelOf(v1::DType dtype) {
   switch (dtype) {
     case v1::DTYPE_FLOAT16:
@@ -74,8 +74,8 @@ size_t KernelOf(v1::DType dtype) {
   }
 }
 
-// The launch that reduces `layout`: by vectors if every row of it begins at a
-// multiple of their size, else by single elements.
+// The launch that reduces `layout`: by vectors if each row begins at a multiple
+// of their size, otherwise by single elements.
 DeviceLaunch Plan(const StridedLayout& layout, size_t kernel,
                   size_t element_bytes) {
   DeviceLaunch out;
@@ -119,7 +119,8 @@ DeviceLaunch Plan(const StridedLayout& layout, size_t kernel,
 
 }  // namespace
 
-// The kernels of one device, and what was launched there since the last time.
+// The kernels of one device, and the work that was launched there since the
+// last delivery.
 struct DeviceStatistics::Device {
   CuDevice number = 0;
   CuContext context = nullptr;
@@ -127,7 +128,7 @@ struct DeviceStatistics::Device {
   CuFunction fold = nullptr;
   std::array<CuFunction, kKernelCount> reduce{};
   std::vector<std::unique_ptr<StatisticsChunk>> chunks, unused, failed;
-  // An event behind the last launch in each stream. For all but the default
+  // An event after the last launch in each stream. For all but the default
   // stream it is recorded with the launch, because the stream may have been
   // destroyed when the numbers are taken.
   absl::flat_hash_map<uintptr_t, CuEvent> events;
@@ -179,8 +180,8 @@ CuStream StreamOf(uintptr_t stream) {
 
 absl::Status NotCapturing(const CudaDriver& driver, uintptr_t stream) {
   int status = 0;
-  // An error says that the default stream may not be used while another is
-  // captured.
+  // An error means that the default stream must not be used while another one
+  // captures.
   if (driver.StreamIsCapturing(StreamOf(stream), &status) != 0 || status != 0)
     return absl::FailedPreconditionError("the stream captures a CUDA graph");
   return absl::OkStatus();
@@ -357,6 +358,8 @@ absl::StatusOr<DeviceStatistics::Device*> DeviceStatistics::DeviceOf(
   RP_RETURN_IF_ERROR(
       driver_->Check(driver_->DevicePrimaryCtxGetState(number, &flags, &active),
                      "cuDevicePrimaryCtxGetState"));
+  // Retaining an inactive context would create it, and only the program's is
+  // used.
   if (active == 0)
     return absl::InternalError(
         absl::StrCat("CUDA device ", ordinal, " has no active context"));
@@ -365,7 +368,8 @@ absl::StatusOr<DeviceStatistics::Device*> DeviceStatistics::DeviceOf(
   RP_RETURN_IF_ERROR(driver_->Check(
       driver_->DevicePrimaryCtxRetain(&retained->context, number),
       "cuDevicePrimaryCtxRetain"));
-  // What fails from here on turns the kernel off; the destructor releases this.
+  // A failure from here on turns the kernel off; the destructor releases the
+  // context.
   entry = std::move(retained);
   Device* const device = entry.get();
   const InContext in_context(*driver_, device->context);
@@ -400,10 +404,11 @@ DeviceStatistics::Delivery DeviceStatistics::TakePending(
   out.first_ = std::exchange(first_, next_);
   out.end_ = next_;
   full_ = false;
+  // The numbers are taken, so equal tensors need new slots.
   seen_.clear();
   for (auto& [ordinal, device] : devices_) {
     if (device == nullptr) continue;
-    // Taken for a launch that failed.
+    // Chunks that were taken for a launch that failed.
     for (size_t i = device->chunks.size(); i-- > 0;) {
       if (!device->chunks[i]->empty()) continue;
       device->unused.push_back(std::move(device->chunks[i]));
@@ -437,7 +442,7 @@ absl::Status DeviceStatistics::Collect(Device* device, uintptr_t stream) {
   for (const uintptr_t other : device->streams) {
     if (other == stream) continue;
     CuEvent& event = device->events[other];
-    // The default stream is always there, so its event is recorded only now.
+    // The default stream always exists, so its event is recorded only now.
     if (other == 0) {
       if (event == nullptr) {
         RP_RETURN_IF_ERROR(

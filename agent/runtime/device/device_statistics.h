@@ -42,12 +42,13 @@ struct DeviceLaunch;
 
 class DeviceStatistics {
  public:
-  // A tensor on CUDA device `device`, written by what `stream` holds by now.
+  // A tensor on CUDA device `device`, written by work already queued in
+  // `stream`.
   struct Tensor {
     TensorView view;
     int device = 0;
     uintptr_t stream = 0;
-    // Names the content: equal identities of equal views have equal numbers, for
+    // Identify the content: equal identities of equal views have equal numbers,
     // as long as the generation is the same and the numbers are not taken. 0:
     // not known.
     uint64_t storage = 0, version = 0;
@@ -62,8 +63,8 @@ class DeviceStatistics {
     Delivery& operator=(Delivery&&) = default;
     uint64_t first() const { return first_; }
     uint64_t end() const { return end_; }
-    // Waits for the device, then writes those of slots that Reduce gave;
-    // `numbers` has one element a slot. Call once.
+    // Waits for the device, then writes the numbers of the slots that Reduce
+    // returned; `numbers` has one element for each slot. Call once.
     absl::Status Wait(ReducedNumbers* numbers);
 
    private:
@@ -72,44 +73,45 @@ class DeviceStatistics {
     absl::optional<CudaDriver> driver_;
     uint64_t first_ = 0, end_ = 0;
     absl::Status status_;
-    // With the number of their device.
+    // Chunks with the number of their device.
     std::vector<std::pair<int, std::unique_ptr<StatisticsChunk>>> chunks_;
   };
 
-  // `library`: that of the driver, loaded when it is first needed; empty: none.
-  // `ptx`: the compiled kernels.
+  // `library`: file name of the driver library, loaded at first use; if empty,
+  // none is. `ptx`: the compiled kernels.
   DeviceStatistics(std::string library, std::string ptx);
-  // Frees what lies on the devices, unless this is a child of fork, which has
-  // none. No Delivery is left.
+  // Frees the memory on the devices, except in the child of a fork, which has
+  // none. No Delivery may be left.
   ~DeviceStatistics();
   DeviceStatistics(const DeviceStatistics&) = delete;
   DeviceStatistics& operator=(const DeviceStatistics&) = delete;
 
-  // Slots count up and are never given twice.
+  // Returns a new slot. Slots count up and are never reused.
   uint64_t TakeSlot();
   uint64_t first_slot() const;
   uint64_t next_slot() const;
 
-  // The slot whose numbers will be those of `tensor`, which has elements.
-  // UNIMPLEMENTED: not a tensor for the kernel. FAILED_PRECONDITION: its stream
-  // captures a graph. RESOURCE_EXHAUSTED: no more until TakePending. INTERNAL:
-  // the driver failed.
+  // Returns the slot that will receive the numbers of `tensor`, which must have
+  // elements. UNIMPLEMENTED: the kernel does not support the tensor.
+  // FAILED_PRECONDITION: its stream captures a graph. RESOURCE_EXHAUSTED: there
+  // is no room until TakePending. INTERNAL: the driver failed.
   absl::StatusOr<uint64_t> Reduce(const Tensor& tensor);
-  // As much lies on the devices as should: take it.
+  // Whether the devices hold as many numbers as they should: call TakePending.
   bool full() const;
-  // What turned the kernel off; empty: nothing. Said once.
+  // Returns, once, the error that turned the kernel off; empty if there is
+  // none.
   std::string TakeError();
 
-  // The devices that tensors were reduced on.
+  // Returns the devices on which tensors were reduced.
   std::vector<int> Devices() const;
-  // All slots since the last time. `streams`: of a device the stream that the
-  // program computes in now (0, if it is not there); the copy goes there, behind
-  // all others.
+  // Returns all slots since the last call. `streams`: for each device the
+  // stream that the program computes in now (0 if absent); the copy is queued
+  // there, after the work of all other streams.
   Delivery TakePending(const absl::flat_hash_map<int, uintptr_t>& streams);
 
  private:
   struct Device;
-  // Storage, version, device, dtype, then the layout.
+  // Storage, version, device, dtype, layout, generation.
   using Key =
       std::tuple<uint64_t, uint64_t, int, v1::DType, const char*,
                  StridedLayout::Extents, StridedLayout::Extents, int64_t>;
@@ -127,10 +129,10 @@ class DeviceStatistics {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoteStream(Device* device, uintptr_t stream)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `status`, which is an error of the driver, turns the kernel off.
+  // Turns the kernel off because of `status`, an error of the driver.
   absl::Status Broken(absl::Status status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A chunk that `failed` is not used again.
+  // Returns a chunk for reuse; not if it has `failed`.
   void GiveBack(int ordinal, std::unique_ptr<StatisticsChunk> chunk,
                 bool failed);
 

@@ -23,7 +23,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The library that plays a GPU (testing/fake_cuda.cc).
+// The library that simulates a GPU (testing/fake_cuda.cc).
 struct Fake {
   template <typename F>
   static F* Find(const char* name) {
@@ -159,7 +159,8 @@ TEST_F(DeviceStatisticsTest, EveryDtypeAndLayoutIsAsOnTheHost) {
       for (uint64_t& word : memory) word &= 0x0101010101010101;
     }
     if (FamilyOf(dtype) == Family::kFloat) {
-      // Bits at random are NaNs and infinities often: mostly ordinary numbers.
+      // Random bits are often NaN or infinite, so most numbers are ordinary
+      // ones.
       auto* const bytes = reinterpret_cast<char*>(memory.data());
       for (size_t at = 0; at < kBytes; at += static_cast<size_t>(element)) {
         const float value =
@@ -178,7 +179,8 @@ TEST_F(DeviceStatisticsTest, EveryDtypeAndLayoutIsAsOnTheHost) {
     }
     std::vector<TensorView> views;
     for (const Shape& shape : shapes) {
-      // The single elements of a dimension too many are not for the kernel.
+      // The kernel does not support single elements with one dimension too
+      // many.
       views.push_back({reinterpret_cast<const char*>(memory.data()) +
                            shape.offset * element,
                        dtype, shape.sizes, shape.strides});
@@ -234,7 +236,7 @@ TEST_F(DeviceStatisticsTest, ValuesThatAreNoOrdinaryNumbers) {
     views.push_back(Line(v1::DTYPE_FLOAT32, values));
     ASSERT_TRUE(statistics_.Reduce(Of(views.back())).ok());
   }
-  // Every float16, and every bfloat16, by itself.
+  // Each float16, and each bfloat16, alone.
   std::vector<uint16_t> all(1 << 16);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
   const std::vector<ReducedNumbers> numbers = Take();
@@ -334,7 +336,8 @@ TEST_F(DeviceStatisticsTest, AGraphThatIsCapturedIsLeftAlone) {
       << "the default stream may not be used meanwhile";
   EXPECT_EQ(Fake::Count("cuLaunchKernel"), 0);
   EXPECT_TRUE(statistics_.Reduce(Of(view, 32)).ok());
-  // The copy cannot go to the stream that captures: these numbers are lost.
+  // The copy cannot be queued in the stream that captures: these numbers are
+  // lost.
   DeviceStatistics::Delivery delivery = statistics_.TakePending({{0, 16}});
   std::vector<ReducedNumbers> numbers(1);
   EXPECT_FALSE(delivery.Wait(numbers.data()).ok());
@@ -400,7 +403,7 @@ TEST_F(DeviceStatisticsTest, WhatItTookOfADeviceItGivesBack) {
 }
 
 TEST_F(DeviceStatisticsTest, RoomForPartialResultsIsUsedAgain) {
-  // Each has as many partial results as a tensor can have.
+  // Each has the maximum number of partial results.
   const std::vector<uint8_t> values(
       (device::kMaxBlocks * device::kThreads * device::kUnitsOfThread) + 1, 7);
   std::vector<uint8_t> other = values;
@@ -408,7 +411,7 @@ TEST_F(DeviceStatisticsTest, RoomForPartialResultsIsUsedAgain) {
   const TensorView a = Line(v1::DTYPE_UINT8, values),
                    b = Line(v1::DTYPE_UINT8, other);
   constexpr int kFit = StatisticsChunk::kPartials / device::kMaxBlocks;
-  // Of an odd address, so that elements are read one by one.
+  // At an odd address, so that elements are read one by one.
   const auto odd = [](TensorView view) {
     view.data = static_cast<const char*>(view.data) + 1;
     static const int64_t size = static_cast<int64_t>(

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kPartialBytes = sizeof(device::FloatPartial);
 
-// In the order of the device memory: headers, results, partials.
+// The device memory has headers, results and partials, in this order.
 constexpr uint64_t kResultsAt =
     uint64_t{StatisticsChunk::kSlots} * sizeof(device::Header);
 constexpr uint64_t kPartialsAt =

@@ -24,11 +24,11 @@ namespace rankprobe {
 
 class StatisticsChunk {
  public:
-  // What the kernels left of one tensor.
+  // Results that the kernels computed for one tensor.
   struct Slot {
     uint64_t number = 0;
     v1::DType dtype = v1::DTYPE_UNSPECIFIED;
-    // Of the tensor, and how often each of those that were read counts.
+    // Elements of the tensor, and how often each element that was read counts.
     uint64_t elements = 0;
     int64_t repeat = 1;
   };
@@ -40,7 +40,7 @@ class StatisticsChunk {
 
   static absl::StatusOr<std::unique_ptr<StatisticsChunk>> Create(
       const CudaDriver& driver, CuContext context);
-  // Frees nothing: that needs a driver that still works, see Free.
+  // Frees nothing, because that requires a driver that still works; see Free.
   ~StatisticsChunk() = default;
   StatisticsChunk(const StatisticsChunk&) = delete;
   StatisticsChunk& operator=(const StatisticsChunk&) = delete;
@@ -48,26 +48,30 @@ class StatisticsChunk {
   CuContext context() const { return context_; }
   bool empty() const { return slots_.empty(); }
   uintptr_t stream() const { return stream_; }
-  // For the tensors of this stream from now on; it is empty.
+  // Uses the chunk, which must be empty, for tensors of this stream from now
+  // on.
   void Begin(uintptr_t stream) { stream_ = stream; }
   bool HasSlot() const { return slots_.size() < kSlots; }
   bool HasRoom(uint32_t partials) const {
     return kPartials - partials_ >= partials;
   }
-  // Queues, in its own stream, the sums of what it holds: there is room again.
+  // Queues the sums of the partial results in the chunk's stream, so that there
+  // is room again.
   absl::Status Fold(const CudaDriver& driver, CuFunction fold);
-  // Where the next tensor's results go; taken by Add, once the launch is made.
+  // The place where the next tensor's results are written. Add takes it once
+  // the launch has succeeded.
   Place Next() const;
   void Add(const Slot& slot, uint32_t partials);
-  // Queues, in `stream`, which is behind its own, the sums and their copy to the
-  // host.
+  // Queues, in `stream`, which waits for the chunk's own, the sums and their
+  // copy to the host.
   absl::Status Collect(const CudaDriver& driver, CuFunction fold,
                        CuStream stream);
-  // Waits for Collect's copy. Writes to numbers[slot.number - first].
+  // Waits for Collect's copy, then writes to numbers[slot.number - first].
   absl::Status Wait(const CudaDriver& driver, uint64_t first,
                     ReducedNumbers* numbers);
   void Clear();
-  // Waits for what still writes here. Not used after that.
+  // Waits for work that still writes here. The chunk must not be used
+  // afterwards.
   void Free(const CudaDriver& driver);
 
  private:
@@ -81,7 +85,7 @@ class StatisticsChunk {
   void* host_ = nullptr;
   CuEvent copied_ = nullptr;
   std::vector<Slot> slots_;
-  // Partials in use, and slots whose sums are queued.
+  // Partials in use, and number of slots whose sums are queued.
   uint32_t partials_ = 0;
   size_t folded_ = 0;
 };

@@ -48,7 +48,7 @@ RANKPROBE_HOST_DEVICE inline void Fold(const Header& header, Partial* out) {
 
 }  // namespace rankprobe::device
 
-// By value, as a kernel's arguments are.
+// Passed by value, as required for a kernel's arguments.
 #define RANKPROBE_REDUCE_KERNEL(name, type, vector)              \
   extern "C" __attribute__((global)) void rankprobe_##name(      \
       const rankprobe::device::ReduceArguments a) {              \

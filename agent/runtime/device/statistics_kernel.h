@@ -5,9 +5,9 @@
 // with the same order of additions, so both give the same bits.
 //
 // A launch of `blocks` blocks of kThreads threads leaves one Partial a block;
-// thread 0 of block 0 writes the Header that tells the second kernel, FoldSlot,
-// how many partials belong to a slot. Pure functions; no allocation, no
-// synchronisation beyond a block.
+// thread 0 of block 0 writes the Header, from which the second kernel,
+// FoldSlot, reads how many partials belong to a slot. Pure functions; no
+// allocation, no synchronisation beyond a block.
 #ifndef RANKPROBE_AGENT_RUNTIME_DEVICE_STATISTICS_KERNEL_H_
 #define RANKPROBE_AGENT_RUNTIME_DEVICE_STATISTICS_KERNEL_H_
 
@@ -20,7 +20,7 @@
 #endif
 
 // Products are rounded before they are added, on the host and on a GPU alike:
-// a contraction would be made by one compiler and not by the other.
+// one compiler would contract the two operations and the other would not.
 #pragma STDC FP_CONTRACT OFF
 
 namespace rankprobe::device {
@@ -28,14 +28,14 @@ namespace rankprobe::device {
 inline constexpr uint32_t kThreads = 256;
 inline constexpr uint32_t kMaxBlocks = 1024;
 inline constexpr uint32_t kMaxDimensions = 6;
-// What a thread reads at once from aligned memory.
+// Bytes that a thread reads at once from aligned memory.
 inline constexpr uint32_t kVectorBytes = 16;
-// A tensor gets another block for each so many vectors (or elements, where
+// A tensor gets another block for each kUnitsOfThread vectors (or elements, if
 // they are read one by one) of a thread.
 inline constexpr uint32_t kUnitsOfThread = 2;
 
-// Of floating dtypes: sum_squares is NaN exactly when an element is NaN, and
-// the extremes leave NaNs out.
+// Partial result of floating dtypes: sum_squares is NaN exactly when an element
+// is NaN, and the extremes ignore NaNs.
 struct FloatPartial {
   static constexpr bool kIsFloat = true;
   double max, min, sum, sum_squares;
@@ -55,12 +55,12 @@ struct Header {
 
 struct ReduceArguments {
   uint64_t data;
-  // Of units: vectors of kVectorBytes, or single elements.
+  // Number of units: vectors of kVectorBytes, or single elements.
   uint64_t units;
-  // Elements behind the last vector of contiguous memory, read one by one.
+  // Elements after the last vector of contiguous memory, read one by one.
   uint64_t tail_data;
   uint32_t tail;
-  // Innermost first; none: the units lie behind each other.
+  // Innermost dimension first; 0 if the units are contiguous.
   uint32_t dimensions;
   // Strides in bytes.
   int64_t sizes[kMaxDimensions], strides[kMaxDimensions];
@@ -79,7 +79,8 @@ struct Float16 {
   RANKPROBE_HOST_DEVICE static float Value(Raw raw) {
     const uint32_t sign = static_cast<uint32_t>(raw & 0x8000) << 16;
     uint32_t bits = static_cast<uint32_t>(raw & 0x7fff) << 13;
-    // Infinities and NaNs keep the largest exponent, which the product moves.
+    // Infinities and NaNs keep the largest exponent, which the product would
+    // change.
     const bool finite = (raw & 0x7c00) != 0x7c00;
     if (!finite) bits |= 0x7f800000;
     const float value =
@@ -130,15 +131,16 @@ RANKPROBE_HOST_DEVICE inline void Clear(IntPartial* p) {
   *p = {INT64_MIN, INT64_MAX, {0, 0}};
 }
 
-// What a thread has seen of floats or doubles, its extremes in their own type.
+// Values that a thread has accumulated, with the extremes in their own type.
 template <typename Float>
 struct Seen {
   Float max = -static_cast<Float>(__builtin_inf());
   Float min = static_cast<Float>(__builtin_inf());
   double sum = 0, sum_squares = 0;
 
-  // Comparisons with a NaN are false: it changes no extreme. The square of a
-  // float is exact as a double, so the fused addition rounds as any other.
+  // Comparisons with a NaN are false, so a NaN changes no extreme. The square
+  // of a float is exact as a double, so the fused addition rounds as a separate
+  // one would.
   RANKPROBE_HOST_DEVICE void Add(Float value) {
     const double wide = value;
     max = value > max ? value : max;
@@ -184,7 +186,7 @@ struct Pointer {
   }
 };
 
-// kVector elements at `address`, which is a multiple of their bytes.
+// Adds kVector elements at `address`, which is a multiple of their size.
 template <typename Type, uint32_t kVector>
 RANKPROBE_HOST_DEVICE inline void AddVector(uint64_t address,
                                             SeenOf<Type>* seen) {
@@ -212,16 +214,17 @@ RANKPROBE_HOST_DEVICE inline void AddVector(uint64_t address,
   }
 }
 
-// Where a unit of a strided tensor lies.
+// The address of a unit of a strided tensor.
 RANKPROBE_HOST_DEVICE inline uint64_t UnitAddress(const ReduceArguments& a,
                                                   uint64_t unit) {
   uint64_t address = a.data;
-  // A driver translates these kernels when they are first used: short code.
+  // No unrolling: a driver translates these kernels at their first use, and
+  // short code translates faster.
 #pragma clang loop unroll(disable)
   for (uint32_t d = 0; d < a.dimensions; ++d) {
     const auto size = static_cast<uint64_t>(a.sizes[d]);
     uint64_t index;
-    // A division of 32 bits takes a third of the time of one of 64.
+    // A 32-bit division takes a third of the time of a 64-bit one.
     if ((unit | size) >> 32 == 0) {
       const auto narrow = static_cast<uint32_t>(unit);
       index = narrow % static_cast<uint32_t>(size);
@@ -235,7 +238,7 @@ RANKPROBE_HOST_DEVICE inline uint64_t UnitAddress(const ReduceArguments& a,
   return address;
 }
 
-// What thread `thread` of block `block` of `blocks` adds up.
+// Reduces the units that belong to thread `thread` of block `block`.
 template <typename Type, uint32_t kVector>
 RANKPROBE_HOST_DEVICE inline void ReduceOfThread(const ReduceArguments& a,
                                                  uint32_t block,

@@ -6,7 +6,7 @@
 namespace rankprobe::device {
 namespace {
 
-// As statistics_kernel.cu does it, the threads of a step one after the other.
+// Like statistics_kernel.cu, with the threads of a step one after the other.
 template <typename Partial>
 Partial FoldBlock(std::array<Partial, kThreads>* shared) {
   for (uint32_t width = kThreads / 2; width > 0; width /= 2) {

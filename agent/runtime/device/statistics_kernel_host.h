@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The statistics kernel on the host: what a GPU computes, bit by bit, in one
-// thread. For tests, and for the driver library that plays a GPU in them.
-// Pure functions; the addresses in the arguments are those of host memory.
+// The statistics kernel on the host: computes the same bits as a GPU, in one
+// thread. For tests, and for the fake driver library in them. Pure functions;
+// the addresses in the arguments are host addresses.
 #ifndef RANKPROBE_AGENT_RUNTIME_DEVICE_STATISTICS_KERNEL_HOST_H_
 #define RANKPROBE_AGENT_RUNTIME_DEVICE_STATISTICS_KERNEL_HOST_H_
 
@@ -14,10 +14,10 @@ namespace rankprobe::device {
 
 using HostReduce = void (*)(const ReduceArguments& arguments, uint32_t blocks);
 
-// The kernel of this name ("rankprobe_f32"); null: there is none.
+// Returns the kernel of this name ("rankprobe_f32"), or null if there is none.
 HostReduce HostReduceOf(absl::string_view name);
 
-// rankprobe_fold for `slots` blocks.
+// Runs rankprobe_fold for `slots` blocks.
 void HostFold(const FoldArguments& arguments, uint32_t slots);
 
 }  // namespace rankprobe::device

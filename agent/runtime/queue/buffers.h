@@ -13,10 +13,10 @@
 
 namespace rankprobe {
 
-// What happens when the budget is spent.
+// Behaviour when the byte budget is used up.
 enum class OverflowPolicy { kBlock, kStatsOnly, kDropNewest };
 
-// Records being built, with the arena they live on. Reuse is the owner's.
+// Records being built, with the arena that holds them. The owner may reuse it.
 class RecordBuffer {
  public:
   RecordBuffer();
@@ -31,8 +31,8 @@ class RecordBuffer {
   v1::RecordBatch* batch_;
 };
 
-// Bytes of one payload inside the session's budget. Returns its room to the
-// budget when destroyed unsubmitted.
+// Bytes of one payload within the session's budget. If it is destroyed without
+// being submitted, the budget gets its bytes back.
 class PayloadBuffer {
  public:
   virtual ~PayloadBuffer() = default;

@@ -7,10 +7,11 @@
 namespace rankprobe {
 namespace {
 
-// Of one that acknowledges nothing the queue asks more often (TakeQuestion).
+// A collector that sent something this recently is not silent. If it
+// acknowledges nothing, the queue asks it more often (TakeQuestion).
 constexpr absl::Duration kHeardLately = absl::Seconds(1);
-// How often a thread looks before it takes the collector for silent: where processors
-// are so busy that it wakes up late, an answer is late, too.
+// Number of checks before a thread considers the collector silent: on busy
+// processors the thread wakes up late, and so does the collector.
 constexpr int kLooks = 4;
 
 }  // namespace
@@ -34,7 +35,7 @@ v1::LossReason ByteBudget::Acquire(uint64_t bytes, uint64_t limit,
 }
 
 bool ByteBudget::MayReservePayload() {
-  // That of no room at all ends the wait as well.
+  // The credit "none" ends the wait as well.
   const auto decided = [this] {
     return payload_credit_ != v1::PAYLOAD_CREDIT_NOT_NOW;
   };
@@ -92,7 +93,8 @@ v1::LossReason ByteBudget::Await(const std::function<bool()>& over) {
       reason = v1::LOSS_REASON_AGENT_DEADLINE;
       break;
     }
-    // An ack may be far away: its disk is slow, or full.
+    // The next ack may take long because the collector's disk is slow or full,
+    // so ask for another response.
     asks_ = true;
     ask_();
     changed_.WaitFor(mutex_, std::min(rest, options_.silence_deadline / kLooks),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is waited for, and how long, on a clock that only the questions move.
+// How long each kind of collector is waited for, on a clock that only the
+// questions advance.
 #include "agent/runtime/queue/byte_budget.h"
 
 #include <functional>
@@ -14,7 +15,7 @@ constexpr uint64_t kBytes = 1000;
 
 class ByteBudgetTest : public ::testing::Test {
  protected:
-  // 20 ms go by with each question, then `answer` happens.
+  // Each question takes 20 ms; then `answer` is called.
   void Make(absl::Duration block_deadline) {
     asked_ = 0;
     budget_ = std::make_unique<ByteBudget>(
@@ -51,7 +52,7 @@ TEST_F(ByteBudgetTest, ACollectorThatSaysNothingIsNotWaitedFor) {
   EXPECT_EQ(asked_, 4) << "looks, in more than 45 ms";
   EXPECT_EQ(Blocked(), absl::Milliseconds(80));
   EXPECT_EQ(Acquire(1), v1::LOSS_REASON_AGENT_BUDGET) << "no second wait";
-  // There was room meanwhile.
+  // Room became free in the meantime.
   const auto full_again = [this] {
     budget_->Release(kBytes);
     EXPECT_EQ(Acquire(kBytes), v1::LOSS_REASON_UNSPECIFIED);
@@ -60,12 +61,12 @@ TEST_F(ByteBudgetTest, ACollectorThatSaysNothingIsNotWaitedFor) {
   EXPECT_EQ(full_again(), v1::LOSS_REASON_COLLECTOR_SILENT);
   EXPECT_TRUE(budget_->silent());
   EXPECT_EQ(asked_, 4) << "it is known to say nothing";
-  // It goes on, and hangs again.
+  // The collector continues, and hangs again.
   budget_->NoteHeard();
   EXPECT_FALSE(budget_->silent());
   EXPECT_EQ(full_again(), v1::LOSS_REASON_COLLECTOR_SILENT);
   EXPECT_EQ(asked_, 8);
-  // Its connection is given up, and made again.
+  // Its connection is given up, and established again.
   clock_.Advance(absl::Seconds(2));
   budget_->NoteEnded(/*silent=*/true);
   EXPECT_EQ(full_again(), v1::LOSS_REASON_COLLECTOR_SILENT);
@@ -105,8 +106,8 @@ TEST_F(ByteBudgetTest, ACollectorThatAnswersAndMakesNoRoomHasADeadline) {
   EXPECT_EQ(Acquire(1), v1::LOSS_REASON_AGENT_DEADLINE);
 }
 
-// One that was killed comes back, or another does; so does one that acknowledged
-// nothing for long, and was there.
+// The wait is for a collector that was killed and returns, for another one, and
+// for one that was connected but acknowledged nothing for long.
 TEST_F(ByteBudgetTest, ACollectorThatHasGoneIsWaitedFor) {
   Make(absl::Hours(10));
   clock_.Advance(absl::Seconds(5));

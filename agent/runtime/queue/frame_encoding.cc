@@ -14,8 +14,8 @@ namespace {
 
 using google::protobuf::io::CodedOutputStream;
 
-// Fields of UploadFrame and RecordBatch by hand: the bytes they hold are not
-// copied into messages first.
+// UploadFrame and RecordBatch are encoded by hand, so that their contents are
+// not copied into messages first.
 constexpr uint32_t kSequenceTag = 1 << 3, kBatchTag = 3 << 3 | 2,
                    kChunkTag = 4 << 3 | 2;
 constexpr uint32_t kStepTag = 1 << 3, kRecordTag = 2 << 3 | 2;
@@ -38,7 +38,7 @@ void Begin(uint64_t sequence, EncodedFrame* out) {
   out->foot.clear();
 }
 
-// Ends a frame whose tail has this checksum.
+// Completes a frame whose tail has this checksum.
 void Finish(uint32_t tail_crc32c, EncodedFrame* out) {
   out->foot = ChecksumField(
       Crc32cCombine(Crc32c(out->head), tail_crc32c, out->tail.size()));
@@ -89,7 +89,7 @@ BatchContent CountBatch(absl::string_view batch) {
   BatchContent content;
   CodedInputStream in(reinterpret_cast<const uint8_t*>(batch.data()),
                       static_cast<int>(batch.size()));
-  // Ours: the step once, then records.
+  // The batch was encoded by this file: the step once, then records.
   for (uint32_t tag = in.ReadTag(); tag != 0; tag = in.ReadTag()) {
     uint64_t value = 0;
     if (!in.ReadVarint64(&value)) break;

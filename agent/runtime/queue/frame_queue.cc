@@ -19,11 +19,11 @@ using Frame = FrameWindow::Frame;
 using Level = FrameWindow::Level;
 
 constexpr int kEndsOfOneFrame = 2;
-// How long frames may stay without an ack before it is asked whether the
-// collector is there; before its connection is given up.
+// How long frames may stay without an ack before the collector is asked for a
+// response.
 constexpr absl::Duration kAskAfter = absl::Seconds(1);
 
-// `place`: of bytes that stay in shared memory.
+// `place`: offset of bytes that stay in shared memory.
 void Encode(Frame frame, std::optional<uint64_t> place, EncodedFrame* out) {
   if (!frame.undeliverable.empty()) {
     v1::UndeliverableFrame what;
@@ -40,7 +40,7 @@ void Encode(Frame frame, std::optional<uint64_t> place, EncodedFrame* out) {
   } else if (frame.records != nullptr) {
     EncodeBatch(frame.sequence, std::move(frame.records), out);
   } else if (frame.payload != nullptr) {
-    // Outside the lock: checksums are the bulk of the work.
+    // Without the lock: computing checksums is most of the work.
     EncodeChunk(frame.sequence,
                 {&frame.digest,
                  frame.payload->size(),
@@ -56,6 +56,8 @@ void Encode(Frame frame, std::optional<uint64_t> place, EncodedFrame* out) {
 }  // namespace
 
 QueuedPayload::~QueuedPayload() {
+  // Before the budget is released: otherwise a thread that waits for room could
+  // allocate another block first, and exceed the limit.
   memory_.reset();
   queue_->Release(PayloadMemory::BlockBytes(size_));
 }
@@ -76,6 +78,8 @@ FrameQueue::FrameQueue(const Options& options, const Clock* clock,
 
 v1::LossReason FrameQueue::Acquire(uint64_t bytes, uint64_t limit,
                                    bool may_wait) {
+  // Kept payloads are only a precaution for a change of the collector, so they
+  // give way to new data. Their destructors take the lock.
   if (window_.has_kept() &&
       (budget_.shedding() || !budget_.HasRoom(bytes, limit))) {
     GonePayloads gone;
@@ -91,7 +95,8 @@ std::unique_ptr<PayloadBuffer> FrameQueue::Reserve(uint64_t length_bytes,
                                                    v1::LossReason* reason) {
   {
     absl::MutexLock lock(&mutex_);
-    // An eighth is kept for records: evidence without bytes beats none.
+    // An eighth is reserved for records, which are useful without their
+    // payloads.
     const uint64_t limit = options_.budget_bytes - options_.budget_bytes / 8;
     v1::LossReason lost;
     if (length_bytes > options_.max_payload_bytes || length_bytes > limit) {
@@ -119,7 +124,7 @@ void FrameQueue::Release(uint64_t bytes) {
 
 void FrameQueue::SubmitPayload(const Digest& digest,
                                std::unique_ptr<PayloadBuffer> payload) {
-  // Only Reserve makes payloads for this queue.
+  // All payloads of this queue were made by Reserve.
   std::shared_ptr<QueuedPayload> shared(
       static_cast<QueuedPayload*>(payload.release()));
   {
@@ -128,14 +133,14 @@ void FrameQueue::SubmitPayload(const Digest& digest,
       known_.Add(digest);
       ++payloads_;
       payload_bytes_ += shared->size();
-      // stop() waits for payloads.
+      // stop() waits for payloads, so held records must not wait for more.
       hold_.End();
       items_.push_back(PayloadItem{digest, std::move(shared)});
     } else {
       deduplicated_bytes_ += shared->size();
     }
   }
-  // A buffer that was not queued gives its room back here, outside the lock.
+  // A buffer that was not queued returns its bytes here, without the lock.
   wake_();
 }
 
@@ -180,7 +185,7 @@ bool FrameQueue::SubmitRecords(std::unique_ptr<RecordBuffer> records,
 }
 
 bool FrameQueue::Passed(const Barrier& barrier) const {
-  // There is no spool.
+  // There is no spool to wait for.
   if (barrier.level == Level::kSpooled && window_.spooled() == UINT64_MAX)
     return true;
   return barrier.marker->placed && !losses_.any() &&
@@ -190,7 +195,7 @@ bool FrameQueue::Passed(const Barrier& barrier) const {
 
 void FrameQueue::TellWaiting() {
   budget_.TellWaiting();
-  // The training thread is not woken before its turn.
+  // The training thread is woken only when its own barrier is passed.
   if (std::any_of(
           barriers_.begin(), barriers_.end(),
           [this](const Barrier* barrier)
@@ -233,7 +238,8 @@ absl::Status FrameQueue::Await(Level level, absl::Duration deadline) {
   {
     absl::MutexLock lock(&mutex_);
     if (IsAt(level)) return absl::OkStatus();
-    // Without a collector each stop() tries again, and markers have no budget.
+    // Without a collector each stop() tries again, and markers do not count in
+    // the budget: reuse the last one.
     if (!items_.empty()) {
       auto* const last =
           std::get_if<std::shared_ptr<FlushMarker>>(&items_.back());
@@ -272,7 +278,7 @@ void FrameQueue::MakeFrames(GonePayloads* gone) {
   };
   const auto settle = [&](PayloadItem item) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (!offers_.TakeHave(item.digest)) return window_.AddPayload(item);
-    // Its number tells when the bytes are as safe as its neighbours'.
+    // An empty frame keeps the number, whose ack then covers the bytes too.
     window_.AddEmpty();
     deduplicated_bytes_ += item.payload->size();
     gone->push_back(std::move(item.payload));
@@ -286,13 +292,14 @@ void FrameQueue::MakeFrames(GonePayloads* gone) {
   for (PayloadItem& item :
        offers_.TakeReady(budget_.used() > options_.budget_bytes / 2))
     settle(std::move(item));
-  // A few at a time: encoded frames cost memory beside what they came from.
+  // Only a few at a time, because encoded frames need memory in addition to
+  // their sources.
   while (!items_.empty() &&
          (options_.spooled ? window_.unspooled() : window_.unsent()) < 4) {
     if (const auto* payload = std::get_if<PayloadItem>(&items_.front());
         payload != nullptr && offers_.MustAsk(*payload))
       break;
-    // A barrier stands behind what came before it.
+    // A barrier must follow everything that was submitted before it.
     if (std::holds_alternative<std::shared_ptr<FlushMarker>>(items_.front()) &&
         !offers_.aside().empty())
       break;
@@ -301,7 +308,7 @@ void FrameQueue::MakeFrames(GonePayloads* gone) {
       const int64_t step = (*records)->batch()->step();
       std::vector<std::unique_ptr<RecordBuffer>> buffers;
       uint64_t bytes = 0;
-      // What has come meanwhile goes into the same frame.
+      // Records that were submitted meanwhile go into the same frame.
       for (;;) {
         bytes += (*records)->ApproxBytes();
         buffers.push_back(std::move(*records));
@@ -319,12 +326,14 @@ void FrameQueue::MakeFrames(GonePayloads* gone) {
       mutex_.Lock();
       encoding_ = false;
       for (v1::LossEvent& loss : cut) losses_.Note(step, std::move(loss));
+      // All records were lost, so no frame will return their bytes.
       if (pieces.empty()) budget_.Release(bytes);
       window_.AddRecords(std::move(pieces), bytes);
     } else if (auto* payload = std::get_if<PayloadItem>(&item)) {
       if (!offers_.PutAside(*payload)) settle(std::move(*payload));
     } else {
       auto& marker = std::get<std::shared_ptr<FlushMarker>>(item);
+      // A barrier covers the losses before it: their report is framed first.
       if (losses_.any()) add_losses();
       marker->sequence = window_.last_sequence();
       marker->placed = true;
@@ -336,7 +345,7 @@ void FrameQueue::MakeFrames(GonePayloads* gone) {
 
 void FrameQueue::UseOffers(bool use) {
   absl::MutexLock lock(&mutex_);
-  // A spool that has payloads must have all of them.
+  // A spool with payloads must have all of them.
   offers_.Use(use && options_.remember &&
               (!options_.spooled || options_.spools_records_only));
 }
@@ -390,7 +399,7 @@ bool FrameQueue::NextUnspooled(EncodedFrame* out) {
     out->sequence = frame.sequence;
     return true;
   }
-  // For another process' life: shared memory ends with this one.
+  // The frame is for a later process, and shared memory ends with this one.
   Encode(std::move(frame), /*place=*/std::nullopt, out);
   return true;
 }
@@ -409,8 +418,8 @@ void FrameQueue::KeepUntilReferred(bool keep) {
 
 void FrameQueue::Resume(uint64_t sequence) {
   absl::MutexLock lock(&mutex_);
-  // The collector has lost what it had committed, perhaps payloads as well; or
-  // it may have refused payloads of which the ack was lost.
+  // The collector has lost what it had committed, perhaps also payloads, or it
+  // may have refused payloads in an ack that was lost.
   if (!window_.Resume(sequence) ||
       budget_.payload_credit() != v1::PAYLOAD_CREDIT_TAKEN)
     known_.ForgetAll();
@@ -430,16 +439,17 @@ bool FrameQueue::Ack(const v1::UploadAck& ack) {
   if (ack.payload_credit() != v1::PAYLOAD_CREDIT_UNSPECIFIED &&
       budget_.SetPayloadCredit(ack.payload_credit()) && had_room)
     losses_.TellNoRoom();
-  // Before they go as committed.
+  // Handled first, because the ack counts them as committed.
   for (const v1::RefusedFrame& refused : ack.refused_frames()) {
     Frame held = window_.Empty(refused.sequence());
     const std::string why = VisibleText(refused.reason().substr(0, 500));
     if (held.records != nullptr)
       losses_.NoteRefused(refused.sequence(), *held.records, why);
     if (held.payload == nullptr) continue;
-    // Where records refer to it the ledger names it, with the refusal's reason.
+    // If records refer to it, the ledger lists it with the reason of the
+    // refusal.
     if (known_.Forget(held.digest)) losses_.NotePayload();
-    // That of a full disk was said of all.
+    // A full disk was reported for all payloads.
     if (budget_.payload_credit() == v1::PAYLOAD_CREDIT_TAKEN)
       losses_.TellRefusedPayload(held.payload->size(), why);
     window_.EmptyChunks(held.digest, &gone);
@@ -452,7 +462,7 @@ bool FrameQueue::Ack(const v1::UploadAck& ack) {
   for (const std::string& have : ack.have_digests()) {
     if (!options_.remember) break;
     if (have.size() != kPayloadDigestBytes) continue;
-    // Frames not yet sent become empty: their numbers must still come.
+    // Unsent frames become empty, because their numbers must still be sent.
     Digest digest;
     std::memcpy(digest.data(), have.data(), digest.size());
     deduplicated_bytes_ += window_.EmptyChunks(digest, &gone);

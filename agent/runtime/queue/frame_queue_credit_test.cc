@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collector that has no room for payloads: they are left out here, by policy,
-// with the reason that the record then has.
+// A collector without room for payloads: they are left out by policy, and the
+// record has the reason.
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,7 +20,7 @@ class FrameQueueCreditTest : public testing::FrameQueueTest {
     ack.set_payload_credit(credit);
     queue_->Ack(ack);
   }
-  // Why a payload is not taken; UNSPECIFIED: it is.
+  // Why a payload is not accepted; UNSPECIFIED if it is.
   v1::LossReason Refused() {
     v1::LossReason reason;
     return queue_->Reserve(100, &reason) == nullptr
@@ -41,7 +41,7 @@ TEST_F(FrameQueueCreditTest, PayloadsAreLeftOutAndRecordsGoOn) {
   EXPECT_EQ(Refused(), v1::LOSS_REASON_COLLECTOR_DISK);
   EXPECT_TRUE(queue_->SubmitRecords(Records(1, 3)));
   EXPECT_EQ(Drain().size(), 1u);
-  // Of an ack that says nothing of it.
+  // An ack that does not report the credit.
   Commit(1);
   EXPECT_EQ(Refused(), v1::LOSS_REASON_COLLECTOR_DISK);
   Say(v1::PAYLOAD_CREDIT_NONE);
@@ -50,7 +50,7 @@ TEST_F(FrameQueueCreditTest, PayloadsAreLeftOutAndRecordsGoOn) {
   EXPECT_EQ(Refused(), v1::LOSS_REASON_UNSPECIFIED);
   EXPECT_EQ(Stats().lost_payloads, 3u);
   EXPECT_EQ(Stats().lost_records, 0u);
-  // Too large is so whatever room there is.
+  // A payload that is too large gets that reason whatever room there is.
   Say(v1::PAYLOAD_CREDIT_NONE);
   v1::LossReason reason;
   EXPECT_EQ(queue_->Reserve(2 << 20, &reason), nullptr);
@@ -67,7 +67,7 @@ TEST_F(FrameQueueCreditTest, BlockWaitsOnceForRoom) {
   EXPECT_EQ(Refused(), v1::LOSS_REASON_COLLECTOR_DISK);
   const uint64_t waited = Stats().blocked_ns;
   EXPECT_GE(waited, 20'000'000u);
-  // A hundred more do not wait at all, however long the machine takes.
+  // A hundred more do not wait at all, however slow the machine is.
   for (int i = 0; i < 100; ++i)
     EXPECT_EQ(Refused(), v1::LOSS_REASON_COLLECTOR_DISK);
   EXPECT_EQ(Stats().blocked_ns, waited);
@@ -83,13 +83,13 @@ TEST_F(FrameQueueCreditTest, AWaitEndsWhenItIsDecided) {
                              ? v1::LOSS_REASON_UNSPECIFIED
                              : v1::LOSS_REASON_COLLECTOR_DISK);
     collector.join();
-    // At no room at all nobody waits.
+    // Without any room for payloads, no call waits.
     Say(v1::PAYLOAD_CREDIT_NONE);
     EXPECT_EQ(Refused(), v1::LOSS_REASON_COLLECTOR_DISK);
   }
 }
 
-// What was queued before is refused by the collector; a barrier behind it passes.
+// The collector refuses what was queued before; a later barrier passes.
 TEST_F(FrameQueueCreditTest, WhatWasQueuedIsRefusedAndSentAgainLater) {
   Make(1 << 20, OverflowPolicy::kBlock);
   ASSERT_TRUE(Payload('a', 1000));
@@ -108,8 +108,8 @@ TEST_F(FrameQueueCreditTest, WhatWasQueuedIsRefusedAndSentAgainLater) {
   EXPECT_EQ(Drain().size(), 1u) << "it was not stored: it is no known one";
 }
 
-// Another collector says it anew; what this one refused and could not say is not
-// taken for known.
+// Another collector reports its own credit; payloads that the first one may
+// have refused in a lost ack do not count as known.
 TEST_F(FrameQueueCreditTest, AReconnectBeginsAnew) {
   Make(1 << 20, OverflowPolicy::kBlock);
   ASSERT_TRUE(Payload('a', 1000));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records that are in their rank's file leave together.
+// Records that are in their rank's file are sent together.
 #include <utility>
 
 #include "agent/runtime/queue/testing/frame_queue_fixture.h"
@@ -53,7 +53,7 @@ TEST_F(FrameQueueHoldTest, StepsLeaveTogetherWithOneWord) {
   EXPECT_EQ(queue_->HeldFor(), absl::InfiniteDuration());
   EXPECT_EQ(Drain().size(), 5u);
   EXPECT_EQ(Wakes(), 0);
-  // The next ones are held anew.
+  // The next ones are held again.
   ASSERT_TRUE(queue_->SubmitRecords(Records(5, 3)));
   EXPECT_EQ(Wakes(), 1);
   EXPECT_TRUE(Drain().empty());
@@ -89,12 +89,12 @@ TEST_F(FrameQueueHoldTest, NobodyWhoWaitsWaitsForIt) {
       queue_->Flush(v1::DURABILITY_COMMITTED, absl::ZeroDuration()).ok());
   EXPECT_EQ(Wakes(), 2);
   EXPECT_EQ(Drain().size(), 1u);
-  // With a payload stop() waits for the collector.
+  // With a payload, stop() waits for the collector.
   ASSERT_TRUE(queue_->SubmitRecords(Records(1, 3)));
   ASSERT_TRUE(Drain().empty());
   ASSERT_TRUE(Payload('a', 100));
   EXPECT_EQ(Drain().size(), 2u);
-  // Who has no room gets it by acks, and those come by frames.
+  // A thread without room gets it by acks, which require frames.
   ASSERT_TRUE(queue_->SubmitRecords(Records(2, 3), /*may_wait=*/false));
   EXPECT_EQ(Drain().size(), 1u);
 }
@@ -112,7 +112,8 @@ TEST_F(FrameQueueHoldTest, ManyLeaveAtOnce) {
   EXPECT_EQ(Wakes(), 2);
 }
 
-// What another collector had not committed goes to this one without a rest.
+// Records that another collector had not committed are sent to this one at
+// once.
 TEST_F(FrameQueueHoldTest, ANewConnectionHoldsNothing) {
   ASSERT_TRUE(queue_->SubmitRecords(Records(0, 3)));
   queue_->Resume(0);

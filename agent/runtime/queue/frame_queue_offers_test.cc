@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payloads that are asked for before they are sent.
+// Payloads that are offered before they are sent.
 #include <atomic>
 #include <string>
 #include <thread>
@@ -38,7 +38,8 @@ class OffersTest : public FrameQueueTest {
     for (; *wanted; ++wanted) ack.add_wanted_digests(Digest(*wanted));
     queue_->Ack(ack);
   }
-  // What the next frames carry: a payload's tag, '-' for nothing, 'R' records.
+  // The contents of the next frames: a payload's tag, '-' for none, 'R' for
+  // records.
   std::string Sent() {
     std::string out;
     for (const v1::UploadFrame& frame : Drain()) {
@@ -106,7 +107,7 @@ TEST_F(OffersTest, NothingIsPromisedBehindABarrier) {
   Answer("", "a", "");
   EXPECT_EQ(Sent(), "");
   EXPECT_EQ(Offered(), "");
-  Answer("", "", "a");  // the other is gone
+  Answer("", "", "a");  // the other rank disconnected
   EXPECT_EQ(Sent(), "a");
   EXPECT_EQ(Offered(), "b");
   Answer("", "", "b");

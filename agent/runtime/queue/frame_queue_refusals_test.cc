@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames that the collector refuses, or that end its stream: dropped, counted,
-// and the rest goes on.
+// Frames that the collector refuses, or that end its stream: they are dropped
+// and counted, and the others are sent.
 #include <string>
 #include <vector>
 
@@ -29,7 +29,7 @@ TEST_F(FrameQueueTest, ARefusedFrameIsDroppedAndItsRecordsAreCountedAsLost) {
   queue_->SubmitRecords(Records(5, 2));
   ASSERT_EQ(Drain().size(), 1u);
   EXPECT_TRUE(queue_->Ack(Refusing(1, 2))) << "there is a loss to tell of";
-  // Nobody at a barrier goes before that is told.
+  // No barrier passes before that is reported.
   EXPECT_FALSE(
       queue_->Flush(v1::DURABILITY_COMMITTED, absl::ZeroDuration()).ok());
   const std::vector<v1::UploadFrame> told = Drain();
@@ -40,7 +40,7 @@ TEST_F(FrameQueueTest, ARefusedFrameIsDroppedAndItsRecordsAreCountedAsLost) {
   EXPECT_EQ(loss.reason(), v1::LOSS_REASON_COLLECTOR_REFUSED);
   EXPECT_EQ(loss.records(), 3u);
   EXPECT_EQ(loss.detail().find('\x1b'), std::string::npos);
-  // A refusal of that says nothing new.
+  // A repeated refusal reports nothing new.
   queue_->Ack(Refusing(3, 3));
   EXPECT_TRUE(Drain().empty());
   EXPECT_EQ(Used(), 0u);
@@ -49,13 +49,13 @@ TEST_F(FrameQueueTest, ARefusedFrameIsDroppedAndItsRecordsAreCountedAsLost) {
   SessionStats stats;
   queue_->FillStats(&stats);
   EXPECT_EQ(stats.lost_records, 3u);
-  // Of frames that are not there.
+  // Refusals of frames that do not exist.
   queue_->Ack(Refusing(1, 3));
   queue_->Ack(Refusing(99, 3));
 }
 
-// The ack that said so was lost with its connection; the first one of the next
-// says it again.
+// The ack with the refusal was lost with its connection; the first ack of the
+// next connection repeats it.
 TEST_F(FrameQueueTest, ARefusalIsHeardAfterAReconnect) {
   Make(1 << 20, OverflowPolicy::kBlock);
   for (int64_t step = 4; step <= 6; ++step) {
@@ -73,7 +73,7 @@ TEST_F(FrameQueueTest, ARefusalIsHeardAfterAReconnect) {
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_EQ(frames[0].batch().step(), 4);
   EXPECT_EQ(frames[0].batch().records(0).loss().records(), 2u);
-  // Once more, after another break: it is known.
+  // After another break the refusal is known.
   queue_->Resume(3);
   queue_->Ack(Refusing(1, 3));
   frames = Drain();
@@ -86,7 +86,7 @@ TEST_F(FrameQueueTest, ARefusalIsHeardAfterAReconnect) {
   EXPECT_EQ(Used(), 0u);
 }
 
-// Frames that the collector has are not what ended the upload.
+// Frames that the collector has cannot have ended the upload.
 TEST_F(FrameQueueTest, WhatIsHeldIsNotSuspected) {
   Make(1 << 20, OverflowPolicy::kBlock);
   queue_->SubmitRecords(Records(1, 2));
@@ -122,7 +122,7 @@ TEST_F(FrameQueueTest, AFrameThatEndsTheUploadAgainAndAgainIsDropped) {
   for (int64_t step = 1; step <= 3; ++step)
     queue_->SubmitRecords(Records(step, 1));
   ASSERT_EQ(Drain().size(), 3u);
-  queue_->StreamEnded("");  // which of them?
+  queue_->StreamEnded("");  // any of them may be the cause
   for (int i = 0; i < 2; ++i) {
     queue_->Resume(0);
     const std::vector<v1::UploadFrame> alone = Drain();
@@ -130,7 +130,7 @@ TEST_F(FrameQueueTest, AFrameThatEndsTheUploadAgainAndAgainIsDropped) {
     EXPECT_TRUE(alone[0].has_batch());
     queue_->StreamEnded("");
   }
-  // It is given up, the others come as they are, one after the other.
+  // The frame is given up, and the others are sent one after the other.
   queue_->Resume(0);
   std::vector<v1::UploadFrame> frames = Drain();
   ASSERT_EQ(frames.size(), 1u);
@@ -152,7 +152,7 @@ TEST_F(FrameQueueTest, AFrameThatEndsTheUploadAgainAndAgainIsDropped) {
   EXPECT_EQ(steps, (std::vector<int64_t>{2, 3, -1}));
 }
 
-// Nobody but the agent can say what it held.
+// Only the agent knows what the frame held.
 TEST_F(FrameQueueTest, AChunkThatEndsTheUploadIsToldOf) {
   Make(64 << 20, OverflowPolicy::kBlock);
   queue_->SubmitRecords(Records(5, 1));
@@ -191,7 +191,7 @@ TEST_F(FrameQueueTest, AnUploadThatGetsOnIsNotSuspected) {
   EXPECT_EQ(stats.lost_records, 0u);
 }
 
-// F7: the way's fault costs nothing as long as the frame gets through once.
+// F7: an error of the network costs nothing if the frame arrives once.
 TEST_F(FrameQueueTest, ADamagedFrameIsSentAgainAndGivenUpAfterFiveTimes) {
   Make(1 << 20, OverflowPolicy::kBlock);
   queue_->SubmitRecords(Records(4, 3));
@@ -229,7 +229,7 @@ TEST_F(FrameQueueTest, AnAckOfWhatWasNeverSentIsNotBelieved) {
       "the collector acks frame 1048577 of this process, which has sent 1");
   EXPECT_FALSE(
       queue_->Flush(v1::DURABILITY_COMMITTED, absl::ZeroDuration()).ok());
-  // The next connection begins where the collector really is.
+  // The next connection begins at the collector's actual position.
   queue_->Resume(0);
   EXPECT_TRUE(queue_->AckFault().ok());
   const std::vector<v1::UploadFrame> frames = Drain();

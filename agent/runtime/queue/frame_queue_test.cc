@@ -42,8 +42,8 @@ TEST_F(FrameQueueTest, NumbersFramesSplitsAndKeepsOrder) {
   EXPECT_EQ(Used(), 0u) << "all room is given back";
 }
 
-// A collector that has the memory is told of places; another one, and whoever
-// comes without, gets bytes, of the same frames.
+// A collector that has the memory receives offsets; a collector without it
+// receives bytes, in the same frames.
 TEST_F(FrameQueueTest, TheLaneCarriesPlacesInTheSameFrames) {
   queue_ = std::make_unique<FrameQueue>(
       FrameQueue::Options{.budget_bytes = 64 << 20,
@@ -60,7 +60,7 @@ TEST_F(FrameQueueTest, TheLaneCarriesPlacesInTheSameFrames) {
   const SharedMemory* const shared = queue_->memory()->shared();
   ASSERT_NE(shared, nullptr) << queue_->memory()->shared_status();
   queue_->UseLane(true);
-  // Credit is that of the bytes.
+  // Credit counts the bytes.
   EXPECT_EQ(Drain(1 << 20).size(), 1u);
   queue_->Resume(0);
   const std::vector<v1::UploadFrame> places = Drain();
@@ -75,19 +75,19 @@ TEST_F(FrameQueueTest, TheLaneCarriesPlacesInTheSameFrames) {
     EXPECT_LT(frame.ByteSizeLong(), 100u);
     const v1::LaneReference lane = frame.chunk().lane();
     ASSERT_LE(lane.offset_bytes() + lane.length_bytes(), shared->size());
-    // As the collector does.
+    // Like the collector.
     frame.mutable_chunk()->clear_lane();
     frame.mutable_chunk()->set_data(shared->data() + lane.offset_bytes(),
                                     lane.length_bytes());
     frame.mutable_chunk()->set_crc32c(Crc32c(frame.chunk().data()));
-    // That of the frame is of the bytes that came.
+    // The checksum of the frame covers the bytes that were received.
     frame.set_crc32c(bytes[i].crc32c());
     EXPECT_EQ(frame.SerializeAsString(), bytes[i].SerializeAsString());
   }
   EXPECT_FALSE(places[3].chunk().has_lane()) << "too small";
   for (size_t i = 3; i < 5; ++i)
     EXPECT_EQ(places[i].SerializeAsString(), bytes[i].SerializeAsString());
-  // Its place is its own until it is committed.
+  // The memory stays allocated until the frame is committed.
   const uint64_t first = places[0].chunk().lane().offset_bytes();
   const auto place_of_next = [&](char tag) {
     EXPECT_TRUE(Payload(tag, (2 << 20) + 5));
@@ -108,7 +108,7 @@ TEST_F(FrameQueueTest, WhatIsNotCommittedAtTheEndIsCounted) {
   Commit(1);
   ASSERT_TRUE(Payload('a', (2 << 20) + 5));  // three frames, one payload
   ASSERT_TRUE(queue_->SubmitRecords(Records(4, 7)));
-  ASSERT_EQ(Drain().size(), 4u);                      // on their way
+  ASSERT_EQ(Drain().size(), 4u);                      // in flight
   ASSERT_TRUE(queue_->SubmitRecords(Records(9, 2)));  // not yet
   ASSERT_TRUE(Payload('b', 100));
   const v1::Undelivered left = queue_->Undelivered();
@@ -119,7 +119,7 @@ TEST_F(FrameQueueTest, WhatIsNotCommittedAtTheEndIsCounted) {
   EXPECT_EQ(left.last_step(), 9);
 }
 
-// What one collector had committed of a payload is no use to another.
+// The part of a payload that one collector has committed is useless to another.
 TEST_F(FrameQueueTest, AnotherCollectorGetsPayloadsFromTheirBeginning) {
   Make(64 << 20, OverflowPolicy::kDropNewest);
   ASSERT_TRUE(Payload('a', (2 << 20) + 5));  // frames 1 to 3
@@ -138,14 +138,14 @@ TEST_F(FrameQueueTest, AnotherCollectorGetsPayloadsFromTheirBeginning) {
     bytes += again[i].chunk().data().size();
   }
   EXPECT_EQ(bytes, (2u << 20) + 5);
-  // Its own word counts, not the other's.
+  // Acks of this collector count, not those of the other.
   Commit(1);
   EXPECT_EQ(queue_->FirstSequence(), 2u);
   Commit(4);
   EXPECT_EQ(Used(), 0u);
 }
 
-// As does the payload of records that it gets.
+// The same for payloads of records that it receives.
 TEST_F(FrameQueueTest, PayloadsStayUntilRecordsBehindThemAreCommitted) {
   Make(64 << 20, OverflowPolicy::kDropNewest);
   queue_->KeepUntilReferred(true);
@@ -159,11 +159,11 @@ TEST_F(FrameQueueTest, PayloadsStayUntilRecordsBehindThemAreCommitted) {
   queue_->Resume(0);
   EXPECT_EQ(queue_->FirstSequence(), 3u) << "a went with its records";
   ASSERT_EQ(Drain().size(), 4u);
-  // A barrier that had been passed stays so.
+  // A barrier that was passed stays passed.
   SessionStats stats;
   queue_->FillStats(&stats);
   EXPECT_EQ(stats.committed_sequence, 4u);
-  Commit(2);  // of what it never had
+  Commit(2);  // frames that it never had
   EXPECT_EQ(queue_->FirstSequence(), 3u);
   Commit(6);
   EXPECT_EQ(Used(), 0u);
@@ -181,7 +181,7 @@ TEST_F(FrameQueueTest, WhatIsKeptGivesWay) {
   EXPECT_EQ(Used(), 0u);
 }
 
-// stop() is one, where frames outlive a process that is killed.
+// stop() is such a barrier if frames outlive a process that is killed.
 TEST_F(FrameQueueTest, ABarrierAtTheSpool) {
   FrameQueue::Options options{64 << 20, 64 << 20, OverflowPolicy::kDropNewest};
   options.spooled = true;
@@ -190,7 +190,7 @@ TEST_F(FrameQueueTest, ABarrierAtTheSpool) {
   ASSERT_TRUE(queue_->SubmitRecords(Records(3, 5)));
   EXPECT_TRUE(
       absl::IsDeadlineExceeded(queue_->FlushToSpool(absl::Milliseconds(1))));
-  // Whoever writes it is stuck: nobody waits in vain a second time.
+  // The writer is stuck: a second call does not wait again.
   EXPECT_TRUE(
       absl::IsDeadlineExceeded(queue_->FlushToSpool(absl::InfiniteDuration())));
   EncodedFrame frame;
@@ -210,13 +210,13 @@ TEST_F(FrameQueueTest, ABarrierAtTheSpool) {
   EXPECT_TRUE(queue_->FlushToSpool(absl::Seconds(30)).ok());
   EXPECT_TRUE(written);
   worker.join();
-  // There is no spool after all.
+  // It turns out that there is no spool.
   ASSERT_TRUE(queue_->SubmitRecords(Records(5, 5)));
   queue_->NoteSpooled(UINT64_MAX);
   EXPECT_TRUE(queue_->FlushToSpool(absl::ZeroDuration()).ok());
 }
 
-// What stop() asks for where it need not wait for the collector.
+// The barrier of stop() if it need not wait for the collector.
 TEST_F(FrameQueueTest, RecordsAreKeptAndPayloadsAreCommitted) {
   FrameQueue::Options options{64 << 20, 64 << 20, OverflowPolicy::kDropNewest};
   options.spooled = options.spools_records_only = true;
@@ -306,7 +306,7 @@ TEST_F(FrameQueueTest, ResumesAfterRandomBreaks) {
     v1::UploadFrame frame;
     for (uint32_t n = random() % 6;
          n > 0 && Next(testing::kUnboundedCredit, &frame); --n) {
-      // Frames after a loss in flight never arrive out of order.
+      // After a lost frame no later one arrives out of order.
       if (frame.sequence() == collector.size() + 1) collector.push_back(frame);
     }
     if (random() % 3 == 0) Commit(collector.size());
@@ -369,7 +369,7 @@ TEST_F(FrameQueueTest, BlockWaitsForRoomAndThenStopsWaiting) {
   EXPECT_EQ(reason, v1::LOSS_REASON_TOO_LARGE);
   Commit(Drain().size());
   EXPECT_NE(queue_->Reserve(1 << 20, &reason), nullptr);
-  // Room that comes while somebody waits is taken.
+  // Room that becomes free during a wait is used.
   Make(4 << 20, OverflowPolicy::kBlock, absl::Seconds(30));
   ASSERT_TRUE(Payload('a', 3 << 20));
   const size_t frames = Drain().size();
@@ -379,7 +379,7 @@ TEST_F(FrameQueueTest, BlockWaitsForRoomAndThenStopsWaiting) {
 }
 
 TEST_F(FrameQueueTest, WhatMayBeLeftOutWaitsForNothingAndIsNoLoss) {
-  // It would wait for an hour.
+  // A wait would take an hour.
   Make(4 << 20, OverflowPolicy::kBlock, absl::Hours(1));
   ASSERT_TRUE(Payload('a', 3 << 20));
   EXPECT_EQ(queue_->Reserve(1 << 20, nullptr), nullptr);
@@ -449,7 +449,7 @@ TEST_F(FrameQueueTest, BarriersThatWereGivenUpDoNotPileUp) {
   for (int i = 0; i < 100; ++i)
     EXPECT_EQ(flush(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(queue_->Unframed(), 2u) << "the records and one barrier";
-  // It does not stand for what comes behind it.
+  // It does not cover later records.
   ASSERT_TRUE(queue_->SubmitRecords(Records(1, 1)));
   EXPECT_EQ(flush(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(queue_->Unframed(), 4u);

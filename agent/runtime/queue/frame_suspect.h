@@ -14,18 +14,19 @@ namespace rankprobe {
 
 class FrameSuspect {
  public:
-  // A frame that was damaged in transit so often is given up, and why.
+  // After this many damaged transfers a frame is given up; kDamaged is the
+  // reason.
   static constexpr int kMaxDamages = 5;
   static constexpr char kDamaged[] = "it was damaged in transit 5 times";
 
-  // The upload ended with frames `first` to `last` on their way. True: `first`
-  // was the only one, for the `most`th time or more.
+  // The upload ended with frames `first` to `last` in flight. Returns true if
+  // `first` was the only one, for the `most`th time or more.
   bool NoteEnd(uint64_t first, uint64_t last, int most) {
     alone_until_ = std::max(alone_until_, last);
     if (std::exchange(frame_, first) != first) ends_ = 0;
     return first == last && ++ends_ >= most;
   }
-  // The frame is sent when no other is on its way.
+  // Whether this frame must be sent with no other in flight.
   bool GoesAlone(uint64_t sequence) const { return sequence <= alone_until_; }
 
  private:

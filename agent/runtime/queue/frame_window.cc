@@ -25,6 +25,7 @@ void FrameWindow::AddRecords(std::vector<EncodedBatch> batches,
     frame.wire_bytes += batch.bytes.size();
     frame.records = std::make_shared<const EncodedBatch>(std::move(batch));
   }
+  // The last frame returns the budget, once all batches are committed.
   if (!batches.empty()) frames_.back().budget_bytes = budget_bytes;
 }
 
@@ -42,7 +43,7 @@ void FrameWindow::AddPayload(const PayloadItem& item) {
 
 bool FrameWindow::MayLeave(uint64_t credit_bytes) const {
   if (unsent() == 0) return false;
-  // One frame may always be on its way, however small the credit.
+  // One frame may always be in flight, however small the credit is.
   if (in_flight_bytes_ == 0) return true;
   const Frame& next = frames_[next_];
   return !suspect_.GoesAlone(next.sequence) &&
@@ -85,8 +86,8 @@ void FrameWindow::TakeBack(uint64_t sequence) {
     kept_.pop_back();
     ++next_spooled_;
   }
-  // Nobody can make use of the end of a payload alone. Its pieces have numbers
-  // in a row.
+  // The end of a payload is useless alone, so its pieces before it are sent
+  // again. They have consecutive numbers.
   while (!frames_.empty() && frames_.front().payload != nullptr &&
          frames_.front().offset > 0 &&
          frames_.front().sequence > sequence + 1) {
@@ -108,7 +109,7 @@ bool FrameWindow::Resume(uint64_t sequence) {
   heard_ns_ = clock_->MonotonicNanos();
   next_ = 0;
   in_flight_bytes_ = 0;
-  // As if they were on their way until its first ack.
+  // Count frames that the collector holds as in flight until its first ack.
   while (unsent() > 0 && frames_[next_].sequence <= sequence)
     in_flight_bytes_ += frames_[next_++].wire_bytes;
   return sequence >= committed_;
@@ -132,6 +133,8 @@ uint64_t FrameWindow::TakeAck(const v1::UploadAck& ack, bool keep,
   committed_here_ = std::max(committed_here_, ack.committed());
   synced_ = std::max(synced_, ack.synced());
   uint64_t budget_bytes = 0;
+  // Only by acks of this connection: its collector may lack frames that another
+  // one has committed.
   while (!frames_.empty() && frames_.front().sequence <= committed_here_) {
     Frame& frame = frames_.front();
     budget_bytes += std::exchange(frame.budget_bytes, 0);
@@ -140,6 +143,7 @@ uint64_t FrameWindow::TakeAck(const v1::UploadAck& ack, bool keep,
       --next_;
       in_flight_bytes_ -= frame.wire_bytes;
     }
+    // Committed records refer to the payloads kept so far, which are then safe.
     if (frame.records != nullptr || !keep) ForgetKept(gone);
     if (frame.records == nullptr && keep) {
       kept_.push_back(std::move(frame));
@@ -181,7 +185,8 @@ uint64_t FrameWindow::EmptyChunks(const PayloadDigest& digest,
 }
 
 void FrameWindow::NoteEnd(int most, absl::string_view why) {
-  // Those that the collector had when the connection began end nothing.
+  // Frames that the collector had when the connection began cannot have ended
+  // it.
   size_t held = 0;
   while (held < next_ && frames_[held].sequence <= resumed_) ++held;
   if (next_ > held && suspect_.NoteEnd(frames_[held].sequence,

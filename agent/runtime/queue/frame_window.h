@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frames of a FrameQueue that are not committed, by their numbers: which
-// are sent, spooled and acknowledged, and which a collector that has lost them
-// gets again.
+// Uncommitted frames of a FrameQueue by their numbers: which are sent, spooled
+// and acknowledged, and which are sent again to a collector that has lost them.
 //
-// Ownership: the queue's; used under its lock. Payloads that go are handed out:
-// they may take that lock. Failure: an ack of what was never sent is AckFault,
-// and is not believed.
+// Ownership: the queue's; used under its lock. Released payloads are returned
+// to the caller, because their destructors may take that lock.
+// Failure: an ack of frames that were never sent sets AckFault, and is ignored.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_WINDOW_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_FRAME_WINDOW_H_
 
@@ -28,11 +27,11 @@ namespace rankprobe {
 
 class FrameWindow {
  public:
-  // Either encoded records, a piece of a payload, or nothing.
+  // A frame holds encoded records, a piece of a payload, or nothing.
   struct Frame {
     uint64_t sequence = 0;
     uint64_t wire_bytes = 0;
-    // Budget to give back when the frame is committed.
+    // Bytes to return to the budget when the frame is committed.
     uint64_t budget_bytes = 0;
     // An encoded RecordBatch.
     std::shared_ptr<const EncodedBatch> records;
@@ -40,16 +39,16 @@ class FrameWindow {
     std::shared_ptr<QueuedPayload> payload;
     uint64_t offset = 0;
     uint64_t length = 0;
-    // Not empty: it was given up for this reason, and an UndeliverableFrame is
-    // sent in its place.
+    // If not empty, the frame was given up for this reason, and an
+    // UndeliverableFrame is sent instead.
     std::string undeliverable;
   };
-  // What a barrier waits for.
+  // The state of frames that a barrier waits for.
   enum class Level : uint8_t { kSpooled, kCommitted, kSynced };
 
   explicit FrameWindow(const Clock* clock) : clock_(clock) {}
 
-  // New frames, behind all others.
+  // Append new frames.
   void AddRecords(std::vector<EncodedBatch> batches, uint64_t budget_bytes = 0);
   void AddPayload(const PayloadItem& item);
   void AddEmpty();
@@ -62,64 +61,66 @@ class FrameWindow {
   size_t unsent() const { return frames_.size() - next_; }
   size_t unspooled() const { return frames_.size() - next_spooled_; }
 
-  // Whether the next frame may leave, as far as those before it are concerned.
+  // Whether the next frame may be sent, as far as the frames before it are
+  // concerned.
   bool MayLeave(uint64_t credit_bytes) const;
-  // Needs MayLeave.
+  // Requires MayLeave.
   Frame TakeNext();
-  // Needs unspooled() > 0.
+  // Requires unspooled() > 0.
   const Frame& TakeUnspooled() { return frames_[next_spooled_++]; }
 
   // UINT64_MAX: there is no spool.
   void NoteSpooled(uint64_t sequence);
   uint64_t spooled() const { return spooled_; }
-  // The newest frame that has come so far.
+  // The newest frame that has reached `level`.
   uint64_t Reached(Level level) const;
-  // How long frames have been on their way without a word about any.
+  // How long frames have been in flight without any ack.
   absl::Duration WaitingForAck() const;
 
-  // Another connection, whose collector holds everything up to `sequence`.
-  // False: it has lost what was committed.
+  // A new connection, whose collector holds everything up to `sequence`.
+  // Returns false if it has lost what was committed.
   bool Resume(uint64_t sequence);
-  // AckFault is set if it speaks of frames that were never sent.
+  // Sets AckFault if the ack names frames that were never sent.
   void CheckAck(const v1::UploadAck& ack);
   const absl::Status& ack_fault() const { return ack_fault_; }
-  // What is committed goes. `keep`: payloads stay until records behind them are
-  // committed. Returns the budget that is free by that.
+  // Removes committed frames. `keep`: payloads stay until later records are
+  // committed. Returns the budget that becomes free; `gone` receives the
+  // released payloads.
   uint64_t TakeAck(const v1::UploadAck& ack, bool keep, GonePayloads* gone);
-  // Frames of payloads right before those of frames(), committed.
+  // Committed frames of payloads that directly precede those of frames().
   bool has_kept() const { return !kept_.empty(); }
   void ForgetKept(GonePayloads* gone);
-  // Empties the frame of that number; what it held.
+  // Empties the frame of that number and returns its former contents.
   Frame Empty(uint64_t sequence);
-  // Frames of a payload that were not sent yet hold nothing any more; how many
+  // Empties the frames of a payload that were not sent yet; returns how many
   // bytes they held.
   uint64_t EmptyChunks(const PayloadDigest& digest, GonePayloads* gone);
-  // The upload has ended; a frame that has ended it often, alone, is given up
-  // for `why`.
+  // The upload has ended. A frame that was alone in flight `most` times when it
+  // ended is given up for the reason `why`.
   void NoteEnd(int most, absl::string_view why);
 
  private:
   Frame& Add();
-  // Frames behind `sequence` that are here and not in frames_ any more.
+  // Moves kept frames after `sequence` back into frames_.
   void TakeBack(uint64_t sequence);
 
   const Clock* const clock_;
   std::deque<Frame> frames_, kept_;
-  // Indices into frames_ of the next one to send and to spool.
+  // Indices in frames_ of the next frame to send and to spool.
   size_t next_ = 0, next_spooled_ = 0;
   uint64_t in_flight_bytes_ = 0;
   uint64_t last_sequence_ = 0;
   // The newest frame in the spool.
   uint64_t spooled_ = 0;
   uint64_t committed_ = 0, synced_ = 0;
-  // The same of this connection's collector alone.
+  // The same, but only by acks of the current connection's collector.
   uint64_t committed_here_ = 0;
-  // What the collector of this connection held when it began.
+  // The newest frame that the collector held when this connection began.
   uint64_t resumed_ = 0;
   // The highest number that was ever sent.
   uint64_t sent_ = 0;
   absl::Status ack_fault_;
-  // When an ack came last, or the first frame left that is on its way.
+  // When the last ack was received, or when the first frame in flight was sent.
   int64_t heard_ns_ = 0;
   FrameSuspect suspect_;
 };

@@ -23,13 +23,13 @@ class HeldPayloads {
  public:
   struct Item {
     uint64_t length_bytes = 0;
-    // Null when the bytes could not be kept; `lost` says why.
+    // Null if the bytes could not be kept; `lost` is the reason.
     std::unique_ptr<PayloadBuffer> buffer;
     v1::LossReason lost = v1::LOSS_REASON_UNSPECIFIED;
     bool lost_to_budget = false;
   };
 
-  // `held_bytes`: of all calls together.
+  // `held_bytes` counts the bytes of all calls together.
   explicit HeldPayloads(uint64_t* held_bytes) : held_bytes_(held_bytes) {}
   ~HeldPayloads() {
     for (const Item& item : items_) Release(item);
@@ -42,14 +42,14 @@ class HeldPayloads {
     tensor->mutable_payload()->set_length_bytes(items_.size());
     items_.push_back(std::move(item));
   }
-  // The item behind a tensor's token; null when it has none.
+  // Returns the item for a tensor's token; null if it has none.
   Item* Of(const v1::TensorSummary& tensor) {
     if (!tensor.has_payload() ||
         tensor.payload().length_bytes() >= items_.size())
       return nullptr;
     return &items_[static_cast<size_t>(tensor.payload().length_bytes())];
   }
-  // The buffer goes to the session, which counts it.
+  // Passes the buffer to the session, which counts it from then on.
   std::unique_ptr<PayloadBuffer> Take(Item* item) {
     Release(*item);
     return std::move(item->buffer);
@@ -64,7 +64,7 @@ class HeldPayloads {
   std::vector<Item> items_;
 };
 
-// Takes the tokens out: names stay, bytes do not come.
+// Removes the tokens: names stay, and no payload is sent.
 inline void DropPayloads(v1::CallPhase* phase) {
   ForEachTensor(phase,
                 [](v1::TensorSummary* tensor) { tensor->clear_payload(); });

@@ -15,7 +15,7 @@ namespace rankprobe {
 
 class KnownPayloads {
  public:
-  // False: equal payloads are sent again.
+  // `remember` false: equal payloads are sent again.
   explicit KnownPayloads(bool remember) : remember_(remember) {}
 
   void NoteStep(int64_t step) { newest_step_ = step; }
@@ -29,7 +29,7 @@ class KnownPayloads {
     if (sent_.size() >= kMost) sent_.clear();
     sent_[digest] = newest_step_;
   }
-  // False: it was not known.
+  // Returns false if the digest was not known.
   bool Forget(const PayloadDigest& digest) { return sent_.erase(digest) > 0; }
   void ForgetAll() { sent_.clear(); }
 

@@ -9,9 +9,9 @@
 namespace rankprobe {
 namespace {
 
-// Orders of records that the queue itself adds to a step: behind all others.
+// Orders of records that the queue itself adds to a step: after all others.
 constexpr uint64_t kLossOrderBase = uint64_t{1} << 62;
-// Beyond it losses of one step and reason are added up.
+// Beyond this number, losses of one step and reason are added up.
 constexpr size_t kMaxLossEvents = 1000;
 constexpr uint64_t kMaxLines = 20;
 
@@ -60,7 +60,7 @@ void LossReports::Note(int64_t step, v1::LossEvent loss) {
 void LossReports::NoteRefused(uint64_t sequence, const EncodedBatch& records,
                               const std::string& why) {
   const BatchContent held = CountBatch(records.bytes);
-  // A report of losses: counted already, and the collector counts the frame.
+  // A report of losses was counted before, and the collector counts the frame.
   if (held.records == 0) return;
   v1::LossEvent loss;
   loss.set_reason(v1::LOSS_REASON_COLLECTOR_REFUSED);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The losses of a FrameQueue: what was shed, cut or refused, until LossEvents
-// say so to ledger and export, and the lines on stderr.
+// Losses of a FrameQueue: what was dropped, cut or refused, until LossEvents
+// report it to ledger and export, and the lines on stderr.
 //
 // Ownership: the queue's; used under its lock. Nothing fails: beyond a limit
 // losses are added up, and lines are left out.
@@ -22,22 +22,23 @@ namespace rankprobe {
 
 class LossReports {
  public:
-  // Records that found no room.
+  // Counts records that found no room.
   void NoteShed(int64_t step, v1::LossReason reason, uint64_t records);
-  // A payload that is lost; the record that refers to it says so.
+  // Counts a lost payload; the record that refers to it names the reason.
   void NotePayload() { ++lost_payloads_; }
-  // One that has more to say.
+  // Adds a loss with details.
   void Note(int64_t step, v1::LossEvent loss);
-  // The records of a frame that the collector refuses.
+  // Counts the records of a frame that the collector has refused.
   void NoteRefused(uint64_t sequence, const EncodedBatch& records,
                    const std::string& why);
-  // On stderr that a payload is refused, or that the collector has no room for
-  // any.
+  // Report on stderr that a payload was refused, and that the collector has no
+  // room for payloads.
   void TellRefusedPayload(uint64_t bytes, const std::string& why);
   void TellNoRoom();
 
   bool any() const { return !shed_.empty() || !events_.empty(); }
-  // Those that were not given yet, a record each, and forgets them.
+  // Returns the losses that were not returned yet, one record each, and forgets
+  // them.
   std::vector<EncodedBatch> Take();
   void ForEach(
       const std::function<void(int64_t step, uint64_t records)>& add) const;
@@ -52,7 +53,7 @@ class LossReports {
   std::vector<std::pair<int64_t, v1::LossEvent>> events_;
   uint64_t orders_ = 0;
   uint64_t lost_records_ = 0, lost_payloads_ = 0;
-  // Lines of each kind.
+  // Lines printed of each kind.
   uint64_t refused_frames_ = 0, credit_lines_ = 0;
 };
 

@@ -7,12 +7,12 @@
 namespace rankprobe {
 namespace {
 
-// Smaller ones cost less than the question.
+// An offer of a smaller payload costs more than it saves.
 constexpr uint64_t kMinOfferBytes = 16 << 10;
-// How far ahead of the frames offers go.
+// How many bytes of payloads are offered ahead of the frames.
 constexpr uint64_t kOfferWindowBytes = 64 << 20;
 constexpr int kMaxOffersInFrame = 256;
-// How long an answer and another rank's bytes are waited for.
+// How long to wait for an answer, and for another rank's bytes.
 constexpr int64_t kAnswerPatienceNs = 500'000'000;
 constexpr int64_t kComingPatienceNs = 2'000'000'000;
 
@@ -20,7 +20,7 @@ constexpr int64_t kComingPatienceNs = 2'000'000'000;
 
 bool OfferBook::Next(const std::deque<QueuedItem>& items,
                      v1::PayloadOffers* offers) {
-  // In bunches: each costs the collector a turn.
+  // Offers are sent in groups, because each message costs the collector work.
   if (!use_ || offered_bytes_ > kOfferWindowBytes / 2) return false;
   const int64_t now = clock_->MonotonicNanos();
   while (next_ < items.size() && offered_bytes_ < kOfferWindowBytes &&
@@ -43,6 +43,7 @@ bool OfferBook::Next(const std::deque<QueuedItem>& items,
 bool OfferBook::MustAsk(const PayloadItem& item) const {
   if (!use_ || item.payload->size() < kMinOfferBytes) return false;
   const auto it = offers_.find(item.digest);
+  // Not offered: next_ is 0 if it is still the next one to offer.
   if (it == offers_.end()) return next_ == 0;
   return it->second.state == Offer::State::kAsked &&
          clock_->MonotonicNanos() - it->second.since_ns < kAnswerPatienceNs;
@@ -77,6 +78,7 @@ std::vector<PayloadItem> OfferBook::TakeReady(bool full) {
            it->second.state == Offer::State::kComing &&
            now - it->second.since_ns < kComingPatienceNs;
   };
+  // The front has waited longest: without an answer no other item is ready.
   if (!answered_ && waits(aside_.front())) return ready;
   answered_ = false;
   std::deque<PayloadItem> all;
@@ -104,7 +106,7 @@ void OfferBook::TakeAnswers(const v1::UploadAck& ack) {
       answered_ = true;
     }
   };
-  // A later answer beats an earlier one; "have" is the last.
+  // A later answer replaces an earlier one; "have" is final.
   take(ack.coming_digests(), Offer::State::kComing);
   take(ack.wanted_digests(), Offer::State::kWanted);
   take(ack.have_digests(), Offer::State::kHave);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Offers of payloads to the collector, and its answers: equal payloads of several
-// ranks cross the wire once.
+// Offers of payloads to the collector, and its answers: equal payloads of
+// several ranks cross the wire once.
 //
-// Ahead of the frames the collector hears which payloads come. What it has is
-// not sent; what another rank is sending at this moment is put aside until the
-// collector has it, or the other is gone, or patience ends. Nobody is offered
-// anything that stands behind a barrier: whoever waits at a barrier for a
-// payload of another rank has sent all that others may wait for.
+// Before the frames, the collector receives the digests of the payloads. A
+// payload that it has is not sent. One that another rank is sending is put
+// aside until the collector has it, the other rank disconnects, or a deadline
+// passes. Payloads after a barrier are not offered: a rank that waits at a
+// barrier for a payload of another rank has thus sent everything that others
+// may wait for.
 // Ownership: the queue's; used under its lock. Failure: without an answer a
 // payload is sent.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_OFFER_BOOK_H_
@@ -28,24 +29,29 @@ class OfferBook {
   explicit OfferBook(const Clock* clock) : clock_(clock) {}
 
   void Use(bool use) { use_ = use; }
-  // Of `items`, those that are to be offered next; false: none.
+  // Selects those of `items` to offer next; returns false if there are none.
   bool Next(const std::deque<QueuedItem>& items, v1::PayloadOffers* offers);
-  // The first of the items was taken out.
+  // The first item was removed.
   void NotePopped() {
     if (next_ > 0) --next_;
   }
+  // Takes the collector's answers from an ack; unknown digests are ignored.
   void TakeAnswers(const v1::UploadAck& ack);
   // Whether the first item, a payload, must wait for the collector's answer.
   bool MustAsk(const PayloadItem& item) const;
-  // Another rank sends it: it is kept here.
+  // Keeps the item aside if another rank sends its payload; returns whether it
+  // does.
   bool PutAside(const PayloadItem& item);
   const std::deque<PayloadItem>& aside() const { return aside_; }
-  // Those put aside that are there by now, wanted after all, or too old.
-  // `full`: all, what is kept back must not stop the training.
+  // Returns those put aside that the collector now has, requires after all, or
+  // that are too old. `full`: returns all, because kept payloads must not stop
+  // the training.
   std::vector<PayloadItem> TakeReady(bool full);
-  // Its turn has come; whether the collector has it.
+  // Called when the payload is next to be sent; returns whether the collector
+  // has it.
   bool TakeHave(const PayloadDigest& digest);
-  // Another collector, perhaps: it is asked again, of what was put aside, too.
+  // The collector may be another one: offers everything again, including what
+  // was put aside.
   void Forget(std::deque<QueuedItem>* items);
 
  private:
@@ -59,9 +65,9 @@ class OfferBook {
   const Clock* const clock_;
   bool use_ = false;
   absl::flat_hash_map<PayloadDigest, Offer> offers_;
-  // Index into the items of the first that is not offered yet.
+  // Index of the first item that is not offered yet.
   size_t next_ = 0;
-  // Of items offered and still there.
+  // Bytes of the offered items that are still queued.
   uint64_t offered_bytes_ = 0;
   // Payloads that another rank sends.
   std::deque<PayloadItem> aside_;

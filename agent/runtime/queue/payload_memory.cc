@@ -10,7 +10,7 @@
 namespace rankprobe {
 namespace {
 
-// Smaller blocks are the heap's own business.
+// Smaller blocks are left to the heap.
 constexpr uint64_t kSmallBytes = 64 << 10;
 constexpr uint64_t kPageBytes = 4 << 10;
 
@@ -25,7 +25,7 @@ uint64_t PayloadMemory::BlockBytes(uint64_t bytes) {
 
 PayloadMemory::~PayloadMemory() {
   absl::MutexLock lock(&mutex_);
-  // What lies in shared memory a collector may still read, and goes with it.
+  // A collector may still read blocks in shared memory; they are freed with it.
   for (const auto& [bytes, blocks] : kept_) {
     for (char* const block : blocks)
       if (!PlaceLocked(block).has_value()) delete[] block;
@@ -65,8 +65,8 @@ SharedMemory* PayloadMemory::OpenShared() {
     if (std::exchange(opened_, true) || create_ == nullptr)
       return shared_.get();
   }
-  // Twice what is ever in use: blocks of other sizes find room between those
-  // that are.
+  // Twice the maximum in use, so that blocks of other sizes fit between those
+  // in use.
   const uint64_t bytes =
       2 * ((limit_bytes_ + kPageBytes - 1) & ~(kPageBytes - 1));
   absl::StatusOr<std::unique_ptr<SharedMemory>> shared = create_(bytes);
@@ -113,7 +113,7 @@ char* PayloadMemory::NewSharedBlock(uint64_t block_bytes) {
     offset = TakeRange(block_bytes);
   }
   if (!offset.has_value()) return nullptr;
-  // The range is nobody else's meanwhile.
+  // No other thread uses the range in the meantime.
   if (shared->Take(*offset, block_bytes)) return shared->data() + *offset;
   absl::MutexLock lock(&mutex_);
   PutRange(*offset, block_bytes);
@@ -132,7 +132,7 @@ void PayloadMemory::Free(Block block) {
     delete[] block.data;
     return;
   }
-  // Nobody takes the range before its memory is gone.
+  // The range becomes free only after its memory was returned.
   shared->GiveBack(*place, block.bytes);
   absl::MutexLock lock(&mutex_);
   PutRange(*place, block.bytes);
@@ -201,7 +201,7 @@ std::optional<uint64_t> PayloadMemory::PlaceOf(const char* data) const {
 std::optional<uint64_t> PayloadMemory::PlaceLocked(const char* data) const {
   if (shared_ == nullptr) return std::nullopt;
   const char* const begin = shared_->data();
-  // Pointers of different objects are compared.
+  // std::less, because the pointers may belong to different objects.
   if (std::less<>()(data, begin) ||
       !std::less<>()(data, begin + shared_->size()))
     return std::nullopt;

@@ -34,39 +34,39 @@ class PayloadMemory : public std::enable_shared_from_this<PayloadMemory> {
   using CreateFn =
       std::function<absl::StatusOr<std::unique_ptr<SharedMemory>>(uint64_t)>;
 
-  // Blocks in use and kept ones together stay within `limit_bytes`, as long as
-  // those in use do.
-  // `shared`: large blocks are to lie in shared memory.
+  // Blocks in use and kept blocks together stay within `limit_bytes`, unless
+  // those in use alone exceed it. `shared`: large blocks are allocated in
+  // shared memory.
   PayloadMemory(uint64_t limit_bytes, bool shared)
       : PayloadMemory(limit_bytes,
                       shared ? CreateFn(&SharedMemory::Create) : nullptr) {}
   explicit PayloadMemory(uint64_t limit_bytes)
       : PayloadMemory(limit_bytes, /*shared=*/false) {}
-  // `create`: makes the shared memory of so many bytes; null: there is to be
-  // none.
+  // `create` makes shared memory of the given size; null: none is used.
   PayloadMemory(uint64_t limit_bytes, CreateFn create)
       : limit_bytes_(limit_bytes), create_(std::move(create)) {}
   ~PayloadMemory();
 
-  // Bytes that a block for `bytes` takes.
+  // The size of the block that is allocated for `bytes`.
   static uint64_t BlockBytes(uint64_t bytes);
 
-  // A block of at least `bytes`, uninitialised.
+  // Returns an uninitialized block of at least `bytes`.
   std::shared_ptr<char> Allocate(uint64_t bytes);
 
-  // Called from time to time: gives kept memory back once nothing was allocated in
-  // so many calls. Steps that are far apart find the memory of the one before.
+  // Called periodically: frees kept memory once nothing was allocated during
+  // kIdleTrims calls. Steps that are less far apart find the memory of the step
+  // before.
   static constexpr int kIdleTrims = 15;
   void Trim();
 
   uint64_t kept_bytes() const;
 
-  // The shared memory: from the first large block on, if there can be any. It
-  // stays as long as this.
+  // The shared memory, which exists from the first large block on if it can be
+  // created. It lives as long as this object.
   const SharedMemory* shared() const;
-  // Why there is none; OK before the first large block.
+  // Why there is no shared memory; OK before the first large block.
   absl::Status shared_status() const;
-  // Where in it the byte lies; nothing: elsewhere.
+  // Offset of the byte in shared memory; nullopt if it is elsewhere.
   std::optional<uint64_t> PlaceOf(const char* data) const;
 
  private:
@@ -75,11 +75,12 @@ class PayloadMemory : public std::enable_shared_from_this<PayloadMemory> {
     uint64_t bytes;
   };
 
-  // In the shared memory; null: there is none, or no room in it.
+  // Allocates in shared memory; returns null if there is none or it is full.
   char* NewSharedBlock(uint64_t block_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // A block that nobody has, to the shared memory or to the heap.
+  // Returns an unused block to the shared memory or to the heap.
   void Free(Block block) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whoever asks first makes it; the others do without until it is there.
+  // The first caller creates the shared memory; others use the heap until it
+  // exists.
   SharedMemory* OpenShared() ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<uint64_t> PlaceLocked(const char* data) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
@@ -89,24 +90,25 @@ class PayloadMemory : public std::enable_shared_from_this<PayloadMemory> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void Return(char* data, uint64_t block_bytes);
-  // Kept blocks that are kept no more, to be freed without the lock.
+  // Removes kept blocks, which the caller frees without the lock.
   std::vector<Block> DropKept(uint64_t until_total)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const uint64_t limit_bytes_;
   const CreateFn create_;
   mutable absl::Mutex mutex_;
-  // Since something was allocated.
+  // Calls of Trim since something was allocated.
   int idle_trims_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t in_use_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  // By size.
+  // Kept blocks by size.
   std::map<uint64_t, std::vector<char*>> kept_ ABSL_GUARDED_BY(mutex_);
   bool opened_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status shared_status_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SharedMemory> shared_ ABSL_GUARDED_BY(mutex_);
-  // Of the shared memory, from offset to length: in no block, without memory
-  // behind it, and nobody is taking or giving it back. No two touch.
+  // Free ranges of the shared memory, from offset to length: they belong to no
+  // block, have no memory behind them, and no thread is taking or returning
+  // them. No two are adjacent.
   std::map<uint64_t, uint64_t> free_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 
-// Long after the last use.
+// Trims long after the last use.
 void TrimWhenIdle(PayloadMemory* memory) {
   for (int i = 0; i <= PayloadMemory::kIdleTrims; ++i) memory->Trim();
 }
@@ -55,7 +55,7 @@ TEST(PayloadMemoryTest, KeptBlocksMakeRoom) {
   EXPECT_EQ(memory->kept_bytes(), 6 * kMiB);
   const auto big = memory->Allocate(4 * kMiB);
   EXPECT_EQ(memory->kept_bytes(), 3 * kMiB);
-  // Full: what comes back now is not kept.
+  // The memory is full: blocks that are returned now are not kept.
   const auto rest = memory->Allocate(4 * kMiB);
   EXPECT_EQ(memory->kept_bytes(), 0);
 }
@@ -99,18 +99,18 @@ TEST(PayloadMemoryTest, LargeBlocksLieInSharedMemory) {
           .has_value());
 }
 
-// Of a memory of 8 MiB, when no block is in use any more.
+// For a memory of 8 MiB without any block in use.
 void ExpectAllGivenBack(PayloadMemory* memory) {
   TrimWhenIdle(memory);
   struct stat info;
   ASSERT_EQ(::fstat(memory->shared()->fd(), &info), 0);
   EXPECT_EQ(info.st_blocks, 0) << "all of it is the system's again";
-  // Nothing is left in pieces.
+  // The free ranges were merged.
   EXPECT_TRUE(memory->PlaceOf(memory->Allocate(8 * kMiB).get()).has_value());
 }
 
-// Blocks of all sizes come and go: no two that are in use share a byte, and what
-// does not fit comes from the heap.
+// Blocks of all sizes are allocated and freed: no two in use share a byte, and
+// what does not fit comes from the heap.
 TEST(PayloadMemoryTest, BlocksInUseNeverOverlap) {
   const auto memory =
       std::make_shared<PayloadMemory>(8 * kMiB, /*shared=*/true);
@@ -168,7 +168,7 @@ TEST(PayloadMemoryTest, BlocksOfSeveralThreadsNeverOverlap) {
   ExpectAllGivenBack(memory.get());
 }
 
-// Says each time that the kernel is about to be asked for something.
+// Calls `asked` before each call of the kernel.
 class WatchedMemory : public SharedMemory {
  public:
   WatchedMemory(SharedMemory&& memory, std::function<void()> asked)
@@ -209,7 +209,7 @@ TEST(PayloadMemoryTest, NobodyWaitsForTheKernel) {
       });
   memory->Allocate(3 * kMiB).reset();
   EXPECT_EQ(asked, 2) << "made, and taken from";
-  // What is kept makes way.
+  // Kept blocks are freed for a larger one.
   const auto large = memory->Allocate(7 * kMiB);
   EXPECT_EQ(asked, 4);
   { const auto too_much = memory->Allocate(2 * kMiB); }
@@ -220,7 +220,7 @@ TEST(PayloadMemoryTest, NobodyWaitsForTheKernel) {
   EXPECT_TRUE(memory->PlaceOf(large.get()).has_value());
 }
 
-// Where the system has none left the heap serves, and the room is not lost.
+// If the system has no memory left, the heap is used, and the range stays free.
 TEST(PayloadMemoryTest, WhereNothingCanBeTakenTheHeapServes) {
   class Exhausted : public SharedMemory {
    public:
@@ -248,7 +248,7 @@ TEST(PayloadMemoryTest, WhereNothingCanBeTakenTheHeapServes) {
   EXPECT_TRUE(memory->PlaceOf(memory->Allocate(7 * kMiB).get()).has_value());
 }
 
-// Frames that a collector has received and not read when their session ends.
+// Frames that a collector has received but not read when their session ends.
 TEST(PayloadMemoryTest, WhatWasHandedOverIsReadToTheEnd) {
   auto memory = std::make_shared<PayloadMemory>(8 * kMiB, /*shared=*/true);
   std::shared_ptr<char> block = memory->Allocate(kMiB);
@@ -266,7 +266,7 @@ TEST(PayloadMemoryTest, WhatWasHandedOverIsReadToTheEnd) {
   EXPECT_EQ(read, std::string(kMiB, 'x'));
 }
 
-// A child must not give back what its parent uses.
+// A child must not return memory that its parent uses.
 TEST(PayloadMemoryTest, AForkedChildLeavesTheParentsMemoryAlone) {
   auto memory = std::make_shared<PayloadMemory>(8 * kMiB, /*shared=*/true);
   memory->Allocate(kMiB).reset();  // kept

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Items of a FrameQueue that are not frames yet: records, payloads and barriers.
-// Plain values, used under the queue's lock; a payload that is let go
-// takes that lock.
+// Items of a FrameQueue that are not frames yet: records, payloads and
+// barriers. Plain values, used under the queue's lock, except that destroying a
+// payload takes that lock.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_QUEUED_ITEM_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_QUEUED_ITEM_H_
 
@@ -20,7 +20,7 @@ class FrameQueue;
 
 using PayloadDigest = std::array<uint8_t, 16>;
 
-// Gives its room back to the queue when it goes.
+// Returns its bytes to the queue's budget when it is destroyed.
 class QueuedPayload : public PayloadBuffer {
  public:
   QueuedPayload(FrameQueue* queue, uint64_t size, std::shared_ptr<char> memory)
@@ -35,14 +35,14 @@ class QueuedPayload : public PayloadBuffer {
   const uint64_t size_;
   std::shared_ptr<char> memory_;
 };
-// Of those that are to go once the lock is free: declared before it is taken.
+// Payloads to release without the lock: declare it before the lock is taken.
 using GonePayloads = std::vector<std::shared_ptr<QueuedPayload>>;
 
 struct PayloadItem {
   PayloadDigest digest;
   std::shared_ptr<QueuedPayload> payload;
 };
-// A barrier's place among the frames, once it has one.
+// The place of a barrier among the frames, once it has one.
 struct FlushMarker {
   uint64_t sequence = 0;
   bool placed = false;

@@ -14,7 +14,7 @@ namespace {
 
 // A CutValue without text, its tags and those around it.
 constexpr size_t kCutBytes = 96;
-// Less than this is not worth a beginning of a value.
+// With less space than this, a value is left out instead of cut.
 constexpr size_t kWorthwhileBytes = 512;
 // Tags and lengths around an item.
 constexpr size_t kItemBytes = 6;
@@ -34,7 +34,7 @@ class Cutter {
 
   uint64_t payloads() const { return payloads_; }
 
-  // Keeps the items that fit, the last of them perhaps in part.
+  // Keeps the items that fit; the last of them possibly in part.
   template <typename Item>
   void Items(const char* type,
              google::protobuf::RepeatedPtrField<Item>* items) {
@@ -56,7 +56,7 @@ class Cutter {
     const int size = items->size();
     if (kept == size) return;
     for (int i = kept; i < size; ++i) CountPayloads(ValueOf(items->Get(i)));
-    // Cut by its front end already.
+    // The front end may have cut the value before.
     const v1::CutValue& end = ValueOf(items->Get(size - 1)).cut();
     const uint64_t true_size = std::max(static_cast<uint64_t>(size),
                                         end.type() == type ? end.size() : 0);
@@ -66,7 +66,7 @@ class Cutter {
     SetCut(type, true_size, static_cast<uint64_t>(kept), "bytes", ValueOf(cut));
   }
 
-  // False: no part of it can be kept.
+  // Returns false if no part of the value can be kept.
   bool Value(v1::Value* value) {
     switch (value->kind_case()) {
       case v1::Value::kList:
@@ -133,7 +133,7 @@ bool CutStack(size_t limit, v1::StackDef* stack) {
 
 bool CutCall(size_t limit, v1::CallPhase* call, uint64_t* payloads) {
   const size_t names = call->entry().size() + call->debug_path().size();
-  // Seven sections, each with its tag and, maybe, its own cut.
+  // Seven sections, each with its tag and possibly its own cut.
   constexpr size_t kReserve = 1024;
   if (call->entry().size() > kMaxNameBytes || names + kReserve > limit)
     return false;

@@ -13,11 +13,12 @@
 
 namespace rankprobe {
 
-// Whether the record, of so many encoded bytes, must go through CutRecord.
+// Whether the record, whose encoded size is `bytes`, must go through CutRecord.
 bool ExceedsLimits(const v1::Record& record, size_t bytes);
 
-// Makes the record fit `limit` bytes. False: it cannot, and is lost. `*loss`
-// says what went: payloads of tensors cut off, or the whole record.
+// Makes the record fit `limit` bytes. Returns false if it cannot; the record is
+// then lost. `*loss` reports what was lost: payloads of tensors that were cut
+// off, or the complete record.
 bool CutRecord(size_t limit, v1::Record* record, v1::LossEvent* loss);
 
 }  // namespace rankprobe

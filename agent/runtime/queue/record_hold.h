@@ -14,14 +14,14 @@ namespace rankprobe {
 
 class RecordHold {
  public:
-  // `time` zero: nothing is held.
+  // If `time` is zero, nothing is held.
   RecordHold(absl::Duration time, uint64_t budget_bytes, const Clock* clock)
       : time_(time),
-        // In memory; of a small budget an eighth.
+        // 1 MiB in memory; an eighth of a small budget.
         most_bytes_(std::min(uint64_t{1} << 20, budget_bytes / 8)),
         clock_(clock) {}
 
-  // Records that were submitted; whether the worker is to know.
+  // Adds submitted records; returns whether the worker must be woken.
   bool Add(uint64_t bytes, bool urgent) {
     if (time_ <= absl::ZeroDuration()) return true;
     bytes_ += bytes;
@@ -30,19 +30,19 @@ class RecordHold {
     if (first)
       leaves_at_ns_ =
           clock_->MonotonicNanos() + absl::ToInt64Nanoseconds(time_);
-    // Of the first one it hears, to look at the clock.
+    // The worker is woken by the first record, so that it sets its timer.
     return first || leaving_;
   }
   // Sends everything that is held; records that come later are held again.
   void End() { leaving_ = true; }
-  // A frame has left, or there was none; `more`: others wait.
+  // A frame was sent, or there was none; `more`: other records wait.
   void NoteLeft(bool more) {
     leaving_ = more;
     if (more) return;
     leaves_at_ns_ = 0;
     bytes_ = 0;
   }
-  // Zero: nothing is held.
+  // Zero if nothing is held.
   absl::Duration Rest() const {
     if (leaves_at_ns_ == 0 || leaving_) return absl::ZeroDuration();
     return std::max(absl::Nanoseconds(leaves_at_ns_ - clock_->MonotonicNanos()),
@@ -53,10 +53,10 @@ class RecordHold {
   const absl::Duration time_;
   const uint64_t most_bytes_;
   const Clock* const clock_;
-  // When those that are held leave, 0: none are; and how many bytes they are.
+  // When the held records leave (0 if there are none), and their bytes.
   int64_t leaves_at_ns_ = 0;
   uint64_t bytes_ = 0;
-  // They have begun to, or are to at once.
+  // The held records are being sent, or are to be sent at once.
   bool leaving_ = false;
 };
 

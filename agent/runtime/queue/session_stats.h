@@ -12,8 +12,8 @@ namespace rankprobe {
 
 struct SessionStats {
   bool connected = false;
-  // How long it has said nothing of what it was sent; without an end where the
-  // connection was given up for that and none has been made since.
+  // How long the collector has not acknowledged what it was sent; infinite if
+  // the connection was given up for that and none was made since.
   absl::Duration silence;
   uint64_t queue_bytes = 0;
   uint64_t queue_peak_bytes = 0;
@@ -22,7 +22,8 @@ struct SessionStats {
   uint64_t payload_bytes = 0;
   // Payload bytes not sent because the run has them already.
   uint64_t deduplicated_bytes = 0;
-  // Payload bytes that a collector on this host was told the place of.
+  // Payload bytes for which a collector on this host received the offset
+  // instead.
   uint64_t lane_bytes = 0;
   uint64_t lost_records = 0;
   uint64_t lost_payloads = 0;
@@ -30,10 +31,10 @@ struct SessionStats {
   uint64_t committed_sequence = 0;
   uint64_t blocked_ns = 0;
   uint64_t spool_bytes = 0;
-  // Last connection problem, for a person; empty when fine.
+  // Last connection problem, for a person; empty if there is none.
   std::string last_error;
-  // How payloads go, for a person: "shared memory", or over the connection and
-  // why; empty: none was large enough yet.
+  // How payloads are sent, for a person: "shared memory", or over the
+  // connection and why. Empty before the first large payload.
   std::string lane;
 };
 

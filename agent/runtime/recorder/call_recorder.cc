@@ -48,7 +48,7 @@ void CallRecorder::Judge(Verdict verdict, RecordedCall* call) {
   call->step_generation = core_->records.generation();
   call->forced = call->is_module && verdict == Verdict::kLevel &&
                  modules_forced_ && filter.plan().RecordsApis();
-  // data_mode takes the data, not the stack.
+  // data_mode leaves out the data, not the stack.
   call->stack_wanted = verdict == Verdict::kKeep ||
                        verdict == Verdict::kDataMode || call->forced;
   call->kept = call->stack_wanted && verdict != Verdict::kDataMode &&
@@ -208,7 +208,7 @@ void CallRecorder::ParameterGradient(
   const auto add = [&](CallBuilder& builder, v1::CallPhase* phase) {
     v1::NamedValue* item = phase->mutable_gradients()->add_items();
     item->set_name(std::string(parameter));
-    // It has the rows of a weight, none of a batch.
+    // A gradient has the rows of a weight, not those of a batch.
     const std::optional<SliceSpec> rows = tensors.rows();
     tensors.SetRows(std::nullopt);
     build(builder, item->mutable_value());

@@ -24,29 +24,33 @@ namespace rankprobe {
 
 class CallRecorder {
  public:
-  // `core` outlives it.
+  // `core` must outlive this object.
   explicit CallRecorder(RecorderCore* core) : core_(core) {}
 
+  // Begins a call of an API, which is recorded as {prefix}.{op}.{N}.forward.
   RecordedCall BeginApi(absl::string_view prefix, absl::string_view op);
   // Modules are recorded at level L1 too, until this is set to false.
   void SetModulesForced(bool forced) { modules_forced_ = forced; }
   // `module` is "Module.{path}.{Class}".
   RecordedCall BeginModule(absl::string_view module);
+  // Records the inputs of a kept call, before it runs.
   void Inputs(const RecordedCall& call, BuildPhase build);
   // Ends the forward. A module must be ended, kept or not, also by Abandon.
-  // late: they come once more, with LateOutputs, and count then. True: a trigger
-  // rule has fired at them, and they are kept in full; InputsInFull adds what the
-  // call was given, where it still is what it was.
+  // `late`: the outputs follow with LateOutputs, and count then. Returns true
+  // if a trigger rule has fired, and they are kept in full; InputsInFull then
+  // adds the inputs, if they are unchanged.
   bool Outputs(const RecordedCall& call, BuildPhase build, bool late = false);
   void InputsInFull(const RecordedCall& call, BuildPhase build);
-  // Replaces the outputs of a call that has ended: an asynchronous one is done.
+  // Replaces the outputs of a call that has ended, when an asynchronous call is
+  // done.
   void LateOutputs(const RecordedCall& call, BuildPhase build);
-  // The forward ended by an exception: its inputs stay, its place is left.
+  // The forward ended with an exception: keeps its inputs, and leaves its
+  // place.
   void Abandon(const RecordedCall& call);
-  // Gradients of a call whose forward was recorded in this step. Also works
-  // after Stop(), until Step().
+  // Records gradients of a call whose forward was recorded in this step. Also
+  // works after Stop(), until Step().
   void Backward(const RecordedCall& call, BuildPhase build);
-  // The backward of a module begins: what runs until Backward is inside it.
+  // Begins the backward of a module: calls until Backward are inside it.
   void BeginModuleBackward(const RecordedCall& call);
   // Whether Backward of this call can still record something.
   bool WantsBackward(const RecordedCall& call) const;
@@ -55,27 +59,30 @@ class CallRecorder {
   void ParameterGradient(
       absl::string_view module, absl::string_view parameter,
       absl::FunctionRef<void(CallBuilder&, v1::Value*)> build);
-  // What runs on this thread until PopScope hangs under `name`, a parent that
-  // is not a call ("optimizer", "clip_grad").
+  // Until PopScope, calls on this thread have the parent `name`, which is not a
+  // call ("optimizer", "clip_grad").
   void PushScope(absl::string_view name);
   void PopScope(absl::string_view name);
-  // A new forward of the root model: what an exception left open is closed.
+  // Called at a new forward of the root model: closes modules that an exception
+  // left open.
   void ResetModules();
   bool WantsStacks() const;
-  // The stack of a kept forward, innermost frame first. number: of these frames
-  // alone, by which they are known again at once; 0: they have none.
+  // Records the stack of a kept forward, innermost frame first. `number`
+  // identifies these frames, so that equal stacks are found quickly; 0: not
+  // numbered.
   void UseStack(const RecordedCall& call,
                 const std::vector<std::string>& frames, uint64_t number = 0);
 
  private:
-  // What `call` is after its filter's verdict, and the account of it.
+  // Applies the filter's verdict to `call`, and counts it.
   void Judge(Verdict verdict, RecordedCall* call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
   void EndModule(const RecordedCall& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
-  // As many differences from the reference as were wanted: the step ends here.
+  // Ends the step if it has as many differences from the reference as
+  // requested.
   void StopIfSpent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
-  // It belongs to the step in progress.
+  // Whether the call belongs to the step in progress.
   bool IsOfStep(const RecordedCall& call) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex) {
     return call.step_generation == core_->records.generation();

@@ -25,24 +25,25 @@ class CallTree {
  public:
   explicit CallTree(StepRecords* records) : records_(records) {}
 
-  // How many entries of this name there were in the step.
+  // Returns the number of earlier entries of this name in the step.
   int64_t Number(absl::string_view name) { return numbers_[name]++; }
-  // Number of the backward that gives this module's parameters gradients: the
-  // next one when its first parameter comes again.
+  // Number of the backward that computes gradients of this module's parameters:
+  // increases when its first parameter occurs again.
   int64_t ParametersNumber(absl::string_view module,
                            absl::string_view parameter);
 
   // The innermost open entry of this thread, if there is one.
   std::optional<std::string> Parent();
   void Push(std::string entry) { Open().push_back(std::move(entry)); }
-  // Closes `entry`, and what an exception left open inside it. False: it is not open.
+  // Closes `entry`, and entries inside it that an exception left open. Returns
+  // false if it is not open.
   bool Pop(const std::string& entry);
   void CloseAll() { open_.erase(std::this_thread::get_id()); }
 
   void AddEdge(const std::string& entry,
                const std::optional<std::string>& parent);
-  // Modules enter construct.json in the order they began, but only when the
-  // next record is finished.
+  // Modules enter construct.json in the order in which they began, but only
+  // when the next record is finished.
   void AddEdgeLater(const std::string& entry) {
     later_.emplace_back(entry, Parent());
   }
@@ -67,7 +68,7 @@ class CallTree {
   std::map<std::thread::id, std::vector<std::string>> open_;
   std::vector<std::pair<std::string, std::optional<std::string>>> later_;
   std::map<std::vector<std::string>, uint32_t> stacks_;
-  // By number.
+  // Indices of numbered stacks, by number.
   absl::flat_hash_map<uint64_t, uint32_t> numbered_stacks_;
 };
 

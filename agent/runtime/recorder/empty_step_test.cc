@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step that begins behind the last one of a program.
+// A step that begins after the last one of a program.
 #include <memory>
 
 #include "agent/runtime/testing/recorder_fixture.h"
@@ -41,7 +41,7 @@ TEST_F(EmptyStepTest, WithACallItIsKept) {
   EXPECT_TRUE(recorder_->ForgetEmptyStep()) << "the next one";
 }
 
-// Its begin is with the collector: nothing can take it back.
+// The collector has its begin: nothing can undo it.
 TEST_F(EmptyStepTest, WhatWasSentIsKept) {
   recorder_->Start();
   recorder_->Stop();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the plan asks for beside Max, Min, Mean and Norm, in the records.
+// Statistics that the plan requests besides Max, Min, Mean and Norm, in the
+// records.
 #include <string>
 #include <vector>
 
@@ -51,7 +52,7 @@ TEST_F(ExtraStatisticsTest, NeedTheBytesOfWhatADeviceHas) {
   recorder->Start();
   EXPECT_EQ(Call(recorder.get(), info_, Arrival::kBytes, 1).needs,
             RecordedCall::Needs::kBytes);
-  // Numbers alone are not taken for half of what was asked.
+  // Numbers alone are not used as a part of the requested statistics.
   Call(recorder.get(), info_, Arrival::kNumbers, 2);
   const std::vector<ReducedNumbers> numbers(2);
   recorder->ResolveDeferred({1, 3, numbers});

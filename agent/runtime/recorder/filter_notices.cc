@@ -13,10 +13,10 @@
 namespace rankprobe {
 namespace {
 
-// Of a filter, in a line for a person.
+// Limit of items of a filter in a line for a person.
 constexpr size_t kMaxNamed = 16;
 
-// As Python prints a list.
+// Formatted as Python prints a list.
 std::string ListText(std::vector<std::string> items) {
   const bool more = items.size() > kMaxNamed;
   if (more) items.resize(kMaxNamed);

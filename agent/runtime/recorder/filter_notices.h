@@ -20,12 +20,13 @@ namespace rankprobe {
 
 class FilterNotices {
  public:
-  // A start() under `plan` that records nothing; `rank` absent: unknown.
+  // Called after a start() under `plan` that records nothing; `rank` is absent
+  // if unknown.
   std::optional<std::string> Started(const std::shared_ptr<const Plan>& plan,
                                      std::optional<int64_t> rank,
                                      bool single_process);
-  // A stop() of a step that recorded: of `seen` forwards `matched` passed the
-  // filters.
+  // Called after a stop() of a step that recorded: of `seen` forwards,
+  // `matched` passed the filters.
   std::optional<std::string> Stopped(const std::shared_ptr<const Plan>& plan,
                                      uint64_t seen, uint64_t matched,
                                      int64_t step);

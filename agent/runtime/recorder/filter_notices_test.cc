@@ -32,7 +32,7 @@ TEST(FilterNoticesTest, ARankFilterThatLeavesOutASingleProcessIsSaidOnce) {
                   "config.json asks for rank [2, '4-6'] and this is a single "
                   "process of rank 0: nothing is recorded; set \"rank\": []")));
   EXPECT_EQ(notices.Started(plan, 0, true), std::nullopt);
-  // Another plan is another reason to say it.
+  // A new plan is a reason to report it again.
   const auto next = Make([](Plan* p) { p->ranks = IntSet({3}); });
   EXPECT_THAT(
       notices.Started(next, std::nullopt, true),

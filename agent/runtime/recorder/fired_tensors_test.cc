@@ -23,7 +23,7 @@ class FiredTensorsTest : public testing::RecorderFixture {
     rule->mutable_non_finite();
   }
 
-  // One call: it is given 1 and makes `made`.
+  // One call with input 1 and output `made`.
   bool Run(float made) {
     const std::vector<float> in = {1}, out = {made};
     const std::vector<int64_t> sizes = {1}, strides = {1};
@@ -48,7 +48,7 @@ class FiredTensorsTest : public testing::RecorderFixture {
     recorder_->Stop();
     recorder_->Step();
   }
-  // Payloads of the step, by the records.
+  // Number of payloads of the step, according to the records.
   int Payloads() const {
     int count = 0;
     for (const auto& [step, record] : received_.records) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the framework of a process changes in its records.
+// Effects of the process' framework on its records.
 #include <memory>
 #include <string>
 #include <vector>

@@ -23,7 +23,7 @@ void CallBuilder::Bool(bool value, v1::Value* out) {
   out->mutable_scalar()->set_b(value);
 }
 void CallBuilder::String(absl::string_view value, v1::Value* out) {
-  // Text on the wire is UTF-8.
+  // Text on the wire must be UTF-8.
   const bool utf8 = google::protobuf::internal::IsStructurallyValidUTF8(
       value.data(), static_cast<int>(value.size()));
   std::string text = utf8 ? std::string(value) : VisibleText(value);

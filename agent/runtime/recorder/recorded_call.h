@@ -18,25 +18,26 @@
 
 namespace rankprobe {
 
-// Copyable; cheap when not kept.
+// Copyable; cheap if not kept.
 struct RecordedCall {
-  // Full names of the forward entry and its backward twin.
+  // Full names of the forward entry and of its backward.
   std::string forward_entry;
   std::string backward_entry;
   bool is_module = false;
   bool kept = false;
-  // It passed the filters: its stack is wanted. At task structure without data.
+  // It passed the filters, so its stack is recorded. At task structure it has
+  // no data.
   bool stack_wanted = false;
-  // A module recorded at a level that has none.
+  // A module recorded at a level without modules.
   bool forced = false;
-  // How a front end must read tensors that lie on a device.
+  // How a front end must read tensors on a device.
   enum class Needs : uint8_t {
     kNumbers,  // statistics will do
     kBytes,    // checksum or payload
     kNow,      // the call is judged as soon as it ends
   };
   Needs needs = Needs::kNumbers;
-  // The step it was made in; gradients that come later than that are dropped.
+  // The step of the call; gradients that come in later steps are dropped.
   uint64_t step_generation = 0;
 };
 
@@ -51,7 +52,7 @@ class CallBuilder {
   void Tensor(const TensorInfo& tensor, v1::TensorSummary* out) {
     tensors_->Record(tensor, *plan_, want_payload_, out);
   }
-  // Nulls for a tensor without bytes to read (meta, fake).
+  // Stores nulls for a tensor without bytes to read (meta, fake).
   void NoData(v1::TensorSummary* out) { SetNoData(*plan_, out); }
   static void Int(int64_t value, v1::Value* out);
   static void Float(double value, v1::Value* out);
@@ -64,7 +65,7 @@ class CallBuilder {
   const bool want_payload_;
 };
 
-// What fills a phase, or one value; it must not call the recorder.
+// Fill a phase, or one value; they must not call the recorder.
 using BuildPhase = absl::FunctionRef<void(CallBuilder&, v1::CallPhase*)>;
 using BuildValue = std::function<void(CallBuilder&, v1::Value*)>;
 

@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kMaxFaultRecords = 100;
 // Longest wait of Stop() for a collector that was stuck and commits again.
 constexpr absl::Duration kPatienceWithStuck = absl::Seconds(1);
-// Bounds of one wait, after which the collector's progress is looked at again.
+// Bounds of one wait, after which the collector's progress is checked again.
 constexpr absl::Duration kShortestWait = absl::Milliseconds(1);
 constexpr absl::Duration kLongestLook = absl::Milliseconds(250);
 
@@ -135,8 +135,9 @@ void Recorder::Start(std::optional<int64_t> rank,
     records.tensors().SetRows(
         SliceSpec{0, requests->rows(), request->begin(), request->end()});
   if (!wanted && core_.watcher != nullptr && !RecordsSaved(asked_)) {
-    // Dumping is off: the step is recorded all the same, into the agent's memory.
+    // Dumping is off: the step is recorded into the agent's memory instead.
     const std::shared_ptr<const Plan> flight = core_.watcher->FlightPlan();
+    // A step that has begun for the collector stays there.
     if (flight != nullptr && (!records.begun() || records.flight())) {
       records.GoToFlight();
       core_.Adopt({flight, /*epoch=*/0, /*enabled=*/true});
@@ -160,9 +161,12 @@ bool Recorder::Stop(const std::function<absl::Duration()>& at_most) {
     absl::MutexLock lock(&core_.mutex);
     if (!core_.records.begun()) return true;
     core_.records.Submit();
+    // These records stay in the agent's memory, so there is nothing to wait
+    // for.
     if (core_.records.flight()) return true;
     if (stuck_at_.has_value()) {
-      // Its disk may be full. Later steps wait only when it commits again.
+      // The collector's disk may be full. Later steps wait only once it commits
+      // again.
       patience = session->GetStats().committed_sequence == *stuck_at_
                      ? absl::ZeroDuration()
                      : std::min(patience, kPatienceWithStuck);
@@ -173,7 +177,7 @@ bool Recorder::Stop(const std::function<absl::Duration()>& at_most) {
       at_most ? std::min(options_.stop_deadline, at_most())
               : options_.stop_deadline;
   patience = std::min(patience, longest);
-  // Wait for COMMITTED while the collector answers.
+  // Wait for COMMITTED while the collector responds.
   const int64_t begun_ns = clock_->MonotonicNanos();
   const auto waited = [&] {
     return absl::Nanoseconds(clock_->MonotonicNanos() - begun_ns);
@@ -193,7 +197,7 @@ bool Recorder::Stop(const std::function<absl::Duration()>& at_most) {
     }
     stats = session->GetStats();
   }
-  // With a spool, what was not committed is kept for the next process.
+  // With a spool, uncommitted data is kept for the next process.
   session->FlushToSpool(longest).IgnoreError();
   if (!stats.connected) return false;
   bool newly;
@@ -210,7 +214,7 @@ bool Recorder::Stop(const std::function<absl::Duration()>& at_most) {
 void Recorder::Step() {
   if (core_.Forked() || core_.session == nullptr) return;
   core_.recording.store(false, std::memory_order_relaxed);
-  // The end of the step is no less safe than what stop() was for.
+  // The end of the step must be as safe as the records that stop() waited for.
   if (EndStep()) core_.session->Keep();
 }
 

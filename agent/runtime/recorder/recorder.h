@@ -42,25 +42,25 @@
 namespace rankprobe {
 
 struct RecorderOptions {
-  // config.json text after constructor arguments; empty: the default config.
+  // config.json text with constructor arguments applied; empty: the default
+  // config.
   std::string config_json;
   ConfigOverrides overrides;
-  // Of dump.json; "mindspore" has rules of its own for statistics.
+  // Framework of dump.json; "mindspore" has its own rules for statistics.
   std::string framework = "pytorch";
-  // The global rank, when it is known already.
+  // The global rank, if it is already known.
   std::optional<int64_t> rank;
-  // How long Stop() waits for a collector that answers; after a timeout it does
-  // not wait again until the collector continues.
+  // How long Stop() waits for a collector that responds; after a timeout it
+  // does not wait again until the collector makes progress.
   absl::Duration stop_deadline = absl::Seconds(10);
-  // The same of one that says nothing of what it was sent: it may hang.
+  // The same for a collector that does not respond: it may hang.
   absl::Duration silence_deadline = absl::Milliseconds(45);
 };
 
 class Recorder {
  public:
-  // INVALID_ARGUMENT for a bad config, and for a reference directory that is not
-  // there. `session` may be null: nothing is sent
-  // then and nothing recorded.
+  // INVALID_ARGUMENT for a bad config, and for a missing reference directory.
+  // `session` may be null: then nothing is sent and nothing recorded.
   static absl::StatusOr<std::unique_ptr<Recorder>> Create(
       RecorderOptions options, std::unique_ptr<Session> session,
       const Clock* clock);
@@ -71,23 +71,23 @@ class Recorder {
   StepReports& reports() { return reports_; }
   Session* session() { return core_.session.get(); }
 
-  // `rank` is used on the first effective start if given. `requests`, of a
-  // server's step: the plan's request_id picks a step and its rows by them.
+  // `rank` is used at the first effective start if given. `requests`, for a
+  // server's step: the plan's request_id selects a step and its rows by them.
   void Start(std::optional<int64_t> rank = std::nullopt,
              const v1::StepRequests* requests = nullptr);
-  // True: the records are safe in a file (Session::Keep), or there are none;
-  // false: Stop waited for the collector, at most for the deadline, or for
-  // `at_most` if the caller knows that the wait may time out. `at_most` is
+  // Returns true if the records are safe in a file (Session::Keep) or there are
+  // none, false if Stop waited for the collector: at most for the deadline, or
+  // for `at_most` if the caller knows that the wait may time out. `at_most` is
   // called only if there is something to wait for, without a lock; it may
   // throw.
   bool Stop(const std::function<absl::Duration()>& at_most = {});
   void Step();
-  // A step has begun, no call was made in it, and nothing of it is sent yet.
+  // Whether a step has begun without any call, and nothing of it has been sent.
   bool StepIsEmpty() const;
-  // Before the end of the process: forgets such a step, which would be in the
-  // archive as one that never ended. False: there is none.
+  // Called before the end of the process: forgets such a step, which would be
+  // in the archive as one that never ended. Returns false if there is none.
   bool ForgetEmptyStep();
-  // Before the loop; INVALID_ARGUMENT below 0 and beyond kMaxStep.
+  // Call it before the loop; INVALID_ARGUMENT below 0 and beyond kMaxStep.
   absl::Status SetInitStep(int64_t step);
   int64_t current_step() const;
 
@@ -95,27 +95,27 @@ class Recorder {
   bool recording() const {
     return core_.recording.load(std::memory_order_relaxed);
   }
-  // The plan of the last Start says that something may be recorded.
+  // Whether the plan of the last Start permits recording.
   bool enabled() const;
-  // The last Start would have recorded, but for its requests: that of the plan is
-  // not among them.
+  // Whether the last Start did not record only because the plan's request is
+  // not among its requests.
   bool request_missing() const;
-  // Names the plan under which hooks may be left out altogether.
+  // The plan that decides which hooks are needed at all.
   std::shared_ptr<const Plan> plan() const;
-  // The plan that the last Start used for the step: plan() is the flight
-  // recorder's if this plan does not record the step. Without a plan before the
+  // The plan that the last Start used for the step; plan() is the flight
+  // recorder's if this plan does not record the step. Has no plan before the
   // first Start.
   ActivePlan asked() const;
   std::optional<int64_t> rank() const;
-  // Of the step so far.
+  // Counts of the step so far.
   StepRecords::Forwards forwards() const;
 
-  // Tensors on devices, see Arrival. A front end that defers resolves
-  // before Stop and Step, and before what it holds grows too large: until then
-  // no record leaves. What it did not deliver is null.
+  // Delivers results for tensors on devices, see Arrival. A front end that
+  // defers must call it before Stop and Step, and before it holds too much:
+  // until then no record is sent. A result that it does not deliver is null.
   void ResolveDeferred(const DeferredResults& results);
 
-  // The adapter caught a fault of its own.
+  // Called if the front end caught a fault of its own.
   void ReportFault(absl::string_view what);
 
  private:
@@ -123,12 +123,12 @@ class Recorder {
            const Clock* clock, std::unique_ptr<FileSystem> file_system,
            std::shared_ptr<const Plan> local_plan);
 
-  // Whether its records go to the collector.
+  // Returns whether the step's records go to the collector.
   bool EndStep() ABSL_LOCKS_EXCLUDED(core_.mutex);
 
   const RecorderOptions options_;
   const Clock* const clock_;
-  // Where the dump directory of a reference is.
+  // Reads the dump directory of a reference.
   const std::unique_ptr<FileSystem> file_system_;
   RecorderCore core_;
   CallRecorder calls_{&core_};
@@ -138,7 +138,8 @@ class Recorder {
   ActivePlan asked_ ABSL_GUARDED_BY(core_.mutex);
   bool request_missing_ ABSL_GUARDED_BY(core_.mutex) = false;
   uint64_t faults_ ABSL_GUARDED_BY(core_.mutex) = 0;
-  // What the collector had committed when Stop() last timed out.
+  // Sequence number that the collector had committed when Stop() last timed
+  // out.
   std::optional<uint64_t> stuck_at_ ABSL_GUARDED_BY(core_.mutex);
 };
 

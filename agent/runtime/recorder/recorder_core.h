@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// State that the roles of a Recorder share: its session, its lock, and behind
+// State that the roles of a Recorder share: its session, its lock, and under
 // the lock the plan, the calls and the records of the step in progress.
 //
 // Ownership: the Recorder's; owns the session. Threads: any. The lock is held
@@ -34,13 +34,13 @@ struct RecorderCore {
                 std::move(framework), &filter),
         tree(&records) {}
 
-  // In the child of a fork nothing is recorded.
+  // Whether this is the child of a fork, in which nothing is recorded.
   bool Forked() const { return fork_guard.InChild(); }
   // The gate of every hook.
   bool Records() const {
     return recording.load(std::memory_order_relaxed) && !Forked();
   }
-  // Of a recorder with a session: the plan of the step that begins, adopted.
+  // Begins a step of a recorder with a session, and adopts its plan.
   ActivePlan BeginStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     ActivePlan active = session->BeginStep(records.step());
     Adopt(active);
@@ -54,7 +54,7 @@ struct RecorderCore {
   const ForkGuard fork_guard;
   // Null: nothing is sent and nothing recorded.
   const std::unique_ptr<Session> session;
-  // The session's; null when it has none.
+  // The session's watcher; null if it has none.
   TriggerWatcher* const watcher;
   std::atomic<bool> recording{false};
 

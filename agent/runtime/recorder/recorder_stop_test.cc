@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the end of a step waits for a collector, on a clock of the test's.
+// How long the end of a step waits for a collector, with a manual clock.
 #include <memory>
 #include <vector>
 
@@ -15,7 +15,7 @@ using testing::Received;
 
 class RecorderStopTest : public testing::RecorderFixture {
  protected:
-  // What the end of a step with a call takes.
+  // Duration of the end of a step with a call.
   absl::Duration End(Recorder* recorder, bool kept = false) {
     recorder->Start();
     const RecordedCall call = recorder->calls().BeginApi("Torch", "relu");
@@ -28,7 +28,7 @@ class RecorderStopTest : public testing::RecorderFixture {
   }
 };
 
-// The session of a collector that is there and commits nothing more.
+// The session of a connected collector that commits nothing more.
 class StuckSession : public FakeSession {
  public:
   StuckSession(Received* received, ManualClock* clock, SessionStats* stats,
@@ -94,12 +94,12 @@ TEST_F(RecorderStopTest, StopWaitsOnceForACollectorThatIsStuck) {
   EXPECT_EQ(End(recorder.get()), absl::Seconds(10));
   for (int i = 0; i < 5; ++i)
     EXPECT_EQ(End(recorder.get()), absl::ZeroDuration());
-  // It goes on, and is stuck again.
+  // The collector continues, and is stuck again.
   stats.committed_sequence = 9;
   EXPECT_EQ(End(recorder.get()), absl::Seconds(1));
   EXPECT_EQ(End(recorder.get()), absl::ZeroDuration());
   EXPECT_THAT(told, ElementsAre(absl::Seconds(10))) << "of the long wait, once";
-  // The disk has room again: the next time it is waited for as ever.
+  // The disk has space again: the next step waits for the collector as before.
   stats.committed_sequence = 12;
   stats.queue_bytes = 0;
   EXPECT_EQ(End(recorder.get()), absl::ZeroDuration());
@@ -108,7 +108,7 @@ TEST_F(RecorderStopTest, StopWaitsOnceForACollectorThatIsStuck) {
   EXPECT_EQ(told.size(), 2u);
 }
 
-// SIGSTOP, a deadlock, a network that swallows what is sent.
+// SIGSTOP, a deadlock, a network that drops what is sent.
 TEST_F(RecorderStopTest, ACollectorThatSaysNothingCostsAStep45Milliseconds) {
   class SilentSession : public StuckSession {
    public:
@@ -146,18 +146,18 @@ TEST_F(RecorderStopTest, ACollectorThatSaysNothingCostsAStep45Milliseconds) {
   EXPECT_EQ(spooled, 1) << "what is not committed is kept, where it can be";
   for (int i = 0; i < 3; ++i)
     EXPECT_EQ(End(recorder.get()), absl::ZeroDuration());
-  // It goes on, and stops again while frames are on their way for 20 ms.
+  // It continues, and stops again while frames are in flight for 20 ms.
   stats.committed_sequence = 9;
   stats.silence = absl::Milliseconds(20);
   EXPECT_EQ(End(recorder.get()), absl::Milliseconds(25));
-  // Its connection was given up for that; nobody waits for the new one.
+  // Its connection was given up for that; steps do not wait for the new one.
   stats.silence = absl::InfiniteDuration();
   stats.committed_sequence = 11;
   EXPECT_EQ(End(recorder.get()), absl::ZeroDuration());
   stats.connected = false;
   EXPECT_EQ(End(recorder.get()), absl::ZeroDuration());
   EXPECT_THAT(told, IsEmpty()) << "its connection tells of it";
-  // One that answers is waited for as ever.
+  // A collector that responds is waited for as before.
   stats.connected = true;
   stats.silence = absl::ZeroDuration();
   stats.committed_sequence = 12;

@@ -85,7 +85,7 @@ TEST_F(RecorderTest, TheEndOfAStepIsKeptAsItsRecordsAre) {
   ASSERT_EQ(kept.size(), 2u);
   EXPECT_EQ(kept[1], received_.records.size());
   EXPECT_TRUE(received_.records[kept[1] - 1].record.has_step_end());
-  // Of a step in which nothing was begun there is nothing to keep.
+  // A step in which nothing was begun has nothing to keep.
   recorder->Step();
   EXPECT_EQ(kept.size(), 2u);
 }
@@ -142,7 +142,7 @@ TEST_F(RecorderTest, StepAndRankFiltersAndTheInitStep) {
   auto recorder =
       Make(R"({"dump_path": "d", "level": "L1", "step": [11], "rank": [0]})");
   EXPECT_FALSE(recorder->SetInitStep(-1).ok());
-  // The collector takes none.
+  // The collector does not accept larger ones.
   EXPECT_FALSE(recorder->SetInitStep(kMaxStep + 1).ok());
   ASSERT_TRUE(recorder->SetInitStep(10).ok());
   for (int i = 0; i < 4; ++i) {
@@ -276,7 +276,7 @@ TEST_F(RecorderTest, ATensorSeenTwiceUnchangedIsSummarisedOnce) {
     return max;
   };
   EXPECT_EQ(max_of(0), 3);
-  data[0] = 100;  // behind the version counter's back: shows the cache
+  data[0] = 100;  // without a new version, to show that the cache is used
   EXPECT_EQ(max_of(0), 3);
   EXPECT_EQ(max_of(1), 100);
   recorder->Step();
@@ -284,7 +284,7 @@ TEST_F(RecorderTest, ATensorSeenTwiceUnchangedIsSummarisedOnce) {
   EXPECT_EQ(max_of(0), 100) << "the cache ends with the step";
 }
 
-// Tensors on a device, by slot; `bytes`: on their way to there.
+// Tensors on a device, by slot; `bytes`: being copied to that memory.
 class DeferredTest : public RecorderTest {
  protected:
   void Device(Recorder* recorder, const char* op, uint64_t slot,
@@ -326,7 +326,7 @@ TEST_F(DeferredTest, NumbersArriveBeforeTheRecordsLeave) {
 TEST_F(DeferredTest, AnotherThreadsSlotsWaitOrAreLostButAreNeverMixedUp) {
   auto recorder = Make(R"({"dump_path": "d", "level": "L1"})");
   recorder->Start();
-  Device(recorder.get(), "ahead", 3);  // asked for after the delivery began
+  Device(recorder.get(), "ahead", 3);  // requested after the delivery began
   const std::vector<ReducedNumbers> first = {Max(10), Max(20)};
   recorder->ResolveDeferred({1, 3, first});
   const std::vector<float> gone = {1, 2, 3};
@@ -383,7 +383,7 @@ TEST_F(DeferredTest, WhatNeverArrivesIsNullAndTheStepIsWhole) {
   Device(recorder.get(), "relu", 1, &host);
   recorder->ResolveDeferred({1, 2, {}});  // the device failed
   Device(recorder.get(), "relu", 2, &host);
-  recorder->Step();  // nobody asked
+  recorder->Step();  // the results were never requested
   for (const char* entry : {"Torch.relu.0.forward", "Torch.relu.1.forward"}) {
     EXPECT_TRUE(Output(entry).checksum().null());
     EXPECT_FALSE(Output(entry).stats().has_max_f());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Recorder with tensor.bench_path: which bytes travel, and when it ends.
+// The Recorder with tensor.bench_path: which payloads are sent, and when
+// recording ends.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -76,7 +77,7 @@ class ReferenceRecorderTest : public testing::RecorderFixture {
     return call;
   }
 
-  // Bytes that arrived, as floats.
+  // Payloads that were received, as floats.
   std::vector<Data> Payloads() const {
     std::vector<Data> out;
     for (const auto& [digest, bytes] : received_.payloads) {
@@ -191,7 +192,7 @@ TEST_F(ReferenceRecorderTest, AnotherPlanHasABudgetOfItsOwn) {
   recorder_->Start();
   Call("a", {1}, {20});
   recorder_->Step();
-  // The run's first plan is the one that the agent came with.
+  // The run's first plan is the agent's own.
   received_.remote = {recorder_->plan(), 1, true};
   recorder_->Start();
   EXPECT_FALSE(recorder_->recording());

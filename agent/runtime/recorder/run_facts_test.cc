@@ -48,7 +48,7 @@ TEST_F(RunFactsTest, OnlyInAStepThatIsRecorded) {
   EXPECT_EQ(Cards()[0]->facts(0).value(), "d");
 }
 
-// Stop hands over what there is; after it there may be nothing at all.
+// Stop submits all records; after it there may be none at all.
 TEST_F(RunFactsTest, NoFactsAreNoRecord) {
   recorder_->Step();
   recorder_->Start();
@@ -64,7 +64,7 @@ TEST_F(RunFactsTest, TextsAreCutAtTheLimitsAndRecordsFitAFrame) {
   recorder_->Start();
   std::vector<v1::RunFact> facts(
       300, Fact(std::string(100, 's'), std::string(2000, 'n'),
-                // A letter of two bytes is not cut in two.
+                // A character of two bytes is not cut in two.
                 std::string(kMaxFactValueBytes - 1, 'v') + "\xc3\xa9"));
   facts.push_back(Fact("", "no section", "x"));
   facts.push_back(Fact("no name", "", "x"));

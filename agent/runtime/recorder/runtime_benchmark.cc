@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's own cost, without network: recording a call, and turning records
-// and payloads into frames.
+// The agent's own cost, without a network: recording a call, and converting
+// records and payloads to frames.
 #include <benchmark/benchmark.h>
 
 #include <cstring>
@@ -19,15 +19,15 @@ namespace {
 
 constexpr size_t kPayloadBytes = 64 << 20;
 
-// Takes everything and keeps nothing.
+// Accepts everything and stores nothing.
 class NullSession : public testing::FakeSession {
  public:
   using FakeSession::FakeSession;
   bool SubmitRecords(std::unique_ptr<RecordBuffer>) override { return true; }
 };
 
-// One call with two inputs and an output, none of them seen before; the tensors
-// have the given number of bytes. Time a tensor, statistics included.
+// One call with two inputs and an output that were not seen before; the tensors
+// have the given number of bytes. Time for each tensor, with statistics.
 void RecordCall(benchmark::State& state) {
   const SystemClock clock;
   RecorderOptions options;
@@ -82,7 +82,7 @@ FrameQueue::Options QueueOptions() {
   return options;
 }
 
-// Takes and acknowledges all frames there are.
+// Takes and acknowledges all available frames.
 void Drain(FrameQueue* queue, uint64_t* committed) {
   EncodedFrame frame;
   v1::UploadAck ack;
@@ -112,7 +112,7 @@ void RecordFrames(benchmark::State& state) {
 }
 BENCHMARK(RecordFrames);
 
-// Payload bytes from the training tensor into frames, beside one memcpy.
+// Payload bytes from the training tensor to frames, compared with one memcpy.
 void PayloadFrames(benchmark::State& state) {
   const SystemClock clock;
   FrameQueue queue(QueueOptions(), &clock, [] {});

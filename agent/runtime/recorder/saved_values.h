@@ -17,7 +17,7 @@
 
 namespace rankprobe {
 
-// Names a saved value for SaveGradient.
+// Identifies a saved value for SaveGradient.
 struct SavedValue {
   std::string gradient_entry;
   uint64_t step_generation = 0;
@@ -25,19 +25,19 @@ struct SavedValue {
 
 class SavedValues {
  public:
-  // `core` outlives it.
+  // `core` must outlive this object.
   explicit SavedValues(RecorderCore* core) : core_(core) {}
 
-  // Nothing when the plan does not want it. `build_gradient` makes the skeleton
-  // of its gradients (nulls); null: it has none.
+  // Returns nullopt if the plan does not record it. `build_gradient` builds the
+  // skeleton of its gradients (nulls); null if it has none.
   std::optional<SavedValue> Save(absl::string_view name,
                                  const BuildValue& build,
                                  const BuildValue& build_gradient);
-  // Fills one leaf of the skeleton; `path` is positions in nested lists
-  // and maps joined by '.'; empty: the whole value.
+  // Fills one leaf of the skeleton. `path` has positions in nested lists and
+  // maps, joined by '.'; empty: the complete value.
   void SaveGradient(const SavedValue& value, absl::string_view path,
                     const BuildValue& build);
-  // How tensors are read that are no call's: saved values and gradients.
+  // How tensors outside of calls are read: saved values and gradients.
   RecordedCall::Needs Needs() const;
 
  private:

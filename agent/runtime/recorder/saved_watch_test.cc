@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Triggers and budgets look at values that are saved (level debug, task
-// monitor), as at those of calls.
+// Triggers and budgets apply to saved values (level debug, task monitor) as to
+// those of calls.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -53,7 +53,7 @@ TEST_F(SavedWatchTest, ATriggerFindsThem) {
   EXPECT_EQ(events_[0].fired().step(), 1);
   EXPECT_EQ(events_[0].fired().detail(), "value 0: Max NaN");
   clock_.Advance(absl::Seconds(1));
-  // Their gradients come later.
+  // Their gradients arrive later.
   TensorInfo info;
   info.view = {data_.data(), v1::DTYPE_FLOAT32, sizes_, strides_};
   recorder_->saved().SaveGradient(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan that the step in progress is recorded under, its filter, and the
-// trace of what the filter was asked.
+// trace of the filter's questions.
 //
 // Ownership: the RecorderCore's. Not thread-safe: guarded by its lock. Never
 // fails.
@@ -29,9 +29,9 @@ class StepFilter {
   const Plan& plan() const { return *plan_; }
   const std::shared_ptr<const Plan>& shared_plan() const { return plan_; }
   uint64_t epoch() const { return epoch_; }
-  // The plan that was adopted last says that something may be recorded.
+  // Whether the plan that was adopted last permits recording.
   bool enabled() const { return enabled_; }
-  // Entries of construct.json are wanted.
+  // Whether entries of construct.json are recorded.
   bool wants_edges() const {
     return plan_->extra_info && plan_->RecordsModules();
   }
@@ -39,10 +39,11 @@ class StepFilter {
     return filter_->WantsPayload(entry);
   }
 
-  // Returns the plan that this one replaces; null: it is already in force.
+  // Returns the plan that was replaced, or null if this one is already in
+  // force.
   std::shared_ptr<const Plan> Adopt(const ActivePlan& active);
-  // The filter's verdict; what it is asked is remembered for Explain and, under
-  // plans with windows, sent ahead of the next call.
+  // Returns the filter's verdict. The question is stored for Explain and, under
+  // plans with windows, sent before the next call.
   Verdict Ask(v1::CallTrace::Kind kind, absl::string_view entry);
   bool has_trace() const { return !trace_.items().empty(); }
   void MoveTrace(v1::CallTrace* out);

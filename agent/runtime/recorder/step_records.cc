@@ -9,13 +9,13 @@
 namespace rankprobe {
 namespace {
 
-// Records are handed over in pieces: each wakes threads on both sides, but what
-// is left for the end of the step has to be waited for.
+// Records are submitted in pieces. Each piece wakes threads on both sides, but
+// everything left at the end of the step has to be waited for.
 constexpr size_t kSubmitBytes = 512 << 10;
 constexpr size_t kMinSubmitBytes = 32 << 10;
 constexpr int64_t kSubmitIntervalNs = 30'000'000;
-// Of the tensors of a phase at which a trigger rule has fired: a NaN reaches all
-// ranks, and all of them send theirs.
+// Limit for the tensors of a phase at which a trigger rule has fired: a NaN
+// reaches all ranks, and all of them send theirs.
 constexpr uint64_t kMaxFiredBytes = 64 << 20;
 
 }  // namespace
@@ -149,7 +149,8 @@ bool StepRecords::AddCall(const std::string& entry, v1::CallKind kind,
     deferred_phases_.push_back(call);
   } else if (watcher_->OnPhase(*call) && !want_payload &&
              !reference_.active()) {
-    // Nothing has run since: the tensors are still what the rule has seen.
+    // Nothing has run since: the tensors are still those that the rule has
+    // checked.
     in_full = true;
     call->Clear();
     BuildInFull(entry, kind, build, call);
@@ -162,7 +163,7 @@ bool StepRecords::AddCall(const std::string& entry, v1::CallKind kind,
 
 bool StepRecords::AddPhase(const std::string& entry, v1::CallKind kind,
                            BuildPhase build, ReferenceComparer::Phase phase) {
-  // The collector's filter replays it before it looks at the call.
+  // The collector's filter replays the trace before it checks the call.
   if (filter_->has_trace()) filter_->MoveTrace(Add()->mutable_trace());
   const auto compared = [&](CallBuilder& builder, v1::CallPhase* call) {
     tensors_.BeginReference(
@@ -211,7 +212,8 @@ void StepRecords::AddSaved(const std::string& entry, absl::string_view path,
           });
 }
 
-// What is deferred bounds itself: the front end resolves it in time.
+// Deferred tensors are not submitted early: the front end bounds them by
+// resolving in time.
 void StepRecords::SubmitIfDue() {
   if (buffer_ == nullptr || tensors_.HasDeferred()) return;
   const size_t bytes = buffer_->ApproxBytes();
@@ -224,6 +226,7 @@ void StepRecords::SubmitIfDue() {
 
 void StepRecords::Submit() {
   if (buffer_ == nullptr || session_ == nullptr) return;
+  // Records must not leave with deferred tensors: what has not arrived is null.
   Resolve({0, std::numeric_limits<uint64_t>::max(), {}});
   if (flight_ && watcher_ != nullptr) {
     watcher_->KeepFlight(std::move(buffer_));
@@ -263,6 +266,7 @@ void StepRecords::Resolve(const DeferredResults& results) {
     watcher_->AddCost(tensors_.payload_bytes() - payload_bytes, 0);
   if (tensors_.HasDeferred()) return;
   deferred_plans_.clear();
+  // Only now the rules can check these phases, because their numbers are known.
   for (const v1::CallPhase* phase : deferred_phases_) watcher_->OnPhase(*phase);
   deferred_phases_.clear();
 }

@@ -27,7 +27,7 @@ namespace rankprobe {
 
 class StepRecords {
  public:
-  // `session` and `watcher` may be null. `framework`: of dump.json.
+  // `session` and `watcher` may be null. `framework`: that of dump.json.
   StepRecords(Session* session, TriggerWatcher* watcher, const Clock* clock,
               FileSystem* file_system, std::string framework,
               StepFilter* filter);
@@ -39,40 +39,48 @@ class StepRecords {
   // the step of their forward.
   uint64_t generation() const { return generation_; }
   bool begun() const { return begun_; }
-  // It goes to the flight recorder.
+  // Whether the step goes to the flight recorder.
   bool flight() const { return flight_; }
-  // It is recorded for the collector, not for the flight recorder.
+  // Whether the step is recorded for the collector, not for the flight
+  // recorder.
   bool for_collector() const { return begun_ && !flight_; }
-  // As many differences from the reference were found as were wanted.
+  // Whether the requested number of differences from the reference was found.
   bool spent() const { return reference_.active() && reference_.spent(); }
   void GoToFlight() { flight_ = true; }
-  // It has begun, no call was made in it, and nothing of it is sent yet.
+  // Whether it has begun without any call, and nothing of it has been sent.
   bool IsEmpty() const;
-  // Begins the step, or tells of other requests in it.
+  // Begins the step, or reports other requests in it.
   void Begin(v1::StepRequests requests = {});
-  // Compares it with the plan's reference from here on.
+  // Compares the step with the plan's reference from here on.
   void BeginReference(std::optional<int64_t> rank);
-  // True: it has as many differences from the reference as were wanted. Calls
-  // that are still open, and all gradients, are of no interest any more.
+  // If the requested number of differences from the reference was found, cuts
+  // the step and returns true: open calls and all gradients are not recorded
+  // any more.
   bool CutIfSpent();
+  // Drops the records of the step, of which nothing may have been submitted.
   void Forget();
-  // Whether its records go to the collector.
+  // Ends the step; returns whether its records go to the collector.
   bool End();
 
   // --- Records.
   v1::Record* Add();
   void AddError(absl::string_view what);
-  // True: a trigger rule has fired at it, and its tensors are kept, too.
+  // Returns true if a trigger rule has fired, and its tensors are kept, too.
   bool AddPhase(
       const std::string& entry, v1::CallKind kind, BuildPhase build,
       ReferenceComparer::Phase phase = ReferenceComparer::Phase::kOther);
-  // With its tensors where the budgets allow them, whatever the plan says.
+  // Adds the phase with its tensors, if the budgets allow them, whatever the
+  // plan.
   void AddPhaseInFull(const std::string& entry, v1::CallKind kind,
                       BuildPhase build);
-  // A value of level debug or of the monitor, or the leaf of one at `path`.
+  // Adds a value of level debug or of the monitor, or the leaf of one at
+  // `path`.
   void AddSaved(const std::string& entry, absl::string_view path,
                 const BuildValue& build);
+  // Submits the records if they are many, or if they are some and the last ones
+  // were submitted a while ago; never while tensors are deferred.
   void SubmitIfDue();
+  // Submits all records to the session, or to the flight recorder.
   void Submit();
   // Forwards that began, and those that passed the filters.
   struct Forwards {
@@ -86,11 +94,11 @@ class StepRecords {
   // --- Tensors.
   TensorRecorder& tensors() { return tensors_; }
   ReferenceComparer& reference() { return reference_; }
-  // `payload`: one may be wanted.
+  // `payload`: a payload may be recorded.
   RecordedCall::Needs NeedsFor(bool payload) const;
   void Resolve(const DeferredResults& results);
-  // A plan that is replaced while tensors wait that were recorded under it;
-  // null: none.
+  // Keeps a replaced plan while tensors wait that were recorded under it; null:
+  // none.
   void KeepWhileDeferred(std::shared_ptr<const Plan> plan);
 
  private:
@@ -101,10 +109,11 @@ class StepRecords {
     Forwards forwards;
   };
 
-  // With its tensors, where they fit.
+  // Builds the phase with its tensors, if they fit.
   void BuildInFull(const std::string& entry, v1::CallKind kind,
                    BuildPhase build, v1::CallPhase* call);
-  // Its cost, and triggers that look at it, are around `build`. As AddPhase.
+  // Runs `build`, and then accounts for its cost and checks triggers. Returns
+  // as AddPhase.
   bool AddCall(const std::string& entry, v1::CallKind kind, bool want_payload,
                BuildPhase build);
 
@@ -114,25 +123,25 @@ class StepRecords {
   const std::string framework_;
   StepFilter* const filter_;
   TensorRecorder tensors_;
-  // Behind the tensors: what it holds is counted there.
+  // Declared after tensors_, which counts the bytes that it holds.
   ReferenceComparer reference_;
-  // The plan whose missing reference was reported.
+  // Epoch of the plan whose missing reference was reported.
   std::optional<uint64_t> reference_fault_epoch_;
 
   int64_t step_ = 0;
   uint64_t generation_ = 1;
   bool begun_ = false;
-  // Records of this step have left.
+  // Whether records of this step have been submitted.
   bool submitted_ = false;
   bool flight_ = false;
-  // As the last StepBegin of the step said them.
+  // The requests of the last StepBegin of the step.
   std::string told_requests_;
   uint64_t next_order_ = 0;
   Counts counts_;
   std::unique_ptr<RecordBuffer> buffer_;
   int64_t submitted_ns_ = 0;
-  // Of the buffer: phases that wait for numbers, and plans they were made
-  // under.
+  // For the buffer: phases that wait for numbers, and the plans under which
+  // they were made.
   std::vector<const v1::CallPhase*> deferred_phases_;
   std::vector<std::shared_ptr<const Plan>> deferred_plans_;
 };

@@ -30,7 +30,7 @@ void StepReports::ReportReplica(absl::Span<const TensorInfo> tensors) {
   uint64_t digest = 0;
   for (const TensorInfo& tensor : tensors) {
     const Summary summary = Summarize(tensor.view, request);
-    // Order matters: a swap of two tensors is a difference.
+    // The order matters: swapping two tensors is a difference.
     for (const uint8_t byte : summary.digest)
       digest = (digest ^ byte) * uint64_t{0x100000001b3};
   }
@@ -48,7 +48,7 @@ void StepReports::RecordFacts(absl::Span<const v1::RunFact> facts) {
   absl::MutexLock lock(&core_->mutex);
   StepRecords& records = core_->records;
   if (!records.for_collector()) return;
-  // A record of the longest texts still fits a frame.
+  // A record of the longest texts still fits in a frame.
   constexpr int kFactsPerRecord = 128;
   v1::RunCard* card = nullptr;
   for (const v1::RunFact& fact : facts) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports of a step beside its calls: for triggers its loss and a replica that
-// all ranks should hold alike (the parameters, say), and the facts of the run
-// card (docs/formats.md).
+// Reports of a step besides its calls: its loss and a replica that should be
+// equal on all ranks (for example the parameters), both for triggers, and the
+// facts of the run card (docs/formats.md).
 //
-// Ownership: the Recorder's. Thread-safe. Never fails: what nobody wants is
-// left out.
+// Ownership: the Recorder's. Thread-safe. Never fails: reports that no
+// trigger or plan needs are left out.
 #ifndef RANKPROBE_AGENT_RUNTIME_RECORDER_STEP_REPORTS_H_
 #define RANKPROBE_AGENT_RUNTIME_RECORDER_STEP_REPORTS_H_
 
@@ -15,19 +15,20 @@ namespace rankprobe {
 
 class StepReports {
  public:
-  // `core` outlives it.
+  // `core` must outlive this object.
   explicit StepReports(RecorderCore* core) : core_(core) {}
 
-  // Whether a rule of a trigger looks at the loss.
+  // Whether a trigger rule checks the loss.
   bool WantsLoss() const;
   void ReportLoss(double loss);
   bool WantsReplica() const;
   void ReportReplica(absl::Span<const TensorInfo> tensors);
 
-  // Whether the step is recorded for the collector, not for the flight recorder.
+  // Whether the step is recorded for the collector, not for the flight
+  // recorder.
   bool WantsFacts() const;
-  // Texts are cut at the limits of common/base/limits.h, facts without a
-  // section or name left out.
+  // Texts are cut at the limits of common/base/limits.h; facts without a
+  // section or name are left out.
   void RecordFacts(absl::Span<const v1::RunFact> facts);
 
  private:

@@ -47,7 +47,7 @@ v1::StepRequests RequestsOfRecord(const v1::StepRequests& step,
   v1::StepRequests out;
   out.set_rows(step.rows());
   if (recorded != nullptr) {
-    // Also where there are more of them than are named.
+    // Also if there are more requests than are named.
     const v1::RequestRows named = CutId(*recorded);
     out.set_recorded(named.id());
     *out.add_requests() = named;

@@ -13,17 +13,19 @@
 
 namespace rankprobe {
 
-// Puts a request behind those there are: its rows follow theirs. `tokens` > 0.
+// Appends a request: its rows follow those of the existing ones. `tokens` > 0.
 void AddRequest(std::string id, int64_t tokens, std::optional<int64_t> position,
                 v1::StepRequests* step);
 
-// The request that a person calls `id`; null: it is not in this step. Of that id,
-// else the first whose id is made of it: servers put "cmpl-" or "chatcmpl-"
-// before it and "-" with a text of their own behind it.
+// Returns the request that a person calls `id`, or null if it is not in this
+// step: the one with that id, otherwise the first whose id is derived from it.
+// Servers prepend "cmpl-" or "chatcmpl-" and append "-" with a text of their
+// own.
 const v1::RequestRows* FindRequest(const v1::StepRequests& step,
                                    absl::string_view id);
 
-// What is sent of it: no more than a record may hold. `recorded` null: all are.
+// Returns the part that is sent, within the limits of a record. `recorded` is
+// null if all are recorded.
 v1::StepRequests RequestsOfRecord(const v1::StepRequests& step,
                                   const v1::RequestRows* recorded);
 

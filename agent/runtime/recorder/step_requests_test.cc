@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server's requests in the records: which rows are taken, and what is said.
+// A server's requests in the records: which rows are recorded, and what is
+// reported.
 #include "agent/runtime/recorder/step_requests.h"
 
 #include <string>
@@ -67,7 +68,7 @@ TEST_F(RequestRowsTest, OfADeviceTheRowsOfItsOwnStart) {
   recorder->Start(0, &step);
   EXPECT_EQ(Call(recorder.get(), info_, Arrival::kBytes, 1).needs,
             RecordedCall::Needs::kBytes);
-  // What comes later is of the start that it was seen under.
+  // Later results belong to the start() under which they were recorded.
   step = Requests({{"b", 2}, {"a", 2}});
   recorder->Start(0, &step);
   const std::vector<ReducedNumbers> numbers(1);

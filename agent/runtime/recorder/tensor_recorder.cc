@@ -8,8 +8,8 @@
 namespace rankprobe {
 namespace {
 
-// Python's slicing: negative bounds count from the end. Of several slices of one
-// dimension the last counts; all look at the sizes as they were.
+// Python's slicing: negative bounds count from the end. Of several slices of
+// one dimension the last is used; all refer to the original sizes.
 class Slicer {
  public:
   explicit Slicer(const TensorView& view)
@@ -45,7 +45,7 @@ class Slicer {
   std::vector<int64_t> sizes_, begins_;
 };
 
-// float16, bfloat16 and float32 are reduced as they are.
+// float16, bfloat16 and float32 are reduced in their own precision.
 Precision PrecisionAsFloat(v1::DType dtype, Precision precision) {
   return dtype == v1::DTYPE_FLOAT16 || dtype == v1::DTYPE_BFLOAT16 ||
                  dtype == v1::DTYPE_FLOAT32
@@ -87,6 +87,7 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
   if (plan.summary_mode == SummaryMode::kXor)
     request.checksum = ChecksumMode::kXor64;
   request.extra = plan.extra_statistics;
+  // At this level of evidence only a checksum is recorded.
   if (degraded_ >= 2) {
     request.statistics = false;
     request.extra = {};
@@ -106,7 +107,8 @@ void TensorRecorder::Record(const TensorInfo& tensor, const Plan& plan,
     const auto [it, is_new] = cache_.try_emplace(
         Key{tensor.identity.storage, tensor.identity.version, view.dtype,
             view.sizes.empty(), std::move(layout)});
-    // A summary without its payload is of no use where one is wanted.
+    // A summary without its payload cannot be reused if the payload is
+    // recorded.
     if (is_new || (want_payload && !it->second.has_payload))
       it->second = Summarise(resolved, it->first.layout, in_order, request,
                              want_payload);
@@ -157,7 +159,7 @@ void TensorRecorder::Defer(const TensorInfo& tensor, const Plan& plan,
                        {tensor.view.sizes.begin(), tensor.view.sizes.end()},
                        {tensor.view.strides.begin(), tensor.view.strides.end()},
                        &plan,
-                       // One that may be left out is not waited for.
+                       // An optional payload is not waited for.
                        want_payload && !optional_bytes_.has_value(),
                        degraded_,
                        rows_});
@@ -174,8 +176,8 @@ void TensorRecorder::Resolve(const DeferredResults& results) {
       deferred_.push_back(std::move(item));
       continue;
     }
-    // One that was recorded only after its slot had been delivered is lost: its
-    // memory is gone.
+    // A tensor that was recorded only after its slot had been delivered is
+    // lost, because its memory was released.
     const bool arrived =
         tensor.slot >= results.first && !results.numbers.empty();
     if (arrived && tensor.arrival == Arrival::kBytes) {
@@ -208,7 +210,7 @@ void TensorRecorder::Resolve(const DeferredResults& results) {
   rows_ = rows;
 }
 
-// The bytes as they are now: the call may write into its arguments.
+// Copies the bytes now, because the call may write into its arguments.
 void TensorRecorder::Hold(const ResolvedTensor& tensor,
                           v1::TensorSummary* out) {
   HeldPayloads::Item item;
@@ -218,7 +220,7 @@ void TensorRecorder::Hold(const ResolvedTensor& tensor,
     item.lost = v1::LOSS_REASON_AGENT_BUDGET;
   } else if (const uint64_t limit = session_->HoldLimitBytes();
              held_bytes_ > limit || item.length_bytes > limit - held_bytes_) {
-    // Waiting would not help: what takes the room is held here.
+    // Waiting would not help: the space is used by payloads that are held here.
     item.lost = v1::LOSS_REASON_AGENT_BUDGET;
   } else {
     item.buffer = session_->ReservePayload(item.length_bytes, &item.lost);
@@ -237,6 +239,7 @@ void TensorRecorder::SendHeld(HeldPayloads* held, v1::CallPhase* phase) {
     HeldPayloads::Item* const item = held->Of(*tensor);
     if (item == nullptr) return;
     v1::PayloadRef* const payload = tensor->mutable_payload();
+    // Removes the token, which HeldPayloads::Add stored in length_bytes.
     payload->Clear();
     payload->set_length_bytes(item->length_bytes);
     ++payloads_;
@@ -290,8 +293,8 @@ TensorRecorder::Known TensorRecorder::Summarise(const ResolvedTensor& tensor,
       known = Known();
     }
   }
-  // A payload that is not taken leaves statistics alone, whose sums are those
-  // of the order of memory.
+  // Without a payload only statistics remain, whose sums are computed in memory
+  // order.
   known.summary =
       in_order && !SummaryNeedsOrder(request) && tensor.has_memory()
           ? Summarize(tensor, LayoutOf(tensor, /*in_order=*/false), request)

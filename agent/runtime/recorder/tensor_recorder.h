@@ -25,21 +25,21 @@
 
 namespace rankprobe {
 
-// Names the content of a tensor within one step. `storage` must not be reused
-// for other memory before the step ends (the front end holds a reference);
-// null: not cached.
+// Identifies the content of a tensor within one step. `storage` must not be
+// reused for other memory before the step ends (the front end holds a
+// reference); null: not cached.
 struct TensorIdentity {
   const void* storage = nullptr;
   uint64_t version = 0;
 };
 
-// How the numbers of a tensor come. A device is not waited for while training
-// runs: what it was asked for is delivered by Recorder::ResolveDeferred.
+// How the numbers of a tensor arrive. Training does not wait for a device:
+// requested results are delivered by Recorder::ResolveDeferred.
 enum class Arrival : uint8_t {
   kNow,
   // Reduced on the device; `view` has no memory.
   kNumbers,
-  // On their way to the host memory of `view`, which stays until then.
+  // Being copied to the host memory of `view`, which stays valid until then.
   kBytes,
 };
 
@@ -50,45 +50,49 @@ struct TensorInfo {
   bool is_parameter = false;
   TensorIdentity identity;
   Arrival arrival = Arrival::kNow;
-  // Of a deferred one; never used twice.
+  // Slot of a deferred tensor; never reused.
   uint64_t slot = 0;
 };
 
-// What arrived for the slots from `first` to `end` (exclusive).
+// Results for the slots from `first` to `end` (exclusive).
 struct DeferredResults {
   uint64_t first = 0, end = 0;
-  // One per slot, those of kBytes unused; empty: nothing came, all is lost.
+  // One for each slot, unused for kBytes; empty: nothing arrived, all is lost.
   absl::Span<const ReducedNumbers> numbers;
 };
 
-// What stands in a record where there are no numbers.
+// Fills in the summary of a tensor without numbers.
 void SetNoData(const Plan& plan, v1::TensorSummary* out);
 
 class TensorRecorder {
  public:
-  // `session` outlives the recorder and may be null (no payloads then).
+  // `session` must outlive the recorder; it may be null (no payloads then).
   explicit TensorRecorder(Session* session) : session_(session) {}
 
   void BeginStep() { cache_.clear(); }
-  // MindSpore's tools reduce integers and float64 as float32: with Mean and Norm.
+  // MindSpore's tools reduce integers and float64 as float32, with Mean and
+  // Norm.
   void SetWideAsFloat(bool wide_as_float) { wide_as_float_ = wide_as_float; }
-  // Beside the plan's slices: the rows to take of tensors that have as many as
-  // the batch and are no parameters, until the next call. Null: all.
+  // In addition to the plan's slices: the rows to record of tensors that have
+  // as many as the batch and are not parameters, until the next call. Null:
+  // all.
   void SetRows(std::optional<SliceSpec> rows) { rows_ = rows; }
   bool has_rows() const { return rows_.has_value(); }
   const std::optional<SliceSpec>& rows() const { return rows_; }
+  // Fills `out` with what the plan records of a tensor. A deferred tensor is
+  // completed by Resolve.
   void Record(const TensorInfo& tensor, const Plan& plan, bool want_payload,
               v1::TensorSummary* out);
 
-  // --- Tensors of which the numbers have not arrived. Their summaries must
-  // stay where they are, and the plan with them, until Resolve.
+  // --- Tensors whose numbers have not arrived. Their summaries, and the plan,
+  // must stay in place until Resolve.
   bool HasDeferred() const { return !deferred_.empty(); }
   size_t deferred() const { return deferred_.size(); }
-  // Fills those below `results.end`; with nulls where nothing came.
+  // Fills in the tensors below `results.end`, with nulls if nothing arrived.
   void Resolve(const DeferredResults& results);
 
-  // Reference mode, until EndReference: tensors carry their data_name, and their bytes
-  // go to `held` (null: nowhere) instead of to the session.
+  // Reference mode, until EndReference: tensors have their data_name, and their
+  // bytes go to `held` (null: nowhere) instead of to the session.
   void BeginReference(HeldPayloads* held) {
     reference_ = true;
     held_ = held;
@@ -97,24 +101,25 @@ class TensorRecorder {
     reference_ = false;
     held_ = nullptr;
   }
-  // Sends what the tokens in the phase stand for.
+  // Sends the payloads of the tokens in the phase.
   void SendHeld(HeldPayloads* held, v1::CallPhase* phase);
   uint64_t* held_bytes() { return &held_bytes_; }
 
-  // Since the last BeginCount.
+  // Counts since the last BeginCount.
   uint64_t payloads() const { return payloads_; }
   uint64_t lost_payloads() const { return lost_payloads_; }
   void BeginCount() { payloads_ = lost_payloads_ = 0; }
 
-  // Evidence to take, TensorSummary.degraded; asked for each payload: whether
-  // it still fits the budget (null: always).
+  // Evidence level to record, TensorSummary.degraded. `fits` is called for each
+  // payload: whether it still fits the budget (null: always).
   void SetDegraded(uint32_t level) {
     if (level != degraded_) cache_.clear();
     degraded_ = level;
   }
   void SetFits(std::function<bool(uint64_t)> fits) { fits_ = std::move(fits); }
-  // Until null: payloads of these bytes together may be taken, and one that
-  // cannot be taken now is left out and counts as no loss.
+  // Until set to null: payloads of at most these bytes together may be
+  // recorded, and one that cannot be recorded now is left out without counting
+  // as a loss.
   void SetOptionalBytes(std::optional<uint64_t> bytes) {
     optional_bytes_ = bytes;
   }
@@ -122,14 +127,14 @@ class TensorRecorder {
   uint64_t payload_bytes() const { return payload_bytes_; }
 
  private:
-  // Names the elements of a tensor, not its shape: views of one storage with
-  // the same elements (in the same order, where the order matters) share one
+  // Identifies the elements of a tensor, not its shape: views of one storage
+  // with the same elements (in the same order, if the order matters) share one
   // entry.
   struct Key {
     const void* storage;
     uint64_t version;
     v1::DType dtype;
-    // A 0-dimensional tensor's statistics follow other rules.
+    // Set for a 0-dimensional tensor, whose statistics follow other rules.
     bool scalar;
     StridedLayout layout;
     template <typename H>
@@ -147,7 +152,7 @@ class TensorRecorder {
     }
   };
 
-  // What is known of a tensor's elements.
+  // Known results for a tensor's elements.
   struct Known {
     Summary summary;
     bool has_payload = false;
@@ -158,7 +163,7 @@ class TensorRecorder {
   struct Deferred {
     v1::TensorSummary* out;
     TensorInfo tensor;
-    // Behind the view of `tensor`.
+    // Memory that the view of `tensor` points to.
     std::vector<int64_t> sizes, strides;
     const Plan* plan;
     bool want_payload;
@@ -168,7 +173,7 @@ class TensorRecorder {
 
   void Defer(const TensorInfo& tensor, const Plan& plan, bool want_payload,
              v1::TensorSummary* out);
-  // `layout` is in order if `in_order`, which is needed for a payload and where
+  // `layout` is in order if `in_order`, which is required for a payload and if
   // SummaryNeedsOrder(request).
   Known Summarise(const ResolvedTensor& tensor, const StridedLayout& layout,
                   bool in_order, const SummaryRequest& request,

@@ -50,7 +50,7 @@ absl::Status ReferenceComparer::Fetch(const std::string& run, int64_t step,
         });
   };
   absl::Status status = fetch();
-  // Damaged on the way, perhaps.
+  // The answer may have been damaged in transit.
   if (absl::IsDataLoss(status)) {
     reference_.Clear();
     status = fetch();
@@ -60,7 +60,7 @@ absl::Status ReferenceComparer::Fetch(const std::string& run, int64_t step,
     not_before_ns_ =
         clock_->MonotonicNanos() + absl::ToInt64Nanoseconds(kFetchPause);
   }
-  // Half a reference would take calls for equal that it does not know.
+  // With half a reference, calls that it lacks would count as equal.
   if (!status.ok()) reference_.Clear();
   return status;
 }
@@ -111,8 +111,8 @@ bool ReferenceComparer::End(Phase phase, v1::CallPhase* call,
     DropPayloads(call);
     return false;
   }
-  // Sections of a later phase replace those of an earlier one: the inputs are
-  // said again, now with their bytes.
+  // Sections of a later phase replace those of an earlier one, so the inputs
+  // are recorded again, now with their bytes.
   if (open.inputs.has_input_args())
     *call->mutable_input_args() = std::move(*open.inputs.mutable_input_args());
   if (open.inputs.has_input_kwargs()) {

@@ -36,8 +36,8 @@ class ReferenceComparer {
  public:
   static constexpr absl::Duration kFetchDeadline = absl::Seconds(2);
   static constexpr absl::Duration kFetchPause = absl::Seconds(30);
-  // Events of one step when diff_nums has no limit; the differences beyond are
-  // recorded all the same.
+  // Limit of events for one step when diff_nums has no limit; further
+  // differences are recorded without events.
   static constexpr int64_t kMaxEventsPerStep = 100;
 
   enum class Phase { kOther, kInputs, kOutputs };
@@ -46,26 +46,29 @@ class ReferenceComparer {
                     const Clock* clock)
       : session_(session), file_system_(file_system), clock_(clock) {}
 
-  // The plan at a Start(). Another epoch has a budget of its own, except that
-  // the agent's own plan (epoch 0) and the run's first one are the same.
+  // Called with the plan at each Start(). Each epoch has its own budget, except
+  // that the agent's own plan (epoch 0) and the run's first one share it.
   void NotePlan(const Plan& plan, uint64_t epoch);
-  // diff_nums is reached: nothing more is recorded under this plan.
+  // Whether diff_nums is reached: nothing more is recorded under this plan.
   bool spent() const { return spent_; }
 
-  // Recording of a step begins: loads its reference. Again in the same step: OK.
+  // Called when recording of a step begins: loads the reference of the step.
+  // May be called again in the same step.
   absl::Status BeginStep(const Plan& plan, int64_t step,
                          std::optional<int64_t> rank);
   void EndStep();
-  // The step is recorded in reference mode: names, but no bytes unless a call
-  // differs.
+  // Whether the step is recorded in reference mode: names, but no bytes unless
+  // a call differs.
   bool active() const { return active_; }
 
-  // Around building a phase. Where its payloads are to be held; null: nowhere.
+  // Called before a phase is built. Returns where to hold its payloads, or null
+  // if they are not held.
   HeldPayloads* Begin(Phase phase, const std::string& entry,
                       uint64_t* held_bytes);
-  // The phase is built, with tokens. Inputs are remembered if they match. True
-  // when these outputs make a difference: the phase then has the inputs too,
-  // and `*held` what its tokens stand for. Otherwise no token is left.
+  // Called when the phase is built, with tokens. Inputs are remembered if they
+  // match. Returns true if these outputs differ: the phase then has the inputs
+  // too, and `*held` has the payloads of its tokens. Otherwise no token is
+  // left.
   bool End(Phase phase, v1::CallPhase* call,
            std::unique_ptr<HeldPayloads>* held);
   void Abandon(const std::string& entry) { open_.erase(entry); }

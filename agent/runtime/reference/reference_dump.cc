@@ -14,7 +14,7 @@
 namespace rankprobe {
 namespace {
 
-// Trees that are written in place leave no other directory behind.
+// Exports that are written in place leave no other directory.
 absl::StatusOr<std::string> RankDirectory(FileSystem* file_system,
                                           const std::string& step_directory,
                                           std::optional<int64_t> rank) {

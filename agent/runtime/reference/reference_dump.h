@@ -25,40 +25,42 @@
 
 namespace rankprobe {
 
-// INVALID_ARGUMENT when the plan names a reference directory that is not one. What
-// a constructor asks; steps inside may still be missing later.
+// Returns INVALID_ARGUMENT if the plan names a reference directory that is not
+// one. Constructors check this; steps in it may still be missing later.
 absl::Status CheckReferencePath(const Plan& plan, FileSystem* file_system);
 
 class ReferenceDump {
  public:
-  // Beyond these a reference is refused.
+  // A reference beyond these limits is refused.
   static constexpr uint64_t kMaxFileBytes = uint64_t{1} << 30;
   static constexpr size_t kMaxEntries = 1000000;
   static constexpr size_t kMaxTensors = 4000000;
   static constexpr size_t kMaxDimensions = 64;
   static constexpr size_t kMaxNameBytes = 4096;
 
-  // Replaces the content by {directory}/step{step}/rank{rank}/dump.json; rank
-  // unknown: of the only proc* directory there. NOT_FOUND, DATA_LOSS (not a
-  // dump.json), RESOURCE_EXHAUSTED (beyond a limit), FAILED_PRECONDITION (it
-  // was not recorded with summary_mode md5).
+  // Replaces the contents by those of
+  // {directory}/step{step}/rank{rank}/dump.json; if the rank is unknown, of the
+  // only proc* directory there. Returns NOT_FOUND, DATA_LOSS (not a dump.json),
+  // RESOURCE_EXHAUSTED (beyond a limit), or FAILED_PRECONDITION (not recorded
+  // with summary_mode md5).
   absl::Status LoadDirectory(FileSystem* file_system,
                              const std::string& directory, int64_t step,
                              std::optional<int64_t> rank);
 
   void Clear();
-  // Takes what an entry says. RESOURCE_EXHAUSTED.
+  // Adds an entry. Returns RESOURCE_EXHAUSTED beyond a limit.
   absl::Status Add(const v1::ReferenceEntry& entry);
-  // After the last Add: FAILED_PRECONDITION when no tensor has an md5.
+  // Call after the last Add: returns FAILED_PRECONDITION if no tensor has an
+  // md5.
   absl::Status CheckUsable() const;
 
   size_t entries() const { return entries_.size(); }
   bool Has(absl::string_view entry) const { return Find(entry) != nullptr; }
 
-  // The reference has the entry, and its tensor inputs are these: all of them, no
-  // other, equal in shape and md5.
+  // Whether the reference has the entry with exactly these tensor inputs: all
+  // of them, no other, equal in shape and md5.
   bool InputsMatch(absl::string_view entry, const v1::ValueList& inputs) const;
-  // The first output of equal shape and another md5, for a person.
+  // Describes, for a person, the first output of equal shape and another md5.
   std::optional<std::string> Difference(absl::string_view entry,
                                         const v1::ValueList& outputs) const;
 

@@ -84,7 +84,7 @@ TEST_F(ReferenceDumpTest, ReadsPositionsOfTensorsThatStandByThemselves) {
   const v1::Value none;
   EXPECT_TRUE(reference_.InputsMatch(
       "f.forward", Values({none, none, none, Value({2, 3}, 0x0a0b0c0d)})));
-  // Another place, md5, shape; one more tensor, one less; an unknown call.
+  // Another position, md5 or shape; one tensor more or less; an unknown call.
   EXPECT_FALSE(reference_.InputsMatch(
       "f.forward", Values({none, none, Value({2, 3}, 0x0a0b0c0d)})));
   EXPECT_FALSE(reference_.InputsMatch(
@@ -122,7 +122,7 @@ TEST_F(ReferenceDumpTest, AProcessWithoutRankTakesTheOnlyProcDirectory) {
   Write("step7/proc12/dump.json", File("", Tensor("2", "00000001")));
   EXPECT_EQ(Load(std::nullopt), absl::OkStatus());
   EXPECT_THAT(Load(3).ToString(), HasSubstr("no rank3"));
-  EXPECT_EQ(reference_.entries(), 0u);  // a failed load leaves nothing
+  EXPECT_EQ(reference_.entries(), 0u);  // empty after a failed load
   Write("step7/proc13/dump.json", File("", Tensor("2", "00000001")));
   EXPECT_THAT(Load(std::nullopt).ToString(), HasSubstr("several"));
   EXPECT_TRUE(absl::IsNotFound(Load(3, 8)));

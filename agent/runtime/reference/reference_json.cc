@@ -16,8 +16,8 @@ namespace {
 
 constexpr size_t kMaxDimensions = 64;
 constexpr size_t kMaxNameBytes = 4096;
-// Of one item of a section: nothing longer is a tensor. Bounds what the
-// training process holds of a file at once.
+// For one item of a section: nothing longer is a tensor. Bounds the memory that
+// the training process uses for the file.
 constexpr uint64_t kMaxItemBytes = uint64_t{1} << 20;
 
 absl::Status AddShape(const JsonValue& shape, v1::ReferenceTensor* tensor) {
@@ -34,7 +34,7 @@ absl::Status AddShape(const JsonValue& shape, v1::ReferenceTensor* tensor) {
   return absl::OkStatus();
 }
 
-// One entry of "data" at a time, item by item.
+// Reads one entry of "data", item by item.
 class EntryReader {
  public:
   explicit EntryReader(JsonStream* stream) : stream_(stream) {}
@@ -57,7 +57,7 @@ class EntryReader {
     uint32_t position = 0;
     return stream_->ReadArray([&] {
       const uint32_t at = position++;
-      // A tensor inside a list is not compared.
+      // Tensors in lists are not compared.
       return stream_->Peek() == '{' ? Item(output, at, entry)
                                     : stream_->SkipValue();
     });

@@ -15,8 +15,9 @@
 
 namespace rankprobe {
 
-// Calls `add` for each forward of the file, and stops at its error. NOT_FOUND,
-// RESOURCE_EXHAUSTED (larger than `max_bytes`), DATA_LOSS (malformed).
+// Calls `add` for each forward of the file; an error of `add` ends the reading.
+// Returns NOT_FOUND, RESOURCE_EXHAUSTED (larger than `max_bytes`) or DATA_LOSS
+// (malformed).
 absl::Status ReadReferenceJson(
     FileSystem* file_system, const std::string& path, uint64_t max_bytes,
     const std::function<absl::Status(const v1::ReferenceEntry&)>& add);

@@ -28,33 +28,36 @@ namespace rankprobe {
 template <typename Request, typename Response>
 class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
  public:
-  // `wake` is called from gRPC threads, without locks held. So is `on_read`,
-  // with each response in order; false: the driving thread need not see it.
+  // `wake` and `on_read` are called from gRPC's threads, without locks held.
+  // `on_read` receives each response in order; it returns false if the driving
+  // thread need not see the response.
   explicit BidiStream(std::function<void()> wake,
                       std::function<bool(const Response&)> on_read = nullptr)
       : wake_(std::move(wake)), on_read_(std::move(on_read)) {}
 
   grpc::ClientContext* context() { return &context_; }
 
-  // After the stub has bound this reactor.
+  // Starts the call. The stub must have bound this reactor to it.
   void Start() {
     // Writes are started outside of gRPC's callbacks: without a hold the call
-    // could end, and its memory go, between CanWrite and Write.
+    // could end, and its memory be released, between CanWrite and Write.
     this->AddHold();
     held_ = true;
     this->StartRead(&incoming_);
     this->StartCall();
   }
 
-  // False: the driving thread is woken when that may have changed.
+  // Whether Write may be called. If not, `wake` is called once that may have
+  // changed.
   bool CanWrite() {
     absl::MutexLock lock(&mutex_);
     wake_when_written_ = wake_when_written_ || writing_;
     return held_ && !writing_ && !write_failed_ && !read_ended_;
   }
 
-  // Needs CanWrite(). `more`: be woken when it is written. `followed`: another one
-  // will be written right behind it, and they may leave in one go.
+  // Sends one request; CanWrite() must hold. `more`: `wake` is called once it
+  // is written. `followed`: another request follows immediately, and gRPC may
+  // send both in one packet.
   void Write(Request request, bool more = true, bool followed = false) {
     {
       absl::MutexLock lock(&mutex_);
@@ -75,12 +78,13 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
     return true;
   }
 
-  // Nothing comes any more. done() says why, and may take a while to know.
+  // No more responses will be read. The status is available once done() is
+  // true, which may be later.
   bool ended() const {
     absl::MutexLock lock(&mutex_);
     return read_ended_ || done_;
   }
-  // The other side has ended the stream, or it has failed.
+  // The other side has ended the stream, or the stream has failed.
   bool done() {
     {
       absl::MutexLock lock(&mutex_);
@@ -89,7 +93,7 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
     Finish();
     return true;
   }
-  // Of a stream that is done. DATA_LOSS: what came was damaged in transit.
+  // Requires done(). DATA_LOSS: a response was damaged in transit.
   grpc::Status status() const {
     absl::MutexLock lock(&mutex_);
     return damaged_ ? grpc::Status(grpc::StatusCode::DATA_LOSS,
@@ -98,16 +102,17 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
                     : status_;
   }
 
-  // Ends the stream and waits until gRPC is done with it.
+  // Cancels the stream and waits until gRPC has released it.
   void Close() {
     context_.TryCancel();
     Finish();
   }
 
  private:
-  // Lets go of the call; nothing is started on it any more. A read that failed
-  // because what came is not a message leaves the rest unread, and gRPC tells no
-  // status before it is read: such a call is given up.
+  // Removes the hold and waits for OnDone; nothing is started on the call any
+  // more. After a read that failed because the bytes were not a message, the
+  // rest stays unread, and gRPC does not deliver the status before it is read:
+  // such a call is cancelled after a second.
   void Finish() {
     if (std::exchange(held_, false)) this->RemoveHold();
     {
@@ -130,7 +135,8 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
         read_ended_ = true;
         damaged_ = damaged;
       }
-      // Nothing that follows is read, so that gRPC would tell no end either.
+      // No further read is started, so gRPC would not report the end of the
+      // call either.
       if (damaged) context_.TryCancel();
       wake_();
       return;
@@ -155,9 +161,9 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
     if (wake) wake_();
   }
   void OnDone(const grpc::Status& status) override {
-    // Under the lock: once it is free, Close may return and everything that
-    // `wake` touches may be gone. So `wake` takes no lock that is held while a
-    // method of this class is called.
+    // Under the lock: as soon as it is released, Close may return and
+    // everything that `wake` uses may be destroyed. Hence `wake` must not take
+    // a lock that is held while a method of this class is called.
     absl::MutexLock lock(&mutex_);
     status_ = status;
     done_ = true;
@@ -167,7 +173,7 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
 
   const std::function<void()> wake_;
   const std::function<bool(const Response&)> on_read_;
-  // Of the driving thread.
+  // Used only by the driving thread.
   bool held_ = false;
   grpc::ClientContext context_;
   Request outgoing_;

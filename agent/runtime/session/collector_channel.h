@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of a session to one collector: over gRPC, or over the replacement
-// of a simulation. Thread-safe. Failure: that of the calls.
+// Calls of a session to one collector: over gRPC, or over the replacement for
+// it in a simulation. Thread-safe. Failure: that of the calls.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_CHANNEL_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_CHANNEL_H_
 
@@ -19,7 +19,8 @@ namespace rankprobe {
 class CollectorChannel {
  public:
   using SessionReactor = grpc::ClientBidiReactor<v1::AgentEvent, v1::Directive>;
-  // Frames go out as they were encoded.
+  // Frames are sent in their encoded form, so that payload bytes are not
+  // copied.
   using UploadReactor =
       grpc::ClientBidiReactor<grpc::ByteBuffer, v1::UploadAck>;
 
@@ -29,7 +30,7 @@ class CollectorChannel {
   virtual void Session(grpc::ClientContext* context,
                        SessionReactor* reactor) = 0;
   virtual void Upload(grpc::ClientContext* context, UploadReactor* reactor) = 0;
-  // What it is given lives until `done` is called, from another thread.
+  // All arguments must live until `done` is called, from another thread.
   virtual void FindCollector(grpc::ClientContext* context,
                              const v1::FindCollectorRequest* request,
                              v1::FoundCollector* answer,

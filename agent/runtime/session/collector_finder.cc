@@ -13,7 +13,8 @@
 namespace rankprobe {
 namespace {
 
-// One that does not answer the question by then answers no other either.
+// A collector that does not answer within this time will not answer other
+// requests either.
 constexpr absl::Duration kAnswerTime = absl::Seconds(3);
 constexpr absl::Duration kLook = absl::Milliseconds(200);
 constexpr size_t kMaxFailed = 16;
@@ -25,7 +26,7 @@ struct CollectorFinder::Question {
   v1::FindCollectorRequest request;
   v1::FoundCollector answer;
   absl::Mutex mutex;
-  // Told when `over` is set.
+  // Notified when `over` is set.
   MonotonicCondVar ended;
   bool over ABSL_GUARDED_BY(mutex) = false;
   grpc::Status status ABSL_GUARDED_BY(mutex);
@@ -52,7 +53,8 @@ absl::StatusOr<std::string> CollectorFinder::Find(
   channel_->FindCollector(&question.context, &question.request,
                           &question.answer,
                           [this, &question](const grpc::Status& status) {
-                            // Under the lock: once it is free the question may be gone.
+                            // Under the lock: once it is released, `question`
+                            // may be destroyed.
                             absl::MutexLock lock(&question.mutex);
                             question.status = status;
                             question.over = true;
@@ -93,7 +95,7 @@ absl::StatusOr<std::string> CollectorFinder::Find(
     case grpc::StatusCode::ABORTED:
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       is_root_ = true;
-      // All that is left may be what has failed.
+      // The failed leaves may be the only remaining ones.
       failed_.clear();
       return absl::UnavailableError(
           absl::StrCat("the root: ", FromGrpc(status).message()));
@@ -101,7 +103,7 @@ absl::StatusOr<std::string> CollectorFinder::Find(
       break;
   }
   if (!is_root_) return std::string();
-  // The leaf goes on without it.
+  // The leaf continues without its root.
   if (!address_.empty() && failing_since_ == kNeverFails) return address_;
   return absl::UnavailableError(absl::StrCat(
       "the root does not say which leaf: ", FromGrpc(status).message()));
@@ -114,7 +116,7 @@ void CollectorFinder::NoteReached() {
 
 void CollectorFinder::NoteNotReached() {
   if (failing_since_ == kNeverFails) failing_since_ = MonotonicNow();
-  // Another collector may have taken its place.
+  // Another collector may now listen at this address.
   is_plain_ = false;
 }
 

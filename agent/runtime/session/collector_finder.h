@@ -7,7 +7,7 @@
 // other methods from one thread; it waits by `wait`, which returns when
 // something may have happened (`wake` was called, from gRPC's threads) and is
 // false when the caller must stop.
-// Failure: see Find; nothing is kept of a question that failed.
+// Failure: see Find; nothing is kept from a failed request.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_FINDER_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_COLLECTOR_FINDER_H_
 
@@ -42,26 +42,29 @@ class CollectorFinder {
         patience_(patience),
         channel_(std::move(channel)) {}
 
-  // The leaf's address; empty: the address that was named, which is not a root or
-  // cannot be asked. CANCELLED: stopping. UNAVAILABLE: a root, which has none now
-  // or does not answer.
+  // Returns the address of the leaf to connect to. It is empty if the named
+  // address is not a root or does not answer the request: connect to that
+  // address. CANCELLED: the caller must stop. UNAVAILABLE: a root that has no
+  // leaf now or does not answer.
   absl::StatusOr<std::string> Find(const v1::Identity& identity);
 
-  // Asks on another connection from now on.
+  // Sends further requests on `channel`.
   void UseChannel(std::shared_ptr<CollectorChannel> channel) {
     channel_ = std::move(channel);
   }
 
-  // What became of the connection to what Find gave last. A leaf that was not
-  // reached for kPatience is named as failed until another one is.
+  // Reports whether the address that Find returned last was reached. A leaf
+  // that was not reached for kPatience is reported to the root as failed until
+  // another one is reached.
   void NoteReached();
   void NoteNotReached();
 
-  // The address that was named is a root.
+  // Whether the named address is a root.
   bool is_root() const { return is_root_; }
 
-  // Ranks of a leaf that is gone come to another within ten seconds: this, and
-  // what the root itself waits for it to come back.
+  // Ranks of a failed leaf must reach another one within ten seconds. This is
+  // their share of it; the rest is the time that the root waits for the leaf to
+  // return.
   static constexpr absl::Duration kPatience = absl::Seconds(3);
 
  private:
@@ -73,12 +76,12 @@ class CollectorFinder {
   const std::function<bool(absl::Duration)> wait_;
   const absl::Duration patience_;
   std::shared_ptr<CollectorChannel> channel_;
-  // It has said that it does not know the question.
+  // The named collector does not implement the request.
   bool is_plain_ = false;
   bool is_root_ = false;
-  // What it said last.
+  // The last answer.
   std::string leaf_, address_;
-  // Since the connection to it fails; infinite: it does not.
+  // When the connection to leaf_ began to fail; kNeverFails while it does not.
   MonotonicTime failing_since_ = kNeverFails;
   std::vector<std::string> failed_;
 

@@ -91,12 +91,12 @@ TEST_F(CollectorFinderTest, AnOrdinaryCollectorIsMeantItself) {
   Start(&nothing);
   EXPECT_EQ(*finder_->Find(identity_), "");
   EXPECT_FALSE(finder_->is_root());
-  // It is not asked again while it is there.
+  // It is not asked again while it answers.
   server_->Shutdown();
   EXPECT_EQ(*finder_->Find(identity_), "");
 }
 
-// Of before there were roots: it asks for an operator's token.
+// A collector from before there were roots: it requires an operator's token.
 TEST_F(CollectorFinderTest, OneThatRefusesTheQuestionIsMeantItself) {
   Start(&root_);
   for (const grpc::StatusCode code :
@@ -129,7 +129,7 @@ TEST_F(CollectorFinderTest, ARootThatHasGoneLeavesTheLeaf) {
   ASSERT_TRUE(finder_->Find(identity_).ok());
   server_->Shutdown();
   EXPECT_EQ(*finder_->Find(identity_), "10.0.0.1:7411");
-  // Where that has gone as well, there is nothing to go to.
+  // If that one fails as well, there is none left.
   finder_->NoteNotReached();
   EXPECT_TRUE(absl::IsUnavailable(finder_->Find(identity_).status()));
 }
@@ -152,7 +152,7 @@ TEST_F(CollectorFinderTest, ALeafThatIsNotReachedForLongIsNamed) {
   ASSERT_TRUE(finder_->Find(identity_).ok());
   EXPECT_THAT(root_.asked().failed(), ElementsAre("a"));
   finder_->NoteNotReached();
-  // There is nothing else: all are tried anew.
+  // There is no other leaf: all are tried again.
   root_.Reply(grpc::Status(grpc::StatusCode::ABORTED, "none was reached"));
   EXPECT_FALSE(finder_->Find(identity_).ok());
   EXPECT_THAT(root_.asked().failed(), ElementsAre("a", "b"));

@@ -18,10 +18,10 @@ namespace {
 constexpr uint32_t kProtocol = 1;
 constexpr int kMaxMessageBytes = 4 << 20;
 constexpr absl::Duration kMaxLeafBackoff = absl::Seconds(1);
-// How long a collector that listens on this host may take to answer.
+// How long a collector on this host may take to accept the memory.
 constexpr absl::Duration kLanePatience = absl::Milliseconds(250);
 
-// The tail's owner goes along until the transport has written it.
+// The buffer keeps the tail's owner until the transport has written it.
 grpc::ByteBuffer ToByteBuffer(EncodedFrame frame) {
   using Owner = std::shared_ptr<const void>;
   if (frame.tail.empty()) {
@@ -37,6 +37,8 @@ grpc::ByteBuffer ToByteBuffer(EncodedFrame frame) {
   return grpc::ByteBuffer(slices, 3);
 }
 
+// Whether the error may mean that the collector is unreachable. A refusal comes
+// from a collector that runs.
 bool IsAway(const grpc::Status& status) {
   switch (status.error_code()) {
     case grpc::StatusCode::ALREADY_EXISTS:
@@ -56,8 +58,8 @@ std::shared_ptr<CollectorChannel> ConnectTo(const std::string& address,
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
-  // A dead collector is noticed even when nothing is sent; soon, where there is
-  // another one.
+  // Keepalive pings detect a dead collector on an idle connection. Where
+  // another leaf can take over, they are sent more often.
   PingWhileCalling(absl::Seconds(is_leaf ? 5.5 : 20),
                    absl::Seconds(is_leaf ? 3 : 10), &arguments);
   arguments.SetInt(
@@ -67,6 +69,7 @@ std::shared_ptr<CollectorChannel> ConnectTo(const std::string& address,
   arguments.SetInt(
       GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
       static_cast<int>(absl::ToInt64Milliseconds(options.reconnect_max)));
+  // Otherwise channels with equal arguments would share one connection.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return MakeCollectorChannel(
       MakeChannel(address, options.security, arguments));
@@ -94,7 +97,8 @@ CollectorLink::CollectorLink(const SessionOptions& options, PlanSwitcher* gate,
       finder_(NewFinder()),
       worker_([this] { Work(); }) {}
 
-// Nothing is locked: the worker, which is not there, may hold the lock.
+// Takes no lock: a thread of the parent, which does not exist here, may hold
+// it.
 void CollectorLink::Abandon() {
   worker_.detach();
   named_->channel.reset();
@@ -124,7 +128,7 @@ void CollectorLink::SetRank(int64_t rank, int64_t world_size) {
   v1::AgentEvent event;
   event.mutable_rank_known()->set_rank(rank);
   event.mutable_rank_known()->set_world_size(world_size);
-  // A hello that does not name the rank leaves before this event.
+  // If the hello in flight does not name the rank yet, this event follows it.
   if (status_.SetRank(rank, world_size, HasSent()))
     outbox_->Push(std::move(event));
 }
@@ -137,8 +141,8 @@ void CollectorLink::TellEdit(v1::ConfigEdited edited) {
   outbox_->Push(std::move(event));
 }
 
-// The collector that was told may have ended before it had kept the plan. One
-// that knows the edit takes it for the same.
+// The collector that received the edit may have ended before it stored the
+// plan. One that has the edit recognizes it as the same.
 void CollectorLink::TellEditAgain(const v1::Welcome& welcome) {
   absl::MutexLock lock(&mutex_);
   if (!edit_.has_value()) return;
@@ -161,6 +165,8 @@ void CollectorLink::Work() {
   spool_.Open();
   if (DrainOrphans()) StayConnected();
   spool_.Update();
+  // The spool is updated before, because the farewell does not count what it
+  // holds as lost.
   SayFarewell();
 }
 
@@ -176,9 +182,9 @@ void CollectorLink::StayConnected() {
     backoff = was_connected ? options_.reconnect_min
                             : std::min(backoff * 2, options_.reconnect_max);
     if (std::exchange(damaged_, false)) backoff = AfterDamage();
-    // There is another leaf, or soon will be.
+    // Another leaf exists, or soon will.
     if (finder_.is_root()) backoff = std::min(backoff, kMaxLeafBackoff);
-    // Jitter: a thousand ranks must not come back in the same moment.
+    // Jitter, so that a thousand ranks do not reconnect at the same moment.
     const MonotonicTime until =
         MonotonicAfter(backoff * absl::Uniform(random, 0.5, 1.5));
     while (MonotonicNow() < until) {
@@ -220,8 +226,8 @@ CollectorFinder CollectorLink::NewFinder() {
 
 absl::StatusOr<std::shared_ptr<CollectorLink::Target>> CollectorLink::Locate(
     CollectorFinder* finder, const v1::Identity& identity) {
-  // What was damaged in transit may have been the connection's own framing or
-  // tables: what it says from then on may be wrong, or never arrive.
+  // If data was damaged in transit, the connection's own framing or header
+  // tables may be affected too: later data may be wrong, or never arrive.
   const bool afresh = std::exchange(afresh_, false);
   {
     absl::MutexLock lock(&mutex_);
@@ -245,13 +251,15 @@ absl::StatusOr<std::shared_ptr<CollectorLink::Target>> CollectorLink::Locate(
   return target_;
 }
 
-// One life of the connection, until it breaks or the session stops. True if
-// the collector had welcomed us.
+// Runs one connection until it breaks or the session stops. Returns true if the
+// collector has welcomed the session.
 bool CollectorLink::RunConnection() {
   const absl::StatusOr<std::shared_ptr<Target>> located =
       Locate(&finder_, status_.identity());
   if (!located.ok()) return false;
   Target* const target = located->get();
+  // Only with a root the process may move to another leaf, which lacks the
+  // payloads that this one has.
   queue_->KeepUntilReferred(target->is_leaf);
   ControlStream control([this] { outbox_->Wake(); },
                         [this](const v1::Directive& directive) {
@@ -277,8 +285,8 @@ bool CollectorLink::RunConnection() {
         finder_.NoteReached();
         upload = OnWelcome(directive.welcome(), target);
       } else if (directive.has_goodbye()) {
-        // It goes down, or the rank that has become known is another process':
-        // the next hello is told.
+        // The collector shuts down, or another process has the rank that has
+        // become known; the next hello gets the reason.
         unwanted = true;
       } else {
         OnDirective(directive);
@@ -331,7 +339,7 @@ bool CollectorLink::RunConnection() {
   }
   if (upload != nullptr) upload->Close();
   control.Close();
-  // One that refuses this process is there, and right about it.
+  // A collector that refuses this process has been reached.
   if (!welcomed && IsAway(control.status())) finder_.NoteNotReached();
   return welcomed;
 }
@@ -342,7 +350,7 @@ void CollectorLink::NoteEnd(const UploadStream* upload,
       upload == nullptr ? control.status() : upload->status();
   const bool counts = status_.NoteEnd(end, welcomed);
   damaged_ = end.error_code() == grpc::StatusCode::DATA_LOSS || !counts;
-  // Of a connection that has ended gRPC makes a new one itself.
+  // gRPC itself reconnects after a connection has ended.
   afresh_ = !end.ok() && end.error_code() != grpc::StatusCode::UNAVAILABLE;
   if (upload != nullptr) NoteUploadEnd(end);
 }
@@ -353,6 +361,7 @@ void CollectorLink::TryLane() {
   const SharedMemory* const shared = queue_->memory()->shared();
   if (shared == nullptr) {
     status = queue_->memory()->shared_status();
+    // There was no large block yet: try again with the next frame.
     if (status.ok()) return;
     lane_session_.clear();
     return status_.NoteLane(status);
@@ -384,17 +393,19 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
   if (welcome.has_triggers()) watcher_->Configure(welcome.triggers());
   credit_ = std::max<uint64_t>(welcome.credit_bytes(), 1);
   queue_->UseOffers(welcome.takes_offers());
-  // What this collector may be told of is to be handed over first.
+  // Memory must be shared with this collector before offsets are sent.
   queue_->UseLane(false);
   lane_socket_ = welcome.lane_socket();
   lane_session_ = options_.lane ? welcome.session_id() : "";
+  // Before the upload starts, because Resume must not run concurrently with
+  // Ack.
   queue_->Resume(welcome.resume_after_sequence());
-  // A barrier is told at once, not by way of the worker.
+  // Acks reach a barrier directly, without waking the worker.
   auto upload = std::make_unique<UploadStream>(
       [this] { outbox_->Wake(); },
       [this](const v1::UploadAck& ack) {
         if (ack.credit_bytes() > 0) credit_ = ack.credit_bytes();
-        // Of a spool that has all there is, files go soon.
+        // A spool with payloads can delete files once they are committed.
         return queue_->Ack(ack) || ack.retry_after_ms() > 0 || ships_ ||
                (!options_.spool_directory.empty() && !spool_.keeps());
       });
@@ -409,8 +420,8 @@ std::unique_ptr<CollectorLink::UploadStream> CollectorLink::OnWelcome(
   return upload;
 }
 
-// The collector may never take what it was sent; a network that fails has
-// other codes.
+// The collector may refuse frames permanently; network errors have other status
+// codes.
 void CollectorLink::NoteUploadEnd(const grpc::Status& status) {
   switch (status.error_code()) {
     case grpc::StatusCode::OK:
@@ -428,8 +439,8 @@ void CollectorLink::NoteUploadEnd(const grpc::Status& status) {
   }
 }
 
-// A step may wait for what was damaged: it is sent again at once, as long as
-// anything gets through.
+// A step may wait for data that was damaged, so it is sent again at once, as
+// long as anything gets through.
 absl::Duration CollectorLink::AfterDamage() {
   SessionStats stats;
   queue_->FillStats(&stats);
@@ -441,12 +452,12 @@ absl::Duration CollectorLink::AfterDamage() {
   return damaged_backoff_;
 }
 
-// A length that was damaged in transit makes the other side wait for bytes that
-// never come, and it has nothing to say meanwhile.
+// If a length was damaged in transit, the other side waits for bytes that never
+// come, and sends nothing meanwhile.
 bool CollectorLink::IsSilent(absl::Duration waited, absl::Duration* patience) {
   if (waited <= *patience) return false;
   status_.NoteSilent(waited);
-  // It may be slow.
+  // The collector may only be slow: be more patient next time.
   *patience = std::min(*patience * 2, kMaxAckPatience);
   afresh_ = true;
   return true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The session's connection to its collector and the thread behind it: control
-// and upload stream, reconnects, spool, frames of the flight recorder.
+// The session's connection to its collector and the thread that runs it:
+// control and upload stream, reconnects, spool, frames of the flight recorder.
 //
 // Ownership: of the Session, which owns the parts it is given; they outlive it.
 // Threads: one worker of its own. The methods may be called from any thread.
@@ -54,27 +54,28 @@ class CollectorLink {
   LinkStatus& status() { return status_; }
   const LinkStatus& status() const { return status_; }
   LinkSpool& spool() { return spool_; }
-  // See Session.
+  // See Session::FetchReference.
   absl::Status FetchReference(
       const v1::ReferenceRequest& request, absl::Duration deadline,
       const std::function<absl::Status(const v1::ReferenceChunk&)>& add);
   void SetRank(int64_t rank, int64_t world_size);
-  // Until the collector has made something of it, again after a reconnect.
+  // Sends the edit until the collector has acted on it, also after a reconnect.
   void TellEdit(v1::ConfigEdited edited);
-  // At the end, before the outbox is stopped: the worker must report what is
-  // lost, to the collector as well. See FrameQueue::Undelivered.
+  // Called at the end, before the outbox is stopped, so that the worker can
+  // report what is lost to the collector as well. See FrameQueue::Undelivered.
   void AccountAtEnd(bool spool_delivers);
 
-  // Waits for the worker, which ends after the outbox was stopped.
+  // Waits for the worker, which ends once the outbox is stopped.
   void Join() { worker_.join(); }
-  // After a fork: the threads are the parent's, nothing may be joined.
+  // Called in the child after a fork: the threads belong to the parent, so none
+  // is joined.
   void Abandon() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   using ControlStream = BidiStream<v1::AgentEvent, v1::Directive>;
-  // Frames are encoded by the queue, payload bytes not copied.
+  // The queue encodes the frames; payload bytes are not copied.
   using UploadStream = BidiStream<grpc::ByteBuffer, v1::UploadAck>;
-  // A collector and how to speak to it.
+  // A collector's address and the channel to it.
   struct Target {
     Target(const std::string& address, const SessionOptions& options,
            bool is_leaf);
@@ -85,51 +86,57 @@ class CollectorLink {
   static constexpr absl::Duration kTick = absl::Milliseconds(500);
   static constexpr absl::Duration kDamagedBackoff = absl::Milliseconds(2);
   // How long frames may stay without an ack before the agent reconnects. A step
-  // waits as long.
+  // waits for the same time.
   static constexpr absl::Duration kAckPatience = absl::Seconds(2);
   static constexpr absl::Duration kMaxAckPatience = absl::Seconds(30);
-  // How long for a welcome: a process that ends before waits 1 s for it, and would
-  // leave nothing. Nothing is sent twice.
+  // How long to wait for a welcome. It is short because a process that ends
+  // before its welcome waits only 1 s for it, and would leave nothing behind.
+  // Nothing has been sent yet, so a retry sends nothing twice.
   static constexpr absl::Duration kWelcomePatience = absl::Milliseconds(500);
   static constexpr absl::Duration kMetricsInterval = absl::Seconds(2);
   // How long a collector may take to receive the goodbye.
   static constexpr absl::Duration kFarewellPatience = absl::Milliseconds(500);
 
   void Work();
+  // Delivers what earlier processes left in the spool; false when stopping.
   bool DrainOrphans();
   void StayConnected();
+  // Runs one connection; returns true if the collector has welcomed the
+  // session.
   bool RunConnection();
   absl::Duration AfterDamage();
   // Whether nothing was received for so long that the agent must reconnect.
   bool IsSilent(absl::Duration waited, absl::Duration* patience);
-  // How long until IsSilent may become true.
+  // Time until IsSilent may become true.
   absl::Duration UntilSilent() const;
   CollectorFinder NewFinder();
-  // The one that was named or, where that is a root, the leaf that it names.
+  // Returns the named collector or, if that is a root, the leaf that it names.
   absl::StatusOr<std::shared_ptr<Target>> Locate(CollectorFinder* finder,
                                                  const v1::Identity& identity);
   SpoolDrain NewDrain(CollectorFinder* finder);
   absl::Status DrainOrphan(OrphanSpool* orphan, SpoolDrain* drain,
                            CollectorFinder* finder);
   v1::AgentEvent HelloEvent();
-  // Anything was recorded.
+  // Whether any record was sent.
   bool HasSent() const;
   std::unique_ptr<UploadStream> OnWelcome(const v1::Welcome& welcome,
                                           Target* target);
   void OnDirective(const v1::Directive& directive);
   bool NextEvent(v1::AgentEvent* event, MonotonicTime* next_metrics);
   void SendNext(UploadStream* upload);
-  // Once a connection, when there is something to hand over: gives a collector
-  // on this host the memory that payloads lie in.
+  // Shares the payload memory with a collector on this host. Done once a
+  // connection, when there is memory to share.
   void TryLane();
-  // Returns true once the collector has acknowledged the goodbye. `held`: the last
-  // frame that the collector is known to have, beside what acks have said.
+  // Returns true once the collector has acknowledged the goodbye. `held`: the
+  // last frame that the collector is known to have, if that is more than acks
+  // have reported.
   bool SayGoodbye(ControlStream* control, uint64_t held, MonotonicTime until);
-  // Says goodbye on a new connection where the last one did not carry it.
+  // Says goodbye on a new connection if the last one did not deliver it.
   void SayFarewell();
   bool SayGoodbyeAnew(MonotonicTime until);
+  // Queues requested contents of the flight recorder, as far as there is room.
   void ShipFlight();
-  // `upload`: which has ended; null: the control stream has.
+  // `upload`: the upload stream that has ended; null if the control stream has.
   void NoteEnd(const UploadStream* upload, const ControlStream& control,
                bool welcomed);
   void NoteUploadEnd(const grpc::Status& status);
@@ -147,44 +154,47 @@ class CollectorLink {
   mutable absl::Mutex mutex_;
   // The newest edit of the config file.
   std::optional<v1::ConfigEdited> edit_ ABSL_GUARDED_BY(mutex_);
-  // Of the account at the end: what it leaves out, and why the rest is lost.
+  // Arguments of AccountAtEnd, and the reason why undelivered data is lost.
   struct Account {
     bool spool_delivers = false;
     std::string why;
   };
   std::optional<Account> account_ ABSL_GUARDED_BY(mutex_);
 
-  // Bytes that may be in flight.
+  // Bytes that may be in flight, as the collector has granted.
   std::atomic<uint64_t> credit_{0};
 
-  // Worker only: where and as what session the memory may be handed over; empty:
-  // nowhere, or that was tried.
+  // Worker only: the collector's socket and the session's name for sharing the
+  // payload memory. Empty if the collector cannot take it, or after the
+  // attempt.
   std::string lane_socket_, lane_session_;
-  // Worker only: what the flight recorder held and is being sent.
+  // Worker only: contents of the flight recorder that are being sent.
   std::optional<FlightRing::Contents> shipping_;
   size_t shipped_buffers_ = 0;
-  // Worker only: the last connection ended because something was damaged on the
-  // way, or may have been; how long the last one that did was waited for, and what
-  // was committed then.
+  // Worker only: whether the last connection ended because data was damaged in
+  // transit, or may have been; how long the agent waited before it reconnected
+  // the last time, and what was committed at that time.
   bool damaged_ = false;
   absl::Duration damaged_backoff_ = kDamagedBackoff;
   uint64_t committed_when_damaged_ = 0;
-  // Worker only; the next one is to be a connection of its own.
+  // Worker only: the next connection must not share a TCP connection with this
+  // one.
   bool afresh_ = false;
   absl::Duration ack_patience_ = kAckPatience;
   absl::Duration welcome_patience_ = kWelcomePatience;
   uint64_t acked_ = 0;
-  // Worker only: whether a collector has ever welcomed this process, whether one
-  // has acknowledged its goodbye, and what is lost as far as this process knows.
+  // Worker only: whether a collector has ever welcomed this process, whether
+  // one has acknowledged its goodbye, and what is lost as far as this process
+  // knows.
   bool welcomed_once_ = false;
   bool said_goodbye_ = false;
   std::optional<v1::Undelivered> undelivered_;
-  // It waits for room, which acks give.
+  // The flight recorder's contents wait for room in the queue, which acks free.
   std::atomic<bool> ships_{false};
 
-  // The address that was given. Only the worker changes it.
+  // The collector at the given address. Only the worker changes it.
   std::shared_ptr<Target> named_ ABSL_GUARDED_BY(mutex_);
-  // Where the session is, or was last.
+  // The collector of the current connection, or of the last one.
   std::shared_ptr<Target> target_ ABSL_GUARDED_BY(mutex_);
   // Worker only.
   CollectorFinder finder_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the control stream carries: directives come, events go, and what the flight
-// recorder held is sent.
+// The control stream: directives are received, events are sent, and the
+// contents of the flight recorder are queued.
 #include <memory>
 #include <utility>
 #include <vector>
@@ -76,8 +76,8 @@ bool CollectorLink::NextEvent(v1::AgentEvent* event,
   return true;
 }
 
-// Sends what the flight recorder held, as far as there is room: this thread
-// is the one that makes room, so it does not wait for it.
+// Queues the contents of the flight recorder as far as there is room. It does
+// not wait for room, because this thread is the one that makes room.
 void CollectorLink::ShipFlight() {
   if (!shipping_.has_value()) {
     shipping_ = watcher_->TakeRequestedFlight();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The connection's end: what the process takes with it, told to the collector and
-// to whoever started it.
+// The end of the connection: losses of the process are reported to the
+// collector and to the user.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -13,7 +13,7 @@ namespace rankprobe {
 namespace {
 
 constexpr size_t kMaxReasonBytes = 500;
-// Of all tries to say how much is lost; a process that loses nothing tries once.
+// For all attempts to report losses; a process without losses tries once.
 constexpr absl::Duration kFarewellTime = absl::Seconds(1);
 constexpr absl::Duration kFarewellTick = absl::Milliseconds(25);
 
@@ -41,7 +41,7 @@ bool CollectorLink::SayGoodbye(ControlStream* control, uint64_t held,
     outbox_->Wait(kFarewellTick);
   if (!control->CanWrite()) return false;
   control->Write(std::move(event));
-  // The collector ends the stream of who has said it.
+  // The collector ends the stream once it has received the goodbye.
   while (!control->done() && MonotonicNow() < until)
     outbox_->Wait(kFarewellTick);
   return control->done() && control->status().ok();
@@ -53,6 +53,7 @@ bool CollectorLink::SayGoodbyeAnew(MonotonicTime until) {
     absl::MutexLock lock(&mutex_);
     last = target_;
   }
+  // A new channel, because the last connection did not deliver the goodbye.
   const Target target(last->address, options_, last->is_leaf);
   ControlStream control([this] { outbox_->Wake(); });
   AddToken(options_.security, control.context());
@@ -65,7 +66,7 @@ bool CollectorLink::SayGoodbyeAnew(MonotonicTime until) {
          MonotonicNow() < until) {
     if (!control.Pop(&directive)) outbox_->Wait(kFarewellTick);
   }
-  // What it has may be more than it could say.
+  // The collector may have more than its acks could report.
   if (directive.has_welcome()) {
     said = SayGoodbye(&control, directive.welcome().resume_after_sequence(),
                       until);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What earlier lives left in the spool's directory.
+// Delivery of what earlier processes left in the spool's directory.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -33,8 +33,8 @@ SpoolDrain CollectorLink::NewDrain(CollectorFinder* finder) {
       });
 }
 
-// What earlier lives left behind goes first: their sequence numbers and
-// their ranks are their own. False when stopping.
+// Sends what earlier processes left, under their own ranks and sequence
+// numbers, before anything else. Returns false when stopping.
 bool CollectorLink::DrainOrphans() {
   if (options_.spool_directory.empty()) return true;
   int passed_over = 0;
@@ -57,17 +57,18 @@ bool CollectorLink::DrainOrphans() {
     for (;;) {
       status = DrainOrphan(orphan.get(), &drain, &finder);
       if (status.ok() || absl::IsCancelled(status)) break;
-      // A refusal counts once a new connection gets one, too.
+      // A refusal counts only if a new connection gets one, too.
       afresh_ = !absl::IsUnavailable(status);
       if (afresh_ && std::exchange(refused, true)) break;
       if (afresh_) continue;
       status_.NoteError(status);
-      // A try that fails at once has spooled nothing, and a barrier may wait.
+      // An attempt that fails at once has spooled nothing, and a barrier may
+      // wait for the spool.
       spool_.Update();
       if (!outbox_->Wait(options_.reconnect_max)) return false;
     }
     if (absl::IsCancelled(status)) return false;
-    // Refused: it stays for another time.
+    // Refused: the files stay for another time.
     if (!status.ok()) status_.NoteError(status);
   }
   return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session against a collector that the test speaks for.
+// A session with a collector that the test controls.
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
@@ -30,8 +30,8 @@ namespace {
 
 constexpr absl::Duration kSoon = absl::Seconds(30);
 
-// Welcomes one agent, then says what it is told to, and keeps what it hears of
-// plans.
+// Welcomes one agent, then sends the given directives, and stores what it
+// receives about plans.
 class FakeCollector final : public v1::AgentService::Service {
  public:
   grpc::Status Session(grpc::ServerContext* context,
@@ -111,7 +111,7 @@ class FakeCollector final : public v1::AgentService::Service {
     return applied_;
   }
 
-  // Waits for the frame, and tells no rank but the next one that it has it.
+  // Waits for the frame, and acknowledges it only on the next connection.
   void Take(uint64_t sequence) {
     absl::MutexLock lock(&mutex_);
     const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -125,7 +125,7 @@ class FakeCollector final : public v1::AgentService::Service {
     return goodbyes_;
   }
 
-  // Connections that have said hello.
+  // Number of connections that have sent a hello.
   size_t connections() {
     absl::MutexLock lock(&mutex_);
     return asked_.size();
@@ -138,16 +138,15 @@ class FakeCollector final : public v1::AgentService::Service {
   size_t refused_uploads = 0;
   // The first `mute_to` connections get no Welcome.
   size_t mute_to = 0;
-  // Pings.
+  // Whether pings are answered.
   bool answers = true;
   // Acknowledges each frame as committed.
   bool commits = false;
-  // So many farewells are lost.
+  // Number of farewells to ignore.
   size_t deaf_to = 0;
 
  private:
-  // What is damaged in the tables of a connection stays so. `known`: connections,
-  // in their order.
+  // A damaged connection stays damaged. `known`: connections in order.
   bool IsRefused(grpc::ServerContext* context, std::vector<std::string>* known,
                  size_t refused) {
     absl::MutexLock lock(&mutex_);
@@ -185,7 +184,8 @@ std::unique_ptr<grpc::Server> Serve(FakeCollector* collector,
   return server;
 }
 
-// Whoever listens there may write to the terminal of the training.
+// A process that listens there may try to write to the terminal of the
+// training.
 TEST(CollectorLinkTest, ARefusalCannotSteerATerminal) {
   FakeCollector collector;
   collector.refusal =
@@ -232,7 +232,7 @@ TEST(CollectorLinkTest, ACommitThatCameTooLateIsMadeGoodByTheCollector) {
   collector.Say(adopt);
   int64_t step = 2;
   ActivePlan active;
-  // Steps go on while the directive is on its way.
+  // Steps continue while the directive is in transit.
   const absl::Time give_up = absl::Now() + kSoon;
   while (active.epoch != 3 && absl::Now() < give_up)
     active = (*session)->BeginStep(++step);
@@ -266,7 +266,8 @@ constexpr grpc::StatusCode kCodes[] = {
     grpc::StatusCode::UNKNOWN,
 };
 
-// Of a bit that flipped in the headers of a call: in its path, its token.
+// A refusal because of a flipped bit in the headers of a call: in its path, its
+// token.
 TEST(CollectorLinkTest, ARefusalIsAskedForAgainOnAnotherConnection) {
   for (const grpc::StatusCode code : kCodes) {
     FakeCollector collector;
@@ -303,7 +304,8 @@ TEST(CollectorLinkTest, AnUploadThatIsRefusedIsMadeOnAnotherConnection) {
   server->Shutdown(std::chrono::system_clock::now());
 }
 
-// A flip in the length of the welcome makes the agent wait for bytes that never come.
+// A flip in the length of the welcome makes the agent wait for bytes that never
+// come.
 TEST(CollectorLinkTest,
      AWelcomeThatDoesNotComeIsAskedForAgainBeforeAShortJobEnds) {
   FakeCollector collector;
@@ -339,7 +341,8 @@ TEST(CollectorLinkTest, ARefusalOnTwoConnectionsIsFinal) {
   server->Shutdown(std::chrono::system_clock::now());
 }
 
-// As the two above, of what a killed process left, which has no session.
+// Like the two tests above, for frames of a killed process, which have no
+// session.
 TEST(SpoolDeliveryTest, ARefusalCountsWhenASecondConnectionGetsIt) {
   for (const size_t refused : {1, 2}) {
     const std::string directory = absl::StrCat(
@@ -375,8 +378,8 @@ TEST(SpoolDeliveryTest, ARefusalCountsWhenASecondConnectionGetsIt) {
   }
 }
 
-// Under policy `block`, of a collector that acknowledges nothing: its connection is
-// given up after 2 s, and it welcomes the rank again.
+// Under policy `block`, with a collector that acknowledges nothing: its
+// connection is given up after 2 s, and it welcomes the rank again.
 TEST(CollectorLinkTest, ACollectorThatAnswersIsWaitedForAndNoOtherIs) {
   for (const bool answers : {false, true}) {
     FakeCollector collector;
@@ -404,7 +407,7 @@ TEST(CollectorLinkTest, ACollectorThatAnswersIsWaitedForAndNoOtherIs) {
   }
 }
 
-// The acks of what the collector has were lost on the way.
+// The acks for frames that the collector has were lost in transit.
 TEST(CollectorLinkTest, TheFarewellKnowsWhatTheCollectorHas) {
   for (const uint64_t held : {1, 2}) {
     FakeCollector collector;

@@ -22,7 +22,7 @@ namespace rankprobe {
 namespace {
 
 constexpr size_t kMaxBytes = 1 << 20;
-// Clocks of file systems are coarse, those of file servers are others'.
+// Clocks of file systems are coarse, and file servers have their own.
 constexpr absl::Duration kYoung = absl::Seconds(2);
 constexpr int kHalfWrittenTries = 50;
 constexpr absl::Duration kHalfWrittenWait = absl::Milliseconds(2);
@@ -36,14 +36,14 @@ bool IsJsonObject(const std::string& text) {
   return ParseConfigDocument(text, &document).ok();
 }
 
-// What the system lacks now says nothing about the file.
+// A lack of resources says nothing about the file.
 bool IsPassing(int error) {
   return error == EMFILE || error == ENFILE || error == ENOMEM ||
          error == EIO || error == EINTR || error == ESTALE ||
          error == ETIMEDOUT;
 }
 
-// Unavailable: the next try may succeed.
+// UNAVAILABLE: the next attempt may succeed.
 absl::Status Failure(const char* what) {
   const int error = errno;
   const std::string text = absl::StrCat(what, std::strerror(error));
@@ -80,7 +80,8 @@ ConfigFile::ConfigFile(std::string path) : path_(std::move(path)) {
 }
 
 std::optional<absl::StatusOr<std::string>> ConfigFile::Read(bool force) {
-  // Opened, not only looked up: file servers answer with what is true then.
+  // The file is opened and not only stat'ed, because opening makes network file
+  // systems revalidate their caches.
   const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
@@ -151,7 +152,7 @@ std::string MergeOverrides(const std::string& json,
   if (overrides.step_json.has_value()) {
     rapidjson::Document step(&allocator);
     step.Parse(overrides.step_json->c_str());
-    // One that is not JSON was refused when the debugger was made.
+    // A text that is not JSON was rejected when the debugger was made.
     if (!step.HasParseError()) {
       any = true;
       put("step", rapidjson::Value(step, allocator));

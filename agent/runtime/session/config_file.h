@@ -27,13 +27,13 @@ namespace rankprobe {
 
 class ConfigFile {
  public:
-  // Takes what the file says now as known.
+  // Takes the current contents as known: Look() does not return them.
   explicit ConfigFile(std::string path);
 
-  // The contents, if they differ from the last time; an error if the file
-  // cannot be read and a retry will not help. Costs an open and an fstat while
-  // nothing has changed. A text that is not JSON is read again for some 100 ms:
-  // it may be half written.
+  // Returns the contents if they differ from the last time, or an error if the
+  // file cannot be read and a retry will not help. While nothing has changed it
+  // costs an open and an fstat. A text that is not JSON is read again for some
+  // 100 ms, because it may be half written.
   std::optional<absl::StatusOr<std::string>> Look();
 
   const std::string& path() const { return path_; }
@@ -48,21 +48,22 @@ class ConfigFile {
     bool operator==(const Stamp& other) const;
   };
 
-  // Nothing: the file is missing or unchanged. Unavailable: it cannot be read
-  // now.
+  // Returns nullopt if the file is missing or unchanged, UNAVAILABLE if it
+  // cannot be read at present.
   std::optional<absl::StatusOr<std::string>> Read(bool force);
 
   const std::string path_;
   Stamp stamp_;
-  // So new that another edit may leave the stamp as it is.
+  // The file was modified so recently that another edit may leave the stamp
+  // unchanged.
   bool young_ = false;
-  // What was returned last: text, or message of the fault.
+  // The last result of Look(): the text, or the message of the fault.
   std::string said_;
   bool fault_ = false;
 };
 
-// The text of a config with constructor arguments on top; a text that is no
-// JSON object comes back as it is, for the parser to judge.
+// Returns the text of a config with the constructor arguments applied. A text
+// that is not a JSON object is returned unchanged; the parser reports it.
 std::string MergeOverrides(const std::string& json,
                            const ConfigOverrides& overrides);
 
@@ -76,7 +77,7 @@ EditReport SubmitEdit(const std::string& path,
                       const absl::StatusOr<std::string>& json, bool at_once,
                       Session* session);
 
-// The line for stderr about a fault.
+// Formats the line for stderr about a fault.
 std::string FaultLine(absl::string_view path, absl::string_view fault);
 
 }  // namespace rankprobe

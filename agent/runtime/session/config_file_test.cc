@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Remembers edits.
+// Stores edits.
 class EditedSession : public testing::FakeSession {
  public:
   explicit EditedSession(testing::Received* received) : FakeSession(received) {}
@@ -44,7 +44,7 @@ class ConfigFileTest : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
   void Write(const std::string& text) { std::ofstream(path_) << text; }
-  // Text, "FAULT: ..", or "-" for no edit.
+  // Returns the text, "FAULT: ..", or "-" for no edit.
   static std::string Say(ConfigFile* file) {
     const auto read = file->Look();
     if (!read.has_value()) return "-";
@@ -121,8 +121,8 @@ TEST_F(ConfigFileTest, ALackOfDescriptorsIsNoEditAndIsTriedAgain) {
   EXPECT_EQ(Say(&file), "-");
 }
 
-// The first page of a process' memory: a regular file that opens, and whose
-// bytes are an input/output error.
+// The first page of a process' memory: a regular file that can be opened, and
+// whose bytes cannot be read (EIO).
 TEST_F(ConfigFileTest, AnErrorOfTheDiskIsNoEditAndIsTriedAgain) {
   ConfigFile file(path_);
   std::filesystem::remove(path_);
@@ -134,7 +134,7 @@ TEST_F(ConfigFileTest, AnErrorOfTheDiskIsNoEditAndIsTriedAgain) {
   EXPECT_EQ(Say(&file), "{\"a\": 6}");
 }
 
-// Trying again helps nobody.
+// A retry would not help.
 TEST_F(ConfigFileTest, WhatCannotBeAConfigIsAFaultStill) {
   ConfigFile file(path_);
   std::filesystem::remove(path_);

@@ -63,6 +63,7 @@ bool EventOutbox::Pop(v1::AgentEvent* event) {
   if (!events_.empty()) {
     *event = std::move(events_.front());
     events_.pop_front();
+    // More events may follow, so the next Wait returns at once.
     wake_ = true;
     return true;
   }

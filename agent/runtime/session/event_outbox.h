@@ -22,26 +22,29 @@ namespace rankprobe {
 class EventOutbox {
  public:
   void Wake();
-  // Bounded.
+  // Queues an event; drops it if the queue is full.
   void Emit(v1::AgentEvent event);
-  // Never dropped: few, and the collector counts on them.
+  // Queues an event that is never dropped: there are few of these, and the
+  // collector relies on them.
   void Push(v1::AgentEvent event);
-  // Only the newest progress matters. `applied`: the plan that came into force
-  // with this step, told before it. Without one and without `urgent` it may
-  // wait for the next thing to tell, or for the worker's next look.
+  // Replaces the progress to report; only the newest matters. `applied`: the
+  // plan that took effect with this step, reported before the progress. Without
+  // `applied` and `urgent`, the progress may wait for the next event or for the
+  // worker's next tick.
   void NoteStep(v1::StepProgress progress,
                 std::optional<v1::PlanApplied> applied, bool urgent);
   void Stop();
 
-  // The worker's side. False: nothing to tell.
+  // For the worker: takes the next event. Returns false if there is none.
   bool Pop(v1::AgentEvent* event);
-  // Waits for something to do, at most `timeout`; false when stopping.
+  // For the worker: waits until woken or for `timeout`. Returns false when
+  // stopping.
   bool Wait(absl::Duration timeout);
   bool stopping() const;
 
  private:
   mutable absl::Mutex mutex_;
-  // Told with each wake_.
+  // Notified whenever wake_ is set.
   MonotonicCondVar woken_;
   bool wake_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -12,10 +12,10 @@
 namespace rankprobe {
 namespace {
 
-// Records that wait for the collector, where stop() does not.
+// For records that wait for the collector, where stop() does not wait for it.
 constexpr uint64_t kMaxKeptBytes = 64 << 20;
 constexpr uint64_t kKeptFileBytes = 8 << 20;
-// What a private collector leaves free, too.
+// A private collector leaves the same space free.
 constexpr uint64_t kKeptFreeBytes = 64 << 20;
 
 }  // namespace
@@ -48,6 +48,8 @@ void LinkSpool::Open() {
     return;
   }
   status_->NoteNoSpool();
+  // Nothing waits for a spool that does not exist. Under kKept frames must not
+  // count as safe in it: stop() waits for the collector instead.
   if (!keeps()) queue_->NoteSpooled(UINT64_MAX);
   NoteFault(spool.status());
 }
@@ -62,6 +64,7 @@ void LinkSpool::Append() {
       status =
           spool_->Append(frame.sequence, frame.head, frame.tail, frame.foot);
       if (!status.ok()) NoteFault(status);
+      // Under kKept a refused frame must not count as safe in the file.
       if (status.ok() || !keeps()) queue_->NoteSpooled(frame.sequence);
     }
   }

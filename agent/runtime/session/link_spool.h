@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The spool of a session while it runs: frames go from the queue to disk until a
-// collector has committed them.
+// The spool of a session while it runs: frames are copied from the queue to
+// disk until a collector has committed them.
 //
 // Ownership: the CollectorLink's; options, queue and status outlive it.
-// Threads: all methods are thread-safe. Its lock comes before the queue's and the
-// status'.
-// Failure: a spool that takes no frames is told of once; the collector gets them.
+// Threads: all methods are thread-safe. Its lock is taken before those of the
+// queue and the status.
+// Failure: a spool that refuses frames is reported once; the collector still
+// receives them.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_LINK_SPOOL_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_LINK_SPOOL_H_
 
@@ -27,21 +28,22 @@ class LinkSpool {
   LinkSpool(const SessionOptions& options, FrameQueue* queue,
             LinkStatus* status);
 
-  // What a step recorded is safe once it is here.
+  // Whether a recorded step is safe once its frames are in the spool.
   bool keeps() const { return options_.stop_barrier == StopBarrier::kKept; }
   FileSystem* file_system() const { return file_system_; }
-  // Waits for the disk.
+  // Opens the spool; waits for the disk.
   void Open();
-  // Puts new frames on disk.
+  // Writes new frames to disk.
   void Update();
-  // See Session.
+  // See Session::Keep.
   bool Keep();
-  // The next process of this spool will send them: to the user.
+  // Reports to the user that the next process with this spool will send the
+  // frames in `left`.
   void TellLeft(const v1::Undelivered& left) const;
 
  private:
   void Append() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The spool takes no (more) frames: once.
+  // Reports, once, that the spool accepts no (more) frames.
   void NoteFault(const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -50,7 +52,8 @@ class LinkSpool {
   LinkStatus* const status_;
   const std::unique_ptr<FileSystem> posix_;
   FileSystem* const file_system_;
-  // From a frame's number to its place in the file.
+  // Serializes the writers, from taking a frame's number to its place in the
+  // file.
   absl::Mutex mutex_;
   std::unique_ptr<Spool> spool_ ABSL_GUARDED_BY(mutex_);
   bool told_ ABSL_GUARDED_BY(mutex_) = false;

@@ -13,7 +13,7 @@
 namespace rankprobe {
 namespace {
 
-// One that takes connections may be slow.
+// A collector that accepts connections may be slow.
 constexpr absl::Duration kLongSilence = absl::Seconds(5);
 
 void Tell(const std::string& text) {
@@ -21,8 +21,8 @@ void Tell(const std::string& text) {
   std::fputs(line.c_str(), stderr);
 }
 
-// Of an answer that another try will not change, as long as the other side stays
-// what it is. The worker still tries again: it may be replaced.
+// The error for an answer that will not change as long as the other side stays
+// the same. The worker still tries again, because it may be replaced.
 absl::Status RefusalOf(const grpc::Status& status,
                        const std::string& collector) {
   switch (status.error_code()) {
@@ -86,7 +86,7 @@ v1::Identity LinkStatus::identity() const {
 bool LinkStatus::SetRank(int64_t rank, int64_t world_size, bool has_sent) {
   absl::MutexLock lock(&mutex_);
   if (identity_.has_rank() && identity_.rank() == rank) return false;
-  // What is recorded was recorded as this rank; the collector keeps it so.
+  // Existing records belong to this rank, and the collector keeps them so.
   if (identity_.has_rank() && has_sent) {
     last_error_ = absl::StrCat(
         "this process is rank ", identity_.rank(),
@@ -186,18 +186,19 @@ std::string LinkStatus::Why() const {
   return last_error_.empty() ? "" : absl::StrCat(" (", last_error_, ")");
 }
 
-// The one thing said to whoever started the training: it goes on, unwatched.
+// The only message about a missing collector to the user: the training
+// continues without recording.
 void LinkStatus::TellOnce() {
-  // What was said once is asked again first.
+  // A refusal counts only after a second connection has got it.
   if (told_ || (fatal_.ok() && refused_with_ != absl::StatusCode::kOk)) return;
-  // A collector that was there comes back; frames wait for it.
+  // A collector that was connected is expected back; frames wait for it.
   const absl::Duration patience = last_error_.empty() ? kLongSilence : kSilence;
   if (fatal_.ok() && (reconnects_ > 0 || Since(began_) < patience)) return;
-  // That is an error of Session::Create.
+  // Session::Create returns that as an error.
   if (fatal_.ok() && options_.on_missing == MissingCollector::kFail) return;
   told_ = true;
   const std::string rank = OfRank();
-  // A refusal is for good; else frames wait for a collector that comes.
+  // A refusal is permanent; otherwise frames wait for a collector.
   Tell(absl::StrCat(
       HasSpool()    ? absl::StrCat("what is recorded", rank, " is kept in ",
                                    options_.spool_directory)
@@ -258,7 +259,7 @@ void LinkStatus::TellOther(bool stepped_or_ends) {
   const v1::Identity& other = other_->identity();
   {
     absl::MutexLock lock(&mutex_);
-    // A framework says its rank with the first step.
+    // A framework sets its rank with the first step.
     if (!identity_.has_rank() && !stepped_or_ends) return;
     if (identity_.has_rank() != other.has_rank()) return other_.reset();
   }
@@ -307,7 +308,7 @@ std::string LinkStatus::WhyLost() const {
 }
 
 void LinkStatus::TellUndelivered(const v1::Undelivered& left) const {
-  // It came after all, in the last moment.
+  // Everything was delivered at the last moment.
   if (left.records() + left.payloads() == 0) return;
   absl::MutexLock lock(&mutex_);
   Tell(absl::StrCat(

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// State of a session's connection to a collector, and its messages to the user, each
-// printed once on stderr.
+// State of a session's connection to a collector, and its messages to the user,
+// each printed once on stderr.
 //
 // Ownership: the CollectorLink's; options and queue outlive it.
-// Threads: all methods are thread-safe, except those marked [worker]. The queue's lock is
-// taken under this one.
-// Failure: only what it tells.
+// Threads: all methods are thread-safe, except those marked [worker]. The
+// queue's lock is taken while this one is held.
+// Failure: none; failures of the connection are reported.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_LINK_STATUS_H_
 #define RANKPROBE_AGENT_RUNTIME_SESSION_LINK_STATUS_H_
 
@@ -35,56 +35,60 @@ class LinkStatus {
   LinkStatus(const SessionOptions& options, FrameQueue* queue)
       : options_(options), queue_(queue), identity_(options.identity) {}
 
-  // See Session.
+  // See Session::WaitConnected.
   absl::Status WaitConnected(absl::Duration deadline);
   void FillStats(SessionStats* stats) const;
   // ALREADY_EXISTS once another live process has this rank.
   absl::Status Refusal() const;
-  // A collector has answered, if only to what a dead process left.
+  // Whether a collector has answered, if only to the delivery of a dead
+  // process' spool.
   bool EverHeard() const;
-  // Frames are kept on disk.
+  // Whether frames are kept on disk.
   bool HasSpool() const {
     return !options_.spool_directory.empty() && !no_spool_;
   }
   v1::Identity identity() const;
-  // False: it is this one already, or it `has_sent` records as another.
+  // Returns false if the identity is already this one, or if the process
+  // `has_sent` records under another.
   bool SetRank(int64_t rank, int64_t world_size, bool has_sent);
 
-  // As who it is.
+  // Returns the identity to connect with.
   v1::Identity NoteConnected();
+  // A collector has answered, also if only to the delivery of a spool.
   void NoteHeard();
-  // No step waits for it from now on.
+  // From now on no step waits for the collector.
   void NoteBroken();
-  // Its connection is given up: it has acknowledged nothing for so long.
+  // The connection was given up because nothing was acknowledged for `waited`.
   void NoteSilent(absl::Duration waited);
-  // A connection that was made has ended.
+  // An established connection has ended.
   void NoteGone();
-  // False: a refusal that the connection before did not get. Without TLS a byte that
-  // was damaged in the headers of the call can make one of any kind, and whatever
-  // else is asked on that connection may get it too: it counts once a new connection
-  // gets the same.
+  // Returns false for a refusal that the previous connection did not get.
+  // Without TLS, a byte damaged in the headers of the call can cause a refusal
+  // of any kind, also for other calls on that connection. So a refusal counts
+  // only once a new connection gets the same.
   bool NoteEnd(const grpc::Status& status, bool welcomed);
   void NoteError(const absl::Status& status);
+  // How payloads are sent: OK for shared memory, otherwise why not.
   void NoteLane(const absl::Status& status);
   void NoteSpooled(uint64_t bytes);
-  // It could not be opened.
+  // The spool could not be opened.
   void NoteNoSpool() { no_spool_ = true; }
 
-  // While there is no connection: reports it after a while.
+  // Reports after a while that there is no connection.
   void TellIfSilent();
-  // See Session.
+  // See Session::TellStuck.
   void TellStuck(absl::Duration waited) const;
-  // For a person, of what is not delivered at the end.
+  // Describes to a person why data is not delivered at the end.
   std::string WhyLost() const;
   void TellUndelivered(const v1::Undelivered& left) const;
-  // [worker] Another process records under this name of the run: once. A process
-  // without a rank waits for its first step, with which a framework may say one, or
-  // for its end.
+  // [worker] Reports, once, that another process records under this name of the
+  // run. A process without a rank waits for its first step, with which a
+  // framework may set the rank, or for its end.
   void NoteOther(const v1::OtherProcess& other);
   void TellOther(bool stepped_or_ends);
 
  private:
-  // For a line that says of whom it speaks; empty: no rank is known.
+  // The rank, for a line of text; empty if it is not known.
   std::string OfRank() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // " (the last error)", empty without one.
   std::string Why() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
@@ -103,7 +107,7 @@ class LinkStatus {
   // Notified when connected_ or fatal_ is set.
   MonotonicCondVar decided_;
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;
-  // The last connection was given up because nothing was heard on it.
+  // The last connection was given up because nothing was received on it.
   bool fell_silent_ ABSL_GUARDED_BY(mutex_) = false;
   bool heard_ ABSL_GUARDED_BY(mutex_) = false;
   bool told_ ABSL_GUARDED_BY(mutex_) = false;
@@ -114,7 +118,7 @@ class LinkStatus {
   // Records and payloads that were lost at the time of the report.
   uint64_t lost_when_gone_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
-  // By the last answer to a hello; OK: it was no refusal.
+  // Code of the last answer to a hello; OK if that was not a refusal.
   absl::StatusCode refused_with_ ABSL_GUARDED_BY(mutex_) =
       absl::StatusCode::kOk;
   uint64_t reconnects_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -123,9 +127,9 @@ class LinkStatus {
   uint64_t spooled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::atomic<bool> no_spool_{false};
   std::string lane_ ABSL_GUARDED_BY(mutex_);
-  // What TellOther has still to report. Only the worker uses it.
+  // The process that TellOther still has to report. Only the worker uses it.
   std::optional<v1::OtherProcess> other_;
-  // A root reports it again after a restart.
+  // Whether it was reported: a root sends it again after a restart.
   bool told_other_ = false;
 };
 

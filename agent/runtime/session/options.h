@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sources of an agent's settings: explicit values beat the environment.
+// Settings of an agent: explicit values override the environment.
 //   RANKPROBE_COLLECTOR  host:port
 //   RANKPROBE_RUN        name of the run; else TORCHELASTIC_RUN_ID, else
 //                        host-pid-time
@@ -40,15 +40,15 @@ struct AgentSettings {
   ChannelSecurityFiles security;
   // "ignore", "spool" or "fail".
   std::string on_collector_missing;
-  // Set: StopBarrier::kKept, with the files there.
+  // If set, StopBarrier::kKept is used, with its files in this directory.
   std::string kept_directory;
 };
 
-// Reads one variable; null when it is not set.
+// Reads one variable; returns null if it is not set.
 using Environment = std::function<const char*(const char*)>;
 
-// INVALID_ARGUMENT for a variable that cannot be read. An empty
-// SessionOptions.collector means that none was named.
+// Returns INVALID_ARGUMENT for a variable that cannot be parsed.
+// SessionOptions.collector stays empty if no collector was named.
 absl::StatusOr<SessionOptions> MakeSessionOptions(
     const AgentSettings& settings, const Environment& environment,
     const Clock& clock);

@@ -13,11 +13,12 @@
 namespace rankprobe {
 namespace {
 
-// Plans agreed on whose step has not come; of more, the oldest go.
+// Committed plans whose step has not come; beyond this number the oldest are
+// dropped.
 constexpr size_t kMaxAgreed = 16;
 
 absl::StatusOr<std::shared_ptr<const Plan>> PlanOf(const v1::PlanSpec& spec) {
-  // A part of a plan would be another plan.
+  // A part of a plan would be a different plan.
   if (!spec.GetReflection()->GetUnknownFields(spec).empty()) {
     return absl::InvalidArgumentError(
         "the plan has fields that this agent does not know: the collector is "
@@ -59,7 +60,7 @@ ActivePlan PlanSwitcher::BeginStep(int64_t step,
                                    std::optional<v1::PlanApplied>* applied) {
   absl::MutexLock lock(&mutex_);
   step_ = step;
-  // The newest whose step has come; older ones are overtaken by it.
+  // The newest plan whose step has come replaces older ones.
   const auto due = std::find_if(
       agreed_.rbegin(), agreed_.rend(),
       [step](const Held& held) { return step >= held.effective_at_step; });
@@ -67,6 +68,8 @@ ActivePlan PlanSwitcher::BeginStep(int64_t step,
     current_ = std::move(*due);
     agreed_.erase(agreed_.begin(), due.base());
     if (current_.from_first_step) current_.effective_at_step = step;
+    // A plan that is newer than the edit replaces it, unless the collector made
+    // the plan from a config file.
     if (edit_.has_value() && !current_.from_file &&
         current_.epoch > edit_->heard_epoch)
       edit_.reset();
@@ -93,7 +96,7 @@ void PlanSwitcher::Edit(std::shared_ptr<const Plan> plan,
   if (plan == nullptr) {
     plan = before.plan;
   } else if (before.plan != nullptr && !before.plan->api_list.empty()) {
-    // No field of the file: the operator's list stays.
+    // The list is not a field of the file, so the operator's list stays.
     auto with_list = std::make_shared<Plan>(*plan);
     with_list->api_list = before.plan->api_list;
     plan = std::move(with_list);
@@ -113,7 +116,8 @@ void PlanSwitcher::RefuseRecording(std::string reason, bool only_apis) {
 }
 
 v1::PlanPrepared PlanSwitcher::Prepare(const v1::PlanSpec& spec) {
-  // Parsing is the slow part; the training thread does not wait for it.
+  // Parsing is slow, so it is done without the lock that the training thread
+  // takes.
   absl::StatusOr<std::shared_ptr<const Plan>> plan = PlanOf(spec);
   absl::MutexLock lock(&mutex_);
   heard_epoch_ = std::max(heard_epoch_, spec.epoch());
@@ -141,6 +145,7 @@ v1::PlanPrepared PlanSwitcher::Prepare(const v1::PlanSpec& spec) {
 
 std::optional<v1::PlanPrepared> PlanSwitcher::Commit(uint64_t epoch) {
   absl::MutexLock lock(&mutex_);
+  // The plan was committed or adopted before.
   if (current_.epoch == epoch || IsAgreed(epoch)) return std::nullopt;
   v1::PlanPrepared late;
   late.set_epoch(epoch);

@@ -30,60 +30,61 @@ namespace rankprobe {
 
 class PlanSwitcher {
  public:
-  // The process has entered `step`. `applied` is set when a plan took effect.
+  // Enters `step` and returns its plan. `applied` is set if a plan took effect.
   ActivePlan BeginStep(int64_t step, std::optional<v1::PlanApplied>* applied);
 
-  // Used while no plan came from the collector.
+  // Sets the plan that is used while the collector has sent none.
   void SetLocal(std::shared_ptr<const Plan> plan, bool enabled);
 
-  // The config file has been edited, in force from the next BeginStep on. Null:
-  // it cannot be used, nothing is recorded. `enabled` absent: as before.
-  // `at_once`: also over a plan of the collector.
+  // Reports that the config file was edited; the edit takes effect with the
+  // next BeginStep. Null `plan`: the file cannot be used, and nothing is
+  // recorded. `enabled` absent: unchanged. `at_once`: the edit also replaces a
+  // plan of the collector.
   void Edit(std::shared_ptr<const Plan> plan, std::optional<bool> enabled,
             bool at_once);
 
-  // From now on plans that enable recording are refused for this reason, and one
-  // that is in force records nothing. `only_apis`: those that record calls of
+  // From now on plans that enable recording are refused for this reason, and a
+  // plan in force records nothing. `only_apis`: only plans that record calls of
   // APIs (levels L1 and mix).
   void RefuseRecording(std::string reason, bool only_apis);
 
-  // Answers whether the plan is held for its step.
+  // Holds the plan for its step, if possible; returns the answer to send.
   v1::PlanPrepared Prepare(const v1::PlanSpec& spec);
-  // An answer when the commit came too late, nothing when it is in time.
+  // Returns an answer if the commit came too late, nullopt if it is in time.
   std::optional<v1::PlanPrepared> Commit(uint64_t epoch);
   void Abort(uint64_t epoch);
 
-  // The plan of a Welcome, or one whose commit came too late: in force from its
-  // step, or from the next BeginStep on if that has passed.
+  // Takes over the plan of a Welcome, or one whose commit came too late. It is
+  // in force from its step, or from the next BeginStep if that step has passed.
   void Adopt(const v1::PlanSpec& spec);
 
   int64_t step() const;
   uint64_t epoch() const;
-  // Digest of the plan of that epoch, which is reported with it; empty for the
+  // Digest of the plan in force, reported with its epoch; empty for the
   // process' own plan.
   std::string plan_digest() const;
-  // Highest epoch that was ever received, in force or not.
+  // The highest epoch that was ever received, in force or not.
   uint64_t heard_epoch() const;
 
  private:
   struct Held {
     uint64_t epoch = 0;
     bool enabled = false;
-    // Made of a config file of some rank.
+    // The collector made it from the config file of some rank.
     bool from_file = false;
     int64_t effective_at_step = 0;
     int64_t for_steps = 0;
-    // for_steps are counted from where it takes effect.
+    // for_steps counts from the step where the plan takes effect.
     bool from_first_step = false;
     std::shared_ptr<const Plan> plan;
-    // PlanDigest; empty: the process' own plan.
+    // PlanDigest of the plan; empty for the process' own plan.
     std::string digest;
   };
 
   struct FileEdit {
     std::shared_ptr<const Plan> plan;
     bool enabled = false;
-    // Plans up to this epoch are older.
+    // Plans up to this epoch are older than the edit.
     uint64_t heard_epoch = 0;
   };
 
@@ -95,19 +96,19 @@ class PlanSwitcher {
   void Agree(Held plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
-  // Empty: this process can record.
+  // Empty if this process can record.
   std::string why_not_recording_ ABSL_GUARDED_BY(mutex_);
-  // It can record plans without APIs.
+  // The reason applies only to plans that record APIs.
   bool refuses_only_apis_ ABSL_GUARDED_BY(mutex_) = false;
   // -1 before the first BeginStep.
   int64_t step_ ABSL_GUARDED_BY(mutex_) = -1;
   Held current_ ABSL_GUARDED_BY(mutex_);
   std::optional<Held> prepared_ ABSL_GUARDED_BY(mutex_);
-  // Committed, by epoch: an operator may agree on a second plan before the step
-  // of the first has come.
+  // Committed plans by epoch: an operator may agree on a second plan before the
+  // step of the first has come.
   std::vector<Held> agreed_ ABSL_GUARDED_BY(mutex_);
   uint64_t heard_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Over current_.
+  // Overrides current_.
   std::optional<FileEdit> edit_ ABSL_GUARDED_BY(mutex_);
 };
 

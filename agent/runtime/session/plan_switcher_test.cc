@@ -62,7 +62,7 @@ TEST_F(PlanSwitcherTest, OneThatRecordsModulesAloneRefusesPlansWithApis) {
   EXPECT_TRUE(gate_.Prepare(modules).accepted());
   EXPECT_FALSE(gate_.Commit(2).has_value());
   EXPECT_TRUE(Enabled(5));
-  // A run's plan from before this process came is not asked for consent.
+  // Consent is not required for a plan that the run had before this process.
   gate_.Adopt(Spec(3, 6));
   EXPECT_FALSE(Enabled(6));
 }
@@ -144,7 +144,7 @@ TEST_F(PlanSwitcherTest, AnAttemptThatIsCalledOffTouchesNothingAgreedOn) {
   EXPECT_EQ(applied_->epoch(), 1u);
 }
 
-// Ranks hear of the second plan before or after the first one's step: all
+// Ranks receive the second plan before or after the first one's step: all
 // record the same steps.
 TEST_F(PlanSwitcherTest, TwoPlansThatWaitTakeEffectEachOnItsStep) {
   Enabled(0);
@@ -297,7 +297,7 @@ TEST_F(PlanSwitcherTest, PlansMadeOfFilesAreForTheOthers) {
   gate_.Adopt(Spec(1, 0, false));
   Enabled(0);
   gate_.Edit(PlanOf(Task::kTensor), true, true);
-  // Of an edit before that one, which came late.
+  // An edit before that one, which arrived late.
   ASSERT_TRUE(gate_.Prepare(FileSpec(2, 3, false)).accepted());
   gate_.Commit(2);
   EXPECT_TRUE(Enabled(3));

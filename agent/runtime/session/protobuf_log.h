@@ -6,10 +6,10 @@
 
 namespace rankprobe {
 
-// From then on what libprotobuf has to say about messages of rankprobe.v1 is
-// dropped: the stream that brought them ends with a status. The library may be
-// the program's, too: what is said of other messages goes where it went before.
-// Any thread; any number of times.
+// From the first call on, messages of libprotobuf about rankprobe.v1 are
+// dropped: the stream that received the bad bytes ends with a status. The
+// program may use the same library, so messages about other types are still
+// printed. May be called from any thread, any number of times.
 void DropProtobufLinesAboutUs();
 
 }  // namespace rankprobe

@@ -27,11 +27,11 @@
 namespace rankprobe {
 namespace {
 
-// How old the collector's idea of a rank's step may get while it steps.
+// How old the collector's knowledge of a rank's step may get while it steps.
 constexpr int64_t kProgressIntervalNs = 20'000'000;
 constexpr size_t kSecretBytes = 32;
-// How long records that are in the file of their rank may stay out of the
-// collector: fast steps go together.
+// How long records that are in the file of their rank may stay unsent, so that
+// fast steps are sent together.
 constexpr absl::Duration kKeptHold = absl::Milliseconds(100);
 
 absl::Status ParentsError() {
@@ -69,13 +69,13 @@ class SessionImpl final : public Session {
       for (auto& records : watcher_.TakeFlight().buffers)
         queue_.SubmitRecords(std::move(records));
     }
-    // A collector that was there may come back; one that never was keeps the
-    // job from ending for a moment only.
+    // A collector that was connected may return. If none was ever reached, the
+    // end of the job is delayed only briefly.
     const absl::Status drained = SessionImpl::Flush(
         v1::DURABILITY_COMMITTED,
         ever ? options_.drain_deadline
              : std::min(options_.drain_deadline, absl::Seconds(1)));
-    // That nothing of a refused rank is taken was said.
+    // A refusal has been reported already.
     if (absl::IsDeadlineExceeded(drained)) {
       if (options_.stop_barrier == StopBarrier::kKept) {
         if (!link_.spool().Keep())
@@ -88,6 +88,7 @@ class SessionImpl final : public Session {
         link_.AccountAtEnd(/*spool_delivers=*/false);
       }
     }
+    // After AccountAtEnd, because the worker ends once the outbox is stopped.
     outbox_.Stop();
     link_.Join();
   }
@@ -107,7 +108,8 @@ class SessionImpl final : public Session {
     absl::MutexLock lock(&mutex_);
     if (step_began_ns_ > 0) progress.set_last_step_ns(now - step_began_ns_);
     step_began_ns_ = now;
-    // The worker is woken for that now and then only: it costs the step.
+    // The worker is woken for this only from time to time, because waking costs
+    // the step time.
     const bool urgent = now - progress_told_ns_ >= kProgressIntervalNs ||
                         progress.dumping() != told_dumping_;
     if (urgent) progress_told_ns_ = now;
@@ -171,15 +173,15 @@ class SessionImpl final : public Session {
 
   absl::Status Flush(v1::Durability level, absl::Duration deadline) override {
     if (Forked()) return absl::OkStatus();
-    // Nobody will ever take it.
+    // The collector will never accept it.
     if (absl::Status refused = link_.status().Refusal(); !refused.ok())
       return refused;
     return queue_.Flush(level, deadline);
   }
 
   absl::Status FlushToSpool(absl::Duration deadline) override {
-    // Where records are kept, what Keep could not keep does not come into the
-    // file later: the wait would be one for the collector.
+    // If records are kept, what Keep could not write does not reach the file
+    // later: waiting would mean to wait for the collector.
     if (Forked() || options_.spool_directory.empty() ||
         options_.stop_barrier == StopBarrier::kKept)
       return absl::OkStatus();
@@ -196,7 +198,7 @@ class SessionImpl final : public Session {
     if (!Forked()) outbox_.Emit(std::move(event));
   }
 
-  // The queue keeps the other half to send with.
+  // The queue needs the other half for sending.
   uint64_t HoldLimitBytes() const override {
     return options_.queue_budget_bytes / 2;
   }
@@ -230,7 +232,7 @@ class SessionImpl final : public Session {
   int64_t progress_told_ns_ ABSL_GUARDED_BY(mutex_) = INT64_MIN / 2;
   bool told_dumping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Outlives what wakes it.
+  // Declared before the members that wake it, so that it outlives them.
   EventOutbox outbox_;
   FrameQueue queue_;
   TriggerWatcher watcher_;

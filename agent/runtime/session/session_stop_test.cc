@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session says of a collector that is connected and silent, and whom the
-// end of a step waits for there.
+// What a session reports about a connected, silent collector, and for which
+// collector the end of a step waits.
 #include <grpcpp/grpcpp.h>
 
 #include <array>
@@ -22,7 +22,7 @@ namespace {
 constexpr absl::Duration kStopTestPatience = absl::Seconds(30);
 constexpr absl::Duration kNobodyWaitsSoLong = absl::Hours(1);
 
-// Welcomes and reads, and says no word of what it has read.
+// Welcomes and reads, and acknowledges nothing.
 class SilentCollector final : public v1::AgentService::Service {
  public:
   grpc::Status Session(grpc::ServerContext* context,
@@ -90,7 +90,7 @@ TEST_F(SessionStopTest, ASilenceIsSeen) {
       << "nothing was sent";
   Record();
   const absl::Time give_up = absl::Now() + kStopTestPatience;
-  // However often the connection is made anew meanwhile.
+  // However often the connection is established again in the meantime.
   while (session_->GetStats().silence < absl::Milliseconds(50) &&
          absl::Now() < give_up) {
     EXPECT_FALSE(

@@ -24,7 +24,7 @@ namespace {
 constexpr char kMagic[] = "RPQ3";
 constexpr size_t kMagicBytes = 4;
 constexpr size_t kHeadBytes = 8;
-// Above any frame; a length beyond it is not one.
+// Longer than any frame; a larger length is invalid.
 constexpr uint32_t kMaxEntryBytes = 4 << 20;
 constexpr char kLockSuffix[] = ".lock";
 constexpr char kFileSuffix[] = ".spool";
@@ -40,7 +40,7 @@ absl::Status AppendFrame(WritableFile* file, absl::string_view head,
   std::array<char, kHeadBytes> header;
   const auto length =
       static_cast<uint32_t>(head.size() + tail.size() + foot.size());
-  // The hosts we build for are little-endian.
+  // All supported hosts are little-endian.
   const uint32_t crc = Crc32c(foot, Crc32c(tail, Crc32c(head)));
   std::memcpy(header.data(), &length, 4);
   std::memcpy(header.data() + 4, &crc, 4);
@@ -100,7 +100,7 @@ absl::Status Spool::NextFile() {
   absl::Status begun = file->Append(absl::string_view(kMagic, kMagicBytes));
   if (begun.ok()) begun = AppendFrame(file.get(), text, {}, {});
   if (!begun.ok()) {
-    // It is none of parts_, which are deleted some time.
+    // The file is not in parts_, so nothing would delete it later.
     file.reset();
     file_system_->Delete(part.path).IgnoreError();
     return begun;
@@ -115,6 +115,7 @@ absl::Status Spool::NextFile() {
 absl::Status Spool::Append(uint64_t sequence, absl::string_view head,
                            absl::string_view tail, absl::string_view foot) {
   const uint64_t size = kHeadBytes + head.size() + tail.size() + foot.size();
+  // Everything so far, with the skipped frames, is committed: no gap is left.
   if (refusing_ && parts_.empty() && committed_ >= skipped_) refusing_ = false;
   if (refusing_ || bytes_ + size > options_.max_bytes) {
     Skip(sequence);
@@ -127,6 +128,7 @@ absl::Status Spool::Append(uint64_t sequence, absl::string_view head,
   if (status.ok()) status = AppendFrame(file_.get(), head, tail, foot);
   if (!status.ok()) {
     Skip(sequence);
+    // The file may end with a torn frame, so later frames need another one.
     file_.reset();
     return status;
   }
@@ -138,7 +140,7 @@ absl::Status Spool::Append(uint64_t sequence, absl::string_view head,
 }
 
 void Spool::Skip(uint64_t sequence) {
-  // A hole would make the collector refuse what follows it.
+  // The collector would refuse frames after a gap.
   refusing_ = true;
   skipped_ = sequence;
 }
@@ -146,8 +148,8 @@ void Spool::Skip(uint64_t sequence) {
 void Spool::Committed(uint64_t sequence) {
   committed_ = std::max(committed_, sequence);
   while (!parts_.empty() && parts_.front().last_sequence <= committed_) {
-    // The one that is being written is kept while it is small: a file for each
-    // frame would cost more than sending a few twice.
+    // The file that is being written is kept while it is small: a new file for
+    // each frame would cost more than sending a few frames twice.
     if (parts_.size() == 1 && !refusing_ &&
         parts_.front().bytes < options_.file_bytes / 4)
       break;
@@ -165,6 +167,7 @@ void Spool::RemoveFirst() {
 Spool::~Spool() {
   if (last_sequence_ > committed_) return;
   while (!parts_.empty()) RemoveFirst();
+  // The lock file last: left alone, it is removed by the next Find.
   file_system_->Delete(lock_path_).IgnoreError();
 }
 
@@ -177,9 +180,9 @@ bool IsOwnFile(const std::string& path) {
 
 namespace {
 
-// Names of the spools that these files are of, each with whether its lock is
-// among them. One that lost its lock to a process that was killed in the midst
-// of its own cleaning is a spool still.
+// Names of the spools that these files belong to, each with whether its lock
+// file is among them. A spool without one is still a spool: its process was
+// killed while it removed its files.
 std::map<std::string, bool> SpoolsOf(const std::vector<std::string>& names) {
   std::map<std::string, bool> spools;
   for (const std::string& name : names) {
@@ -223,7 +226,7 @@ std::vector<std::unique_ptr<OrphanSpool>> OrphanSpool::Find(
     const auto all_own = [&](const std::vector<std::string>& files) {
       return std::all_of(files.begin(), files.end(), is_own);
     };
-    // Before anything of it is opened.
+    // Checked before any file of the spool is opened.
     if ((has_lock && !is_own(lock_path)) ||
         !all_own(FilesOf(directory, *names, name))) {
       ++*passed_over;
@@ -231,9 +234,10 @@ std::vector<std::unique_ptr<OrphanSpool>> OrphanSpool::Find(
     }
     absl::StatusOr<std::unique_ptr<FileLock>> lock =
         file_system->Lock(lock_path);
-    // Its process lives.
+    // The spool's process is alive.
     if (!lock.ok()) continue;
-    // It may have begun a file since, and died.
+    // The process may have created another file, and ended, since the first
+    // listing.
     const absl::StatusOr<std::vector<std::string>> now =
         file_system->List(directory);
     if (!now.ok()) continue;
@@ -243,6 +247,7 @@ std::vector<std::unique_ptr<OrphanSpool>> OrphanSpool::Find(
       continue;
     }
     if (files.empty()) {
+      // The process was killed before its first file, or after its last one.
       file_system->Delete(lock_path).IgnoreError();
       continue;
     }
@@ -253,7 +258,7 @@ std::vector<std::unique_ptr<OrphanSpool>> OrphanSpool::Find(
       spool->Rewind();
       found.push_back(std::move(spool));
     } else if (absl::IsNotFound(first.status())) {
-      // Died before its first frame was whole.
+      // The process was killed before its first frame was complete.
       spool->Remove().IgnoreError();
     }
   }
@@ -299,7 +304,8 @@ absl::StatusOr<OrphanSpool::Frame> OrphanSpool::Next() {
               ? ReadFrame()
               : absl::StatusOr<std::string>(absl::NotFoundError("torn"));
       if (!hello.ok() || !hello_.ParseFromString(*hello)) {
-        // Begun on a full disk, say: what came later has a file of its own.
+        // For example, the file was begun on a full disk; later frames have
+        // their own file.
         file_.reset();
         ++file_index_;
         continue;

@@ -37,29 +37,30 @@ class Spool {
     std::string directory;
     uint64_t max_bytes = uint64_t{4} << 30;
     uint64_t file_bytes = 64 << 20;
-    // No file where less than this would stay free: RESOURCE_EXHAUSTED, of Open
-    // too.
+    // No file is created if less than this would stay free: Open and Append
+    // return RESOURCE_EXHAUSTED.
     uint64_t min_free_bytes = 0;
     // Hello.incarnation_secret.
     std::string secret;
   };
 
-  // Leaves nothing behind when everything is committed.
+  // Removes its files if everything is committed.
   ~Spool();
 
   static absl::StatusOr<std::unique_ptr<Spool>> Open(
       const Options& options, const v1::Identity& identity,
       FileSystem* file_system);
 
-  // An encoded UploadFrame in three pieces. Sequence numbers rise.
-  // RESOURCE_EXHAUSTED beyond max_bytes; after that frames are refused until
-  // all so far are committed, so that it has no holes.
+  // Appends an encoded UploadFrame, given in three pieces. Sequence numbers
+  // must rise. Returns RESOURCE_EXHAUSTED beyond max_bytes; then further frames
+  // are refused until all frames so far are committed, so that the spool has no
+  // holes.
   absl::Status Append(uint64_t sequence, absl::string_view head,
                       absl::string_view tail, absl::string_view foot);
-  // A frame that is not to be here. Those behind it are refused until it is
-  // committed.
+  // Marks a frame that must not be in the spool. Later frames are refused until
+  // it is committed.
   void Skip(uint64_t sequence);
-  // Deletes files of which everything is committed.
+  // Deletes the files whose frames are all committed.
   void Committed(uint64_t sequence);
 
   uint64_t bytes() const { return bytes_; }
@@ -88,7 +89,7 @@ class Spool {
   uint64_t next_number_ = 0;
   uint64_t last_sequence_ = 0;
   uint64_t committed_ = 0;
-  // The newest frame that is not here.
+  // The newest frame that was skipped.
   uint64_t skipped_ = 0;
   bool refusing_ = false;
 };
@@ -101,8 +102,9 @@ bool IsOwnFile(const std::string& path);
 class OrphanSpool {
  public:
   using IsOwnFn = std::function<bool(const std::string& path)>;
-  // Finds the spools whose process has ended. It skips files that cannot be
-  // read, and spools with a file of another user, which `passed_over` counts.
+  // Finds the spools whose process has ended. Files that cannot be read are
+  // skipped, as are spools with a file of another user; `passed_over` counts
+  // the latter.
   static std::vector<std::unique_ptr<OrphanSpool>> Find(
       const std::string& directory, FileSystem* file_system,
       const IsOwnFn& is_own, int* passed_over);
@@ -110,16 +112,16 @@ class OrphanSpool {
   const v1::Identity& identity() const { return hello_.identity(); }
   const std::string& secret() const { return hello_.incarnation_secret(); }
 
-  // The next encoded UploadFrame, with its sequence number; NOT_FOUND at the
-  // end.
+  // Returns the next encoded UploadFrame with its sequence number; NOT_FOUND at
+  // the end.
   struct Frame {
     uint64_t sequence = 0;
     std::string bytes;
   };
   absl::StatusOr<Frame> Next();
-  // Begin again at the first frame.
+  // Continues with the first frame.
   void Rewind();
-  // Everything has been delivered.
+  // Deletes the files; everything must have been delivered.
   absl::Status Remove();
 
  private:

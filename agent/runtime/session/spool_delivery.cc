@@ -22,13 +22,13 @@ namespace {
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
 constexpr int kMaxDeliveryMessageBytes = 4 << 20;
 
-// The end of the deadline, and who has to be woken for it.
+// The end of the deadline, and the outbox that is woken for it.
 class DeliveryClock {
  public:
   explicit DeliveryClock(absl::Duration deadline)
       : end_(MonotonicAfter(deadline)) {}
   void Wake() { outbox_.Wake(); }
-  // False: the time is over.
+  // Returns false when the deadline has passed.
   bool Wait(absl::Duration timeout) {
     const absl::Duration left = Until(end_);
     if (left <= absl::ZeroDuration()) return false;
@@ -57,7 +57,7 @@ absl::StatusOr<SpoolDelivery> DeliverSpools(
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxDeliveryMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxDeliveryMessageBytes);
-  // Each on a connection of its own: channels share those that are alike otherwise.
+  // Each on its own connection: channels with equal arguments would share one.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const auto connect = [&](const std::string& address) {
     return MakeCollectorChannel(
@@ -94,8 +94,9 @@ absl::StatusOr<SpoolDelivery> DeliverSpools(
     absl::Status status = deliver(orphan.get());
     if (!status.ok() && !absl::IsUnavailable(status) &&
         !absl::IsCancelled(status)) {
-      // A bit that flips in the headers of an answer makes a refusal of it, for
-      // the rest of that connection: one counts that a second connection gets.
+      // A bit that flips in the headers of an answer causes refusals for the
+      // rest of that connection, so a refusal counts only if a second
+      // connection gets it, too.
       channel = connect(options.collector);
       status = deliver(orphan.get());
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Delivery to a collector of frames that killed processes left in a spool
-// directory, without an own session: for `rankprobe deliver`, and through it
-// for a private collector whose user was killed.
+// directory, without a session of its own: for `rankprobe deliver`, and through
+// it for a private collector whose user was killed.
 // Threads: the caller's, which waits for the network until the deadline.
 // Failure: files that cannot be delivered stay in place and are reported.
 #ifndef RANKPROBE_AGENT_RUNTIME_SESSION_SPOOL_DELIVERY_H_
@@ -23,9 +23,9 @@ struct SpoolDeliveryOptions {
   // host:port
   std::string collector;
   ChannelSecurity security;
-  // For all of it.
+  // For the complete delivery.
   absl::Duration deadline = absl::InfiniteDuration();
-  // How long a collector is looked for that does not answer.
+  // How long to try to reach a collector that does not answer.
   absl::Duration patience = absl::Seconds(30);
 };
 
@@ -36,11 +36,12 @@ struct SpoolDelivery {
     std::string reason;
   };
   std::vector<Left> left;
-  // Spools that others made or can change; they are not opened.
+  // Spools that other users made or can change; they are not opened.
   int passed_over = 0;
 };
 
-// NOT_FOUND: no such directory. UNAVAILABLE: no collector answers.
+// Returns NOT_FOUND if there is no such directory, UNAVAILABLE if no collector
+// answers.
 absl::StatusOr<SpoolDelivery> DeliverSpools(
     const SpoolDeliveryOptions& options);
 

@@ -25,7 +25,7 @@ bool IsDamage(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::DATA_LOSS;
 }
 
-// What is sent in the place of a frame that was given up.
+// The replacement for a frame that was given up.
 grpc::ByteBuffer Undeliverable(const OrphanSpool::Frame& frame) {
   v1::UploadFrame was, now;
   was.ParseFromString(frame.bytes);
@@ -43,9 +43,9 @@ grpc::ByteBuffer Undeliverable(const OrphanSpool::Frame& frame) {
 }
 
 absl::Status EndOf(const grpc::Status& status) {
-  // An end without an error is no success before all is committed.
+  // An end without an error is not a success before everything is committed.
   if (status.ok()) return absl::UnavailableError("the stream has ended");
-  // What was damaged in transit is sent again.
+  // Frames that were damaged in transit are sent again.
   if (IsDamage(status))
     return absl::UnavailableError(FromGrpc(status).message());
   return FromGrpc(status);
@@ -83,7 +83,8 @@ absl::Status SpoolDrain::Run(CollectorChannel* channel, OrphanSpool* spool) {
     status = Deliver(spool, &control, &upload, directive.welcome());
     upload.Close();
   }
-  // All that it recorded is there. Else the collector says that it does not know.
+  // Everything that the process recorded has arrived. Without a goodbye the
+  // collector reports that it does not know.
   if (status.ok()) SayGoodbye(&control);
   control.Close();
   RP_RETURN_IF_ERROR(status);
@@ -122,8 +123,8 @@ absl::Status SpoolDrain::Deliver(OrphanSpool* spool, ControlStream* control,
     while (upload->Pop(&ack)) {
       committed = std::max(committed, ack.committed());
       if (ack.credit_bytes() > 0) credit = ack.credit_bytes();
-      // The collector's ledger has them; nobody else is left to tell. The first
-      // ack names those of earlier connections again.
+      // The collector's ledger has them, and no process is left to be notified.
+      // The first ack names those of earlier connections again.
       for (const v1::RefusedFrame& refused : ack.refused_frames()) {
         if (refused.sequence() <= told_refusal_) continue;
         told_refusal_ = refused.sequence();
@@ -154,6 +155,7 @@ absl::Status SpoolDrain::Deliver(OrphanSpool* spool, ControlStream* control,
       return EndOf(upload->status());
     }
     if (control->done()) return EndOf(control->status());
+    // One frame may always be in flight, however small the credit is.
     if (next.ok() && upload->CanWrite() &&
         (in_flight == 0 || (!suspect_.GoesAlone(next->sequence) &&
                             in_flight + next->bytes.size() <= credit))) {

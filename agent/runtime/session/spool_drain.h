@@ -37,9 +37,9 @@ class SpoolDrain {
         wait_(std::move(wait)),
         welcomed_(std::move(welcomed)) {}
 
-  // OK: everything is committed and the files are gone. CANCELLED: stopping.
-  // UNAVAILABLE: try again later, with the same spool. Others: the collector will
-  // not have it.
+  // Sends the frames of `spool`. OK: everything is committed and the files are
+  // removed. CANCELLED: stopping. UNAVAILABLE: try again later, with the same
+  // spool. Other errors: the collector will not accept it.
   absl::Status Run(CollectorChannel* channel, OrphanSpool* spool);
 
  private:
@@ -55,10 +55,11 @@ class SpoolDrain {
   const std::function<void()> wake_;
   const std::function<bool(absl::Duration)> wait_;
   const std::function<void()> welcomed_;
-  // The last refused frame that was spoken of.
+  // The last refused frame that was reported.
   uint64_t told_refusal_ = 0;
   FrameSuspect suspect_;
-  // The frame that was damaged too often; 0: none.
+  // The frame that was given up because it was damaged too often; 0 if none
+  // was.
   uint64_t given_up_ = 0;
 };
 

@@ -73,7 +73,7 @@ class SpoolTest : public ::testing::Test {
   int passed_over_ = 0;
 };
 
-// It would be sent in our name.
+// Otherwise it would be sent in this user's name.
 TEST_F(SpoolTest, WhatIsNotOurOwnIsPassedOver) {
   std::unique_ptr<Spool> spool = Open();
   ASSERT_TRUE(Append(spool.get(), 1).ok());
@@ -156,7 +156,7 @@ TEST_F(SpoolTest, NothingIsLeftWhenAllIsCommitted) {
   EXPECT_TRUE(fs_.List("/spool")->empty());
 }
 
-// Whoever cleans up behind killed processes may be killed itself.
+// A process that cleans up after killed processes may be killed itself.
 TEST_F(SpoolTest, OneWithoutItsLockIsFoundToo) {
   std::unique_ptr<Spool> spool = Open();
   ASSERT_TRUE(Append(spool.get(), 1).ok());
@@ -182,7 +182,7 @@ TEST_F(SpoolTest, OneWithoutItsLockIsFoundToo) {
   EXPECT_EQ(fs_.List("/spool")->size(), 1u);
 }
 
-// A list of the directory is older than the lock.
+// The listing of the directory is older than the lock.
 TEST_F(SpoolTest, OneThatBeganAFileWhileItWasLookedForKeepsIt) {
   std::unique_ptr<Spool> spool = Open();
   foreign_ = "none";
@@ -198,7 +198,8 @@ TEST_F(SpoolTest, OneThatBeganAFileWhileItWasLookedForKeepsIt) {
   EXPECT_EQ(Sequences(orphans[0].get()), std::vector<uint64_t>{1});
 }
 
-// A full spool takes nothing more until it is empty: a hole would be refused.
+// A full spool accepts nothing more until it is empty: the collector would
+// refuse a gap.
 TEST_F(SpoolTest, IsBoundedAndHasNoHoles) {
   std::unique_ptr<Spool> spool = Open(/*max_bytes=*/10000);
   uint64_t taken = 0;
@@ -230,8 +231,8 @@ TEST_F(SpoolTest, ATornFrameEndsIt) {
             (std::vector<uint64_t>{1, 2, 3, 4, 5}));
 }
 
-// No room at each call that begins a file, and what was kept once there was
-// some again. `is_deleted`: the file that was begun can be.
+// The disk is full at each call that begins a file, and frames are kept once
+// there is space again. `is_deleted`: the file that was begun can be deleted.
 TEST_F(SpoolTest, AFileThatCouldNotBeBegunHidesNoneThatCameLater) {
   for (const bool is_deleted : {true, false}) {
     for (uint64_t call = 1; call <= 3; ++call) {
@@ -272,7 +273,8 @@ TEST_F(SpoolTest, FilesThatAreNoSpoolAreLeftAlone) {
   ASSERT_TRUE(junk->Append(absl::string_view("something else")).ok());
   EXPECT_TRUE(Find().empty());
   EXPECT_EQ(fs_.List("/spool")->size(), 2u);
-  // One whose process died before its first frame was whole goes.
+  // A spool whose process was killed before its first frame was complete is
+  // removed.
   auto torn = *fs_.OpenForWrite("/spool/0000000000000009.00000000.spool",
                                 FileSystem::OpenMode::kTruncate);
   ASSERT_TRUE(torn->Append(absl::string_view("RPQ3\xff\xff\xff\xff....")).ok());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Session that keeps what it is given. For tests; not thread-safe.
+// A Session that stores what it receives. For tests; not thread-safe.
 #ifndef RANKPROBE_AGENT_RUNTIME_TESTING_FAKE_SESSION_H_
 #define RANKPROBE_AGENT_RUNTIME_TESTING_FAKE_SESSION_H_
 
@@ -13,7 +13,7 @@
 
 namespace rankprobe::testing {
 
-// What a FakeSession received; outlives it.
+// Data that a FakeSession received; must outlive it.
 struct Received {
   struct Entry {
     int64_t step = 0;
@@ -24,7 +24,7 @@ struct Received {
   std::vector<int64_t> steps_begun;
   std::vector<v1::AgentEvent> events;
   int reference_asked = 0;
-  // What the session answers.
+  // The answers of the session.
   bool shed_payloads = false;
   uint64_t hold_limit_bytes = UINT64_MAX;
   v1::ReferenceChunk reference;
@@ -32,7 +32,7 @@ struct Received {
   ActivePlan remote;
   TriggerWatcher* watcher = nullptr;
 
-  // Entries with records of `kind` in their order, each named once.
+  // Names of the calls of `step` in the order of their records.
   std::vector<std::string> Calls(int64_t step) const {
     std::vector<std::string> names;
     for (const Entry& e : records) {

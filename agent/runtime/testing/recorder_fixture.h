@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fixture for tests of the Recorder: recorders whose FakeSession stores everything that
-// they send. Not thread-safe.
+// Fixture for tests of the Recorder: recorders whose FakeSession stores
+// everything that they send. Not thread-safe.
 #ifndef RANKPROBE_AGENT_RUNTIME_TESTING_RECORDER_FIXTURE_H_
 #define RANKPROBE_AGENT_RUNTIME_TESTING_RECORDER_FIXTURE_H_
 
@@ -36,7 +36,7 @@ class RecorderFixture : public ::testing::Test {
     info.view = {data.data(), v1::DTYPE_FLOAT32, sizes, strides};
     return info;
   }
-  // A call with this output alone.
+  // Records a call with this output only.
   static RecordedCall Call(Recorder* recorder, TensorInfo output,
                            Arrival arrival = Arrival::kNow, uint64_t slot = 0) {
     output.arrival = arrival;

@@ -80,7 +80,7 @@ absl::string_view StatisticName(v1::Move::Statistic statistic) {
   }
 }
 
-// The largest of a tensor by its amount: 0 if all of it is.
+// The largest absolute value of a tensor, or its norm: 0 if all elements are 0.
 std::optional<double> AmountOf(const v1::TensorStats& stats) {
   if (const auto norm = NormOf(stats); norm.has_value()) return norm;
   const std::optional<double> max = MaxOf(stats), min = MinOf(stats);
@@ -129,7 +129,7 @@ std::optional<std::string> CourseWatch::Look(int64_t step,
   const std::optional<double> norm = NormOf(stats), mean = MeanOf(stats);
   const bool passes_zero =
       norm.has_value() && mean.has_value() && MayPassZero(name, *norm, *mean);
-  // It comes before the ratio of the same entry.
+  // The update is recorded before the ratio of the same entry.
   if (value == "update") one_number_ = passes_zero ? std::string(entry) : "";
   if (!absl::StrContains(name, rule_.entry_contains())) return std::nullopt;
   const std::optional<double> number =
@@ -139,7 +139,7 @@ std::optional<std::string> CourseWatch::Look(int64_t step,
   if (!has_number ||
       (rule_.has_move() && (*number == 0 || HasNoCourse(name) ||
                             (value == "ratio" && one_number_ == entry)))) {
-    // Behind a move each recorded step counts, as in scan.
+    // After a move each recorded step counts, as in scan.
     if (const auto it = values_.find(name);
         it != values_.end() && it->second.quiet > 0) {
       --it->second.quiet;
@@ -161,6 +161,7 @@ std::optional<std::string> CourseWatch::LookForMove(absl::string_view value,
   if (watched->quiet > 0) {
     --watched->quiet;
   } else if (watched->course.IsMove(number, limits)) {
+    // Returns without Add: the number of a move is not part of the course.
     watched->quiet = static_cast<uint32_t>(options_.window) - 1;
     if (rests) return std::nullopt;
     return absl::StrCat(value, value.empty() ? "" : ": ",
@@ -189,8 +190,8 @@ std::optional<std::string> CourseWatch::LookForZeros(absl::string_view value,
                       watched->zeros.before(), " in which it was not");
 }
 
-// "Parameter.fc.weight.0.debug" comes before the optimizer's step, "Update." of
-// the same behind it; both are recorded or neither.
+// "Parameter.fc.weight.0.debug" is recorded before the optimizer's step,
+// "Update." of the same parameter after it; both are recorded or neither.
 std::optional<std::string> CourseWatch::LookForState(int64_t step,
                                                      absl::string_view entry,
                                                      absl::string_view value,

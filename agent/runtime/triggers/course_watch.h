@@ -20,8 +20,8 @@
 
 namespace rankprobe {
 
-// What all rules of a process may keep together; values that come beyond it are
-// not looked at.
+// Bytes that all rules of a process may use together; further values are not
+// watched.
 class CourseMemory {
  public:
   static constexpr size_t kDefaultBytes = size_t{32} << 20;
@@ -36,7 +36,7 @@ class CourseMemory {
     return true;
   }
   void Give(size_t bytes) { free_ += bytes; }
-  // Times that something had no room.
+  // How often a request was refused.
   uint64_t left_out() const { return left_out_; }
 
  private:
@@ -49,18 +49,19 @@ class CourseWatch {
   static bool Looks(const v1::TriggerRule& rule) {
     return rule.has_move() || rule.has_vanished();
   }
-  // `rule` has its defaults filled in, and Looks. `memory` outlives this.
+  // `rule` must have its defaults filled in, and Looks must hold for it.
+  // `memory` must outlive this object.
   CourseWatch(const v1::TriggerRule& rule, CourseMemory* memory);
   CourseWatch(const CourseWatch&) = delete;
   CourseWatch& operator=(const CourseWatch&) = delete;
   ~CourseWatch();
 
-  // Whether it is one for `rule`, too: what it has seen is worth as much.
+  // Whether this object can continue with `rule`: its history is valid for it.
   bool IsFor(const v1::TriggerRule& rule) const;
 
-  // One number of a value. What has come true, for a person, if something has.
-  // While the rule `rests` a move goes by, and what has vanished is told later,
-  // if it is 0 then.
+  // Adds one number of a value. Returns a description, for a person, if the
+  // rule has become true. While the rule `rests`, a move is ignored, and a
+  // value that has vanished is reported later if it is still 0.
   std::optional<std::string> Look(int64_t step, absl::string_view entry,
                                   absl::string_view value,
                                   const v1::TensorStats& stats, bool rests);
@@ -70,11 +71,11 @@ class CourseWatch {
     CourseLimits limits;
     Course course;
     ZeroRun zeros;
-    // Numbers that are no move of their own, behind one.
+    // Numbers after a move that are not a move of their own.
     uint32_t quiet = 0;
     bool told = false;
   };
-  // Of one parameter what the optimizer keeps.
+  // State of the optimizer for one parameter.
   struct State {
     int64_t last_step = -1;
     bool told = false;
@@ -95,10 +96,10 @@ class CourseWatch {
   CourseMemory* const memory_;
   size_t bytes_ = 0;
   absl::flat_hash_map<std::string, Watched> values_;
-  // The entry of the last update, if that is of one number: what the update is
-  // to it has no course where it passes through 0.
+  // The entry of the last update, if it has a single number: the ratio of the
+  // update to that number is no course where the number passes through 0.
   std::string one_number_;
-  // By the name of the parameter, "fc.weight.0.debug".
+  // States by name of the parameter, "fc.weight.0.debug".
   absl::flat_hash_map<std::string, State> states_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules `move` and `vanished` as a rank's watcher runs them.
+// Rules `move` and `vanished` in a rank's watcher.
 #include "agent/runtime/triggers/course_watch.h"
 
 #include <cmath>
@@ -69,7 +69,7 @@ class CourseWatchTest : public ::testing::Test {
     watcher_.EndStep();
     ++step_;
   }
-  // What task monitor saves of a parameter and of its update.
+  // Records of task monitor for a parameter and its update.
   void Optimizer(bool with_state, bool with_update = true) {
     watcher_.BeginStep(step_);
     v1::CallPhase before, after;
@@ -109,7 +109,7 @@ TEST_F(CourseWatchTest, AMoveIsToldOnceWithItsCourse) {
   EXPECT_EQ(fired_[0].step(), 20);
   EXPECT_EQ(fired_[0].entry(), "Module.a.forward.0");
   EXPECT_EQ(fired_[0].detail(), "output.0: Norm 100, off its course of 2.1");
-  // It stays there: the steps behind a move belong to it.
+  // It stays there: the steps after a move belong to it.
   for (int i = 0; i < 60; ++i) {
     clock_.Advance(absl::Seconds(1));
     Step(100);
@@ -148,7 +148,7 @@ TEST_F(CourseWatchTest, TheRatioToANumberThatPassesThroughZeroHasNoCourse) {
     watcher_.EndStep();
     ++step_;
   };
-  // Also where the rule asks for the ratio alone.
+  // Also if the rule checks only the ratio.
   for (const double mean : {1.0, 0.5}) {
     Set(R"({"name": "sharp", "move": {}, "entry_contains": "ratio"})");
     for (int i = 0; i < 20; ++i) step(mean, 0.01);
@@ -157,7 +157,7 @@ TEST_F(CourseWatchTest, TheRatioToANumberThatPassesThroughZeroHasNoCourse) {
   }
 }
 
-// Zeros, which have no place in the course, count as steps behind a move: as in
+// Zeros, which are not part of the course, count as steps after a move, as in
 // scan.
 TEST_F(CourseWatchTest, TheStepsBehindAMoveAreThoseThatWereRecorded) {
   Set(R"({"name": "sharp", "move": {"window": 4}, "cool_down_ms": 1})");
@@ -181,9 +181,9 @@ TEST_F(CourseWatchTest, ASoundRunAndItsExtremesSayNothing) {
   std::lognormal_distribution<double> wander(0, 0.2);
   for (int i = 0; i < 500; ++i) {
     Step(std::exp(-0.02 * i) * wander(random));
-    // Neither a number of a course nor a zero: rule non_finite looks at it.
+    // Neither part of a course nor a zero: rule non_finite checks it.
     Step(i % 2 == 0 ? std::nan("") : HUGE_VAL);
-    // 1e38 all the time is its course.
+    // A constant 1e38 is its course.
     Step(1e38 * wander(random), "Module.large.forward.0");
   }
   EXPECT_THAT(fired_, IsEmpty());
@@ -233,7 +233,7 @@ TEST_F(CourseWatchTest, WhatVanishesIsToldWhenItHasBeenZeroForLongEnough) {
   Step(0);
   Step(0);
   Step(1);  // not for good
-  // Steps in which it is not recorded are no zeros.
+  // Steps in which the value is not recorded are not zeros.
   for (int i = 0; i < 10; ++i) {
     watcher_.BeginStep(step_++);
     watcher_.EndStep();
@@ -310,7 +310,7 @@ TEST_F(CourseWatchTest, ANewSpecWithTheSameRuleKeepsWhatWasSeen) {
   Set(absl::StrCat(R"({"name": "other", "loss": {"above": 1}}, )", rule));
   Step(100);
   EXPECT_THAT(fired_, SizeIs(1));
-  // Another condition under the same name begins anew.
+  // Another condition under the same name starts without a history.
   Set(R"({"name": "sharp2", "move": {"window": 10}})");
   Set(R"({"name": "sharp2", "move": {"window": 11}})");
   for (int i = 0; i < 4; ++i) Step(1);
@@ -344,7 +344,7 @@ TEST(CourseMemoryTest, IsBoundedAndGivenBack) {
       for (int i = 0; i < 1000; ++i) {
         const auto found = watch.Look(round, absl::StrCat("Module.", i), "x",
                                       stats, /*rests=*/false);
-        // Those that were first are watched, the others are not.
+        // The first values are watched, the others are not.
         if (found.has_value()) EXPECT_EQ(i, moved++);
       }
     }

@@ -21,7 +21,7 @@ class EvidenceBudget {
   static constexpr uint32_t kDigest = 2;
 
   void Configure(const v1::BudgetSpec& spec) { spec_ = spec; }
-  // The collector's word about the whole run.
+  // Sets the level that the collector has sent for the complete run.
   void SetRunLevel(uint32_t level) {
     run_level_ = std::min(level, uint32_t{kDigest});
   }
@@ -40,9 +40,9 @@ class EvidenceBudget {
     return std::max({step_level_, rank_level_, run_level_});
   }
 
-  // Something has been recorded. An answer when a budget has just been reached:
-  // tensors go at the limit, statistics at twice the limit (what they cost is
-  // then beyond it although no tensor was taken).
+  // Adds the cost of something that was recorded. Returns a report if a budget
+  // has just been reached. At the limit tensors are left out, at twice the
+  // limit statistics too: their cost alone is then beyond it.
   std::optional<v1::BudgetReached> Add(uint64_t bytes, int64_t ns) {
     step_bytes_ += bytes;
     rank_bytes_ += bytes;
@@ -57,7 +57,7 @@ class EvidenceBudget {
     return reached;
   }
 
-  // Whether a payload of this size still fits; asked before it is copied.
+  // Whether a payload of this size still fits; checked before it is copied.
   bool Fits(uint64_t bytes) const {
     const auto fits = [bytes](uint64_t used, uint64_t limit) {
       return limit == 0 || (used <= limit && bytes <= limit - used);

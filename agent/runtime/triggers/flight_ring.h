@@ -16,13 +16,13 @@ namespace rankprobe {
 
 class FlightRing {
  public:
-  // 0 steps: keeps nothing.
+  // With 0 steps, nothing is kept.
   void SetLimits(uint32_t steps, uint64_t bytes);
 
-  // Records of the step in progress. A step is kept whole or not at all: one
-  // that alone is over the limit is dropped, and what follows of it.
+  // Adds records of the step in progress. A step is kept completely or not at
+  // all: one that alone exceeds the limit is dropped, with its later records.
   void Add(std::unique_ptr<RecordBuffer> records);
-  // The step in progress is over: it counts from now on.
+  // Ends the step in progress: it counts from now on.
   void EndStep();
 
   struct Contents {
@@ -31,7 +31,7 @@ class FlightRing {
     int64_t first_step = 0;
     int64_t last_step = 0;
   };
-  // Takes the steps that are over; the one in progress stays.
+  // Takes the steps that have ended; the one in progress stays.
   Contents Take();
 
   uint64_t bytes() const { return bytes_; }

@@ -37,7 +37,8 @@ const char* SectionName(CallSection section) {
   return "value";
 }
 
-// What is not a number in a tensor, if anything, and was not meant.
+// Describes the non-finite statistic of a tensor, if there is one that was not
+// intended.
 std::optional<std::string> WhatIsNonFinite(const v1::TensorStats& stats,
                                            bool nan_only,
                                            const NonFinite& meant) {
@@ -49,7 +50,7 @@ std::optional<std::string> WhatIsNonFinite(const v1::TensorStats& stats,
       return std::nullopt;
     return absl::StrCat(name, value > 0 ? " Infinity" : " -Infinity");
   };
-  // The mean of +inf and -inf is NaN in a tensor that holds none.
+  // The mean of +inf and -inf is NaN in a tensor without NaN.
   if (stats.has_max_f()) {
     if (auto found = check("Max", stats.max_f())) return found;
   }
@@ -112,7 +113,8 @@ NonFinite TriggerEngine::MeantInfinities(const v1::CallPhase& phase) {
   const auto before = given_.find(phase.entry());
   if (before != given_.end()) meant.Join(before->second);
   if (HasGiven(phase) && !phase.has_output()) {
-    // Masks are the inputs of some calls; the others have nothing to keep.
+    // Masks are inputs of a few calls; for other calls there is nothing to
+    // store.
     if (call.mask_input || call.zero_one_input || call.empty_input)
       meant.negative = true;
     if (meant.infinite() && given_.size() < kMaxHistories)
@@ -136,7 +138,7 @@ void TriggerEngine::Configure(const v1::TriggerSpec& spec) {
   for (const v1::TriggerRule& rule : spec.rules()) {
     Rule next;
     next.rule = rule;
-    // A rule that stays keeps its rest.
+    // A rule that stays keeps its pause.
     for (Rule& old : rules_) {
       if (old.rule.name() != rule.name()) continue;
       next.rests_until_ns = old.rests_until_ns;
@@ -185,8 +187,8 @@ v1::TriggerFired TriggerEngine::Fire(Rule* rule, int64_t step,
 std::vector<v1::TriggerFired> TriggerEngine::OnPhase(
     int64_t step, const v1::CallPhase& phase) {
   std::vector<v1::TriggerFired> all;
-  // What a view shows was made, or came in, elsewhere: it is judged there and
-  // where it is computed with.
+  // The values of a view were produced, or passed in, elsewhere: they are
+  // judged there, and where they are used in a computation.
   if (!watches_tensors_ || MovesValuesOnly(phase.entry())) return all;
   const UnwrittenPlaces unwritten = UnwrittenPlacesOf(phase.entry());
   const NonFinite meant =
@@ -197,7 +199,8 @@ std::vector<v1::TriggerFired> TriggerEngine::OnPhase(
     if (!tensor.has_stats()) return;
     ++number;
     if (IsUnwritten(unwritten, phase, at, tensor)) return;
-    // A parameter has none that are meant, an argument those of a mask.
+    // Infinities of a parameter are never intended, those of an argument may be
+    // a mask's.
     NonFinite of_tensor;
     if (at.section == CallSection::kOutput) {
       of_tensor = meant;

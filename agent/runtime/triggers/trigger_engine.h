@@ -28,15 +28,16 @@ class TriggerEngine {
                          size_t course_bytes = CourseMemory::kDefaultBytes)
       : clock_(clock), course_memory_(course_bytes) {}
 
-  // `spec` has its defaults filled in.
+  // `spec` must have its defaults filled in.
   void Configure(const v1::TriggerSpec& spec);
 
-  // Rules that a phase of a call makes true, for the first time since their
-  // cool-down.
+  // Returns the rules that a phase of a call makes true, for the first time
+  // since their cool-down.
   std::vector<v1::TriggerFired> OnPhase(int64_t step,
                                         const v1::CallPhase& phase);
   std::vector<v1::TriggerFired> OnLoss(int64_t step, double loss);
-  // What the rules cannot do, once for a spec: for a person.
+  // Describes, for a person and once for each spec, what the rules cannot
+  // check.
   std::optional<std::string> TakeNotice();
 
  private:
@@ -44,7 +45,7 @@ class TriggerEngine {
     v1::TriggerRule rule;
     int64_t rests_until_ns = INT64_MIN;
     uint32_t fires = 0;
-    // Of a rule that looks at courses.
+    // Set for a rule that checks courses.
     std::unique_ptr<CourseWatch> courses;
   };
   struct History {
@@ -56,10 +57,11 @@ class TriggerEngine {
   v1::TriggerFired Fire(Rule* rule, int64_t step, const std::string& entry,
                         const std::string& detail);
 
-  // Infinities of this phase that are no fault: what it was given, or asked for.
-  // A phase of outputs is judged with what the inputs of its call said before.
+  // Infinities of this phase that are not a fault, because they were passed in
+  // or requested. A phase of outputs is judged with the result for the inputs
+  // of its call.
   NonFinite MeantInfinities(const v1::CallPhase& phase);
-  // The `number`-th tensor with statistics of its phase.
+  // Checks the `number`-th tensor with statistics of its phase.
   void LookAtTensor(int64_t step, const v1::CallPhase& phase, TensorPlace at,
                     int number, const v1::TensorStats& stats,
                     const NonFinite& meant, std::vector<v1::TriggerFired>* all);
@@ -76,7 +78,7 @@ class TriggerEngine {
   bool notice_given_ = false;
   uint64_t left_out_before_ = 0;
   bool watches_infinities_ = false;
-  // Of calls whose outputs are still to come; bounded.
+  // For calls whose outputs are still to come; bounded.
   absl::flat_hash_map<std::string, NonFinite> given_;
   // Norms by entry and place; bounded.
   absl::flat_hash_map<std::string, History> norms_;

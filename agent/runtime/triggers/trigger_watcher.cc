@@ -71,6 +71,7 @@ v1::CallReport TriggerWatcher::ReportCalls(uint64_t id) const {
   v1::CallReport report;
   report.set_id(id);
   absl::MutexLock lock(&mutex_);
+  // Before the end of the first step, its calls so far.
   const Calls& calls = last_calls_.step >= 0 ? last_calls_ : calls_;
   report.set_step(calls.items.empty() ? -1 : calls.step);
   report.set_truncated(calls.truncated);
@@ -86,7 +87,7 @@ v1::CallReport TriggerWatcher::ReportCalls(uint64_t id) const {
 
 void TriggerWatcher::BeginStep(int64_t step) {
   absl::MutexLock lock(&mutex_);
-  // Start, stop and start again are one step.
+  // Start, stop and start again belong to one step.
   if (step == step_) return;
   step_ = step;
   budget_.BeginStep(step);
@@ -103,7 +104,7 @@ void TriggerWatcher::EndStep() {
   absl::MutexLock lock(&mutex_);
   ring_.EndStep();
   step_ = -1;
-  // A step that went to the archive itself ends the flight that was asked for.
+  // A step that went to the archive itself ends the requested flight.
   if (!std::exchange(kept_this_step_, false)) flight_follows_ = 0;
   if (flight_follows_ > 0) {
     --flight_follows_;

@@ -36,14 +36,14 @@ class TriggerWatcher {
   TriggerWatcher(const Clock* clock, Emit emit);
 
   // --- Session side.
-  // A spec with faults is not taken.
+  // Applies `untrusted`; a spec with faults is ignored.
   void Configure(const v1::TriggerSpec& untrusted);
   void SetRunLevel(uint32_t level);
   FlightRing::Contents TakeFlight();
-  // Someone wants the flight recorder's steps, and those that follow until
-  // dumping is on.
+  // Requests the flight recorder's steps, and the following ones until dumping
+  // is on.
   void RequestFlight();
-  // What is to be sent now, if anything.
+  // Returns the steps to send now, if any.
   std::optional<FlightRing::Contents> TakeRequestedFlight();
   v1::CallReport ReportCalls(uint64_t id) const;
   bool ship_at_exit() const;
@@ -51,31 +51,35 @@ class TriggerWatcher {
   // --- Recorder side.
   void BeginStep(int64_t step);
   void EndStep();
-  // Whether anything below does something.
+  // Whether the methods below have an effect.
   bool active() const { return active_.load(std::memory_order_relaxed); }
-  // The plan to record under while dumping is off; null: nothing is recorded.
+  // The plan to record under while dumping is off; null if nothing is recorded.
   std::shared_ptr<const Plan> FlightPlan() const;
+  // Adds records of the step in progress to the flight recorder.
   void KeepFlight(std::unique_ptr<RecordBuffer> records);
-  // Whether a rule has fired whose evidence is tensors: those of this call too.
+  // Returns whether a rule has fired that requires tensors as evidence,
+  // including those of this call.
   bool OnPhase(const v1::CallPhase& phase);
   void OnLoss(double loss);
   bool wants_replica() const;
   void OnReplica(uint64_t digest);
-  // The filter has seen a call.
+  // Notes a call that the filter has seen.
   void OnCall(v1::CallTrace::Kind kind, absl::string_view entry);
 
   // Budgets.
   bool timed() const;
   uint32_t evidence_level() const;
   bool Fits(uint64_t payload_bytes) const;
+  // Adds the cost of a record to the budgets, and reports one that is reached.
   void AddCost(uint64_t bytes, int64_t ns);
 
  private:
   struct Calls {
     int64_t step = -1;
     bool truncated = false;
-    // Of all entries, one behind the other; an item has the end of its own. Memory
-    // that stays, in place of two allocations for each call of a step.
+    // The names of all entries, concatenated; an item has the end of its own.
+    // The memory is reused, which saves two allocations for each call of a
+    // step.
     std::string text;
     std::vector<std::pair<v1::CallTrace::Kind, size_t>> items;
 
@@ -97,10 +101,10 @@ class TriggerWatcher {
   TriggerEngine triggers_ ABSL_GUARDED_BY(mutex_);
   EvidenceBudget budget_ ABSL_GUARDED_BY(mutex_);
   bool flight_wanted_ ABSL_GUARDED_BY(mutex_) = false;
-  // Steps that may still follow a request.
+  // Number of steps that may still follow a request.
   uint32_t flight_follows_ ABSL_GUARDED_BY(mutex_) = 0;
   bool kept_this_step_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of the step in progress, and of the last whole one.
+  // Calls of the step in progress, and of the last complete one.
   Calls calls_ ABSL_GUARDED_BY(mutex_);
   Calls last_calls_ ABSL_GUARDED_BY(mutex_);
 };

@@ -77,7 +77,8 @@ TEST_F(TriggerWatcherTest, NotANumberFiresOnceUntilItsCoolDownIsOver) {
   watcher_.OnPhase(Phase("c", kInf));
   ASSERT_THAT(events_, SizeIs(2));
   EXPECT_EQ(events_[1].fired().detail(), "output 0: Max Infinity");
-  // Its budget is spent, and a new spec with the same rule does not refill it.
+  // Its budget is used up, and a new spec with the same rule does not restore
+  // it.
   watcher_.Configure(spec);
   clock_.Advance(absl::Seconds(10));
   watcher_.OnPhase(Phase("c", kInf));
@@ -97,7 +98,7 @@ TEST_F(TriggerWatcherTest, InfinitiesCanBeFineAndEntriesChosen) {
   EXPECT_THAT(events_, SizeIs(1));
 }
 
-// The mask of an attention, in a phase of its own and with its outputs.
+// The mask of an attention, in a separate phase and together with its outputs.
 TEST_F(TriggerWatcherTest, AMaskIsNoFault) {
   v1::TriggerSpec spec;
   AddRule(&spec, "nan")->mutable_non_finite();
@@ -121,7 +122,7 @@ TEST_F(TriggerWatcherTest, AMaskIsNoFault) {
   set(1, 0, softmax.mutable_output()->add_items());
   watcher_.OnPhase(softmax);
   EXPECT_THAT(events_, SizeIs(0));
-  // Made of what is finite, with no infinite argument.
+  // Made of finite values, without an infinite argument.
   v1::CallPhase log = filled;
   log.set_entry("Torch.log.0.forward");
   watcher_.OnPhase(log);
@@ -158,7 +159,7 @@ TEST_F(TriggerWatcherTest, WhatNobodyHasWrittenIsNoFault) {
   keyword->mutable_value()->mutable_tensor()->mutable_stats()->set_max_f(kNan);
   watcher_.OnPhase(out);
   EXPECT_THAT(events_, SizeIs(0));
-  // What such a call writes is a result like any other.
+  // Results of such a call are checked like any other.
   watcher_.OnPhase(with_input("Tensor.bernoulli_.1.forward", kNan, 1, kNan));
   ASSERT_THAT(events_, SizeIs(1));
   EXPECT_EQ(events_[0].fired().detail(), "output 0: Max NaN");
@@ -311,7 +312,7 @@ TEST_F(TriggerWatcherTest, BudgetsDegradeInTwoStagesAndSayWhich) {
   EXPECT_EQ(events_[1].budget().degraded(), 2u);
   watcher_.BeginStep(2);
   EXPECT_EQ(watcher_.evidence_level(), 0u);
-  // The run's level holds over steps.
+  // The run's level stays the same over steps.
   watcher_.SetRunLevel(1);
   watcher_.BeginStep(3);
   EXPECT_EQ(watcher_.evidence_level(), 1u);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server that answers each call with messages that a test has made, whatever was
-// asked. Set the answers before the first call.
+// A server that answers each call with messages made by a test, whatever the
+// request is. Set the answers before the first call.
 #ifndef RANKPROBE_COMMON_RPC_TESTING_RAW_SERVER_H_
 #define RANKPROBE_COMMON_RPC_TESTING_RAW_SERVER_H_
 
@@ -43,9 +43,10 @@ class RawServer final : public grpc::CallbackGenericService {
   }
   ~RawServer() override { server_->Shutdown(std::chrono::system_clock::now()); }
 
-  // Of each call in turn.
+  // Messages of each call in turn.
   std::vector<std::vector<std::string>> answers;
-  // Of each call in turn, as far as they go: how many messages it says there are.
+  // The announced number of messages of each call in turn; absent for later
+  // calls.
   std::vector<size_t> announced;
   size_t calls = 0;
   std::string address;

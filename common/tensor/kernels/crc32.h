@@ -14,18 +14,18 @@ namespace rankprobe::kernels {
 // Continues `crc` (0 to begin with) over `data`.
 uint32_t Crc32(uint32_t crc, const void* data, size_t bytes);
 
-// The same over `count` float32, whose statistics are added to `stats`: one
-// pass where the CPU can.
+// The same over `count` float32, whose statistics are added to `stats`: in one
+// pass if the CPU supports it.
 uint32_t F32Crc32(uint32_t crc, const void* data, size_t count,
                   FloatStats* stats);
 
-// The CPU has 512-bit carry-less multiplication.
+// Whether the CPU has 512-bit carry-less multiplication.
 bool HasWideCrc32();
-// Only if HasWideCrc32().
+// Require HasWideCrc32().
 uint32_t WideCrc32(uint32_t crc, const void* data, size_t bytes);
 uint32_t WideF32Crc32(uint32_t crc, const void* data, size_t count,
                       FloatStats* stats);
-// On every CPU, in two passes.
+// Works on every CPU, in two passes.
 uint32_t NarrowF32Crc32(uint32_t crc, const void* data, size_t count,
                         FloatStats* stats);
 

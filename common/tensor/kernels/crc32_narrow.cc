@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CRC-32 on processors that have no wide form of it here: libdeflate has what
-// they can do. Built instead of crc32_wide.cc.
+// CRC-32 on processors without the wide form: libdeflate uses what they
+// support. Built instead of crc32_wide.cc.
 #include <libdeflate.h>
 
 #include "common/tensor/kernels/crc32.h"

@@ -21,12 +21,12 @@ constexpr uint32_t PowerOfX(int n) {
 }
 
 // Factors that move the low and the high half of 128 bits forward by `kBits`.
-// One bit up: a product of reflected numbers is a bit short.
+// One bit further, because a product of reflected numbers is one bit short.
 template <int kBits>
 constexpr int64_t kLow = int64_t{PowerOfX(kBits + 32)} * 2;
 template <int kBits>
 constexpr int64_t kHigh = int64_t{PowerOfX(kBits - 32)} * 2;
-// Well-known constants of folding by 512 bits.
+// Known constants of folding by 512 bits.
 static_assert(kLow<512> == 0x154442bd4 && kHigh<512> == 0x1c6e41596);
 
 inline __m512i Fold(__m512i state, __m512i factors, __m512i next) {
@@ -42,7 +42,8 @@ inline __m512i Factors() {
   return _mm512_broadcast_i32x4(_mm_set_epi64x(kHigh<kBits>, kLow<kBits>));
 }
 
-// What is done with each 64 bytes beside the CRC. `way` 0 to 3, in turn.
+// The default for the additional work on each 64 bytes: none. `way` 0 to 3, in
+// turn.
 struct Nothing {
   void Add(int, __m512i) {}
 };
@@ -57,7 +58,7 @@ class F32Sums {
     for (int w = 0; w < 4; ++w) sum_[w] = squares_[w] = _mm512_setzero_pd();
   }
 
-  // The second operand of max and min is the one kept when the first is NaN.
+  // max and min return the second operand if the first is NaN.
   void Add(int way, __m512i bits) {
     const __m512 v = _mm512_castsi512_ps(bits);
     max_[way % 2] = _mm512_max_ps(v, max_[way % 2]);
@@ -88,8 +89,8 @@ class F32Sums {
   __m512d sum_[4], squares_[4];
 };
 
-// CRC of `bytes` >= 512, of which the last `*rest` < 64 are left to the caller;
-// the others are also given to `also`.
+// CRC of `bytes` >= 512; the last `*rest` < 64 are left to the caller, the
+// others are also passed to `also`.
 template <typename Also>
 inline uint32_t FoldAll(uint32_t crc, const char* p, size_t bytes, size_t* rest,
                         Also* also) {
@@ -116,7 +117,7 @@ inline uint32_t FoldAll(uint32_t crc, const char* p, size_t bytes, size_t* rest,
   s0 = Fold(s0, by_512, s2);
   s0 = Fold(s0, by_512, s3);
   for (; bytes >= 64; bytes -= 64, p += 64) s0 = Fold(s0, by_512, take(0, p));
-  // Four times 128 bits become one: the first three move to the last.
+  // Combines four times 128 bits: the first three are moved to the last.
   const __m512i to_last =
       _mm512_set_epi64(0, 0, kHigh<128>, kLow<128>, kHigh<256>, kLow<256>,
                        kHigh<384>, kLow<384>);
@@ -129,8 +130,8 @@ inline uint32_t FoldAll(uint32_t crc, const char* p, size_t bytes, size_t* rest,
                     _mm_xor_si128(_mm512_extracti32x4_epi32(moved, 2),
                                   _mm512_extracti32x4_epi32(s0, 3)));
   *rest = bytes;
-  // Counts as 16 bytes after a register of zero, which the library sees as a
-  // CRC of all ones.
+  // The state counts as 16 bytes after a register of zero, which the library
+  // represents as a CRC of all ones.
   char last[16];
   _mm_storeu_si128(reinterpret_cast<__m128i*>(last), folded);
   return libdeflate_crc32(~uint32_t{0}, last, sizeof(last));

@@ -23,12 +23,12 @@ struct FloatStats {
 struct IntStats {
   int64_t max = std::numeric_limits<int64_t>::min();
   int64_t min = std::numeric_limits<int64_t>::max();
-  // Not the kernels': summary.cc adds them up where they are asked for.
+  // Not set by the kernels: summary.cc computes them on request.
   double sum = 0;
   double sum_squares = 0;
 };
 
-// How numbers lie in memory, for `widen`.
+// Formats of numbers in memory, for `widen`.
 enum class Number : uint8_t {
   kF32,
   kF64,
@@ -45,11 +45,11 @@ enum class Number : uint8_t {
   kBool
 };
 
-// Statistics that are asked for look at elements in pieces of this many, as
-// doubles in the first-level cache.
+// Requested statistics process elements in pieces of this size, converted to
+// doubles that fit the first-level cache.
 inline constexpr size_t kPiece = 512;
 
-// `im` is null for real numbers.
+// Part of a tensor. `im` is null for real numbers.
 struct Piece {
   const double* re;
   const double* im;
@@ -78,16 +78,17 @@ struct Table {
   void (*i32)(const void* data, size_t count, IntStats* stats);
   void (*u32)(const void* data, size_t count, IntStats* stats);
   void (*i64)(const void* data, size_t count, IntStats* stats);
-  // `count` numbers to doubles.
+  // Converts `count` numbers to doubles.
   void (*widen)(Number number, const void* data, size_t count, double* out);
   void (*counts)(const Piece& piece, ElementCounts* counts);
-  // `count` at least 1; the real or the imaginary parts of a piece.
+  // Adds the real or the imaginary parts of a piece; `count` is at least 1.
   void (*moments)(const double* values, size_t count, Moments* moments);
   // XOR of little-endian 64-bit words, zero-padded at the end.
   uint64_t (*xor64)(const void* data, size_t bytes);
-  // Copies past the caches, for memory that this processor will not read soon:
-  // what is written is not read from memory first, and what others have in the
-  // caches stays there. In order before whatever the caller does next.
+  // Copies with non-temporal stores, for memory that this processor will not
+  // read soon: the destination is not read from memory first, and other data
+  // stays in the caches. The stores are ordered before later stores of the
+  // caller.
   void (*copy_past_caches)(void* to, const void* from, size_t bytes);
   // XXH3-128 streaming over a state of kDigestStateBytes, 64-byte aligned.
   void (*digest_init)(void* state);
@@ -97,7 +98,8 @@ struct Table {
 
 inline constexpr size_t kDigestStateBytes = 640;
 
-// Tables this CPU can run, best first; the last one is always the baseline.
+// Tables that this CPU can run, best first; the last one is always the
+// baseline.
 const Table* const* UsableTables(size_t* count);
 const Table& BestKernels();
 

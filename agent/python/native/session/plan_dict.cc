@@ -14,7 +14,7 @@ namespace py = pybind11;
 namespace rankprobe {
 namespace {
 
-// First and last of each.
+// First and last of each interval.
 std::vector<std::pair<int64_t, int64_t>> Intervals(const IntSet& set) {
   std::vector<std::pair<int64_t, int64_t>> out;
   for (const IntInterval& i : set.intervals())
@@ -88,7 +88,7 @@ py::dict PlanDict(const Plan& plan) {
 py::dict ParseConfigDict(const std::string& config_json) {
   auto config = ParseConfig(config_json, {});
   absl::Status status = config.status();
-  // Said before anything is started, as the recorder would say it.
+  // Reported before anything is started, as the recorder would report it.
   if (status.ok())
     status = CheckReferencePath(config->plan, NewPosixFileSystem().get());
   if (!status.ok()) throw py::value_error(std::string(status.message()));

@@ -14,15 +14,15 @@ namespace rankprobe {
 
 pybind11::dict PlanDict(const Plan& plan);
 
-// {"plan": {..}, "warnings": [..]}; ValueError listing every fault.
+// Returns {"plan": {..}, "warnings": [..]}; raises ValueError with every fault.
 pybind11::dict ParseConfigDict(const std::string& config_json);
 
-// Its warnings; ValueError listing every fault and unknown key, each with its
-// place in the file.
+// Returns the warnings; raises ValueError with every fault and unknown key,
+// each with its place in the file.
 std::vector<std::string> CheckConfigFile(const std::string& file,
                                          const std::string& text);
 
-// {prefix: [names]}; ValueError.
+// Returns {prefix: [names]}; raises ValueError.
 pybind11::dict ParseApiListDict(const std::string& text);
 
 }  // namespace rankprobe

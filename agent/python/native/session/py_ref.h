@@ -40,7 +40,7 @@ class PyRef {
   PyObject* object_ = nullptr;
 };
 
-// Keeps the exception that is set, if any, over code that may set its own.
+// Preserves the current exception, if any, across code that may set its own.
 class SavedError {
  public:
   SavedError() { PyErr_Fetch(&type_, &value_, &trace_); }

@@ -28,15 +28,15 @@ namespace rankprobe {
 namespace {
 
 constexpr absl::Duration kFlushDeadline = absl::Seconds(60);
-// A collector that was killed is started again within a second; one whose disk
-// is full commits nothing.
+// A collector that was killed is restarted within a second; one whose disk is
+// full commits nothing.
 constexpr absl::Duration kPatience = absl::Seconds(10);
 constexpr absl::Duration kPatienceWithStuck = absl::Milliseconds(250);
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(50);
-// Of one export. More may wait, as numbers: each step is in the collector by
-// then, only its tree is not.
+// Steps of one export. More may wait as numbers: their data is in the collector
+// already, only their trees are missing.
 constexpr size_t kMaxStepsAtOnce = 16;
-// Between two exports, while nobody waits for them and few steps do.
+// Pause between two exports while no caller waits and few steps do.
 constexpr absl::Duration kRest = absl::Milliseconds(100);
 constexpr size_t kManySteps = kMaxStepsAtOnce / 2;
 constexpr int kFastest = 1;  // of zlib
@@ -45,11 +45,12 @@ constexpr size_t kHeaderBytes = 2 * sizeof(uint64_t);
 std::unique_ptr<v1::ArchiveService::Stub> Connect(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);  // a manifest names each file
+  // gRPC's threads inherit the mask.
   const BlockedSignals blocked;
   return v1::ArchiveService::NewStub(MakeChannel(address, {}, arguments));
 }
 
-// One process of this machine at a time replaces a step's directory
+// Only one process of this machine at a time may replace a step's directory
 // (embedded.py takes the same lock).
 class ExportLock {
  public:
@@ -83,7 +84,7 @@ StepExporter::StepExporter(Options options, std::shared_ptr<Recorder> recorder)
 
 StepExporter::~StepExporter() {
   if (fork_guard_.InChild()) {
-    // The thread is the parent's.
+    // The thread belongs to the parent.
     if (thread_.joinable()) thread_.detach();
     return;
   }
@@ -94,9 +95,11 @@ void StepExporter::Begin(int64_t step) {
   {
     absl::MutexLock lock(&mutex_);
     if (closing_) return;
+    // While a stuck collector is tried again, steps are left to the end of the
+    // job.
     if (stuck_ && busy_) return NoteLeft(step);
     waiting_.insert(step);
-    // Else it comes by itself.
+    // Otherwise the thread wakes up by itself.
     if (waiting_.size() == 1 || waiting_.size() == kManySteps)
       changed_.NotifyAll();
   }
@@ -188,7 +191,8 @@ void StepExporter::Work() {
     if (exported.ok() || steps.size() == 1 || Since(begun) >= patience) {
       Note(steps, exported, Since(begun) >= patience);
     } else {
-      // One of them, whose place is taken, say, is not to cost the others.
+      // One step that cannot be exported, for example because its directory is
+      // taken, must not prevent the others.
       for (const int64_t step : steps) {
         const MonotonicTime tried = MonotonicNow();
         const absl::Status alone = Export({step}, patience);
@@ -246,8 +250,8 @@ absl::Status StepExporter::Export(const std::vector<int64_t>& steps,
   for (;;) {
     const absl::StatusOr<std::string> manifest = Request(steps);
     if (manifest.ok()) return KeepManifest(*manifest);
-    // The collector may have been killed, and the export of a rank that was
-    // killed may still hold the staging directory.
+    // Temporary: the collector may have been killed, or the export of a killed
+    // rank may still hold the staging directory.
     const bool passes = absl::IsUnavailable(manifest.status()) ||
                         absl::IsCancelled(manifest.status()) ||
                         absl::IsFailedPrecondition(manifest.status());
@@ -287,7 +291,7 @@ absl::StatusOr<std::string> StepExporter::Request(
 }
 
 absl::Status StepExporter::KeepManifest(const std::string& text) {
-  // A long run has one of them for each step.
+  // Compressed, because a long run has one manifest for each step.
   uLongf size = ::compressBound(text.size());
   std::string packed(kHeaderBytes + size, '\0');
   if (::compress2(reinterpret_cast<Bytef*>(packed.data()) + kHeaderBytes, &size,

@@ -43,9 +43,9 @@ class StepExporter {
     std::string run;
     std::string root;       // where the trees appear
     std::string directory;  // of the collector: export.lock, staging
-    // The manifest of each export is appended to it, so that it outlives a
-    // process that is killed: sizes packed and unpacked, 8 bytes each in
-    // this machine's order, and zlib's bytes (_manifests.py reads it).
+    // The manifest of each export is appended to this file, so that it survives
+    // a process that is killed: packed and unpacked size, 8 bytes each in this
+    // machine's byte order, then zlib's bytes (_manifests.py reads it).
     std::string manifests;
     double seconds = 600;  // that an export may take
   };
@@ -54,25 +54,26 @@ class StepExporter {
   StepExporter(const StepExporter&) = delete;
   StepExporter& operator=(const StepExporter&) = delete;
 
-  // Exports `step` and all steps that wait, after earlier ones; if the
-  // collector is stuck, the export may not happen. Does not wait.
+  // Exports `step` and all waiting steps, after earlier ones. If the collector
+  // is stuck, the export may not happen. Does not wait.
   void Begin(int64_t step);
-  // The collector is known to commit nothing for now: the wait for its next
+  // The collector is known to commit nothing at present: the wait for its next
   // export is as short as after a failed export.
   void Stuck();
-  // Until all steps are exported.
+  // Waits until all steps are exported.
   void Wait();
-  // What failed since the last call; of failures in a row the first, and at
-  // their end how many there were.
+  // Returns the failures since the last call. Of consecutive failures only the
+  // first is reported, and their number at the end.
   std::vector<std::string> TakeFaults();
-  // Waits as well, and lets go of the recorder.
+  // Waits for all steps as well, and releases the recorder.
   void Close();
 
  private:
   void Work();
-  // Those that wait, once it is time; none: it is over.
+  // Takes the waiting steps, once it is time to export them; empty when
+  // closing.
   std::vector<int64_t> TakeSteps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `patience`: how long a collector that does nothing is waited for.
+  // `patience`: how long to wait for a collector that makes no progress.
   absl::Status Export(const std::vector<int64_t>& steps,
                       absl::Duration patience);
   // Notes the result of exporting `steps`, and whether it took long.
@@ -83,7 +84,7 @@ class StepExporter {
   absl::Status Flush(absl::Duration patience);
   void NoteLeft(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // One try; the manifest.
+  // Makes one attempt; returns the manifest.
   absl::StatusOr<std::string> Request(const std::vector<int64_t>& steps);
   absl::Status KeepManifest(const std::string& text);
 
@@ -95,18 +96,18 @@ class StepExporter {
   std::thread thread_;
 
   absl::Mutex mutex_;
-  // Told with whatever the thread waits for.
+  // Notified whenever the state that the thread waits for changes.
   MonotonicCondVar changed_;
-  // How many wait until all is exported.
+  // Number of callers that wait until everything is exported.
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;
-  // When the last export had ended.
+  // When the last export ended.
   std::optional<MonotonicTime> exported_ ABSL_GUARDED_BY(mutex_);
-  // A step may come twice.
+  // Steps to export. A set, because a step may be added twice.
   std::set<int64_t> waiting_ ABSL_GUARDED_BY(mutex_);
-  // Some are being exported.
+  // Set while steps are being exported.
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  // The last export failed, and it took long to fail.
+  // The last export failed after a long time.
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stuck_ ABSL_GUARDED_BY(mutex_) = false;
   // Steps that were not exported since the last report, and the newest of them.

@@ -16,7 +16,7 @@ namespace py = pybind11;
 namespace rankprobe {
 namespace {
 
-// Values of the keyword arguments of a vectorcall follow the positional ones.
+// The values of a vectorcall's keyword arguments follow the positional ones.
 Py_ssize_t KeywordCount(PyObject* keywords) {
   return keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
 }
@@ -43,7 +43,7 @@ bool IsZero(PyObject* number) {
   return is_zero;
 }
 
-// A dropout that drops nothing: its argument `p` is 0.
+// Whether a dropout drops nothing, because its argument `p` is 0.
 bool DropsNothing(PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   for (Py_ssize_t i = 0; i < count + KeywordCount(keywords); ++i) {
     const bool is_p =
@@ -63,7 +63,8 @@ GraphTensors TensorsOf(const TorchBindings& torch, PyObject* const* values,
   return tensors;
 }
 
-// The first tensor in nested containers; null: none, or it is deeper than 100.
+// The first tensor in nested containers; null if there is none within a depth
+// of 100.
 PyObject* FirstTensor(const TorchBindings& torch, PyObject* first) {
   for (int depth = 0; depth < 100 && first != nullptr; ++depth) {
     if (torch.IsTensor(first)) break;
@@ -307,7 +308,8 @@ std::unique_ptr<ModuleGradients> ApiCapture::BeginGradients(
 }
 
 void ApiCapture::Abandon(const RecordedCall& call) noexcept {
-  // Of torch.utils.checkpoint; there is no public name to compare with.
+  // The exception of torch.utils.checkpoint; it has no public name to compare
+  // with.
   PyObject* error = PyErr_Occurred();
   const bool stopped =
       error != nullptr && PyType_Check(error) &&

@@ -29,18 +29,18 @@ class ApiCapture {
   void End(const ApiSpec& spec, RecordedCall call, PyObject* const* args,
            Py_ssize_t count, PyObject* keywords, PyObject* result,
            ModuleGradients* gradients) noexcept;
-  // The error is still set, so that the end of a recomputation can be
+  // Called with the error still set, so that the end of a recomputation can be
   // distinguished from other errors.
   void Abandon(const RecordedCall& call) noexcept;
-  // Where the gradients of a call are taken as a module's are: before it runs,
-  // null where it has none; then handed to End.
+  // Called before the call runs, if its gradients are recorded like a module's;
+  // returns null if it has none. The result is passed to End.
   std::unique_ptr<ModuleGradients> BeginGradients(const RecordedCall& call,
                                                   PyObject* const* args,
                                                   Py_ssize_t count) noexcept;
-  // order: when the call was made.
+  // `order`: when the call was made, see BegunBackwards::NextOrder.
   void Backward(const RecordedCall& call, uint64_t order, PyObject* grad_inputs,
                 PyObject* grad_outputs) noexcept;
-  // A Work whose wait() completes a call.
+  // Completes the call of a Work whose wait() has returned.
   void WorkDone(const pybind11::object& work);
   void BeginStep() { pending_.clear(); }
 
@@ -62,15 +62,15 @@ class ApiCapture {
   Given ReadGiven(const ApiSpec& spec, const RecordedCall& call,
                   PyObject* const* args, Py_ssize_t count,
                   PyObject* keywords) const;
-  // Behind the call its arguments may not be what they were.
+  // Whether the call may change its arguments.
   static bool Writes(const ApiSpec& spec, Py_ssize_t count, PyObject* keywords);
-  // What the call may have written is not known any more.
+  // Forgets the known contents of memory that the call may have written.
   void ForgetWritten(const ApiSpec& spec, PyObject* const* args,
                      Py_ssize_t count, PyObject* keywords);
   PyValue ReadOutputs(const ApiSpec& spec, const RecordedCall& call,
                       PyObject* const* args, Py_ssize_t count,
                       PyObject* keywords, PyObject* result) const;
-  // The arguments after the call, all or those that it writes.
+  // Reads the arguments after the call: all, or those that it writes.
   PyValue ReadArguments(const RecordedCall& call, PyObject* const* args,
                         Py_ssize_t count, PyObject* keywords,
                         const ArgumentSet* only) const;
@@ -81,10 +81,11 @@ class ApiCapture {
 };
 
 // Checkpointing has what it needs and ends the recomputation in the middle of
-// this forward: the entry says so in place of its outputs.
+// this forward: the entry records that instead of its outputs.
 void RecordStopped(Recorder& recorder, const RecordedCall& call);
 
-// Of a backward. The GIL is held, and released while memory is read.
+// Records the gradients of a backward. The GIL is held, and released while
+// memory is read.
 void RecordGradients(Recorder& recorder, const RecordedCall& call,
                      const ValueReader& reader, ReadMode mode,
                      PyObject* grad_inputs, PyObject* grad_outputs);

@@ -41,8 +41,8 @@ PyObject* Record(ApiObject* api, PyObject* const* args, size_t flagged_count,
   Capture& capture = **api->capture;
   ApiCapture& apis = capture.apis();
   const Py_ssize_t count = PyVectorcall_NARGS(flagged_count);
-  // What the call does is the program's: only what we ask of its tensors is
-  // hidden from the program's modes and classes.
+  // Nested calls belong to the program: only rankprobe's own reads of tensors
+  // are hidden from the program's modes and classes.
   const CallScope outermost;
   RecordedCall call;
   std::unique_ptr<ModuleGradients> gradients;
@@ -70,7 +70,7 @@ PyObject* CallApi(PyObject* self, PyObject* const* args, size_t flagged_count,
     return PyObject_Vectorcall(api->function, args, flagged_count, keywords);
   }
   if (keywords != nullptr && PyVectorcall_NARGS(flagged_count) == 0) {
-    // self= given by name: recorded as the first argument.
+    // self= given by name is recorded as the first argument.
     const Py_ssize_t named = PyTuple_GET_SIZE(keywords);
     for (Py_ssize_t i = 0; i < named; ++i) {
       if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(keywords, i),
@@ -94,7 +94,7 @@ PyObject* CallApi(PyObject* self, PyObject* const* args, size_t flagged_count,
 }
 
 PyObject* ApiGetAttribute(PyObject* self, PyObject* name) {
-  // What the type would answer for itself.
+  // Attributes that the type itself would return.
   for (const char* own : {"__module__", "__doc__", "__name__", "__class__"}) {
     if (PyUnicode_CompareWithASCIIString(name, own) == 0)
       return PyObject_GetAttr(AsApi(self)->function, name);
@@ -106,7 +106,8 @@ PyObject* ApiGetAttribute(PyObject* self, PyObject* name) {
   return PyObject_GetAttr(AsApi(self)->function, name);
 }
 
-// To a program that compares functions it is the one that it stands for.
+// The function that an object stands in for: programs that compare functions
+// see no difference.
 PyObject* FunctionOf(PyObject* object) {
   return Py_TYPE(object) == api_function_type ||
                  Py_TYPE(object) == api_method_type
@@ -160,8 +161,8 @@ void ApiDealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Pickled as the function that it stands for, and read without rankprobe. What
-// is pickled by its name would be looked for under that name and not found to be
+// Pickled as the original function, and loaded without rankprobe. Pickling by
+// name would look the name up, find this stand-in, and fail because it is not
 // the same object.
 PyObject* ApiReduceEx(PyObject* self, PyObject* protocol) {
   PyObject* function = AsApi(self)->function;
@@ -188,7 +189,7 @@ PyObject* ApiReduce(PyObject* self, PyObject* /*unused*/) {
   return protocol ? ApiReduceEx(self, protocol.get()) : nullptr;
 }
 
-// copy.copy and copy.deepcopy of a function give the function.
+// copy.copy and copy.deepcopy of a function return the function.
 PyObject* ApiCopy(PyObject* self, PyObject* /*unused*/) {
   Py_INCREF(AsApi(self)->function);
   return AsApi(self)->function;

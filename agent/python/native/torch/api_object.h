@@ -13,16 +13,17 @@
 
 namespace rankprobe {
 
-// New reference, or null with an error set. A stand-in for something that binds
-// to an instance (a method) binds as well.
+// Returns a new reference, or null with an error set. A stand-in for an object
+// that binds to an instance (a method) binds as well.
 PyObject* NewApiObject(PyObject* function, std::shared_ptr<Capture> capture,
                        ApiSpec spec);
 
-// The callable that is given (grad_inputs, grad_outputs) of a graph node.
+// Returns the callable that receives (grad_inputs, grad_outputs) of a graph
+// node.
 PyObject* NewBackwardHook(std::shared_ptr<Capture> capture, RecordedCall call,
                           uint64_t order);
 
-// Creates the types; false with an error set.
+// Creates the types; returns false with an error set.
 bool InitApiTypes(PyObject* module);
 
 }  // namespace rankprobe

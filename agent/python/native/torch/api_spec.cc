@@ -7,7 +7,7 @@
 namespace rankprobe {
 namespace {
 
-// Nested no deeper than the reader lets through.
+// Nesting is bounded by the reader.
 void MarkValue(v1::Value* value) {
   if (value->has_tensor()) value->mutable_tensor()->set_written(true);
   if (!value->has_list()) return;

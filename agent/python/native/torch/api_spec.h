@@ -12,7 +12,7 @@
 
 namespace rankprobe {
 
-// Arguments by position and by name, for they may be given either way.
+// Arguments by position and by name, because they may be passed either way.
 struct ArgumentSet {
   std::vector<int> positions;
   std::vector<std::string> names;
@@ -24,33 +24,35 @@ struct ArgumentSet {
 
 struct ApiSpec {
   std::string prefix, op;
-  // Its outputs are its arguments after the call.
+  // Whether its outputs are its arguments after the call.
   bool distributed = false;
-  // It writes into its arguments.
+  // Whether it writes into its arguments.
   bool in_place = false;
-  // It may write into any argument without telling the version counter.
+  // Whether it may write into any argument without increasing its version
+  // counter.
   bool writes_arguments = false;
-  // Its backward is not recorded when the argument `p` is 0.
+  // Whether its backward is not recorded if the argument `p` is 0.
   bool dropout = false;
-  // Mere receive buffers.
+  // Arguments that are only receive buffers.
   ArgumentSet ignored;
-  // Arguments that its schema says are written.
+  // Arguments that are written according to its schema.
   ArgumentSet written;
-  // Where it returns nothing its outputs are those after the call.
+  // If it returns nothing, its outputs are the written arguments.
   bool gives_written = false;
-  // Places in the memory of this process, as numbers: no data.
+  // Arguments that are addresses in this process, as numbers, and not data.
   ArgumentSet addresses;
   bool returns_address = false;
-  // Memory of more than this call, too large to be read each time.
+  // Arguments with memory of other calls too, too large to be read each time.
   ArgumentSet caches;
   // Output positions that are not recorded.
   std::vector<int> ignored_outputs;
 };
 
-// Says of the tensors of a phase of inputs which the operator writes.
+// Marks the tensors of a phase of inputs that the operator writes.
 void MarkWritten(const ApiSpec& spec, v1::CallPhase* phase);
 
-// What stands in the place of an argument that is not to be read; null: it is.
+// The replacement for an argument that must not be read; null if it may be
+// read.
 const char* NotRecorded(const ApiSpec& spec, int position);
 const char* NotRecorded(const ApiSpec& spec, std::string_view name);
 PyValue NotRecordedValue(const char* why);

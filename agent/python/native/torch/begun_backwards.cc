@@ -87,8 +87,8 @@ int64_t BegunBackwards::Pass() const {
 }
 
 void BegunBackwards::BeginStep() {
-  // Emptied before they are destroyed: destructors may run Python code that calls
-  // this class again.
+  // Emptied before the objects are destroyed, because destructors may run
+  // Python code that calls this class again.
   const auto left = std::exchange(begun_, {});
   const std::vector<PyRef> kept = std::exchange(kept_, {});
 }

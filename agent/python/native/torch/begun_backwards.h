@@ -26,29 +26,30 @@ struct CallGradients;
 
 class BegunBackwards {
  public:
-  // `torch` outlives it.
+  // `torch` must outlive this object.
   explicit BegunBackwards(const TorchBindings* torch) : torch_(torch) {}
 
   void Begin(const std::shared_ptr<CallGradients>& gradients);
-  // Something runs that was made at `order`.
+  // Something runs that was made at `order`: ends the backwards that are over.
   void EndAfter(uint64_t order);
-  // A forward begins in mid-pass, a recomputation: what is complete has ended.
+  // A forward begins during a pass (a recomputation): ends complete backwards.
   void EndComplete();
-  // The pass of that thread has ended.
+  // The pass of that thread has ended: ends its backwards.
   void EndAll(std::thread::id thread);
-  // Of every thread.
+  // Ends the backwards of all threads.
   void EndEverywhere();
   void Ended(const CallGradients* gradients);
   bool empty() const { return begun_.empty(); }
 
-  // Numbers what is made: module calls' begins and ends, API calls' ends.
+  // Numbers in order the begins and ends of module calls, and the ends of API
+  // calls.
   uint64_t NextOrder() { return ++order_; }
-  // Number of the backward pass that runs; 0 where PyTorch has none.
+  // Number of the running backward pass; 0 if PyTorch does not number them.
   int64_t Pass() const;
-  // Only graphs hold the accumulator of a leaf, and the graph that needs it may
-  // not exist yet.
+  // Keeps the accumulator of a leaf alive until the end of the step: only
+  // graphs hold it, and the graph that needs it may not exist yet.
   void KeepForStep(PyRef node) { kept_.push_back(std::move(node)); }
-  // Forgets what a pass that raised has left.
+  // Forgets the backwards of a pass that raised.
   void BeginStep();
 
  private:
@@ -60,7 +61,7 @@ class BegunBackwards {
   std::map<std::thread::id, List> begun_;
   std::vector<PyRef> kept_;
   uint64_t order_ = 0;
-  // The last pass that was asked to call at its end.
+  // The last pass for which a callback at its end was queued.
   int64_t asked_pass_ = -1;
 };
 

@@ -14,8 +14,8 @@ namespace {
 constexpr int kCallFlags = METH_VARARGS | METH_KEYWORDS | METH_NOARGS | METH_O |
                            METH_FASTCALL | METH_METHOD;
 
-// CPython calls a C function without saying which PyMethodDef it was called by,
-// so what the functions of the table below need has to be static.
+// CPython does not pass the PyMethodDef to a C function, so each function of
+// the table below needs static data.
 std::array<CallRedirect*, CallRedirect::kMaxMethods> methods{};
 size_t method_count = 0;
 
@@ -108,9 +108,9 @@ CallRedirect::CallRedirect(PyObject* function, PyRef original,
       own_def_(own_def),
       own_call_(*CallOf(function)),
       definition_{*own_def, this} {
-  // A builtin keeps its ml_meth, by which CPython hashes and compares it. Where
-  // that takes arguments in another form nobody may call it by these flags, and
-  // nobody does while the object has a vectorcall.
+  // A builtin keeps its ml_meth, by which CPython hashes and compares it. If
+  // that takes arguments in another form, it must not be called by these flags;
+  // CPython does not do so while the object has a vectorcall.
   const int flags = own_def->ml_flags & kCallFlags;
   if (Py_TYPE(function) == &PyCFunction_Type && flags == METH_VARARGS) return;
   definition_.def.ml_flags =
@@ -133,7 +133,8 @@ void CallRedirect::Take(PyObject* target) {
       std::find_if(targets_.rbegin(), targets_.rend(),
                    [&](const PyRef& known) { return known.get() == target; });
   if (at == targets_.rend()) return;
-  // Its end may run code of Python's: not while the list changes.
+  // Its destructor may run Python code, which must not see the list while it
+  // changes.
   const PyRef taken = std::move(*at);
   targets_.erase(std::next(at).base());
   Apply();

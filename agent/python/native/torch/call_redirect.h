@@ -25,8 +25,8 @@ namespace rankprobe {
 // held.
 class CallRedirect : public Redirect {
  public:
-  // Null, and no error set: `function` is of another kind, or there are
-  // kMaxMethods methods already.
+  // Returns null, without an error set, if `function` is of another kind, or if
+  // there are kMaxMethods methods already.
   static CallRedirect* Of(PyObject* function);
 
   PyObject* original() const override { return original_.get(); }
@@ -34,15 +34,16 @@ class CallRedirect : public Redirect {
   void Take(PyObject* target) override;
   void Prefetch() const override;
 
-  // New reference: the target in force, else the original.
+  // Returns a new reference to the current target, or to the original.
   PyRef Current() const;
 
-  // A CPython type cannot tell a bound method which of the redirections it
-  // belongs to, so each method has a C function of its own.
+  // A CPython type cannot determine to which redirection a bound method
+  // belongs, so each method has its own C function.
   static constexpr size_t kMaxMethods = 2048;
 
  private:
-  // First in the object that PyMethodDef pointers of functions point to.
+  // The first member of the object that PyMethodDef pointers of functions refer
+  // to.
   struct Definition {
     PyMethodDef def;
     CallRedirect* redirect;

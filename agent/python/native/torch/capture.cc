@@ -69,8 +69,8 @@ void Capture::FinishDevices() noexcept {
     const PyRef got =
         PyRef::Steal(PyObject_CallNoArgs(torch_.finish_devices.get()));
     if (!got) {
-      // An error of the program's, in the middle of it. What was on its way may
-      // have been dropped: lost, not waited for.
+      // An error of the program interrupted it. Pending results may have been
+      // dropped, so they count as lost and are not waited for.
       Fault("numbers of devices");
       constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
       const py::gil_scoped_release release;

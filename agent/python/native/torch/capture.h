@@ -4,8 +4,8 @@
 // code of rankprobe. The roles make calls of the Recorder: ApiCapture of API
 // calls, ModuleCapture of modules, ValueCapture of saved values and reports.
 //
-// Ownership: shared by PrecisionDebugger, every ApiObject and every hook; owns a
-// share of the Recorder. Threads: the GIL is held on entry and released while
+// Ownership: shared by PrecisionDebugger, every ApiObject and every hook; owns
+// a share of the Recorder. Threads: the GIL is held on entry and released while
 // memory is read; nothing that needs the GIL happens under the Recorder's lock.
 // Failure: an error of rankprobe is cleared, counted and reported to the
 // Recorder; it never reaches the model. Errors of the model pass through
@@ -43,10 +43,10 @@ class Capture : public std::enable_shared_from_this<Capture> {
     return enabled_.load(std::memory_order_relaxed) && recorder_ != nullptr &&
            recorder_->recording();
   }
-  // A second gate besides the step state machine (token_range).
+  // A second gate in addition to the step state machine (token_range).
   void SetEnabled(bool enabled) { enabled_ = enabled; }
   bool enabled() const { return enabled_; }
-  // APIs alone are silent: module_dump.
+  // Disables only the recording of APIs, for module_dump.
   void SetApisEnabled(bool enabled) { apis_enabled_ = enabled; }
   bool ApisActive() const { return apis_enabled_ && Active(); }
 
@@ -57,11 +57,11 @@ class Capture : public std::enable_shared_from_this<Capture> {
 
   // --- The step.
   void BeginStep();
-  // Before Stop and Step: backwards that have begun have ended, and what devices
-  // were asked is filled in.
+  // Called before Stop and Step: ends backwards that have begun, and fills in
+  // the results that were requested from devices.
   void Finish() noexcept;
-  // Releases the recorder; a caller that is using it keeps it until it has
-  // finished.
+  // Releases the recorder; a caller that is using it keeps it alive until it
+  // has finished.
   std::shared_ptr<Recorder> Close() { return std::move(recorder_); }
 
   // --- What the roles share. Null: closed.
@@ -71,7 +71,7 @@ class Capture : public std::enable_shared_from_this<Capture> {
   StorageTokens& tokens() { return tokens_; }
   const ValueReader& reader() const { return reader_; }
   StackReader& stacks() { return stacks_; }
-  // Whatever runs in a backward says when it was made.
+  // Code that runs in a backward reports there when it was made.
   BegunBackwards& backwards() { return backwards_; }
   // Runs fn(recorder) unless closed; `where` names it in the report of a fault.
   template <typename Fn>
@@ -79,30 +79,30 @@ class Capture : public std::enable_shared_from_this<Capture> {
   // Guarded, in a QuietScope.
   template <typename Fn>
   void Quietly(const char* where, Fn&& fn) noexcept;
-  // A new forward has begun.
+  // Counts a new forward.
   void Count(const RecordedCall& call) {
     ++seen_;
     if (call.stack_wanted || call.kept) ++matched_;
   }
-  // Forwards since BeginStep, and those of them that the filters let pass.
+  // Forwards since BeginStep, and those of them that passed the filters.
   uint64_t seen() const { return seen_; }
   uint64_t matched() const { return matched_; }
 
   // --- Faults.
   // Throws if one was injected.
   void MaybeFail(const char* where);
-  // Makes the next `count` of our own events fail, for tests.
+  // Makes the next `count` events of rankprobe fail, for tests.
   void InjectFaults(int count) { faults_to_inject_ = count; }
   uint64_t faults() const { return faults_; }
   // Reports an error of rankprobe that Python code has caught.
   void ReportFault(const std::string& what);
 
  private:
-  // With the Python error that is set, if one is.
+  // Reports a fault, with the current Python error if one is set.
   void Fault(const char* where) noexcept;
   void FinishDevices() noexcept;
 
-  // Null once closed. Changes under the GIL.
+  // Null once closed. Changed only with the GIL held.
   std::shared_ptr<Recorder> recorder_;
   const TorchBindings torch_;
   StorageTokens tokens_;
@@ -134,7 +134,8 @@ void Capture::Guarded(const char* where, Fn&& fn) noexcept {
   } catch (const std::exception& e) {
     Fault(absl::StrCat(where, ": ", e.what()).c_str());
   }
-  // Now that this call's tensors are recorded.
+  // The tensors of this call are recorded now, so deferred ones can be
+  // resolved.
   if (tokens_.TakeWantFinish()) FinishDevices();
 }
 

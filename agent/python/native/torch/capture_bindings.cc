@@ -60,7 +60,7 @@ py::object MakeApi(const py::object& function, std::shared_ptr<Capture> capture,
       NewApiObject(function.ptr(), std::move(capture), std::move(spec)));
 }
 
-// A method of one of Capture's roles, as one of Capture.
+// Binds a method of one of Capture's roles as a method of Capture.
 template <typename Role, typename Result, typename... Args>
 auto Of(Role& (Capture::*role)(), Result (Role::*method)(Args...)) {
   return [role, method](Capture& capture, Args... args) -> Result {
@@ -68,8 +68,8 @@ auto Of(Role& (Capture::*role)(), Result (Role::*method)(Args...)) {
   };
 }
 
-// A method of one of the Recorder's roles, as one of Capture. It does nothing once the
-// recorder is closed.
+// Binds a method of one of the Recorder's roles as a method of Capture. It does
+// nothing once the recorder is closed.
 template <typename Role, typename... Args>
 auto Told(Role& (Recorder::*role)(), void (Role::*method)(Args...)) {
   return [role, method](const Capture& capture, Args... args) {
@@ -293,7 +293,7 @@ void RegisterCapture(py::module_& m) {
   m.def(
       "call_redirect",
       [](const py::object& function) {
-        // It is never freed.
+        // The redirect is never freed.
         return std::shared_ptr<Redirect>(CallRedirect::Of(function.ptr()),
                                          [](Redirect*) {});
       },

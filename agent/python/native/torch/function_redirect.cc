@@ -36,7 +36,7 @@ bool FunctionRedirect::SetCode(PyObject* code) const {
   return PyObject_SetAttr(function_.get(), name, code) == 0;
 }
 
-// The program may have given it another code, or other defaults.
+// Updates the original: the program may have changed the code or the defaults.
 bool FunctionRedirect::RefreshOriginal(PyObject* own) {
   static PyObject* const code = PyUnicode_InternFromString("__code__");
   const PyFunctionObject* const now = Function();
@@ -87,7 +87,8 @@ void FunctionRedirect::Take(PyObject* target) {
       put_.begin(), put_.end(),
       [target](const Code& put) { return put.target.get() == target; });
   if (at == put_.end()) return;
-  // Destroying it may run Python code, which must not see the list half changed.
+  // Its destructor may run Python code, which must not see the list half
+  // changed.
   const Code taken = std::move(*at);
   for (auto over = put_.erase(at); over != put_.end(); ++over) {
     if (over->own.get() == taken.code.get()) over->own = taken.own;

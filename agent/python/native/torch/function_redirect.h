@@ -21,9 +21,9 @@ namespace rankprobe {
 
 class FunctionRedirect : public Redirect {
  public:
-  // original: a function with the same code, which is never redirected.
-  // make_code(target, own) returns code that calls `target`, for a function whose
-  // code is `own`; `file` is the co_filename of all code that it returns.
+  // `original`: a function with the same code, which is never redirected.
+  // make_code(target, own) returns code that calls `target`, for a function
+  // whose code is `own`; `file` is the co_filename of all code that it returns.
   FunctionRedirect(PyRef function, PyRef original, PyRef make_code, PyRef file)
       : function_(std::move(function)),
         original_(std::move(original)),
@@ -38,7 +38,7 @@ class FunctionRedirect : public Redirect {
  private:
   struct Code {
     PyRef target, code;
-    // What it was put over.
+    // The code that it replaced.
     PyRef own;
   };
 
@@ -50,7 +50,7 @@ class FunctionRedirect : public Redirect {
   bool RefreshOriginal(PyObject* own);
 
   const PyRef function_, original_, make_code_, file_;
-  // The last that was put, for the next step.
+  // The last replacement, reused in the next step.
   Code made_;
   std::vector<Code> put_;
 };

@@ -12,7 +12,7 @@ namespace py = pybind11;
 namespace rankprobe {
 namespace {
 
-// A graph of more nodes in one module call is not walked to its end.
+// Limit of nodes in one module call; larger graphs are not walked completely.
 constexpr size_t kMaxNodes = size_t{1} << 20;
 
 PyRef Checked(PyObject* object) {
@@ -31,7 +31,7 @@ uint64_t NumberOf(PyObject* node) {
   const PyRef value = PyRef::Steal(PyObject_CallMethodNoArgs(node, name));
   uint64_t number = value ? PyLong_AsUnsignedLongLong(value.get()) : 0;
   if (PyErr_Occurred() != nullptr) {
-    ClearOwnError();  // a node that cannot say it: somebody else's
+    ClearOwnError();  // a foreign node without a number
     number = 0;
   }
   return number;
@@ -51,7 +51,8 @@ std::shared_ptr<GraphIndex> GraphIndex::OfThread(const TorchBindings* torch) {
 
 uint64_t GraphIndex::Now(const std::vector<GraphEdge>& inputs) const {
   if (torch_->node_id) {
-    // Whatever is made from now on comes after those, and after what was seen.
+    // Nodes made from now on have higher numbers than those, and than all
+    // visited ones.
     uint64_t next = next_;
     for (const GraphEdge& input : inputs) {
       if (input.node && !torch_->IsLeaf(input.node.get()))

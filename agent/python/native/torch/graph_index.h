@@ -26,7 +26,7 @@ namespace rankprobe {
 // Tensors that require a gradient.
 using GraphTensors = absl::InlinedVector<PyRef, 2>;
 
-// Output `number` of `node`: where a tensor comes from.
+// Output `number` of `node`: the source of a tensor.
 struct GraphEdge {
   PyRef node;
   int64_t number = 0;
@@ -36,9 +36,10 @@ struct GraphEdge {
   }
 };
 
-// What lies before a module call. PyTorch numbers the nodes of a thread; where
-// it does not tell the numbers (below 2.1), a walk ends at the call's inputs. So
-// it does in a framework that numbers nodes and does not tell the next number.
+// Separates a module call from earlier nodes. PyTorch numbers the nodes of a
+// thread. If it does not expose the numbers (below 2.1), or if a framework
+// numbers nodes without exposing the next number, a walk ends at the call's
+// inputs.
 struct GraphBound {
   uint64_t first = 0;
   absl::flat_hash_set<PyObject*> inputs;
@@ -56,20 +57,20 @@ class GraphIndex {
 
   explicit GraphIndex(const TorchBindings* torch) : torch_(torch) {}
 
-  // That of the calls that are open on this thread, else a new one.
+  // Returns the index of the calls that are open on this thread, or a new one.
   static std::shared_ptr<GraphIndex> OfThread(const TorchBindings* torch);
 
   // GraphBound::first of a call that begins now with these inputs.
   uint64_t Now(const std::vector<GraphEdge>& inputs) const;
-  // Looks at every node within `bound` that `roots` lead to, or that an earlier
-  // walk met and left.
+  // Visits every node within `bound` that is reachable from `roots`, or that an
+  // earlier walk reached and left for later.
   void Walk(const std::vector<GraphEdge>& roots, const GraphBound& bound);
-  // Whether a walk looked at it and it lies within `bound`.
+  // Whether a walk has visited the node, and it is within `bound`.
   bool IsInside(PyObject* node, const GraphBound& bound) const;
-  // Of all walks; null: none.
+  // Consumers found in all walks; null if there are none.
   const Consumers* ConsumersOf(const GraphEdge& edge) const;
 
-  // Where a tensor comes from; no node: from nowhere that is known.
+  // The source of a tensor; without a node if it is not known.
   GraphEdge EdgeOf(PyObject* tensor);
 
  private:
@@ -78,10 +79,10 @@ class GraphIndex {
     bool looked_at = false, left = false;
     uint64_t stamp = 0;
   };
-  // Left for an outer call, by number.
+  // Nodes left for an outer call, by number.
   using Left = std::multimap<uint64_t, PyObject*>;
 
-  // The one object that stands for a node here.
+  // The object that represents a node in this index.
   PyRef TheNode(PyRef node);
   bool LiesWithin(PyObject* node, const GraphBound& bound, uint64_t* number);
   void LookAt(PyObject* node, std::vector<PyObject*>* next);
@@ -90,11 +91,12 @@ class GraphIndex {
   absl::flat_hash_map<PyObject*, Node> nodes_;
   absl::flat_hash_map<std::pair<PyObject*, int64_t>, Consumers> consumers_;
   Left left_;
-  // By number of the node, where a node has many objects.
+  // Objects by number of the node, for a framework that creates several objects
+  // for a node.
   absl::flat_hash_map<uint64_t, PyRef> objects_;
-  // Above the numbers of all that were looked at.
+  // Higher than the numbers of all visited nodes.
   uint64_t next_ = 0;
-  // Nodes looked at: their stamps where PyTorch has no numbers.
+  // Number of visited nodes; serves as stamp if PyTorch has no numbers.
   uint64_t looked_ = 0;
 };
 

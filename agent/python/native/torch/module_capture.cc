@@ -9,8 +9,8 @@ namespace py = pybind11;
 namespace rankprobe {
 namespace {
 
-// The frames of a trace, and those that called what was compiled of it: outside
-// of the compiler's own wrapper.
+// The frames of a trace, followed by the callers of the compiled code, which
+// are outside of the compiler's own wrapper.
 std::vector<std::string> WithCaller(std::vector<std::string> frames,
                                     const std::vector<std::string>& stack) {
   auto outer = stack.begin();
@@ -80,12 +80,12 @@ void ModuleCapture::End(const ModuleCall& module, PyObject* output,
       outputs.items.push_back(reader.Read(output, mode));
     }
     if (parameters) named = reader.ReadSection(parameters.get(), mode);
-    // Also a computed tensor in the place of one.
+    // Also a computed tensor that replaces a parameter.
     for (const PyValue& item : named.items) {
       if (item.tensor != nullptr) item.tensor->is_parameter = true;
     }
   });
-  // Also if reading the outputs failed: the module must leave the open ones.
+  // Also if reading the outputs failed: the module must not stay open.
   const py::gil_scoped_release release;
   recorder->calls().Outputs(
       module.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
@@ -145,7 +145,7 @@ void ModuleCapture::ParameterGradient(const std::string& module,
                                       PyObject* gradient) {
   capture_->Quietly("parameter gradient", [&](Recorder& recorder) {
     capture_->MaybeFail("parameter gradient");
-    // Collectives write gradients without telling the version counter.
+    // Collectives write gradients without increasing the version counter.
     const PyValue value =
         capture_->reader().Read(gradient, {false, recorder.saved().Needs()});
     if (value.kind != PyValue::Kind::kTensor) return;

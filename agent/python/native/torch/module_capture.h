@@ -24,11 +24,12 @@ class Capture;
 // One module call, between its hooks.
 struct ModuleCall {
   RecordedCall call;
-  // Compiled code ran it, which writes into memory without telling the version
-  // counter: no summary of the same memory is used again.
+  // Set if compiled code ran the call. It writes into memory without increasing
+  // the version counter, so summaries of the same memory are not reused.
   bool compiled = false;
-  // Set while a compiler traces: nothing is recorded, and this is called, with
-  // nothing when the backward begins and with its (inputs, outputs) when it ends.
+  // Set while a compiler traces: nothing is recorded. This is called without
+  // arguments when the backward begins, and with its (inputs, outputs) when it
+  // ends.
   PyRef traced;
 };
 
@@ -36,13 +37,14 @@ class ModuleCapture {
  public:
   explicit ModuleCapture(Capture* capture) : capture_(capture) {}
 
-  // None: it is not recorded. args: a tuple; kwargs: a dict or None. frames, of
-  // a call that compiled code makes: where the compiler found it, innermost
-  // first; the caller of the compiled code follows them.
+  // Returns nullopt if the call is not recorded. `args`: a tuple; `kwargs`: a
+  // dict or None. `frames`, for a call that compiled code makes: where the
+  // compiler found it, innermost first; the caller of the compiled code follows
+  // them.
   std::optional<ModuleCall> Begin(
       const std::string& name, PyObject* args, PyObject* kwargs,
       const std::vector<std::string>* frames = nullptr);
-  // parameters: a dict or null.
+  // `parameters`: a dict or null.
   void End(const ModuleCall& module, PyObject* output, const PyRef& parameters);
   void Abandon(const ModuleCall& module);
   // See RecordStopped.

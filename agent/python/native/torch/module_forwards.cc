@@ -8,7 +8,7 @@ namespace py = pybind11;
 namespace rankprobe {
 namespace {
 
-// What is above the frame of a forward while a hook of ours runs.
+// Number of frames above a forward's frame while a hook of rankprobe runs.
 constexpr int kFramesOfHooks = 8;
 
 PyRef Asked(const PyRef& function, PyObject* of) {
@@ -17,7 +17,7 @@ PyRef Asked(const PyRef& function, PyObject* of) {
   return answer;
 }
 
-// Whether each value is there, and no object twice.
+// Whether no value is None, and no object occurs twice.
 bool IsPlain(PyObject* parameters) {
   PyObject *name = nullptr, *value = nullptr, *first = nullptr;
   Py_ssize_t at = 0;
@@ -41,7 +41,8 @@ bool ModuleForwards::Begin(const std::string& name, PyObject* module,
                            PyObject* args, PyObject* kwargs,
                            bool with_gradients) {
   std::unique_ptr<Recorded> recorded;
-  // What is begun is ended, whatever of ours fails between.
+  // A forward that has begun is added, even if code of rankprobe fails in
+  // between.
   struct Pusher {
     ModuleForwards* forwards;
     PyObject* module;
@@ -63,7 +64,7 @@ bool ModuleForwards::Begin(const std::string& name, PyObject* module,
 
 void ModuleForwards::Add(PyRef module, std::unique_ptr<Recorded> recorded) {
   std::vector<Open>& open = open_[std::this_thread::get_id()];
-  // The outermost also gives those of the hooks.
+  // The outermost forward also provides the frames of the hooks.
   const int frames = open.empty() ? 1 + kFramesOfHooks : 1;
   open.push_back({std::move(module), std::move(recorded), SpareFrames(frames)});
 }
@@ -85,7 +86,7 @@ std::unique_ptr<ModuleForwards::Recorded> ModuleForwards::Take(
     found->second.pop_back();
     if (found->second.empty()) open_.erase(found);
     if (last.module.get() == module) return std::move(last.recorded);
-    // Left by an exception that a forward in between has caught.
+    // Left open by an exception that a forward in between has caught.
     if (last.recorded != nullptr)
       capture_->modules().Abandon(last.recorded->call);
   }

@@ -29,38 +29,40 @@ namespace rankprobe {
 
 class ModuleForwards {
  public:
-  // wanting(value) -> the tensors of nested containers that require a gradient,
-  // a tuple; parameters(module) -> its own by name: asked where they are not
-  // plain, which is rare.
+  // wanting(value) returns the tensors in nested containers that require a
+  // gradient, as a tuple; parameters(module) returns the module's own
+  // parameters by name. It is called only if they are not plain, which is rare.
   ModuleForwards(std::shared_ptr<Capture> capture, PyRef wanting,
                  PyRef parameters);
 
-  // What the plan in force has of gradients: of calls, of parameters.
+  // Which gradients the plan in force records: of calls, of parameters.
   void SetBackward(bool wanted) { backward_ = wanted; }
   bool backward() const { return backward_; }
   void SetParametersGrad(bool wanted) { parameters_grad_ = wanted; }
   bool parameters_grad() const { return parameters_grad_; }
-  // Another one: no parameter is watched any more.
+  // When it changes, no parameter counts as watched any more.
   uint64_t generation() const { return generation_; }
   void ForgetWatched() { ++generation_; }
   Capture& capture() { return *capture_; }
 
-  // A forward begins. with_gradients: those of the call are wanted as far as the
-  // plan, the filters and the autograd mode have any. Whether it is recorded.
+  // Begins a forward. `with_gradients`: record the gradients of the call if
+  // plan, filters and autograd mode permit. Returns whether the call is
+  // recorded.
   bool Begin(const std::string& name, PyObject* module, PyObject* args,
              PyObject* kwargs, bool with_gradients);
-  // One of compiled code begins, which Capture was told of by the caller, and
-  // whose gradients are found otherwise.
+  // Begins a forward of compiled code, which the caller has reported to
+  // Capture, and whose gradients are found by other means.
   void Push(const pybind11::object& module, std::optional<ModuleCall> call);
 
-  // The forward of `module` ends, and those that an exception has left open
-  // inside. Whether it changed an input in place so that the gradient is lost.
+  // Ends the forward of `module`, and forwards inside it that an exception left
+  // open. Returns whether it changed an input in place so that the gradient is
+  // lost.
   bool End(PyObject* module, PyObject* output);
-  // An exception ends it; stopped: that of a recomputation, which has what it
-  // needs.
+  // Ends the forward because of an exception; `stopped`: that of a
+  // recomputation which has all it needs.
   void Abandon(const pybind11::object& module, bool stopped);
 
-  // This thread's open forwards are forgotten.
+  // Forgets this thread's open forwards.
   void Clear() { open_.erase(std::this_thread::get_id()); }
 
  private:
@@ -70,7 +72,7 @@ class ModuleForwards {
   };
   struct Open {
     PyRef module;
-    // Null: nothing is recorded of it.
+    // Null if nothing is recorded of it.
     std::unique_ptr<Recorded> recorded;
     SpareFrames frames;
   };
@@ -84,7 +86,7 @@ class ModuleForwards {
   const PyRef wanting_, parameters_;
   bool backward_ = true, parameters_grad_ = true;
   uint64_t generation_ = 1;
-  // Threads without any are not listed.
+  // Only threads with open forwards have an entry.
   std::map<std::thread::id, std::vector<Open>> open_;
 };
 

@@ -111,7 +111,7 @@ ModuleGradients::ModuleGradients(std::shared_ptr<Capture> capture,
   gradients_->inputs.resize(inputs_.size());
   gradients_->outputs_only = inputs_.empty();
   gradients_->entered = gradients_->capture->backwards().NextOrder();
-  // Last: what was asked of the inputs may have made nodes.
+  // Last, because reading the inputs may have made nodes.
   std::vector<GraphEdge> edges;
   for (const Input& input : inputs_) edges.push_back(input.edge);
   bound_.first = graph_->Now(edges);
@@ -145,7 +145,7 @@ void ModuleGradients::MatchOutputs(const std::vector<GraphEdge>& edges,
     if (gradients_->capture->torch().IsLeaf(edge.node.get()))
       gradients_->capture->backwards().KeepForStep(edge.node);
     if (any && !made(edge)) {
-      // When its whole gradient is known this module has long ended.
+      // The complete gradient is known only long after this module has ended.
       gradients_->outputs[i].mark = kHandedOn;
       continue;
     }
@@ -155,8 +155,8 @@ void ModuleGradients::MatchOutputs(const std::vector<GraphEdge>& edges,
   }
 }
 
-// An API call that takes one tensor several times, x * x, sends a gradient for
-// each, in their order.
+// An API call with the same tensor several times, x * x, sends a gradient for
+// each, in order.
 bool ModuleGradients::MatchTwins(size_t input, Hooks* hooks) {
   if (gradients_->call.call.is_module) return false;
   const GraphEdge& edge = inputs_[input].edge;

@@ -27,36 +27,38 @@ namespace rankprobe {
 
 GraphTensors TensorsOfTuple(PyObject* tuple);
 
-// What has arrived for one call in this backward pass.
+// Gradients that have arrived for one call in this backward pass.
 struct CallGradients {
   struct Tensor {
-    // Of an output what arrived at its node; of an input the sum.
+    // For an output the gradient that arrived at its node; for an input the
+    // sum.
     PyRef gradient;
-    // Of an output: what nodes inside the forward sent there.
+    // For an output: what nodes inside the forward sent there.
     PyRef inside;
-    // Recorded in place of a gradient.
+    // Recorded instead of a gradient.
     const char* mark = nullptr;
-    // Of an input that is handed on as this output; -1: none.
+    // For an input that is returned as this output; -1 if it is not.
     int output = -1;
   };
 
   CallGradients(std::shared_ptr<Capture> c, ModuleCall m)
       : capture(std::move(c)), call(std::move(m)) {}
 
-  // Arrivals of another pass than the one that runs are forgotten.
+  // Forgets arrivals of a pass other than the running one.
   void Enter();
-  // Recorded as a whole; ready for another pass.
+  // Records all of them, and resets them for another pass.
   void Record();
   bool Complete() const { return waiting == 0; }
 
   const std::shared_ptr<Capture> capture;
   const ModuleCall call;
-  // Numbers of its forward's begin and end, of BegunBackwards::NextOrder().
+  // BegunBackwards::NextOrder() at the begin and at the end of its forward.
   uint64_t entered = 0, left = 0;
   std::vector<Tensor> inputs, outputs;
-  // Nodes with a hook of it, and those of them that have not run.
+  // Number of nodes with a hook of this call, and of those that have not run.
   int nodes = 0, waiting = 0;
-  // No input wants a gradient: recorded as soon as those of the outputs came.
+  // No input requires a gradient: recorded as soon as those of the outputs
+  // arrived.
   bool outputs_only = false;
   // All outputs are tensors from before the call.
   bool hands_on = false;
@@ -64,14 +66,15 @@ struct CallGradients {
   int64_t pass = -1;
 };
 
-// One module call, from its forward's begin to its end.
+// One module call, from the begin of its forward to the end.
 class ModuleGradients {
  public:
-  // inputs: those tensors among its inputs that require a gradient.
+  // `inputs`: the tensors among its inputs that require a gradient.
   ModuleGradients(std::shared_ptr<Capture> capture, const ModuleCall& call,
                   const GraphTensors& inputs);
-  // outputs: the same of its outputs. Hooks the nodes. Returns whether an input
-  // was changed in place so that autograd leads its gradient past its node.
+  // `outputs`: the tensors among its outputs that require a gradient. Hooks the
+  // nodes. Returns whether an input was changed in place so that autograd
+  // bypasses its node.
   bool Outputs(const GraphTensors& outputs);
 
  private:
@@ -85,7 +88,8 @@ class ModuleGradients {
   void MatchOutputs(const std::vector<GraphEdge>& edges, Hooks* hooks);
   bool MatchInputs(const std::vector<GraphEdge>& outputs, Hooks* hooks);
   bool MatchTwins(size_t input, Hooks* hooks);
-  // Nodes inside the forward that send gradients to `edge`; whether any.
+  // Adds nodes inside the forward that send gradients to `edge`; returns
+  // whether there are any.
   bool AddConsumers(const GraphEdge& edge, bool is_input, int index,
                     Hooks* hooks);
 

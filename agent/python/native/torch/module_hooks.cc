@@ -18,10 +18,10 @@ namespace rankprobe {
 namespace {
 
 struct KnownParameter {
-  // Compared only: another object may have its address later, which has no hook
-  // of ours, or wants no gradient either.
+  // Only compared: later another object may have this address. It has no hook
+  // of rankprobe, or requires no gradient either.
   const PyObject* parameter = nullptr;
-  // A weak reference to the hook that belongs to it; null: it wants no gradient.
+  // A weak reference to its hook; null if the parameter requires no gradient.
   PyRef hook;
 };
 
@@ -30,7 +30,7 @@ struct ModuleBegin {
   std::shared_ptr<ModuleForwards>* forwards;
   std::string* name;
   bool full;
-  // As of the generation.
+  // Valid for the generation.
   std::vector<KnownParameter>* known;
   uint64_t generation;
 };
@@ -45,7 +45,7 @@ struct ParameterHook {
   std::shared_ptr<ModuleForwards>* forwards;
   std::string* module;
   std::string* name;
-  // Compared with the argument that PyTorch gives, if `weak` is null.
+  // If `weak` is null, compared with the argument that PyTorch passes.
   const PyObject* parameter;
   PyObject* weak;
   PyObject* report;
@@ -63,7 +63,7 @@ T* As(PyObject* object) {
 
 void* Slot(auto* function) { return reinterpret_cast<void*>(function); }
 
-// fn() as a call of Python: null with the error set where it throws.
+// Calls fn() for Python: returns null with the error set if it throws.
 template <typename Fn>
 PyObject* Raising(Fn&& fn) {
   try {
@@ -160,8 +160,8 @@ PyObject* CallEnd(PyObject* self, PyObject* const* args, size_t flagged_count,
   });
 }
 
-// Where a fused kernel has accumulated it, else where PyTorch has. Null with an
-// error set, None: there is none.
+// The gradient that a fused kernel has accumulated, else PyTorch's. Null with
+// an error set; None if there is none.
 PyRef GradientOf(PyObject* parameter) {
   static PyObject* const main_grad = PyUnicode_InternFromString("main_grad");
   static PyObject* const grad = PyUnicode_InternFromString("grad");
@@ -172,7 +172,8 @@ PyRef GradientOf(PyObject* parameter) {
   return PyRef::Steal(PyObject_GetAttr(parameter, grad));
 }
 
-// True: an error of ours was told; what is no Exception stays set.
+// Returns true if an error of rankprobe was reported; an error that is not an
+// Exception stays set.
 bool Reported(PyObject* report) {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
@@ -189,7 +190,7 @@ bool Reported(PyObject* report) {
       PyRef::Steal(PyObject_CallOneArg(report, error.get())));
 }
 
-// Null: it is gone, or has been exchanged with another one.
+// Null if it no longer exists, or was exchanged with another one.
 PyRef ParameterOf(const ParameterHook& hook, PyObject* const* args,
                   size_t count) {
   if (hook.weak != nullptr) return Referent(hook.weak);
@@ -260,7 +261,7 @@ T* NewObject(PyTypeObject* type, vectorcallfunc call,
   return object;
 }
 
-// weak_references: where the references are, 0: there can be none.
+// `weak_references`: offset of the weak references, 0 if there can be none.
 template <typename T>
 PyTypeObject* NewType(const char* name, destructor dealloc,
                       PyMethodDef* methods, Py_ssize_t weak_references = 0) {

@@ -18,26 +18,27 @@
 
 namespace rankprobe {
 
-// begin(module, args, kwargs or None) -> whether its parameters must be watched:
-// it is recorded, and they are not those of begin.set_known(), or one that was
-// not watched wants a gradient now.
-// full: its backward is recorded.
+// begin(module, args, kwargs or None) returns whether its parameters must be
+// watched: the call is recorded, and they are not those of begin.set_known(),
+// or one that was not watched requires a gradient now. `full`: the backward is
+// recorded.
 PyObject* NewModuleBegin(std::shared_ptr<ModuleForwards> forwards,
                          std::string name, bool full);
 
-// end(module, output) -> whether an input was changed in place so that its
+// end(module, output) returns whether an input was changed in place so that its
 // gradient is lost.
 PyObject* NewModuleEnd(std::shared_ptr<ModuleForwards> forwards);
 
-// Called when the gradient of `parameter` has been accumulated, with it, or, if
-// it is a hook of the node that accumulates, with anything; report(error) is
+// Called with the gradient of `parameter` when it has been accumulated; a hook
+// of the accumulating node may be called with any arguments. report(error) is
 // called with an error of rankprobe. Only a hook of a node has a weak reference
-// to the parameter, which torch.utils.swap_tensors would refuse.
+// to the parameter, because torch.utils.swap_tensors rejects tensors with weak
+// references.
 PyObject* NewParameterHook(std::shared_ptr<ModuleForwards> forwards,
                            std::string module, std::string name,
                            PyObject* parameter, bool of_node, PyRef report);
 
-// Once per process.
+// Called once per process.
 bool InitModuleHooks();
 
 }  // namespace rankprobe

@@ -23,11 +23,11 @@ struct NodeEntry {
 struct NodeHook {
   PyObject_HEAD std::vector<NodeEntry>* before;
   std::vector<NodeEntry>* after;
-  // Of its node, where that has no metadata; 0: it has.
+  // Id of the node if it has no metadata, else 0.
   uint64_t node_id;
 };
 
-// Hooks by node_id, for as long as their nodes hold them. Guarded by the GIL.
+// Hooks by node_id, as long as their nodes hold them. Guarded by the GIL.
 absl::flat_hash_map<uint64_t, PyObject*>& HooksById() {
   static auto* const hooks = new absl::flat_hash_map<uint64_t, PyObject*>;
   return *hooks;
@@ -77,7 +77,7 @@ void ArriveAtOutputs(const NodeEntry& entry, PyObject* gradients) {
   if (!modules.WantsBackward(call.call)) return;
   call.Enter();
   backwards.EndAfter(call.left);
-  // The node is older than the call, and whatever used its gradient has run.
+  // The node is older than the call, and all users of its gradient have run.
   if (call.hands_on) backwards.EndComplete();
   if (!std::exchange(call.begun, true)) {
     backwards.Begin(entry.gradients);
@@ -101,22 +101,22 @@ void SendOn(const NodeEntry& entry, PyObject* gradients) {
                                   : call.outputs[index].inside;
     AddTo(&sum, GradientOf(gradients, arrival.number), call.capture->torch());
   }
-  // A module ends where what was made before it begins; nothing is inside of an
-  // API call.
+  // A module ends when something older than it begins. An API call has no calls
+  // inside, and ends at once.
   if (call.waiting == 0 && !call.call.call.is_module)
     call.capture->backwards().Ended(&call);
 }
 
-// With one argument before the node runs, with two after it.
+// Called with one argument before the node runs, with two after it.
 PyObject* CallNodeHook(PyObject* self, PyObject* args, PyObject*) {
   auto* hook = reinterpret_cast<NodeHook*>(self);
   const bool before = PyTuple_GET_SIZE(args) == 1;
-  // Copied: recording may run code that hooks this node again.
+  // Copied, because recording may run code that hooks this node again.
   std::vector<NodeEntry> entries = before ? *hook->before : *hook->after;
   PyObject* gradients = PyTuple_GET_ITEM(args, 0);
   if (before && !entries.empty()) {
     // The node is as old as the first call that it is an output of. Outer calls
-    // came later and begin first.
+    // were added later, and begin first.
     const NodeEntry& first = entries.front();
     first.gradients->capture->backwards().EndAfter(first.gradients->left);
     std::reverse(entries.begin(), entries.end());
@@ -139,7 +139,7 @@ PyRef NewHook() {
   return made;
 }
 
-// The hook that this node has, or a new one.
+// Returns the hook that this node has, or a new one.
 PyRef HookOf(PyObject* node, const TorchBindings& torch) {
   if (torch.node_id) {
     const PyRef id =
@@ -166,15 +166,16 @@ PyRef HookOf(PyObject* node, const TorchBindings& torch) {
   return made;
 }
 
-// Makes the next registration of a hook create no RemovableHandle. PyTorch calls a
-// Python function that adds the hook to the node's dict of hooks and creates a
-// handle, which takes most of the time of a registration and changes a counter of
-// the class of handles. This replaces the vectorcall pointer of that function for
-// one call, which adds the hook under a key of its own. No Python code runs before
-// that call, and the pointer is restored when the call begins.
+// Makes the next registration of a hook create no RemovableHandle. PyTorch
+// calls a Python function that adds the hook to the node's dict of hooks and
+// creates a handle, which takes most of the time of a registration and changes
+// a counter of the class of handles. This replaces the vectorcall pointer of
+// that function for one call, which adds the hook under a key of its own. No
+// Python code runs before that call, and the pointer is restored when the call
+// begins.
 class WithoutHandle {
  public:
-  // Null, or no function of Python: nothing is changed.
+  // If null or not a Python function, nothing is changed.
   explicit WithoutHandle(PyObject* function) {
     if (function == nullptr || !PyFunction_Check(function)) return;
     changed_ = reinterpret_cast<PyFunctionObject*>(function);
@@ -221,7 +222,8 @@ void HookNode(PyObject* node, std::shared_ptr<CallGradients> gradients,
   auto* hook = reinterpret_cast<NodeHook*>(object.get());
   std::vector<NodeEntry>& entries = before ? *hook->before : *hook->after;
   const bool known = !entries.empty();
-  // A leaf's accumulator may live as long as the leaf.
+  // Entries are removed, because a leaf's accumulator may live as long as the
+  // leaf.
   std::erase_if(entries, [](const NodeEntry& entry) {
     return !entry.gradients->capture->modules().WantsBackward(
         entry.gradients->call);

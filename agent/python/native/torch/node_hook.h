@@ -20,7 +20,7 @@ namespace rankprobe {
 struct CallGradients;
 class TorchBindings;
 
-// Gradient `number` of a node is one of input or output `index` of a call.
+// Gradient `number` of a node belongs to input or output `index` of a call.
 struct NodeArrival {
   int64_t number = 0;
   int index = 0;
@@ -28,17 +28,17 @@ struct NodeArrival {
 };
 using NodeArrivals = absl::InlinedVector<NodeArrival, 2>;
 
-// before: of what arrives at the node; else of what it sends on. Throws
-// pybind11::error_already_set.
+// `before`: for gradients that arrive at the node; otherwise for those that it
+// sends. Throws pybind11::error_already_set.
 void HookNode(PyObject* node, std::shared_ptr<CallGradients> gradients,
               NodeArrivals arrivals, bool before);
 
-// Registers `hook` to run before `node` (`before`) or after it. There is no handle,
-// so the hook cannot be removed. Throws pybind11::error_already_set.
+// Registers `hook` to run before `node` (`before`) or after it. There is no
+// handle, so the hook cannot be removed. Throws pybind11::error_already_set.
 void RegisterHook(const TorchBindings& torch, PyObject* node, PyObject* hook,
                   bool before);
 
-// False with a Python error set.
+// Returns false with a Python error set.
 bool InitNodeHook();
 
 }  // namespace rankprobe

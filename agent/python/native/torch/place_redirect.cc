@@ -6,7 +6,7 @@
 namespace rankprobe {
 namespace {
 
-// Its own attributes; null, and no error set: it has none.
+// The host's own attributes; null, without an error set, if it has none.
 PyRef AttributesOf(PyObject* host) {
   static PyObject* const name = PyUnicode_InternFromString("__dict__");
   if (PyModule_Check(host)) return PyRef::Share(PyModule_GetDict(host));
@@ -25,7 +25,7 @@ void PlaceRedirect::Prefetch() const {
 PyRef PlaceRedirect::Now() const {
   const PyRef attributes = AttributesOf(host_.get());
   if (!attributes) return PyRef();
-  // The attributes of a class are a mapping and no dict.
+  // The attributes of a class are a mapping and not a dict.
   PyRef now =
       PyDict_Check(attributes.get())
           ? PyRef::Share(PyDict_GetItemWithError(attributes.get(), name_.get()))

@@ -20,7 +20,7 @@ namespace rankprobe {
 
 class PlaceRedirect : public Redirect {
  public:
-  // original: what host.name is now, inherited or not.
+  // `original`: the current value of host.name, inherited or not.
   PlaceRedirect(PyRef host, PyRef name, PyRef original)
       : host_(std::move(host)),
         name_(std::move(name)),
@@ -33,7 +33,7 @@ class PlaceRedirect : public Redirect {
   void Prefetch() const override;
 
  private:
-  // Null: it is inherited.
+  // Null if the attribute is inherited.
   PyRef Now() const;
   void Set(PyObject* value) const;
 

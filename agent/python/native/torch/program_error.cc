@@ -6,7 +6,7 @@
 namespace rankprobe {
 namespace {
 
-// Of rankprobe._program_error; no error is set afterwards.
+// Calls rankprobe._program_error; leaves no error set.
 bool IsPrograms(PyObject* traceback) {
   const PyRef module =
       PyRef::Steal(PyImport_ImportModule("rankprobe._program_error"));
@@ -30,7 +30,7 @@ bool OnMainThread() {
   return on_main;
 }
 
-// From the main thread's loop. Owns the reference.
+// Called from the main thread's loop. Owns the reference.
 int RaiseNow(void* error) {
   const PyRef held = PyRef::Steal(static_cast<PyObject*>(error));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(held.get())), held.get());
@@ -42,8 +42,9 @@ int RaiseNow(void* error) {
 bool RaiseLaterIfPrograms(PyObject* error) {
   const bool exception = PyErr_GivenExceptionMatches(error, PyExc_Exception);
   const PyRef traceback = PyRef::Steal(PyException_GetTraceback(error));
-  // What is no Exception is not a fault of a call, whoever raised it. Errors of C
-  // code have no frames: most of what is cleared costs no more than that.
+  // An error that is not an Exception is never an error of a call, whatever
+  // raised it. Errors of C code have no traceback, so clearing most errors
+  // costs no more than that check.
   if (exception && (!traceback || !IsPrograms(traceback.get()))) return false;
   if (!OnMainThread()) return false;
   Py_INCREF(error);

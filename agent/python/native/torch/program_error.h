@@ -18,11 +18,11 @@
 
 namespace rankprobe {
 
-// In place of PyErr_Clear, wherever Python code may have run.
+// Use this instead of PyErr_Clear wherever Python code may have run.
 void ClearOwnError();
 
-// If `error`, which was caught, is of the program: raises it again later, and
-// true.
+// If `error`, which was caught, belongs to the program: raises it again later,
+// and returns true.
 bool RaiseLaterIfPrograms(PyObject* error);
 
 }  // namespace rankprobe

@@ -8,7 +8,7 @@
 namespace rankprobe {
 namespace {
 
-// Null with an error set.
+// Returns null with an error set on failure.
 PyRef Text(PyObject* object) {
   if (PyUnicode_CheckExact(object)) return PyRef::Share(object);
   if (PyUnicode_Check(object))

@@ -11,23 +11,24 @@
 
 namespace rankprobe {
 
-// False for what is not a tuple of integers of 64 bits: then a Python error may be
-// set, which is the caller's to clear.
+// Returns false if `tuple` is not a tuple of 64-bit integers; a Python error
+// may then be set, which the caller must clear.
 bool ReadInts(PyObject* tuple, absl::InlinedVector<int64_t, 6>* out);
 
-// str() of it in UTF-8, what has none as ascii() writes it; "" where that fails.
-// Of an instance of a subclass of str, int or float: as that type writes it; no
-// method of the subclass is called. Leaves no Python error.
+// str() of the object in UTF-8, with characters that UTF-8 lacks as in ascii();
+// "" if it fails. For an instance of a subclass of str, int or float, as that
+// base type formats it; no method of the subclass is called. Leaves no Python
+// error.
 std::string PyText(PyObject* object);
 
-// `__name__` of the type; its metaclass is not asked.
+// `__name__` of the type; does not call its metaclass.
 std::string TypeName(PyTypeObject* type);
 
 // The object that a weak reference refers to; empty if it no longer exists.
 PyRef Referent(PyObject* weak);
 
-// 1: *out has it; 0: there is no such attribute, and no error; -1: an error is
-// set.
+// Returns 1 with *out set; 0 if there is no such attribute, without an error;
+// -1 with an error set.
 int LookUpAttribute(PyObject* object, PyObject* name, PyObject** out);
 
 }  // namespace rankprobe

@@ -10,8 +10,8 @@
 
 namespace rankprobe {
 
-// `four`: the tuple (Max, Min, Mean, Norm) of bools, ints, floats and Nones;
-// what is None or no number stays null. No error is left set.
+// `four`: the tuple (Max, Min, Mean, Norm) of bools, ints, floats and Nones; a
+// None, or a value that is not a number, stays null. Leaves no error set.
 void ReadPyStatistics(PyObject* four, v1::TensorStats* out);
 
 }  // namespace rankprobe

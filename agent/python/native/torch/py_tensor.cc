@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors as ValueReader reads them: by their memory where that can be had, else
-// by what describe() says of them.
+// Tensors as ValueReader reads them: by their memory where that can be had,
+// else by what describe() says of them.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -83,7 +83,7 @@ void ValueReader::Identify(PyObject* tensor, uint64_t* token, uint64_t* version,
   const TorchBindings& t = *torch_;
   int64_t counted = 0;
   uint64_t offset = 0;
-  // An inference tensor has no version: never taken for seen.
+  // An inference tensor has no version, so it never counts as seen.
   if (view.address == 0 || !t.GetInt(t.version, tensor, &counted) ||
       !t.CallInt(t.storage_offset, tensor, &offset)) {
     return;
@@ -117,7 +117,7 @@ bool ValueReader::ReadPlain(PyObject* tensor, ReadMode mode,
   out->keep = PyRef::Share(tensor);
   uint64_t bytes = ElementSize(out->dtype);
   for (const int64_t size : out->shape) bytes *= static_cast<uint64_t>(size);
-  // Reading a small tensor again costs less than knowing it.
+  // Reading a small tensor again costs less than identifying it.
   if (mode.reuse && bytes >= kReuseBytes) {
     uint64_t token = 0;
     Identify(tensor, &token, &out->identity.version, *out);
@@ -147,19 +147,19 @@ bool ValueReader::ReduceOnDevice(PyObject* tensor, ReadMode mode,
   launch.generation = tokens_->device_generation();
   if (mode.reuse) Identify(tensor, &launch.storage, &launch.version, *out);
   const absl::StatusOr<uint64_t> slot = t.device_statistics->Reduce(launch);
-  // Also where there was no room for this one.
+  // Also if there was no space for this tensor.
   if (t.device_statistics->full()) tokens_->WantFinish();
   if (!slot.ok()) return false;
   out->slot = *slot;
   out->arrival = Arrival::kNumbers;
-  // Nothing on the host may read it.
+  // The host must not read it.
   out->address = 0;
   return true;
 }
 
 std::string ValueReader::Digest(PyObject* tensor, uint64_t limit_bytes) const {
   PyTensorView view;
-  // kNow: what lies on a device is not read.
+  // kNow: memory on a device is not read.
   if (!torch_->IsPlainTensor(tensor) ||
       !ReadPlain(tensor, {false, RecordedCall::Needs::kNow}, &view) ||
       view.address == 0) {
@@ -198,11 +198,11 @@ uintptr_t ValueReader::Storage(PyObject* tensor) const {
   return dtype ? address - offset * ElementSize(t.Dtype(dtype.get())) : 0;
 }
 
-// describe() gives a dict: type, dtype, shape, requires_grad; address, strides
-// and keep when there is memory to read; slot when the numbers, or with an
-// address the bytes, come later; stats, which beat what the memory gives;
-// numpy; mesh, placements, global_shape.
-// text_bytes: the memory is that of a NumPy text array and that long.
+// describe() returns a dict: type, dtype, shape, requires_grad; address,
+// strides and keep if there is memory to read; slot if the numbers, or with an
+// address the bytes, come later; stats, which override those of the memory;
+// numpy; mesh, placements, global_shape. text_bytes: the memory is a NumPy text
+// array of this length.
 bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
                                 PyTensorView* out) const {
   const PyRef said = PyRef::Steal(PyObject_CallFunction(
@@ -236,7 +236,7 @@ bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
   }
   out->requires_grad = get("requires_grad") == Py_True;
   if (PyObject* mesh = get("mesh"); mesh != nullptr) {
-    // One of over 10,000 ranks is left out.
+    // A mesh of more than some 10,000 ranks is left out.
     if (std::string text = PyText(mesh); text.size() <= kMaxMeshBytes)
       out->summary->set_device_mesh_json(std::move(text));
   }
@@ -270,7 +270,7 @@ bool ValueReader::ReadDescribed(PyObject* tensor, ReadMode mode,
     if (get("full") == Py_True) tokens_->WantFinish();
     out->arrival = address == nullptr ? Arrival::kNumbers : Arrival::kBytes;
     if (address != nullptr) {
-      // The same bytes for as long as the slot is known.
+      // The same bytes as long as the slot is known.
       out->identity.storage =
           reinterpret_cast<const void*>(kDeviceStorage | out->slot);  // NOLINT
     }

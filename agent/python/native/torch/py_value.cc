@@ -14,7 +14,7 @@
 namespace rankprobe {
 namespace {
 
-// At least so much of a record goes for a value, for a tensor.
+// Minimum number of bytes of a record for a value, for a tensor.
 constexpr uint64_t kValueBytes = 4;
 constexpr uint64_t kTensorBytes = 40;
 
@@ -48,7 +48,7 @@ PyValue Cut(PyObject* object, uint64_t size, absl::string_view limit) {
              size, 0, limit);
 }
 
-// Null: there is room for another value.
+// Returns null if there is room for another value.
 const char* Exhausted(const ReadBudget& budget) {
   if (budget.values == 0) return "length";
   if (budget.tensors == 0) return "tensors";
@@ -59,7 +59,8 @@ void Charge(uint64_t bytes, ReadBudget* budget) {
   budget->bytes -= std::min(budget->bytes, bytes);
 }
 
-// The inside of a container or object; `cut` is set where it may not be read.
+// Scope of the contents of a container or object; `cut` is set if they must not
+// be read.
 class Inside {
  public:
   Inside(PyObject* object, uint64_t size, int messages, ReadBudget* budget)
@@ -93,28 +94,29 @@ PyValue WithinDimensions(PyValue tensor) {
   return Cut("torch.Tensor", dimensions, 0, "length");
 }
 
-// A key of a dict as a name.
+// Converts a key of a dict to a name.
 std::string KeyText(PyObject* key, Py_ssize_t position) {
   std::string text = PyText(key);
   if (text.size() <= kMaxNameBytes) return text;
-  // Long keys that begin alike stay apart.
+  // Keeps long keys with the same beginning distinct.
   return absl::StrCat(Utf8Prefix(text, kMaxNameBytes - 96), "...(", text.size(),
                       " bytes, item ", position, ")");
 }
 
-// Beyond 64 bits.
+// An integer beyond 64 bits.
 void BigInt(PyObject* object, const std::string& type, v1::Value* out) {
-  // By the type: a subclass may have a method of that name.
+  // Called on the type, because a subclass may override the method.
   const PyRef bits = PyRef::Steal(PyObject_CallMethod(
       reinterpret_cast<PyObject*>(&PyLong_Type), "bit_length", "O", object));
   const long long count = bits ? PyLong_AsLongLong(bits.get()) : -1;
   ClearOwnError();
-  // To within one: the digits themselves take quadratic time.
+  // Accurate to one digit; computing the digits themselves takes quadratic
+  // time.
   const auto digits = static_cast<uint64_t>(
       static_cast<double>(std::max(count, 0LL)) * 0.30102999566398120 + 1);
   if (digits <= kMaxIntegerDigits) {
     std::string text = PyText(object);
-    // Python may be told to print fewer.
+    // Python may be configured to print fewer digits.
     if (!text.empty()) {
       out->mutable_scalar()->set_type(type);
       out->mutable_scalar()->set_big_int(std::move(text));
@@ -124,7 +126,7 @@ void BigInt(PyObject* object, const std::string& type, v1::Value* out) {
   SetCut(type, digits, 0, "length", out);
 }
 
-// A number or text; `type_name` is the JSON "type".
+// A number or a text; `type_name` is the JSON "type".
 PyValue Scalar(PyObject* object, absl::string_view type_name) {
   const std::string type(Utf8Prefix(type_name, kMaxTypeBytes));
   v1::Value value;
@@ -188,7 +190,7 @@ PyValue ValueReader::Read(PyObject* object, ReadMode mode,
 PyValue ValueReader::ReadItems(PyObject* tuple, ReadMode mode) const {
   ReadBudget own;
   ReadBudget* const budget = mode.budget == nullptr ? &own : mode.budget;
-  // What is read is a section; its items are the values.
+  // The tuple is a section; its items are the values.
   budget->messages += kListMessages;
   PyValue out = ReadList(tuple, mode, budget);
   budget->messages -= kListMessages;
@@ -225,14 +227,14 @@ PyValue ValueReader::ReadValue(PyObject* object, ReadMode mode,
   const bool is_device = keyword != nullptr &&
                          std::string_view(keyword) == "device" &&
                          PyUnicode_CheckExact(object);
-  // A subclass (enum, numpy.float64) by what its base type holds: its methods are
-  // the program's, and are not called.
+  // A subclass (enum, numpy.float64) is recorded by the value of its base type:
+  // its methods belong to the program, and are not called.
   if (PyLong_Check(object) || PyFloat_Check(object) ||
       (PyUnicode_Check(object) && !is_device))
     return leaf(Scalar(object, TypeName(Py_TYPE(object))));
   if (PyTuple_CheckExact(object) || PyList_Check(object))
     return ReadList(object, mode, budget);
-  // Outputs of Hugging Face are dicts that lack their fields which are None;
+  // Outputs of Hugging Face are dicts without those fields that are None;
   // msprobe records the fields.
   if (PyDict_CheckExact(object) ||
       (PyDict_Check(object) &&
@@ -253,7 +255,8 @@ PyValue ValueReader::ReadList(PyObject* object, ReadMode mode,
   out.kind = PyValue::Kind::kList;
   out.items.reserve(static_cast<size_t>(
       std::min(count, static_cast<Py_ssize_t>(budget->values))));
-  // Again: what reading an item runs may have changed the list.
+  // The size is read again, because reading an item may run code that changes
+  // the list.
   for (Py_ssize_t i = 0; i < count && i < PySequence_Fast_GET_SIZE(object);
        ++i) {
     if (const char* const limit = Exhausted(*budget); limit != nullptr) {
@@ -272,7 +275,7 @@ PyValue ValueReader::ReadDict(PyObject* object, ReadMode mode,
   const Py_ssize_t count = PyDict_Size(object);
   Inside inside(object, static_cast<uint64_t>(count), kMapMessages, budget);
   if (inside.cut.has_value()) return *std::move(inside.cut);
-  // A copy: what reading a value runs must not see it change.
+  // A copy, because reading a value may run code that changes the dict.
   std::vector<std::pair<PyRef, PyRef>> items;
   PyObject *key = nullptr, *value = nullptr;
   for (Py_ssize_t at = 0; items.size() <= budget->values &&
@@ -321,7 +324,7 @@ PyValue ValueReader::ReadOther(PyObject* object, ReadMode mode,
   }
   if (name == "device" && PyUnicode_CheckExact(object))
     return Object(v1::ObjectLeaf::KIND_DEVICE, PyText(object));
-  // The rest is rare: Python turns it into something simpler, tagged.
+  // Other types are rare: Python converts them to a simpler, tagged object.
   const PyRef simple = PyRef::Steal(
       PyObject_CallFunctionObjArgs(t.convert.get(), object, nullptr));
   if (!simple || !PyTuple_Check(simple.get()) ||

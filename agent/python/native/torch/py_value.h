@@ -26,19 +26,20 @@ struct PyTensorView {
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   bool requires_grad = false;
   bool is_parameter = false;
-  // No bytes to read (meta, fake, sparse): `summary` says all.
+  // There are no bytes to read (meta, fake, sparse): `summary` has everything.
   bool no_data = false;
   // The bytes are those of a NumPy text array: `summary` has dtype and shape.
   bool text = false;
   absl::InlinedVector<int64_t, 6> shape, strides;
   TensorIdentity identity;
-  // Of a tensor on a device.
+  // For a tensor on a device.
   Arrival arrival = Arrival::kNow;
   uint64_t slot = 0;
-  // Set for what is not a plain torch.Tensor; its fields beat those above.
+  // Set for a value that is not a plain torch.Tensor; its fields override those
+  // above.
   std::unique_ptr<v1::TensorSummary> summary;
 
-  // Points into this.
+  // Points into this object.
   TensorInfo Info() const;
 };
 
@@ -51,24 +52,25 @@ struct PyValue {
   std::vector<std::string> names;
 };
 
-// Which memory is the same as seen before. A storage is known by its address
-// for as long as a tensor seen in it lives; the token names that life.
-// Guarded by the GIL.
+// Identifies memory that was seen before. A storage is known by its address as
+// long as a tensor seen in it lives; the token identifies that life. Guarded by
+// the GIL.
 class StorageTokens {
  public:
   uint64_t Token(uintptr_t storage, PyObject* tensor, const TorchBindings& t);
-  // Somebody may have written there without telling the version counter.
+  // The memory may have been written without increasing the version counter.
   void Forget(uintptr_t storage) { lives_.erase(storage); }
-  // The same of an unknown tensor on a device.
+  // The same for an unknown tensor on a device.
   void ForgetDevices() { ++device_generation_; }
   void Clear() {
     lives_.clear();
     ForgetDevices();
   }
-  // As much is deferred as should be; whether that was said since asked last.
+  // Enough results are deferred; TakeWantFinish returns whether this was called
+  // since the last call.
   void WantFinish() { finish_wanted_ = true; }
   bool TakeWantFinish() { return std::exchange(finish_wanted_, false); }
-  // What was seen on devices under another number is not known any more.
+  // Memory of devices seen under another number is no longer known.
   int64_t device_generation() const { return device_generation_; }
 
  private:
@@ -82,22 +84,22 @@ class StorageTokens {
   bool finish_wanted_ = false;
 };
 
-// What is left of the limits of one record (common/base/limits.h). Bytes are counted
-// low: what is too large after all is cut when the record is encoded.
+// Remaining limits of one record (common/base/limits.h). The count of bytes is
+// a lower bound: a record that is too large anyway is cut when it is encoded.
 struct ReadBudget {
   uint64_t values = kMaxCallValues;
   uint64_t tensors = kMaxCallTensors;
   uint64_t bytes = kMaxRecordBytes;
   int messages = kMaxValueMessages;
-  // Containers and objects that the value lies in, outermost first.
+  // Containers and objects that contain the value, outermost first.
   absl::InlinedVector<PyObject*, 8> inside;
 };
 
 struct ReadMode {
-  // A summary of the same bytes may be used again.
+  // Whether a summary of the same bytes may be reused.
   bool reuse = true;
   RecordedCall::Needs needs = RecordedCall::Needs::kNow;
-  // Shared by the values of one record; null: each has its own.
+  // Shared by the values of one record; null: each value has its own.
   ReadBudget* budget = nullptr;
 };
 
@@ -106,32 +108,32 @@ class ValueReader {
   ValueReader(const TorchBindings* torch, StorageTokens* tokens)
       : torch_(torch), tokens_(tokens) {}
 
-  // `keyword`: the name of the keyword argument, or null. What is beyond a
-  // limit, or holds itself, ends with a CutValue.
+  // `keyword`: the name of the keyword argument, or null. A value beyond a
+  // limit, or that contains itself, ends with a CutValue.
   PyValue Read(PyObject* object, ReadMode mode,
                const char* keyword = nullptr) const;
-  // A tuple or dict that is a section of a call, not a value of it.
+  // Reads a tuple or dict that is a section of a call and not a value.
   PyValue ReadSection(PyObject* object, ReadMode mode) const;
-  // Any tuple as a list, named or not.
+  // Reads any tuple as a list, named or not.
   PyValue ReadItems(PyObject* tuple, ReadMode mode) const;
-  // "float32[2, 3] 91c0..", the digest of the first `limit_bytes` of a plain,
-  // contiguous tensor in host memory; empty for another.
+  // Returns "float32[2, 3] 91c0..", the digest of the first `limit_bytes` of a
+  // plain, contiguous tensor in host memory; empty for other tensors.
   std::string Digest(PyObject* tensor, uint64_t limit_bytes) const;
-  // Storage of a plain CPU tensor; 0: not known.
+  // Storage of a plain CPU tensor; 0 if not known.
   uintptr_t Storage(PyObject* tensor) const;
 
  private:
   PyValue ReadTensor(PyObject* tensor, ReadMode mode) const;
   bool ReadPlain(PyObject* tensor, ReadMode mode, PyTensorView* out) const;
-  // Where its elements are, by PyTorch's descriptors. `cuda_device`: see
-  // DlpackView::Read.
+  // Reads the place of its elements by PyTorch's descriptors. `cuda_device`:
+  // see DlpackView::Read.
   bool ReadMemory(PyObject* tensor, PyTensorView* out, int* cuda_device) const;
-  // Launches the statistics kernel on a tensor of a CUDA device. False: it must
-  // be read another way.
+  // Launches the statistics kernel on a tensor of a CUDA device. Returns false
+  // if it must be read another way.
   bool ReduceOnDevice(PyObject* tensor, ReadMode mode, int cuda_device,
                       PyTensorView* out) const;
-  // Sets what identifies the content of the tensor, where it has a version;
-  // `out` has address and dtype.
+  // Sets what identifies the content of the tensor, if it has a version; `out`
+  // must have address and dtype.
   void Identify(PyObject* tensor, uint64_t* token, uint64_t* version,
                 const PyTensorView& out) const;
   bool ReadDescribed(PyObject* tensor, ReadMode mode, PyTensorView* out) const;
@@ -146,11 +148,11 @@ class ValueReader {
   StorageTokens* const tokens_;
 };
 
-// Runs without the GIL.
+// Does not need the GIL.
 void Fill(CallBuilder& builder, const PyValue& value, v1::Value* out);
 void FillList(CallBuilder& builder, const std::vector<PyValue>& values,
               v1::ValueList* out);
-// A kMap's items under their names.
+// Fills in the items of a kMap with their names.
 void FillMap(CallBuilder& builder, const PyValue& values, v1::ValueMap* out);
 
 }  // namespace rankprobe

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was read, as the parts of a record.
+// Conversion of values that were read to parts of a record.
 #include "agent/python/native/torch/py_value.h"
 
 namespace rankprobe {

@@ -4,7 +4,7 @@
 //
 // Ownership: scopes are on the stack, or the QuietGuards' if Python entered
 // them; the guards are the Capture's. Threads: the GIL is held. Never fails:
-// where the framework has no guard, its modes see our calls.
+// where the framework has no guard, its modes see rankprobe's calls.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_QUIET_SCOPE_H_
 #define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_QUIET_SCOPE_H_
 
@@ -17,7 +17,8 @@
 
 namespace rankprobe {
 
-// While one lives on a thread no API call on that thread is recorded.
+// While an object of this class exists on a thread, no API call on it is
+// recorded.
 class CallScope {
  public:
   CallScope();
@@ -41,30 +42,30 @@ class QuietScope {
  private:
   const CallScope scope_;
   QuietGuards& guards_;
-  // Empty within another one.
+  // Empty inside another scope.
   PyRef guard_, modes_;
 };
 
 class QuietGuards {
  public:
-  // `torch` outlives it.
+  // `torch` must outlive this object.
   explicit QuietGuards(const TorchBindings* torch) : torch_(torch) {}
 
-  // A QuietScope around Python code; they nest.
+  // Enters and leaves a QuietScope around Python code; scopes nest.
   void Enter();
   void Leave();
 
  private:
   friend class QuietScope;
 
-  // An idle one; null where the framework has none. See
+  // Returns an idle guard; null if the framework has none. See
   // TorchBindings::disable_torch_function.
   PyRef Take();
 
   const TorchBindings* const torch_;
-  // Used by one scope at a time.
+  // Guards that no scope uses.
   std::vector<PyRef> idle_;
-  // By thread; a scope is left on the thread that entered it.
+  // Scopes by thread; a scope is left on the thread that entered it.
   std::vector<std::pair<std::thread::id, std::unique_ptr<QuietScope>>> entered_;
 };
 

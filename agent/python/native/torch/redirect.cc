@@ -3,9 +3,9 @@
 
 namespace rankprobe {
 
-// A training step evicts these objects from the processor's caches. Loading them
-// one after the other would take about a millisecond, so that the ones ahead are
-// prefetched: first the redirect, then what it points to.
+// A training step evicts these objects from the processor's caches. Loading
+// them one after the other would take about a millisecond, so the next ones are
+// prefetched: first the redirect, then the objects that it points to.
 template <typename Fn>
 void RedirectedCalls::ForEach(const Fn& fn) const {
   constexpr size_t kAhead = 6, kLine = 64;

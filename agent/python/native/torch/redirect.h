@@ -22,7 +22,8 @@ class Redirect {
 
   // A function that does the same and is never redirected. Borrowed.
   virtual PyObject* original() const = 0;
-  // Calls go to `target` from now on. Of several targets the last one is called.
+  // Directs calls to `target` from now on. Of several targets the last one is
+  // called.
   virtual void Put(PyObject* target) = 0;
   // Removes `target` from the targets.
   virtual void Take(PyObject* target) = 0;
@@ -30,7 +31,7 @@ class Redirect {
   virtual void Prefetch() const = 0;
 };
 
-// Many of them, which are put and taken together: hundreds at the begin and at
+// Redirections that are put and taken together: hundreds at the begin and at
 // the end of each recorded step.
 class RedirectedCalls {
  public:

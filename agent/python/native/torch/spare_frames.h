@@ -41,7 +41,8 @@ class SpareFrames {
 #endif
   }
 
-  // Compared before it is used: the thread may have ended.
+  // Only compared, not dereferenced, unless it is current: the thread may have
+  // ended.
   PyThreadState* const thread_;
   int count_;
 };

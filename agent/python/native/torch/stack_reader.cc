@@ -36,7 +36,8 @@ int LastInstruction(PyFrameObject* frame) {
 
 const StackReader::Line* StackReader::LineOf(PyCodeObject* code,
                                              PyFrameObject* frame) {
-  // By instruction: a line number takes a walk through the line table.
+  // Cached by instruction, because a line number requires a walk through the
+  // line table.
   const auto [it, is_new] = lines_.try_emplace({code, LastInstruction(frame)});
   Line& line = it->second;
   if (!is_new) return &line;
@@ -49,7 +50,7 @@ const StackReader::Line* StackReader::LineOf(PyCodeObject* code,
   const PyRef source = PyRef::Steal(PyObject_CallFunction(
       torch_->source_line.get(), "Oi", code->co_filename, number));
   if (!source) {
-    // What the program's signal handler raised: the next call asks again.
+    // The program's signal handler raised an error; the next call tries again.
     ClearOwnError();
     lines_.erase(it);
     return &unread_;

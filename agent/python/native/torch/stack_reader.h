@@ -21,20 +21,20 @@ namespace rankprobe {
 
 class StackReader {
  public:
-  // `skipped_directory`: frames of files below it are the tool's own.
+  // `skipped_directory`: frames of files below it are left out.
   StackReader(const TorchBindings* torch, std::string skipped_directory)
       : torch_(torch), skipped_directory_(std::move(skipped_directory)) {}
 
   struct Stack {
     // Innermost first.
     std::vector<std::string> frames;
-    // Of these frames alone, from 1.
+    // Identifies these frames, from 1.
     uint64_t number = 0;
   };
 
-  // Stays valid until the next Clear().
+  // Returns the stack of the caller; valid until the next Clear().
   const Stack& Read();
-  // Between steps: bounds what is kept.
+  // Called between steps: bounds the memory.
   void Clear();
 
  private:
@@ -47,7 +47,7 @@ class StackReader {
 
   const TorchBindings* const torch_;
   const std::string skipped_directory_;
-  // By code and instruction.
+  // Lines by code and instruction.
   absl::node_hash_map<std::pair<PyCodeObject*, int>, Line> lines_;
   absl::node_hash_map<std::vector<const Line*>, Stack> stacks_;
   uint64_t last_number_ = 0;

@@ -24,13 +24,14 @@ namespace rankprobe {
 class TorchBindings {
  public:
   // `names`: see _bindings.py of rankprobe.pytorch and rankprobe.mindspore.
-  // Throws for one that is missing and must be there.
+  // Throws if a required one is missing.
   explicit TorchBindings(const pybind11::dict& names);
 
   bool IsTensor(PyObject* object) const {
     return PyObject_TypeCheck(object, tensor_type) != 0;
   }
-  // torch.Tensor or Parameter itself: readable by descriptors.
+  // Whether the object is exactly a torch.Tensor or Parameter, which can be
+  // read by descriptors.
   bool IsPlainTensor(PyObject* object) const {
     return Py_TYPE(object) == tensor_type || Py_TYPE(object) == parameter_type;
   }
@@ -47,23 +48,24 @@ class TorchBindings {
     return it == dtypes.end() ? v1::DTYPE_UNSPECIFIED : it->second;
   }
   bool GradEnabled() const;
-  // The node that ends a path of the graph.
+  // Whether the node ends a path of the graph.
   bool IsLeaf(PyObject* node) const;
-  // The gradients of a call are those of its own arguments and outputs, as of a
-  // module, whatever the graph's nodes.
+  // The gradients of a call are those of its own arguments and outputs, as for
+  // a module, independent of the graph's nodes.
   bool calls_like_modules = false;
 
-  // Value of a property, of a method without arguments; null with an error set.
+  // Returns the value of a property, or of a method without arguments; null
+  // with an error set.
   static PyRef Get(const PyRef& property, PyObject* object);
   static PyRef Call(const PyRef& method, PyObject* object);
-  // The same as a number; false, and no error left, when that fails.
+  // The same as a number; returns false, without an error set, if that fails.
   static bool GetInt(const PyRef& property, PyObject* object, int64_t* out);
   static bool CallInt(const PyRef& method, PyObject* object, uint64_t* out);
   static bool IsTrue(const PyRef& property, PyObject* object);
 
   PyTypeObject* tensor_type = nullptr;
   PyTypeObject* parameter_type = nullptr;
-  // Of the node that adds to a leaf's gradient.
+  // Type of the node that adds to a leaf's gradient.
   PyTypeObject* accumulator_type = nullptr;
   // Properties.
   PyRef shape, dtype, requires_grad, version, is_cpu, layout, grad_fn,
@@ -76,33 +78,36 @@ class TorchBindings {
       number_type, process_group_type, reduce_op_type, p2p_type, work_type;
   // Functions.
   PyRef is_grad_enabled;
-  // torch._C.DisableTorchFunction and its __enter__ and __exit__. Where it lets
-  // modes see calls (below 2.0): modes_aside() -> what modes_back(it) puts back.
+  // torch._C.DisableTorchFunction and its __enter__ and __exit__. If modes
+  // still see calls with it (below 2.0): modes_aside() removes the modes, and
+  // modes_back(result) restores them.
   PyRef disable_torch_function, guard_enter, guard_exit, modes_aside,
       modes_back;
-  // node_id(node): of a framework that makes a new object each time a node is
-  // asked for.
+  // node_id(node), for a framework that creates a new object each time a node
+  // is accessed.
   PyRef node_id;
-  // describe(tensor, needs, generation) -> dict, for what cannot be read by
-  // descriptors; see ValueReader::ReadDescribed.
+  // describe(tensor, needs, generation) -> dict, for tensors that cannot be
+  // read by descriptors; see ValueReader::ReadDescribed.
   PyRef describe;
-  // finish_devices() -> (first slot, end slot, address, keep) of what describe
-  // deferred, four words a slot; address 0: nothing came. Waits for devices.
+  // finish_devices() -> (first slot, end slot, address, keep) of the results
+  // that describe deferred, four words for each slot; address 0 if there are
+  // none. Waits for devices.
   PyRef finish_devices;
   // convert(object, kwarg) -> an object of plain values, or None.
   PyRef convert;
-  // Of the autograd graph; the first two are absent in older PyTorch. Number of
-  // the next node of this thread, of the running pass; accumulator(leaf) -> its
-  // node; queue_callback(function), called when the running pass has ended.
+  // For the autograd graph; the first two are absent in older PyTorch. Number
+  // of the next node of this thread; number of the running pass;
+  // accumulator(leaf) -> its node; queue_callback(function), which is called
+  // when the running pass has ended.
   PyRef sequence_number, graph_task, accumulator, queue_callback;
   // torch.autograd.Function._register_hook, with which PyTorch adds a hook to
   // the dict of hooks of a node. May be absent.
   PyRef add_hook;
-  // gradient_sum(a, b), which changes neither; gradient_outside(all, inside): the
-  // rest, None where there is none.
+  // gradient_sum(a, b), which changes neither; gradient_outside(all, inside):
+  // the difference, None if there is none.
   PyRef gradient_sum, gradient_outside;
-  // Of CUDA devices; null or absent where there are none. raw_stream(device) ->
-  // the stream that is current, as a number.
+  // For CUDA devices; null or absent if there are none. raw_stream(device) ->
+  // the current stream, as a number.
   DeviceStatistics* device_statistics = nullptr;
   PyRef is_cuda, get_device, raw_stream;
   // frame_line(file, line) -> the source line.
@@ -112,7 +117,7 @@ class TorchBindings {
   absl::flat_hash_map<PyObject*, v1::DType> dtypes;
 
  private:
-  // Keeps everything above alive.
+  // Keeps all of the above alive.
   PyRef names_;
 };
 

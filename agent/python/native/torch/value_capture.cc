@@ -86,8 +86,9 @@ std::optional<double> ValueCapture::SaveMonitored(const std::string& name,
           norm = NormOf(*map, "grad");
           const std::optional<double> update = NormOf(*map, "update"),
                                       param = NormOf(*map, "param");
-          // No ratio for a parameter whose norm is 0: NaN would raise an alarm. The
-          // norm of a tensor without dimensions has a sign, hence fabs.
+          // No ratio for a parameter whose norm is 0: a NaN would fire
+          // triggers. The norm of a tensor without dimensions has a sign, hence
+          // fabs.
           if (update.has_value() && param.has_value() && *param != 0)
             AddNumber("ratio", std::fabs(*update / *param), map);
         },

@@ -29,19 +29,19 @@ class ValueCapture {
                                  const pybind11::object& skeleton);
   void SaveGradient(const SavedValue& value, const std::string& path,
                     const pybind11::object& gradient);
-  // Task monitor: values by name, as one record. With the norms of "update"
-  // and "param", of which the second is not 0, their "ratio" is one more. What
-  // comes back is the norm of "grad" where it is known: there is one, and it
-  // does not lie on a device.
+  // For task monitor: records values by name as one record. With the norms of
+  // "update" and "param", of which the second is not 0, their "ratio" is added.
+  // Returns the norm of "grad" if it is known: the value exists, and is not on
+  // a device.
   std::optional<double> SaveMonitored(const std::string& name,
                                       const pybind11::dict& values);
-  // Tensors on devices are waited for.
+  // Waits for tensors on devices.
   void ReportReplica(const pybind11::list& tensors);
-  // (section, name, value), UTF-8.
+  // Facts are (section, name, value), in UTF-8.
   void RecordFacts(
       const std::vector<std::tuple<std::string, std::string, std::string>>&
           facts);
-  // ValueReader::Digest; the GIL is held over `limit_bytes` of reading.
+  // See ValueReader::Digest; the GIL is held while `limit_bytes` are read.
   std::string Digest(const pybind11::object& tensor, uint64_t limit_bytes);
 
  private:

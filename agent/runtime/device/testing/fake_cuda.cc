@@ -68,7 +68,7 @@ uintptr_t Number(CuStream stream) {
   return reinterpret_cast<uintptr_t>(stream);
 }
 
-// Does what `stream` holds up to `until`.
+// Runs the work in `stream` up to `until`.
 void Run(uintptr_t stream, uint64_t until) {
   Stream& s = State().streams[stream];
   while (s.done < until) {
@@ -84,7 +84,8 @@ void Queue(uintptr_t stream, std::function<void()> work) {
   ++s.queued;
 }
 
-// The result of a call that would else succeed. State().mutex is held.
+// The result of a call that would otherwise succeed. State().mutex must be
+// held.
 int Called(const char* name, bool needs_context = true) {
   ++State().counts[name];
   if (const auto at = State().failures.find(name);
@@ -105,12 +106,12 @@ void fake_cuda_reset() {
   State().counts.clear();
   State().capturing = UINTPTR_MAX;
 }
-// `name`, as "cuLaunchKernel", gives `result` from now on; 0: it works again.
+// Makes `name`, such as "cuLaunchKernel", return `result`; 0 ends that.
 void fake_cuda_fail(const char* name, int result) {
   const std::lock_guard<std::mutex> lock(State().mutex);
   State().failures[name] = result;
 }
-// `stream` captures a graph; UINTPTR_MAX: none does.
+// `stream` captures a graph; UINTPTR_MAX: no stream does.
 void fake_cuda_capture(uintptr_t stream) {
   const std::lock_guard<std::mutex> lock(State().mutex);
   State().capturing = stream;

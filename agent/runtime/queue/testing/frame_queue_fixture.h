@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of the frame queue share: a queue with a clock of their own, records
-// and payloads to put in, frames as a collector reads them.
+// Fixture of the tests of the frame queue: a queue with a manual clock, records
+// and payloads to submit, and frames as a collector reads them.
 #ifndef RANKPROBE_AGENT_RUNTIME_QUEUE_TESTING_FRAME_QUEUE_FIXTURE_H_
 #define RANKPROBE_AGENT_RUNTIME_QUEUE_TESTING_FRAME_QUEUE_FIXTURE_H_
 
