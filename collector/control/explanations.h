@@ -22,7 +22,7 @@ class Explanations {
   Explanations(ControlCore* core, SavedRuns* saved)
       : core_(core), saved_(saved) {}
 
-  // Answers within a few seconds.
+  // Calls `done` within a few seconds.
   void Explain(const v1::ExplainRequest& request, Done done);
   void OnCalls(const v1::Identity& identity, const v1::CallReport& report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(kControlLock);
@@ -38,7 +38,7 @@ class Explanations {
     std::shared_ptr<const CompiledPlan> hypothetical;
     Done done;
     absl::Time deadline;
-    // Incarnations that have not answered, and what the others said.
+    // Incarnations that have not answered, and the answers of the others.
     std::set<uint64_t> waiting;
     std::map<uint64_t, v1::CallReport> reports;
   };

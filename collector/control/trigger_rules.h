@@ -18,7 +18,7 @@ class TriggerRules {
   TriggerRules(ControlCore* core, SavedRuns* saved, PlanSwitches* switches)
       : core_(core), saved_(saved), switches_(switches) {}
 
-  // Ranks it was sent to.
+  // Returns the number of ranks it was sent to.
   absl::StatusOr<uint64_t> Set(const v1::SetTriggersRequest& request);
   absl::StatusOr<v1::TriggerSpec> Get(const std::string& run);
   absl::StatusOr<uint64_t> ShipFlight(const v1::ShipFlightRequest& request);
@@ -29,14 +29,14 @@ class TriggerRules {
   void OnReplica(const AgentSession& agent, RunState* run,
                  const v1::ReplicaDigest& replica)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(kControlLock);
-  // From a reference (tensor.bench_path).
+  // Handles a difference from a reference (tensor.bench_path).
   void OnDifference(const AgentSession& agent, RunState* run,
                     const v1::ReferenceDifference& untrusted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(kControlLock);
-  // Switches plans off whose tensor.diff_nums is reached, as soon as nothing else is
-  // being switched.
+  // Switches off plans whose tensor.diff_nums is reached, as soon as no other
+  // switch is in progress.
   void EndSpentPlans(RunState* run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(kControlLock);
-  // Of the run's byte budget.
+  // Counts bytes for the run's byte budget.
   void NoteBytes(RunState* run, uint64_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(kControlLock);
   void CheckSilence(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(kControlLock);
