@@ -27,13 +27,9 @@
 //   x                                         closed cleanly
 //   g segment(8)                              empty: a row of this index has
 //                                             named the segment
-//   y                                         segment(8) offset(8) count(8):
-//   how
-//                                             far the segments are synced, and
-//                                             how often that was written down
-//   z count(8)                                text: synced writes that the
-//   index
-//                                             has lost since
+//   y              segment(8) offset(8) count(8): how far the segments are
+//                  synced, and how often that was written down
+//   z count(8)     text: synced writes that the index has lost since
 // The rank is not in the keys: it may become known after the first record.
 #ifndef RANKPROBE_COLLECTOR_STORE_KEYS_H_
 #define RANKPROBE_COLLECTOR_STORE_KEYS_H_

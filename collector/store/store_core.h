@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// State that the parts of a Store share: the index, the segments, and the tables of
-// rows that are being written. Each part owns what it alone uses. Inside the store only.
+// State that the parts of a Store share: the index, the segments, and the
+// tables of rows that are being written. Each part owns what only it uses.
+// Inside the store only.
 //
-// Locks, in the order in which they are taken:
+// Locks, in the order in which they are acquired:
 //   StoreUpkeep::mutex_       one maintenance job at a time
 //   rollup_mutex              while rollups and summaries are written and while
 //                             steps are deleted, so that none is written of a
-//                             step that is gone; commits do not take it
+//                             deleted step; commits do not take it
 //   StoreWriter::sync_mutex_  one sync at a time
 //   mutex                     the tables, and each write that has to agree with
 //                             them
 // Order of writes: the bytes of a chunk, then the row that points at them.
-// Failure: the first write of which it is not known what it left is kept in
-// `sticky`; nothing is written after it.
+// Failure: the first write that may have been done in part is kept in `sticky`;
+// nothing is written after it.
 #ifndef RANKPROBE_COLLECTOR_STORE_STORE_CORE_H_
 #define RANKPROBE_COLLECTOR_STORE_STORE_CORE_H_
 
@@ -89,7 +90,7 @@ struct StoreCore {
   // Called after the run was marked as deleted.
   void ForgetRun(const std::string& run, uint32_t number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // As PayloadTable's, unless writing has ended.
+  // Like PayloadTable's, unless writing has ended.
   void MarkDamaged(const std::string& payload_key, const v1::ChunkRow& row)
       ABSL_LOCKS_EXCLUDED(mutex);
   void MarkSound(const std::string& payload_key) ABSL_LOCKS_EXCLUDED(mutex);

@@ -37,8 +37,8 @@ class StoreRegistry : public RunRegistry {
       const std::string& run) override;
 
  private:
-  // Writes the row of the process if `change` says so. `create`: its run may be
-  // new.
+  // Writes the row of the process if `change` returns true. With `create`, the
+  // run may be new.
   absl::Status Change(const v1::Identity& identity, bool create, bool sync,
                       const std::function<bool(v1::IncarnationRow*)>& change);
 
