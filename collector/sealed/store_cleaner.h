@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Returns the space of an object store: retention, unneeded objects, objects
+// Cleanup of an object store: retention, unneeded objects, objects
 // that no entry ever named (orphans), old versions of plans. Only this class
 // removes objects; any number of them may run at once.
 //

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Merges many small sealed objects into large ones: neighbouring sets of one
+// Merge of many small sealed objects into large ones: neighbouring sets of one
 // collector's log become one set, in the run's log of maintenance, that
 // replaces them (docs/storage.md, "Merge"). Records and payloads are the same
 // bytes; deleted steps are left out. The same entry collects the old objects,
