@@ -98,7 +98,7 @@ struct StoreCore {
   const StoreOptions options;
   FileSystem* const file_system;
   const Clock* const clock;
-  // This one among all that open the archive (IncarnationRow.dumping_in).
+  // Number of this opening of the archive (IncarnationRow.dumping_in).
   const uint64_t life;
   const std::unique_ptr<FileLock> directory_lock;
   const std::unique_ptr<Index> index;
