@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sealer: which steps are ready, and what becomes of a set. What is in a set is
-// in seal_block.cc.
+// Sealer: which steps are ready, and how a set is stored. The content of a set
+// is in seal_block.cc.
 #include "collector/sealed/sealer.h"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ bool Sealer::IsStored(const std::string& run, const v1::StepInfo& info) const {
   if (known == runs_.end()) return false;
   const auto sealed =
       known->second.sealed.find({info.step(), info.incarnation()});
-  // What was deleted here after it was stored is as it was there.
+  // A step that was deleted here after it was stored is unchanged in the store.
   return sealed != known->second.sealed.end() &&
          (info.deleted() || sealed->second.records == info.records());
 }
@@ -72,7 +72,8 @@ void Sealer::Note(const v1::SealedLogEntry& entry, Run* run) {
     const StepId id(step.info().step(), step.info().incarnation());
     Sealed& known = run->sealed[id];
     known.records = step.info().records();
-    // Of all its sets: an addendum knows of its own records alone.
+    // Sums over all its sets, because an addendum only contains its own
+    // records.
     known.missing_payloads += step.missing_payloads();
     for (const v1::OrderRange& range : step.orders())
       known.orders.Add(range.first(), range.last());
@@ -120,7 +121,8 @@ std::vector<v1::StepInfo> Sealer::Ready(const std::vector<v1::StepInfo>& steps,
       run->waiting.erase(id);
       continue;
     }
-    // Whoever comes late may come with more.
+    // Later data may be followed by more, so an addendum waits until the step
+    // is quiet.
     if (IsQuiet(info, run) || (info.complete() && !is_sealed))
       ready.push_back(info);
   }
@@ -147,7 +149,7 @@ absl::Status Sealer::StoreSet(Run* run, Report* report) {
 absl::Status Sealer::SealRun(const std::string& name,
                              const std::function<bool()>& stop,
                              Report* report) {
-  // Swept more often than that, it is the next pass that goes on.
+  // After this many sweeps in one pass the next pass continues.
   absl::Status status;
   std::map<StepId, Waiting> waiting;
   for (int sweeps = 0; sweeps < kSweepsInAPass; ++sweeps) {
@@ -158,7 +160,8 @@ absl::Status Sealer::SealRun(const std::string& name,
     run->waiting.merge(waiting);
     status = SealOpenRun(name, run, stop, report);
     if (!run->log->swept()) break;
-    // What is in packs is to be put again, too: they may go.
+    // Payloads in packs have to be put again too, because those packs may be
+    // removed.
     waiting = std::move(run->waiting);
     absl::MutexLock lock(&stored_mutex_);
     runs_.erase(name);
@@ -183,14 +186,14 @@ absl::Status Sealer::SealOpenRun(const std::string& name, Run* run,
   return absl::OkStatus();
 }
 
-// `steps` as they were before anything was sealed: what has come since is not
-// among what is stored, and stays.
+// `steps` were listed before anything was sealed: what arrived since is not
+// stored, and is kept.
 absl::Status Sealer::Free(const std::string& name,
                           const std::vector<v1::StepInfo>& steps, Run* run,
                           Report* report) {
   if (steps.empty()) return absl::OkStatus();
   const int64_t newest = steps.back().step();
-  // All that ever were have come, and are stored.
+  // All payloads have arrived and are stored.
   const bool none_missing = run->missing.empty() && run->to_survey.empty();
   std::set<int64_t> chosen, kept;
   std::map<StepId, uint64_t> unchanged;
@@ -219,10 +222,10 @@ absl::Status Sealer::SealReady(const std::function<bool()>& stop,
   absl::Status first;
   for (const std::string& run : store_->RunNames()) {
     if (stop()) break;
-    // One that cannot be stored keeps no other back.
+    // A run that cannot be stored does not block the others.
     const bool fenced = std::exchange(report->fenced, false);
     const absl::Status status = SealRun(run, stop, report);
-    // The first one, but that of a fenced log before all others.
+    // Reports the first error, but that of a fenced log before all others.
     if (first.ok() || (report->fenced && !fenced)) first = status;
     report->fenced = report->fenced || fenced;
   }
