@@ -12,8 +12,8 @@
 namespace rankprobe {
 namespace {
 
-// Also if the config's request was set earlier, because it is in the run's
-// config.
+// Adds the request to the summary even if this call did not set it, because the
+// run's config contains it.
 PlanSwitches::Done SayingRequest(const Plan& config, PlanSwitches::Done done) {
   if (config.request_id.empty()) return done;
   return [text = absl::StrCat("; of request \"", VisibleText(config.request_id),

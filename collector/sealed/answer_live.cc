@@ -133,7 +133,7 @@ absl::Status AnswerRecords(ArchiveReader* store,
   };
   const absl::Status read =
       store->ForEachRecord(key, [&](const v1::Record& record) -> absl::Status {
-        // Refused payloads are listed before the records that refer to them.
+        // Complete payloads of the record are listed before it.
         if (record.has_call()) ForEachTensor(record.call(), tell);
         RP_RETURN_IF_ERROR(written);
         RP_ASSIGN_OR_RETURN(v1::LiveAnswer* const part,
