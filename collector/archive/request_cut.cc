@@ -106,8 +106,8 @@ absl::StatusOr<std::string> ReadRange(ArchiveReader* store,
   return out;
 }
 
-// Not stored in records: derived from statistics that the low precision does
-// not have.
+// Records do not say whether statistics were computed in high precision: it is
+// recognized by values that the low precision cannot represent.
 bool IsOfHighPrecision(const v1::TensorSummary& tensor) {
   const v1::TensorStats& stats = tensor.stats();
   const Family family = FamilyOf(tensor.dtype());

@@ -226,7 +226,7 @@ void LeafRegistry::Put(const RankKey& key, const std::string& leaf,
                        MonotonicTime now) {
   if (places_.size() >= options_.max_ranks && !places_.contains(key)) {
     Forget(now);
-    // Without a place the rank is still listed with its leaf.
+    // Without a place the rank stays with its leaf until it asks for one.
     if (places_.size() >= options_.max_ranks) return;
   }
   const auto [it, is_new] = places_.try_emplace(key);

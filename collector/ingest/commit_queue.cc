@@ -109,8 +109,8 @@ uint64_t CommitQueue::Add(const std::string& session,
     }
     if (broken.ok()) {
       uploads_[id] = std::move(upload);
-      // What it has committed before may not be reported as synced yet: the
-      // next sync reports it, and nothing else may cause one.
+      // Frames that it has committed before may be synced already: the next
+      // sync reports that, and nothing else may cause one.
       if (committed > 0 && !unsynced_) {
         unsynced_ = true;
         unsynced_came_.NotifyAll();
@@ -212,6 +212,7 @@ uint64_t CommitQueue::CreditNow() const {
   const uint64_t used = std::min(pending_, options_.pending_bytes);
   const uint64_t share =
       (options_.pending_bytes - used) / std::max<size_t>(uploads_.size(), 1);
+  // Each upload gets at least the 64 KiB that MayRead always allows.
   return std::clamp<uint64_t>(share, 64 << 10, options_.credit_bytes);
 }
 
@@ -226,6 +227,8 @@ std::vector<CommitQueue::Taken> CommitQueue::Take() {
          i < n && bytes < options_.batch_bytes; ++i) {
       if (it == uploads_.end()) it = uploads_.begin();
       Upload& upload = *it->second;
+      // The next batch continues after this upload, so that a full batch does
+      // not favour the first ones.
       turn_ = it->first + 1;
       if (!upload.frames.empty()) {
         any = true;
@@ -243,7 +246,7 @@ std::vector<CommitQueue::Taken> CommitQueue::Take() {
 }
 
 void CommitQueue::ReleaseBytes(Upload* upload, const Pending& pending) {
-  // A failed sync may have reset the counts, so they must not go below zero.
+  // Fail() sets pending_ to 0, so the differences must not go below zero.
   pending_ -= std::min(pending_, pending.size.memory);
   upload->backlog -= std::min(upload->backlog, pending.size.memory);
   gate_->NoteReceived(upload->session, 0,
@@ -296,6 +299,7 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
         return Fail(status);
       bad[t.upload] = status;
     }
+    // Later frames of this upload are dropped too: they would leave a gap.
     absl::MutexLock lock(&mutex_);
     ReleaseBytes(t.upload.get(), t.pending);
   }
@@ -423,6 +427,7 @@ void CommitQueue::SyncNow() {
   const int64_t began = clock_->MonotonicNanos();
   std::vector<std::pair<std::shared_ptr<Upload>, uint64_t>> before;
   {
+    // Read before the sync: frames committed during it may not be synced.
     absl::MutexLock lock(&mutex_);
     for (const auto& [id, upload] : uploads_)
       before.emplace_back(upload, upload->committed);
@@ -501,6 +506,7 @@ void CommitQueue::Run() {
       stopping = stopping_ && taken.empty();
       broken = !broken_.ok();
     }
+    // After a failure further frames are dropped: all uploads have ended.
     if (broken) {
       if (stopping) return;
       continue;

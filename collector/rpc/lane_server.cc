@@ -126,7 +126,7 @@ void LaneServer::Accept() {
     ::close(fd);
     return;
   }
-  // The oldest is closed: clients that wait for an answer connect again.
+  // The oldest is closed, so that a client that waits for an answer is served.
   if (connections_.size() >= options_.max_pending) {
     ::close(connections_.front().fd);
     connections_.erase(connections_.begin());

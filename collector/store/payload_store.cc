@@ -89,6 +89,7 @@ absl::Status PayloadStore::Recover(const Known& known) {
   if (known.clean) {
     trusted = last;
   } else if (trusted.segment == 0) {
+    // The synced place is not known: only the newest segment may be torn.
     trusted = {last.segment, 0};
   }
   recovery_.trusted = trusted;
@@ -100,6 +101,8 @@ absl::Status PayloadStore::Recover(const Known& known) {
         it->first == trusted.segment ? std::min(trusted.offset, size) : 0;
     RP_ASSIGN_OR_RETURN(uint64_t end, ValidEnd(path, from, size));
     const auto named = known.named_ends.find(it->first);
+    // Never truncates where the index points: damage there is reported, not
+    // removed.
     if (named != known.named_ends.end())
       end = std::max(end, std::min(named->second, size));
     if (end < size) {

@@ -191,6 +191,8 @@ absl::Status StoreWriter::AddFrame(const FrameToStore& f, CommitWork* work) {
   RP_ASSIGN_OR_RETURN(v1::IncarnationRow* const row,
                       core_->runs.Incarnation(run->id(), *f.identity));
   const uint64_t sequence = f.frame->sequence();
+  // The frame was committed before: agents send frames again whose ack they did
+  // not receive.
   if (sequence <= row->committed_sequence()) return absl::OkStatus();
   const uint64_t incarnation = f.identity->incarnation();
   work->incarnations.insert({run->id(), incarnation});

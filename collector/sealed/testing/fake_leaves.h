@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leaves in this process that a root asks without a link; for tests.
-// Ownership: stores and sealers outlive it. Not thread-safe.
+// Leaves in this process that a root asks without a link; for tests. Ownership:
+// stores and sealers outlive it. Not thread-safe.
 #ifndef RANKPROBE_COLLECTOR_SEALED_TESTING_FAKE_LEAVES_H_
 #define RANKPROBE_COLLECTOR_SEALED_TESTING_FAKE_LEAVES_H_
 
@@ -21,17 +21,17 @@
 
 namespace rankprobe::testing {
 
-// Answers of leaves in this process, made when they are asked.
+// Answers of leaves in this process, computed when they are requested.
 class FakeLeaves : public LiveLeaves {
  public:
   struct One {
     Store* store = nullptr;
     Sealer* sealer = nullptr;
     std::string away;
-    // After so many parts it says no more.
+    // After this many parts the answer ends.
     size_t parts = SIZE_MAX;
   };
-  // Around an answer, whoever reads it.
+  // Called before and after each answer.
   std::function<void(const v1::LiveQuestion&)> before, after;
   size_t asked = 0;
 
