@@ -76,6 +76,8 @@ void SwitchOperation::Prepare() {
     spec.set_for_steps(std::max<int64_t>(left, 0));
   }
   first_step_.reset();
+  // Until a rank has begun, the number of its first step is not known: the plan
+  // then counts from the step that a rank reports.
   spec.set_from_first_step(spec.enabled() && spec.for_steps() > 0 &&
                            !request_.options.has_at_step() &&
                            ranks_.FurthestStep() < 0);
@@ -196,6 +198,8 @@ void SwitchOperation::OnSaved(uint64_t epoch, const absl::Status& status,
   stored_ = true;
   const bool is_last = synced || !status.ok();
   if (finished_) {
+    // The switch ended without a commit: the saved plan is taken back once
+    // nothing more of it is written.
     if (!committed_ && is_last) actions_.take_back();
     return;
   }
@@ -208,6 +212,7 @@ void SwitchOperation::OnSaved(uint64_t epoch, const absl::Status& status,
     return Finish(status);
   }
   written_ = true;
+  // If the sync takes longer than kSyncWait, Tick decides without it.
   if (synced) Decide();
 }
 
@@ -239,7 +244,7 @@ void SwitchOperation::Decide() {
   directive.mutable_commit()->set_epoch(plan_->spec.epoch());
   for (auto& [session, rank] : ranks_.all()) {
     if (rank.state != v1::RankSwitch::STATE_PREPARED) continue;
-    // A refusal of an earlier attempt.
+    // Clears a refusal of an earlier attempt.
     ranks_.ClearLate(session);
     actions_.send(session, directive);
   }

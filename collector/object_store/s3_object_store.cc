@@ -168,6 +168,7 @@ absl::StatusOr<HttpResponse> S3ObjectStore::Do(const Call& call) {
       pacer_.OnSuccess();
       return response;
     }
+    // Expired credentials are loaded again once; a second refusal is an error.
     if (verdict.expired && !was_anew) {
       anew = was_anew = true;
       continue;

@@ -157,6 +157,7 @@ absl::Status Sealer::SealRun(const std::string& name,
     RP_ASSIGN_OR_RETURN(Run* const run, OpenRun(name));
     if (is_new && !run->log->repaired().empty())
       report->repaired.push_back(run->log->repaired());
+    // Keeps since when steps are quiet, although the run was opened again.
     run->waiting.merge(waiting);
     status = SealOpenRun(name, run, stop, report);
     if (!run->log->swept()) break;
@@ -172,6 +173,7 @@ absl::Status Sealer::SealRun(const std::string& name,
 absl::Status Sealer::SealOpenRun(const std::string& name, Run* run,
                                  const std::function<bool()>& stop,
                                  Report* report) {
+  // A set that was decided before a crash or an error is stored first.
   if (run->log->HasNext()) RP_RETURN_IF_ERROR(StoreSet(run, report));
   RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
                       store_->ListSteps(name));
@@ -206,11 +208,13 @@ absl::Status Sealer::Free(const std::string& name,
     (stored ? chosen : kept).insert(info.step());
     unchanged[{info.step(), info.incarnation()}] = info.records();
   }
+  // A step is freed only if all of its processes are stored.
   for (const int64_t step : kept) chosen.erase(step);
   if (chosen.empty()) return absl::OkStatus();
   DeleteOptions options{.run = name, .steps = chosen};
   options.unchanged = std::move(unchanged);
   if (options_.live) options.live_incarnations = options_.live();
+  // CollectGarbage returns the space later.
   options.reclaim = false;
   RP_RETURN_IF_ERROR(store_->Delete(options).status());
   report->freed_steps += chosen.size();

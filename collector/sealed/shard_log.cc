@@ -251,6 +251,7 @@ absl::StatusOr<v1::SealedLogEntry> ShardLog::StoreNext() {
     const absl::Status put =
         store_->Put(key, bytes, ObjectStore::PutMode::kIfAbsent);
     if (!absl::IsAlreadyExists(put)) RP_RETURN_IF_ERROR(put);
+    // Read back even after a success, because a noted entry may be freed here.
     RP_ASSIGN_OR_RETURN(const std::string there,
                         GetObject(store_, key, sealed::kMaxEntryBytes));
     if (there != bytes) {

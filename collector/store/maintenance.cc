@@ -95,6 +95,7 @@ absl::Status MarkSteps(StoreCore* core, uint32_t run,
         continue;
       chosen.push_back(step);
       if (!readable || row.deleted_unix_ns() != 0) continue;
+      // 0 would mean that the step is not deleted.
       row.set_deleted_unix_ns(std::max<int64_t>(now_unix_ns, 1));
       batch->Put(key, row.SerializeAsString());
       batch->Put(keys::DeletedStep(run, step.step, step.incarnation), "");
@@ -102,6 +103,8 @@ absl::Status MarkSteps(StoreCore* core, uint32_t run,
       report->set_steps(report->steps() + 1);
     }
     *steps = std::move(chosen);
+    // Synced before anything is deleted: after a crash ResumeDeletions finishes
+    // the deletion.
     return core->index->Write(std::move(batch), /*sync=*/true);
   });
 }
@@ -201,6 +204,7 @@ absl::Status DeleteRunRows(StoreCore* core, uint32_t run,
   report->set_records(report->records() + records);
   report->set_steps(report->steps() + steps);
   report->set_payloads(report->payloads() + payloads);
+  // Table d is last: its row resumes a deletion that a crash interrupts.
   for (const char table :
        {'u', 'h', 'a', 'n', 'o', 'j', 'f', 'k', 'q', 'i', 'd'})
     RP_RETURN_IF_ERROR(DeleteTable(index, table, run).status());

@@ -86,6 +86,7 @@ absl::Status PayloadTable::AddChunk(v1::RunRow* run, uint64_t sender,
   RP_ASSIGN_OR_RETURN(const bool whole,
                       IsWhole(run->id(), chunk.digest(), length));
   if (whole) {
+    // Keeps the payload until the record that refers to it arrives.
     Touch(keys::Payload(run->id(), chunk.digest(), length));
     return absl::OkStatus();
   }
@@ -160,6 +161,8 @@ absl::Status PayloadTable::FinishPayload(v1::RunRow* run,
   if (!one_chunk) {
     RP_RETURN_IF_ERROR(index_->Scan(
         partial, [&](absl::string_view row, absl::string_view value) {
+          // The batch is not written yet, so the scan still finds rows that it
+          // deletes.
           if (work->dropped.contains(row)) return absl::OkStatus();
           work->batch->Put(keys::ChunkOfPartial(row), value);
           work->batch->Delete(row);
@@ -222,6 +225,7 @@ void PayloadTable::MarkSound(const std::string& key) {
   sound->clear_damaged();
   sound->clear_damaged_segment();
   sound->clear_damaged_offset_bytes();
+  // If the write fails, the next verification repeats it.
   PutRow(index_, key, sound->SerializeAsString(), /*sync=*/false).IgnoreError();
 }
 

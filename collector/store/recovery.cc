@@ -68,6 +68,7 @@ absl::Status NoteRebuildBegun(const std::string& data_dir,
       file_system->OpenForWrite(RebuildingPath(data_dir),
                                 FileSystem::OpenMode::kTruncate));
   RP_RETURN_IF_ERROR(file->Close());
+  // Synced before the rebuild begins, so that an interrupted one is detected.
   return file_system->SyncDirectory(data_dir);
 }
 
@@ -145,6 +146,8 @@ absl::Status RecoverChunks(Index* index, PayloadStore* segments,
     }
     if (sound) return absl::OkStatus();
     const std::string prefix(key.substr(0, key.size() - 8));
+    // An unfinished payload is dropped in both cases: its sender has to send it
+    // again.
     if (may_be_torn || key[0] == 'q') {
       torn.insert(prefix);
     } else {

@@ -69,6 +69,7 @@ absl::StatusOr<bool> StepTable::IsThere(const StepId& id, uint64_t order,
                                         CommitWork* work) {
   if (order >= kStoreOrderBase) return true;  // reserved for the store
   OrderSet& added = work->orders[id];
+  // Orders usually ascend, so the index need not be read.
   if (order < kFirstAddedOrder && order >= *next_order) {
     *next_order = order + 1;
     added.Add(order);

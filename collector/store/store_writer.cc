@@ -239,6 +239,7 @@ absl::Status StoreWriter::Commit(absl::Span<const FrameToStore> frames) {
   }
   if (!status.ok()) {
     Undo(&work);
+    // The next commit reads the free space again.
     space_allowance_ = 0;
     return core_->NoteWrite(status);
   }
