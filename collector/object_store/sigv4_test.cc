@@ -11,7 +11,7 @@
 namespace rankprobe {
 namespace {
 
-// What follows "Signature=".
+// Returns the text after "Signature=".
 std::string SignatureOf(const SigV4Request& request,
                         const SigV4Credentials& credentials,
                         const SigV4Scope& scope, absl::Time time) {
