@@ -28,7 +28,7 @@ struct RunSteps {
   // The other steps: the process that ChooseSteps selects if several recorded a
   // rank, and steps that are not rolled up. By step and rank.
   std::vector<v1::StepInfo> singles;
-  // Those of `singles` whose records have to be read.
+  // Entries of `singles` whose records have to be read.
   absl::flat_hash_set<std::pair<uint64_t, int64_t>> unrolled;
   // Deleted rank-steps that are not in `ranges`.
   uint64_t deleted = 0;

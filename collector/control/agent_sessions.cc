@@ -80,6 +80,7 @@ absl::StatusOr<AgentSessions::Admission> AgentSessions::Admit(
     file_state = Sha256(RunEdits::KeyOf(hello.config_json()));
 
   const ControlLock lock(core_);
+  // Checked again, because another process may have got the rank meanwhile.
   RP_RETURN_IF_ERROR(core_->sessions.CheckRankFree(identity, ""));
   Admission admission;
   admission.identity = identity;
@@ -278,6 +279,7 @@ void AgentSessions::NoteDumping(Dumping dumping, AgentSession* agent) {
   if (agent->note->queued.exchange(true)) return;
   core_->saves->Add([registry = core_->registry, identity = agent->identity,
                      note = agent->note] {
+    // Cleared before the write, so that a later change queues another one.
     note->queued = false;
     // A disk that cannot store this does not store records either, which the
     // process reports itself.
@@ -343,6 +345,7 @@ void AgentSessions::OnRankKnown(const std::string& session,
   const ControlLock lock(core_);
   AgentSession* const agent = core_->sessions.Find(session);
   if (agent == nullptr) return;
+  // The rank could not be stored, so it is free again.
   core_->sessions.SetIdentity(agent, before);
   Refuse(stored, *agent);
 }

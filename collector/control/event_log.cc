@@ -257,6 +257,7 @@ uint64_t EventLog::Append(v1::Event event) {
                                   " before it were left out)"));
     ring->left_out = 0;
   }
+  // Numbered first, because the note is about earlier events.
   NoteDropped();
   Number(&event);
   const uint64_t id = event.id();

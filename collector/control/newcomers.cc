@@ -79,6 +79,7 @@ absl::StatusOr<Newcomers::Known> Newcomers::Read(const v1::Hello& hello,
   RP_ASSIGN_OR_RETURN(known.opened,
                       core_->registry->OpenIncarnation(identity, claim));
   RP_RETURN_IF_ERROR(saved_->Read(identity.run()));
+  // On a leaf the root decides the plans.
   if (core_->options.relay == nullptr) {
     RP_RETURN_IF_ERROR(AdoptPlanOf(hello, peer));
     RP_ASSIGN_OR_RETURN(known.own_plan, saved_->ReadOwnPlan(identity));
@@ -150,7 +151,7 @@ absl::Status Newcomers::AdoptPlanOf(const v1::Hello& hello, const Peer& peer) {
   {
     const ControlLock lock(core_);
     RunState* const run = core_->LoadRun(name);
-    // A plan being agreed on would be saved before this one and replaced by it.
+    // A plan being agreed on would be saved after this one and replace it.
     run->ForgetFinishedSwitches();
     const auto known = run->plans.ForAll();
     if (!IsOpen(known.get()) || !run->switches.empty()) return absl::OkStatus();

@@ -40,6 +40,7 @@ void PlanSwitches::Begin(RunState* run, SwitchOperation::Request request,
         absl::StrCat("the run is at epoch ", run->plans.last_epoch(), ", not ",
                      expected_epoch, ": someone else has changed it")));
   }
+  // An operator's command cancels the switch of a file edit.
   if (spec.source() == v1::PlanSpec::SOURCE_OPERATOR) {
     CallOff(run, [](const SwitchOperation& op) {
       return op.source() == v1::PlanSpec::SOURCE_FILE;

@@ -62,7 +62,7 @@ struct AgentSession {
   bool dumping = false;
   uint64_t received_bytes = 0;
   int64_t pending_bytes = 0;
-  // How its payloads are sent, as it reports.
+  // The way in which it sends payloads, as it reports.
   std::string lane;
   uint64_t lost_records = 0;
   uint64_t lost_payloads = 0;

@@ -14,7 +14,7 @@ namespace rankprobe {
 struct IngestMetrics {
   std::atomic<uint64_t> accepted_frames{0};
   std::atomic<uint64_t> accepted_bytes{0};
-  // Those of them that were read from memory of ranks on this host.
+  // Part of accepted_bytes that was read from memory of ranks on this host.
   std::atomic<uint64_t> lane_bytes{0};
   std::atomic<uint64_t> duplicate_frames{0};
   // Frames that were refused, alone or with the stream that sent them.

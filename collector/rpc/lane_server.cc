@@ -168,6 +168,7 @@ absl::Status LaneServer::Take(int socket) {
   ++lanes_;
   ++*kept_;
   const SharedMemoryReader* const reader = memory.get();
+  // The descriptor counts until the last stream has released the memory.
   it->second = std::shared_ptr<const SharedMemoryReader>(
       reader, [memory = std::move(memory),
                kept = kept_](const SharedMemoryReader*) mutable {

@@ -90,7 +90,7 @@ class LaneServer {
   std::map<std::string, std::shared_ptr<const SharedMemoryReader>> sessions_
       ABSL_GUARDED_BY(mutex_);
   size_t lanes_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Number of open descriptors, whoever holds them.
+  // Number of open descriptors, including those that only streams still hold.
   const std::shared_ptr<std::atomic<size_t>> kept_ =
       std::make_shared<std::atomic<size_t>>(0);
   std::thread thread_;

@@ -321,6 +321,8 @@ absl::Status StoreCleaner::CollectPacks(const std::string& run,
       const absl::StatusOr<v1::SealedPackIndex> index = ReadPackIndex(
           store_, sealed::PackKey(run_key, pack.name()), pack.bytes());
       if (!absl::IsDataLoss(index.status())) RP_RETURN_IF_ERROR(index.status());
+      // A pack whose index is damaged is kept, because its payloads are not
+      // known.
       const bool needed =
           !index.ok() ||
           std::any_of(index->payloads().begin(), index->payloads().end(),

@@ -84,7 +84,7 @@ class UnitedReader : public ArchiveReader {
   using PayloadId = std::pair<std::string, uint64_t>;
   // By the leaf's name.
   using Infos = std::map<std::string, v1::StepInfo>;
-  // What leaves have that was not stored when they were asked.
+  // Data of leaves that was not stored when they were asked.
   struct Live {
     uint64_t asked = 0;
     std::map<StepId, Infos> steps;

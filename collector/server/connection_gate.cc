@@ -254,6 +254,7 @@ void ConnectionGate::TakeLocal(int fd) {
       connection.accepted_ns = NowNs();
       connection.proven = true;
       by_fd_[copy] = std::prev(proven_.end());
+      // Without events epoll only reports that both sides are shut down.
       epoll_event event{};
       event.data.fd = copy;
       ::epoll_ctl(epoll_, EPOLL_CTL_ADD, copy, &event);

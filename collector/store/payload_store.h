@@ -65,7 +65,7 @@ class PayloadStore {
     uint64_t segment = 0;
     uint64_t offset = 0;
   };
-  // What the index knows about the segments when they are opened.
+  // State of the segments according to the index, when they are opened.
   struct Known {
     // The last process closed the segments: nothing is checked or truncated.
     bool clean = false;

@@ -18,7 +18,7 @@
 
 namespace rankprobe {
 
-// What recovery found and did at Open.
+// Result of the recovery at Open.
 struct RecoveryReport {
   uint64_t torn_bytes_dropped = 0;
   uint64_t dangling_payloads = 0;

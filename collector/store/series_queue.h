@@ -82,7 +82,7 @@ class SeriesQueue {
   void Touch(const SummaryTile& tile) {
     missing_tiles_[tile] = clock_->MonotonicNanos();
   }
-  // That of level 1 which the step is in.
+  // Touches the tile of level 1 that contains the step.
   void TouchTileOf(const StepId& id);
   // As if it had rested, unless it waits already.
   void AddTile(const SummaryTile& tile);
@@ -108,7 +108,7 @@ class SeriesQueue {
   std::map<StepId, int64_t> open_;
   // When one of their steps changed, by the monotonic clock.
   std::map<SummaryTile, int64_t> missing_tiles_;
-  // Of a process the newest row of level 1 that was written without heads.
+  // The newest row of level 1 of each process that was written without heads.
   std::map<RunIncarnation, uint64_t> open_tiles_;
 };
 
