@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loss ledger: what happened to every record and payload of one process'
 // step. Only this file accounts; manifest.json, dump_error_info.log, `rankprobe
-// ledger` and `status` print its results. Threads: pure functions over an
-// archive. Failure: its first error.
+// ledger` and `status` print its results.
+// Threads: pure functions over an archive. Failure: its first error.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_LEDGER_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_LEDGER_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The records of one process' step, merged for the dump layout. Pure function
-// of the archive.
+// The records of one process' step, merged for the dump layout.
+// Pure function of the archive.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_LOAD_STEP_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_LOAD_STEP_H_
 

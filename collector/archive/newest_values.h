@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics of chosen values at the newest ended step of each rank, for a
-// monitor that polls. Threads: may run in several threads at once over one
-// Store. Failure: INVALID_ARGUMENT for an invalid pattern; else the store's
-// first error. A run that does not exist, or is of an older collector and not
+// monitor that polls.
+// Threads: may run in several threads at once over one Store.
+// Failure: INVALID_ARGUMENT for an invalid pattern; else the store's first
+// error. A run that does not exist, or is of an older collector and not
 // reindexed, has no values.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_NEWEST_VALUES_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_NEWEST_VALUES_H_

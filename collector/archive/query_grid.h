@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One statistic of a run over its steps, as a grid, from the records. Threads:
-// may run in several threads at once over one Store. Failure: INVALID_ARGUMENT
-// for an invalid request, NOT_FOUND for an unknown run, RESOURCE_EXHAUSTED for
-// more rows than fit, CANCELLED; else the store's first error.
+// One statistic of a run over its steps, as a grid, from the records.
+// Threads: may run in several threads at once over one Store.
+// Failure: INVALID_ARGUMENT for an invalid request, NOT_FOUND for an unknown
+// run, RESOURCE_EXHAUSTED for more rows than fit, CANCELLED; else the store's
+// first error.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_QUERY_GRID_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_QUERY_GRID_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sources of a query over steps: the records of an archive, and the statistics
-// derived from them if the archive has any. Ownership: both outlive the query.
-// Threads: as the interfaces.
+// derived from them if the archive has any.
+// Ownership: both outlive the query. Threads: as the interfaces.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SOURCES_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SOURCES_H_
 

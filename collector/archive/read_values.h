@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // All statistics of chosen values of a run as batches of columns, one row per
-// value. Threads: may run in several threads at once over one Store. Failure:
-// as WalkStatistics; the writer's first error.
+// value.
+// Threads: may run in several threads at once over one Store.
+// Failure: as WalkStatistics; the writer's first error.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_READ_VALUES_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_READ_VALUES_H_
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rollups of the archive's steps: the statistics of a step's values, in the
 // order and with the names of the records, as columns for queries over many
-// steps (docs/storage.md, "Rollups"). Ownership: one per Store, which outlives
-// it. Threads: one at a time; ingest and reading continue. Failure: a step that
-// cannot be rolled up is set aside, and queries read its records.
+// steps (docs/storage.md, "Rollups").
+// Ownership: one per Store, which outlives it. Threads: one at a time; ingest
+// and reading continue. Failure: a step that cannot be rolled up is set aside,
+// and queries read its records.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_H_
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics of chosen values of a run, step by step, from its rollups.
-// Ownership: one per query; the store outlives it. Threads: one. Failure: the
-// store's errors. A damaged or outdated rollup is treated as missing; the
-// caller then reads the step's records, which give the same numbers.
+// Ownership: one per query; the store outlives it. Threads: one.
+// Failure: the store's errors. A damaged or outdated rollup is treated as
+// missing; the caller then reads the step's records, which give the same
+// numbers.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_READER_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_READER_H_
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The statistics of chosen values of a run, one rank's step after another: from
 // its rollup if that is valid, else from the records. Both give the same
-// numbers. Threads: may run in several threads at once over one Store. Failure:
-// INVALID_ARGUMENT for an invalid request, NOT_FOUND for an unknown run,
-// CANCELLED, the visitor's first error; else the store's.
+// numbers.
+// Threads: may run in several threads at once over one Store.
+// Failure: INVALID_ARGUMENT for an invalid request, NOT_FOUND for an unknown
+// run, CANCELLED, the visitor's first error; else the store's.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_WALK_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_WALK_H_
 

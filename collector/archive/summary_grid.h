@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grids over ranks and steps that summaries can answer, with the results of
 // QueryGrid, without the values of each step (docs/storage.md, "Summaries").
-// Threads: may run in several threads at once over one Store. Failure: as
-// QueryGrid.
+// Threads: may run in several threads at once over one Store.
+// Failure: as QueryGrid.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_SUMMARY_GRID_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_SUMMARY_GRID_H_
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reader and maker of the rows of summaries of a run (docs/storage.md,
-// "Summaries"). Threads: reading in several at once, making in one; ingest
-// continues. Failure: the store's errors, DATA_LOSS for rows that cannot be
-// read. A missing row is not an error: the level below it is read.
+// "Summaries").
+// Threads: reading in several at once, making in one; ingest continues.
+// Failure: the store's errors, DATA_LOSS for rows that cannot be read. A
+// missing row is not an error: the level below it is read.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_SUMMARY_READER_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_SUMMARY_READER_H_
 

@@ -3,8 +3,9 @@
 // under it, the table of saved plans and the queue of saves.
 //
 // Ownership: the control plane's; registry, archive, clock, events and queue
-// outlive it. Threads: every rank's events and every `status` take the lock. No
-// thread waits for a disk, parses or compiles under it. Senders and completion
+// outlive it.
+// Threads: every rank's events and every `status` take the lock. No thread
+// waits for a disk, parses or compiles under it. Senders and completion
 // callbacks run under it and must only queue. Order of locks: Newcomers', this
 // one, then audit, events and queue.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_CONTROL_CORE_H_

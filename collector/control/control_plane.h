@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control plane of one collector: the roles over one ControlCore, and their clock tick.
-// A client that needs one role takes that class instead.
+// The control plane of one collector: the roles over one ControlCore, and their
+// clock tick. A client that needs one role takes that class instead.
 //
-// Ownership: one per collector; registry, archive and clock outlive it. Thread-safe.
+// Ownership: one per collector; registry, archive and clock outlive it.
+// Thread-safe.
 // Failure: a bad request gets a status and changes nothing.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_CONTROL_PLANE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_CONTROL_PLANE_H_

@@ -7,8 +7,8 @@
 //
 // Threads: thread-safe. With a thread of its own, tasks run there; without one,
 // in the RunQueued call of a thread that holds no lock (tests, fuzzers: the
-// same order, without another thread to wait for). Failure: tasks report their
-// own errors.
+// same order, without another thread to wait for).
+// Failure: tasks report their own errors.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_DISK_QUEUE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_DISK_QUEUE_H_
 

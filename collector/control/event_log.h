@@ -10,8 +10,8 @@
 // restarts too.
 //
 // Ownership: one per collector; FileSystem and Clock outlive it. Thread-safe:
-// Append and List do not wait for a disk, the file is written later. Failure:
-// an event that cannot be written is kept in memory and the error is
+// Append and List do not wait for a disk, the file is written later.
+// Failure: an event that cannot be written is kept in memory and the error is
 // remembered; nothing more is written until the next start. Events that arrive
 // faster than the disk writes are left out of the file, which an event reports.
 // A torn end is dropped at Open, and after an unclean end ids continue far

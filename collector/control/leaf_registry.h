@@ -10,8 +10,9 @@
 //
 // Ownership: one per root. Threads: thread-safe, one mutex, no waits; `end` of
 // a link is called with it held and must only queue. The caller supplies the
-// time. Failure: bad input is answered with a status and changes nothing. The
-// numbers of leaves and ranks and the lengths of texts are bounded.
+// time.
+// Failure: bad input is answered with a status and changes nothing. The numbers
+// of leaves and ranks and the lengths of texts are bounded.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_LEAF_REGISTRY_H_
 #define RANKPROBE_COLLECTOR_CONTROL_LEAF_REGISTRY_H_
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hellos of processes that have no session yet: checks them, registers the incarnation, and
-// reads from the disk the run, the rank's plan and other processes of the same rank. The
-// first process with a config gives a new run its plan.
+// Hellos of processes that have no session yet: checks them, registers the
+// incarnation, and reads from the disk the run, the rank's plan and other
+// processes of the same rank. The first process with a config gives a new run
+// its plan.
 //
-// A new run's row and plan are on disk before the Welcome, because a restarted collector
-// needs them. A Hello therefore writes, and each principal has a budget of new runs.
+// A new run's row and plan are on disk before the Welcome, because a restarted
+// collector needs them. A Hello therefore writes, and each principal has a
+// budget of new runs.
 //
-// Ownership: the control plane's. Thread-safe; waits for the disk, not under a lock.
+// Ownership: the control plane's. Thread-safe; waits for the disk, not under a
+// lock.
 // Failure: a status.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_NEWCOMERS_H_
 #define RANKPROBE_COLLECTOR_CONTROL_NEWCOMERS_H_

@@ -3,10 +3,10 @@
 // which they are saved.
 //
 // Ownership: the control plane's; the registry and the queue outlive it.
-// Threads: all methods are thread-safe. Those that read wait for the disk; those
-// that save only queue, and may be called under any lock, except Await.
-// Failure: a status. Without a registry nothing is saved: reading finds nothing,
-// saving fails with FAILED_PRECONDITION.
+// Threads: all methods are thread-safe. Those that read wait for the disk;
+// those that save only queue, and may be called under any lock, except Await.
+// Failure: a status. Without a registry nothing is saved: reading finds
+// nothing, saving fails with FAILED_PRECONDITION.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_PLAN_TABLE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_PLAN_TABLE_H_
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // tensor.diff_nums of one run: one budget for all ranks under one plan epoch,
 // or for those of each domain if a token is bound to ranks. Counts since this
-// collector started. Not thread-safe: guarded by ControlCore's lock.
+// collector started.
+// Not thread-safe: guarded by ControlCore's lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_REFERENCE_BUDGET_H_
 #define RANKPROBE_COLLECTOR_CONTROL_REFERENCE_BUDGET_H_
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collector's half of triggers for one run: rules that need more than one
 // rank (silence, replicas), cool-downs over all ranks, and the run's byte
-// budget. Pure: events are passed in, fired rules are returned. Not
-// thread-safe: guarded by ControlCore's lock.
+// budget. Pure: events are passed in, fired rules are returned.
+// Not thread-safe: guarded by ControlCore's lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_RUN_TRIGGERS_H_
 #define RANKPROBE_COLLECTOR_CONTROL_RUN_TRIGGERS_H_
 

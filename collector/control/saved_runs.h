@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs between disk and memory: reads plan, epoch and triggers of a run, and forgets runs
-// that are idle.
+// Runs between disk and memory: reads plan, epoch and triggers of a run, and
+// forgets runs that are idle.
 //
-// Ownership: the control plane's. Thread-safe; reading waits for the disk, not under a lock.
-// Failure: UNAVAILABLE when the store cannot be read. A saved plan that does not compile is
-// reported as an event, and the run continues without it.
+// Ownership: the control plane's. Thread-safe; reading waits for the disk, not
+// under a lock.
+// Failure: UNAVAILABLE when the store cannot be read. A saved plan that does
+// not compile is reported as an event, and the run continues without it.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_SAVED_RUNS_H_
 #define RANKPROBE_COLLECTOR_CONTROL_SAVED_RUNS_H_
 

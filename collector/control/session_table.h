@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions of agents, connected or recently disconnected: finds those of a rank or process,
-// limits them per principal and run, and sends directives.
+// Sessions of agents, connected or recently disconnected: finds those of a rank
+// or process, limits them per principal and run, and sends directives.
 //
-// Ownership: ControlCore's. Not thread-safe: guarded by its lock. Senders only queue.
+// Ownership: ControlCore's. Not thread-safe: guarded by its lock. Senders only
+// queue.
 // Failure: a refused session changes nothing.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_SESSION_TABLE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_SESSION_TABLE_H_

@@ -5,10 +5,11 @@
 // Ownership: one per collector; FrameStore, IngestGate and Clock outlive it.
 // Threads: Add, Remove and Submit from any thread, none of them waits for the
 // disk. Callbacks come from the commit thread and the sync thread, without
-// locks held. Failure: a full disk is retried while the uploads wait; any other
-// store error is final: all uploads end with it and `failed` is called once. A
-// frame that the store refuses because of its content is committed empty, and
-// so is a chunk of a payload that the disk has no room for.
+// locks held.
+// Failure: a full disk is retried while the uploads wait; any other store error
+// is final: all uploads end with it and `failed` is called once. A frame that
+// the store refuses because of its content is committed empty, and so is a
+// chunk of a payload that the disk has no room for.
 #ifndef RANKPROBE_COLLECTOR_INGEST_COMMIT_QUEUE_H_
 #define RANKPROBE_COLLECTOR_INGEST_COMMIT_QUEUE_H_
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoded size of a received frame: its bytes and the overhead of each message
 // and string in it. An estimate that is never far below the real size; far
-// cheaper than protobuf's SpaceUsedLong, which uses reflection. Stateless.
+// cheaper than protobuf's SpaceUsedLong, which uses reflection.
+// Stateless.
 #ifndef RANKPROBE_COLLECTOR_INGEST_DECODED_SIZE_H_
 #define RANKPROBE_COLLECTOR_INGEST_DECODED_SIZE_H_
 

@@ -2,7 +2,8 @@
 // A chunk whose bytes lie in memory that its rank shares: they are copied once,
 // and everything that follows (checksum, digest, segment) uses this copy. If
 // the rank changes its memory meanwhile, that changes what is copied, never
-// what was checked. Thread-safe: pure functions.
+// what was checked.
+// Thread-safe: pure functions.
 #ifndef RANKPROBE_COLLECTOR_INGEST_LANE_PAYLOAD_H_
 #define RANKPROBE_COLLECTOR_INGEST_LANE_PAYLOAD_H_
 

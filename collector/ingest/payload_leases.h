@@ -3,9 +3,9 @@
 // upload: the first one; the others wait until it is stored, or the first has
 // ended or has sent nothing of it for a while.
 //
-// Ownership: the CommitQueue's. Not thread-safe: guarded by its lock. Failure:
-// a claim that is not fulfilled in time passes to the next upload; an upload
-// that breaks many gets no more claims. Bounded for each upload.
+// Ownership: the CommitQueue's. Not thread-safe: guarded by its lock.
+// Failure: a claim that is not fulfilled in time passes to the next upload; an
+// upload that breaks many gets no more claims. Bounded for each upload.
 #ifndef RANKPROBE_COLLECTOR_INGEST_PAYLOAD_LEASES_H_
 #define RANKPROBE_COLLECTOR_INGEST_PAYLOAD_LEASES_H_
 

@@ -2,9 +2,9 @@
 // A step of a run in the archive as a reference for another run: shapes and md5
 // of its forward calls, in pieces that fit a message.
 //
-// Threads: any; reads the store, so it waits for the disk. Failure:
-// INVALID_ARGUMENT, NOT_FOUND (run, step or rank; several processes without a
-// rank), RESOURCE_EXHAUSTED (a step beyond the limit).
+// Threads: any; reads the store, so it waits for the disk.
+// Failure: INVALID_ARGUMENT, NOT_FOUND (run, step or rank; several processes
+// without a rank), RESOURCE_EXHAUSTED (a step beyond the limit).
 #ifndef RANKPROBE_COLLECTOR_INGEST_REFERENCE_SOURCE_H_
 #define RANKPROBE_COLLECTOR_INGEST_REFERENCE_SOURCE_H_
 

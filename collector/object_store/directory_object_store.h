@@ -10,8 +10,8 @@
 // Links: none is followed below the directory if the FileSystem follows none
 // (confined_file_system.h; open_object_store.h ensures this). A link, a FIFO or
 // a device is listed with 0 bytes, cannot be read, and a Delete removes only
-// the name; a link above the requested path is PERMISSION_DENIED. Ownership:
-// the FileSystem outlives it. Thread-safe.
+// the name; a link above the requested path is PERMISSION_DENIED.
+// Ownership: the FileSystem outlives it. Thread-safe.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_DIRECTORY_OBJECT_STORE_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_DIRECTORY_OBJECT_STORE_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One HTTP request and its answer: the basis of the S3 client. Threads: Do may
-// be called by many at once. Failure of Do: no complete answer.
+// One HTTP request and its answer: the basis of the S3 client.
+// Threads: Do may be called by many at once. Failure of Do: no complete answer.
 // DEADLINE_EXCEEDED; FAILED_PRECONDITION (a certificate that is not valid or
 // cannot be read, an invalid address): a retry does not help;
 // RESOURCE_EXHAUSTED (more bytes than requested, no memory); UNAVAILABLE

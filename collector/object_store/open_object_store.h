@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store that a flag names: "s3://bucket/prefix?.." (s3_location.h), or the
-// absolute path of a directory. Ownership: the store owns what it needs except
-// the file system and the clock, which outlive it. Failure: INVALID_ARGUMENT,
-// FAILED_PRECONDITION (no libcurl, no credentials), NOT_FOUND (no such
-// directory). Nothing is sent yet.
+// absolute path of a directory.
+// Ownership: the store owns what it needs except the file system and the clock,
+// which outlive it. Failure: INVALID_ARGUMENT, FAILED_PRECONDITION (no libcurl,
+// no credentials), NOT_FOUND (no such directory). Nothing is sent yet.
 //
 // Below a directory no symbolic link is followed, whoever created it. The name
 // of the directory itself may be one, which is followed in each call: a

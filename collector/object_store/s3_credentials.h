@@ -2,8 +2,8 @@
 // Credentials of a store from the usual places: the environment
 // (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), else the files
 // ~/.aws/credentials and ~/.aws/config (or AWS_SHARED_CREDENTIALS_FILE,
-// AWS_CONFIG_FILE) under a profile. Never logged, never in an error. Pure
-// functions over the environment and a FileSystem.
+// AWS_CONFIG_FILE) under a profile. Never logged, never in an error.
+// Pure functions over the environment and a FileSystem.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_S3_CREDENTIALS_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_S3_CREDENTIALS_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Location of a bucket: an s3:// URL, with defaults from the environment. Pure
-// functions.
+// Location of a bucket: an s3:// URL, with defaults from the environment.
+// Pure functions.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_S3_LOCATION_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_S3_LOCATION_H_
 

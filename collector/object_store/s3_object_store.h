@@ -6,9 +6,10 @@
 // reason (no connection, 5xx, 429, a truncated answer) are retried until
 // call_timeout. A request that succeeded although its answer was lost is
 // repeated: putting the same object twice does no harm, and for kIfAbsent the
-// second one gets ALREADY_EXISTS. Required of the store: If-None-Match: * on a
-// PUT of one piece. Not required: a condition on a multipart upload, or one by
-// ETag. Ownership: transport, clock and files outlive it. Thread-safe.
+// second one gets ALREADY_EXISTS.
+// Required of the store: If-None-Match: * on a PUT of one piece. Not required:
+// a condition on a multipart upload, or one by ETag.
+// Ownership: transport, clock and files outlive it. Thread-safe.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_S3_OBJECT_STORE_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_S3_OBJECT_STORE_H_
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The XML of S3's answers: errors, lists, multipart uploads. Bounded: 4 MiB, 16
 // levels, no document type, so only the five predefined entities. Pure
-// functions. Failure: INTERNAL, in one line.
+// functions.
+// Failure: INTERNAL, in one line.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_S3_XML_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_S3_XML_H_
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // AWS Signature Version 4 of a request. libcurl has an implementation, whose
 // rules for queries and headers differ between its versions; this one is the
-// same on all of them. Pure functions.
+// same on all of them.
+// Pure functions.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_SIGV4_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_SIGV4_H_
 

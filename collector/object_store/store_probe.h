@@ -2,8 +2,9 @@
 // Test that a store keeps the guarantees that the archive needs: of several
 // concurrent creates of one object one succeeds, and the object has its
 // content. Some stores ignore the condition, and some check first and write
-// afterwards. Threads: creates its own. Failure: FAILED_PRECONDITION names the
-// store and what it did; else the store's own error.
+// afterwards.
+// Threads: creates its own. Failure: FAILED_PRECONDITION names the store and
+// what it did; else the store's own error.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_STORE_PROBE_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_STORE_PROBE_H_
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // AgentService over gRPC's callback API: no thread per rank. Streams check and
-// queue; the control plane and the commit queue do the work. Ownership: one per
-// server; AgentSessions, IngestGate, CommitQueue and Store outlive it. Failure:
-// a frame with bad content is refused alone, by its number; any other bad
-// message ends its stream with a status and affects nothing else.
+// queue; the control plane and the commit queue do the work.
+// Ownership: one per server; AgentSessions, IngestGate, CommitQueue and Store
+// outlive it.
+// Failure: a frame with bad content is refused alone, by its number; any other
+// bad message ends its stream with a status and affects nothing else.
 #ifndef RANKPROBE_COLLECTOR_RPC_AGENT_SERVICE_H_
 #define RANKPROBE_COLLECTOR_RPC_AGENT_SERVICE_H_
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// ControlService: operators' calls, answered by the control plane. Ownership:
-// one per server; the ControlPlane, the queue and the pool outlive it. Calls
-// never wait for a disk or compile on gRPC's threads: audited calls run in the
-// queue, where the attempt is written before the action and the outcome is
-// synced before the answer; calls that read a run or compile a config run in
-// the pool. RESOURCE_EXHAUSTED if too much waits in either. ListAgents and
-// ListEvents only read memory.
+// ControlService: operators' calls, answered by the control plane.
+// Ownership: one per server; the ControlPlane, the queue and the pool outlive
+// it. Calls never wait for a disk or compile on gRPC's threads: audited calls
+// run in the queue, where the attempt is written before the action and the
+// outcome is synced before the answer; calls that read a run or compile a
+// config run in the pool. RESOURCE_EXHAUSTED if too much waits in either.
+// ListAgents and ListEvents only read memory.
 #ifndef RANKPROBE_COLLECTOR_RPC_CONTROL_SERVICE_H_
 #define RANKPROBE_COLLECTOR_RPC_CONTROL_SERVICE_H_
 

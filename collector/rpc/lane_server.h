@@ -3,11 +3,12 @@
 // (common/rpc/lane_socket.h), so that frames may carry the place of bytes
 // instead of the bytes.
 //
-// Ownership: one per server; outlives the streams that use it. Threads: one of
-// its own; methods from any thread. Failure: a peer that belongs to no session,
-// is of another user, slow or invalid gets the reason and is closed, and its
-// session continues without shared memory. Limits: connections, the time that
-// each takes, and descriptors.
+// Ownership: one per server; outlives the streams that use it.
+// Threads: one of its own; methods from any thread.
+// Failure: a peer that belongs to no session, is of another user, slow or
+// invalid gets the reason and is closed, and its session continues without
+// shared memory. Limits: connections, the time that each takes, and
+// descriptors.
 #ifndef RANKPROBE_COLLECTOR_RPC_LANE_SERVER_H_
 #define RANKPROBE_COLLECTOR_RPC_LANE_SERVER_H_
 

@@ -6,11 +6,11 @@
 //
 // A leaf that was linked and no longer is stays known, and counts as
 // unreachable until it returns; so does one that is silent for kSilence. A root
-// that has just started waits for its leaves before it answers. Ownership: one
-// per root, outlives its service and answers. Threads: thread-safe; callers
-// wait in Next, gRPC's threads never wait. Memory: two parts of 1 MiB per
-// question. Failure: an answer that no caller waits for, or that comes from
-// another principal than the leaf's, is NOT_FOUND.
+// that has just started waits for its leaves before it answers.
+// Ownership: one per root, outlives its service and answers. Threads:
+// thread-safe; callers wait in Next, gRPC's threads never wait. Memory: two
+// parts of 1 MiB per question. Failure: an answer that no caller waits for, or
+// that comes from another principal than the leaf's, is NOT_FOUND.
 #ifndef RANKPROBE_COLLECTOR_RPC_LEAF_QUESTIONS_H_
 #define RANKPROBE_COLLECTOR_RPC_LEAF_QUESTIONS_H_
 

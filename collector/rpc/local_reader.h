@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // ArchiveService over an object store inside this process: a holder of its
 // channel makes calls as to a collector. There is no port and no
-// ControlService. Ownership: file system and clock outlive it; it outlives
-// calls. Threads: as gRPC's. Failure of Open: INVALID_ARGUMENT,
-// FAILED_PRECONDITION in one line.
+// ControlService.
+// Ownership: file system and clock outlive it; it outlives calls. Threads: as
+// gRPC's. Failure of Open: INVALID_ARGUMENT, FAILED_PRECONDITION in one line.
 #ifndef RANKPROBE_COLLECTOR_RPC_LOCAL_READER_H_
 #define RANKPROBE_COLLECTOR_RPC_LOCAL_READER_H_
 

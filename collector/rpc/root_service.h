@@ -3,10 +3,10 @@
 // registry answers from memory on gRPC's threads. Messages of ranks arrive over
 // their leaves and are passed to the control plane, as if the ranks were
 // connected here; its directives return the same way. Answers of leaves are
-// passed to the caller that asked. Ownership: one per root; registry,
-// questions, sessions and Logger outlive it. Failure: an unusable report ends
-// its stream with a status; the leaf connects again. A refused rank gets a
-// goodbye.
+// passed to the caller that asked.
+// Ownership: one per root; registry, questions, sessions and Logger outlive it.
+// Failure: an unusable report ends its stream with a status; the leaf connects
+// again. A refused rank gets a goodbye.
 #ifndef RANKPROBE_COLLECTOR_RPC_ROOT_SERVICE_H_
 #define RANKPROBE_COLLECTOR_RPC_ROOT_SERVICE_H_
 

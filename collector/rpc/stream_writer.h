@@ -4,7 +4,8 @@
 //
 // The call of a reader that takes nothing for a while is ended, so that it does
 // not hold its worker. Work whose caller has disconnected before its turn is
-// not begun. Threads: created by gRPC's threads, filled by one worker each.
+// not begun.
+// Threads: created by gRPC's threads, filled by one worker each.
 #ifndef RANKPROBE_COLLECTOR_RPC_STREAM_WRITER_H_
 #define RANKPROBE_COLLECTOR_RPC_STREAM_WRITER_H_
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Heads of a run's logs: the number and the digest of a log's newest entry, in
 // the key of an object next to the names of the runs,
-//   v1/heads/RUN/LOG-NUMBER-DIGEST so that one listing distinguishes a log that
-//   ends from one that was truncated. The head is put after the entry, and the
-//   one before it is deleted then: a log may be further than its head, never
-//   less far. Thread-safe: functions; several may advance one head.
+//   v1/heads/RUN/LOG-NUMBER-DIGEST
+// so that one listing distinguishes a log that ends from one that was
+// truncated. The head is put after the entry, and the one before it is deleted
+// then: a log may be further than its head, never less far.
+// Thread-safe: functions; several may advance one head.
 #ifndef RANKPROBE_COLLECTOR_SEALED_LOG_HEADS_H_
 #define RANKPROBE_COLLECTOR_SEALED_LOG_HEADS_H_
 

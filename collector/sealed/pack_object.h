@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Payloads in one sealed object, each in frames of 1 MiB of its bytes, however
-// they arrived. Not thread-safe, except ReadSealedPayload. Failure: DATA_LOSS
-// for damage.
+// they arrived.
+// Not thread-safe, except ReadSealedPayload. Failure: DATA_LOSS for damage.
 #ifndef RANKPROBE_COLLECTOR_SEALED_PACK_OBJECT_H_
 #define RANKPROBE_COLLECTOR_SEALED_PACK_OBJECT_H_
 

@@ -6,8 +6,9 @@
 // whether there are newer ones than it has put.
 //
 // Ownership: the store outlives it. Threads: thread-safe; one request at a
-// time. Failure: DATA_LOSS (damage), ABORTED (another root has put a version),
-// else the store's; nothing is decided then.
+// time.
+// Failure: DATA_LOSS (damage), ABORTED (another root has put a version), else
+// the store's; nothing is decided then.
 #ifndef RANKPROBE_COLLECTOR_SEALED_PLAN_LOG_H_
 #define RANKPROBE_COLLECTOR_SEALED_PLAN_LOG_H_
 

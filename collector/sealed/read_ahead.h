@@ -2,9 +2,10 @@
 // Parts of objects that are read in order, in few requests: a small part close
 // after the last one is taken from a range that reaches further, twice as far
 // each time, up to 8 MiB. A part anywhere else is requested alone. Several
-// sequences of parts may be read at once, even of one object. Memory: at most
-// 32 MiB, and the answers to pending requests. Ownership: the store outlives
-// it. Thread-safe; requests are sent without a lock held. Failure: the store's.
+// sequences of parts may be read at once, even of one object.
+// Memory: at most 32 MiB, and the answers to pending requests.
+// Ownership: the store outlives it. Thread-safe; requests are sent without a
+// lock held. Failure: the store's.
 #ifndef RANKPROBE_COLLECTOR_SEALED_READ_AHEAD_H_
 #define RANKPROBE_COLLECTOR_SEALED_READ_AHEAD_H_
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The registry of a root: plans are kept in the log of the object store. A leaf
 // verifies identities and stores what processes report, so none of that is
-// stored here. Ownership: the log outlives it. Threads: thread-safe; waits for
-// the object store. Failure: the log's status.
+// stored here.
+// Ownership: the log outlives it. Threads: thread-safe; waits for the object
+// store. Failure: the log's status.
 #ifndef RANKPROBE_COLLECTOR_SEALED_ROOT_REGISTRY_H_
 #define RANKPROBE_COLLECTOR_SEALED_ROOT_REGISTRY_H_
 

@@ -3,8 +3,8 @@
 // read once, and later reads only list new ones.
 //
 // Ownership: the store outlives it. Not thread-safe. Memory: the entries of the
-// runs that were read last, up to a bound; others are read again. Failure: as
-// sealed::ReadRunLog; cached entries stay.
+// runs that were read last, up to a bound; others are read again.
+// Failure: as sealed::ReadRunLog; cached entries stay.
 #ifndef RANKPROBE_COLLECTOR_SEALED_RUN_LOGS_H_
 #define RANKPROBE_COLLECTOR_SEALED_RUN_LOGS_H_
 

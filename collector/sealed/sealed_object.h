@@ -5,9 +5,9 @@
 //   trailer: index bytes u64 | object bytes u64 | index crc32c u32 | magic 8
 //
 // The trailer comes last and contains the object's length, so that a truncated
-// object is detected. The same calls make the same bytes. Ownership: the file
-// system outlives a writer. Not thread-safe. Failure: the file system's;
-// DATA_LOSS for bytes that are not such an object.
+// object is detected. The same calls make the same bytes.
+// Ownership: the file system outlives a writer. Not thread-safe. Failure: the
+// file system's; DATA_LOSS for bytes that are not such an object.
 #ifndef RANKPROBE_COLLECTOR_SEALED_SEALED_OBJECT_H_
 #define RANKPROBE_COLLECTOR_SEALED_SEALED_OBJECT_H_
 

@@ -8,9 +8,10 @@
 // of a step, the set that was sealed first provides the record of an order
 // (docs/storage.md, "Sealed archive"). If the sets are of several collectors,
 // to which a rank connected in turn, the step's records are read to count them,
-// once for each set. Memory: some 330 bytes per step of a process, 420 bytes
-// per payload of a run whose payloads are read (measured: docs/scale.md). Small
-// payloads of a pack that are read in its order share requests (read_ahead.h).
+// once for each set.
+// Memory: some 330 bytes per step of a process, 420 bytes per payload of a run
+// whose payloads are read (measured: docs/scale.md). Small payloads of a pack
+// that are read in its order share requests (read_ahead.h).
 // Ownership: the store outlives it. Thread-safe; requests are sent without a
 // lock held. For each run one thread reads new entries, and one reads the
 // indexes of packs; others that need the same wait for it. Failure: DATA_LOSS

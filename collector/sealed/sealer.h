@@ -6,8 +6,9 @@
 // A step of a process is ready when it is complete and its payloads are
 // complete, or when nothing of it has arrived for quiet_time. Later data makes
 // a set of its own, an addendum: the records whose orders are in no set before.
-// Sets are limited by block_bytes and block_steps. Ownership: store, object
-// store, file system and clock outlive it. One thread, except IsStored.
+// Sets are limited by block_bytes and block_steps.
+// Ownership: store, object store, file system and clock outlive it. One thread,
+// except IsStored.
 // Failure: what cannot be stored now is tried again by the next pass, unless
 // the log now belongs to another collector (Report.fenced).
 #ifndef RANKPROBE_COLLECTOR_SEALED_SEALER_H_

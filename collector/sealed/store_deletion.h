@@ -5,8 +5,8 @@
 //
 // It applies to the processes that the logs name: later data of theirs for a
 // deleted step does not restore it, from whatever collector. A process that no
-// log names yet is another training, and is kept. Threads: any. Failure:
-// NOT_FOUND (no such run), else as ReadRunLog.
+// log names yet is another training, and is kept.
+// Threads: any. Failure: NOT_FOUND (no such run), else as ReadRunLog.
 #ifndef RANKPROBE_COLLECTOR_SEALED_STORE_DELETION_H_
 #define RANKPROBE_COLLECTOR_SEALED_STORE_DELETION_H_
 

@@ -7,9 +7,9 @@
 //
 // The entry has the number after the last one that was read: if another process
 // deletes, cleans or merges meanwhile, it is not put, and what was written is
-// an orphan, which no later entry names (SealedRecordsIndex.origin). Ownership:
-// store, file system and clock outlive it. One thread. Failure: the store's or
-// the disk's; nothing is changed then.
+// an orphan, which no later entry names (SealedRecordsIndex.origin).
+// Ownership: store, file system and clock outlive it. One thread. Failure: the
+// store's or the disk's; nothing is changed then.
 #ifndef RANKPROBE_COLLECTOR_SEALED_STORE_MERGER_H_
 #define RANKPROBE_COLLECTOR_SEALED_STORE_MERGER_H_
 

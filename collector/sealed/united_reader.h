@@ -11,10 +11,10 @@
 // step's records are held here. What is deleted in the store is deleted on the
 // leaves as well, whatever they answer. A leaf that does not answer is left out
 // of lists, and Away says so. Data that an earlier list has shown, records and
-// payloads, is read, or the call fails and names the leaf. Ownership: reader
-// and leaves outlive it. Thread-safe; no lock is held while a leaf is asked.
-// Failure: UNAVAILABLE (a leaf), RESOURCE_EXHAUSTED (too much waits to be
-// stored), else the store's.
+// payloads, is read, or the call fails and names the leaf.
+// Ownership: reader and leaves outlive it. Thread-safe; no lock is held while a
+// leaf is asked. Failure: UNAVAILABLE (a leaf), RESOURCE_EXHAUSTED (too much
+// waits to be stored), else the store's.
 #ifndef RANKPROBE_COLLECTOR_SEALED_UNITED_READER_H_
 #define RANKPROBE_COLLECTOR_SEALED_UNITED_READER_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // HTTP server of /metrics in Prometheus' text format, made for each request.
-// Ownership: the caller's; what `text` uses outlives the server. Threads:
-// `text` is called in several at once and may wait. Failure: as
+// Ownership: the caller's; what `text` uses outlives the server.
+// Threads: `text` is called in several at once and may wait. Failure: as
 // HttpServer::Start.
 #ifndef RANKPROBE_COLLECTOR_SERVER_METRICS_SERVER_H_
 #define RANKPROBE_COLLECTOR_SERVER_METRICS_SERVER_H_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The thread that rolls up steps which have ended, and then makes the rows of
-// summaries, with lower priority than ingest and queries. Ownership: one per
-// server; store and logger outlive it. Failure: logged; queries about such
-// steps read their records.
+// summaries, with lower priority than ingest and queries.
+// Ownership: one per server; store and logger outlive it. Failure: logged;
+// queries about such steps read their records.
 #ifndef RANKPROBE_COLLECTOR_SERVER_ROLLER_H_
 #define RANKPROBE_COLLECTOR_SERVER_ROLLER_H_
 

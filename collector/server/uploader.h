@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The thread of a leaf that seals ended steps and stores them
-// (collector/sealed), with lower priority than ingest and queries. Ownership:
-// one per server; sealer and logger outlive it. Failure: logged when it begins,
-// and once a minute while it lasts; the next round tries again. If the sealer
-// is fenced, that is logged and the thread ends: all data is kept here.
+// (collector/sealed), with lower priority than ingest and queries.
+// Ownership: one per server; sealer and logger outlive it. Failure: logged when
+// it begins, and once a minute while it lasts; the next round tries again. If
+// the sealer is fenced, that is logged and the thread ends: all data is kept
+// here.
 #ifndef RANKPROBE_COLLECTOR_SERVER_UPLOADER_H_
 #define RANKPROBE_COLLECTOR_SERVER_UPLOADER_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verification and deletion, which every archive that is served offers, local or
-// in an object store.
+// Verification and deletion, which every archive that is served offers, local
+// or in an object store.
 // Ownership: the archive's. Threads: all methods are thread-safe; they may take
 // long. Failure: a status.
 #ifndef RANKPROBE_COLLECTOR_STORE_ARCHIVE_UPKEEP_H_

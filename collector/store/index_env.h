@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // LevelDB's files through the FileSystem interface, with directory entries
 // synced where a machine crash could otherwise lose a file whose bytes are
-// synced. Ownership: outlives the database; the FileSystem and the flag outlive
-// it.
+// synced.
+// Ownership: outlives the database; the FileSystem and the flag outlive it.
 #ifndef RANKPROBE_COLLECTOR_STORE_INDEX_ENV_H_
 #define RANKPROBE_COLLECTOR_STORE_INDEX_ENV_H_
 

@@ -8,8 +8,8 @@
 // them, and before the old file is removed.
 //
 // Threads: one maintenance job at a time (the caller's lock); the commit path
-// continues between the short critical sections. Failure: the first error; what
-// was done stays done, the rest can be resumed.
+// continues between the short critical sections.
+// Failure: the first error; what was done stays done, the rest can be resumed.
 #ifndef RANKPROBE_COLLECTOR_STORE_MAINTENANCE_H_
 #define RANKPROBE_COLLECTOR_STORE_MAINTENANCE_H_
 

@@ -9,11 +9,12 @@
 //
 // A new segment is begun at each open and when one would grow too large.
 // Damage: bytes that fail their checksum spoil the chunk they belong to, never
-// its neighbours; a file is never truncated where the index may point. Threads:
-// Append is called by one thread at a time; the rest by any. A Sync does not
-// block Append. Failure: a failed Append leaves nothing behind (the file is
-// truncated); if even that fails, or a Sync does, the store is broken and
-// returns that error from then on.
+// its neighbours; a file is never truncated where the index may point.
+// Threads: Append is called by one thread at a time; the rest by any. A Sync
+// does not block Append.
+// Failure: a failed Append leaves nothing behind (the file is truncated); if
+// even that fails, or a Sync does, the store is broken and returns that error
+// from then on.
 #ifndef RANKPROBE_COLLECTOR_STORE_PAYLOAD_STORE_H_
 #define RANKPROBE_COLLECTOR_STORE_PAYLOAD_STORE_H_
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Payloads of an archive: which are complete, which were offered again
 // recently, and how far each unfinished one has come. Chunks become rows of
-// table k, or of table q until their sender has sent all of them. Threads: none
-// of its own; the store's mutex guards it. Failure: the errors of the index and
-// the segments; damaged data is dropped or marked.
+// table k, or of table q until their sender has sent all of them.
+// Threads: none of its own; the store's mutex guards it. Failure: the errors of
+// the index and the segments; damaged data is dropped or marked.
 #ifndef RANKPROBE_COLLECTOR_STORE_PAYLOAD_TABLE_H_
 #define RANKPROBE_COLLECTOR_STORE_PAYLOAD_TABLE_H_
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Retention limits: steps that are too old are deleted, then the oldest ones
 // until the payloads fit, then the space is returned. Threads: one pass at a
-// time. Failure: the store's first error; the next pass continues.
+// time.
+// Failure: the store's first error; the next pass continues.
 #ifndef RANKPROBE_COLLECTOR_STORE_RETENTION_H_
 #define RANKPROBE_COLLECTOR_STORE_RETENTION_H_
 

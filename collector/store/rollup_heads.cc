@@ -228,8 +228,8 @@ absl::Status PutDeletedHead(Index* index, uint32_t run, uint64_t incarnation,
   RP_RETURN_IF_ERROR(
       rows->Put(keys::AtStep(keys::RollupHeads(run, incarnation), step),
                 deleted.SerializeAsString()));
-  // The heads must be in the index before the caller writes the new one, else
-  // the old row would be found again and overwrite it.
+  // Written now: for another step of the same row the caller would find the row
+  // again, and put its heads over this one.
   return stale.heads.empty() ? absl::OkStatus() : rows->Finish(/*sync=*/false);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequential reading of a segment file, past damaged places. Threads: pure
-// functions over a FileSystem.
+// Sequential reading of a segment file, past damaged places.
+// Threads: pure functions over a FileSystem.
 #ifndef RANKPROBE_COLLECTOR_STORE_SEGMENT_READER_H_
 #define RANKPROBE_COLLECTOR_STORE_SEGMENT_READER_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writer of the rows that SeriesReader reads: lists what has to be made, and
-// stores it. The encoding of the rows belongs to collector/archive. Threads:
-// thread-safe. Failure: as in SeriesReader.
+// stores it. The encoding of the rows belongs to collector/archive.
+// Threads: thread-safe. Failure: as in SeriesReader.
 #ifndef RANKPROBE_COLLECTOR_STORE_SERIES_WRITER_H_
 #define RANKPROBE_COLLECTOR_STORE_SERIES_WRITER_H_
 

@@ -2,7 +2,8 @@
 // Summaries of one or several steps of a process, and rows of 64 of them, some
 // of which hold all heads of their steps (docs/storage.md, "Summaries"). Values
 // are exact: nothing is clipped or rounded, and a NaN among the numbers makes
-// the result NaN. Plain values, one thread at a time.
+// the result NaN.
+// Plain values, one thread at a time.
 #ifndef RANKPROBE_COLLECTOR_STORE_STEP_SUMMARY_H_
 #define RANKPROBE_COLLECTOR_STORE_STEP_SUMMARY_H_
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of the steps being written, with some that have ended, and the orders of
-// their records: each order of a step is stored once. Threads: none of its own;
-// the store's mutex guards it. A pointer to a row is valid until the row is
-// erased. Failure: the index's errors.
+// their records: each order of a step is stored once.
+// Threads: none of its own; the store's mutex guards it. A pointer to a row is
+// valid until the row is erased. Failure: the index's errors.
 #ifndef RANKPROBE_COLLECTOR_STORE_STEP_TABLE_H_
 #define RANKPROBE_COLLECTOR_STORE_STEP_TABLE_H_
 

@@ -10,8 +10,8 @@
 //                             deleted step; commits do not take it
 //   StoreWriter::sync_mutex_  one sync at a time
 //   mutex                     the tables, and each write that has to agree with
-//                             them
-// Order of writes: the bytes of a chunk, then the row that points at them.
+//                             them Order of writes: the bytes of a chunk, then
+//                             the row that points at them.
 // Failure: the first write that may have been done in part is kept in `sticky`;
 // nothing is written after it.
 #ifndef RANKPROBE_COLLECTOR_STORE_STORE_CORE_H_

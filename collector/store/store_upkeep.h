@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verification, deletion, garbage collection and backup of a store. Threads:
-// thread-safe; one job at a time, others wait, and ingest and reading continue.
-// Failure: the first error; what was done stays done.
+// Verification, deletion, garbage collection and backup of a store.
+// Threads: thread-safe; one job at a time, others wait, and ingest and reading
+// continue. Failure: the first error; what was done stays done.
 #ifndef RANKPROBE_COLLECTOR_STORE_STORE_UPKEEP_H_
 #define RANKPROBE_COLLECTOR_STORE_STORE_UPKEEP_H_
 

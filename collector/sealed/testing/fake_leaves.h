@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leaves in this process that a root asks without a link; for tests. Ownership:
-// stores and sealers outlive it. Not thread-safe.
+// Leaves in this process that a root asks without a link; for tests.
+// Ownership: stores and sealers outlive it. Not thread-safe.
 #ifndef RANKPROBE_COLLECTOR_SEALED_TESTING_FAKE_LEAVES_H_
 #define RANKPROBE_COLLECTOR_SEALED_TESTING_FAKE_LEAVES_H_
 
