@@ -104,6 +104,8 @@ std::vector<UnitedReader::Asked> UnitedReader::AskAll(
   std::vector<Asked> asked;
   for (LiveLeaves::Leaf& leaf : leaves_->Leaves()) {
     if (leaf.away.empty()) {
+      // All leaves are asked before the first answer is read, so that they work
+      // at the same time.
       auto answer = leaves_->Ask(leaf.name, question);
       asked.push_back({std::move(leaf), std::move(answer)});
       continue;
@@ -284,6 +286,8 @@ absl::StatusOr<std::vector<v1::StepInfo>> UnitedReader::ListSteps(
 
 absl::StatusOr<std::vector<v1::StepInfo>> UnitedReader::UniteSteps(
     const std::string& run, const IntSet& steps, Live live) {
+  // Read after the leaves were asked: what they have stored since is in their
+  // answers.
   absl::StatusOr<std::vector<v1::StepInfo>> infos =
       stored_->ListSteps(run, steps);
   LeaveOutGone(run, &live);

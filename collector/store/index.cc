@@ -257,6 +257,7 @@ class LevelDbIndex : public Index {
       if (absl::IsResourceExhausted(status)) return status;
       if (!status.ok()) return absl::UnavailableError(status.message());
     }
+    // Cleared before the sync, so that an entry that is added meanwhile counts.
     if (!entries_dirty_.exchange(false)) return absl::OkStatus();
     const absl::Status status =
         options_.file_system->SyncDirectory(options_.directory);

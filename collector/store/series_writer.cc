@@ -118,6 +118,8 @@ absl::StatusOr<v1::ReindexReport> SeriesWriter::QueueRollups(
   absl::MutexLock lock(&core_->mutex);
   for (const auto& [incarnation, tile] : stale_tiles)
     core_->series.Touch({number, 1, incarnation, tile});
+  // Marked only after the rows are written: a crash in between leaves the run
+  // unmarked.
   RP_RETURN_IF_ERROR(MarkSummarised(run, ranges));
   RP_RETURN_IF_ERROR(core_->series.Reload());
   return report;
@@ -198,6 +200,7 @@ absl::Status SeriesWriter::WriteRollup(const PendingRollup& step,
   for (const auto& [key, head] : stale.heads) batch->Put(key, head);
   for (const std::string& key : stale.keys) batch->Delete(key);
   batch->Put(head_key, summary.SerializeAsString());
+  // The step has more records than the rollup, so it stays queued.
   if (!holds) {
     batch->Put(keys::PendingRollup(id.run, id.step, id.incarnation), "");
   }
@@ -262,6 +265,8 @@ absl::Status SeriesWriter::WriteTile(
     RP_ASSIGN_OR_RETURN(const SummaryTileView view,
                         SummaryTileView::Parse(bytes, tile.level, tile.tile));
     const std::string heads = keys::RollupHeads(tile.run, tile.incarnation);
+    // Heads move from table h into the row in one batch, so that none is missing
+    // after a crash.
     RP_RETURN_IF_ERROR(view.ForEachHead(
         ~uint64_t{0}, [&](int64_t step, const v1::RollupHead&) {
           batch->Delete(keys::AtStep(heads, step));
