@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Authorization of calls by method. One rule for all services: the role that a
 // method requires is the option `access` of its descriptor
-// (proto/rankprobe/v1/access.proto); a method without one, or of no service,
+// (proto/rankprobe/v1/access.proto); a method without one, or an unknown one,
 // requires an operator.
 //
 // Ownership: one per server; it owns the TokenTable. Thread-safe: immutable.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Audit records of what agents did, until the server takes them. Each principal may cause
-// a burst of records and a rate after that; further ones are counted. On an open port all
-// agents are one principal.
+// Audit records of what agents did, until the server takes them. Each principal
+// may cause a burst of records and a rate after that; further ones are counted.
+// On an open port all agents are one principal.
 //
-// Ownership: the control plane's; the clock outlives it. Thread-safe, never waits or fails.
+// Ownership: the control plane's; the clock outlives it. Thread-safe, never
+// waits or fails.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_AGENT_AUDIT_H_
 #define RANKPROBE_COLLECTOR_CONTROL_AGENT_AUDIT_H_
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agents' side of the control plane: admits processes, dispatches their events, lists them.
+// Agents' side of the control plane: admits processes, dispatches their events,
+// lists them.
 //
-// Ownership: the control plane's. Thread-safe. Admit, RankKnown and ConfigEdited wait for
-// the disk without the lock. Failure: a status; a refused process has changed nothing.
+// Ownership: the control plane's. Thread-safe. Admit, RankKnown and
+// ConfigEdited wait for the disk without the lock. Failure: a status; a refused
+// process has changed nothing.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_AGENT_SESSIONS_H_
 #define RANKPROBE_COLLECTOR_CONTROL_AGENT_SESSIONS_H_
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Edits of config files while the job runs (docs/design.md, "Who decides"): collects them
-// from ranks and makes the newest one the plan of the run.
+// Edits of config files while the job runs (docs/design.md, "Who decides"):
+// collects them from ranks and makes the newest one the plan of the run.
 //
-// Ownership: the control plane's. Threads: OnConfigEdited is thread-safe and waits for the
-// disk; the others run under the lock. Failure: reported as events and in the audit log; an
-// unusable edit keeps dumping off.
+// Ownership: the control plane's. Threads: OnConfigEdited is thread-safe and
+// waits for the disk; the others run under the lock. Failure: reported as
+// events and in the audit log; an unusable edit keeps dumping off.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_CONFIG_EDITS_H_
 #define RANKPROBE_COLLECTOR_CONTROL_CONFIG_EDITS_H_
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Explains which calls of a rank are recorded and why: requests the last calls of the ranks
-// and evaluates a plan on them.
+// Explains which calls of a rank are recorded and why: requests the last calls
+// of the ranks and evaluates a plan on them.
 //
-// Ownership: the control plane's. Threads: Explain is thread-safe and may read the disk; the
-// others, and `done`, run under the lock. Failure: a rank that does not answer within the
-// time limit is explained without its calls.
+// Ownership: the control plane's. Threads: Explain is thread-safe and may read
+// the disk; the others, and `done`, run under the lock. Failure: a rank that
+// does not answer within the time limit is explained without its calls.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_EXPLANATIONS_H_
 #define RANKPROBE_COLLECTOR_CONTROL_EXPLANATIONS_H_
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Switches of runs between plans: starts SwitchOperations, passes answers of ranks to them,
-// saves and publishes agreed plans, and checks which plan each rank follows.
+// Switches of runs between plans: starts SwitchOperations, passes answers of
+// ranks to them, saves and publishes agreed plans, and checks which plan each
+// rank follows.
 //
-// Ownership: the control plane's. Threads: runs under its lock; the queue saves plans in the
-// order of decisions. Failure: `done` gets the result, under the lock.
+// Ownership: the control plane's. Threads: runs under its lock; the queue saves
+// plans in the order of decisions. Failure: `done` gets the result, under the
+// lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_PLAN_SWITCHES_H_
 #define RANKPROBE_COLLECTOR_CONTROL_PLAN_SWITCHES_H_
 

@@ -25,9 +25,9 @@ class StepPace {
   // known.
   int64_t StepNanos(absl::Time now) const;
 
-  // Returns the time after which the rank counts as idle: two seconds, and at
-  // least three times the shortest of the last steps. The shortest is used
-  // because a step after a pause is as long as the pause.
+  // Returns the time after which the rank counts as idle: two seconds, or three
+  // times the shortest of the last steps if that is longer. The shortest is
+  // used because a step after a pause is as long as the pause.
   absl::Duration IdleAfter() const;
 
  private:

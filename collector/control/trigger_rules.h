@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Triggers of runs: stores their rules, evaluates those that compare ranks, and acts when a
-// rule fires or when differences from a reference reach tensor.diff_nums.
+// Triggers of runs: stores their rules, evaluates those that compare ranks, and
+// acts when a rule fires or when differences from a reference reach
+// tensor.diff_nums.
 //
-// Ownership: the control plane's. Threads: Set, Get and ShipFlight are thread-safe and read
-// the disk; the others run under the lock. Failure: a status; actions report as events.
+// Ownership: the control plane's. Threads: Set, Get and ShipFlight are
+// thread-safe and read the disk; the others run under the lock. Failure: a
+// status; actions report as events.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_TRIGGER_RULES_H_
 #define RANKPROBE_COLLECTOR_CONTROL_TRIGGER_RULES_H_
 

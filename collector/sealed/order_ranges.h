@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A set of orders of records, as ranges: those of a rank are dense. Plain value.
+// A set of orders of records, as ranges: those of a rank are dense. Plain
+// value.
 #ifndef RANKPROBE_COLLECTOR_SEALED_ORDER_RANGES_H_
 #define RANKPROBE_COLLECTOR_SEALED_ORDER_RANGES_H_
 

@@ -7,18 +7,16 @@
 //   DIR/{run key}/stored/   a copy of each entry that is in the store
 //
 // 1. Objects are written to next/ and synced; then `entry`. A crash before it
-//    leaves nothing that counts; after it the same bytes are put again. 2. The
-//    objects are put under names that are their content. 3. The entry is put if
-//    there is none of its number: the commit. On
+//    leaves nothing that counts; after it the same bytes are put again.
+// 2. The objects are put under names that are their content.
+// 3. The entry is put if there is none of its number: the commit. On
 //    ALREADY_EXISTS the entry is read: the same bytes are this collector's own.
-//    A
-//    sweep (a janitor's) ends the set: it is dropped, to be built again with
+//    A sweep (a janitor's) ends the set: it is dropped, to be built again with
 //    objects of other names, because those that were put may be removed. Other
 //    bytes are another collector's, and this one is fenced: it puts nothing
-//    more
-//    into this log. 4. The entry is read back, and only then noted in stored/.
-//    What is noted there
-//    may be freed here.
+//    more into this log.
+// 4. The entry is read back, and only then noted in stored/. What is noted
+//    there may be freed here.
 //
 // Ownership: store and file system outlive it. Not thread-safe.
 // Failure: FAILED_PRECONDITION once it is fenced(), which is final; DATA_LOSS:

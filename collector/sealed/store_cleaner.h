@@ -1,26 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cleanup of an object store: retention, unneeded objects, objects
-// that no entry ever named (orphans), old versions of plans. Only this class
-// removes objects; any number of them may run at once.
+// Cleanup of an object store: retention, unneeded objects, objects that no
+// entry ever named (orphans), old versions of plans. Only this class removes
+// objects; any number of them may run at once.
 //
 // Two rules keep what is needed:
 // * Readers. An object that an entry names is removed only when a collection
-//   has
-//   named it for longer than the grace period: a reader of an older log has
-//   ended
-//   until then, or gets the error that it was removed (SealedReader::Missing).
+//   has named it for longer than the grace period: a reader of an older log has
+//   ended until then, or gets the error that it was removed
+//   (SealedReader::Missing).
 // * Collectors. A sweep decides that an object is an orphan, or that a pack is
-//   not
-//   needed: an entry in the log of each collector of the run. A set whose
-//   objects
-//   were put before it can no longer be committed (its number is taken), and
-//   what
-//   is made instead has other names (SealedRecordsIndex.origin). So what was
-//   listed before the sweep, and is named by no entry up to it, is never named:
-//   it
-//   may be removed at any time, however long the janitor was suspended. No
-//   clock
-//   is involved in that.
+//   not needed: an entry in the log of each collector of the run. A set whose
+//   objects were put before it can no longer be committed (its number is
+//   taken), and what is made instead has other names
+//   (SealedRecordsIndex.origin). So what was listed before the sweep, and is
+//   named by no entry up to it, is never named: it may be removed at any time,
+//   however long the janitor was suspended. No clock is involved in that.
 //
 // Ownership: store and clock outlive it. One thread. Failure: the store's; what
 // cannot be done now is done by the next pass. Runs are independent: damage is

@@ -156,7 +156,8 @@ class UnitedReader : public ArchiveReader {
                      std::vector<v1::StepInfo>* infos);
   absl::Status ReadLive(const std::string& leaf, const StepKey& key,
                         const RecordFn& callback);
-  // Returns whether the store now has this many records of that leaf.
+  // Returns OK if the store now has this many records of that leaf, else `why`
+  // or UNAVAILABLE.
   absl::Status CheckStored(const StepKey& key, const std::string& leaf,
                            uint64_t records, const absl::Status& why);
   absl::Status RenewStored(const std::string& run);

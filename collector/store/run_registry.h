@@ -30,8 +30,8 @@ struct IncarnationClaim {
   std::string principal;
 };
 
-// State of a process. kYes: it is connected and dumping. kCutOff: it was dumping
-// when its connection ended without a goodbye.
+// State of a process. kYes: it is connected and dumping. kCutOff: it was
+// dumping when its connection ended without a goodbye.
 enum class Dumping : uint8_t { kNo, kYes, kCutOff };
 
 struct OpenedIncarnation {

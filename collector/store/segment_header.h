@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header before the data of each chunk of a segment: 52 bytes, little-endian
-// as the hosts that we build for (docs/storage.md, "Segments"). Plain values.
+// The header before the data of each chunk of a segment: 52 bytes,
+// little-endian as the hosts that we build for (docs/storage.md, "Segments").
+// Plain values.
 #ifndef RANKPROBE_COLLECTOR_STORE_SEGMENT_HEADER_H_
 #define RANKPROBE_COLLECTOR_STORE_SEGMENT_HEADER_H_
 

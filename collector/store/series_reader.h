@@ -34,8 +34,8 @@ struct ProcessRange {
 };
 
 // A rollup is valid unless its step is named by ForEachUnrolled; then
-// StepInfo.records may differ from RollupHead.records, and the records have to be
-// read.
+// StepInfo.records may differ from RollupHead.records, and the records have to
+// be read.
 class SeriesReader {
  public:
   // An error of one ends the reading.

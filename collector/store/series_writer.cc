@@ -265,8 +265,8 @@ absl::Status SeriesWriter::WriteTile(
     RP_ASSIGN_OR_RETURN(const SummaryTileView view,
                         SummaryTileView::Parse(bytes, tile.level, tile.tile));
     const std::string heads = keys::RollupHeads(tile.run, tile.incarnation);
-    // Heads move from table h into the row in one batch, so that none is missing
-    // after a crash.
+    // Heads move from table h into the row in one batch, so that none is
+    // missing after a crash.
     RP_RETURN_IF_ERROR(view.ForEachHead(
         ~uint64_t{0}, [&](int64_t step, const v1::RollupHead&) {
           batch->Delete(keys::AtStep(heads, step));

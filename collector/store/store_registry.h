@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs, processes and plans of a store: who an incarnation is, registered once and
-// kept. Threads and failure: as in RunRegistry.
+// Runs, processes and plans of a store: who an incarnation is, registered once
+// and kept. Threads and failure: as in RunRegistry.
 #ifndef RANKPROBE_COLLECTOR_STORE_STORE_REGISTRY_H_
 #define RANKPROBE_COLLECTOR_STORE_STORE_REGISTRY_H_
 

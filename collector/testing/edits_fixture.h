@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks in the test's memory that follow the plans of run "run" as agents do, and
-// whose config files are edited.
+// Ranks in the test's memory that follow the plans of run "run" as agents do,
+// and whose config files are edited.
 //
 // Not thread-safe: a test's thread.
 #ifndef RANKPROBE_COLLECTOR_TESTING_EDITS_FIXTURE_H_
