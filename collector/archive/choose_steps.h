@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the process that represents a rank's step where several recorded it.
+// Choice of the process that represents a rank's step if several recorded it.
 // Pure.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_CHOOSE_STEPS_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_CHOOSE_STEPS_H_
@@ -14,19 +14,19 @@
 namespace rankprobe {
 
 struct ChosenSteps {
-  // By step, then by rank; processes without a rank behind those that have one.
+  // By step, then by rank; processes without a rank come after those with one.
   std::vector<v1::StepInfo> steps;
-  // What was passed over, and the one of `steps` that it gave way to.
+  // Rank-steps that were not chosen, each with the one of `steps` that was.
   std::vector<std::pair<v1::StepInfo, v1::StepInfo>> passed_over;
   std::vector<v1::StepInfo> deleted;
 };
 
-// One process for each (step, rank): a complete one beats an incomplete one, a
-// newer one an older.
+// Returns one process for each (step, rank): a complete one is preferred to an
+// incomplete one, then a newer one to an older one.
 ChosenSteps ChooseSteps(const std::vector<v1::StepInfo>& all,
                         const IntSet& ranks);
 
-// Which records these are.
+// Returns the key of the step's records.
 StepKey KeyOf(const std::string& run, const v1::StepInfo& step);
 
 }  // namespace rankprobe

@@ -41,7 +41,7 @@ class DirectorySink : public ExportSink {
   StagedTree* const tree_;
   std::string path_;
   std::unique_ptr<WritableFile> file_;
-  // The open file is small: written at once, in the end.
+  // The open file is small: it is collected in memory and written at its end.
   bool gathers_ = false;
   std::string gathered_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of one process' step, one after another. Pure function of the
-// store; the step is held in memory meanwhile.
+// The calls of one process' step, in order. Pure function of the store; holds
+// the step in memory.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_EACH_CALL_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_EACH_CALL_H_
 
@@ -12,8 +12,9 @@
 
 namespace rankprobe {
 
-// Merges the phases of one step into dump.json entries, in order. `context`:
-// with what stack.json and construct.json say of each.
+// Merges the phases of one step into dump.json entries and calls `callback` for
+// each, in order. With `context`, entries contain what stack.json and
+// construct.json have of the call.
 absl::Status ForEachCall(
     ArchiveReader* store, const StepKey& key, bool context,
     const std::function<absl::Status(const v1::CallEntry&)>& callback);

@@ -39,7 +39,7 @@
 namespace rankprobe {
 namespace {
 
-// How far the export is; shared by its threads.
+// Progress of the export; shared by its threads.
 class ProgressMeter {
  public:
   explicit ProgressMeter(const ExportOptions* options) : options_(options) {}
@@ -52,7 +52,7 @@ class ProgressMeter {
     absl::MutexLock lock(&mutex_);
     progress_.set_files_done(progress_.files_done() + 1);
     progress_.set_bytes_done(progress_.bytes_done() + bytes);
-    // Often enough for a person, rarely enough for the exporter.
+    // Often enough for display, rarely enough not to slow the exporter down.
     if (!options_->progress || progress_.files_done() % 64 != 0)
       return absl::OkStatus();
     progress_.set_current(path);
@@ -74,8 +74,8 @@ class ProgressMeter {
   v1::ExportProgress progress_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Bytes of a dense tensor of this dtype and shape; none if there can be no such
-// tensor.
+// Returns the bytes of a dense tensor of this dtype and shape; nothing if there
+// can be no such tensor.
 std::optional<uint64_t> DenseBytes(const v1::TensorSummary& tensor) {
   uint64_t bytes =
       NumpyTextElementBytes(tensor).value_or(ElementSize(tensor.dtype()));
@@ -88,7 +88,7 @@ std::optional<uint64_t> DenseBytes(const v1::TensorSummary& tensor) {
   return bytes;
 }
 
-// The chosen steps; what is left out of them goes into the manifest.
+// Returns the chosen steps; the manifest gets those that are left out.
 absl::StatusOr<std::vector<v1::StepInfo>> Select(ArchiveReader* store,
                                                  const ExportOptions& options,
                                                  Manifest* manifest) {
@@ -107,9 +107,8 @@ absl::StatusOr<std::vector<v1::StepInfo>> Select(ArchiveReader* store,
   return std::move(chosen.steps);
 }
 
-// Frames that are missing of processes of the run, as far as they may have been
-// of the chosen steps and ranks.
-// `began`: before any of it was asked for.
+// Adds missing frames of processes of the run that may belong to the chosen
+// steps and ranks. `began` is a time before the first request to the archive.
 absl::Status AddLostFrames(ArchiveReader* store, const ExportOptions& options,
                            MonotonicTime began, Manifest* manifest) {
   RP_RETURN_IF_ERROR(store->ForEachIncarnation(
@@ -133,7 +132,7 @@ absl::Status AddLostFrames(ArchiveReader* store, const ExportOptions& options,
   return absl::OkStatus();
 }
 
-// Writes steps, one after the other, to one sink. One thread.
+// Writes steps, one after another, to one sink. Used by one thread.
 class StepExporter {
  public:
   StepExporter(ArchiveReader* store, const ExportOptions& options,
@@ -148,7 +147,8 @@ class StepExporter {
         progress_(progress),
         links_(links) {}
 
-  // What the steps so far wrote and what they miss; then begins anew.
+  // Returns what the steps so far have written and lack; then begins a new
+  // manifest.
   Manifest TakeManifest() {
     return std::exchange(manifest_, Manifest(options_.run));
   }
@@ -187,8 +187,8 @@ class StepExporter {
     std::vector<PayloadFile> files, missing;
     std::string dump =
         DumpJson(view, dump_data_dir, has_payload, &files, &missing);
-    // Its beginning is a rank's word, or was lost: what refers to payloads has
-    // some.
+    // The record of the step's begin may be wrong or lost; if records refer to
+    // payloads, the step has some.
     if (!view.begin.has_payloads() && !(files.empty() && missing.empty())) {
       view.begin.set_has_payloads(true);
       files.clear();
@@ -254,7 +254,7 @@ class StepExporter {
     return absl::OkStatus();
   }
 
-  // Of all steps so far.
+  // Adds the counts of all steps so far.
   void AddWholeBatches(v1::ExportDone* done) const {
     done->set_whole_batch_steps(done->whole_batch_steps() + whole_batch_steps_);
     done->set_whole_batch_tensors(done->whole_batch_tensors() +
@@ -281,7 +281,7 @@ class StepExporter {
     return Add({path, text.size(), XXH3_64bits(text.data(), text.size())});
   }
 
-  // False if the payload cannot be read; the file is then gone.
+  // Returns false if the payload cannot be read; the file is then removed.
   absl::StatusOr<bool> WritePayload(const std::string& path,
                                     const PayloadFile& file) {
     const v1::TensorSummary& tensor = *file.tensor;
@@ -307,7 +307,8 @@ class StepExporter {
       return WriteFile(path, tensor, content,
                        [&] { return NpyWriter(tensor.dtype(), shape, bytes); });
     }
-    // The name inside the file is the file's own, unless it has several.
+    // The archive name inside the file is the file's own, unless it has several
+    // names.
     const absl::string_view stem =
         options_.link ? "archive" : absl::StripSuffix(file.file_name, ".pt");
     return WriteFile(path, tensor, content, [&] {
@@ -315,7 +316,7 @@ class StepExporter {
     });
   }
 
-  // Those of its payload that are written.
+  // Returns the range of the payload that is written.
   ByteRange BytesOf(const v1::TensorSummary& tensor) const {
     const auto it = cut_.bytes.find(&tensor);
     return it != cut_.bytes.end()
@@ -323,8 +324,8 @@ class StepExporter {
                : ByteRange{0, tensor.payload().length_bytes()};
   }
 
-  // As WritePayload, in the format of the writers. `content`: what later files
-  // may be linked by, empty: nothing.
+  // Like WritePayload, in the format of the writer. `content` is the key for
+  // links of later files; empty: none.
   template <typename NewWriter>
   absl::StatusOr<bool> WriteFile(const std::string& path,
                                  const v1::TensorSummary& tensor,
@@ -363,8 +364,8 @@ class StepExporter {
     return true;
   }
 
-  // Feeds the bytes of the file to `write`; their XXH3, or DATA_LOSS when
-  // the archive cannot give them.
+  // Passes the bytes of the file to `write`. Returns their XXH3, or DATA_LOSS
+  // if the archive cannot provide them.
   template <typename Writer, typename Write>
   absl::StatusOr<uint64_t> Produce(const v1::TensorSummary& tensor,
                                    Writer* writer, Write write) {
@@ -388,9 +389,9 @@ class StepExporter {
           writer->AddData(part);
           return put(writer->Encode(part));
         });
-    // The archive's own fault is told apart from the sink's.
+    // An error of the sink is returned as it is.
     RP_RETURN_IF_ERROR(write_status);
-    // An archive that does not answer has lost nothing.
+    // An archive that does not answer has not lost the data.
     if (absl::IsUnavailable(read) || absl::IsDeadlineExceeded(read) ||
         absl::IsPermissionDenied(read))
       return read;
@@ -423,7 +424,7 @@ class StepExporter {
   const RefusedPayloads* const refused_;
   ProgressMeter* const progress_;
   LinkTable* const links_;
-  // Of the step that is being written.
+  // State of the step that is being written.
   RequestCut cut_;
   uint64_t whole_batch_steps_ = 0, whole_batch_tensors_ = 0;
   Manifest manifest_{options_.run};
@@ -436,7 +437,7 @@ absl::StatusOr<v1::ExportDone> ExportTo(ArchiveReader* store,
   Manifest manifest(options.run);
   RP_ASSIGN_OR_RETURN(std::vector<v1::StepInfo> steps,
                       Select(store, options, &manifest));
-  // Of a run that nothing came of it is all there is to say.
+  // If a run has no steps, the lost frames are all there is to report.
   Manifest lost(options.run);
   RP_RETURN_IF_ERROR(AddLostFrames(store, options, began, &lost));
   if (steps.empty() && lost.gap_count() == 0) {
@@ -516,7 +517,8 @@ absl::StatusOr<v1::ExportDone> ExportRunToDirectory(
   }
   absl::StatusOr<v1::ExportDone> done = ExportTo(store, options, sinks);
   if (!done.ok()) {
-    // A caller who went away or a full disk: what is there is good.
+    // After a cancellation or a full disk the written files are valid and can
+    // be resumed.
     if (absl::IsCancelled(done.status()) ||
         absl::IsResourceExhausted(done.status()))
       tree->Keep();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the msprobe dump layout of a run from the store:
+// Export of a run from the store in the msprobe dump layout:
 //   step{N}/rank{R}/{dump,stack,construct}.json, dump_tensor_data/*.pt,
 //   debug.json (level debug), dump_error_info.log, and manifest.json at the
 //   root with files, sizes, checksums and gaps.
+//
 // Threads: ExportRun may run in several threads at once over one archive.
 // Failure: the sink's or store's first error ends the export; a directory sink
 // leaves nothing under the final name.
@@ -24,7 +25,7 @@
 
 namespace rankprobe {
 
-// Where exported files go. One file is open at a time.
+// Receives the exported files. One file is open at a time.
 class ExportSink {
  public:
   virtual ~ExportSink() = default;
@@ -33,16 +34,16 @@ class ExportSink {
                                  uint64_t length_bytes) = 0;
   virtual absl::Status Write(absl::string_view data) = 0;
   virtual absl::Status EndFile() = 0;
-  // The open file turned out to be unreadable: it must not be seen.
+  // Discards the open file, whose data turned out to be unreadable.
   virtual absl::Status AbortFile() = 0;
   virtual absl::Status MakeDirectory(const std::string& path) = 0;
-  // `path` is to be another name of the finished file `existing`.
+  // Makes `path` another name of the finished file `existing`.
   virtual absl::Status LinkFile(const std::string& path,
                                 const std::string& existing) = 0;
-  // XXH3 of a file of this length that an earlier attempt left, if any.
+  // Returns the XXH3 of a file of this length from an earlier attempt, if any.
   virtual std::optional<uint64_t> FindKept(const std::string& path,
                                            uint64_t length_bytes) = 0;
-  // It is right, and need not be written.
+  // Uses the file that FindKept found; it is not written again.
   virtual absl::Status UseKept(const std::string& path) = 0;
 };
 
@@ -50,27 +51,27 @@ struct ExportOptions {
   std::string run;
   IntSet steps;
   IntSet ranks;
-  // Only steps with this request of a server, and its rows; empty: all.
+  // If set, exports only steps with this request of a server, and its rows.
   std::string request;
-  // Ranks and steps written at once into a directory.
+  // Number of ranks and steps that are written to a directory in parallel.
   int threads = 1;
-  // As ExportRequest says.
+  // Options of ExportRequest.
   bool without_payloads = false;
   bool unchecked = false;
-  // Payloads of equal bytes, dtype and shape become names of one file.
+  // Makes payloads of equal bytes, dtype and shape names of one file.
   bool link = false;
-  // ExportRunToDirectory: take up what an interrupted export left there.
+  // ExportRunToDirectory: continues an interrupted export in that directory.
   bool resume = false;
-  // manifest.json is in the ExportDone, not among the files.
+  // Returns manifest.json in the ExportDone instead of as a file.
   bool manifest_in_reply = false;
   // See StagedTree::Open.
   std::string staging_directory;
-  // Called now and then, from one thread at a time; may be empty. A non-OK
+  // Called from time to time, from one thread at a time; may be empty. A non-OK
   // status cancels the export.
   std::function<absl::Status(const v1::ExportProgress&)> progress;
 };
 
-// INVALID_ARGUMENT (several requests), NOT_FOUND (unknown run, or nothing
+// INVALID_ARGUMENT (several requests match), NOT_FOUND (unknown run, or nothing
 // selected).
 absl::StatusOr<v1::ExportDone> ExportRun(ArchiveReader* store,
                                          const ExportOptions& options,
@@ -78,7 +79,7 @@ absl::StatusOr<v1::ExportDone> ExportRun(ArchiveReader* store,
 
 // Exports into `directory` through a StagedTree. FAILED_PRECONDITION while
 // another export writes there. Existing step directories of the same run are
-// replaced one by one; other content is left alone. Directories 0750, files
+// replaced one by one; other content is not changed. Directories 0750, files
 // 0640.
 absl::StatusOr<v1::ExportDone> ExportRunToDirectory(
     ArchiveReader* store, const ExportOptions& options, FileSystem* file_system,

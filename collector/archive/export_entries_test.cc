@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step's records become in dump.json, hostile ones too.
+// How a step's records appear in dump.json, including hostile ones.
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
@@ -86,8 +86,8 @@ TEST_F(ExportTest, LostAndMissingPayloadsAreGapsAndHaveNoName) {
   EXPECT_EQ(manifest["gaps"][1]["step"].GetInt(), 3);
 }
 
-// MindSpore's tools have words of their own, and .npy files, where NumPy has no
-// bfloat16.
+// MindSpore's tools use other names for some fields, and .npy files, in which
+// NumPy has no bfloat16.
 TEST_F(ExportTest, AStepOfMindsporeHasItsWordsAndFiles) {
   const std::string data("\x80\x3f\x00\xc0", 4);  // 1, -2
   Frames frames(MakeIdentity("run", 0, 1));
@@ -126,7 +126,7 @@ TEST_F(ExportTest, AStepOfMindsporeHasItsWordsAndFiles) {
   EXPECT_EQ(Manifest()["gaps"].Size(), 0u);
 }
 
-// A peer may claim anything.
+// A peer may claim any type.
 TEST_F(ExportTest, PayloadsOfMindsporeWithoutATypeAreBytes) {
   Frames frames(MakeIdentity("run", 0, 1));
   frames.AddPayload("");
@@ -229,7 +229,8 @@ TEST_F(ExportTest, LaterGradientsReplaceThoseOfTheirName) {
   EXPECT_EQ(merged, "w4 b6 c5 d7 ");
 }
 
-// W02: not in the square of their number, which here would take minutes.
+// W02: the time must not grow with the square of their number, which would be
+// minutes here.
 TEST_F(ExportTest, ManyGradientsOfOneEntryMerge) {
   Frames frames(MakeIdentity("run", 0, 1));
   constexpr int kGradients = 200000;
@@ -252,7 +253,7 @@ TEST_F(ExportTest, ManyGradientsOfOneEntryMerge) {
         return absl::OkStatus();
       }).ok());
   EXPECT_EQ(merged, kGradients);
-  // Of processors, which a busy machine gives late.
+  // Processor time, because a busy machine schedules the test late.
   EXPECT_LT((std::clock() - began) / CLOCKS_PER_SEC, 30);
 }
 
@@ -327,7 +328,7 @@ TEST_F(ExportTest, TwoPayloadsOfOneNameHaveAFileEach) {
   }
 }
 
-// C07: what an agent says cannot steer a terminal that shows the log.
+// C07: an agent's text cannot control a terminal that shows the log.
 TEST_F(ExportTest, TheErrorLogHoldsNoControlCharacters) {
   Frames frames(MakeIdentity("run", 0, 1));
   v1::RecordBatch* batch = frames.AddBatch(0);
@@ -352,7 +353,7 @@ TEST_F(ExportTest, TheErrorLogHoldsNoControlCharacters) {
   for (const char c : log) EXPECT_TRUE(c == '\n' || (c >= 0x20 && c < 0x7f));
 }
 
-// E01, in an archive that was written before admission looked; C06.
+// E01, in an archive that was written before admission checked this; C06.
 TEST_F(ExportTest, TextsOfAnArchiveCannotForgeJson) {
   Frames frames(MakeIdentity("run", 0, 1));
   v1::RecordBatch* batch = frames.AddBatch(0);

@@ -27,7 +27,8 @@ struct Golden {
 class GoldenExport : public ExportTest,
                      public ::testing::WithParamInterface<Golden> {};
 
-// A dump made by msprobe, through records, store and export: the same bytes.
+// A dump made by msprobe is exported with the same bytes after it was converted
+// to records and stored.
 TEST_P(GoldenExport, IsByteExact) {
   const std::string golden = testing::GoldenDir() + "/dumps/" +
                              GetParam().name + "/step0/" + GetParam().directory;
@@ -61,8 +62,9 @@ TEST_P(GoldenExport, IsByteExact) {
   EXPECT_GE(compared, 1);
 }
 
-// No xor dump: msprobe writes 0-dim tensors of that mode as plain numbers, we
-// as checksums (docs/pytorch.md, "What differs from msprobe, and why").
+// There is no xor dump: msprobe writes 0-dim tensors of that mode as plain
+// numbers, we as checksums (docs/pytorch.md, "What differs from msprobe, and
+// why").
 INSTANTIATE_TEST_SUITE_P(
     Dumps, GoldenExport,
     ::testing::Values(Golden{"cnn_stat_mix", "proc27098"},

@@ -14,12 +14,11 @@
 namespace rankprobe {
 namespace {
 
-// Room for what an export or a backup puts below its directory.
+// Room for names that an export or a backup adds below its directory.
 constexpr size_t kNameBytes = 1024;
 
-// Links are followed as far as the path exists; no slash at its end. This only
-// finds out which place is meant: what is written there goes through the
-// confined file system.
+// Follows links as far as the path exists; no slash at the end. This only
+// determines which place is meant: writes go through the confined file system.
 std::string Real(const std::string& path, std::error_code* error) {
   std::string real = std::filesystem::weakly_canonical(path, *error).string();
   while (real.size() > 1 && absl::EndsWith(real, "/")) real.pop_back();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directories of this machine that operators may have written to
+// The directories of this machine to which operators may export
 // (--export-root), and the only way to write there.
 //
-// Thread-safe; the FileSystem outlives it. Failure: INVALID_ARGUMENT for what
-// is no absolute path, PERMISSION_DENIED for what lies below no root.
+// Thread-safe; the FileSystem outlives it. Failure: INVALID_ARGUMENT for a path
+// that is not absolute, PERMISSION_DENIED for one below no root.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_EXPORT_ROOTS_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_EXPORT_ROOTS_H_
 
@@ -19,19 +19,19 @@ namespace rankprobe {
 
 class ExportRoots {
  public:
-  // Directories, and the file system that they are to be written with: it
-  // never leaves their roots, whatever is planted there meanwhile.
+  // Directories, and a file system to write them with. It never leaves the
+  // roots, even if links are created there meanwhile.
   struct Places {
     std::unique_ptr<FileSystem> files;
     std::vector<std::string> directories;
   };
 
-  // Absolute paths; they need not exist yet.
+  // Absolute paths; they may be missing.
   ExportRoots(std::vector<std::string> roots, FileSystem* file_system)
       : roots_(std::move(roots)), file_system_(file_system) {}
 
-  // One directory for each path, links on the way to it followed. Makes the
-  // roots, and nothing below them.
+  // Returns one directory for each path, after following the links in it.
+  // Creates the roots, and nothing below them.
   absl::StatusOr<Places> Open(const std::vector<std::string>& untrusted) const;
 
  private:

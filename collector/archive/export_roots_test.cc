@@ -62,8 +62,8 @@ TEST_F(ExportRootsTest, OtherPlacesAreRefused) {
             absl::StatusCode::kPermissionDenied);
 }
 
-// The root may be anywhere behind links of the administrator's, and be named
-// either way.
+// The path of the root may contain links of the administrator, and either name
+// of it works.
 TEST_F(ExportRootsTest, LinksAboveTheRootAreTheAdministrators) {
   fs::create_directory(root_);
   fs::create_symlink(scratch_.path(), scratch_.path() + "/alias");
@@ -77,7 +77,7 @@ TEST_F(ExportRootsTest, LinksAboveTheRootAreTheAdministrators) {
   }
 }
 
-// A link that comes after the look at the path.
+// A link that is created after the path was checked.
 TEST_F(ExportRootsTest, ALinkPlantedLaterLeadsNowhere) {
   const auto places = roots_.Open({root_ + "/x"});
   ASSERT_TRUE(places.ok());

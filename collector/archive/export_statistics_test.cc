@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics beside Max, Min, Mean and Norm in an exported dump.json.
+// Statistics other than Max, Min, Mean and Norm in an exported dump.json.
 #include <string>
 #include <vector>
 
@@ -32,8 +32,8 @@ v1::StepBegin* BeginStatistics(v1::RecordBatch* batch, uint64_t order) {
   return begin;
 }
 
-// Beside the others in their order, null where a tensor lacks one, whatever
-// the order on the wire; what nobody asked for is not there.
+// They follow the others in their order, null if a tensor lacks one, whatever
+// their order on the wire; statistics that were not requested are absent.
 TEST_F(ExportStatisticsTest, AreThoseTheStepAsksFor) {
   for (const bool asked : {false, true}) {
     const std::string run = asked ? "asked" : "plain";

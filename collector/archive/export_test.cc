@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exported trees: which incarnation, again, on threads, linked, taken up again.
+// Exported trees: choice of incarnation, repeated, parallel, linked and resumed
+// exports.
 #include "collector/archive/export.h"
 
 #include <filesystem>
@@ -98,7 +99,7 @@ TEST_F(ExportTest, ExportingAgainReplacesAndLeavesNothingBehind) {
               ::testing::ElementsAre("manifest.json", "step0"));
 }
 
-// Several threads write what one would, byte for byte, manifest included.
+// Several threads write the same bytes as one, including the manifest.
 TEST_F(ExportTest, ThreadsChangeNothing) {
   std::unique_ptr<Store> store = OpenStore();
   for (int64_t rank = 0; rank < 3; ++rank) {
@@ -197,8 +198,8 @@ TEST_F(ExportTest, WithoutPayloadsThereAreStatisticsAndNothingIsMissing) {
   EXPECT_EQ(Manifest()["gaps"].Size(), 0u);
 }
 
-// A rank that says it sends no payloads and sends some; one whose beginning of
-// the step was lost; one that says so and sends none.
+// A rank that says it sends no payloads and sends some; one whose step begin
+// was lost; one that says so and sends none.
 TEST_F(ExportTest, WhatRefersToPayloadsHasThemWhateverTheBeginningSays) {
   std::unique_ptr<Store> store = OpenStore();
   for (const int64_t rank : {0, 1, 2}) {
@@ -210,7 +211,7 @@ TEST_F(ExportTest, WhatRefersToPayloadsHasThemWhateverTheBeginningSays) {
         Phase(batch, 1, "Torch.add.0.forward", v1::CALL_KIND_API_FORWARD)
             ->mutable_output();
     if (rank < 2) Payload(output, "some bytes");
-    // Of the second nothing is there.
+    // The second payload is missing completely.
     if (rank == 0) Payload(output, "lost");
     ASSERT_TRUE(store->Commit(frames.All()).ok());
   }
@@ -248,7 +249,7 @@ TEST_F(ExportTest, AnInterruptedExportIsTakenUpAndChecked) {
   testing::FaultFileSystem disk;
   int opened = 0;
   disk.FailWhile([&opened](const std::string& op, const std::string& path) {
-    // Files of the tree, not the marks beside it.
+    // Files of the tree, without the marks next to it.
     if (op != "OpenForWrite" || !absl::StrContains(path, "/new/"))
       return testing::FaultKind::kNone;
     return ++opened == 3 ? testing::FaultKind::kNoSpace
@@ -259,7 +260,7 @@ TEST_F(ExportTest, AnInterruptedExportIsTakenUpAndChecked) {
   EXPECT_TRUE(absl::IsResourceExhausted(
       ExportRunToDirectory(store.get(), options, &disk, "/two").status()));
   EXPECT_THAT(*disk.List("/two"), ::testing::ElementsAre(".rankprobe-export"));
-  // One of the two tensors that are there is not what it should be.
+  // One of the two existing tensor files has other bytes.
   const std::string path =
       "/step0/rank0/dump_tensor_data/Torch.cat.0.forward.input.1.pt";
   const std::string spoilt = "/two/.rankprobe-export/new" + path;

@@ -70,7 +70,7 @@ absl::string_view RowNameOf(v1::GridRows rows, absl::string_view entry,
   if (rows != v1::GRID_ROWS_MODULE) return name;
   const absl::string_view module = ModuleOfEntry(entry);
   if (!module.empty()) return module;
-  // "Functional.relu" of "Functional.relu.0.forward".
+  // "Functional.relu" for "Functional.relu.0.forward".
   const absl::string_view op = OpOfEntry(entry);
   if (op.empty()) return entry;
   return entry.substr(

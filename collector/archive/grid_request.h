@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Validated form of a question about statistics: shared by QueryGrid,
-// QuerySeries and ListModules. Free functions. Failure: INVALID_ARGUMENT.
+// Validated form of a request for statistics: shared by QueryGrid, QuerySeries
+// and ListModules. Free functions. Failure: INVALID_ARGUMENT.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_GRID_REQUEST_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_GRID_REQUEST_H_
 
@@ -16,13 +16,13 @@
 
 namespace rankprobe {
 
-// Empty: Norm.
+// An empty name means Norm.
 absl::StatusOr<Stat> ParseStatistic(const std::string& name);
 absl::Status CheckGridRequest(const v1::QueryGridRequest& request);
 size_t CellsOf(const v1::QueryGridRequest& request);
 ValueSelection SelectionOf(const v1::QueryGridRequest& request);
 
-// Of a value of a call; not for rows of ranks.
+// Returns the row name for a value of a call; not for rows of ranks.
 absl::string_view RowNameOf(v1::GridRows rows, absl::string_view entry,
                             absl::string_view name);
 

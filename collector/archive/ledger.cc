@@ -40,9 +40,9 @@ void AddGap(std::string reason, uint64_t records, uint64_t payloads,
   gap->set_detail(std::move(detail));
 }
 
-// What remains between the rank's own count and everything that is accounted
-// for, and with it the state of the step.
-// `lost_payloads`: of records that are lost.
+// Adds the difference between the rank's own count and everything that is
+// accounted for, and sets the state of the step. `lost_payloads` are those of
+// lost records.
 void Close(const v1::StepInfo& info, uint64_t lost_payloads,
            v1::StepLedger* ledger) {
   if (info.deleted()) {
@@ -59,7 +59,7 @@ void Close(const v1::StepInfo& info, uint64_t lost_payloads,
   uint64_t records = ledger->stored_records();
   for (const v1::LedgerGap& gap : ledger->gaps())
     records = SaturatingAdd(records, gap.records());
-  // Each reference of a record that is here is stored or a gap already.
+  // Each reference in a stored record is already counted as stored or as a gap.
   const uint64_t payloads = SaturatingAdd(info.payloads(), lost_payloads);
   const uint64_t expected_records =
       std::max(records, ledger->expected_records());
@@ -94,7 +94,7 @@ std::string RefusalText(const v1::RefusalRow& refusal) {
                       refusal.reason());
 }
 
-// Any of `first` to `last` is chosen.
+// Returns whether any of `first` to `last` is chosen.
 bool AnyOf(const IntSet& steps, int64_t first, int64_t last) {
   return steps.all() ||
          absl::c_any_of(steps.intervals(), [&](IntInterval some) {
@@ -102,7 +102,7 @@ bool AnyOf(const IntSet& steps, int64_t first, int64_t last) {
          });
 }
 
-// What the process said is lost, without what has come after all.
+// Returns the losses that the process reported, without what has arrived since.
 std::optional<v1::Undelivered> StillLost(const v1::IncarnationRow& row) {
   if (!row.has_undelivered()) return std::nullopt;
   v1::Undelivered left = row.undelivered();
@@ -129,7 +129,7 @@ std::string ProcessDirectory(const v1::StepInfo& step) {
 }
 
 std::string LossReasonName(v1::LossReason reason) {
-  // A number that a newer agent may send has no name here.
+  // A newer agent may send a number that has no name here.
   if (!v1::LossReason_IsValid(reason))
     return absl::StrCat("REASON_", static_cast<int>(reason));
   return std::string(
@@ -142,7 +142,7 @@ std::optional<v1::StepLedger> AccountFrames(const v1::IncarnationRow& row,
   const bool undelivered =
       left.has_value() && (!left->has_first_step() ||
                            AnyOf(steps, left->first_step(), left->last_step()));
-  // What is here of a step says itself how whole it is.
+  // Steps with records report their own completeness.
   const bool unheard =
       row.dumping_in() != 0 && AnyOf(steps, row.last_step() + 1, INT64_MAX);
   const bool unnamed =
@@ -308,8 +308,8 @@ v1::StepLedger AccountStep(
     ledger.set_stored_payloads(info.payloads() -
                                std::min(info.payloads(), missing.size()));
     for (const v1::LossEvent& loss : view.losses) {
-      // What the plan leaves out is not a gap. Bytes alone are of a payload
-      // whose records are here: those count it.
+      // What the plan leaves out is not a gap. A loss with only bytes belongs
+      // to a payload whose records are here and count it.
       if (loss.reason() == v1::LOSS_REASON_FILTERED ||
           (loss.records() == 0 && loss.payloads() == 0 && loss.bytes() == 0))
         continue;
@@ -343,7 +343,7 @@ absl::StatusOr<v1::StepLedger> AccountStep(ArchiveReader* store,
   RP_RETURN_IF_ERROR(loaded.status());
   const StepView& view = *loaded;
   std::vector<PayloadFile> files, missing;
-  // The writer of dump.json is what knows a tensor's entry and file.
+  // Only the writer of dump.json knows a tensor's entry and file.
   DumpJson(
       view, "",
       [&](const v1::TensorSummary& tensor) {

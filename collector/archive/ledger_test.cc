@@ -80,7 +80,7 @@ TEST_F(LedgerTest, AWholeStep) {
   EXPECT_EQ(accounts.exact.filtered_calls(), 7u);
 }
 
-// Every expected item is in exactly one place.
+// Every expected item is counted in exactly one place.
 TEST_F(LedgerTest, ExpectedIsStoredAndGaps) {
   Frames frames(MakeIdentity("run", 0, 1));
   frames.AddPayload("abcd");
@@ -88,7 +88,8 @@ TEST_F(LedgerTest, ExpectedIsStoredAndGaps) {
   AddCall(&frames, 1, "abcd");
   AddCall(&frames, 2, "never sent");
   AddCall(&frames, 3, "shed", v1::LOSS_REASON_AGENT_BUDGET);
-  // Records 4 to 6 were shed, with a payload; 7 never came for no known reason.
+  // Records 4 to 6 were dropped, with a payload; 7 is missing for an unknown
+  // reason.
   v1::LossEvent* const loss = Add(&frames, kFirstAddedOrder)->mutable_loss();
   loss->set_reason(v1::LOSS_REASON_AGENT_DEADLINE);
   loss->set_records(3);
@@ -129,7 +130,7 @@ TEST_F(LedgerTest, ExpectedIsStoredAndGaps) {
             "lost AGENT_DEADLINE: 3 records");
 }
 
-// Frames of nobody knows which steps have an account of their own, which counts
+// Frames whose steps are not known have a separate account, which counts
 // nothing twice.
 TEST_F(LedgerTest, RefusedFramesAreNamed) {
   Frames frames(MakeIdentity("run", 3, 1));
@@ -275,7 +276,8 @@ TEST_F(LedgerTest, ARefusedPayloadHasItsReason) {
             "Torch.add.1.forward.output.0.pt: frame 6, a piece of a payload of "
             "7 bytes: a wrong checksum");
   EXPECT_EQ(ledger.gaps(1).reason(), "NOT_STORED");
-  // What the agent gave up has its words, and is counted where it is missing.
+  // What the agent gave up has its own reason, and is counted where it is
+  // missing.
   EXPECT_EQ(ledger.gaps(2).payloads(), 0u);
   EXPECT_EQ(ledger.gaps(2).detail(), "given up");
   EXPECT_EQ(ledger.expected_payloads(), 2u);

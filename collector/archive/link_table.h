@@ -19,7 +19,7 @@ namespace rankprobe {
 
 class LinkTable {
  public:
-  // Equal for tensors whose files are equal.
+  // Returns equal keys for tensors whose files are equal.
   static std::string ContentOf(const v1::TensorSummary& tensor,
                                const ByteRange& bytes) {
     return absl::StrCat(tensor.payload().digest(), tensor.dtype(), "(",

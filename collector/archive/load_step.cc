@@ -25,7 +25,7 @@ bool MovesToTheEnd(v1::CallKind kind) {
          kind == v1::CALL_KIND_PARAMETERS_GRAD;
 }
 
-// What either start of a step asked for.
+// Merges the statistics that several starts of a step requested.
 void AddStatistics(const v1::StepBegin& begin, v1::StepBegin* all) {
   if (begin.extra_statistics().empty() || &begin == all) return;
   std::set<int> ids(all->extra_statistics().begin(),
@@ -36,9 +36,9 @@ void AddStatistics(const v1::StepBegin& begin, v1::StepBegin* all) {
   }
 }
 
-// Puts `leaf` where `path` leads inside `value`; a path that leads nowhere is
-// ignored. Each record is only so deep, yet they could fill each other's leaves
-// to any depth: what would be deeper than one record may be is marked as cut.
+// Puts `leaf` at `path` inside `value`; a path that leads nowhere is ignored.
+// The depth of each record is limited, but records could fill each other's
+// leaves to any depth: a value deeper than one record may be is marked as cut.
 void FillPath(const std::string& path, const v1::Value& leaf,
               v1::Value* value) {
   int messages = 0;
@@ -72,7 +72,7 @@ class CallMerger {
  public:
   explicit CallMerger(std::vector<v1::CallPhase>* calls) : calls_(calls) {}
 
-  // What `phase` has is taken out of it.
+  // Moves the content out of `phase`.
   void Merge(v1::CallPhase* phase, size_t index) {
     v1::CallPhase* const call = &(*calls_)[index];
     if (phase->has_input_args())
@@ -119,7 +119,7 @@ class CallMerger {
   };
 
   std::vector<v1::CallPhase>* const calls_;
-  // Of the calls that have been merged with gradients.
+  // For the calls into which gradients have been merged.
   absl::flat_hash_map<size_t, GradientPlaces> places_;
 };
 
@@ -179,7 +179,7 @@ absl::StatusOr<StepView> LoadStep(ArchiveReader* store, const StepKey& key,
         break;
       }
       case v1::Record::kTrace:
-        break;  // no part of the dump layout
+        break;  // not part of the dump layout
       case v1::Record::kLoss:
         view.losses.push_back(record.loss());
         break;
@@ -187,7 +187,7 @@ absl::StatusOr<StepView> LoadStep(ArchiveReader* store, const StepKey& key,
         view.errors.push_back(record.error());
         break;
       case v1::Record::kStepBegin:
-        // The first one: a second start in the same step goes on with it.
+        // The first one is kept: a second start in the same step continues it.
         if (!view.has_begin) view.begin = record.step_begin();
         view.begin.set_has_payloads(view.begin.has_payloads() ||
                                     record.step_begin().has_payloads());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Merges the records of one process' step into what the dump layout says of it.
+// The records of one process' step, merged for the dump layout.
 // Pure function of the archive.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_LOAD_STEP_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_LOAD_STEP_H_
@@ -10,14 +10,14 @@
 
 namespace rankprobe {
 
-// A call keeps the place of its first phase; a module's or parameters_grad's
-// place is that of its latest (docs/formats.md, "Order of entries"). `records`:
-// how many there were.
+// A call keeps the position of its first phase; the position of a module or of
+// parameters_grad is that of its latest phase (docs/formats.md, "Order of
+// entries"). `records` gets the number of records.
 absl::StatusOr<StepView> LoadStep(ArchiveReader* store, const StepKey& key,
                                   uint64_t* records = nullptr);
 
-// A step of task monitor as dumps that every tool reads: its modules as one of
-// level L0, what belongs to parameters and to the step as one of level debug.
+// A step of task monitor as dumps that every tool reads: its modules as a dump
+// of level L0, values of parameters and of the step as one of level debug.
 struct MonitoredStep {
   StepView modules;
   StepView others;

@@ -17,12 +17,12 @@
 namespace rankprobe {
 namespace {
 
-// A label of a monitor; what is longer is a name by mistake.
+// Limit for a label of a monitor; a longer one is a mistake.
 constexpr size_t kMaxNameBytes = 1024;
 
 using StepOfProcess = std::map<std::string, int64_t>;
 
-// The newest step of each process that is rolled up and not deleted.
+// Returns the newest step of each process that is rolled up and not deleted.
 absl::StatusOr<StepOfProcess> FindNewest(const QuerySources& sources,
                                          const std::string& run) {
   StepOfProcess newest;
@@ -40,8 +40,8 @@ absl::StatusOr<StepOfProcess> FindNewest(const QuerySources& sources,
     if (!found->unrolled.contains({step.incarnation(), step.step()}))
       take(step);
   }
-  // Backwards, in ever larger pieces: a long run is not gone through for its end.
-  // A range is done with when something was found in it.
+  // Searches backwards, in growing pieces, so that a long run is not scanned
+  // for its end. A range is finished once something was found in it.
   std::vector<ProcessRange> open = std::move(found->ranges);
   for (uint64_t piece = 64; !open.empty(); piece *= 64) {
     std::vector<ProcessRange> ends = open;
@@ -67,7 +67,7 @@ absl::StatusOr<StepOfProcess> FindNewest(const QuerySources& sources,
   return newest;
 }
 
-// Takes the values of processes whose newest step it is.
+// Takes the values of a process' newest step.
 class Newest final : public StatisticsVisitor {
  public:
   Newest(std::string run, const StepOfProcess& newest, size_t max_values,
@@ -93,7 +93,7 @@ class Newest final : public StatisticsVisitor {
   }
 
   absl::Status OnValue(const WalkedValue& value) override {
-    // Of two patterns that both mean it, the first has given it.
+    // If two patterns match the value, the first one has already added it.
     if (!wanted_ ||
         !known_.insert(absl::StrCat(place_, " ", value.name)).second) {
       return absl::OkStatus();
@@ -118,7 +118,7 @@ class Newest final : public StatisticsVisitor {
   NewestValues& out_;
   std::map<std::string, size_t> places_;
   absl::flat_hash_set<std::string> known_;
-  // Of the rank-step that is looked at.
+  // State of the current rank-step.
   bool wanted_ = false;
   size_t place_ = 0;
 };

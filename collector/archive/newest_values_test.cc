@@ -23,7 +23,7 @@ class NewestValuesTest : public testing::StatisticsRunTest {
  protected:
   void SetUp() override {
     StatisticsRunTest::SetUp();
-    // Rank 1 is ahead, and at a step that has not ended.
+    // Rank 1 is ahead, and in a step that has not ended.
     Frames frames(MakeIdentity("run", 1, 3));
     AddStep(&frames, 7, 40);
     v1::RecordBatch* const open = frames.AddBatch(8);

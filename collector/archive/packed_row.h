@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers as float32, where that says what they are. Free functions.
+// Numbers as float32, if that does not change their meaning. Free functions.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_PACKED_ROW_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_PACKED_ROW_H_
 
@@ -10,12 +10,12 @@
 
 namespace rankprobe {
 
-// Little-endian float32, rounded; a NaN where `counts` is 0. False: one of the
-// numbers would become infinite or 0 that is neither, and `out` is empty.
+// Writes little-endian float32, rounded; a NaN where `counts` is 0. Returns
+// false, with `out` empty, if a number would become infinite or 0 and is not.
 bool PackFloats(absl::Span<const double> numbers,
                 absl::Span<const uint32_t> counts, std::string* out);
 
-// `packed` in place of `cells` where that is possible.
+// Replaces `cells` by `packed` if that is possible.
 void PackRow(v1::GridRow* row);
 
 }  // namespace rankprobe

@@ -27,7 +27,7 @@ class Query : public StatisticsVisitor {
   explicit Query(const v1::QueryGridRequest& request)
       : request_(request), grid_(request.reducer(), {CellsOf(request)}) {}
 
-  // Rows of ranks are in the order of their numbers, whoever came first.
+  // Rows of ranks are in the order of their numbers, whichever came first.
   absl::Status OnBegin(const std::vector<v1::StepInfo>& steps) override {
     if (request_.rows() != v1::GRID_ROWS_RANK) return absl::OkStatus();
     std::set<std::tuple<bool, int64_t, std::string>> ranks;
@@ -90,7 +90,7 @@ class Query : public StatisticsVisitor {
   const v1::QueryGridRequest& request_;
   StatisticsGrid grid_;
   v1::GridHead head_;
-  // Of the rank-step that is looked at.
+  // State of the current rank-step.
   std::string process_;
   int64_t rank_ = -1;
 };
@@ -111,14 +111,14 @@ absl::Status QueryGrid(const QuerySources& sources,
     const absl::StatusOr<bool> answered =
         QuerySummaries(sources, request, *summary, CellsOf(request), cancelled,
                        write, unreadable);
-    // Nothing is written before all is read, so the records can answer where
-    // the summaries are damaged.
+    // Nothing is written before everything is read, so if summaries are damaged
+    // the records can answer instead.
     if (!IsDamage(answered.status())) {
       RP_RETURN_IF_ERROR(answered.status());
       if (*answered) return absl::OkStatus();
     }
   }
-  // Whether all of a tensor is finite, both extremes say together.
+  // Only both extremes together show whether all of a tensor is finite.
   std::vector<Stat> stats = {stat};
   if (stat == kMax) stats.push_back(kMin);
   if (stat == kMin) stats.push_back(kMax);

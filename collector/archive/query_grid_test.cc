@@ -160,7 +160,7 @@ TEST_F(QueryGridTest, ChoosesStepsRanksAndValues) {
   answer = Ask(request);
   ASSERT_EQ(answer.rows.size(), 4u);
   EXPECT_EQ(answer.rows[3].cells(0), 4);
-  // Nobody asked for it while it was recorded.
+  // It was not requested while the run was recorded.
   request.set_statistic("NanCount");
   answer = Ask(request);
   EXPECT_TRUE(answer.status.ok());

@@ -64,7 +64,7 @@ class Series : public StatisticsVisitor {
     if (it != row_of_name_.end()) {
       row = it->second;
     } else {
-      // All grids have the same rows, so that they have the same columns.
+      // All grids get the same rows, so that they have the same columns.
       for (StatisticsGrid* const grid : Grids())
         RP_RETURN_IF_ERROR(grid->AddRow(name));
       row = rows_.size();
@@ -123,7 +123,7 @@ class Series : public StatisticsVisitor {
         value = number;
       }
     }
-    // NaN beats all.
+    // NaN takes precedence over all numbers.
     bool Beats(double number, v1::GridReducer reducer) const {
       if (std::isnan(value) || std::isnan(number)) return !std::isnan(value);
       return reducer == v1::GRID_REDUCER_MIN ? number < value : number > value;
@@ -132,7 +132,7 @@ class Series : public StatisticsVisitor {
   struct SeriesOfName {
     std::string name;
     OfRank own;
-    // Of the step that is looked at, by rank.
+    // Numbers of the current step, by rank.
     std::vector<std::pair<int64_t, double>> numbers;
   };
 
@@ -200,7 +200,7 @@ class Series : public StatisticsVisitor {
   v1::GridHead head_;
   std::vector<SeriesOfName> rows_;
   absl::flat_hash_map<std::string, size_t> row_of_name_;
-  // Rows that the rank, and that the step has.
+  // Rows of the current rank, and of the current step.
   std::vector<size_t> touched_, step_rows_;
   int64_t step_ = -1, rank_ = -1;
 };
@@ -221,7 +221,7 @@ absl::StatusOr<uint64_t> CountUnrolled(const QuerySources& sources,
         }));
     return unrolled;
   }
-  // Nothing names them: each step's head has to be looked for.
+  // No list names them: each step's head has to be looked up.
   RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
                       sources.records->ListSteps(name));
   std::map<uint64_t, absl::flat_hash_map<int64_t, uint64_t>> records;
@@ -261,7 +261,7 @@ std::optional<double> MedianOf(std::vector<double> numbers) {
   std::nth_element(numbers.begin(), middle, numbers.end());
   if (numbers.size() % 2 == 1) return *middle;
   const double below = *std::max_element(numbers.begin(), middle);
-  // Their sum may be too large.
+  // Not (a + b) / 2, because the sum may overflow.
   return below / 2 + *middle / 2;
 }
 
@@ -302,7 +302,8 @@ absl::StatusOr<v1::ListModulesResponse> ListModules(
   if (!v1::GridRows_IsValid(request.rows()) ||
       request.rows() == v1::GRID_ROWS_RANK)
     return absl::InvalidArgumentError("names are of values, calls or modules");
-  // None: the archive has no rollups, so it has no names of values either.
+  // Absent if the archive has no rollups, so that it has no names of values
+  // either.
   std::optional<uint32_t> run;
   if (sources.series != nullptr) {
     RP_ASSIGN_OR_RETURN(run, sources.series->RunNumber(request.run()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Spread of one statistic over the ranks of a run, by step; and the names of
-// what it has recorded. Threads: may run in several threads at once over one
+// its recorded modules. Threads: may run in several threads at once over one
 // Store. Failure: as QueryGrid.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SERIES_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SERIES_H_
@@ -29,11 +29,11 @@ absl::Status QuerySeries(const QuerySources& sources,
 absl::StatusOr<v1::ListModulesResponse> ListModules(
     const QuerySources& sources, const v1::ListModulesRequest& request);
 
-// The median of the finite ones; nothing where there are none.
+// Returns the median of the finite numbers; nothing if there are none.
 std::optional<double> MedianOf(std::vector<double> numbers);
 
-// |number - median| / |median|; infinite where `number` is not finite, or where
-// the median is 0 and `number` is not.
+// Returns |number - median| / |median|; infinite if `number` is not finite, or
+// if the median is 0 and `number` is not.
 double DeviationFrom(double median, double number);
 
 }  // namespace rankprobe

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sources of a query over steps: the records of an archive, and the statistics
-// that were derived from them where the archive keeps any.
+// derived from them if the archive has any.
 // Ownership: both outlive the query. Threads: as the interfaces.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SOURCES_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_QUERY_SOURCES_H_
@@ -18,7 +18,7 @@ struct QuerySources {
       : records(archive), series(derived) {}
 
   ArchiveReader* records;
-  // Null: no statistics are derived, so the records are read.
+  // Null if no statistics are derived; then the records are read.
   SeriesReader* series;
 };
 

@@ -16,7 +16,7 @@ namespace rankprobe {
 namespace {
 
 constexpr uint32_t kBatchRows = 8192;
-// A message stays far below what gRPC lets through.
+// Keeps a message far below gRPC's limit.
 constexpr size_t kBatchNameBytes = size_t{256} << 10;
 
 class Batches : public StatisticsVisitor {
@@ -45,7 +45,7 @@ class Batches : public StatisticsVisitor {
       const std::optional<double>& number = value.numbers[stat];
       if (!number.has_value()) continue;
       v1::StatisticColumn& column = columns_[stat];
-      // Rows before that lacked it.
+      // Earlier rows have no value in this column.
       column.mutable_numbers()->resize(row * sizeof(double));
       column.mutable_present()->resize(row / 8 + 1);
       AppendLittleEndian(std::bit_cast<uint64_t>(*number),
@@ -73,7 +73,7 @@ class Batches : public StatisticsVisitor {
 
  private:
   uint32_t NumberOf(const WalkedValue& value) {
-    // The entry ends where the name says: no two values are one.
+    // The separator after the entry makes the keys of two values differ.
     key_.assign(value.name.data(), value.name.size());
     if (value.entry.size() < key_.size()) key_[value.entry.size()] = '\0';
     const auto it = numbers_.find(key_);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All statistics of chosen values of a run as batches of columns, a row a value.
+// All statistics of chosen values of a run as batches of columns, one row per
+// value.
 // Threads: may run in several threads at once over one Store.
 // Failure: as WalkStatistics; the writer's first error.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_READ_VALUES_H_
@@ -16,8 +17,8 @@
 namespace rankprobe {
 
 // Rank-steps whose records are damaged are left out, and named in `unreadable`.
-// `write` gets batches of some thousand rows, then the end; its first error ends
-// the reading. `cancelled` is asked before each step of a rank is read.
+// `write` gets batches of some thousand rows, then the end; its first error
+// ends the reading. `cancelled` is called before each step of a rank is read.
 absl::Status ReadValues(const QuerySources& sources,
                         const v1::ReadValuesRequest& request,
                         absl::FunctionRef<bool()> cancelled,

@@ -33,7 +33,7 @@ class ReadValuesTest : public testing::StatisticsRunTest {
     int64_t step = 0, rank = 0, pid = 0;
     std::string entry, value;
     std::map<std::string, double> numbers;
-    // A NaN is equal to itself here.
+    // The text makes a NaN equal to itself.
     std::string Text() const {
       std::string text =
           absl::StrCat(step, " ", rank, " ", pid, " ", entry, "|", value);

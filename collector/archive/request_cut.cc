@@ -24,7 +24,7 @@ namespace rankprobe {
 namespace {
 
 constexpr size_t kMaxNamed = 10;
-// The rows of one request of one tensor.
+// Limit for the rows of one request of one tensor.
 constexpr uint64_t kMaxCutBytes = uint64_t{1} << 30;
 
 std::string Named(const std::vector<std::string>& ids) {
@@ -39,7 +39,8 @@ std::string Named(const std::vector<std::string>& ids) {
                          : "");
 }
 
-// Null: not in this batch, or another's rows alone were recorded.
+// Returns null if the request is not in this batch, or only rows of another
+// were recorded.
 const v1::RequestRows* FindRows(const v1::StepRequests& batch,
                                 absl::string_view id) {
   if (!batch.recorded().empty() && batch.recorded() != id) return nullptr;
@@ -49,7 +50,7 @@ const v1::RequestRows* FindRows(const v1::StepRequests& batch,
   return nullptr;
 }
 
-// They have no rows of a batch, whatever their size is.
+// Weights have no rows of a batch, whatever their size.
 absl::flat_hash_set<const v1::TensorSummary*> WeightsOf(
     const v1::CallPhase& call) {
   absl::flat_hash_set<const v1::TensorSummary*> out;
@@ -62,8 +63,8 @@ absl::flat_hash_set<const v1::TensorSummary*> WeightsOf(
   return out;
 }
 
-// The bytes of rows [begin, end) of a tensor of `rows` rows, where they can be
-// cut out.
+// Returns the bytes of rows [begin, end) of a tensor of `rows` rows, if they
+// can be cut out.
 std::optional<ByteRange> RangeOf(const v1::TensorSummary& tensor, int64_t rows,
                                  const v1::RequestRows& wanted) {
   const v1::PayloadRef& payload = tensor.payload();
@@ -105,7 +106,8 @@ absl::StatusOr<std::string> ReadRange(ArchiveReader* store,
   return out;
 }
 
-// Not told by the records: what the low precision would not have given.
+// Records do not say whether statistics were computed in high precision: it is
+// recognized by values that the low precision cannot represent.
 bool IsOfHighPrecision(const v1::TensorSummary& tensor) {
   const v1::TensorStats& stats = tensor.stats();
   const Family family = FamilyOf(tensor.dtype());
@@ -143,8 +145,8 @@ ExtraSet ExtrasOf(const v1::StepBegin& begin) {
   return out;
 }
 
-// What is said of a tensor, anew for the rows that are left of it.
-// `request`: the step's.
+// Computes the summary of the tensor again for its remaining rows. `request` is
+// the step's.
 void Describe(const std::string& data, SummaryRequest request, int64_t rows,
               v1::TensorSummary* tensor) {
   request.statistics = tensor->has_stats();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request of a server out of recorded steps: which steps it was in, and its
-// rows of what is recorded there. Functions of the archive; any thread.
+// One request of a server, cut out of recorded steps: which steps it was in,
+// and its rows of the recorded tensors. Functions of the archive; any thread.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_REQUEST_CUT_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_REQUEST_CUT_H_
 
@@ -17,14 +17,15 @@
 
 namespace rankprobe {
 
-// The id that `wanted` is; else the one that a server made of it; else the one
-// that has it in it. NOT_FOUND: none; INVALID_ARGUMENT: several; both name some
-// of those there are. `ids`: in the order of their coming.
+// Returns the id that equals `wanted`; else the one that a server derived from
+// it; else the one that contains it. NOT_FOUND if there is none,
+// INVALID_ARGUMENT if there are several; both name some existing ids. `ids` are
+// in order of arrival.
 absl::StatusOr<std::string> ChooseRequest(const std::vector<std::string>& ids,
                                           absl::string_view wanted);
 
-// Leaves of `steps` those with rows of the request that `wanted` is, whose id is
-// returned. Reads the records of each step. NOT_FOUND and INVALID_ARGUMENT as
+// Keeps those of `steps` that have rows of the request `wanted`, and returns
+// its id. Reads the records of each step. NOT_FOUND and INVALID_ARGUMENT as
 // ChooseRequest.
 absl::StatusOr<std::string> KeepStepsOfRequest(
     ArchiveReader* store, const std::string& run, absl::string_view wanted,
@@ -36,24 +37,26 @@ struct ByteRange {
   uint64_t size() const { return end - begin; }
 };
 
-// What of `data`, which is at `at` of its payload, is in the range.
+// Returns the part of `data` inside the range; `at` is the offset of `data` in
+// its payload.
 absl::string_view PartWithin(absl::string_view data, uint64_t at,
                              const ByteRange& range);
 
 struct RequestCut {
-  // What is left of the payloads of cut tensors. The keys are in the view.
+  // The remaining bytes of the payloads of cut tensors. The keys are in the
+  // view.
   absl::flat_hash_map<const v1::TensorSummary*, ByteRange> bytes;
-  // Nothing was cut although others were in the batch: statistics are those of
+  // Nothing was cut although other requests were in the batch: statistics cover
   // all rows (task statistics), or starts of the step had other batches.
   bool whole_batch = false;
-  // In a step that was cut: tensors with rows whose bytes are not there.
+  // In a step that was cut: tensors with rows whose bytes are missing.
   uint64_t whole_tensors = 0;
 };
 
-// Cuts dim 0 of each tensor of `view` that has as many rows as the batch, as the
-// agent would have done: shape, statistics, checksum. `recorded` of the step's
-// requests is then `id`, also where the request was alone. A tensor that cannot
-// be read stays whole. Holds one cut tensor in memory.
+// Cuts dim 0 of each tensor of `view` that has as many rows as the batch, as
+// the agent would have done: shape, statistics, checksum. Afterwards `recorded`
+// of the step's requests is `id`, even if the request was alone. A tensor that
+// cannot be read is not cut. Holds one cut tensor in memory.
 RequestCut CutToRequest(ArchiveReader* store, const std::string& run,
                         const std::string& id, StepView* view);
 

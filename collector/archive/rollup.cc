@@ -17,8 +17,8 @@
 namespace rankprobe {
 namespace {
 
-// Names of either kind in a run. One that has more has names that do not come
-// again, of which there is nothing to ask over steps.
+// Limit for names of either kind in a run. If a run has more, its names do not
+// repeat, so there is nothing to query over steps.
 constexpr uint32_t kMaxNames = 1 << 20;
 constexpr uint32_t kMaxLayouts = 1 << 20;
 constexpr size_t kMaxDictionaries = 4;
@@ -60,9 +60,9 @@ void AddToSummary(bool given, const v1::TensorSummary& tensor,
     summary->norm.Add(*number, /*smallest=*/false);
 }
 
-// The ids of a step's values, one after another. Steps have the same values in the
-// same order, as a rule: as long as they are those of the step before, so are the
-// ids, and no name is looked up.
+// Returns the ids of a step's values in order. Steps usually have the same
+// values in the same order: as long as they equal those of the step before, so
+// do the ids, and no name is looked up.
 class RollupMaker::IdsOfStep {
  public:
   explicit IdsOfStep(Dictionary* names) : names_(names) {}
@@ -94,13 +94,13 @@ class RollupMaker::IdsOfStep {
     absl::StrAppend(&names_->last_names, entry, value);
     return id;
   }
-  // There are no more.
+  // Called after the last value.
   void Finish() {
     if (as_before_) Shorten();
   }
 
  private:
-  // To the values that the step has in common with the one before.
+  // Keeps the values that the step has in common with the one before.
   void Shorten() {
     names_->last_step.resize(next_);
     names_->last_names.resize(next_name_);
@@ -130,7 +130,7 @@ class RollupMaker::IdsOfStep {
   }
 
   Dictionary* const names_;
-  // All so far are those of the step before; then seen_ is empty.
+  // All values so far equal those of the step before; then seen_ is empty.
   bool as_before_ = true;
   size_t next_ = 0, next_name_ = 0;
   absl::flat_hash_set<uint32_t> seen_;
@@ -161,8 +161,8 @@ absl::StatusOr<RollupMaker::Dictionary*> RollupMaker::Load(uint32_t run) {
 
 absl::Status RollupMaker::RollUp(const PendingRollup& step) {
   RP_ASSIGN_OR_RETURN(Dictionary* const names, Load(step.run_number));
-  // Counted apart: a record that comes while the step is read makes the rollup
-  // one that does not hold.
+  // Counted here, not taken from the row: a record that arrives while the step
+  // is read must make the rollup invalid.
   RollupRows rows;
   uint64_t records = 0;
   RP_ASSIGN_OR_RETURN(const StepView view,
@@ -229,7 +229,7 @@ absl::Status RollupMaker::RollUp(const PendingRollup& step) {
 RollupMaker::Report RollupMaker::RollUpPending(
     absl::FunctionRef<bool()> cancelled) {
   Report report;
-  // Records that come while a step is rolled up have it done again.
+  // If records arrive while a step is rolled up, it is rolled up again.
   absl::flat_hash_map<std::pair<int64_t, uint64_t>, int> tries;
   for (;;) {
     const std::vector<PendingRollup> steps = store_->PendingRollups(kPortion);
@@ -243,10 +243,11 @@ RollupMaker::Report RollupMaker::RollUpPending(
         ++report.steps;
         continue;
       }
-      // What it had learned may not have been stored.
+      // Names that it has added may not have been stored.
       dictionaries_.erase(step.run_number);
       if (absl::IsFailedPrecondition(status)) continue;  // deleted meanwhile
-      // No room, or a store that takes no writes: later ones fare no better.
+      // The disk is full, or the store takes no writes: later steps would fail
+      // too.
       if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status))
         return report;
       store_->SetRollupAside(step);

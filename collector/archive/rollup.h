@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rolls up the steps of the archive: the statistics of a step's values, in the
-// order and by the names in which the records have them, as columns that a
-// question over many steps can read (docs/storage.md, "Rollups").
+// Rollups of the archive's steps: the statistics of a step's values, in the
+// order and with the names of the records, as columns for queries over many
+// steps (docs/storage.md, "Rollups").
 // Ownership: one per Store, which outlives it. Threads: one at a time; ingest
-// and reading go on. Failure: what cannot be rolled up is set aside, and
-// questions about it are answered from the records.
+// and reading continue. Failure: a step that cannot be rolled up is set aside,
+// and queries read its records.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_H_
 
@@ -24,13 +24,13 @@
 
 namespace rankprobe {
 
-// Ids of what calls were given; below are those of what they made.
+// First id of inputs of calls; ids of outputs are below.
 inline constexpr uint32_t kFirstGivenValue = uint32_t{1} << 26;
 
-// What a call was given, as against what it made.
+// Returns true for inputs of a call, false for its outputs.
 bool IsGiven(CallSection section);
 
-// A value of the step.
+// Adds a value of the step to its summary.
 void AddToSummary(bool given, const v1::TensorSummary& tensor,
                   StepSummary* summary);
 
@@ -41,25 +41,25 @@ class RollupMaker {
   struct Report {
     uint64_t steps = 0;
     uint64_t aside = 0;
-    // Of the last one that was set aside.
+    // Error of the last step that was set aside.
     absl::Status why;
   };
-  // All that waits, until `cancelled` or nothing waits any more.
+  // Rolls up all waiting steps, until `cancelled` or none is left.
   Report RollUpPending(absl::FunctionRef<bool()> cancelled);
   absl::Status RollUp(const PendingRollup& step);
 
  private:
-  // Of a run, as stored; loaded once.
+  // The stored names and layouts of a run; loaded once.
   struct Dictionary {
     absl::flat_hash_map<std::string, uint32_t> ids;
-    // By what is in it.
+    // Layout numbers by encoded layout.
     absl::flat_hash_map<std::string, uint32_t> layouts;
     uint32_t next_made = 0;
     uint32_t next_given = kFirstGivenValue;
     uint32_t next_layout = 0;
-    // The values of the step that was rolled up last, in its order, and their
-    // names (entry, value) one after another: comparing them with those of the
-    // next step reads memory in order.
+    // The values of the last rolled-up step, in its order, and their names
+    // (entry, value) back to back: comparing them with those of the next step
+    // reads memory in order.
     struct Value {
       bool given;
       uint32_t id;

@@ -9,7 +9,7 @@
 namespace rankprobe {
 namespace {
 
-// On disk a statistic is its number here.
+// These numbers are stored on disk.
 static_assert(kMax == 0 && kMin == 1 && kMean == 2 && kNorm == 3 &&
               kNanCount == 4 && kInfCount == 5 && kZeroCount == 6 && kStd == 7);
 constexpr uint8_t kWideColumn = 0x80, kPackedBlockColumn = 0x40;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A block of a rollup: the statistics of up to 64 neighbouring values of one
-// process' step, by columns (docs/storage.md, "Rollups"). What is read back is
-// what was put in, bit by bit but for the bits of a NaN; what is missing stays
-// missing. Plain values, one thread at a time.
+// process' step, by columns (docs/storage.md, "Rollups"). Values are read back
+// bit for bit, except the bits of a NaN; missing ones stay missing. Plain
+// values, one thread at a time.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_BLOCK_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_BLOCK_H_
 
@@ -23,9 +23,9 @@ inline constexpr uint32_t kRollupBlockValues = 64;
 
 class RollupBlockWriter {
  public:
-  // `slot` < kRollupBlockValues; a statistic of a slot once.
+  // Requires `slot` < kRollupBlockValues. Each statistic of a slot is put once.
   void Put(uint32_t slot, Stat stat, double value);
-  // A row of each statistic that there is.
+  // Appends a row for each statistic that has values.
   void AppendTo(uint32_t block, std::vector<RollupColumnRow>* rows) const;
 
  private:
@@ -40,11 +40,11 @@ class RollupBlockWriter {
 // One statistic of a block. A view of bytes that outlive it.
 class RollupColumn {
  public:
-  // DATA_LOSS where the bytes are not a block.
+  // DATA_LOSS if the bytes are not a block.
   static absl::StatusOr<RollupColumn> Find(absl::string_view block, Stat stat);
-  // Bit of each slot that has it.
+  // Returns a mask with the bit of each slot that has a value.
   uint64_t present() const { return present_; }
-  // Of a slot that has it.
+  // Returns the value of a slot that has one.
   double At(uint32_t slot) const;
 
  private:

@@ -16,7 +16,7 @@ namespace {
 constexpr double kNoBlockNumber = std::numeric_limits<double>::quiet_NaN();
 constexpr double kEndlessBlock = std::numeric_limits<double>::infinity();
 
-// All columns, one behind the other: a row of older archives.
+// Returns all columns back to back: a row of older archives.
 std::string Joined(const RollupBlockWriter& writer) {
   std::vector<RollupColumnRow> rows;
   writer.AppendTo(0, &rows);
@@ -37,8 +37,8 @@ TEST(RollupBlockTest, WhatIsReadBackIsWhatWasPutIn) {
     writer.Put(static_cast<uint32_t>(63 - i), kMax, wide[i]);
   writer.Put(5, kNanCount, kNoBlockNumber);
   const std::string bytes = Joined(writer);
-  // Numbers that a float holds take four bytes; these are too different to be
-  // packed.
+  // Numbers that a float represents take four bytes; these are too different to
+  // be packed.
   EXPECT_EQ(bytes.size(), 3 * 9 + 6 * 4 + 4 * 8 + 4u);
   const auto norms = RollupColumn::Find(bytes, kNorm);
   ASSERT_TRUE(norms.ok());
@@ -81,7 +81,7 @@ TEST(RollupBlockTest, AFullBlockIsShorterAndTheSame) {
     EXPECT_EQ(smallest->At(slot), -static_cast<float>(numbers[slot]));
   }
   for (size_t size = 0; size < bytes.size(); ++size) {
-    // It may end behind a column.
+    // It may end after a column.
     const std::string part = bytes.substr(0, size);
     if (const auto cut = RollupColumn::Find(part, kNorm);
         cut.ok() && cut->present() != 0)
@@ -89,7 +89,7 @@ TEST(RollupBlockTest, AFullBlockIsShorterAndTheSame) {
   }
 }
 
-// As archives of version 6 have it.
+// The layout of archives of version 6.
 TEST(RollupBlockTest, ABlockOfOlderArchivesIsRead) {
   std::string bytes = {'\x03', 0x05, 0, 0, 0, 0, 0, 0, 0};  // Norm of 0 and 2
   for (const float number : {1.5f, -2.0f})

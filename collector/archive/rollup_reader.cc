@@ -13,7 +13,7 @@
 namespace rankprobe {
 namespace {
 
-// Numbers in memory at a time.
+// Limit for numbers in memory.
 constexpr size_t kMaxNumbers = 1 << 22;
 constexpr size_t kMaxLayoutPlaces = 1 << 22;
 
@@ -180,7 +180,7 @@ absl::StatusOr<const RollupReader::Layout*> RollupReader::LayoutOf(
     const auto place = places_.find(static_cast<uint32_t>(last));
     if (place != places_.end()) layout.push_back(&place->second);
   }
-  // Calls that are others in each step would fill the memory.
+  // Bounds the memory if each step has different calls.
   if (layouts_.size() * (places_.size() + 1) > kMaxLayoutPlaces)
     layouts_.clear();
   return &(layouts_[number] = std::move(layout));

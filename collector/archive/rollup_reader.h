@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of chosen values of a run, step by step, out of its rollups.
-// Ownership: one per question; the store outlives it. Threads: one.
-// Failure: the store's errors. A damaged or outdated rollup is treated as missing;
-// the caller then reads the step's records, which give the same numbers.
+// Statistics of chosen values of a run, step by step, from its rollups.
+// Ownership: one per query; the store outlives it. Threads: one.
+// Failure: the store's errors. A damaged or outdated rollup is treated as
+// missing; the caller then reads the step's records, which give the same
+// numbers.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_READER_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_ROLLUP_READER_H_
 
@@ -31,20 +32,21 @@ class RollupReader {
 
   struct Name {
     std::string entry;
-    // What `wanted` said.
+    // The result of `wanted`.
     std::string value;
   };
-  // For each value of the run, what it is called; none: not asked for.
+  // Called for each value of the run. Returns its name in the result, or
+  // nothing if it is not selected.
   using WantedName = absl::FunctionRef<std::optional<std::string>(
       bool given, const v1::RollupName& name)>;
   absl::Status Open(const std::string& run, WantedName wanted);
-  // Steps of one Read at most.
+  // Returns the maximum number of steps of one Read.
   size_t portion() const;
-  // Reads what there is of these steps; ascending, as ChooseSteps has them.
+  // Reads the rollups of these steps; ascending, as returned by ChooseSteps.
   absl::Status Read(absl::Span<const v1::StepInfo> steps);
-  // Of a step of the last Read: its values in the order of dump.json, those
-  // without a statistic too; a number for each statistic. False: there is no
-  // rollup that holds.
+  // Visits the values of a step of the last Read in the order of dump.json,
+  // including those without a statistic, with a number for each statistic.
+  // Returns false if there is no valid rollup.
   absl::StatusOr<bool> ForEachValue(
       const v1::StepInfo& step,
       absl::FunctionRef<absl::Status(const Name&,
@@ -54,7 +56,7 @@ class RollupReader {
  private:
   struct Place {
     Name name;
-    // Among the values that are read.
+    // Index among the values that are read.
     size_t number = 0;
   };
   using Layout = std::vector<const Place*>;
@@ -65,22 +67,21 @@ class RollupReader {
     uint32_t layout = 0;
     bool has_head = false;
   };
-  // DATA_LOSS: the rows are damaged, and nothing that was read of them is valid.
+  // DATA_LOSS if the rows are damaged; then nothing read from them is valid.
   absl::Status ReadNames(const std::string& run, WantedName wanted);
   absl::Status ReadRows(absl::Span<const v1::StepInfo> steps);
-  // The row's place; rows_.size(): there is none. Quick where rows are looked
-  // for in their order.
+  // Returns the position of the row; rows_.size() if there is none. Fast if
+  // rows are searched in their order.
   size_t FindRow(uint64_t incarnation, int64_t step);
   absl::StatusOr<const Layout*> LayoutOf(uint32_t number);
-  // A statistic of the values `ids` of a block, to where the numbers of the
-  // first begin.
+  // Stores a statistic of the values `ids` of a block from index `first` on.
   absl::Status TakeNumbers(absl::string_view block,
                            absl::Span<const uint32_t> ids, size_t first,
                            size_t stat, size_t row);
 
   SeriesReader* const series_;
   const std::vector<Stat> stats_;
-  // Of the value that is visited.
+  // Numbers of the visited value.
   std::vector<std::optional<double>> numbers_;
   uint32_t run_ = 0;
   absl::flat_hash_map<uint32_t, Place> places_;
@@ -88,11 +89,11 @@ class RollupReader {
   std::vector<std::pair<uint32_t, std::vector<uint32_t>>> blocks_;
   absl::flat_hash_map<uint32_t, Layout> layouts_;
   bool any_ = false;
-  // Of the last Read, by incarnation and step.
+  // Rows of the last Read, by incarnation and step.
   std::vector<Row> rows_;
-  // Behind the one that was found last.
+  // The position after the row that was found last.
   size_t next_row_ = 0;
-  // Of each row the statistics of its values, and which of them are there.
+  // Statistics of the values of each row, and which of them are present.
   std::vector<double> of_rows_;
   std::vector<bool> there_;
 };

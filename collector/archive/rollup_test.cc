@@ -32,7 +32,8 @@ class RollupTest : public testing::TempDirTest {
     testing::TempDirTest::SetUp();
     store_ = OpenStore();
   }
-  // LevelDB would still write while its files are deleted.
+  // Closes the store first, because LevelDB would still write while its files
+  // are deleted.
   void TearDown() override {
     store_.reset();
     testing::TempDirTest::TearDown();
@@ -40,7 +41,7 @@ class RollupTest : public testing::TempDirTest {
 
   struct Call {
     std::string entry;
-    // One number gives all statistics of its output; the input has half.
+    // One number determines all statistics of the output; the input has half.
     double value = 0;
   };
   // `end`: with the step's end.
@@ -105,8 +106,8 @@ class RollupTest : public testing::TempDirTest {
             .ok());
     return heads;
   }
-  // Of steps and blocks of which there is anything; those of older archives
-  // count into `older` too.
+  // Counts steps and blocks that have rows; those of older archives are also
+  // counted in `older`.
   size_t Blocks(uint32_t run, uint64_t incarnation, size_t* older = nullptr) {
     std::set<std::pair<uint32_t, int64_t>> blocks;
     for (const uint32_t first : {0u, kFirstGivenValue / kRollupBlockValues}) {
@@ -133,8 +134,8 @@ class RollupTest : public testing::TempDirTest {
     }
     return blocks.size();
   }
-  // As a collector before version 8 left it: all statistics of a block in one
-  // row.
+  // Writes the rows of a collector before version 8: all statistics of a block
+  // in one row.
   void JoinColumns() {
     store_.reset();
     IndexOptions index_options{.directory = root_ + "/data/index",
@@ -175,7 +176,8 @@ class RollupTest : public testing::TempDirTest {
     store_ = OpenStore();
   }
 
-  // Every statistic, kind of row, values and reducer; the whole answers.
+  // Queries every statistic, kind of row, values and reducer; returns the
+  // complete answers.
   std::vector<std::string> AskAll(const std::string& match = "") {
     std::vector<std::string> answers;
     for (const StatInfo& stat : kStatInfo) {
@@ -207,7 +209,7 @@ class RollupTest : public testing::TempDirTest {
   }
 
   std::unique_ptr<Store> store_;
-  // Rank-steps that the last question read from rollups.
+  // Rank-steps that the last query read from rollups.
   uint64_t rolled_up_ = 0;
 };
 
@@ -246,7 +248,7 @@ TEST_F(RollupTest, AnswersAreThoseOfTheRecords) {
   // A step without its end waits for it, or for QueueRollups.
   EXPECT_EQ(Heads(3), 1u);
   EXPECT_EQ(AskAll(), of_records);
-  // Of rank 0 at step 4 one life speaks; step 6 has not ended.
+  // For rank 0 at step 4 one incarnation counts; step 6 has not ended.
   EXPECT_EQ(rolled_up_, 7u);
   EXPECT_EQ(AskAll("*f7*.output.0"), some);
   EXPECT_EQ(store_->QueueRollups("run")->queued(), 1u);
@@ -262,7 +264,7 @@ TEST_F(RollupTest, QuestionsReadTheRollupAndNotTheRecords) {
   AddStep(&frames, 0, Calls(2, 1));
   Commit(frames);
   RollUp();
-  // One that says another number shows where an answer comes from.
+  // A rollup with another number shows where an answer comes from.
   const uint32_t run = *store_->RunNumber("run");
   RollupRows rows;
   const ProcessRange first{1, 0, 0};
@@ -282,7 +284,7 @@ TEST_F(RollupTest, QuestionsReadTheRollupAndNotTheRecords) {
   ASSERT_TRUE(store_->WriteRollup(step, rows).ok());
   const std::string from_rollup = AskAll()[kNorm * 36];
   EXPECT_NE(from_rollup.find("4711"), std::string::npos) << from_rollup;
-  // Of other records it does not hold.
+  // A rollup of other records is not valid.
   rows.head.set_records(rows.head.records() - 1);
   ASSERT_TRUE(store_->WriteRollup(step, rows).ok());
   EXPECT_EQ(AskAll()[kNorm * 36].find("4711"), std::string::npos);
@@ -325,7 +327,7 @@ TEST_F(RollupTest, WhatWaitedAtACrashIsRolledUpAfterwards) {
   EXPECT_EQ(RollUp().steps, 2u);
   EXPECT_EQ(Heads(1), 3u);
   EXPECT_EQ(AskAll(), before);
-  // Names go on where they were.
+  // Ids of names continue where they ended.
   AddStep(&frames, 3, Calls(140, 1));
   ASSERT_TRUE(store_->Commit(frames.Range(3, 4)).ok());
   const std::vector<std::string> of_records = AskAll();
@@ -349,7 +351,7 @@ TEST_F(RollupTest, RowsOfOlderArchivesAreReadAndReplaced) {
   EXPECT_EQ(older, 3u * (3 + 2));
   EXPECT_EQ(AskAll(), wanted);
   EXPECT_EQ(rolled_up_, 3u);
-  // One step is rolled up anew, one goes, and one comes.
+  // One step is rolled up again, one is deleted, and one is added.
   v1::Record* const record = frames.AddBatch(1)->add_records();
   record->set_order(99);
   record->mutable_call()->set_entry("late");
@@ -381,7 +383,7 @@ TEST_F(RollupTest, GoesWithItsStepAndItsRun) {
   ASSERT_TRUE(store_->Delete(options).ok());
   EXPECT_EQ(Heads(1), 2u);
   EXPECT_EQ(Blocks(run, 1), 2u * (3 + 2));
-  // A maker that is late does not bring it back.
+  // A maker that is late does not restore it.
   PendingRollup late{.run_number = run,
                      .key = {.run = "run", .step = 1, .incarnation = 1}};
   EXPECT_TRUE(absl::IsFailedPrecondition(store_->WriteRollup(late, {})));
@@ -399,7 +401,7 @@ TEST_F(RollupTest, GoesWithItsStepAndItsRun) {
   EXPECT_EQ(names, 0u);
   late.key.step = 0;
   EXPECT_TRUE(absl::IsFailedPrecondition(store_->WriteRollup(late, {})));
-  // A run of the same name is another one.
+  // A new run of the same name is independent.
   Frames again(MakeIdentity("run", 0, 1));
   AddStep(&again, 0, Calls(2, 3));
   Commit(again);

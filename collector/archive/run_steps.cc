@@ -13,9 +13,9 @@
 namespace rankprobe {
 namespace {
 
-// Rank-steps that are looked at one by one.
+// Limit for rank-steps that are read one by one.
 constexpr size_t kMaxSingles = 1 << 20;
-// Of one rank; each pair of them is compared.
+// Limit for processes of one rank; each pair of them is compared.
 constexpr size_t kMaxProcesses = 1 << 10;
 
 struct Process {
@@ -25,7 +25,7 @@ struct Process {
 
 using StepIntervals = std::vector<std::pair<int64_t, int64_t>>;
 
-// Ascending and apart.
+// Returns them ascending and disjoint.
 StepIntervals Joined(StepIntervals intervals) {
   std::sort(intervals.begin(), intervals.end());
   StepIntervals out;
@@ -39,7 +39,7 @@ StepIntervals Joined(StepIntervals intervals) {
   return out;
 }
 
-// Steps that more than one process may have.
+// Returns the steps that more than one process may have.
 StepIntervals Disputed(const std::vector<Process>& processes) {
   StepIntervals out;
   for (size_t i = 0; i < processes.size(); ++i) {
@@ -66,7 +66,7 @@ bool IsAskedFor(const v1::Identity& identity, const IntSet& ranks,
           (identity.has_rank() && ranks.Contains(identity.rank())));
 }
 
-// What is left of the steps of a process.
+// Adds the remaining steps of a process.
 void AddRest(const Process& process, const StepIntervals& without,
              std::vector<ProcessRange>* out) {
   int64_t next = process.first;
@@ -111,8 +111,8 @@ absl::StatusOr<std::optional<RunSteps>> FindRunSteps(
   RunSteps out;
   out.last_step = last_step;
   RP_ASSIGN_OR_RETURN(out.run, sources.series->RunNumber(run));
-  // What is rolled up between this look and the next one is read twice as well
-  // as once: its records say the same.
+  // A step that is rolled up between this read and the next one may be read
+  // from its records, which give the same result.
   std::map<uint64_t, StepIntervals> unrolled;
   std::set<std::pair<int64_t, uint64_t>> sought;
   RP_RETURN_IF_ERROR(sources.series->ForEachUnrolled(

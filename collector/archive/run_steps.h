@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rank-steps of a run that a question is about, found without reading each
-// of them: from its processes, its heads and what is not rolled up. Failure:
-// NOT_FOUND for a run that is not there; else the store's errors.
+// The selected rank-steps of a run, found without reading each of them: from
+// its processes, its heads and the steps that are not rolled up. Failure:
+// NOT_FOUND for an unknown run; else the store's errors.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_RUN_STEPS_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_RUN_STEPS_H_
 
@@ -22,17 +22,17 @@ struct RunSteps {
   uint32_t run = 0;
   // By incarnation.
   absl::flat_hash_map<uint64_t, v1::Identity> processes;
-  // Steps that have one process each and whose heads hold, deleted ones among
-  // them. Ascending.
+  // Ascending ranges of steps that have one process each and whose heads are
+  // valid, including deleted ones.
   std::vector<ProcessRange> ranges;
-  // The others: of several processes of one rank the one that counts, as
-  // ChooseSteps has it, and steps that are not rolled up. By step and rank.
+  // The other steps: the process that ChooseSteps selects if several recorded a
+  // rank, and steps that are not rolled up. By step and rank.
   std::vector<v1::StepInfo> singles;
-  // Those of `singles` whose records have to be read.
+  // Entries of `singles` whose records have to be read.
   absl::flat_hash_set<std::pair<uint64_t, int64_t>> unrolled;
-  // Beside those in `ranges`.
+  // Deleted rank-steps that are not in `ranges`.
   uint64_t deleted = 0;
-  // The last step that was asked for, and by incarnation the last one there is.
+  // The last requested step, and the last existing one of each incarnation.
   int64_t last_step = 0;
   absl::flat_hash_map<uint64_t, int64_t> ends;
 
@@ -41,20 +41,20 @@ struct RunSteps {
   }
 };
 
-// What these processes recorded; empty: all of them.
+// Returns whether the process is selected; an empty set selects all.
 using OfIncarnations = absl::flat_hash_set<uint64_t>;
 inline bool IsChosen(const OfIncarnations& incarnations, uint64_t one) {
   return incarnations.empty() || incarnations.contains(one);
 }
 
-// The last step included. Nothing: the run is an older collector's and not
-// reindexed, or there is too much that has to be looked at one by one.
+// `last_step` is included. Returns nothing if the run is of an older collector
+// and not reindexed, or if too many steps would have to be read one by one.
 absl::StatusOr<std::optional<RunSteps>> FindRunSteps(
     const QuerySources& sources, const std::string& run, int64_t first_step,
     int64_t last_step, const IntSet& ranks,
     const OfIncarnations& incarnations = {});
 
-// The rank-step of a head, as far as a head knows it.
+// Returns the rank-step of a head, with the fields that a head has.
 v1::StepInfo StepOf(const v1::Identity& identity, int64_t step,
                     const v1::RollupHead& head);
 

@@ -27,7 +27,7 @@ void StatisticsGrid::Join(const Cell& from, Cell* into) const {
     into->value = from.value;
     into->rank = from.rank;
   }
-  // A count that is full says so by staying where it is.
+  // Counts saturate.
   const auto add = [](uint32_t more, uint32_t* sum) {
     *sum += std::min(more, std::numeric_limits<uint32_t>::max() - *sum);
   };
@@ -50,7 +50,7 @@ absl::Status StatisticsGrid::Fit(size_t rows) {
 
 void StatisticsGrid::Coarsen() {
   ++column_bits_;
-  // Of each column, the one that it becomes a part of.
+  // For each column, the one that it is merged into.
   std::vector<size_t> into(columns());
   size_t count = 0;
   for (size_t i = 0; i < into.size(); ++i) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers over steps, gathered into rows and columns within a bound on cells:
-// where there would be more, steps of neighbouring numbers share a column. True values:
-// nothing is clipped, a NaN is a NaN, what is not there is not 0.
-// Not thread-safe; owned by the query that fills it.
+// Numbers over steps, collected into rows and columns within a limit on cells:
+// beyond it, steps of neighbouring numbers share a column. Values are exact:
+// nothing is clipped, a NaN stays a NaN, a missing value is not 0. Not
+// thread-safe; owned by the query that fills it.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_GRID_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_GRID_H_
 
@@ -25,7 +25,7 @@ class StatisticsGrid {
   struct Limits {
     // At least 1. A grid of one column with more rows is refused.
     size_t cells = 100000;
-    // Of the names of rows.
+    // Limit for the names of rows.
     size_t name_bytes = size_t{64} << 20;
   };
   StatisticsGrid(v1::GridReducer reducer, const Limits& limits)
@@ -33,21 +33,21 @@ class StatisticsGrid {
 
   static absl::Status TooManyRows(size_t cells);
 
-  // What is added from here on belongs to this step; steps ascend.
+  // Begins a step; the values added next belong to it. Steps ascend.
   absl::Status BeginStep(int64_t step);
-  // A row that is there even if nothing is added to it.
+  // Adds a row, which is kept even without values.
   absl::Status AddRow(absl::string_view row);
-  // `rank` -1: not known; `finite`: all of what the value is of.
-  // RESOURCE_EXHAUSTED: more rows than fit.
+  // `rank` is -1 if not known; `finite`: all elements of the value are finite.
+  // RESOURCE_EXHAUSTED if more rows are added than fit.
   absl::Status Add(absl::string_view row, int64_t rank, double value,
                    bool finite);
   absl::Status Add(absl::string_view row, int64_t rank, double value) {
     return Add(row, rank, value, std::isfinite(value));
   }
 
-  // Columns and rows of the head; the rest is the caller's.
+  // Fills in columns and rows of the head; the caller fills in the rest.
   void FillHead(v1::GridHead* head) const;
-  // Rows in the order in which they were first added to.
+  // Rows are in the order in which they were first added.
   size_t rows() const { return rows_.size(); }
   v1::GridRow Row(size_t row) const;
 
@@ -61,24 +61,24 @@ class StatisticsGrid {
   };
   struct RowOfCells {
     std::string name;
-    // As far as there was something to add.
+    // Cells up to the last column with a value.
     std::vector<Cell> cells;
   };
 
-  // Whether `value` takes the place of what the cell has.
+  // Returns whether `value` replaces that of the cell.
   bool Beats(double value, const Cell& cell) const;
   void Join(const Cell& from, Cell* into) const;
-  // Its number; a new one where there is none of this name.
+  // Returns the index of the row; adds a new one if there is none of this name.
   absl::StatusOr<size_t> FindRow(absl::string_view name);
-  // Makes room by joining neighbouring columns.
+  // Makes room by merging neighbouring columns.
   absl::Status Fit(size_t rows);
   void Coarsen();
   size_t columns() const { return first_steps_.size(); }
 
   const v1::GridReducer reducer_;
   const Limits limits_;
-  // A column has the steps of 2^column_bits_ numbers, from a multiple of that
-  // on.
+  // A column covers 2^column_bits_ step numbers, beginning at a multiple of
+  // that.
   int column_bits_ = 0;
   uint64_t steps_ = 0;
   std::vector<int64_t> first_steps_, last_steps_;

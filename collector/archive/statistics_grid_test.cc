@@ -43,7 +43,7 @@ TEST(StatisticsGridTest, KeepsTheLargestAndWhoHasIt) {
   EXPECT_EQ(a.cells(0), -1);
   EXPECT_EQ(a.ranks(0), 1);
   EXPECT_EQ(a.counts(0), 2u);
-  // What is not there is not 0.
+  // A missing value is not 0.
   EXPECT_EQ(a.counts(1), 0u);
   EXPECT_EQ(b.counts(0), 0u);
   EXPECT_EQ(b.cells(1), 5);
@@ -71,7 +71,7 @@ TEST(StatisticsGridTest, NothingIsClipped) {
   EXPECT_EQ(CellsOf(grid, 0), (std::vector<double>{1e38, kInf}));
 }
 
-// The same numbers with room for all columns and with room for few.
+// The same numbers with room for all columns and for few.
 TEST(StatisticsGridTest, StepsShareColumnsWhereThereIsNoRoom) {
   for (const auto reducer :
        {v1::GRID_REDUCER_MAX, v1::GRID_REDUCER_MIN, v1::GRID_REDUCER_MEAN}) {
@@ -93,7 +93,7 @@ TEST(StatisticsGridTest, StepsShareColumnsWhereThereIsNoRoom) {
       ASSERT_EQ(head.steps(), steps);
       for (int row = 0; row < 2; ++row) {
         const v1::GridRow joined = few.Row(row), single = all.Row(row);
-        // Of the column that a step is in by its number.
+        // Steps by the column to which their number belongs.
         std::map<int64_t, std::vector<int>> columns;
         for (int i = 0; i < full.first_steps_size(); ++i)
           columns[full.first_steps(i) / width].push_back(i);

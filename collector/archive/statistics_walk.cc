@@ -49,8 +49,8 @@ struct RankSteps {
   size_t deleted = 0;
 };
 
-// The steps that the derived statistics list; nullopt: there are none for this
-// selection.
+// Returns the steps that the derived statistics list; nullopt if they cannot
+// list this selection.
 absl::StatusOr<std::optional<RankSteps>> FindRolledUpSteps(
     const QuerySources& sources, const ValueSelection& selection) {
   const absl::Span<const IntInterval> wanted = selection.steps.intervals();
@@ -84,7 +84,7 @@ absl::StatusOr<std::optional<RankSteps>> FindRolledUpSteps(
   const auto before = [&](const v1::StepInfo& a, const v1::StepInfo& b) {
     return place(a) < place(b);
   };
-  // Those of one process are.
+  // The steps of one process are already sorted.
   if (!std::is_sorted(out.steps.begin(), out.steps.end(), before))
     std::sort(out.steps.begin(), out.steps.end(), before);
   return out;
@@ -94,7 +94,7 @@ absl::StatusOr<RankSteps> FindRankSteps(const QuerySources& sources,
                                         const ValueSelection& selection) {
   absl::StatusOr<std::optional<RankSteps>> rolled_up =
       FindRolledUpSteps(sources, selection);
-  // The records are complete where derived statistics are damaged.
+  // If derived statistics are damaged, the records are still complete.
   if (!IsDamage(rolled_up.status())) {
     RP_RETURN_IF_ERROR(rolled_up.status());
     if (rolled_up->has_value()) return **std::move(rolled_up);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The statistics of chosen values of a run, one rank's step after the other: out
-// of its rollup where that holds, else out of the records. Both say the same.
+// The statistics of chosen values of a run, one rank's step after another: from
+// its rollup if that is valid, else from the records. Both give the same
+// numbers.
 // Threads: may run in several threads at once over one Store.
-// Failure: INVALID_ARGUMENT for what cannot be asked, NOT_FOUND for a run that
-// is not there, CANCELLED, the visitor's first error; else the store's.
+// Failure: INVALID_ARGUMENT for an invalid request, NOT_FOUND for an unknown
+// run, CANCELLED, the visitor's first error; else the store's.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_WALK_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_STATISTICS_WALK_H_
 
@@ -28,7 +29,7 @@ namespace rankprobe {
 
 struct ValueSelection {
   std::string run;
-  // Empty = all.
+  // Empty sets select all.
   IntSet steps, ranks;
   OfIncarnations incarnations;
   // As in QueryGridRequest.
@@ -36,13 +37,13 @@ struct ValueSelection {
   v1::GridValues values = v1::GRID_VALUES_OUTPUTS;
 };
 
-// Which values a question is about. Plain value, one thread at a time.
+// Selects the values of a query. Plain value, one thread at a time.
 class ValueChooser {
  public:
-  // INVALID_ARGUMENT.
+  // INVALID_ARGUMENT if `match` is not valid.
   static absl::StatusOr<ValueChooser> Make(const std::string& match,
                                            v1::GridValues values);
-  // Whether the question is about it; name() is its name then.
+  // Returns whether the value is selected; name() is then its name.
   bool Wants(bool given, absl::string_view entry, absl::string_view name);
   const std::string& name() const { return name_; }
 
@@ -58,22 +59,22 @@ class ValueChooser {
   std::string name_;
 };
 
-// A value of a call. Texts live as long as the visitor's call.
+// A value of a call. Texts are valid during the visitor's call.
 struct WalkedValue {
   absl::string_view entry;
   // Entry and value: "Module.fc.Linear.forward.0.output.0".
   absl::string_view name;
-  // One for each statistic that was asked for.
+  // One for each requested statistic.
   absl::Span<const std::optional<double>> numbers;
 };
 
 class StatisticsVisitor {
  public:
   virtual ~StatisticsVisitor() = default;
-  // Before anything else: the rank-steps to come, by step and rank.
+  // Called first, with the rank-steps to come, by step and rank.
   virtual absl::Status OnBegin(const std::vector<v1::StepInfo>& steps) = 0;
   virtual absl::Status OnRankStep(const v1::StepInfo& step) = 0;
-  // Of the last rank-step, in the order of dump.json.
+  // Called for the values of the last rank-step, in the order of dump.json.
   virtual absl::Status OnValue(const WalkedValue& value) = 0;
 };
 
@@ -82,11 +83,12 @@ struct WalkReport {
   size_t incomplete_rank_steps = 0;
   size_t deleted_rank_steps = 0;
   size_t rolled_up_rank_steps = 0;
-  // Of rank-steps whose records cannot be read a line each; they are not whole.
+  // One line for each rank-step whose records cannot be read; they are
+  // incomplete.
   std::vector<std::string> unreadable;
 };
 
-// `cancelled` is asked before each step of a rank is read.
+// `cancelled` is called before each step of a rank is read.
 absl::StatusOr<WalkReport> WalkStatistics(const QuerySources& sources,
                                           const ValueSelection& selection,
                                           const std::vector<Stat>& stats,

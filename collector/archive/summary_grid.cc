@@ -23,7 +23,7 @@
 namespace rankprobe {
 namespace {
 
-// Processes between two questions whether the caller is still there.
+// Processes that are read between two checks for cancellation.
 constexpr size_t kRangesAtOnce = 256;
 
 // A process as a row, in the order of ranks.
@@ -64,7 +64,7 @@ class SummaryCells {
   // Steps that may be read together, as a power of 64.
   int level() const { return bits_ / kSummaryBits; }
 
-  // DATA_LOSS for a summary of steps that were not asked for.
+  // DATA_LOSS for a summary of steps outside the request.
   absl::Status Add(size_t row, const StepSummary& summary) {
     const auto at =
         static_cast<size_t>((summary.first_step >> bits_) - first_column_);
@@ -138,7 +138,7 @@ class SummaryCells {
   uint64_t numbers_ = 0;
 };
 
-// `view` null: its records cannot be read.
+// `view` is null if the records cannot be read.
 StepSummary SummarizeRecords(const v1::StepInfo& step, const StepView* view) {
   StepSummary summary;
   summary.first_step = summary.last_step = step.step();
@@ -154,7 +154,7 @@ StepSummary SummarizeRecords(const v1::StepInfo& step, const StepView* view) {
   return summary;
 }
 
-// Which row each process has.
+// Maps each process to its row.
 class Rows {
  public:
   explicit Rows(const RunSteps& steps) {
@@ -184,8 +184,9 @@ class Rows {
   absl::flat_hash_map<uint64_t, size_t> of_;
 };
 
-// Behind a process' last step there is nothing that a whole slot would count too
-// much: its steps need not be read each by itself.
+// Extends the range to the end of the slot if it reaches the process' last
+// step: there are no later steps, so the complete slot can be read instead of
+// single steps.
 void ToEndOfSlot(const RunSteps& steps, int level, ProcessRange* range) {
   const uint64_t slot_steps = uint64_t{1} << (level * kSummaryBits);
   if (range->last == static_cast<uint64_t>(steps.ends.at(range->incarnation))) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The questions over ranks and steps that summaries answer: what QueryGrid says
-// of them, without the values of each step (docs/storage.md, "Summaries").
+// Grids over ranks and steps that summaries can answer, with the results of
+// QueryGrid, without the values of each step (docs/storage.md, "Summaries").
 // Threads: may run in several threads at once over one Store.
 // Failure: as QueryGrid.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_SUMMARY_GRID_H_
@@ -20,11 +20,12 @@
 
 namespace rankprobe {
 
-// Which summary has the answer; nothing: none has.
+// Returns the summary that answers the request; nothing if there is none.
 std::optional<SummaryStat> SummaryFor(const v1::QueryGridRequest& request,
                                       Stat stat);
 
-// `unreadable`: see QueryGrid. False, and nothing written: the run's summaries do not say it.
+// `unreadable`: see QueryGrid. Returns false, without writing anything, if the
+// run's summaries cannot answer the request.
 absl::StatusOr<bool> QuerySummaries(
     const QuerySources& sources, const v1::QueryGridRequest& request,
     SummaryStat stat, size_t max_cells, absl::FunctionRef<bool()> cancelled,

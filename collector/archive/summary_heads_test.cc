@@ -24,7 +24,7 @@ std::vector<int64_t> Steps(int64_t first, int64_t last) {
 
 class SummaryHeadsTest : public SummaryTest {
  protected:
-  // Steps 0 to 199 of process 1.
+  // Commits steps 0 to 199 of process 1.
   void Commit200() {
     frames_ = std::make_unique<Frames>(MakeIdentity("run", 0, 1));
     for (int64_t step = 0; step < 200; ++step)
@@ -38,7 +38,8 @@ class SummaryHeadsTest : public SummaryTest {
   void CommitNew(size_t before) {
     ASSERT_TRUE(store_->Commit(frames_->Range(before, frames_->size())).ok());
   }
-  // Steps of process 1 as questions see them, and what their heads say.
+  // Returns the steps of process 1 as queries see them, with the contents of
+  // their heads.
   std::vector<std::pair<int64_t, std::string>> Heads() {
     std::vector<std::pair<int64_t, std::string>> heads;
     const ProcessRange all{1, 0, std::numeric_limits<int64_t>::max()};
@@ -88,7 +89,7 @@ TEST_F(SummaryHeadsTest, RowsThatAreLeftBehindHoldTheHeads) {
   EXPECT_EQ(kept.heads, Steps(192, 199));
   EXPECT_EQ(kept.rows, (std::vector<uint64_t>{0, 1, 2}));
   EXPECT_EQ(Heads(), before);
-  // A part of a row, one step, and the seam between both places.
+  // Ranges: a part of a row, one step, and the border between both places.
   const uint32_t run = *store_->RunNumber("run");
   for (const auto& [first, last] : {std::pair<int64_t, int64_t>{70, 75},
                                     {63, 64},
@@ -113,7 +114,7 @@ TEST_F(SummaryHeadsTest, RowsThatAreLeftBehindHoldTheHeads) {
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->rank_steps(), 200u);
   EXPECT_EQ(report->queued(), 0u);
-  // When the process goes on, its last row is left behind too.
+  // When the process continues, its last row is complete too.
   const size_t size = frames_->size();
   for (int64_t step = 200; step <= 256; ++step) AddStep(frames_.get(), step, 3);
   CommitNew(size);
@@ -125,7 +126,7 @@ TEST_F(SummaryHeadsTest, RowsThatAreLeftBehindHoldTheHeads) {
   ExpectSound();
 }
 
-// Where the newest row was written while its process was in it, too.
+// Also if the newest row was written while the process was still in it.
 TEST_F(SummaryHeadsTest, ARowThatWasWrittenEarlyIsClosedLater) {
   Make200();
   for (const int64_t step : {int64_t{200}, int64_t{500}, int64_t{501}}) {
@@ -188,7 +189,7 @@ TEST_F(SummaryHeadsTest, StepsThatAreDeletedLeaveTheOthers) {
   ExpectSound();
 }
 
-// A deletion is written in parts; a kill between two of them leaves both.
+// A deletion is written in parts; a crash between two of them leaves both.
 TEST_F(SummaryHeadsTest, AHeadThatIsInBothPlacesIsSeenOnce) {
   Make200();
   const auto before = Heads();
@@ -196,7 +197,7 @@ TEST_F(SummaryHeadsTest, AHeadThatIsInBothPlacesIsSeenOnce) {
   EditIndex([&](Index*, IndexBatch* batch) {
     const std::string prefix = keys::RollupHeads(run, 1);
     for (int64_t step = 60; step < 70; ++step) {
-      // It would be seen if it were read.
+      // It would be visible if it were read.
       v1::RollupHead head;
       head.set_version(kRollupVersion);
       head.set_records(4711);
@@ -210,7 +211,7 @@ TEST_F(SummaryHeadsTest, AHeadThatIsInBothPlacesIsSeenOnce) {
   EXPECT_EQ(HeadOf(64).deleted(), true);
 }
 
-// As version 7 left them: all heads in table h, and rows that say it again.
+// Rows of version 7: all heads in table h, and rows that repeat them.
 TEST_F(SummaryHeadsTest, RowsOfOlderArchivesAreReadAndReindexed) {
   Commit200();
   RollUp();
@@ -265,7 +266,7 @@ TEST_F(SummaryHeadsTest, WhoReadsMeanwhileSeesEachHeadOnce) {
     PendingRollup step{
         .run_number = run,
         .key = {.run = "run", .step = round % 190, .incarnation = 1}};
-    // Out of its row, and back into it.
+    // The head moves out of its row, and back into it.
     EXPECT_TRUE(RollupMaker(store_.get()).RollUp(step).ok());
     Rest();
     EXPECT_TRUE(maker_->MakePending([] { return false; }).ok());
@@ -301,8 +302,9 @@ TEST_F(SummaryHeadsTest, ARowThatSaysSomethingElseOfAStepIsAFault) {
             "run run: a row of summaries cannot be read\n");
 }
 
-// A whole overview reads the rows of the level above to their end, though the
-// last of their slots is not full; where it ends is asked for, steps are.
+// An overview of the complete run reads the rows of the level above to their
+// end, although the last of their slots is not full; if an end is given, single
+// steps are read.
 TEST_F(SummaryHeadsTest, TheLastSlotOfAnOverviewIsReadAsAWhole) {
   Make200();
   ASSERT_TRUE(store_

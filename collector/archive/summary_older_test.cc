@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Summaries of runs that an older collector left, and what is not rolled up.
+// Summaries of runs of an older collector, and steps that are not rolled up.
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,8 +16,8 @@ using testing::Frames;
 using testing::MakeIdentity;
 using testing::SummaryTest;
 
-// Of the processes of "run", as the store knows it, as its index has it, and as
-// another process of the collector reads it.
+// Compares the processes of "run" as the store has them in memory, in its
+// index, and as another process of the collector reads them.
 TEST_F(SummaryTest, WhatIsNotRolledUpIsKnownWithoutALookAtTheIndex) {
   using Steps = std::vector<std::pair<int64_t, uint64_t>>;
   const auto known = [&] {
@@ -65,7 +65,7 @@ TEST_F(SummaryTest, WhatIsNotRolledUpIsKnownWithoutALookAtTheIndex) {
     AddStep(&one, step, 1);
     AddStep(&two, step, 1, /*end=*/step != 2);
   }
-  two.AddBatch(9);  // nothing comes of it
+  two.AddBatch(9);  // it gets no records
   Commit(one);
   Commit(two);
   expect(
@@ -74,7 +74,7 @@ TEST_F(SummaryTest, WhatIsNotRolledUpIsKnownWithoutALookAtTheIndex) {
   expect({{9, 2}});
   RollUp();
   expect({{9, 2}});
-  // More of two steps, one of them with an end, and a new one.
+  // More records for two steps, one of them with an end, and a new step.
   size_t before = one.size();
   AddStep(&one, 1, 5, /*end=*/false, /*order=*/50);
   AddStep(&one, 5, 5, /*end=*/false);
@@ -105,7 +105,7 @@ TEST_F(SummaryTest, WhatIsNotRolledUpIsKnownWithoutALookAtTheIndex) {
   expect({});
 }
 
-// A run of a collector that knew of no summaries is read as before until it is
+// A run of a collector without summaries is read as before until it is
 // reindexed.
 TEST_F(SummaryTest, OlderRunsAreReindexed) {
   Frames frames(MakeIdentity("run", 0, 1));
@@ -146,7 +146,7 @@ TEST_F(SummaryTest, OlderRunsAreReindexed) {
   EXPECT_EQ(store_->QueueRollups("run")->queued(), 0u);
 }
 
-// Its deleted steps have no heads, so that rows that are made before would not
+// Its deleted steps have no heads, so rows that were made earlier would not
 // count them.
 TEST_F(SummaryTest, DeletedStepsOfOlderRunsAreCounted) {
   Frames frames(MakeIdentity("run", 0, 1));
@@ -160,7 +160,7 @@ TEST_F(SummaryTest, DeletedStepsOfOlderRunsAreCounted) {
   MakeSummaries();
   EXPECT_EQ(Tiles(1, 1), 0u);
   EXPECT_EQ(Tiles(2, 1), 0u);
-  // It goes on; what is rolled up now has rows.
+  // The process continues; steps that are rolled up now have rows.
   const size_t before = frames.size();
   AddStep(&frames, 70, 70);
   ASSERT_TRUE(store_->Commit(frames.Range(before, frames.size())).ok());

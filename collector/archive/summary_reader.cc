@@ -20,13 +20,13 @@ constexpr auto kMaxStepNumber =
 // Steps of a slot, as a power of two.
 int SlotBits(int level) { return (level - 1) * kSummaryBits; }
 
-// What is still to be read of one of the ranges that were asked for.
+// The part of a requested range that is still to be read.
 struct Gap {
   size_t range = 0;
   ProcessRange steps;
 };
 
-// Reads the rows of one level, and adds what they do not have to `gaps`.
+// Reads the rows of one level, and adds what they lack to `gaps`.
 class LevelReader {
  public:
   LevelReader(
@@ -81,7 +81,7 @@ class LevelReader {
                        uint64_t begin, uint64_t first, uint64_t last) {
     const int slot_bits = SlotBits(level_);
     const uint64_t slot_steps = uint64_t{1} << slot_bits;
-    // Slots of which only some steps are asked for are read below.
+    // Slots that are only partly requested are read at a lower level.
     uint64_t low = (first - begin) >> slot_bits;
     uint64_t high = (last - begin) >> slot_bits;
     const uint64_t low_begin = begin + (low << slot_bits);
@@ -181,7 +181,7 @@ absl::StatusOr<std::string> SummaryMaker::Make(const SummaryTile& tile,
           return absl::OkStatus();
         }));
   }
-  // An older collector's heads say nothing.
+  // Heads of an older collector contain no summary.
   return current ? writer.Encode(tile.tile) : std::string();
 }
 
@@ -207,7 +207,7 @@ absl::Status SummaryMaker::FindMissing(const std::string& run,
         RP_RETURN_IF_ERROR(found);
         break;
       }
-      // Where a row is there, so are those below it.
+      // If a row exists, so do those below it.
       int level = kSummaryLevels;
       for (; level >= 1; --level) {
         const uint64_t tile = *step >> (level * kSummaryBits);
@@ -240,8 +240,8 @@ absl::StatusOr<uint64_t> SummaryMaker::MakePending(
     }
     const absl::Status status = FindMissing(run, cancelled);
     if (absl::IsCancelled(status)) return uint64_t{0};
-    // It may have been deleted, or its rows be damaged: the others have
-    // theirs all the same.
+    // An error is ignored: the run may have been deleted, or its rows may be
+    // damaged, and the others still need their rows.
   }
   to_search_ = std::move(older);
   uint64_t made = 0;
@@ -254,7 +254,7 @@ absl::StatusOr<uint64_t> SummaryMaker::MakePending(
           tile, [&](bool with_heads) { return Make(tile, with_heads); });
       if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status))
         return made;
-      // Without it what is below is read.
+      // Without the row, readers use the level below.
       if (status.ok()) ++made;
     }
   }

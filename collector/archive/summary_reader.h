@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and makes the rows of summaries of a run (docs/storage.md, "Summaries").
-// Threads: reading in several at once, making in one; ingest goes on.
-// Failure: the store's errors, DATA_LOSS for rows that cannot be read. A row
-// that is not there is no error: what is below it is read.
+// Reader and maker of the rows of summaries of a run (docs/storage.md,
+// "Summaries").
+// Threads: reading in several at once, making in one; ingest continues.
+// Failure: the store's errors, DATA_LOSS for rows that cannot be read. A
+// missing row is not an error: the level below it is read.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_SUMMARY_READER_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_SUMMARY_READER_H_
 
@@ -20,9 +21,9 @@
 
 namespace rankprobe {
 
-// Summaries of at most 64^`level` neighbouring steps, each within one such
-// stretch of step numbers. `ranges` ascend; `emit` gets which, a step of the
-// stretch and the summary.
+// Reads summaries of at most 64^`level` neighbouring steps, each within one
+// aligned range of step numbers. `ranges` ascend; `emit` gets the index of the
+// range, a step of the aligned range and the summary.
 absl::Status ReadSummaries(
     SeriesReader* series, uint32_t run, absl::Span<const ProcessRange> ranges,
     int level, SummaryStat stat,
@@ -32,8 +33,9 @@ class SummaryMaker {
  public:
   explicit SummaryMaker(Store* store) : store_(store) {}
 
-  // All rows that wait, until `cancelled`; the first time also those that
-  // another process of the collector left undone. How many were made.
+  // Makes all waiting rows, until `cancelled`; the first call also finds those
+  // that an earlier process of the collector did not finish. Returns how many
+  // were made.
   absl::StatusOr<uint64_t> MakePending(absl::FunctionRef<bool()> cancelled);
 
  private:
@@ -42,8 +44,8 @@ class SummaryMaker {
   absl::StatusOr<std::string> Make(const SummaryTile& tile, bool with_heads);
 
   Store* const store_;
-  // Of the runs that were there at the start those that were not searched yet:
-  // an older collector's that are not reindexed, whose heads do not say all.
+  // Runs that existed at the start and were not searched yet: those of an older
+  // collector that are not reindexed, whose heads are incomplete.
   std::optional<std::vector<std::string>> to_search_;
 };
 

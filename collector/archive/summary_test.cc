@@ -75,13 +75,13 @@ TEST_F(SummaryTest, SayWhatTheValuesSay) {
   };
   for (int64_t step = 0; step < 150; ++step)
     AddStep(&first, step, value(step, 0));
-  // It goes on before where it had come to, and is the newer one there.
+  // It continues before its last step, and is the newer one there.
   for (int64_t step = 140; step < 260; ++step)
     AddStep(&restarted, step, value(step, 5));
   for (int64_t step = 99; step < 260; ++step)
     AddStep(&late, step, value(step, 1));
   for (int64_t step = 0; step < 260; ++step) {
-    // Out of order, and with holes that the others fill.
+    // Out of order, and with gaps that the other process fills.
     const int64_t other = step ^ 1;
     if (other % 9 != 4) AddStep(&holes, other, value(other, 2));
   }
@@ -94,7 +94,7 @@ TEST_F(SummaryTest, SayWhatTheValuesSay) {
   Commit(restarted);
   ExpectTheSame();  // nothing is rolled up
   RollUp();
-  ExpectTheSame();  // heads alone
+  ExpectTheSame();  // only heads
   EXPECT_EQ(Tiles(1, 20), 0u);
   MakeSummaries();
   EXPECT_EQ(Tiles(1, 20), 5u);
@@ -102,7 +102,7 @@ TEST_F(SummaryTest, SayWhatTheValuesSay) {
   EXPECT_EQ(Tiles(3, 20), 1u);
   ExpectTheSame();
 
-  // A step that is deleted takes the rows with it that count it.
+  // The deletion of a step also deletes the rows that count it.
   DeleteOptions options{.run = "run", .steps = std::set<int64_t>{64, 65, 131}};
   ASSERT_TRUE(store_->Delete(options).ok());
   EXPECT_EQ(Tiles(1, 20), 3u);
@@ -130,7 +130,7 @@ TEST_F(SummaryTest, ALateRecordIsSeenAtOnce) {
   EXPECT_NE(now.text.find("502"), std::string::npos) << now.text;
   EXPECT_EQ(now.head.rolled_up_rank_steps(), 129u);
   ExpectTheSame();
-  // Whoever draws a picture may leave it out, and is told.
+  // A client that draws an overview may leave it out, and is informed.
   request.set_skip_unrolled(true);
   const Answer skipped = Ask(request, false);
   EXPECT_EQ(skipped.head.skipped_rank_steps(), 1u);
@@ -145,7 +145,7 @@ TEST_F(SummaryTest, ALateRecordIsSeenAtOnce) {
   ExpectTheSame();
 }
 
-// A row that passes for one, and says that its steps are elsewhere.
+// A row that is valid, but claims to be of other steps.
 TEST_F(SummaryTest, WhereARowIsOfOtherStepsTheRecordsAnswer) {
   Frames frames(MakeIdentity("run", 0, 1));
   for (int64_t step = 0; step < 200; ++step) AddStep(&frames, step, 1);
@@ -173,7 +173,7 @@ TEST_F(SummaryTest, WhereARowIsOfOtherStepsTheRecordsAnswer) {
   }
 }
 
-// Rows of one table after the other, which no reader can parse.
+// For each table, rows that no reader can parse.
 TEST_F(SummaryTest, DamageOfWhatIsDerivedTakesNothingFromAnAnswer) {
   Frames frames(MakeIdentity("run", 0, 1));
   for (int64_t step = 0; step < 200; ++step) AddStep(&frames, step, 1.5);
@@ -221,7 +221,7 @@ TEST_F(SummaryTest, AStepThatNeverEndsIsRolledUpWhenItRests) {
   const v1::GridHead head = Ask({}, false).head;
   EXPECT_EQ(head.rolled_up_rank_steps(), 2u);
   EXPECT_EQ(head.incomplete_rank_steps(), 1u);
-  // It goes on after all.
+  // The process continues.
   const size_t before = frames.size();
   AddStep(&frames, 1, 9, /*end=*/true, /*order=*/50);
   ASSERT_TRUE(store_->Commit(frames.Range(before, frames.size())).ok());

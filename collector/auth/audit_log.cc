@@ -24,7 +24,8 @@ bool IsOfAgents(absl::string_view role) {
   return role == "agent" || role == AuditLog::kOwnRole;
 }
 
-// Of a line of the file. Quotes of what somebody says are escaped in it.
+// Reads the role from a line of the file. Quotes in clients' texts are escaped
+// in it.
 bool IsLineOfAgents(absl::string_view line) {
   constexpr absl::string_view kMember = "\", \"role\": \"";
   const size_t at = line.find(kMember);
@@ -33,7 +34,7 @@ bool IsLineOfAgents(absl::string_view line) {
   return IsOfAgents(line.substr(0, line.find('"')));
 }
 
-// Calls `take` with each whole line of the file, its end included.
+// Calls `take` with each complete line of the file, including its end.
 absl::Status ForEachLine(
     const std::string& path, FileSystem* file_system,
     const std::function<absl::Status(absl::string_view)>& take) {
@@ -69,8 +70,8 @@ absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(
   std::unique_ptr<AuditLog> log(
       new AuditLog(options, path, file_system, clock));
   absl::MutexLock lock(&log->mutex_);
-  // Left by a turn-over that was killed: the last of its renames is missing, or
-  // all are.
+  // Left by an interrupted rotation: the last of its renames is missing, or all
+  // are.
   const std::string next = path + ".tmp";
   if (file_system->Exists(next)) {
     RP_RETURN_IF_ERROR(file_system->Exists(path)
@@ -125,7 +126,8 @@ absl::Status AuditLog::TurnOver() {
   absl::Status status = CarryOver(file.get());
   status.Update(file->Sync());
   status.Update(file->Close());
-  // What an operator was answered for is on the disk, under whichever name.
+  // Lines for which an operator already has an answer must be on the disk,
+  // under either name.
   if (status.ok()) status.Update(file_->Sync());
   if (status.ok()) status.Update(file_system_->Rename(path_, path_ + ".1"));
   if (!status.ok()) {

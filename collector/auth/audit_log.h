@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Audit log of changes to runs: one JSON object a line.
+// Audit log of changes to runs: one JSON object per line.
 //
-// What operators did is never dropped. What agents cause is bounded: after
-// Options::max_agent_bytes of it the file is moved to `path`.1, and the one that
-// was there goes; operators' lines of that one begin the new file. And it leaves
-// the disk its reserve: lines that do not are counted in a line `Dropped`.
+// Lines of operators are never dropped. Those that agents cause are bounded:
+// after Options::max_agent_bytes of them the file is moved to `path`.1,
+// replacing an earlier one, whose operators' lines are copied to the new file.
+// Agents' lines also leave a reserve on the disk: lines beyond it are counted
+// in a line `Dropped`.
 //
 // Ownership: one per server; FileSystem and Clock outlive it. Thread-safe.
 // Failure: a line that cannot be written is returned as a status; the caller
-// says so in the log and goes on, because the action has happened. A file that
-// cannot be turned over takes no further lines of agents; that is tried again
-// with each of them.
+// logs that and continues, because the action has happened. If the file cannot
+// be rotated, it takes no further lines of agents; each of them tries the
+// rotation again.
 #ifndef RANKPROBE_COLLECTOR_AUTH_AUDIT_LOG_H_
 #define RANKPROBE_COLLECTOR_AUTH_AUDIT_LOG_H_
 
@@ -31,28 +32,28 @@ namespace rankprobe {
 struct AuditRecord {
   std::string actor;
   std::string role;
-  // Address of the other side, as gRPC prints it.
+  // Address of the peer, as gRPC formats it.
   std::string peer;
-  // "SetDumpEnable".
+  // For example "SetDumpEnable".
   std::string action;
   std::string run;
-  // Arguments, for a person.
+  // Arguments, for display.
   std::string detail;
   // "OK", or the status' name and message.
   std::string outcome;
-  // The epoch that the action made; 0: none.
+  // The epoch that the action created; 0: none.
   uint64_t epoch = 0;
 };
 
 class AuditLog {
  public:
-  // Role of the lines that tell of dropped ones.
+  // Role of the lines that report dropped ones.
   static constexpr char kOwnRole[] = "rankprobed";
 
   struct Options {
-    // Of agents' lines in the file.
+    // Limit for agents' lines in the file.
     uint64_t max_agent_bytes = 64 << 20;
-    // Agents' lines leave so much of the disk free.
+    // Agents' lines leave this much of the disk free.
     uint64_t min_free_bytes = 0;
   };
 
@@ -69,14 +70,15 @@ class AuditLog {
   enum class Durability {
     // Survives this process.
     kWritten,
-    // Survives the machine, and so do all lines before it.
+    // Survives the machine, as do all lines before it.
     kSynced,
   };
 
-  // OK also for an agent's line that the disk had no room for.
+  // Returns OK also for an agent's line that was dropped because of the
+  // reserve.
   absl::Status Write(const AuditRecord& record, Durability durability);
 
-  // Agents' lines for which there was no room.
+  // Returns the number of agents' lines that were dropped.
   uint64_t CountDropped() const;
 
  private:
@@ -103,7 +105,7 @@ class AuditLog {
   std::unique_ptr<WritableFile> file_ ABSL_GUARDED_BY(mutex_);
   uint64_t agent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Of those, counted in a line of the file.
+  // Dropped lines that a line of the file already counts.
   uint64_t dropped_told_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

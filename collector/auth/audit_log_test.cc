@@ -42,7 +42,7 @@ TEST(AuditLogTest, AppendsOneObjectALineAndKeepsOldOnes) {
   EXPECT_THAT(two, HasSubstr("\"epoch\": 7}"));
 }
 
-// Each sync is a wait of everybody who is audited behind it.
+// Each sync delays every later audited call.
 TEST(AuditLogTest, OnlyWhatIsAskedForIsSynced) {
   testing::FaultFileSystem fs;
   const ManualClock clock;
@@ -116,7 +116,7 @@ TEST_F(BoundedAuditLogTest, AgentsLinesTurnItOverAndOperatorsLinesStay) {
   for (int i = 0; i < 20; ++i) {
     Write("operator", absl::StrCat("did", i, "."));
     for (int k = 0; k < 20; ++k) Write("agent", absl::StrCat("a", i, "_", k));
-    // Also when it is opened anew in between.
+    // Also if it is opened again in between.
     if (i % 3 == 0) Open();
   }
   const std::string all = Both();

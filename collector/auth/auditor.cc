@@ -10,7 +10,7 @@ namespace {
 
 std::string PeerOf(const grpc::CallbackServerContext& context) {
   std::string peer = context.peer();
-  // What gRPC says of calls within the process, and of no other.
+  // gRPC uses this name only for calls within the process.
   if (peer != "unknown") return peer;
   const auto found = context.client_metadata().find(kPagePeerKey);
   if (found == context.client_metadata().end()) return peer;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records each audited call and its outcome: one line in the audit log for the
-// attempt, written before anything is done, and one for the outcome; both are
-// synced before End returns, which is before the answer. The outcome is in the
-// daemon's log, too.
+// Audit records of calls: one line in the audit log for the attempt, written
+// before anything is done, and one for the outcome; both are synced before End
+// returns, which is before the answer. The outcome is in the daemon's log, too.
 //
 // Ownership: one per server; AuditLog and Logger outlive it and its entries.
 // Thread-safe: immutable. Failure: a line that cannot be written is an error in
-// the daemon's log; the action goes on.
+// the daemon's log; the action continues.
 #ifndef RANKPROBE_COLLECTOR_AUTH_AUDITOR_H_
 #define RANKPROBE_COLLECTOR_AUTH_AUDITOR_H_
 
@@ -27,16 +26,16 @@ namespace rankprobe {
 
 class Auditor {
  public:
-  // Of AuditRecord, for the attempt.
+  // AuditRecord.outcome of the attempt.
   static constexpr char kBegun[] = "BEGUN";
 
   // One action between its two lines. Copies are the same action.
   class Entry {
    public:
     void End(absl::string_view outcome, uint64_t epoch = 0) const;
-    // The line of the attempt, before anything is done.
+    // Writes the line of the attempt. Called before anything is done.
     void Begin() const;
-    // `done` says what was done, when it was.
+    // `done` describes the result if `status` is OK.
     void End(const absl::Status& status, absl::string_view done) const;
 
    private:
@@ -48,25 +47,25 @@ class Auditor {
     const Auditor* auditor_;
   };
 
-  // Both may be null: within a process that asks itself there is nobody to be
-  // checked and no log.
+  // Both may be null: for calls inside this process there is no authorization
+  // and no log.
   Auditor(AuditLog* log, std::shared_ptr<const Authorizer> authorizer,
           const Logger* logger)
       : log_(log), authorizer_(std::move(authorizer)), logger_(logger) {}
 
-  // Writes nothing yet: gRPC's threads do not wait for the disk.
+  // Writes nothing yet, because gRPC's threads must not wait for the disk.
   Entry Describe(const grpc::CallbackServerContext& context,
                  absl::string_view action, const std::string& run,
                  std::string detail) const;
-  // The same of a call that gRPC does not know: `record` says whose it is.
+  // The same for a call outside gRPC: `record` names the caller.
   Entry Describe(AuditRecord record) const;
-  // What another party has noted, such as a plan that an agent brought: nobody
-  // waits for an answer, so it is not synced.
+  // Writes another component's record, such as a plan that an agent brought.
+  // Not synced, because no caller waits for an answer.
   void Write(const AuditRecord& record) const;
 
-  // Whose call it is, for a person.
+  // Returns the caller's name, for display.
   std::string ActorOf(const grpc::CallbackServerContext& context) const;
-  // PERMISSION_DENIED when the caller is not an operator.
+  // PERMISSION_DENIED if the caller is not an operator.
   absl::Status CheckOperator(const grpc::CallbackServerContext& context,
                              absl::string_view what) const;
 

@@ -35,12 +35,12 @@ std::optional<Role> RoleOf(v1::AccessRole role) {
 }
 
 struct MethodAccess {
-  // Absent: it names none.
+  // Absent if the method has no access option.
   std::optional<Role> role;
   bool audited = false;
 };
 
-// By path. Built once: looking up what callers name in the pool would let them
+// By path. Built once: looking up callers' names in the pool would let them
 // fill its cache of unknown names.
 const absl::flat_hash_map<std::string, MethodAccess>& AccessOfMethods() {
   static const auto* const table = [] {
@@ -77,7 +77,7 @@ bool Grants(Role has, Role needs) {
 }  // namespace
 
 std::optional<Role> NeededRole(absl::string_view path) {
-  // Orchestrators ask for health without a secret; it tells up or down.
+  // Orchestrators check health without a secret; the answer is only up or down.
   if (absl::StartsWith(path, "/grpc.health.v1.Health/")) return std::nullopt;
   if (absl::StartsWith(path, "/grpc.reflection.")) return Role::kViewer;
   const auto it = AccessOfMethods().find(path);

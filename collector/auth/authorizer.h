@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides which caller may call which method. One rule for all services: the
-// role that a method needs is the option `access` of its descriptor
-// (proto/rankprobe/v1/access.proto); a method without one, or of nobody's,
-// needs an operator.
+// Authorization of calls by method. One rule for all services: the role that a
+// method requires is the option `access` of its descriptor
+// (proto/rankprobe/v1/access.proto); a method without one, or an unknown one,
+// requires an operator.
 //
-// Ownership: one per server; the TokenTable is its own. Thread-safe: immutable.
+// Ownership: one per server; it owns the TokenTable. Thread-safe: immutable.
 // Failure: UNAUTHENTICATED (no or a wrong token), PERMISSION_DENIED (role).
 #ifndef RANKPROBE_COLLECTOR_AUTH_AUTHORIZER_H_
 #define RANKPROBE_COLLECTOR_AUTH_AUTHORIZER_H_
@@ -19,9 +19,9 @@
 
 namespace rankprobe {
 
-// What a call brings to prove who makes it.
+// What a caller presents to prove its identity.
 struct Credentials {
-  // Value of the `authorization` header; absent when there is none.
+  // Value of the `authorization` header; absent if there is none.
   std::optional<std::string> authorization;
   // The URI and common name of a verified client certificate, if any.
   std::string certificate_uri;
@@ -30,23 +30,24 @@ struct Credentials {
 
 class Authorizer {
  public:
-  // `tokens` absent and no client certificates asked for: everybody who can
-  // connect is an operator and an agent.
+  // If `tokens` is absent and client certificates are not requested, every
+  // client that can connect is an operator and an agent.
   Authorizer(std::optional<TokenTable> tokens, bool client_certificates)
       : tokens_(std::move(tokens)), client_certificates_(client_certificates) {}
 
   bool open() const { return !tokens_.has_value() && !client_certificates_; }
 
-  // A token, when there is one, decides; else the certificate, whose URI must
-  // be "rankprobe:ROLE".
+  // Identifies the caller by its token if there is one, else by its
+  // certificate, whose URI must be "rankprobe:ROLE".
   absl::StatusOr<Principal> Identify(const Credentials& credentials) const;
 
-  // OK for operators: for what an argument of a viewer's method asks for.
+  // OK for operators. For arguments of a viewer's method that require an
+  // operator.
   absl::Status CheckOperator(const Credentials& credentials,
                              absl::string_view what) const;
 
-  // Among how many agents --max-sessions is shared: the names of the token
-  // file, and one for all certificates. 1 when the port is open.
+  // Returns among how many agents --max-sessions is shared: the names of the
+  // token file, and one for all certificates. 1 if the port is open.
   size_t CountAgents() const;
 
   // `path` is "/rankprobe.v1.ControlService/SetConfig".
@@ -58,10 +59,10 @@ class Authorizer {
   const bool client_certificates_;
 };
 
-// The role that a method needs; nullopt: anybody.
+// Returns the role that a method requires; nullopt if it requires none.
 std::optional<Role> NeededRole(absl::string_view path);
 
-// Whether each call of the method is written to the audit log.
+// Returns whether each call of the method is written to the audit log.
 bool IsAudited(absl::string_view path);
 
 }  // namespace rankprobe

@@ -41,7 +41,7 @@ TokenTable Table() {
       "leaf node0 llllllllllllllll\n");
 }
 
-// A leaf's token opens one stream, and nobody else's opens that.
+// A leaf's token opens one stream, and no other token opens that.
 TEST(AuthorizerTest, ALeafLinksAndNothingElse) {
   constexpr char kLink[] = "/rankprobe.v1.RootService/Link";
   constexpr char kFind[] = "/rankprobe.v1.RootService/FindCollector";
@@ -93,7 +93,8 @@ TEST(AuthorizerTest, NoTokenAWrongOneAndAnotherSchemeAreUnauthenticated) {
     EXPECT_TRUE(
         absl::IsUnauthenticated(authorizer.Check(c, kListAgents).status()));
   }
-  // A certificate does not replace the token of a server that asks for none.
+  // A certificate does not replace the token if the server requests no
+  // certificates.
   EXPECT_FALSE(
       authorizer.Check(Certificate("rankprobe:operator"), kSetConfig).ok());
 }
@@ -120,7 +121,7 @@ TEST(AuthorizerTest, ATokenBeatsTheCertificate) {
       absl::IsUnauthenticated(authorizer.Check(both, kSetConfig).status()));
 }
 
-// The whole table: every method of every service that this program knows.
+// The complete table: every method of every service of this program.
 TEST(AccessTest, EveryMethodNamesItsRole) {
   int methods = 0;
   std::vector<std::string> files;
@@ -150,7 +151,7 @@ TEST(AccessTest, EveryMethodNamesItsRole) {
         const v1::Access access = method->options().GetExtension(v1::access);
         EXPECT_NE(access.role(), v1::ACCESS_ROLE_UNSPECIFIED)
             << method->full_name();
-        // And the authorizer reads it from there.
+        // The authorizer uses the same option.
         const std::string path = absl::StrCat(
             "/", method->service()->full_name(), "/", method->name());
         const std::optional<Role> needed = NeededRole(path);

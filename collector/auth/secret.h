@@ -9,7 +9,7 @@
 
 namespace rankprobe {
 
-// 32 bytes.
+// Returns 32 bytes.
 std::string Sha256(absl::string_view data);
 
 }  // namespace rankprobe

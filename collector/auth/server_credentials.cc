@@ -58,7 +58,7 @@ class Processor final : public grpc::AuthMetadataProcessor {
     const absl::StatusOr<Principal> principal =
         authorizer_->Check(credentials, method);
     if (principal.ok()) return grpc::Status::OK;
-    // The path is the caller's: as long as it likes.
+    // The path is the caller's and may be of any length.
     log_.Log(Logger::Severity::kWarning, "call_refused",
              {{"method", method.substr(0, 256)},
               {"certificate", credentials.certificate_name},
@@ -73,7 +73,7 @@ class Processor final : public grpc::AuthMetadataProcessor {
   LogLimiter log_;
 };
 
-// gRPC's log function takes no argument of ours.
+// Global, because gRPC's log function takes no user argument.
 absl::Mutex g_grpc_log_mutex(absl::kConstInit);
 std::unique_ptr<LogLimiter>& GrpcLog()
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(g_grpc_log_mutex) {
@@ -106,15 +106,15 @@ absl::StatusOr<ServerSecurity> MakeServerSecurity(
   security.authorizer = std::make_shared<Authorizer>(
       std::move(tokens), !files.tls_client_ca.empty());
   if (files.tls_cert.empty()) {
-    // Local credentials are plain text on the wire, and for this machine only;
-    // the insecure ones cannot carry a check.
+    // Local credentials are plain text, and for this machine only; insecure
+    // credentials cannot carry a check.
     security.credentials = security.authorizer->open()
                                ? grpc::InsecureServerCredentials()
                                : grpc::experimental::LocalServerCredentials(
                                      files.unix_socket ? UDS : LOCAL_TCP);
   } else {
-    // Mutual TLS alone: no certificate, no connection. With tokens a client may
-    // do without one.
+    // With mutual TLS alone a certificate is required. With tokens a client may
+    // connect without one.
     grpc::SslServerCredentialsOptions options(
         files.tls_client_ca.empty() ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
         : files.token_file.empty()
@@ -150,7 +150,7 @@ void ForwardGrpcLog(const Logger* logger) {
   }
   if (logger == nullptr) return;
   gpr_set_log_function(OnGrpcLog);
-  // Failed handshakes are told at this level.
+  // gRPC logs failed handshakes at this level.
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_DEBUG);
 }
 

@@ -20,14 +20,14 @@
 namespace rankprobe {
 
 struct ServerSecurityFiles {
-  // Empty: plain text.
+  // Empty means plain text.
   std::string tls_cert;
   std::string tls_key;
-  // Certificates that may vouch for clients; set: a client must show one, or,
-  // with a token file, may.
+  // CA certificates for clients. If set, a client must present a certificate,
+  // or may if there is a token file.
   std::string tls_client_ca;
   std::string token_file;
-  // Of a Unix socket, in place of a port.
+  // The server listens on a Unix socket instead of a port.
   bool unix_socket = false;
 };
 
@@ -39,11 +39,11 @@ struct ServerSecurity {
 absl::StatusOr<ServerSecurity> MakeServerSecurity(
     const ServerSecurityFiles& files, const Logger* logger);
 
-// What `context`'s caller brings; for naming it in the audit log.
+// Returns the credentials of the caller, to name it in the audit log.
 Credentials CredentialsOf(const grpc::CallbackServerContext& context);
 
-// gRPC tells nobody of handshakes that fail but its own log: this sends that to
-// `logger`, which must live until null is set. One per process.
+// Sends gRPC's own log to `logger`, because gRPC reports failed handshakes only
+// there. `logger` must live until this is called with null. One per process.
 void ForwardGrpcLog(const Logger* logger);
 
 }  // namespace rankprobe

@@ -28,7 +28,7 @@ constexpr char kForm[] = "ROLE NAME TOKEN [run=NAME] [ranks=0-3,8]";
 
 using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 
-// "0-3,8".
+// Parses "0-3,8".
 std::optional<Ranges> ParseRanks(absl::string_view text) {
   Ranges ranges;
   for (const absl::string_view piece : absl::StrSplit(text, ',')) {
@@ -52,7 +52,8 @@ std::string RanksText(const Ranges& ranges) {
   });
 }
 
-// `run=NAME` and its like. False: no binding, or a second one of its kind.
+// Parses a binding such as `run=NAME`. Returns false if it is not a binding, or
+// the second one of its kind.
 bool AddBinding(absl::string_view word, Principal* principal) {
   const auto take = [](absl::string_view value, std::string* to) {
     if (value.empty() || value.size() > kMaxNameBytes || !to->empty())
@@ -124,7 +125,8 @@ absl::StatusOr<TokenTable> TokenTable::Parse(absl::string_view text) {
     std::vector<std::string> words =
         absl::StrSplit(absl::StripAsciiWhitespace(raw),
                        absl::ByAnyChar(" \t\r\v\f"), absl::SkipEmpty());
-    // Only at the beginning of a word: a token may hold the character.
+    // Only at the beginning of a word, because a token may contain the
+    // character.
     words.erase(std::find_if(words.begin(), words.end(),
                              [](const std::string& word) {
                                return absl::StartsWith(word, "#");
@@ -150,7 +152,7 @@ absl::StatusOr<TokenTable> TokenTable::Parse(absl::string_view text) {
     }
     Principal principal = Principal::Of(role.value_or(Role::kViewer), words[1]);
     for (size_t i = 3; i < words.size(); ++i) {
-      // Not shown: it may be a piece of a token.
+      // The word is not shown, because it may be part of a token.
       if (principal.role != Role::kAgent || !AddBinding(words[i], &principal)) {
         faults.Add(where, absl::StrCat("its word ", i + 1),
                    "of an agent: run=NAME, ranks=0-3,8 or reads=NAME, each "

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bearer tokens and what their holders may do. Immutable after parsing.
 //
-// The file: one holder a line, `ROLE NAME TOKEN [BINDING..]`; a word that
+// The file has one holder per line, `ROLE NAME TOKEN [BINDING..]`; a word that
 // begins with '#' begins a comment. Roles are agent, leaf, operator and viewer.
-// An operator may do what a viewer may; a leaf links itself to a root and does
-// nothing else. Bindings, of an agent only:
+// An operator may do what a viewer may; a leaf may only link itself to a root.
+// Bindings, of an agent only:
 //   run=NAME     it sends to this run and no other
 //   ranks=0-3,8  it is one of these ranks, or none yet
 //   reads=NAME   besides its own run it may read this one's reference
@@ -28,7 +28,7 @@ enum class Role { kAgent, kLeaf, kOperator, kViewer };
 absl::string_view RoleName(Role role);
 std::optional<Role> ParseRole(absl::string_view name);
 
-// Whoever makes a call.
+// The identity of a caller.
 struct Principal {
   Role role = Role::kViewer;
   std::string name;
@@ -46,26 +46,27 @@ struct Principal {
   }
   bool operator==(const Principal&) const = default;
 
-  // Whether it may be this process of the run; a rank that is not known yet is
-  // none. PERMISSION_DENIED.
+  // Checks that the principal may be this process of the run; an unknown rank
+  // passes. PERMISSION_DENIED.
   absl::Status MayBe(absl::string_view of_run,
                      std::optional<int64_t> rank) const;
-  // Whether it may read what that rank of the run recorded. PERMISSION_DENIED.
+  // Checks that it may read the records of that rank of the run.
+  // PERMISSION_DENIED.
   absl::Status MayReadReference(absl::string_view of_run,
                                 std::optional<int64_t> rank) const;
 };
 
 class TokenTable {
  public:
-  // INVALID_ARGUMENT with every fault: line, what is wrong; never a token.
+  // INVALID_ARGUMENT with every fault: line and reason; never a token.
   static absl::StatusOr<TokenTable> Parse(absl::string_view text);
-  // FAILED_PRECONDITION when others than owner and group may read the file.
+  // FAILED_PRECONDITION if users other than owner and group may read the file.
   static absl::StatusOr<TokenTable> Load(const std::string& path);
 
   // Takes the same time for every token of one length.
   std::optional<Principal> Find(absl::string_view token) const;
   size_t size() const { return entries_.size(); }
-  // Names of agents.
+  // Returns the number of agents' names.
   size_t CountAgents() const;
 
  private:

@@ -8,9 +8,10 @@
 namespace rankprobe {
 namespace {
 
-// An agent cannot fill memory with what waits for the audit log.
+// Limit for records that wait for the audit log, so that an agent cannot fill
+// memory with them.
 constexpr size_t kMaxWaiting = 1024;
-// Of a plan; beyond it a digest stands for the text.
+// Limit for the text of a plan; a longer one is replaced by its digest.
 constexpr size_t kMaxConfigBytes = 4096;
 
 }  // namespace

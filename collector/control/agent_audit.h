@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Audit records of what agents did, until the server takes them. Each principal may cause
-// a burst of records and a rate after that; further ones are counted. On an open port all
-// agents are one principal.
+// Audit records of what agents did, until the server takes them. Each principal
+// may cause a burst of records and a rate after that; further ones are counted.
+// On an open port all agents are one principal.
 //
-// Ownership: the control plane's; the clock outlives it. Thread-safe, never waits or fails.
+// Ownership: the control plane's; the clock outlives it. Thread-safe, never
+// waits or fails.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_AGENT_AUDIT_H_
 #define RANKPROBE_COLLECTOR_CONTROL_AGENT_AUDIT_H_
 
@@ -27,25 +28,28 @@ class AgentAudit {
  public:
   explicit AgentAudit(const Clock* clock) : clock_(clock) {}
 
-  // A record without an outcome: an agent changed the plan of its run, or tried to.
-  // Digests a long config, so not under a lock.
+  // Returns a record without an outcome: an agent changed the plan of its run,
+  // or tried to. Computes the digest of a long config, so do not call it under
+  // a lock.
   static AuditRecord Describe(const Peer& peer, absl::string_view action,
                               const std::string& run, const v1::PlanSpec& spec,
                               absl::string_view detail);
   void Add(AuditRecord record, absl::string_view outcome);
-  // Since the last call.
+  // Returns the records since the last call.
   std::vector<AuditRecord> Take() {
     absl::MutexLock lock(&mutex_);
     return std::exchange(records_, {});
   }
-  // Beyond a principal's budget, or not taken in time.
+  // Returns the number of records beyond a principal's budget, or not taken in
+  // time.
   uint64_t CountDropped() const {
     absl::MutexLock lock(&mutex_);
     return dropped_;
   }
 
  private:
-  // At once, as many as a principal may begin runs: each has a line.
+  // The burst is as large as the number of runs that a principal may begin,
+  // each of which has a line.
   static constexpr double kBurst = 1024;
   static constexpr double kLinesPerSecond = 2;
 

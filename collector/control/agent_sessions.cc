@@ -24,12 +24,14 @@ namespace {
 constexpr size_t kSessionIdBytes = 16;
 constexpr size_t kMaxLaneText = 200;
 constexpr size_t kMaxLossReasonBytes = 500;
-// What a process may claim to have lost: sums of it stay numbers.
+// Limit for the losses that a process may report, so that sums cannot overflow.
 constexpr uint64_t kMaxUndelivered = uint64_t{1} << 40;
-// Of this collector behind another of the run; an agent says how far.
+// How far an agent's report may raise the epoch of this collector, if another
+// collector of the run is ahead.
 constexpr uint64_t kMaxEpochsBehind = 1 << 20;
 
-// Its plan, if that is the one it follows, names a step from here on.
+// Returns whether the agent's plan, if it follows it, still names a step from
+// here on.
 bool MayRecordFrom(const RunState& run, const AgentSession& agent) {
   const auto plan = run.plans.ForRank(RankOf(agent.identity));
   if (plan == nullptr || plan->spec.epoch() != agent.epoch) return true;
@@ -70,7 +72,7 @@ absl::StatusOr<AgentSessions::Admission> AgentSessions::Admit(
     const v1::Hello& hello, Sender sender, Peer peer) {
   const v1::Identity& identity = hello.identity();
   const std::optional<int64_t> rank = RankOf(identity);
-  // Outside the lock: this waits for the disk.
+  // Outside the lock, because this waits for the disk.
   RP_ASSIGN_OR_RETURN(const Newcomers::Known known,
                       to_.newcomers->Read(hello, peer));
   std::string file_state;
@@ -78,6 +80,7 @@ absl::StatusOr<AgentSessions::Admission> AgentSessions::Admit(
     file_state = Sha256(RunEdits::KeyOf(hello.config_json()));
 
   const ControlLock lock(core_);
+  // Checked again, because another process may have got the rank meanwhile.
   RP_RETURN_IF_ERROR(core_->sessions.CheckRankFree(identity, ""));
   Admission admission;
   admission.identity = identity;
@@ -87,14 +90,15 @@ absl::StatusOr<AgentSessions::Admission> AgentSessions::Admit(
                       core_->sessions.TakeOver(identity, known.opened.proved));
   RunState* const run = core_->LoadRun(identity.run());
   run->stored = true;
-  // Nobody will hear of that session again.
+  // The replaced session sends no more messages.
   if (!admission.replaced_session.empty()) {
     if (IsRelayed())
       RelayGone(admission.replaced_session,
                 "another connection took its place");
     PlanSwitches::OnLost(admission.replaced_session, run);
   }
-  // What is saved and not agreed on (yet) comes with its commit or not at all.
+  // A saved plan that is not agreed on (yet) is sent with its commit or not at
+  // all.
   if (const auto& own = known.own_plan;
       own != nullptr && run->plans.ForAll() != nullptr &&
       run->plans.ForRank(rank) == run->plans.ForAll() &&
@@ -119,7 +123,7 @@ absl::StatusOr<AgentSessions::Admission> AgentSessions::Admit(
   agent->file_seen = agent->sent_epoch;
   if (IsRelayed()) RelayHello(agent->id, hello, agent->peer);
   v1::Event told = agent->EventOf(v1::Event::KIND_CONNECTED);
-  // Steps may count anew, in a server that was started again.
+  // A restarted server may count its steps from the beginning.
   if (const auto plan = run->plans.ForRank(rank);
       PlanSwitches::IsAhead(*agent, plan.get())) {
     told.set_detail(
@@ -142,13 +146,14 @@ void AgentSessions::WelcomeWith(const v1::Hello& hello, RunState* run,
       plan != nullptr && !IsRelayed()) {
     *welcome->mutable_plan() = plan->spec;
     agent->sent_epoch = plan->spec.epoch();
-    // It does not take one that is older than its own, or that one.
+    // The agent ignores a plan that is not newer than its own.
     if (plan->spec.epoch() > hello.plan_epoch())
       core_->sessions.NoteSent(agent->identity, plan->spec.epoch());
   }
   if (run->triggers.set() && !IsRelayed())
     *welcome->mutable_triggers() = run->triggers.spec();
-  // The next plan from here is to be newer than what it brought.
+  // The next plan from here has to be newer than the one that the agent
+  // brought.
   if (core_->options.one_of_several) {
     run->plans.RaiseEpoch(std::min(hello.plan_epoch(),
                                    run->plans.last_epoch() + kMaxEpochsBehind));
@@ -162,7 +167,7 @@ void AgentSessions::OnEvent(const std::string& session,
     relayed.set_session(session);
     *relayed.mutable_event() = event;
     core_->options.relay(std::move(relayed));
-    // The rest is not for a leaf.
+    // A leaf handles none of the other events.
     if (!event.has_progress() && !event.has_applied() &&
         !event.has_rank_known() && !event.has_goodbye())
       return;
@@ -212,7 +217,8 @@ void AgentSessions::Hear(const v1::AgentEvent& event, RunState* run,
       if (!agent->farewell && event.goodbye().has_undelivered())
         NoteUndelivered(event.goodbye().undelivered(), agent);
       agent->farewell = true;
-      // Whatever an earlier session of it still has to write.
+      // An earlier session of the process may still have a write queued, so its
+      // value in the store is not certain.
       agent->noted_dumping.reset();
       NoteDumping(Dumping::kNo, agent);
       break;
@@ -264,7 +270,7 @@ void AgentSessions::TellOf(const v1::AgentEvent& event,
   core_->Emit(std::move(told));
 }
 
-// However often a process changes its mind, one write of it waits.
+// However often the state changes, at most one write per process is queued.
 void AgentSessions::NoteDumping(Dumping dumping, AgentSession* agent) {
   if (agent->farewell) dumping = Dumping::kNo;
   if (agent->noted_dumping == dumping) return;
@@ -273,14 +279,15 @@ void AgentSessions::NoteDumping(Dumping dumping, AgentSession* agent) {
   if (agent->note->queued.exchange(true)) return;
   core_->saves->Add([registry = core_->registry, identity = agent->identity,
                      note = agent->note] {
+    // Cleared before the write, so that a later change queues another one.
     note->queued = false;
-    // A disk that cannot keep this keeps no records either, and the process
-    // says so itself.
+    // A disk that cannot store this does not store records either, which the
+    // process reports itself.
     registry->NoteDumping(identity, note->dumping).IgnoreError();
   });
 }
 
-// Kept even where the disk takes no records: a row is small.
+// Written even if the disk takes no records, because a row is small.
 void AgentSessions::NoteUndelivered(const v1::Undelivered& said,
                                     AgentSession* agent) {
   v1::Undelivered kept = said;
@@ -328,16 +335,17 @@ void AgentSessions::OnRankKnown(const std::string& session,
     status.Update(agent->peer.principal.MayBe(identity.run(), identity.rank()));
     status.Update(core_->sessions.CheckRankFree(identity, session));
     if (!status.ok()) return Refuse(status, *agent);
-    // Nobody else may claim it meanwhile.
+    // Set first, so that no other process can claim the rank meanwhile.
     core_->sessions.SetIdentity(agent, identity);
   }
-  // Outside the lock: this waits for the disk.
+  // Outside the lock, because this waits for the disk.
   const absl::Status stored =
       core_->registry->OpenIncarnation(identity).status();
   if (stored.ok()) return;
   const ControlLock lock(core_);
   AgentSession* const agent = core_->sessions.Find(session);
   if (agent == nullptr) return;
+  // The rank could not be stored, so it is free again.
   core_->sessions.SetIdentity(agent, before);
   Refuse(stored, *agent);
 }
@@ -350,7 +358,8 @@ void AgentSessions::Disconnected(const std::string& session,
   if (IsRelayed()) RelayGone(session, reason);
   core_->sessions.Disconnect(agent);
   const bool was_dumping = std::exchange(agent->dumping, false);
-  // It will not find us here when it tries again.
+  // After a shutdown the process will not find this collector, so the
+  // connection does not count as cut off.
   if (!going_down_ && agent->noted_dumping != Dumping::kNo)
     NoteDumping(Dumping::kCutOff, agent);
   agent->last_heard = core_->Now();
@@ -373,7 +382,7 @@ void AgentSessions::Disconnected(const std::string& session,
 void AgentSessions::Say(const std::string& session,
                         const v1::Directive& directive) {
   const ControlLock lock(core_);
-  // Not SendPlan: a plan that comes so is none of this collector's.
+  // Not SendPlan, because the plan is the root's, not this collector's.
   if (const AgentSession* const agent = core_->sessions.FindConnected(session);
       agent != nullptr)
     agent->sender(directive);
@@ -419,7 +428,7 @@ void AgentSessions::TellAllRuns(v1::Event::Kind kind, const std::string& what,
     for (const auto& [session, agent] : core_->sessions.all())
       if (agent.connected) runs.insert(agent.identity.run());
   }
-  // It is told also where nobody is connected.
+  // The event is emitted even if no rank is connected.
   if (runs.empty()) runs.insert("");
   for (const std::string& run : runs) core_->Tell(kind, run, what, outcome);
 }

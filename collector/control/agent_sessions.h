@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agents' side of the control plane: admits processes, dispatches their events, lists them.
+// Agents' side of the control plane: admits processes, dispatches their events,
+// lists them.
 //
-// Ownership: the control plane's. Thread-safe. Admit, RankKnown and ConfigEdited wait for
-// the disk without the lock. Failure: a status; a refused process has changed nothing.
+// Ownership: the control plane's. Thread-safe. Admit, RankKnown and
+// ConfigEdited wait for the disk without the lock. Failure: a status; a refused
+// process has changed nothing.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_AGENT_SESSIONS_H_
 #define RANKPROBE_COLLECTOR_CONTROL_AGENT_SESSIONS_H_
 
@@ -19,10 +21,11 @@ class AgentSessions {
  public:
   using Sender = std::function<void(const v1::Directive&)>;
   struct Admission {
-    // Its session id is a secret: whoever knows it may upload in its name.
+    // Its session id is a secret: a client that knows it may upload as this
+    // session.
     v1::Welcome welcome;
     v1::Identity identity;
-    // The session this one takes the place of (a reconnect); empty if none.
+    // The session that this one replaces (a reconnect); empty if none.
     std::string replaced_session;
   };
   // Receivers of events.
@@ -37,26 +40,28 @@ class AgentSessions {
   AgentSessions(ControlCore* core, const Listeners& listeners)
       : core_(core), to_(listeners) {}
 
-  // INVALID_ARGUMENT, FAILED_PRECONDITION (protocol), RESOURCE_EXHAUSTED (too
-  // many sessions, or new runs),
-  // ALREADY_EXISTS (another live process has this rank; both are named),
-  // PERMISSION_DENIED (the token's run or ranks, or another's incarnation).
+  // Admits a process. INVALID_ARGUMENT; FAILED_PRECONDITION (protocol);
+  // RESOURCE_EXHAUSTED (too many sessions, or new runs); ALREADY_EXISTS
+  // (another live process has this rank; both are named); PERMISSION_DENIED
+  // (the token does not allow the run or ranks, or the incarnation belongs to
+  // another process).
   absl::StatusOr<Admission> Admit(const v1::Hello& hello, Sender sender,
                                   Peer peer = {});
   void OnEvent(const std::string& session, const v1::AgentEvent& event);
   void Disconnected(const std::string& session, const std::string& reason);
-  // A root's directive to a relayed rank; ignored if it has disconnected.
+  // Sends a root's directive to a relayed rank; ignored if it has disconnected.
   void Say(const std::string& session, const v1::Directive& directive);
 
   v1::ListAgentsResponse List(const std::string& run) const;
-  // An event of each run that has a connected rank; where there is none, of no run.
+  // Emits an event for each run that has a connected rank; if there is none,
+  // one event without a run.
   void TellAllRuns(v1::Event::Kind kind, const std::string& what,
                    const std::string& outcome);
-  // Tells every agent goodbye.
+  // Sends every agent a goodbye.
   void Shutdown();
 
  private:
-  // This is a leaf: its root decides what the ranks record.
+  // Returns true on a leaf: its root decides what the ranks record.
   bool IsRelayed() const { return core_->options.relay != nullptr; }
   void WelcomeWith(const v1::Hello& hello, RunState* run, AgentSession* agent,
                    v1::Welcome* welcome)
@@ -64,13 +69,13 @@ class AgentSessions {
   void OnRankKnown(const std::string& session, const v1::RankKnown& known);
   void Hear(const v1::AgentEvent& event, RunState* run, AgentSession* agent)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(kControlLock);
-  // Events of agents that only go to the event log.
+  // Emits events of agents that only go to the event log.
   void TellOf(const v1::AgentEvent& event, const AgentSession& agent);
-  // Saved: which processes record, so that a restarted collector expects them, and
-  // what a process could not deliver.
+  // Save which processes record, so that a restarted collector expects them,
+  // and what a process could not deliver.
   void NoteDumping(Dumping dumping, AgentSession* agent);
   void NoteUndelivered(const v1::Undelivered& said, AgentSession* agent);
-  // For a root.
+  // Report a session's hello and its end to the root.
   void RelayHello(const std::string& session, const v1::Hello& hello,
                   const Peer& peer);
   void RelayGone(const std::string& session, const std::string& reason);

@@ -39,7 +39,7 @@ class SessionsTest : public testing::ControlFixture {
     peer.principal = principal;
     return peer;
   }
-  // Of an agent's token.
+  // The peer with an agent's token.
   static Principal Agent(const std::string& bindings) {
     const auto table = TokenTable::Parse(
         absl::StrCat("agent a aaaaaaaaaaaaaaaa ", bindings, "\n"));
@@ -84,7 +84,7 @@ TEST_F(SessionsTest, AReconnectNeedsTheSecret) {
   EXPECT_EQ(Code(HelloOf(0, 1, "")), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(Code(HelloOf(0, 1, "short")), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(Admit(HelloOf(0, 1)).ok());
-  // Kept over a restart.
+  // It is kept over a restart.
   store_.reset();
   store_ = OpenStore();
   Restart({});
@@ -108,7 +108,7 @@ TEST_F(SessionsTest, TheOldConnectionIsEnded) {
   EXPECT_EQ(control_->agents().List("run").agents_size(), 1);
 }
 
-// What a process takes with it is in the ledger's rows, once and bounded.
+// What a process loses at its end is in the ledger's rows, once and bounded.
 TEST_F(SessionsTest, TheFarewellSaysWhatIsLost) {
   const auto session = Admit(HelloOf(0, 1));
   ASSERT_TRUE(session.ok());
@@ -138,8 +138,8 @@ TEST_F(SessionsTest, TheFarewellSaysWhatIsLost) {
   EXPECT_EQ(kept[0].reason(), "disk \\x1b[31mfull");
 }
 
-// The collector says which ranks were dumping when their connections ended without
-// a goodbye, or when it was killed, and have not come back.
+// The collector reports which ranks were dumping when their connections ended
+// without a goodbye, or when it was killed, and have not returned.
 TEST_F(SessionsTest, WhoWasDumpingAndSaidNoGoodbyeIsKnown) {
   const auto dumps = [this](const std::string& session, bool dumping) {
     v1::AgentEvent event;
@@ -184,7 +184,8 @@ TEST_F(SessionsTest, WhoWasDumpingAndSaidNoGoodbyeIsKnown) {
   EXPECT_THAT(missing(), ::testing::ElementsAre(3, 4, 5));
   again();
   EXPECT_THAT(missing(), ::testing::ElementsAre(3, 4, 5)) << "until they come";
-  // Who comes back and goes in the same way is as little known.
+  // A process that reconnects and disconnects in the same way is not known
+  // either.
   const auto briefly = Admit(HelloOf(3, 4));
   ASSERT_TRUE(briefly.ok());
   EXPECT_THAT(missing(), ::testing::ElementsAre(4, 5));
@@ -198,7 +199,7 @@ TEST_F(SessionsTest, WhoWasDumpingAndSaidNoGoodbyeIsKnown) {
   const auto back = Admit(HelloOf(4, 5));
   ASSERT_TRUE(back.ok());
   EXPECT_THAT(missing(), ::testing::ElementsAre(5));
-  // A collector that ends in good order is not there to come back to either.
+  // If a collector ends in order, ranks cannot reconnect to it either.
   dumps(back->welcome.session_id(), true);
   control_->agents().Shutdown();
   control_->agents().Disconnected(back->welcome.session_id(), "");
@@ -206,7 +207,7 @@ TEST_F(SessionsTest, WhoWasDumpingAndSaidNoGoodbyeIsKnown) {
   EXPECT_THAT(missing(), ::testing::ElementsAre(4, 5));
 }
 
-// Its plan names no step behind the one it was in.
+// Its plan names no step after its current one.
 TEST_F(SessionsTest, WhoWasToRecordNoMoreIsNotMissed) {
   for (int64_t rank : {0, 1}) {
     v1::Hello hello = HelloOf(rank, static_cast<uint64_t>(rank + 1));
@@ -232,7 +233,7 @@ TEST_F(SessionsTest, WhoWasToRecordNoMoreIsNotMissed) {
   EXPECT_THAT(dumping, ::testing::ElementsAre(kCutOffLife, 0));
 }
 
-// What the process said before is lost has come, as its last word says.
+// What the process reported as lost has arrived, as its last goodbye says.
 TEST_F(SessionsTest, ALaterFarewellReplacesAnEarlierOne) {
   const auto rows_with_losses = [this] {
     control_->WaitForSaves();
@@ -340,7 +341,7 @@ TEST_F(SessionsTest, ARankThatFollowsAnotherPlanIsShown) {
   damaged.set_config_json(R"({"dump_path": "e"})");
   applied.mutable_applied()->set_plan_digest(PlanDigest(damaged));
   EXPECT_THAT(say(), HasSubstr("another plan of epoch 1"));
-  // It says so again when it comes back.
+  // It repeats that when it reconnects.
   hello.set_plan_epoch(plan.epoch());
   hello.set_plan_digest(PlanDigest(damaged));
   admission = Admit(hello);
@@ -364,14 +365,14 @@ TEST_F(SessionsTest, RunsThatNobodyIsInAreForgottenAndComeBack) {
   };
   for (int i = 0; i < 40; ++i) {
     const std::string session = join(i);
-    // A rank stays in the first.
+    // A rank stays connected to the first.
     if (i > 0) control_->agents().Disconnected(session, "gone");
     clock_.Advance(absl::Milliseconds(10));
   }
   control_->Tick();
   EXPECT_EQ(control_->CountRuns(), 40u) << "not what is being used";
   clock_.Advance(absl::Seconds(31));
-  // Spoken of again.
+  // The run is named again.
   EXPECT_TRUE(control_->plans().GetConfig("run3").ok());
   control_->Tick();
   EXPECT_EQ(control_->CountRuns(), 10u) << "8, the first and the one spoken of";
@@ -386,7 +387,8 @@ TEST_F(SessionsTest, RunsThatNobodyIsInAreForgottenAndComeBack) {
   EXPECT_EQ(control_->CountRuns(), 9u);
 }
 
-// enable before the ranks are there: at the level that they come with.
+// If dumping is enabled before any rank has connected, it uses the level of
+// their config.
 TEST_F(SessionsTest, ASwitchBeforeTheFirstRankTakesItsConfig) {
   for (const bool enable : {false, true}) {
     v1::SetDumpEnableRequest request;
@@ -408,7 +410,7 @@ TEST_F(SessionsTest, ASwitchBeforeTheFirstRankTakesItsConfig) {
   EXPECT_TRUE(plan.enabled());
   EXPECT_EQ(plan.for_steps(), 3);
   EXPECT_EQ(plan.source(), v1::PlanSpec::SOURCE_OPERATOR);
-  // The next one's does not replace it.
+  // The next rank's config does not replace it.
   v1::Hello other = HelloOf(1, 2);
   other.set_config_json(R"({"dump_path": "d", "level": "L0"})");
   const auto second = Admit(other);
@@ -435,8 +437,9 @@ TEST_F(SessionsTest, ARuleForAllRunsDoesNotKeepThemAll) {
   EXPECT_EQ(control_->CountRuns(), 8u);
 }
 
-// Another leaf may have agreed on plans that are not known here, or on another one
-// of the same epoch: what was recorded under them is not filtered by ours.
+// Another leaf may have agreed on plans that are unknown here, or on another
+// one of the same epoch: records under them are not checked against this
+// collector's plan.
 TEST_F(SessionsTest, PlansOfAnotherCollectorAreNotChecked) {
   ControlPlane::Options options;
   options.one_of_several = true;
@@ -446,11 +449,11 @@ TEST_F(SessionsTest, PlansOfAnotherCollectorAreNotChecked) {
   ASSERT_TRUE(Admit(first).ok());
   EXPECT_TRUE(control_->gate().Admits(first.identity(), 0, 1));
   EXPECT_NE(control_->gate().PlanOf(first.identity(), 1), nullptr);
-  // One that has come new is under this run's plan, which is not for rank 1.
+  // A new rank is under this run's plan, which does not select rank 1.
   const v1::Hello fresh = HelloOf(1, 2);
   ASSERT_TRUE(Admit(fresh).ok());
   EXPECT_FALSE(control_->gate().Admits(fresh.identity(), 0, 1));
-  // One that was elsewhere.
+  // A rank that was connected to another leaf.
   v1::Hello moved = HelloOf(2, 3);
   moved.set_plan_epoch(7);
   ASSERT_TRUE(Admit(moved).ok());
@@ -459,14 +462,14 @@ TEST_F(SessionsTest, PlansOfAnotherCollectorAreNotChecked) {
     EXPECT_EQ(control_->gate().PlanOf(moved.identity(), epoch), nullptr)
         << epoch;
   }
-  // The next plan from here is newer than what it brought.
+  // The next plan from here is newer than the one that it brought.
   v1::SetDumpEnableRequest request;
   request.set_run("run");
   request.set_enable(false);
   request.mutable_options()->set_no_wait(true);
   control_->plans().SetDumpEnable(request, [](const auto&) {});
   EXPECT_FALSE(control_->gate().Admits(moved.identity(), 0, 8));
-  // What an agent says cannot use up the epochs.
+  // An agent's report cannot use up the epochs.
   v1::Hello hostile = HelloOf(4, 4);
   hostile.set_plan_epoch(UINT64_MAX);
   ASSERT_TRUE(Admit(hostile).ok());
@@ -475,7 +478,7 @@ TEST_F(SessionsTest, PlansOfAnotherCollectorAreNotChecked) {
   ASSERT_TRUE(Admit(next).ok());
 }
 
-// What ranks of a leaf record is the root's affair, and nothing is decided here.
+// The root decides what ranks of a leaf record; the leaf decides nothing.
 TEST_F(SessionsTest, RanksOfALeafAreControlledByItsRoot) {
   std::vector<v1::RelayedEvent> relayed;
   ControlPlane::Options options;
@@ -551,7 +554,8 @@ TEST_F(SessionsTest, WhatNobodyWritesDownIsBoundedAndCounted) {
   EXPECT_EQ(kept, 1024u);
   const uint64_t dropped = control_->audit().CountDropped();
   EXPECT_GT(dropped, 900u);
-  // Taken at once it is no more either: so many lines a second.
+  // A repeated edit at once is not logged either: the number of lines per
+  // second is limited.
   event.mutable_config_edited()->set_fault("bad in another way");
   control_->agents().OnEvent(admission->welcome.session_id(), event);
   EXPECT_THAT(control_->audit().Take(), SizeIs(0));
@@ -621,7 +625,7 @@ TEST_F(SessionsTest, WhoOnlySaysHelloBeginsSoManyRunsAndNoMore) {
   clock_.Advance(absl::Seconds(11));
   EXPECT_TRUE(begin("run5", alice).ok());
   EXPECT_FALSE(begin("run6", alice).ok());
-  // A long plan is as good as many runs.
+  // A long plan counts as several runs.
   ASSERT_TRUE(begin("long", bob, 100 << 10).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(begin("run7", bob)));
 }

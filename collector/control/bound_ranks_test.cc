@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process says whose token is bound to ranks reaches these, and no others
-// that do not say the same.
+// Messages of a process whose token is bound to ranks affect these ranks, and
+// others only if they say the same.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,7 +23,7 @@ using testing::kTensor;
 
 class BoundRanksTest : public testing::EditsFixture {
  protected:
-  // The holder of a token of these ranks.
+  // Returns the holder of a token of these ranks.
   static Peer Of(const std::string& name, int64_t first, int64_t last) {
     Peer peer;
     peer.anonymous = false;
@@ -107,7 +107,7 @@ TEST_F(BoundRanksTest, OneRankAloneSwitchesNobody) {
   EXPECT_THAT(Audited(),
               ElementsAre(HasSubstr(": WAITING: for the same of rank 0"),
                           HasSubstr(": WAITING: for the same of rank 0")));
-  // The other one's file is broken, too.
+  // The other rank's file is invalid, too.
   Edit(a, "", "broken otherwise");
   Run({&a, &b});
   EXPECT_FALSE(a.in_force.enabled());
@@ -183,7 +183,7 @@ TEST_F(BoundRanksTest, NobodyHasSeenAPlanThatHeWasNotSent) {
   Join(0, &rank);
   Run({&rank}, 2);
   Operator(true);
-  // Welcomed with the plan before.
+  // Welcomed with the previous plan.
   Join(1, &late);
   Edit(late, R"({"dump_path": "d", "dump_enable": false, "level": "L0"})", "",
        uint64_t{1} << 60);
@@ -233,7 +233,7 @@ TEST_F(BoundRanksTest, ARuleThatFiresReachesTheRanksOfTheToken) {
       ElementsAre(::testing::AllOf(HasSubstr("flight recorder of 2 ranks"),
                                    HasSubstr("the ranks of its token"),
                                    HasSubstr("reaches_all_ranks"))));
-  // It has used up its own turns only.
+  // It has only used up its own cool-down.
   Fire(a, "nan");
   Run({&a, &b, &c});
   EXPECT_TRUE(a.in_force.enabled());

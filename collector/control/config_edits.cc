@@ -16,14 +16,14 @@
 namespace rankprobe {
 namespace {
 
-// A rank that is silent or late gets another chance, so many times.
+// Attempts for an edit if a rank is silent or late.
 constexpr int kMaxAttempts = 5;
 constexpr absl::Duration kTryAgain = absl::Seconds(1);
 constexpr char kSuperseded[] = "SUPERSEDED: by a newer edit";
-// In a line.
+// Ranks that one line names.
 constexpr size_t kMaxNamedOthers = 8;
 
-// Of what an agent says, in a line of the audit log.
+// Limits an agent's text in a line of the audit log.
 std::string AuditedText(const std::string& visible) {
   constexpr size_t kMaxAuditedBytes = 256;
   return visible.size() <= kMaxAuditedBytes
@@ -44,7 +44,7 @@ bool AnyMissed(const v1::SwitchResult& result) {
                      });
 }
 
-// "rank 1, rank 3 and 4 others".
+// Returns a text such as "rank 1, rank 3 and 4 others".
 std::string NamesOf(std::vector<const AgentSession*> agents) {
   std::sort(agents.begin(), agents.end(), [](const auto* a, const auto* b) {
     return std::make_pair(a->identity.rank(), a->identity.pid()) <
@@ -74,10 +74,11 @@ void ConfigEdits::OnConfigEdited(const std::string& session,
     identity = agent->identity;
     peer = agent->peer;
   }
-  // The run of a connected rank is in memory. If it has gone meanwhile, it tells
-  // its edit when it comes again.
+  // The run of a connected rank is in memory. If the rank has disconnected
+  // meanwhile, it repeats its edit when it reconnects.
   if (!saved_->Read(identity.run()).ok()) return;
-  // Outside the lock: this compiles, and takes a digest of up to 1 MiB.
+  // Outside the lock, because this compiles, and computes a digest of up to 1
+  // MiB.
   FileEdit edit = FileEdit::Read(untrusted, identity);
   edit.session = session;
   edit.step = ReportedStep(untrusted.step());
@@ -98,7 +99,7 @@ void ConfigEdits::OnConfigEdited(const std::string& session,
     agent->file_state = edit.state;
     if (core_->LoadRun(identity.run())->edits.Knows(edit.key)) return;
   }
-  // Outside as well: it may take a digest of 1 MiB.
+  // Outside the lock as well, because it may compute a digest of 1 MiB.
   v1::PlanSpec brought;
   brought.set_config_json(edit.config_json);
   edit.audit = AgentAudit::Describe(
@@ -119,7 +120,7 @@ bool ConfigEdits::IsOfAll(const AgentSession& speaker, RunState* run,
   const std::vector<const AgentSession*> others =
       core_->sessions.OthersThan(speaker, /*same_file=*/true);
   if (others.empty()) {
-    // As old as the first reading of it.
+    // The edit is as old as the first time that a rank read this content.
     for (const AgentSession* agent : core_->sessions.ConnectedOf(run->name)) {
       if (!edit->state.empty() && agent->file_state == edit->state)
         edit->seen_epoch = std::min(edit->seen_epoch, agent->file_seen);
@@ -150,7 +151,7 @@ void ConfigEdits::TryEditSetAside(RunState* run) {
   if (!run->edits.aside().has_value()) return;
   const AgentSession* const agent =
       core_->sessions.FindConnected(run->edits.aside()->session);
-  // It was the word of that rank, and is not any more.
+  // The edit was that rank's, and no longer is.
   if (agent == nullptr || agent->file_state != run->edits.aside()->state) {
     run->edits.TakeAside();
     return;
@@ -172,14 +173,15 @@ void ConfigEdits::TakeEdit(const AgentSession& speaker, RunState* run,
   if (superseded.has_value()) audit_->Add(superseded->audit, kSuperseded);
   if (!usable) {
     core_->Emit(std::move(told));
-    // Of an older state of the file: what is being agreed on, if it is no
-    // operator's, must not switch dumping on after that was told.
+    // A switch in progress was made for an older state of the file. Unless it
+    // is an operator's, it must not switch dumping on after the invalid edit
+    // was reported.
     PlanSwitches::CallOff(run, [](const SwitchOperation& op) {
       return op.enables() && op.source() != v1::PlanSpec::SOURCE_OPERATOR;
     });
   }
-  // While another switch goes on it waits, and only the newest does: who edits
-  // without end makes one plan at a time.
+  // During another switch the edit waits, and only the newest is kept:
+  // continuous edits make one plan at a time.
   TryEdit(run);
   if (run->edits.waiting())
     audit_->Add(audit, "WAITING: for the end of another switch of the run");
@@ -208,13 +210,13 @@ void ConfigEdits::TryEdit(RunState* run) {
     request.config = edit.config;
     request.spec.set_config_json(edit.config_json);
     run->edits.SetFault("");
-    // A file that does not say leaves the switch as it is.
+    // A file without dump_enable leaves the switch as it is.
     const PlanSwitches::Switched switched =
         switches_->SwitchedBy(*run, *edit.config);
     request.spec.set_enabled(switched.on);
     request.until = switched.until;
   } else {
-    // A disabled plan's config is asked for nothing but its text.
+    // Only the text of a disabled plan's config is used.
     request.config =
         plan != nullptr ? plan->config : std::make_shared<const Plan>();
     request.spec.set_config_json(run->OperatorConfig());
@@ -235,7 +237,8 @@ void ConfigEdits::EditDone(const std::string& name, FileEdit edit,
   const std::shared_ptr<const CompiledPlan> plan = run->plans.ForAll();
   const bool in_force =
       result.ok() && plan != nullptr && plan->spec.epoch() == result->epoch();
-  // What called it off is newer.
+  // A cancelled switch was replaced by a newer one, so the edit is not tried
+  // again.
   const bool again = !absl::IsCancelled(result.status()) &&
                      edit.attempts < kMaxAttempts &&
                      (!in_force || AnyMissed(*result));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// config set, and edits of the config file: what dump_enable in them does, and
-// that what is on for some steps ends with these.
+// config set, and edits of the config file: the effect of their dump_enable;
+// recording for some steps ends with these.
 #include <string>
 
 #include "collector/testing/edits_fixture.h"
@@ -36,7 +36,8 @@ class ConfigSetTest : public testing::EditsFixture {
         [this](absl::StatusOr<v1::SwitchResult> r) { result_ = std::move(r); },
         "anna");
   }
-  // On for so many steps; the first of them has begun. The step behind the last.
+  // Enables dumping for some steps and begins the first of them. Returns the
+  // step after the last.
   int64_t EnableFor(int64_t steps) {
     v1::SetDumpEnableRequest request;
     request.set_run("run");
@@ -49,7 +50,7 @@ class ConfigSetTest : public testing::EditsFixture {
     while (!result_.has_value()) Run({&rank_}, 1);
     return (*result_)->effective_at_step() + steps;
   }
-  // The first step behind the last that is recorded; 0: it stays on.
+  // Returns the step after the last recorded one; 0 if recording stays on.
   int64_t End() {
     const v1::GetConfigResponse config = Config();
     if (!config.enabled()) return config.effective_at_step();
@@ -91,7 +92,7 @@ TEST_F(ConfigSetTest, WhatIsOnForSomeStepsEndsWithThem) {
     EXPECT_EQ(End(), end);
     Run({&rank_}, 20);
   }
-  // Over: as if nothing were on.
+  // After the steps, as if dumping were off.
   Set(kSaysNothing);
   Run({&rank_});
   EXPECT_FALSE(rank_.in_force.enabled());

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// State that the roles of a ControlPlane share: its lock, the sessions and runs under it,
-// the table of saved plans and the queue of saves.
+// State that the roles of a ControlPlane share: its lock, the sessions and runs
+// under it, the table of saved plans and the queue of saves.
 //
-// Ownership: the control plane's; registry, archive, clock, events and queue outlive it.
-// Threads: every rank's events and every `status` take the lock. No thread waits for a
-// disk, parses or compiles under it. Senders and completion callbacks run under it and
-// must only queue. Order of locks: Newcomers', this one, then audit, events and queue.
+// Ownership: the control plane's; registry, archive, clock, events and queue
+// outlive it.
+// Threads: every rank's events and every `status` take the lock. No thread
+// waits for a disk, parses or compiles under it. Senders and completion
+// callbacks run under it and must only queue. Order of locks: Newcomers', this
+// one, then audit, events and queue.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_CONTROL_CORE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_CONTROL_CORE_H_
 
@@ -34,38 +36,39 @@ namespace rankprobe {
 
 struct ControlOptions {
   size_t max_sessions = 4096;
-  // Runs without a connected rank that are held in memory; of more, those that
-  // were longest not spoken of are forgotten, and read again when they are.
+  // Limit for runs without a connected rank in memory; beyond it the least
+  // recently used are dropped, and read again when they are named.
   size_t max_idle_runs = 1024;
-  // Principals that share them: each may hold its part and no more.
+  // Number of principals that share the sessions; each may hold only its share.
   size_t agents = 1;
   // Runs that one principal may begin at once (Newcomers).
   size_t new_runs = 1024;
   uint64_t credit_bytes = 16 << 20;
-  // Where events go; outlives the control plane. Null: nowhere.
+  // Receives events; outlives the control plane. Null: events are dropped.
   EventLog* events = nullptr;
-  // For runs that were given no triggers of their own.
+  // Used for runs without triggers of their own.
   std::optional<v1::TriggerSpec> default_triggers;
-  // A disk that takes longer to sync what it has written is not waited for.
+  // The longest wait for a disk to sync what it has written.
   absl::Duration sync_wait = absl::Seconds(1);
-  // Ranks may come from another collector, with plans that were agreed on there:
-  // steps under a plan that was not sent from here are not checked against it.
+  // Ranks may come from another collector with plans that were agreed on there:
+  // steps under a plan that this collector did not send are not checked against
+  // it.
   bool one_of_several = false;
-  // Of a leaf with a root, which controls its ranks: takes what they say. Only
-  // queues. Null: they are controlled here.
+  // On a leaf: passes what its ranks report to the root, which controls them.
+  // Must only queue. Null: this collector controls its ranks.
   std::function<void(v1::RelayedEvent)> relay;
-  // Plans are saved on a thread of their own; else in the calls that asked
-  // for it, after the lock.
+  // If true, plans are saved on a separate thread; otherwise in the calls that
+  // requested it, after the lock is released.
   bool own_thread = false;
 };
 
-// Stands for ControlCore::mutex in annotations: the roles are separate objects with
-// one lock, and the compiler cannot see that it is the same.
+// Represents ControlCore::mutex in annotations: the roles are separate objects
+// with one lock, and the compiler cannot see that it is the same.
 class ABSL_LOCKABLE ControlLockTag {};
 inline constexpr ControlLockTag kControlLock{};
 
 struct ControlCore {
-  // `rows` null: nobody is admitted and nothing can be switched.
+  // If `rows` is null, no process is admitted and no plan can be switched.
   ControlCore(const ControlOptions& with, RunRegistry* rows,
               ArchiveReader* reader, const Clock* time, DiskQueue* queue)
       : options(with),
@@ -76,16 +79,17 @@ struct ControlCore {
         plans(rows, queue, with.sync_wait),
         sessions(with.max_sessions, with.agents, with.one_of_several) {}
 
-  // For deadlines and ages only: a jump of the wall clock moves none of them.
+  // Monotonic time, so that a jump of the wall clock does not move deadlines or
+  // ages.
   absl::Time Now() const {
     return absl::FromUnixNanos(clock->MonotonicNanos());
   }
-  // Returns the event's id; 0: left out.
+  // Returns the event's id; 0 if the event was left out.
   uint64_t Emit(v1::Event event) const {
     return options.events == nullptr ? 0
                                      : options.events->Append(std::move(event));
   }
-  // An event of a run as a whole.
+  // Emits an event of a run, not of one rank.
   void Tell(v1::Event::Kind kind, const std::string& run,
             const std::string& detail, const std::string& outcome,
             int64_t step = -1) const {
@@ -97,14 +101,15 @@ struct ControlCore {
     told.set_outcome(outcome);
     Emit(std::move(told));
   }
-  // Null: it is not in memory. Looking is not using.
+  // Returns null if the run is not in memory. Does not count as a use of the
+  // run.
   RunState* FindRun(const std::string& run)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(kControlLock) {
     const auto it = runs.find(run);
     return it == runs.end() ? nullptr : &it->second;
   }
-  // First in every call that names a run is SavedRuns::Read: this only looks in
-  // memory, and makes an empty one where there is none.
+  // Returns the run in memory, or adds an empty one. Every call that names a
+  // run calls SavedRuns::Read first, which reads it from the disk.
   RunState* LoadRun(const std::string& name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(kControlLock) {
     RunState& run = runs[name];
@@ -118,7 +123,7 @@ struct ControlCore {
   }
 
   const ControlOptions options;
-  // Null: the archive is read-only, so there are no ranks and no plans.
+  // Null if the archive is read-only; then there are no ranks and no plans.
   RunRegistry* const registry;
   ArchiveReader* const archive;
   const Clock* const clock;
@@ -129,8 +134,8 @@ struct ControlCore {
   std::map<std::string, RunState> runs ABSL_GUARDED_BY(kControlLock);
 };
 
-// Holds the lock. Saves that were queued under it run after it where the queue has no
-// thread of its own.
+// Holds the lock. If the queue has no thread, saves that were queued under the
+// lock run after it is released.
 class ABSL_SCOPED_LOCKABLE ControlLock {
  public:
   explicit ControlLock(ControlCore* core)

@@ -31,13 +31,13 @@ void ControlPlane::Tick() {
   triggers_.CheckSilence(now);
   explanations_.Finish();
   for (auto& [name, run] : core_.runs) {
-    // Most runs of a long life have nothing going on.
+    // Most runs are idle, so expensive checks are skipped for them.
     const bool is_busy = !run.switches.empty() || !run.reference.empty();
     if (is_busy) switches_.Tick(&run, now);
     edits_.TryEdit(&run);
     if (is_busy) triggers_.EndSpentPlans(&run);
   }
-  // All of them are looked at.
+  // Scans all sessions, so it does not run in each tick.
   if (now >= next_forgetting_) {
     next_forgetting_ = now + kForgetGoneInterval;
     core_.sessions.ForgetGone(now);

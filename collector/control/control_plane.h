@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control plane of one collector: the roles over one ControlCore, and their clock tick.
-// A client that needs one role takes that class instead.
+// The control plane of one collector: the roles over one ControlCore, and their
+// clock tick. A client that needs one role takes that class instead.
 //
-// Ownership: one per collector; registry, archive and clock outlive it. Thread-safe.
+// Ownership: one per collector; registry, archive and clock outlive it.
+// Thread-safe.
 // Failure: a bad request gets a status and changes nothing.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_CONTROL_PLANE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_CONTROL_PLANE_H_
@@ -30,7 +31,7 @@ class ControlPlane {
  public:
   using Options = ControlOptions;
 
-  // `registry` null: nobody is admitted and nothing can be switched.
+  // If `registry` is null, no process is admitted and no plan can be switched.
   ControlPlane(const Options& options, RunRegistry* registry,
                ArchiveReader* archive, const Clock* clock)
       : core_(options, registry, archive, clock, &saves_),
@@ -47,9 +48,9 @@ class ControlPlane {
 
   // Advances deadlines; call it every few tens of milliseconds.
   void Tick();
-  // Held in memory.
+  // Returns the number of runs in memory.
   size_t CountRuns();
-  // Returns when what was decided before is saved.
+  // Returns when all earlier decisions are saved.
   void WaitForSaves() { saves_.Wait(); }
 
  private:
@@ -67,7 +68,7 @@ class ControlPlane {
       &core_, {&newcomers_, &switches_, &edits_, &triggers_, &explanations_}};
   absl::Time next_forgetting_ ABSL_GUARDED_BY(kControlLock) =
       absl::InfinitePast();
-  // The last member: what it still has to do needs the others.
+  // The last member, because its remaining tasks use the others.
   DiskQueue saves_;
 };
 

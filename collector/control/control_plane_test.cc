@@ -59,8 +59,8 @@ TEST_F(ControlPlaneTest, ARankThatHasPassedMeansALaterStep) {
   EXPECT_EQ(ranks[1].applied_at, (*result_)->effective_at_step());
 }
 
-// The slowest answer used up the time that the commit would need: committing
-// now would switch some ranks and not others.
+// The slowest answer used up the time that the commit requires: a commit now
+// would switch some ranks and not others.
 TEST_F(ControlPlaneTest, NoCommitThatWouldComeTooLate) {
   FakeRank ranks[2];
   for (int r = 0; r < 2; ++r) Join(r, &ranks[r]);
@@ -71,7 +71,7 @@ TEST_F(ControlPlaneTest, NoCommitThatWouldComeTooLate) {
   const int64_t first = ranks[0].prepared->effective_at_step();
   BeginStep(&ranks[0], first - 1);
   Deliver(&ranks[1]);
-  // Two abort and prepare; the commit comes after them.
+  // The first messages are abort and prepare; the commit follows.
   for (int i = 0; i < 2; ++i) {
     for (FakeRank& rank : ranks) Deliver(&rank);
   }
@@ -97,7 +97,7 @@ TEST_F(ControlPlaneTest, ACommitThatIsLateForAllMeansALaterStep) {
   for (FakeRank& rank : ranks) Deliver(&rank);
   ASSERT_TRUE(ranks[0].prepared.has_value());
   const int64_t first = ranks[0].prepared->effective_at_step();
-  // Before the collector hears of it and before the commit is there.
+  // Before the collector receives it and before the commit arrives.
   for (FakeRank& rank : ranks) rank.step = first;
   for (FakeRank& rank : ranks) Deliver(&rank);
   for (int i = 0; i < 2; ++i) {
@@ -156,9 +156,9 @@ TEST_F(ControlPlaneTest, LateJoinersAndRestartsGetThePlan) {
   EXPECT_EQ(Join(1, &late).plan().epoch(), (*result_)->epoch());
 }
 
-// Found by tests/sim, seed 193: a rank records under the plan that it has while
-// the collector is away; that comes back, knows the newest plan alone and gives
-// out another, and left out what the rank then brought.
+// Found by tests/sim, seed 193: a rank records under its plan while the
+// collector is unreachable. The restarted collector knew only the newest plan,
+// gave out another, and dropped the records that the rank then sent.
 TEST_F(ControlPlaneTest, StepsOfAPlanOfBeforeTheLastStartAreTaken) {
   FakeRank rank;
   Join(0, &rank);
@@ -217,7 +217,7 @@ TEST_F(ControlPlaneTest, BadRequestsChangeNothing) {
   EXPECT_FALSE(control_->plans().GetConfig("run")->enabled());
 }
 
-// Whoever sends it: no rank hears of a list that is none.
+// No rank receives an invalid list, whoever sends it.
 TEST_F(ControlPlaneTest, AListOfFunctionsIsReadBeforeAnybodyHearsOfIt) {
   FakeRank rank;
   Join(0, &rank);
@@ -247,7 +247,7 @@ TEST_F(ControlPlaneTest, AListOfFunctionsIsReadBeforeAnybodyHearsOfIt) {
   EXPECT_EQ(control_->plans().GetConfig("run")->api_list(),
             "functional:\n- relu\n");
 
-  // A configuration that is only tried would keep the list.
+  // A hypothetical config would keep the list.
   v1::ExplainRequest question;
   question.set_run("run");
   question.set_call("Torch.abs.0.forward");
@@ -291,7 +291,7 @@ TEST_F(ControlPlaneTest, AProcessWithoutARankIsExplainedAsRankZero) {
   EXPECT_EQ(explain(0).ranks_size(), 0);
 }
 
-// A dump of three steps does not become an endless one.
+// A dump of three steps does not become endless.
 TEST_F(ControlPlaneTest, StepsOutOfRange) {
   FakeRank rank;
   Join(0, &rank);
@@ -303,7 +303,7 @@ TEST_F(ControlPlaneTest, StepsOutOfRange) {
   options.set_for_steps(-1);
   Enable(options);
   EXPECT_EQ(result_->status().code(), absl::StatusCode::kInvalidArgument);
-  // A rank that claims to be at the end of time has no step left to switch at.
+  // A rank that reports the last possible step has no step left to switch at.
   BeginStep(&rank, INT64_MAX);
   Enable();
   EXPECT_EQ(result_->status().code(), absl::StatusCode::kInvalidArgument);
@@ -348,7 +348,7 @@ TEST_F(ControlPlaneTest, TwoProcessesCannotBeOneRank) {
   EXPECT_THAT(message, HasSubstr("process 1003 on host"));
   EXPECT_THAT(message, Not(HasSubstr(absl::StrCat(absl::Hex(103)))))
       << "an incarnation is nobody else's business";
-  Join(3, &other, 103);  // the same life, over a new connection
+  Join(3, &other, 103);  // the same incarnation, over a new connection
   control_->agents().Disconnected(other.session, "");
   Join(3, &other, 555);  // a restart
 }
@@ -378,8 +378,8 @@ TEST_F(ControlPlaneTest, HostileHellosAreRefused) {
       StatusCode::kInvalidArgument);
 }
 
-// The new session of a process takes the place of the old one while a switch
-// still asks for it.
+// The new session of a process replaces the old one while a switch still waits
+// for it.
 TEST_F(ControlPlaneTest, AReconnectDuringASwitchLeavesNoGhostAndIsTold) {
   FakeRank ranks[2], again;
   for (int r = 0; r < 2; ++r) {
@@ -388,7 +388,7 @@ TEST_F(ControlPlaneTest, AReconnectDuringASwitchLeavesNoGhostAndIsTold) {
   }
   Enable();
   Join(1, &again);
-  // Rank 0 has passed the step: the collector looks at everybody anew.
+  // Rank 0 has passed the step, so the collector prepares all ranks again.
   BeginStep(&ranks[0], 50);
   while (!ranks[0].inbox.empty()) Deliver(&ranks[0]);
   for (int64_t step = 51; step < 60; ++step) {
@@ -400,11 +400,12 @@ TEST_F(ControlPlaneTest, AReconnectDuringASwitchLeavesNoGhostAndIsTold) {
   EXPECT_EQ((*result_)->ranks(0).state(), v1::RankSwitch::STATE_APPLIED);
   EXPECT_EQ((*result_)->ranks(1).state(), v1::RankSwitch::STATE_LOST);
   EXPECT_EQ(control_->agents().List("").agents_size(), 2);
-  control_->agents().Shutdown();  // says goodbye to everybody there is
+  control_->agents().Shutdown();  // sends a goodbye to every rank
 }
 
 // Whatever the order of messages and steps: a rank that is reported as applied
-// did so under the announced epoch, and on the announced step or by name later.
+// used the announced epoch, at the announced step or, if named as late, after
+// it.
 TEST_F(ControlPlaneTest, ReportedSwitchesHappenedAsReported) {
   std::mt19937 random(17);
   FakeRank ranks[4];
@@ -439,7 +440,7 @@ TEST_F(ControlPlaneTest, ReportedSwitchesHappenedAsReported) {
       while (!rank.inbox.empty()) Deliver(&rank);
     }
   }
-  // The schedule is harsh, but most switches must still come through.
+  // The schedule is harsh, but most switches must still succeed.
   EXPECT_GT(full, 150);
 }
 

@@ -47,7 +47,8 @@ void DiskQueue::RunAll() {
     tasks_.pop_front();
     mutex_.Unlock();
     task.run();
-    // What it holds may take locks when it goes.
+    // Destroyed without the lock, because objects in the task may take locks in
+    // their destructors.
     task.run = nullptr;
     mutex_.Lock();
     bytes_ -= task.bytes;

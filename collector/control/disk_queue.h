@@ -2,13 +2,13 @@
 // Work that waits for the disk, one task after another in the order of Add, so
 // that no thread waits for a disk while holding a lock that others need.
 //
-// What strangers can cause is added with TryAdd, which refuses beyond the bounds;
-// what ends something that was begun, with Add.
+// Tasks that untrusted clients can cause are added with TryAdd, which refuses
+// beyond the bounds; tasks that complete an operation, with Add.
 //
-// Threads: thread-safe. With a thread of its own tasks run there; without one,
-// in the RunQueued call of somebody who holds no lock (tests, fuzzers: the same
-// order, and no thread to wait for).
-// Failure: tasks tell their own.
+// Threads: thread-safe. With a thread of its own, tasks run there; without one,
+// in the RunQueued call of a thread that holds no lock (tests, fuzzers: the
+// same order, without another thread to wait for).
+// Failure: tasks report their own errors.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_DISK_QUEUE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_DISK_QUEUE_H_
 
@@ -26,7 +26,7 @@ namespace rankprobe {
 
 class DiskQueue {
  public:
-  // Of what waits.
+  // Limits for queued tasks.
   struct Bounds {
     size_t tasks = SIZE_MAX;
     uint64_t bytes = UINT64_MAX;
@@ -34,21 +34,22 @@ class DiskQueue {
 
   explicit DiskQueue(bool own_thread) : DiskQueue(own_thread, Bounds()) {}
   DiskQueue(bool own_thread, const Bounds& bounds);
-  // Runs what is queued.
+  // Runs the queued tasks first.
   ~DiskQueue();
   DiskQueue(const DiskQueue&) = delete;
   DiskQueue& operator=(const DiskQueue&) = delete;
 
-  // Only queues: may be called under any lock.
+  // Only queues; may be called under any lock.
   void Add(std::function<void()> task);
-  // The same for a task that holds about `bytes`. False: so much waits already
-  // that it was not added.
+  // The same for a task that holds about `bytes`. Returns false if the bounds
+  // are reached; the task is not added then.
   bool TryAdd(std::function<void()> task, uint64_t bytes);
-  // Without a thread: runs what is queued, unless another call is at it.
+  // Without a thread: runs the queued tasks, unless another call already does.
   void RunQueued();
-  // Returns when everything added before has run. Not from a task.
+  // Returns when everything added before has run. Must not be called from a
+  // task.
   void Wait();
-  // Nothing is queued, and no task runs.
+  // Returns true if nothing is queued and no task runs.
   bool idle() const {
     absl::MutexLock lock(&mutex_);
     return Idle();
@@ -62,7 +63,7 @@ class DiskQueue {
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !running_ && tasks_.empty();
   }
-  // Runs tasks until there are none.
+  // Runs tasks until the queue is empty.
   void RunAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   struct Task {
@@ -72,7 +73,8 @@ class DiskQueue {
 
   const Bounds bounds_;
   mutable absl::Mutex mutex_;
-  // Told with each task, when there is none any more, and with stopping_.
+  // Notified for each new task, when the queue becomes empty, and when
+  // stopping_ is set.
   MonotonicCondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
@@ -81,8 +83,8 @@ class DiskQueue {
   ServiceThread thread_;
 };
 
-// Runs what was queued meanwhile when it goes out of scope: declared before the
-// lock that is held meanwhile.
+// Runs the queued tasks in its destructor. Declared before the lock under which
+// they are queued, so that it runs after the unlock.
 class RunQueuedAfter {
  public:
   explicit RunQueuedAfter(DiskQueue* queue) : queue_(queue) {}

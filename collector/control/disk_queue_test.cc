@@ -15,7 +15,7 @@ TEST(DiskQueueTest, RefusesBeyondItsBoundsAndTakesMoreWhenSomeHasRun) {
   EXPECT_TRUE(queue.TryAdd(task('a'), 60));
   EXPECT_FALSE(queue.TryAdd(task('x'), 41)) << "bytes";
   EXPECT_TRUE(queue.TryAdd(task('b'), 40));
-  // What ends something is never refused.
+  // A task that completes an operation is never refused.
   queue.Add(task('c'));
   queue.Add(task('d'));
   EXPECT_FALSE(queue.TryAdd(task('y'), 0)) << "tasks";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Config files that are edited while the job runs: order, sameness, faults.
+// Config files that are edited while the job runs: order, equal content,
+// faults.
 #include <string>
 #include <vector>
 
@@ -27,7 +28,7 @@ TEST_F(EditsTest, WhatCameOfAnEditIsAudited) {
   Run({&a, &b}, 2);
   Edit(a, kOn);
   EXPECT_THAT(Audited(), IsEmpty());
-  // While it goes on two more come, of which one is never tried.
+  // During the switch two more edits arrive, of which one is never tried.
   Edit(b, kTensor);
   EXPECT_THAT(Audited(), ::testing::ElementsAre(HasSubstr(": WAITING")));
   Edit(b, kOff);
@@ -42,7 +43,7 @@ TEST_F(EditsTest, WhatCameOfAnEditIsAudited) {
                                               HasSubstr(": OK: 2/2 ranks")),
                              ::testing::AllOf(HasSubstr("rank 1, "),
                                               HasSubstr(": OK: 2/2 ranks"))));
-  // Refused, too late, and called off.
+  // Refused, too late, and cancelled.
   Edit(a, "{");
   Run({&a, &b});
   EXPECT_THAT(Audited(), ::testing::ElementsAre(HasSubstr(": REFUSED: ")));
@@ -92,7 +93,7 @@ TEST_F(EditsTest, TheSameEditSeenByManyRanksIsOnePlan) {
   Join(2, &c);
   Run({&a, &b, &c}, 2);
   Edit(a, kOn);
-  // Another dump_path, another order of members: still the same edit.
+  // Another dump_path and another order of members: still the same edit.
   Edit(b, R"({"dump_path": "of_b", "dump_enable": true})");
   Run({&a, &b, &c});
   Edit(c, kOn);
@@ -111,7 +112,7 @@ TEST_F(EditsTest, ASlowRanksReadingIsNoEditAfterTheOperatorSpoke) {
   Operator(false);
   Run({&a, &b});
   EXPECT_FALSE(a.in_force.enabled());
-  // It has heard of the operator and reads the file only now.
+  // It has received the operator's plan and reads the file only now.
   Edit(b, kOn);
   Run({&a, &b});
   EXPECT_FALSE(b.in_force.enabled());
@@ -132,7 +133,7 @@ TEST_F(EditsTest, AnEditReadBeforeTheOperatorSpokeLosesAndIsTold) {
   EXPECT_TRUE(rank.in_force.enabled());
   EXPECT_THAT(Outcomes(), ::testing::Contains(HasSubstr(
                               "not applied: read before the operator's plan")));
-  // One that was read after it wins.
+  // An edit that was read after it wins.
   Edit(rank, kOff);
   Run({&rank});
   EXPECT_FALSE(rank.in_force.enabled());
@@ -225,7 +226,7 @@ TEST_F(EditsTest, AFaultOvertakesAnEditThatIsAgreedOnAndNotInForce) {
   Edit(a, kTensor);
   Answer(&a);
   Answer(&b);
-  // Committed, and its step has not come.
+  // Committed, but its step has not begun.
   ASSERT_TRUE(Config().enabled());
   const int64_t step = Config().effective_at_step();
   ASSERT_GT(step, a.step);
@@ -312,7 +313,7 @@ TEST_F(EditsTest, APlanOfAFileOutlivesTheCollectorAndIsNoEditAfterIt) {
   Join(0, &rank);
   EXPECT_TRUE(rank.in_force.enabled());
   EXPECT_EQ(Config().source(), v1::PlanSpec::SOURCE_FILE);
-  // The agent tells its edit again, not knowing whether it was kept.
+  // The agent repeats its edit, because it does not know whether it was kept.
   Edit(rank, kTensor, "", /*seen=*/1);
   Run({&rank});
   EXPECT_EQ(Config().epoch(), 2u);

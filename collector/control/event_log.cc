@@ -16,8 +16,9 @@ namespace {
 
 constexpr size_t kHeaderBytes = 8;
 constexpr uint32_t kMaxEventBytes = 1 << 20;
-// Ids are handed out before their events are on disk, and watchers ask for what
-// comes after the last they have seen: who was killed begins so much higher.
+// Ids are returned before their events are on disk, and watchers ask for events
+// after the last id they have seen. After an unclean end ids continue this much
+// higher, so that none is used twice.
 constexpr uint64_t kIdGap = 1 << 20;
 
 }  // namespace
@@ -50,7 +51,8 @@ EventLog::~EventLog() {
   }
   writes_.Wait();
   absl::MutexLock file_lock(&file_mutex_);
-  // Empty: every id that was handed out is before it. A fault means no such end.
+  // The empty line marks a clean end: it says that every returned id is before
+  // it. A failed write means that there is no such mark.
   if (written_.ok() && file_ != nullptr) WriteFramed("").IgnoreError();
 }
 
@@ -78,13 +80,14 @@ absl::Status EventLog::Load(const std::string& path, bool* clean_end) {
     if (*clean_end) continue;
     end_of_events = offset;
     next_id_ = std::max(next_id_, event.id() + 1);
-    // A file begins with what was in memory: most of that has been seen.
+    // A rotated file begins with events that were in memory, most of which are
+    // already loaded.
     const Ring& ring = *RingOf(event);
     if (ring.events.empty() || ring.events.back().id() < event.id())
       Keep(std::move(event));
   }
-  // What is behind the last whole event was being written in a crash, or it is
-  // the mark of a clean end: of us, who may be killed, it says nothing.
+  // Data after the last complete event was being written in a crash, or is the
+  // mark of a clean end. It is removed, because this process may be killed.
   if (offset < size) *clean_end = false;
   return end_of_events < size ? file_system_->Truncate(path, end_of_events)
                               : absl::OkStatus();
@@ -186,7 +189,7 @@ absl::Status EventLog::TurnOver(uint64_t first_id) {
 }
 
 void EventLog::WriteLater(const v1::Event& event) {
-  // After a fault nothing is written until the next start: a hole would hide
+  // After an error nothing is written until the next start: a gap would hide
   // what follows it.
   if (options_.path.empty() || !status_.ok()) return;
   if (unwritten_.size() >= options_.max_unwritten) {
@@ -194,7 +197,7 @@ void EventLog::WriteLater(const v1::Event& event) {
     return;
   }
   unwritten_.push_back(event);
-  // One task writes all that is there by then.
+  // One task writes everything that is queued when it runs.
   if (unwritten_.size() == 1) writes_.Add([this] { WriteWaiting(); });
 }
 
@@ -254,6 +257,7 @@ uint64_t EventLog::Append(v1::Event event) {
                                   " before it were left out)"));
     ring->left_out = 0;
   }
+  // Numbered first, because the note is about earlier events.
   NoteDropped();
   Number(&event);
   const uint64_t id = event.id();

@@ -32,7 +32,7 @@ class EventLogTest : public testing::TempDirTest {
     options_.path = root_ + "/events.log";
     disk_ = file_system_.get();
   }
-  // The log is on a disk that can fail, from here on.
+  // From here on the log is on a disk that can fail.
   void UseMachine() {
     ASSERT_TRUE(machine_.CreateDirectories("/d").ok());
     options_.path = "/d/events.log";
@@ -85,7 +85,7 @@ TEST_F(EventLogTest, ATornEndIsDroppedAndWrittenOver) {
     log->Append(Make("a", "one"));
     log->Append(Make("a", "two"));
   }
-  // Of the mark of a clean end.
+  // Size of the mark of a clean end.
   constexpr uint64_t kMark = 8;
   for (uint64_t cut = 1; cut < 20; cut += 3) {
     const uint64_t size = *file_system_->FileSize(options_.path);
@@ -99,7 +99,7 @@ TEST_F(EventLogTest, ATornEndIsDroppedAndWrittenOver) {
   }
 }
 
-// A watcher asks for what comes after the last id it has seen.
+// A watcher asks for events after the last id it has seen.
 TEST_F(EventLogTest, IdsThatWereHandedOutAndLostAreNotUsedAgain) {
   UseMachine();
   const auto killed = Open();
@@ -114,7 +114,7 @@ TEST_F(EventLogTest, IdsThatWereHandedOutAndLostAreNotUsedAgain) {
   EXPECT_THAT(Details(*log, "a", seen), ElementsAre("next"));
 }
 
-// The mark is that of the process before.
+// The mark is that of the previous process.
 TEST_F(EventLogTest, WhoIsKilledAfterACleanEndHandedOutIdsToo) {
   UseMachine();
   Open()->Append(Make("a", "one"));
@@ -171,7 +171,7 @@ TEST_F(EventLogTest, TurnsTheFileOverAndForgetsInMemory) {
   EXPECT_EQ(log->Append(Make("a", "x")), 51u);
 }
 
-// C03: what one run is told much of is its own loss, also over restarts.
+// C03: a run with many events only loses its own, also over restarts.
 TEST_F(EventLogTest, AFloodPushesOutOnlyItself) {
   options_.max_in_memory = 50;
   options_.max_file_bytes = 4000;

@@ -19,7 +19,7 @@
 namespace rankprobe {
 namespace {
 
-// "relu" of "relu", "Functional.relu" and "Functional.relu.0.forward".
+// Returns "relu" for "relu", "Functional.relu" and "Functional.relu.0.forward".
 absl::string_view FunctionOf(absl::string_view call) {
   std::vector<absl::string_view> parts = absl::StrSplit(call, '.');
   while (parts.size() > 1 &&
@@ -110,7 +110,8 @@ class Explainer {
     }
   }
 
-  // Not parsed: a list that does not have the word does not have the function.
+  // The list is not parsed: if it does not contain the word, it does not
+  // contain the function.
   void ExplainList() {
     const absl::string_view list = facts_.api_list;
     if (list.empty()) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a rank's calls are, will be or would be captured or not. Pure functions
-// over the plan, what is known of the rank and the calls it last made; the
-// decisions are CallFilter's own.
+// Explanations why a rank's calls are, will be or would be captured or not.
+// Pure functions over the plan, the state of the rank and the calls it last
+// made; CallFilter makes the decisions.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_EXPLAIN_H_
 #define RANKPROBE_COLLECTOR_CONTROL_EXPLAIN_H_
 
@@ -22,30 +22,30 @@ struct RankFacts {
   int64_t step = -1;
   int64_t silent_ms = 0;
   uint32_t degrade = 0;
-  // The plan whose commit came too late for it and that it does not follow yet;
-  // 0: none. And why.
+  // A plan whose commit came too late for the rank and that it does not follow
+  // yet (0: none), and the reason.
   uint64_t late_epoch = 0;
   std::string late_reason;
-  // PlanSpec.api_list in force, which a plan that is only tried would keep.
+  // The PlanSpec.api_list in force, which a hypothetical plan would keep.
   absl::string_view api_list;
   std::optional<v1::CallReport> report;
 };
 
 struct ExplainQuestion {
   std::string call;
-  // The step asked about; absent: the rank's next.
+  // The step in question; absent: the rank's next.
   std::optional<int64_t> step;
-  // The plan is a try, not what is in force.
+  // The plan is hypothetical, not the one in force.
   bool hypothetical = false;
   uint32_t max_calls = 200;
 };
 
-// `plan` may be null: the run has none.
+// `plan` is null if the run has none.
 v1::RankExplanation ExplainRank(const ExplainQuestion& question,
                                 std::shared_ptr<const CompiledPlan> plan,
                                 const RankFacts& facts);
 
-// One sentence.
+// Returns one sentence.
 std::string VerdictReason(const Plan& plan, Verdict verdict,
                           absl::string_view entry);
 

@@ -26,8 +26,8 @@ std::vector<int64_t> KnownRanks(ControlCore* core, const std::string& run) {
   return ranks;
 }
 
-// The processes that a request asks. Rank 0 of a run without ranks means all of its
-// processes, as in a dump.
+// The processes that a request selects. Rank 0 of a run without ranks means all
+// of its processes, as in a dump.
 class Asked {
  public:
   // `request` outlives the object.
@@ -47,7 +47,7 @@ class Asked {
   const bool is_any_;
 };
 
-// "; known ranks of the run: 0-1".
+// Returns a text such as "; known ranks of the run: 0-1".
 std::string KnownRanksText(ControlCore* core, const std::string& run) {
   core->AssertHeld();
   const std::vector<int64_t> ranks = KnownRanks(core, run);

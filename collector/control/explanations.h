@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Explains which calls of a rank are recorded and why: requests the last calls of the ranks
-// and evaluates a plan on them.
+// Explains which calls of a rank are recorded and why: requests the last calls
+// of the ranks and evaluates a plan on them.
 //
-// Ownership: the control plane's. Threads: Explain is thread-safe and may read the disk; the
-// others, and `done`, run under the lock. Failure: a rank that does not answer within the
-// time limit is explained without its calls.
+// Ownership: the control plane's. Threads: Explain is thread-safe and may read
+// the disk; the others, and `done`, run under the lock. Failure: a rank that
+// does not answer within the time limit is explained without its calls.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_EXPLANATIONS_H_
 #define RANKPROBE_COLLECTOR_CONTROL_EXPLANATIONS_H_
 
@@ -22,7 +22,7 @@ class Explanations {
   Explanations(ControlCore* core, SavedRuns* saved)
       : core_(core), saved_(saved) {}
 
-  // Answers within a few seconds.
+  // Calls `done` within a few seconds.
   void Explain(const v1::ExplainRequest& request, Done done);
   void OnCalls(const v1::Identity& identity, const v1::CallReport& report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(kControlLock);
@@ -38,7 +38,7 @@ class Explanations {
     std::shared_ptr<const CompiledPlan> hypothetical;
     Done done;
     absl::Time deadline;
-    // Incarnations that have not answered, and what the others said.
+    // Incarnations that have not answered, and the answers of the others.
     std::set<uint64_t> waiting;
     std::map<uint64_t, v1::CallReport> reports;
   };

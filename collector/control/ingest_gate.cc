@@ -14,15 +14,15 @@ absl::StatusOr<IngestGate::SessionInfo> IngestGate::Find(
 
 bool IngestGate::Admits(const v1::Identity& identity, int64_t step,
                         uint64_t epoch) const {
-  // The agent's own plan, in force until it has heard of the run's.
+  // Epoch 0 is the agent's own plan, in force until it has received the run's.
   if (epoch == 0) return true;
   const ControlLock lock(core_);
   if (core_->sessions.IsForeign(identity, epoch)) return true;
   const RunState* const run = core_->FindRun(identity.run());
   if (run == nullptr) return false;
   const std::shared_ptr<const CompiledPlan> plan = run->plans.ByEpoch(epoch);
-  // What a rank recorded while the collector was away, which has been given
-  // another plan since it is back, is no less recorded.
+  // A forgotten plan admits its records: a rank may have recorded them while
+  // the collector was unreachable, and got another plan afterwards.
   if (plan == nullptr) return run->plans.IsForgotten(epoch);
   return plan->Admits(RankOf(identity), step);
 }
@@ -45,8 +45,8 @@ void IngestGate::NoteReceived(const std::string& session, uint64_t bytes,
   agent->pending_bytes += pending_delta;
   if (bytes == 0) return;
   agent->last_heard = core_->Now();
-  // Of a rank that is gone and whose run is forgotten nobody counts bytes: made
-  // anew here it would have no plan.
+  // Bytes of a disconnected rank whose run was dropped from memory are not
+  // counted: LoadRun would make a run without its plan.
   RunState* const run = core_->FindRun(agent->identity.run());
   if (run == nullptr) return;
   run->last_used = agent->last_heard;

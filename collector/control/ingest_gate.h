@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of the ingest: finds the session of an upload, and asks the plan of a frame
-// whether it wants the records.
+// Checks of the ingest: finds the session of an upload, and checks whether the
+// plan of a frame selects the records.
 //
-// Ownership: the control plane's. Thread-safe, reads memory only. Failure: NOT_FOUND.
+// Ownership: the control plane's. Thread-safe, reads memory only. Failure:
+// NOT_FOUND.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_INGEST_GATE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_INGEST_GATE_H_
 
@@ -15,20 +16,21 @@ class IngestGate {
  public:
   struct SessionInfo {
     v1::Identity identity;
-    // As IncarnationRow has it.
+    // The value of IncarnationRow.principal.
     std::string principal;
   };
 
   IngestGate(ControlCore* core, TriggerRules* triggers)
       : core_(core), triggers_(triggers) {}
 
-  // The session behind an id, if it is the principal's own; NOT_FOUND.
+  // Returns the session of an id; NOT_FOUND if there is none or it belongs to
+  // another principal.
   absl::StatusOr<SessionInfo> Find(const std::string& session,
                                    const Principal& principal) const;
-  // May this process record this step under this epoch?
+  // Returns whether this process may record this step under this epoch.
   bool Admits(const v1::Identity& identity, int64_t step, uint64_t epoch) const;
-  // The plan behind an epoch of this process; null when it is not known (any more),
-  // or another collector's.
+  // Returns the plan of an epoch of this process; null if it is not known (any
+  // more), or is another collector's.
   std::shared_ptr<const CompiledPlan> PlanOf(const v1::Identity& identity,
                                              uint64_t epoch) const;
   void NoteReceived(const std::string& session, uint64_t bytes,

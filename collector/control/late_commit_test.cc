@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 using LateCommitTest = testing::SwitchFixture;
 
-// Nobody stays on the old plan without a word: who was late is named, gets the
+// No rank silently stays on the old plan: a late rank is named and gets the
 // plan at its next step, and the result waits for that.
 TEST_F(LateCommitTest, ACommitThatIsLateForSomeReachesThemAtTheirNextStep) {
   FakeRank ranks[2];
@@ -68,8 +68,8 @@ TEST_F(LateCommitTest, ARankThatIsLateWhenNobodyWaitsFollowsAllTheSame) {
               ElementsAre(HasSubstr("did not follow"), HasSubstr("late")));
 }
 
-// The plan is agreed on and saved: whatever becomes of a further attempt, it is
-// what the run records, and all ranks get it.
+// The plan is agreed on and saved: whatever happens to a further attempt, the
+// run records it, and all ranks get it.
 TEST_F(LateCommitTest, LateForAllAndThenSilenceLeavesNobodyBehind) {
   FakeRank ranks[2];
   for (int r = 0; r < 2; ++r) Join(r, &ranks[r]);
@@ -81,7 +81,7 @@ TEST_F(LateCommitTest, LateForAllAndThenSilenceLeavesNobodyBehind) {
   const int64_t first = ranks[0].prepared->effective_at_step();
   for (FakeRank& rank : ranks) rank.step = first;
   for (FakeRank& rank : ranks) Deliver(&rank);
-  // The second attempt: rank 1 does not answer.
+  // In the second attempt rank 1 does not answer.
   clock_.Advance(absl::Seconds(11));
   control_->Tick();
   ASSERT_TRUE(result_.has_value() && result_->ok());

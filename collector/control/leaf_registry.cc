@@ -21,10 +21,10 @@ constexpr size_t kLeafNameBytes = 32;
 constexpr size_t kMaxTextBytes = 255;
 constexpr int kMaxFailed = 16;
 constexpr size_t kMaxDiskChanges = 1024;
-// Places for one that a leaf is wanted for.
+// Limit for the reserved places that are examined for one request.
 constexpr size_t kMostLookedAt = 1024;
-// A leaf is full for a rank that could go elsewhere when it has so many times its
-// share.
+// A leaf counts as full for a rank that could use another one when it has this
+// many times its share.
 constexpr double kMaxShare = 1.25;
 constexpr absl::Duration kForgettingInterval = absl::Seconds(1);
 
@@ -47,8 +47,7 @@ absl::Status CheckIdentity(const v1::Identity& identity) {
   return absl::OkStatus();
 }
 
-// Which leaf comes first for a key is as good as random, and every root says the
-// same.
+// The order of leaves for a key is pseudo-random, and the same on every root.
 uint64_t Score(const std::string& key, const std::string& leaf) {
   const std::string text = absl::StrCat(leaf, key);
   return XXH3_64bits(text.data(), text.size());
@@ -205,7 +204,8 @@ std::string LeafRegistry::TakeReserved(const std::string& who,
                                      [](const auto& a, const auto& b) {
                                        return a.second.size() < b.second.size();
                                      });
-  // Not to and fro between two.
+  // Requires a difference of more than one, so that a place does not alternate
+  // between two principals.
   if (most == reserved_.end() || most->second.size() <= have + 1) return "";
   size_t looked = 0;
   for (const RankKey& key : most->second) {
@@ -226,7 +226,7 @@ void LeafRegistry::Put(const RankKey& key, const std::string& leaf,
                        MonotonicTime now) {
   if (places_.size() >= options_.max_ranks && !places_.contains(key)) {
     Forget(now);
-    // It is found where it is only as long as nobody asks.
+    // Without a place the rank stays with its leaf until it asks for one.
     if (places_.size() >= options_.max_ranks) return;
   }
   const auto [it, is_new] = places_.try_emplace(key);
@@ -339,7 +339,7 @@ absl::StatusOr<v1::FoundCollector> LeafRegistry::Find(
         absl::StrCat("none of its ", there, " leaves was reached"));
   }
   std::sort(order.begin(), order.end(), std::greater<>());
-  // Copies of one replica stay together up to what a leaf takes.
+  // Ranks of one replica stay together up to the limit of a leaf.
   const double share =
       kMaxShare * static_cast<double>(ranks + 1) / static_cast<double>(there);
   for (const bool within_share : {untrusted.replica().empty(), false}) {
@@ -369,7 +369,7 @@ v1::ListAgentsResponse LeafRegistry::ListAgents(const std::string& run,
     if (leaf.disk.has_value()) *response.add_disks() = *leaf.disk;
     for (const v1::AgentInfo& agent : leaf.agents) {
       if (!run.empty() && agent.identity().run() != run) continue;
-      // Where it has gone to another leaf, that one knows of it.
+      // If the rank has moved to another leaf, that one reports it.
       const auto place = places_.find(KeyOf(agent.identity()));
       if (!agent.connected() && place != places_.end() &&
           place->second.leaf != name)
@@ -380,7 +380,8 @@ v1::ListAgentsResponse LeafRegistry::ListAgents(const std::string& run,
       if (agent.connected()) step = std::max(step, agent.step());
     }
   }
-  // A leaf knows the furthest rank of its own.
+  // Each leaf only knows the furthest of its own ranks, so the lag is computed
+  // here.
   for (v1::AgentInfo& agent : *response.mutable_agents()) {
     agent.set_lag_steps(
         std::max<int64_t>(furthest[agent.identity().run()] - agent.step(), 0));

@@ -68,7 +68,7 @@ TEST_F(LeafRegistryTest, WaitsForItsLeavesFirst) {
   EXPECT_TRUE(absl::IsAborted(Find(0).status())) << "the others may come yet";
   Pass(LeafRegistry::kSettling);
   EXPECT_EQ(*Find(0), Address(1));
-  // A rank that a leaf has needs no waiting.
+  // A rank that a leaf reports does not have to wait.
   LeafRegistry later({}, now_);
   ASSERT_TRUE(later
                   .Connect(
@@ -98,10 +98,10 @@ TEST_F(LeafRegistryTest, SharesRanksAndMovesFewWhenALeafComesOrGoes) {
     EXPECT_GT(ranks, 60) << address;
     EXPECT_LE(ranks, 127) << address;
   }
-  // They stay, whoever comes.
+  // They stay, whichever leaf is added.
   links[5] = Connect(5);
   for (const auto& [rank, address] : places) EXPECT_EQ(*Find(rank), address);
-  // One goes: its ranks are moved, others are not.
+  // One leaf disconnects: its ranks are moved, others are not.
   registry_.Disconnected(links[2], now_);
   Pass(LeafRegistry::kGrace);
   for (const int leaf : {1, 3, 4, 5})
@@ -130,14 +130,14 @@ TEST_F(LeafRegistryTest, ALeafThatWasKilledMayComeBackForAMoment) {
   EXPECT_THAT(std::string(Find(7).status().message()),
               HasSubstr("to come back"));
   EXPECT_TRUE(absl::IsAborted(Find(7).status()));
-  // Whoever could not reach it for long need not wait.
+  // A rank that could not reach its leaf for long does not have to wait.
   EXPECT_EQ(*Find(7, {Name(is_one ? 1 : 2)}), Address(is_one ? 2 : 1));
-  // And stays there, whether the first one comes back or not.
+  // It stays there, whether the first leaf returns or not.
   Connect(is_one ? 1 : 2);
   EXPECT_EQ(*Find(7), Address(is_one ? 2 : 1));
 }
 
-// The root hears of it, and a rank does not get through to it.
+// The root is connected to the leaf, but the rank cannot reach it.
 TEST_F(LeafRegistryTest, ALeafThatARankDoesNotReachIsNotNamedToIt) {
   for (int leaf = 1; leaf <= 3; ++leaf) Connect(leaf);
   Pass(LeafRegistry::kSettling);
@@ -167,8 +167,8 @@ TEST_F(LeafRegistryTest, OneThatIsSilentIsNotThere) {
   EXPECT_EQ(*Find(3), Address(1));
 }
 
-// A second process of a rank comes to the leaf that has the first, which refuses
-// it.
+// A second process of a rank is sent to the leaf that has the first, which
+// refuses it.
 TEST_F(LeafRegistryTest, ARankGoesWhereItIs) {
   for (int leaf = 1; leaf <= 8; ++leaf) Connect(leaf);
   const uint64_t nine = Connect(9, {0, 1, 2, 3});
@@ -202,7 +202,7 @@ TEST_F(LeafRegistryTest, ALeafTakesSoManyAndNoMore) {
   for (int64_t rank = 0; rank < 3; ++rank) ASSERT_TRUE(Find(rank).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(Find(3).status()));
   EXPECT_TRUE(Find(2).ok());
-  // Who did not come gives way.
+  // Places of ranks that did not connect are taken first.
   Pass(LeafRegistry::kPlacedFor);
   report.set_max_ranks(3);
   Connect(1);
@@ -230,7 +230,7 @@ TEST_F(LeafRegistryTest, WhatCannotBeALeafIsRefused) {
   report = ReportOf(1, {1});
   report.mutable_agents(0)->mutable_identity()->clear_run();
   EXPECT_TRUE(absl::IsInvalidArgument(connect(report)));
-  // A name is its owner's.
+  // A name belongs to its owner.
   const uint64_t one = Connect(1);
   EXPECT_TRUE(absl::IsPermissionDenied(connect(ReportOf(1), "mallory")));
   EXPECT_TRUE(
@@ -252,7 +252,7 @@ TEST_F(LeafRegistryTest, ALeafIsNotAtTheRootsAddress) {
   const absl::StatusOr<uint64_t> link =
       registry.Connect(ReportOf(2), "leaves", end, now_);
   ASSERT_TRUE(link.ok()) << link.status();
-  // Nor does it come to be there later.
+  // Nor can it take the name later.
   v1::LeafReport moved = ReportOf(2);
   moved.set_address("root:7410");
   EXPECT_TRUE(absl::IsInvalidArgument(registry.Report(*link, moved, now_)));
@@ -306,7 +306,7 @@ TEST_F(LeafRegistryTest, SaysWhoseDiskIsFull) {
   ASSERT_EQ(agents.disks_size(), 1);
   EXPECT_EQ(agents.disks(0).collector(), Address(1));
   EXPECT_EQ(agents.disks(0).level(), v1::DiskState::LEVEL_HIGH);
-  // A report of events alone says nothing of it.
+  // A report that contains only events does not change the agents.
   v1::LeafReport events = ReportOf(1);
   events.set_only_events(true);
   EXPECT_EQ(registry_.Report(link, events, now_), absl::OkStatus());
@@ -324,7 +324,7 @@ TEST_F(LeafRegistryTest, SaysWhoIsConnectedOverAllLeaves) {
   ASSERT_EQ(all.agents_size(), 4);
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(all.agents(i).identity().rank(), i);
-    // Behind the furthest of all, not of its leaf.
+    // The lag is relative to the furthest of all ranks, not of its leaf.
     EXPECT_EQ(all.agents(i).lag_steps(), 30 - 10 * i);
   }
   EXPECT_EQ(registry_.ListAgents("other", now_).agents_size(), 0);
@@ -332,7 +332,7 @@ TEST_F(LeafRegistryTest, SaysWhoIsConnectedOverAllLeaves) {
   EXPECT_EQ(registry_.LeavesOf("other", now_).size(), 0u);
 }
 
-// One principal that asks for ranks which never come keeps nobody else out.
+// A principal that asks for ranks which never connect does not keep others out.
 TEST_F(LeafRegistryTest, WhoAsksForAllPlacesGivesThemToOthers) {
   v1::LeafReport report = ReportOf(1);
   report.set_max_ranks(100);
@@ -347,17 +347,18 @@ TEST_F(LeafRegistryTest, WhoAsksForAllPlacesGivesThemToOthers) {
   };
   for (int64_t rank = 0; rank < 100; ++rank)
     ASSERT_EQ(find("greedy", rank), absl::OkStatus());
-  // It takes no place of its own, and none of those who have fewer.
+  // It takes no place of its own, and none of principals that have fewer.
   EXPECT_TRUE(absl::IsResourceExhausted(find("greedy", 100)));
   for (int64_t rank = 0; rank < 20; ++rank)
     ASSERT_EQ(find("modest", rank), absl::OkStatus()) << rank;
   for (int64_t rank = 100; rank < 200; ++rank)
     EXPECT_TRUE(absl::IsResourceExhausted(find("greedy", rank)));
-  // Nobody gets more than those who ask for as much.
+  // No principal gets more than others that ask for as many.
   for (int64_t rank = 20; rank < 50; ++rank)
     EXPECT_EQ(find("modest", rank), absl::OkStatus()) << rank;
   EXPECT_TRUE(absl::IsResourceExhausted(find("modest", 51)));
-  // Those who have come stay; nobody has kept places left to give but who asked.
+  // Connected ranks stay; only the principal that asks has reserved places
+  // left.
   for (int64_t rank = 0; rank < 49; ++rank) {
     v1::AgentInfo* const agent = report.add_agents();
     agent->mutable_identity()->set_run("modest");
@@ -366,7 +367,7 @@ TEST_F(LeafRegistryTest, WhoAsksForAllPlacesGivesThemToOthers) {
   }
   ASSERT_TRUE(registry_.Report(link, report, now_).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(find("greedy", 300)));
-  // What was only asked for is free in seconds.
+  // Places that were only reserved are free after seconds.
   Pass(LeafRegistry::kReservedFor);
   ASSERT_TRUE(registry_.Report(link, report, now_).ok());
   for (int64_t rank = 0; rank < 51; ++rank)

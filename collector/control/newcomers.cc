@@ -12,7 +12,7 @@
 namespace rankprobe {
 namespace {
 
-// Of a plan's text, as one run.
+// Bytes of a plan's text that count as one run in the budget.
 constexpr double kPlanBytes = 4096;
 constexpr uint32_t kProtocol = 1;
 constexpr size_t kSecretBytes = 32;
@@ -24,9 +24,8 @@ absl::Status TooManyNewRuns(const Peer& peer) {
                    "ten seconds. Existing runs are served"));
 }
 
-// An agent's plan may take the place of none, and of one that an operator made
-// before any rank had come and that names no config: nobody's file has these very
-// bytes.
+// An agent's plan may replace no plan, or one that an operator made before any
+// rank had connected and that names no config: no file has exactly this text.
 bool IsOpen(const CompiledPlan* plan) {
   return plan == nullptr ||
          (plan->spec.source() == v1::PlanSpec::SOURCE_OPERATOR &&
@@ -80,13 +79,14 @@ absl::StatusOr<Newcomers::Known> Newcomers::Read(const v1::Hello& hello,
   RP_ASSIGN_OR_RETURN(known.opened,
                       core_->registry->OpenIncarnation(identity, claim));
   RP_RETURN_IF_ERROR(saved_->Read(identity.run()));
+  // On a leaf the root decides the plans.
   if (core_->options.relay == nullptr) {
     RP_RETURN_IF_ERROR(AdoptPlanOf(hello, peer));
     RP_ASSIGN_OR_RETURN(known.own_plan, saved_->ReadOwnPlan(identity));
   }
-  // A process that has records has been told when it came first.
+  // A process with records got this answer at its first connection.
   if (known.opened.committed == 0) known.others = ReadOthers(identity);
-  // The disk may have taken long.
+  // The run may have been dropped from memory while the disk was slow.
   RP_RETURN_IF_ERROR(saved_->Read(identity.run()));
   return known;
 }
@@ -97,7 +97,7 @@ bool Newcomers::IsNewRun(const std::string& name) {
     const RunState* const run = core_->FindRun(name);
     if (run != nullptr && run->stored) return false;
   }
-  // Once a run: its ranks are many.
+  // Asked once per run, because its ranks are many.
   return absl::IsNotFound(core_->archive->ForEachIncarnation(
       name, [](const v1::IncarnationRow&) {}));
 }
@@ -129,7 +129,7 @@ absl::Status Newcomers::AdoptPlanOf(const v1::Hello& hello, const Peer& peer) {
     if (!IsOpen(core_->LoadRun(name)->plans.ForAll().get()))
       return absl::OkStatus();
   }
-  // A config that is not legal is the agent's own affair.
+  // A config that is not valid is reported by the agent itself.
   const auto config = RunPlans::Parse(hello.config_json());
   if (!config.ok()) return absl::OkStatus();
   v1::PlanSpec spec;
@@ -151,12 +151,12 @@ absl::Status Newcomers::AdoptPlanOf(const v1::Hello& hello, const Peer& peer) {
   {
     const ControlLock lock(core_);
     RunState* const run = core_->LoadRun(name);
-    // What is being agreed on is saved later than this would be.
+    // A plan being agreed on would be saved after this one and replace it.
     run->ForgetFinishedSwitches();
     const auto known = run->plans.ForAll();
     if (!IsOpen(known.get()) || !run->switches.empty()) return absl::OkStatus();
     if (known != nullptr) {
-      // All that the operator said stays.
+      // Everything else that the operator set is kept.
       v1::PlanSpec said = known->spec;
       said.set_config_json(hello.config_json());
       said.set_source_detail(absl::StrCat(said.source_detail(), ", config of ",
@@ -172,8 +172,8 @@ absl::Status Newcomers::AdoptPlanOf(const v1::Hello& hello, const Peer& peer) {
     record.epoch = spec.epoch();
     RP_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledPlan> plan,
                         RunPlans::Compile(spec, *config));
-    // Epoch and place in the queue under one lock: a switch that is begun
-    // after this is saved, and so decided, after this.
+    // The epoch and the place in the queue are taken under one lock, so that a
+    // later switch is also saved and decided later.
     save = core_->plans.QueueSave(
         PlanTable::NewPlan(name, spec, {}),
         [this, name, plan = std::move(plan), file_key = std::move(file_key),
@@ -191,9 +191,11 @@ absl::Status Newcomers::AdoptPlanOf(const v1::Hello& hello, const Peer& peer) {
 std::vector<v1::IncarnationRow> Newcomers::ReadOthers(
     const v1::Identity& self) const {
   std::vector<v1::IncarnationRow> others;
-  // One rank speaks for its job: each of thousands would read thousands of rows.
+  // Only rank 0 reports for its job, because each of thousands of ranks would
+  // read thousands of rows.
   if (self.has_rank() && self.rank() != 0) return others;
-  // It came before and has been told: a root is not told what its leaf has of it.
+  // A process with records got this answer before: a root does not know which
+  // records its leaf has.
   bool has_records = false;
   const absl::Status status = core_->archive->ForEachIncarnation(
       self.run(), [&](const v1::IncarnationRow& row) {
@@ -227,7 +229,7 @@ std::optional<v1::OtherProcess> Newcomers::NewestOf(
       }
       crashed = !agent->connected && !agent->farewell;
     }
-    // Who comes after a process that was killed goes on for it.
+    // A process that follows a killed one continues its work.
     if (crashed || (!other.connected() && row.committed_sequence() == 0))
       continue;
     if (!newest.has_value() ||

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two starts of a program under one name of a run.
+// Two starts of a program with one name of the run.
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,7 +29,7 @@ class OthersTest : public testing::ControlFixture {
     hello.set_protocol(1);
     return control_->agents().Admit(hello, [](const v1::Directive&) {});
   }
-  // What a process that starts now is told; of its session the id.
+  // Returns what a process that starts now is told, and the id of its session.
   std::optional<v1::OtherProcess> Told(int64_t rank, uint64_t incarnation,
                                        const std::string& job = "") {
     const auto admitted = Admit(rank, incarnation, job);

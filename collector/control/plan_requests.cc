@@ -12,7 +12,8 @@
 namespace rankprobe {
 namespace {
 
-// Also where nobody asked for it now: it is in the run's config.
+// Adds the request to the summary even if this call did not set it, because the
+// run's config contains it.
 PlanSwitches::Done SayingRequest(const Plan& config, PlanSwitches::Done done) {
   if (config.request_id.empty()) return done;
   return [text = absl::StrCat("; of request \"", VisibleText(config.request_id),
@@ -56,7 +57,7 @@ void PlanRequests::SetDumpEnable(const v1::SetDumpEnableRequest& request,
     if (!config.ok()) return done(config.status());
     const ControlLock lock(core_);
     RunState* const run = core_->LoadRun(request.run());
-    // Somebody has changed it meanwhile.
+    // The config was changed meanwhile.
     if (request.config_json().empty() && given != run->OperatorConfig())
       continue;
     if (request.enable()) done = SayingRequest(**config, std::move(done));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of operators: switch dumping on or off, set a config, read the one in force.
+// Requests of operators: switch dumping on or off, set a config, read the one
+// in force.
 //
-// Ownership: the control plane's. Thread-safe; reads the disk and parses without the lock.
+// Ownership: the control plane's. Thread-safe; reads the disk and parses
+// without the lock.
 // Failure: a status in `done`, which runs in the call or later, under the lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_PLAN_REQUESTS_H_
 #define RANKPROBE_COLLECTOR_CONTROL_PLAN_REQUESTS_H_

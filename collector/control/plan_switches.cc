@@ -13,10 +13,10 @@
 namespace rankprobe {
 namespace {
 
-// Of what an agent says.
+// Limit for an agent's text.
 constexpr size_t kMaxReasonBytes = 1024;
 
-// Triggers and files have events of their own, with their reason.
+// Not used for switches by triggers and files, whose events contain the reason.
 std::string DescribeSwitch(const std::vector<int64_t>& ranks,
                            const v1::PlanSpec& spec) {
   std::string what = spec.enabled() ? "dumping on" : "dumping off";
@@ -40,6 +40,7 @@ void PlanSwitches::Begin(RunState* run, SwitchOperation::Request request,
         absl::StrCat("the run is at epoch ", run->plans.last_epoch(), ", not ",
                      expected_epoch, ": someone else has changed it")));
   }
+  // An operator's command cancels the switch of a file edit.
   if (spec.source() == v1::PlanSpec::SOURCE_OPERATOR) {
     CallOff(run, [](const SwitchOperation& op) {
       return op.source() == v1::PlanSpec::SOURCE_FILE;
@@ -59,7 +60,8 @@ void PlanSwitches::Begin(RunState* run, SwitchOperation::Request request,
   std::vector<int64_t> steps;
   std::vector<AgentSession*> agents =
       core_->sessions.ConnectedOf(run->name, ranks);
-  // One that cannot record would refuse the switch for all. Alone it says why.
+  // Agents that cannot record would refuse the switch for all, so they are left
+  // out. If there are only such agents, their refusal gives the reason.
   const auto cannot = [](const AgentSession* agent) {
     return agent->cannot_record;
   };
@@ -80,10 +82,11 @@ void PlanSwitches::Begin(RunState* run, SwitchOperation::Request request,
   }
   spec.set_for_steps(spec.enabled() ? options.for_steps() : 0);
   if (const auto plan = run->plans.ForAll(); plan != nullptr) {
-    // The run's, until an operator gives another.
+    // The run's list is kept until an operator gives another.
     if (!spec.has_api_list() && plan->spec.has_api_list())
       spec.set_api_list(plan->spec.api_list());
-    // A file that cannot be used overtakes what is agreed on and not yet in force.
+    // An unusable file switches off a plan that is agreed on and not yet in
+    // force.
     if (plan->spec.enabled() && !spec.enabled() &&
         spec.source() == v1::PlanSpec::SOURCE_FILE &&
         plan->spec.source() != v1::PlanSpec::SOURCE_OPERATOR &&
@@ -133,7 +136,7 @@ SwitchOperation::Actions PlanSwitches::ActionsFor(
   actions.look = [core = core_](const std::string& session) {
     core->AssertHeld();
     const AgentSession* const agent = core->sessions.Find(session);
-    // Replaced by a later session of its process.
+    // The session was replaced by a later one of its process.
     if (agent == nullptr) return SwitchProgress();
     const absl::Time now = core->Now();
     return SwitchProgress{
@@ -172,15 +175,15 @@ void PlanSwitches::Agree(const std::string& run_name,
   RunState* const run = core_->LoadRun(run_name);
   run->plans.Set(plan, ranks);
   if (plan->spec.source() == v1::PlanSpec::SOURCE_OPERATOR) {
-    // An operator overrules a file that cannot be used.
+    // An operator's plan overrides a file that cannot be used.
     run->edits.SetFault("");
     core_->Tell(v1::Event::KIND_SWITCHED, run_name,
                 DescribeSwitch(ranks, plan->spec),
                 absl::StrCat("in force as plan ", plan->spec.epoch()),
                 plan->spec.effective_at_step());
   }
-  // Who came while it was being agreed on was welcomed with the old plan: it
-  // comes again and gets this one.
+  // A rank that connected during the switch got the old plan: its connection is
+  // ended, so that it reconnects and gets this one.
   const absl::flat_hash_set<absl::string_view> asked(sessions.begin(),
                                                      sessions.end());
   for (const AgentSession* agent :
@@ -205,7 +208,7 @@ void PlanSwitches::Converge(const std::string& session,
   *directive.mutable_adopt()->mutable_plan() = plan->spec;
   core_->sessions.SendPlan(agent, directive);
   agent->late_epoch = plan->spec.epoch();
-  // An agent's words.
+  // The text is an agent's.
   agent->late_reason = VisibleText(reason.substr(0, kMaxReasonBytes));
   v1::Event told = agent->EventOf(v1::Event::KIND_SWITCHED);
   told.set_detail(absl::StrCat("did not follow to epoch ", plan->spec.epoch(),
@@ -218,8 +221,8 @@ void PlanSwitches::Converge(const std::string& session,
 void PlanSwitches::TakeBack(const std::string& run_name,
                             const std::vector<int64_t>& ranks) {
   core_->plans.SaveLater([core = core_, run_name, ranks] {
-    // Looked up now: everything that was saved before is decided, or is not
-    // agreed on either.
+    // Looked up when the save runs: everything that was saved before is decided
+    // by then, or is not agreed on either.
     const ControlLock lock(core);
     const RunPlans& plans = core->LoadRun(run_name)->plans;
     PlanTable::Rows rows;
@@ -246,8 +249,8 @@ void PlanSwitches::OnPrepared(AgentSession* agent, RunState* run,
   for (auto& op : run->switches)
     answers = op->OnPrepared(agent->id, prepared) || answers;
   if (answers || prepared.accepted()) return;
-  // Nobody waits any more (--no-wait, the time was up): only what is agreed on
-  // and was committed to counts.
+  // The switch has ended (--no-wait, or its time limit): only a plan that is
+  // agreed on and was committed counts.
   const auto plan = run->plans.ForRank(RankOf(agent->identity));
   if (plan != nullptr && plan->spec.epoch() == prepared.epoch())
     Converge(agent->id, prepared.reason());
@@ -301,7 +304,7 @@ void PlanSwitches::FixFirstStep(RunState* run, const v1::PlanApplied& applied) {
   v1::PlanSpec spec = plan->spec;
   spec.set_effective_at_step(applied.step());
   spec.set_from_first_step(false);
-  // A step that cannot be leaves it open.
+  // If the step is not valid, the plan stays unresolved.
   const auto fixed = RunPlans::Compile(spec, plan->config);
   if (fixed.ok()) TakeBack(run->name, run->plans.Replace(*fixed));
 }
@@ -317,7 +320,8 @@ PlanSwitches::Switched PlanSwitches::SwitchedBy(const RunState& run,
     now.on = !now.until.has_value() ||
              core_->sessions.FurthestStep(run.name) + 1 < *now.until;
   }
-  // What is on for some steps ends with them, also if the config says on.
+  // If dumping is on for some steps, it ends with them, even if the config says
+  // on.
   if (!now.on) now.until.reset();
   now.on = config.dump_enable.value_or(now.on);
   return now;

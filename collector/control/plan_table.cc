@@ -10,7 +10,8 @@
 namespace rankprobe {
 namespace {
 
-// A run's name has no zero byte, so rows beside its plan have one in their key.
+// A run's name has no zero byte, so keys of rows other than its plan contain
+// one.
 std::string KeyBeside(const std::string& run, const std::string& what) {
   return absl::StrCat(run, std::string(1, '\0'), what);
 }
@@ -29,16 +30,16 @@ std::string TriggersKey(const std::string& run) {
 
 struct PlanTable::AwaitedSave {
   std::function<void()> when_saved;
-  // The rows survive this process, or saving them has failed.
+  // Set when the rows survive this process, or saving them has failed.
   MonotonicEvent written;
-  // The queue is done with the rows.
+  // Set when the queue has finished with the rows.
   MonotonicEvent settled;
   std::atomic<bool> ending{false};
   // Set after `status`.
   MonotonicEvent over;
   absl::Status status;
 
-  // The first call decides; all return when that is done.
+  // The first call decides the result; all calls return after that.
   void End(const absl::Status& how) {
     if (ending.exchange(true)) return over.Wait();
     if (how.ok()) when_saved();
@@ -85,7 +86,8 @@ void PlanTable::AddPlan(const std::string& run, std::optional<int64_t> rank,
 PlanTable::Rows PlanTable::NewPlan(const std::string& run,
                                    const v1::PlanSpec& spec,
                                    const std::vector<int64_t>& ranks) {
-  // First: what is saved without the rest is an epoch that nobody gets.
+  // The epoch is the first row: if only it is saved, the epoch is just not
+  // used.
   Rows rows;
   rows.emplace_back(EpochKey(run), v1::PlanSpec())
       .second.set_epoch(spec.epoch());
@@ -122,7 +124,7 @@ void PlanTable::Save(Rows rows, Saved saved) {
 
 void PlanTable::SaveLater(std::function<Rows()> rows) {
   queue_->Add([this, rows = std::move(rows)] {
-    // A failed write is reported by the archive itself.
+    // The archive itself reports a failed write.
     if (SaveRows(rows()).ok()) registry_->SyncPlans().IgnoreError();
   });
 }
@@ -133,7 +135,8 @@ std::shared_ptr<PlanTable::AwaitedSave> PlanTable::QueueSave(
   save->when_saved = std::move(when_saved);
   Save(std::move(rows), [save](const absl::Status& status, bool synced) {
     if (status.ok() && !synced) return save->written.Set();
-    // Nothing that is saved later may be decided before this is.
+    // Ends before the next save begins, so that decisions have the order of
+    // saves.
     save->End(status);
     save->written.Set();
     save->settled.Set();

@@ -3,10 +3,10 @@
 // which they are saved.
 //
 // Ownership: the control plane's; the registry and the queue outlive it.
-// Threads: all methods are thread-safe. Those that read wait for the disk; those
-// that save only queue, and may be called under any lock, except Await.
-// Failure: a status. Without a registry nothing is saved: reading finds nothing,
-// saving fails with FAILED_PRECONDITION.
+// Threads: all methods are thread-safe. Those that read wait for the disk;
+// those that save only queue, and may be called under any lock, except Await.
+// Failure: a status. Without a registry nothing is saved: reading finds
+// nothing, saving fails with FAILED_PRECONDITION.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_PLAN_TABLE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_PLAN_TABLE_H_
 
@@ -29,13 +29,13 @@ namespace rankprobe {
 
 class PlanTable {
  public:
-  // Rows of the registry, by their keys.
+  // Rows of the registry with their keys.
   using Rows = std::vector<std::pair<std::string, v1::PlanSpec>>;
   // Called without a lock, on the queue's thread: when the rows survive this
-  // process (`synced` false) and when they survive the machine (true). With an
-  // error once, and then no more.
+  // process (`synced` false) and when they survive the machine (true). On an
+  // error it is called once, and then no more.
   using Saved = std::function<void(const absl::Status& status, bool synced)>;
-  // A save that somebody waits for.
+  // A save that a caller waits for.
   struct AwaitedSave;
 
   // `sync_wait`: how long Await waits for the disk's sync once the rows survive
@@ -46,30 +46,33 @@ class PlanTable {
   absl::StatusOr<std::optional<v1::PlanSpec>> ForRun(const std::string& run);
   absl::StatusOr<std::optional<v1::PlanSpec>> ForRank(const std::string& run,
                                                       int64_t rank);
-  // The highest epoch of the run and of its ranks, also of ranks that do not come
-  // back and of plans that were taken back. 0: none.
+  // Returns the highest epoch of the run and of its ranks, including ranks that
+  // do not return and plans that were taken back; 0 if there is none.
   absl::StatusOr<uint64_t> HighestEpoch(const std::string& run);
-  // The run's triggers as JSON.
+  // Returns the run's triggers as JSON.
   absl::StatusOr<std::optional<std::string>> Triggers(const std::string& run);
 
   // Adds the row of the run's plan, or of one rank's.
   static void AddPlan(const std::string& run, std::optional<int64_t> rank,
                       const v1::PlanSpec& spec, Rows* rows);
-  // A new plan of the run, or of `ranks` of it, with its epoch as the highest.
+  // Returns the rows for a new plan of the run, or of `ranks` of it, with its
+  // epoch as the highest.
   static Rows NewPlan(const std::string& run, const v1::PlanSpec& spec,
                       const std::vector<int64_t>& ranks);
   static Rows TriggerRows(const std::string& run, const std::string& json);
 
-  // Saves the rows behind everything that was to be saved before.
+  // Saves the rows after all earlier saves.
   void Save(Rows rows, Saved saved);
-  // The same for rows that are made when it is their turn; nobody waits.
+  // The same for rows that are made when their turn comes; the result is not
+  // reported.
   void SaveLater(std::function<Rows()> rows);
   // The same; `when_saved` is called without a lock when the rows survive the
-  // machine, or this process if the disk needs longer than `sync_wait`; never when
-  // they cannot be saved.
+  // machine, or only this process if the disk needs longer than `sync_wait`. It
+  // is never called if they cannot be saved.
   std::shared_ptr<AwaitedSave> QueueSave(Rows rows,
                                          std::function<void()> when_saved);
-  // Until `when_saved` has returned, or never will be called. Not under a lock.
+  // Waits until `when_saved` has returned or will never be called. Must not be
+  // called under a lock.
   absl::Status Await(const std::shared_ptr<AwaitedSave>& save);
 
  private:

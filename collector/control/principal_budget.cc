@@ -7,7 +7,7 @@
 namespace rankprobe {
 namespace {
 
-// Principals that are kept at once without looking who owes nothing any more.
+// Above this number of accounts those without debt are removed.
 constexpr size_t kMaxAccounts = 1024;
 
 }  // namespace

@@ -17,11 +17,11 @@ class PrincipalBudget {
   PrincipalBudget(double burst, double per_second)
       : burst_(burst), per_second_(per_second) {}
 
-  // Whether one more may be taken.
+  // Returns whether one more may be taken.
   bool HasOne(const std::string& principal, absl::Time now) {
     return Used(principal, now) + 1 <= burst_;
   }
-  // Can exceed the burst.
+  // Takes `amount`, even beyond the burst.
   void Take(const std::string& principal, double amount, absl::Time now) {
     Used(principal, now) += amount;
   }
@@ -32,7 +32,8 @@ class PrincipalBudget {
     absl::Time at;
   };
   void Settle(absl::Time now, Account* account) const;
-  // After the rate since the last call; forgets empty accounts.
+  // Returns the used amount after the rate since the last call is subtracted;
+  // drops empty accounts.
   double& Used(const std::string& principal, absl::Time now);
 
   const double burst_;

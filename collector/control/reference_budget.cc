@@ -5,7 +5,7 @@ namespace rankprobe {
 
 int64_t ReferenceBudget::Add(const Key& key, const Plan& plan) {
   const int64_t count = ++counts_[key];
-  // Epochs only grow: the lowest is of no plan in force.
+  // Epochs only grow, so the lowest belongs to a plan that is not in force.
   if (counts_.size() > kMaxCounts) counts_.erase(counts_.begin());
   if (plan.ComparesWithReference() && plan.diff_nums == count) tries_[key] = 0;
   return count;

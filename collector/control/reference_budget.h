@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensor.diff_nums of one run: one budget for all ranks under one plan epoch, or
-// for those of each domain where ranks do not answer for each other.
-// Counts since this collector began; a restart counts anew.
+// tensor.diff_nums of one run: one budget for all ranks under one plan epoch,
+// or for those of each domain if a token is bound to ranks. Counts since this
+// collector started.
 // Not thread-safe: guarded by ControlCore's lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_REFERENCE_BUDGET_H_
 #define RANKPROBE_COLLECTOR_CONTROL_REFERENCE_BUDGET_H_
@@ -18,26 +18,27 @@ namespace rankprobe {
 
 class ReferenceBudget {
  public:
-  // A switch that its ranks did not take is tried again so often.
+  // Attempts to switch a plan off if its ranks do not accept the switch.
   static constexpr int kMaxTries = 3;
 
   struct Key {
     uint64_t epoch = 0;
-    // As Reach has it; empty: of all ranks.
+    // The value of Reach::domain; empty: all ranks.
     std::string domain;
     bool operator<(const Key& other) const {
       return std::tie(epoch, domain) < std::tie(other.epoch, other.domain);
     }
   };
 
-  // One more difference under this plan; how many there are now.
+  // Adds one difference under this plan and returns the new count.
   int64_t Add(const Key& key, const Plan& plan);
-  // A plan that is to be switched off now, as one try; nothing when there is
-  // none. Ask again after the switch: it may not have been agreed on.
+  // Returns a plan that is to be switched off now, and counts it as one
+  // attempt; nothing if there is none. Call it again after the switch, which
+  // may have failed.
   std::optional<Key> TakeSpent();
-  // Nothing was counted.
+  // Returns whether nothing was counted.
   bool empty() const { return counts_.empty(); }
-  // The plan is no longer in force, or was switched off.
+  // Called when the plan is no longer in force, or was switched off.
   void Forget(const Key& key);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// diff_nums as one budget of all ranks, against ranks in memory.
+// diff_nums as one budget of all ranks; ranks are in memory.
 #include <string>
 #include <vector>
 
@@ -49,7 +49,7 @@ class ReferenceControlTest : public testing::ControlFixture {
     control_->agents().OnEvent(rank.session, event);
   }
 
-  // Ranks that answer take what was prepared.
+  // Ranks that answer accept what was prepared.
   void Answer(std::vector<Rank*> ranks) {
     for (Rank* rank : ranks) {
       while (!rank->inbox.empty()) {
@@ -92,7 +92,7 @@ TEST_F(ReferenceControlTest, DifferencesOfAllRanksSpendOneBudget) {
   EXPECT_EQ(told[1].entry(), "y");
   EXPECT_EQ(told[1].outcome(), "difference 2 of 3");
   EXPECT_THAT(told[1].detail(), HasSubstr("reference 2"));
-  // What an operator switches on again has a budget of its own.
+  // A plan that an operator switches on again has a new budget.
   EXPECT_THAT(control_->plans().GetConfig("run")->config_json(),
               HasSubstr("run:good"));
 }

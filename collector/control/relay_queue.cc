@@ -29,7 +29,7 @@ void RelayQueue::Push(v1::RelayedEvent event) {
   {
     absl::MutexLock lock(&mutex_);
     if (event.has_gone()) {
-      // Nobody was told of it.
+      // The root does not know this session.
       const auto known = hellos_.find(event.session());
       if (known == hellos_.end()) return;
       hello_bytes_ -= std::min(hello_bytes_, known->second.ByteSizeLong());
@@ -39,7 +39,7 @@ void RelayQueue::Push(v1::RelayedEvent event) {
       v1::RelayedEvent& kept = hellos_[event.session()];
       kept = event;
       hello_bytes_ += kept.ByteSizeLong();
-      // Who it is stays; what it would record only counts for the first.
+      // The identity is kept; the config is only used in the first hello.
       if (hello_bytes_ > kMaxWaitingBytes)
         kept.mutable_event()->mutable_hello()->clear_config_json();
     } else {

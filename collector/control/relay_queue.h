@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Queue of messages from a leaf's ranks to the root; and who they are, so that
-// a root that was started again, or is another one, is told from the beginning.
+// Queue of messages from a leaf's ranks to the root, with the sessions' current
+// hellos, so that a restarted or another root receives the complete state.
 //
-// Ownership: one per leaf. Threads: thread-safe; Push waits for nobody. Failure: a
-// root that does not keep up loses nothing but its link: Take then says so, and
-// the next link begins anew.
+// Ownership: one per leaf. Threads: thread-safe; Push never waits. Failure: if
+// a root does not keep up, only its link ends: Take returns false, and the next
+// link begins again with hellos.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_RELAY_QUEUE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_RELAY_QUEUE_H_
 
@@ -25,19 +25,20 @@ class RelayQueue {
  public:
   static constexpr size_t kMaxWaitingBytes = 64 << 20;
 
-  // In the order of each session: a hello, what it says, that it is gone.
+  // Called in the order of each session: its hello, its events, its end.
   void Push(v1::RelayedEvent event);
-  // Forgets what waits: a hello of each session is next, of where it is now.
+  // Drops the waiting messages and queues a hello of each session with its
+  // current state.
   void BeginAnew();
-  // Adds what waits to the report, up to so many bytes. False: too much waited,
-  // and some of it is forgotten: BeginAnew.
+  // Adds waiting messages to the report, up to `max_bytes`. Returns false if
+  // too many waited, so that some were dropped: call BeginAnew.
   bool Take(size_t max_bytes, v1::LeafReport* report);
-  // Until there is something, it was woken, or the time is over.
+  // Waits until there is a message, Wake was called, or the timeout has passed.
   void Wait(absl::Duration timeout);
   void Wake();
 
  private:
-  // What a hello would say now.
+  // Updates the hello with the state that the event reports.
   static void Note(const v1::AgentEvent& event, v1::Hello* hello);
 
   absl::Mutex mutex_;

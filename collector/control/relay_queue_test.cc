@@ -100,7 +100,7 @@ TEST(RelayQueueTest, ARootThatDoesNotKeepUpIsToldAnew) {
   EXPECT_EQ(report.events_size(), 1);
 }
 
-// Configs of hostile ranks are no reason to hold them all.
+// Configs of hostile ranks cannot fill the memory.
 TEST(RelayQueueTest, HellosAreBounded) {
   RelayQueue queue;
   v1::RelayedEvent hello;

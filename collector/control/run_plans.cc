@@ -10,16 +10,17 @@
 namespace rankprobe {
 namespace {
 
-// Agents report under plans of the recent past only.
+// Agents only report under recent plans.
 constexpr size_t kMaxHistory = 1024;
-// What was not agreed on is taken back at once: only the last matter.
+// A plan that was not agreed on is taken back at once, so only the last ones
+// matter.
 constexpr size_t kMaxUndecided = 1024;
 
 }  // namespace
 
 bool CompiledPlan::Admits(std::optional<int64_t> rank, int64_t step) const {
   if (!spec.enabled() || step < spec.effective_at_step()) return false;
-  // Of one whose first step nobody has said yet the number is not known.
+  // While the first step of the plan is not known, its last is not either.
   if (spec.for_steps() > 0 && !spec.from_first_step() &&
       step >= spec.effective_at_step() + spec.for_steps())
     return false;

@@ -27,13 +27,13 @@ inline std::optional<int64_t> RankOf(const v1::Identity& identity) {
                              : std::nullopt;
 }
 
-// "rank 3", or "proc12" of a process without one.
+// Returns "rank 3", or "proc12" for a process without a rank.
 inline std::string RankText(const v1::Identity& identity) {
   return identity.has_rank() ? absl::StrCat("rank ", identity.rank())
                              : absl::StrCat("proc", identity.pid());
 }
 
-// A plan with what the gate needs; immutable.
+// An immutable plan in the form that the ingest gate uses.
 struct CompiledPlan {
   CompiledPlan(v1::PlanSpec with, std::shared_ptr<const Plan> of)
       : spec(std::move(with)), config(std::move(of)), plan(*config) {}
@@ -42,47 +42,50 @@ struct CompiledPlan {
   const std::shared_ptr<const Plan> config;
   const Plan& plan;
 
-  // Records of `rank` at `step` are inside this plan.
+  // Returns whether records of `rank` at `step` are inside this plan.
   bool Admits(std::optional<int64_t> rank, int64_t step) const;
 };
 
 class RunPlans {
  public:
-  // INVALID_ARGUMENT with every fault. Untrusted text of up to 1 MiB takes
-  // its time: not under a lock.
+  // INVALID_ARGUMENT with every fault. Parsing untrusted text of up to 1 MiB is
+  // slow: do not call it under a lock.
   static absl::StatusOr<std::shared_ptr<const Plan>> Parse(
       const std::string& config_json);
-  // Of a spec whose config_json was parsed into `config`; cheap.
+  // Compiles a spec whose config_json was parsed into `config`; cheap.
   static absl::StatusOr<std::shared_ptr<const CompiledPlan>> Compile(
       const v1::PlanSpec& spec, std::shared_ptr<const Plan> config);
-  // Both at once.
+  // Parses and compiles.
   static absl::StatusOr<std::shared_ptr<const CompiledPlan>> Compile(
       const v1::PlanSpec& spec);
 
-  // The plan is agreed: for `ranks`, or for all when empty.
+  // Puts an agreed plan in force: for `ranks`, or for all if empty.
   void Set(std::shared_ptr<const CompiledPlan> plan,
            const std::vector<int64_t>& ranks);
 
-  // In place of the plan of its epoch, wherever that is in force: the same plan,
-  // of which more is known by now. The ranks it is of; empty: all.
+  // Replaces the plan of the same epoch wherever it is in force, by the same
+  // plan with more of it resolved. Returns its ranks; empty: all.
   std::vector<int64_t> Replace(const std::shared_ptr<const CompiledPlan>& plan);
 
-  // Null when the run has no plan.
+  // Returns null if the run has no plan.
   std::shared_ptr<const CompiledPlan> ForRank(
       std::optional<int64_t> rank) const;
   std::shared_ptr<const CompiledPlan> ForAll() const { return base_; }
   std::shared_ptr<const CompiledPlan> ByEpoch(uint64_t epoch) const;
 
-  // Older than all that are known: of before the last start, or one of too many.
-  // Nobody knows any more what it asked for.
+  // Returns whether the epoch is older than all known ones: from before the
+  // last start, or dropped because of the limit. Its plan is not known any
+  // more.
   bool IsForgotten(uint64_t epoch) const {
     return !history_.empty() && epoch < history_.begin()->first;
   }
 
   uint64_t last_epoch() const { return last_epoch_; }
-  // Epochs are never used twice, also when an attempt is aborted.
+  // Returns a new epoch. Epochs are never reused, even if an attempt is
+  // aborted.
   uint64_t NextEpoch();
-  // Drawn here and not agreed on, as far as that can be in the store.
+  // Returns whether the epoch was drawn here and its plan is not agreed on, as
+  // far as that plan can be in the store.
   bool IsUndecided(uint64_t epoch) const { return undecided_.count(epoch) > 0; }
   void RaiseEpoch(uint64_t epoch) {
     last_epoch_ = std::max(last_epoch_, epoch);

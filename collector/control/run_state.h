@@ -21,7 +21,7 @@ namespace rankprobe {
 struct RunState {
   std::string name;
   absl::Time last_used = absl::InfinitePast();
-  // It has a row in the store.
+  // The run has a row in the store.
   bool stored = false;
   RunTriggers triggers;
   RunPlans plans;
@@ -29,7 +29,8 @@ struct RunState {
   std::list<std::shared_ptr<SwitchOperation>> switches;
   ReferenceBudget reference;
 
-  // What an operator or a file has said: what a trigger records with is its own.
+  // Returns the last config of an operator or a file, even while a trigger
+  // records with another one.
   std::string OperatorConfig() const {
     const auto plan = plans.ForAll();
     if (plan == nullptr) return std::string(DefaultConfigJson());

@@ -73,7 +73,7 @@ std::vector<RunTriggers::Fired> RunTriggers::CheckSilence(
   for (const v1::TriggerRule& rule : spec_.rules()) {
     if (!rule.has_silence()) continue;
     const absl::Duration limit = absl::Milliseconds(rule.silence().after_ms());
-    // When all wait for one, it is one of those that are furthest behind.
+    // If all ranks wait for one, that one is among the furthest behind.
     int64_t behind = INT64_MAX;
     for (const Rank& rank : ranks) {
       if (!rank.farewell && rank.step >= 0)

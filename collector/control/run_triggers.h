@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collector's half of triggers for one run: rules that need more than one
 // rank (silence, replicas), cool-downs over all ranks, and the run's byte
-// budget. Pure: what happened goes in, what fires comes out.
+// budget. Pure: events are passed in, fired rules are returned.
 // Not thread-safe: guarded by ControlCore's lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_RUN_TRIGGERS_H_
 #define RANKPROBE_COLLECTOR_CONTROL_RUN_TRIGGERS_H_
@@ -26,7 +26,7 @@ class RunTriggers {
   const v1::TriggerSpec& spec() const { return spec_; }
   bool set() const { return set_; }
 
-  // A rule that has come true somewhere.
+  // A rule that fired on a rank.
   struct Fired {
     v1::TriggerRule rule;
     v1::Identity identity;
@@ -35,33 +35,34 @@ class RunTriggers {
     std::string detail;
   };
 
-  // Who the run's ranks are and when they last moved.
+  // A rank of the run, and when its step last changed.
   struct Rank {
     v1::Identity identity;
     int64_t step = -1;
     bool connected = false;
-    // It said that it would end.
+    // It announced its end.
     bool farewell = false;
     absl::Time moved;
   };
 
-  // A rule of an agent; nullopt when no rule has this name, or one that is the
-  // collector's to judge.
+  // Handles a rule that fired in an agent; nullopt if there is no rule of this
+  // name, or if the collector evaluates it.
   std::optional<Fired> OnFired(const v1::Identity& identity,
                                const v1::TriggerFired& fired) const;
-  // The digests of one step are compared when `ranks` connected ranks have
-  // reported it.
+  // Compares the digests of one step once `ranks` connected ranks have reported
+  // it.
   std::vector<Fired> OnReplica(const v1::Identity& identity,
                                const v1::ReplicaDigest& replica, size_t ranks);
   std::vector<Fired> CheckSilence(const std::vector<Rank>& ranks,
                                   absl::Time now);
 
-  // Whether the rule may act now; if so its rest begins. Otherwise `*why` says
-  // why not. What one `domain` makes of a rule takes nothing from the others.
+  // Returns whether the rule may act now; if so, its cool-down begins.
+  // Otherwise sets `*why` to the reason. Each `domain` has its own cool-down.
   bool TryStartCooldown(const v1::TriggerRule& rule, const std::string& domain,
                         absl::Time now, std::string* why);
 
-  // Bytes were received; the level to degrade to, when it has just changed.
+  // Counts received bytes. Returns the level to degrade to if it has just
+  // changed.
   std::optional<uint32_t> OnBytes(uint64_t bytes);
   uint32_t degrade() const { return degrade_; }
   uint64_t bytes() const { return bytes_; }
@@ -81,7 +82,7 @@ class RunTriggers {
   // By rule and domain.
   std::map<std::pair<std::string, std::string>, Turn> turns_;
   std::map<int64_t, std::map<uint64_t, Replica>> replicas_;
-  // Incarnations whose silence has been told, and the step it was in.
+  // Incarnations whose silence was reported, with their step.
   std::map<uint64_t, int64_t> silent_;
   uint64_t bytes_ = 0;
   uint32_t degrade_ = 0;

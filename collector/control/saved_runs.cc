@@ -13,9 +13,9 @@
 namespace rankprobe {
 namespace {
 
-// A call that looks a run up again without the lock held in between does so
-// sooner than this, unless it waits for the queue of saves: while anything is
-// being saved no run is forgotten.
+// A call that releases the lock and looks a run up again takes less time than
+// this, unless it waits for the queue of saves: while anything is being saved
+// no run is dropped.
 constexpr absl::Duration kIdle = absl::Seconds(30);
 constexpr absl::Duration kIdleCheckInterval = absl::Seconds(1);
 constexpr size_t kMaxToldFaultBytes = 1024;
@@ -77,19 +77,19 @@ absl::Status SavedRuns::Read(const std::string& name) {
   {
     const ControlLock lock(core_);
     if (RunState* const run = core_->FindRun(name); run != nullptr) {
-      // What this call does next needs it.
+      // The rest of the call needs the run.
       run->last_used = core_->Now();
       return absl::OkStatus();
     }
   }
   RP_ASSIGN_OR_RETURN(const Saved saved, ReadSaved(name));
   const ControlLock lock(core_);
-  // Whoever came first has read the same.
+  // A concurrent call has read the same.
   if (core_->FindRun(name) != nullptr) return absl::OkStatus();
   RunState* const run = core_->LoadRun(name);
   for (const std::string& fault : saved.faults) TellFault(name, fault);
   if (saved.triggers.has_value()) run->triggers.Set(*saved.triggers);
-  // No epoch is used twice, also of a plan that cannot be used.
+  // No epoch is used twice, not even that of a plan that cannot be used.
   run->plans.RaiseEpoch(saved.epoch);
   if (saved.plan == nullptr) return absl::OkStatus();
   run->plans.Set(saved.plan, {});
@@ -115,13 +115,13 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> SavedRuns::ReadOwnPlan(
 void SavedRuns::ForgetIdle(absl::Time now) {
   const size_t kept = core_->options.max_idle_runs;
   if (core_->runs.size() <= kept || now < next_idle_check_) return;
-  // What is being saved, or waits for that, ends with its run in memory: made
-  // anew there it would have no plan, and that would be saved over the right one.
+  // A run must not be dropped during a save of its plan: it would be created
+  // again without the plan, and that state would be saved over it.
   if (!core_->saves->idle()) return;
   next_idle_check_ = now + kIdleCheckInterval;
   std::set<absl::string_view> live;
   for (const auto& [session, agent] : core_->sessions.all()) {
-    // Frames of a rank that is gone may still be on their way to the disk.
+    // Frames of a disconnected rank may still be waiting for the disk.
     if (agent.connected || agent.pending_bytes > 0)
       live.insert(agent.identity.run());
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is saved of a run: it is never lost because the disk was slow, could not
-// be read, or because something else was not agreed on.
+// Saved state of a run: it is never lost because the disk was slow or could not
+// be read, or because another plan was not agreed on.
 #include <atomic>
 #include <string>
 #include <thread>
@@ -24,7 +24,7 @@ v1::SetTriggersRequest SomeTriggers() {
   return triggers;
 }
 
-// "No plan" would be overwritten by the next Hello.
+// If it counted as "no plan", the next Hello would overwrite it.
 TEST_F(SavedRunsTest, APlanThatCannotBeReadIsNotNone) {
   FakeRank rank, again;
   Join(0, &rank);
@@ -90,7 +90,7 @@ TEST_F(SavedRunsTest, AReconnectDoesNotPutInForceWhatWasNotAgreedOn) {
   EXPECT_EQ(config.epoch(), 1u);
   Answer();
   EXPECT_EQ(Join(1, &later).plan().epoch(), 1u) << "taken back";
-  // One that is agreed on comes with a reconnect, and after a restart.
+  // A plan that is agreed on is sent after a reconnect, and after a restart.
   BeginStep(later, 10);
   Enable(std::nullopt, {1});
   const std::optional<v1::PlanSpec> second = Accept(&later, 10);
@@ -102,7 +102,7 @@ TEST_F(SavedRunsTest, AReconnectDoesNotPutInForceWhatWasNotAgreedOn) {
   EXPECT_EQ(Join(1, &later).plan().epoch(), second->epoch());
 }
 
-// A rank may have heard of a plan of its own and never come back.
+// A rank may have received its own plan and never return.
 TEST_F(SavedRunsTest, AnEpochOfARankThatIsGoneIsNotUsedAgain) {
   FakeRank ranks[2], later;
   Join(0, &ranks[0]);
@@ -166,12 +166,12 @@ TEST_F(SavedRunsTest, TriggersWaitForTheSyncAndNotForEver) {
   Answer();
 }
 
-// The first plan of a run and an operator's come at once: the one that was
-// drawn last is in force, and in the store.
+// The first plan of a run and an operator's arrive together: the plan with the
+// higher epoch is in force, and in the store.
 TEST_F(SavedRunsTest, AnOperatorsPlanIsNotOverwrittenByAFirstRanks) {
   for (int round = 0; round < 60; ++round) {
     const std::string run = absl::StrCat("run", round);
-    // Who begins many runs has to wait.
+    // A principal that begins many runs has to wait.
     clock_.Advance(absl::Minutes(10));
     std::atomic<bool> go{false};
     v1::Hello hello = HelloOf(0);

@@ -13,10 +13,12 @@ namespace {
 
 constexpr absl::Duration kForgetAfter = absl::Minutes(10);
 constexpr size_t kMaxSentPlans = 64;
-// One in so many sessions is for other runs than the one that holds the most.
+// One of this many sessions is kept for runs other than the one that holds the
+// most.
 constexpr size_t kKeptForOtherRuns = 8;
 
-// Among the names of principals, none of which has a zero byte.
+// Returns a key that no principal's name equals, because names have no zero
+// byte.
 std::string HolderOfRun(const v1::Identity& identity) {
   return absl::StrCat(absl::string_view("\0", 1), identity.run());
 }
@@ -139,7 +141,7 @@ absl::Status SessionTable::CheckRoom(const v1::Identity& identity,
   }
   size_t held = CountHeld(peer.principal.name);
   size_t held_of_run = CountHeld(HolderOfRun(identity));
-  // But for the session whose place this one takes.
+  // The session that this one replaces is not counted.
   for (const AgentSession* agent : SameAs(identity)) {
     if (!agent->connected ||
         agent->identity.incarnation() != identity.incarnation())
@@ -147,7 +149,8 @@ absl::Status SessionTable::CheckRoom(const v1::Identity& identity,
     if (agent->peer.principal.name == peer.principal.name) --held;
     --held_of_run;
   }
-  // One run does not take all there are, whoever says that he is a rank of it.
+  // No run can take all sessions, because any process may claim to be one of
+  // its ranks.
   if (held_of_run >= max_sessions_ - max_sessions_ / kKeptForOtherRuns) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "run ", VisibleText(identity.run()), " holds ", held_of_run, " of ",
@@ -281,8 +284,8 @@ Reach SessionTable::ReachOf(const AgentSession& speaker) {
 
 std::string SessionTable::DomainOf(const Principal& principal) {
   std::string domain = principal.name;
-  // Not shared with a token of the same name for other ranks: who holds that
-  // is somebody else.
+  // Includes the ranks: a token of the same name for other ranks may have
+  // another holder.
   for (const auto& [first, last] : principal.ranks)
     absl::StrAppend(&domain, std::string(1, '\0'), first, "-", last);
   return domain;
@@ -313,7 +316,7 @@ void SessionTable::SendPlan(AgentSession* agent,
 
 void SessionTable::NoteSent(const v1::Identity& identity, uint64_t epoch) {
   if (!one_of_several_) return;
-  // What is forgotten is not checked.
+  // Epochs that were dropped are not checked.
   if (sent_plans_.size() >= 2 * max_sessions_) sent_plans_.clear();
   std::set<uint64_t>& epochs = sent_plans_[identity.incarnation()];
   epochs.insert(epoch);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions of agents, connected or recently disconnected: finds those of a rank or process,
-// limits them per principal and run, and sends directives.
+// Sessions of agents, connected or recently disconnected: finds those of a rank
+// or process, limits them per principal and run, and sends directives.
 //
-// Ownership: ControlCore's. Not thread-safe: guarded by its lock. Senders only queue.
+// Ownership: ControlCore's. Not thread-safe: guarded by its lock. Senders only
+// queue.
 // Failure: a refused session changes nothing.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_SESSION_TABLE_H_
 #define RANKPROBE_COLLECTOR_CONTROL_SESSION_TABLE_H_
@@ -31,21 +32,21 @@ namespace rankprobe {
 
 inline constexpr int64_t kMaxRank = 1000000;
 
-// Who is on the other end of an agent's stream.
+// The peer of an agent's stream.
 struct Peer {
-  // An open port's, unless it is told otherwise.
+  // The default is that of an open port.
   Principal principal = Principal::Of(Role::kOperator, "anybody");
-  // The port is open: the principal tells nobody apart.
+  // The port is open: the principal does not distinguish clients.
   bool anonymous = true;
-  // Address, as gRPC prints it.
+  // Address as gRPC formats it.
   std::string address;
-  // Ends its session when another connection has taken its place. Only queues;
+  // Ends the session when another connection has replaced it. Must only queue;
   // may be null.
   std::function<void(const absl::Status&)> end;
 };
 
 struct AgentSession {
-  // What the store is to be told: the newest of it, once.
+  // The newest state to save in the store; one save at a time is queued for it.
   struct DumpingNote {
     std::atomic<Dumping> dumping{Dumping::kNo};
     std::atomic<bool> queued{false};
@@ -62,57 +63,57 @@ struct AgentSession {
   bool dumping = false;
   uint64_t received_bytes = 0;
   int64_t pending_bytes = 0;
-  // How its payloads come, as it says.
+  // The way in which it sends payloads, as it reports.
   std::string lane;
   uint64_t lost_records = 0;
   uint64_t lost_payloads = 0;
   std::string framework_version;
-  // AgentInfo.other_plan.
+  // The value of AgentInfo.other_plan.
   std::string other_plan;
-  // Why its config file cannot be used; empty: it can.
+  // Why its config file cannot be used; empty if it can.
   std::string config_fault;
-  // It has said so: config_fault has the reason.
+  // It reported this; config_fault has the reason.
   bool cannot_record = false;
-  // The plan whose commit came too late for it, and which it was brought for
-  // its next step; 0: none. And why.
+  // A plan whose commit came too late for it and that was sent to it for its
+  // next step (0: none), and the reason.
   uint64_t late_epoch = 0;
   std::string late_reason;
   absl::Time last_heard;
-  // By the clock on the wall, for a person.
+  // Wall-clock time, for display.
   absl::Time connected_at;
   // When its step last changed.
   absl::Time last_moved;
   bool farewell = false;
-  // What it could not deliver, behind "the process has ended".
+  // What it could not deliver, appended to "the process has ended".
   std::string undelivered;
-  // What the store is to know of `dumping`; absent: that is not certain.
+  // The value of `dumping` in the store; absent if it is not certain.
   std::optional<Dumping> noted_dumping;
   std::shared_ptr<DumpingNote> note = std::make_shared<DumpingNote>();
   Peer peer;
-  // IncarnationRow.principal.
+  // The value of IncarnationRow.principal.
   std::string stored_principal;
-  // The newest plan it was sent in this session: no edit of its file was read
-  // under a later one, whatever it says.
+  // The newest plan that was sent to it in this session: an edit of its file
+  // cannot have been read under a later one, whatever the agent says.
   uint64_t sent_epoch = 0;
-  // Digest of what its config file says, and the newest plan it knew of when
-  // it read that; empty where nobody needs it (an open port).
+  // Digest of the content of its config file, and the newest plan it knew when
+  // it read that; empty if not needed (an open port).
   std::string file_state;
   uint64_t file_seen = 0;
 
-  // An event of it, at its step.
+  // Returns an event of this session at its step.
   v1::Event EventOf(v1::Event::Kind kind) const;
 };
 
-// "process 12 on HOST", for a person.
+// Returns "process 12 on HOST", for display.
 std::string DescribeProcess(const v1::Identity& identity);
 
-// Whom the word of a process reaches: the ranks of its token, where that is
-// bound to ranks and others are there too; else all.
+// The ranks that a process may act for: those of its token, if that is bound to
+// ranks and other ranks are connected too; else all.
 struct Reach {
   bool all = true;
-  // Those that are connected, unless it is all.
+  // The connected ones, unless `all`.
   std::vector<int64_t> ranks;
-  // Of the token; empty: all.
+  // Domain of the token; empty: all.
   std::string domain;
 };
 
@@ -120,46 +121,50 @@ class SessionTable {
  public:
   using Sessions = std::map<std::string, AgentSession>;
 
-  // `agents`: principals that share the sessions. `one_of_several`: ranks may have
-  // plans of another collector.
+  // `agents` is the number of principals that share the sessions.
+  // `one_of_several`: ranks may have plans of another collector.
   SessionTable(size_t max_sessions, size_t agents, bool one_of_several)
       : max_sessions_(max_sessions),
         agents_(agents),
         one_of_several_(one_of_several) {}
 
-  // Null: there is none.
+  // Returns null if there is none.
   AgentSession* Find(const std::string& id);
   AgentSession* FindConnected(const std::string& id);
   Sessions& all() { return sessions_; }
-  // Sessions of the same rank or process.
+  // Returns the sessions of the same rank or process.
   std::vector<const AgentSession*> SameAs(const v1::Identity& identity) const;
-  // In the order of their ids; `ranks` empty: all.
+  // Returns the connected sessions in the order of their ids; all ranks if
+  // `ranks` is empty.
   std::vector<AgentSession*> ConnectedOf(
       const std::string& run, const std::vector<int64_t>& ranks = {});
-  // Of the connected ranks whose step can be believed; -1: none has begun.
+  // Returns the furthest plausible step of the connected ranks; -1 if none has
+  // begun.
   int64_t FurthestStep(const std::string& run);
 
-  // RESOURCE_EXHAUSTED. Forgets those that are gone when there is no room
-  // otherwise.
+  // RESOURCE_EXHAUSTED if there is no room, even after dropping disconnected
+  // sessions.
   absl::Status CheckRoom(const v1::Identity& identity, const Peer& peer);
-  // ALREADY_EXISTS: another live process than `self` has the rank; both are named.
+  // ALREADY_EXISTS if a live process other than `self` has the rank; both are
+  // named.
   absl::Status CheckRankFree(const v1::Identity& identity,
                              const std::string& self) const;
-  // Forgets the sessions of this process and this rank. Returns the connected one, or
-  // "". ALREADY_EXISTS: it is connected, and the new connection has not `proved` to be
-  // the same process.
+  // Drops the sessions of this process and this rank. Returns the connected
+  // one, or "". ALREADY_EXISTS if it is connected and the new connection has
+  // not `proved` to be the same process.
   absl::StatusOr<std::string> TakeOver(const v1::Identity& identity,
                                        bool proved);
   AgentSession* Add(const std::string& id, const v1::Identity& identity,
                     Peer peer);
   void SetIdentity(AgentSession* agent, const v1::Identity& identity);
   void Disconnect(AgentSession* agent);
-  // Disconnected sessions stay visible in `status` for ten minutes.
+  // Drops disconnected sessions after ten minutes; until then they are visible
+  // in `status`.
   void ForgetGone(absl::Time now);
 
-  // Connected processes of its run that have another token than `speaker`, if
-  // that is bound to ranks. With `same_file`, without those that read the same
-  // in their config file.
+  // Returns the connected processes of its run that have another token than
+  // `speaker`, if that is bound to ranks. With `same_file`, without those whose
+  // config file has the same content.
   std::vector<const AgentSession*> OthersThan(const AgentSession& speaker,
                                               bool same_file);
   Reach ReachOf(const AgentSession& speaker);
@@ -168,15 +173,16 @@ class SessionTable {
   uint64_t Send(const v1::Directive& directive, const std::string& run,
                 const Reach& reach = {});
 
-  // To one rank; notes the epoch of a plan.
+  // Sends to one rank and records the epoch of a plan.
   void SendPlan(AgentSession* agent, const v1::Directive& directive);
   void NoteSent(const v1::Identity& identity, uint64_t epoch);
-  // The process has its plan of this epoch from elsewhere.
+  // Returns whether the process has its plan of this epoch from another
+  // collector.
   bool IsForeign(const v1::Identity& identity, uint64_t epoch) const;
 
  private:
   Sessions::iterator Forget(Sessions::iterator agent);
-  // Connected sessions of a principal, or of a run.
+  // Returns the number of connected sessions of a principal, or of a run.
   size_t CountHeld(const std::string& holder) const;
   void LetGo(const std::string& holder);
   void Index(const AgentSession& agent);
@@ -186,11 +192,11 @@ class SessionTable {
   const size_t agents_;
   const bool one_of_several_;
   Sessions sessions_;
-  // Ids by rank and by process of a run: each Hello of thousands of ranks looks here.
-  // A run can have two processes of one rank for a moment.
+  // Ids by rank and by process of a run, because each Hello of thousands of
+  // ranks looks them up. A run can have two processes of one rank for a moment.
   std::map<std::string, std::set<std::string>> same_;
   std::map<std::string, size_t> held_;
-  // Of one of several: epochs that were sent from here, by incarnation.
+  // If one_of_several: epochs that were sent from here, by incarnation.
   std::map<uint64_t, std::set<uint64_t>> sent_plans_;
 };
 

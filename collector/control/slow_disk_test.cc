@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control plane over a disk that is slow, and its promises to the disk: no
-// rank and no `status` waits for it, no rank hears of a plan that is not saved,
-// and what was not agreed on does not come back.
+// The control plane over a slow disk, and the guarantees of saves: no rank and
+// no `status` waits for the disk, no rank receives a plan that is not saved,
+// and a plan that was not agreed on does not come back.
 #include <atomic>
 #include <optional>
 #include <set>
@@ -25,8 +25,8 @@ using ::testing::IsEmpty;
 
 using SlowDiskTest = testing::SlowDiskFixture;
 
-// Whenever the disk is asked for anything, somebody asks for the status and a
-// rank takes a step: both are answered before the disk is.
+// During each access to the disk a client requests the status and a rank takes
+// a step: both are answered before the disk answers.
 TEST_F(SlowDiskTest, NothingThatRanksNeedIsLockedWhileTheDiskWorks) {
   FakeRank ranks[2];
   Join(0, &ranks[0]);
@@ -37,7 +37,7 @@ TEST_F(SlowDiskTest, NothingThatRanksNeedIsLockedWhileTheDiskWorks) {
   fs_.SetDelay([&](const std::string& op) {
     {
       absl::MutexLock lock(&mutex);
-      // One is enough, and takes its time.
+      // One failure is enough, and takes long.
       if (!stuck.empty()) return;
     }
     ++probes;
@@ -59,7 +59,7 @@ TEST_F(SlowDiskTest, NothingThatRanksNeedIsLockedWhileTheDiskWorks) {
     stuck.insert(op);
     late.push_back(std::move(probe));
   });
-  // A run's first plan, a rank that becomes known, a switch of all.
+  // A run's first plan, a rank that becomes known, a switch of all ranks.
   Join(1, &ranks[1]);
   v1::AgentEvent known;
   known.mutable_rank_known()->set_rank(1);
@@ -110,7 +110,7 @@ TEST_F(SlowDiskTest, NothingThatRanksNeedIsLockedWhileTheDiskWorks) {
   EXPECT_THAT(stuck, IsEmpty());
 }
 
-// Of the switch that an operator asks for, how far it has come.
+// Progress of the switch that an operator requests.
 TEST_F(SlowDiskTest, ADiskThatIsSlowToSyncDoesNotHoldASwitch) {
   FakeRank rank;
   Join(0, &rank);
@@ -120,14 +120,14 @@ TEST_F(SlowDiskTest, ADiskThatIsSlowToSyncDoesNotHoldASwitch) {
   Enable();
   const std::optional<v1::PlanSpec> plan = Accept(&rank, 10);
   ASSERT_TRUE(plan.has_value());
-  // The disk is given its second.
+  // The disk gets its second.
   clock_.Advance(absl::Milliseconds(900));
   control_->Tick();
   EXPECT_THAT(rank.Take(), IsEmpty());
   EXPECT_FALSE(control_->plans().GetConfig("run")->enabled());
   clock_.Advance(absl::Milliseconds(200));
   bool committed = false;
-  // Until the plan is written, which waits for no sync.
+  // Waits until the plan is written, which does not wait for a sync.
   const absl::Time give_up = absl::Now() + absl::Seconds(60);
   while (!committed && absl::Now() < give_up) {
     control_->Tick();
@@ -228,8 +228,9 @@ TEST_F(SlowDiskTest, TheAnswerComesAtTheDeadlineAndThePlanIsTakenBack) {
   EXPECT_FALSE(control_->plans().GetConfig("run")->enabled()) << "taken back";
 }
 
-// An operator speaks while a file's plan is being saved: his is the last one in
-// the store too, though what was called off is taken back behind it.
+// An operator's switch begins while a file's plan is being saved: the
+// operator's is the last one in the store too, although the cancelled one is
+// taken back after it.
 TEST_F(SlowDiskTest, PlansAreSavedInTheOrderInWhichTheyHold) {
   FakeRank rank;
   Join(0, &rank);
@@ -256,18 +257,18 @@ TEST_F(SlowDiskTest, PlansAreSavedInTheOrderInWhichTheyHold) {
   EXPECT_TRUE(control_->plans().GetConfig("run")->enabled());
 }
 
-// What a rank has heard of is on disk, also when the machine dies.
+// A plan that a rank has received is on disk, even if the machine crashes.
 TEST_F(SlowDiskTest, ACommitThatWasHeardOfSurvives) {
   FakeRank rank;
   Join(0, &rank);
   BeginStep(rank, 10);
   control_->WaitForSaves();
-  // Else the disk is asked for these when the commit is out.
+  // Otherwise the disk would still write these events after the commit.
   events_->WaitForWrites();
   Enable();
   std::atomic<bool> committed{false};
   std::atomic<uint64_t> epoch{0};
-  // The event of the switch is written when the commit is out.
+  // The event of the switch is written after the commit.
   std::atomic<bool> syncing{false};
   fs_.SetDelay([&](const std::string& called) {
     absl::MutexLock lock(&rank.mutex);
@@ -284,7 +285,7 @@ TEST_F(SlowDiskTest, ACommitThatWasHeardOfSurvives) {
   EXPECT_TRUE(syncing);
   EXPECT_FALSE(committed) << "before it was synced";
   EXPECT_TRUE(HasCommit(rank.Take(), epoch));
-  // Nothing that is done in an orderly end may help.
+  // Nothing that an orderly shutdown does may help.
   fs_.FailWhile([](const std::string&, const std::string&) {
     return testing::FaultKind::kIoError;
   });
@@ -295,7 +296,7 @@ TEST_F(SlowDiskTest, ACommitThatWasHeardOfSurvives) {
   EXPECT_EQ(control_->plans().GetConfig("run")->epoch(), epoch);
 }
 
-// It would come back empty, and whatever is saved next would be saved over its
+// The run would be read without its plan, and the next save would overwrite the
 // plan.
 TEST_F(SlowDiskTest, ARunIsNotForgottenWhileSomethingOfItIsSaved) {
   FakeRank rank;
@@ -321,13 +322,13 @@ TEST_F(SlowDiskTest, ARunIsNotForgottenWhileSomethingOfItIsSaved) {
   const auto config = control_->plans().GetConfig("run");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->epoch(), 1u);
-  // When nothing is being saved it is forgotten.
+  // When nothing is being saved, the run is dropped.
   clock_.Advance(absl::Seconds(31));
   control_->Tick();
   EXPECT_EQ(control_->CountRuns(), 0u);
 }
 
-// Who joins between a prepare and its commit was told of the old plan.
+// A rank that connects between a prepare and its commit got the old plan.
 TEST_F(SlowDiskTest, WhoJoinsDuringASwitchComesAgainForThePlan) {
   FakeRank rank, late;
   Join(0, &rank);

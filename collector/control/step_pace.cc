@@ -7,7 +7,7 @@ namespace rankprobe {
 namespace {
 
 constexpr absl::Duration kSpan = absl::Milliseconds(100);
-// Of the samples: ranks tell of their steps about as often.
+// Interval of the samples; ranks report their steps about as often.
 constexpr absl::Duration kInterval = absl::Milliseconds(10);
 constexpr size_t kLastSteps = 8;
 constexpr absl::Duration kIdleAfter = absl::Seconds(2);
@@ -20,7 +20,7 @@ void StepPace::Note(int64_t step, int64_t last_step_ns, absl::Time now) {
     lasted_ns_.push_back(last_step_ns);
     if (lasted_ns_.size() > kLastSteps) lasted_ns_.pop_front();
   }
-  // It counts anew.
+  // The rank counts from the beginning.
   if (step < step_) samples_.clear();
   step_ = step;
   if (samples_.empty() || now - samples_.back().at >= kInterval)
@@ -41,7 +41,7 @@ int64_t StepPace::StepNanos(absl::Time now) const {
   for (const Sample& sample : samples_) {
     if (now - sample.at >= kSpan) from = &sample;
   }
-  // At least the step that goes on.
+  // Counts at least the current step.
   const int64_t steps = std::max<int64_t>(step_ - from->step, 1);
   return std::max(last_step_ns_,
                   absl::ToInt64Nanoseconds((now - from->at) / steps));

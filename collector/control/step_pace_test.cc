@@ -8,7 +8,7 @@ namespace {
 
 class StepPaceTest : public ::testing::Test {
  protected:
-  // A rank that tells of its steps once in 20 ms, as agents do, for a second.
+  // A rank that reports its steps every 20 ms, as agents do, for a second.
   void Steps(int64_t steps_per_report, int64_t last_step_ns) {
     for (int i = 0; i < 50; ++i) {
       now_ += absl::Milliseconds(20);
@@ -33,7 +33,7 @@ TEST_F(StepPaceTest, OneFastStepIsNotBelieved) {
   pace_.Note(1, 23'000, now_ + absl::Microseconds(23));
   now_ += absl::Milliseconds(10);
   EXPECT_GT(Millis(), 15);
-  // The step that goes on is a slow one.
+  // The current step is a slow one.
   now_ += absl::Seconds(2);
   EXPECT_GT(Millis(), 900);
 }
@@ -41,7 +41,7 @@ TEST_F(StepPaceTest, OneFastStepIsNotBelieved) {
 TEST_F(StepPaceTest, ItIsTheAverageOfTheLastMoments) {
   Steps(1000, 20'000);
   EXPECT_NEAR(Millis(), 0.02, 0.005);
-  // Not of what was before.
+  // Not computed from earlier steps.
   now_ += absl::Minutes(5);
   Steps(10, 2'000'000);
   EXPECT_NEAR(Millis(), 2, 0.4);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one switch believes of one rank's step.
+// Which reported steps of one rank a switch accepts as plausible.
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 class SwitchBeliefTest : public testing::SwitchFixture {
  protected:
-  // Refuses each prepare: that step has passed.
+  // Refuses each prepare with the answer that the step has passed.
   void Lie(FakeRank* rank, bool also_in_progress) {
     while (!rank->inbox.empty()) {
       const v1::Directive d = rank->inbox.front();
@@ -30,7 +30,8 @@ class SwitchBeliefTest : public testing::SwitchFixture {
     }
   }
 
-  // Two honest ranks in step 14, with 0.1 s a step, and a liar.
+  // Two honest ranks in step 14, with 0.1 s per step, and one that reports
+  // false steps.
   void SwitchBesideALiar(bool also_in_progress,
                          const v1::SwitchOptions& options = {}) {
     for (int r = 0; r < 3; ++r) Join(r, &ranks_[r]);
@@ -67,7 +68,7 @@ TEST_F(SwitchBeliefTest, WhoPassesEachStepIsLeftOut) {
     EXPECT_EQ(result.ranks(2).state(), v1::RankSwitch::STATE_REFUSED);
     EXPECT_THAT(result.ranks(2).reason(), HasSubstr("left out: it says"));
     if (also_in_progress) continue;
-    // Its lie is nobody's step.
+    // Its false step does not count for any rank.
     EXPECT_LT(control_->agents().List("run").agents(2).step(), 200);
   }
 }

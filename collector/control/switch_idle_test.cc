@@ -19,7 +19,7 @@ class SwitchIdleTest : public testing::SwitchFixture {
   void SetUp() override {
     SwitchFixture::SetUp();
     for (int r = 0; r < 2; ++r) Join(r, &ranks_[r]);
-    // The step behind a pause is as long as that was.
+    // A step after a pause is as long as the pause.
     for (const int64_t step : {17, 18, 19, 20}) {
       clock_.Advance(step == 19 ? absl::Minutes(1) : absl::Milliseconds(100));
       for (FakeRank& rank : ranks_) BeginStep(&rank, step);
@@ -30,7 +30,7 @@ class SwitchIdleTest : public testing::SwitchFixture {
       for (FakeRank& rank : ranks_) Deliver(&rank);
     }
   }
-  // Whenever it comes.
+  // Whenever it begins.
   void ExpectTheirNextStep(int64_t step) {
     ASSERT_TRUE(result_.has_value() && result_->ok());
     EXPECT_EQ((*result_)->summary(),
@@ -78,7 +78,7 @@ TEST_F(SwitchIdleTest, OneThatMovesMeanwhileMeansALaterStep) {
   EXPECT_EQ(ranks_[0].applied_at, ranks_[1].applied_at);
 }
 
-// Enabled between its last answer and the two seconds that make it idle.
+// Enabled between its last answer and the two seconds after which it is idle.
 TEST_F(SwitchIdleTest, WhoComesToRestBeforeTheStepSwitchesAtHisNext) {
   Wait(absl::Milliseconds(300));
   Enable();
@@ -107,7 +107,7 @@ TEST_F(SwitchIdleTest, WhoGoesOnAfterAMomentOfRestSwitchesAsEver) {
   EXPECT_EQ((*result_)->summary(), "2/2 ranks at step 22");
 }
 
-// The step behind the rest is there when the earlier one is offered.
+// The step after the pause begins when the earlier one is offered.
 TEST_F(SwitchIdleTest, WhatWasAgreedOnStaysForWhoGoesOnMeanwhile) {
   Wait(absl::Milliseconds(300));
   Enable();
@@ -117,7 +117,7 @@ TEST_F(SwitchIdleTest, WhatWasAgreedOnStaysForWhoGoesOnMeanwhile) {
   Wait(absl::Milliseconds(2000));
   for (FakeRank& rank : ranks_) {
     BeginStep(&rank, 21);
-    // Refused; the commit of before stands, as it does in an agent.
+    // Refused; the earlier commit stays valid, as it does in an agent.
     Deliver(&rank);
     rank.prepared = agreed;
     rank.committed = true;
@@ -135,7 +135,7 @@ TEST_F(SwitchIdleTest, WhatWasAgreedOnStaysForWhoGoesOnMeanwhile) {
   EXPECT_EQ((*result_)->epoch(), agreed.epoch());
 }
 
-// Its last steps were too quick for it to tell of each.
+// Its last steps were too fast to report each of them.
 TEST_F(SwitchIdleTest, WhoIsFurtherThanHeToldSwitchesAtHisNextAsWell) {
   Wait(absl::Milliseconds(300));
   for (FakeRank& rank : ranks_) rank.step = 23;
@@ -176,8 +176,7 @@ TEST_F(SwitchIdleTest, AStepOfASecondIsNoPause) {
   EXPECT_EQ((*result_)->summary(), "2/2 ranks at step 31");
 }
 
-// Its plan is the run's: from a step on that it comes to long after anybody
-// asked for it.
+// Its plan is the run's, from a step that it reaches long after the switch.
 TEST_F(SwitchIdleTest, AServerThatIsStartedAgainIsSaidToSwitchLater) {
   Wait(absl::Seconds(5));
   Enable();
@@ -240,7 +239,7 @@ TEST_F(SwitchBeforeTheFirstStepTest, TheFirstIsThatOfIdleRanks) {
   }
 }
 
-// A training that goes on from a checkpoint.
+// A training that continues from a checkpoint.
 TEST_F(SwitchBeforeTheFirstStepTest, WhateverTheNumberOfTheFirstItCounts) {
   Wait(absl::Seconds(5));
   v1::SwitchOptions options;
@@ -253,7 +252,7 @@ TEST_F(SwitchBeforeTheFirstStepTest, WhateverTheNumberOfTheFirstItCounts) {
   const auto admits = [&](int64_t step) {
     return control_->gate().Admits(one, step, epoch);
   };
-  // The records of a step may be here before the word that it is the first.
+  // The records of a step may arrive before the report that it is the first.
   EXPECT_TRUE(admits(1000));
   EXPECT_TRUE(control_->plans().GetConfig("run")->from_first_step());
   for (FakeRank& rank : ranks_) {
@@ -267,7 +266,7 @@ TEST_F(SwitchBeforeTheFirstStepTest, WhateverTheNumberOfTheFirstItCounts) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->effective_at_step(), 1000);
   EXPECT_FALSE(plan->from_first_step());
-  // A rank that comes back later gets no steps of its own.
+  // A rank that returns later gets no steps of its own.
   FakeRank late;
   late.step = -1;
   const v1::Welcome welcome = Join(2, &late);

@@ -12,26 +12,27 @@ namespace {
 
 constexpr absl::Duration kDefaultTimeout = absl::Seconds(10);
 constexpr absl::Duration kMaxTimeout = absl::Minutes(10);
-// So long a switch waits for the disk to sync what is written. Then it goes on:
-// the plan survives this process, and a moment later the machine.
+// The longest wait for the disk to sync what is written. Then the switch
+// continues: the plan survives this process, and a moment later the machine.
 constexpr absl::Duration kSyncWait = absl::Seconds(1);
-// For idle ranks to get the commit, or to say that it came too late.
+// Time for idle ranks to get the commit, or to report that it came too late.
 constexpr absl::Duration kIdleWait = absl::Milliseconds(500);
-// Time that prepare and commit may take in the first attempt, and more of it
-// for each rank; doubled in each further attempt.
+// Time that prepare and commit may take in the first attempt, plus more for
+// each rank; doubled in each further attempt.
 constexpr double kRoundTripNs = 1e8;
 constexpr double kRoundTripNsPerRank = 2e5;
 constexpr uint32_t kOvertakingAttempts = 2;
-// Who is idle at the first attempt and has passed the step is not.
+// A rank that is idle at the first attempt and has then passed the step is not
+// idle.
 constexpr uint32_t kIdleAttempts = 1;
 constexpr int64_t kMinMargin = 2;
 constexpr int64_t kMaxMargin = 100000;
-// From one attempt to the next, if how fast the ranks are was seen for less than
-// kSeenLong only.
+// Maximum growth from one attempt to the next if the pace of the ranks was
+// observed for less than kSeenLong.
 constexpr int64_t kMaxGrowth = 8;
 constexpr absl::Duration kSeenLong = absl::Milliseconds(100);
-// A step is too far ahead when it takes so much longer to get there than it
-// was to take, and longer than anybody waits without asking himself why.
+// A step is too far ahead if reaching it takes this many times longer than
+// planned, and longer than an operator would wait without wondering.
 constexpr double kFarAhead = 4;
 constexpr double kFarAheadNs = 2e9;
 
@@ -56,7 +57,7 @@ void SwitchOperation::Start() { Prepare(); }
 void SwitchOperation::GoOnWithout(Rank* rank, int64_t step) {
   ranks_.LeaveOut(rank, step, ranks_.FurthestOfOthers(*rank));
   if (request_.options.has_at_step()) return SaveIfAllPrepared();
-  // The step was chosen by what it had said before.
+  // The step was chosen with this rank's report, so it is chosen again.
   saving_ = false;
   Abort();
   earlier_attempts_ += std::exchange(attempts_, 0);
@@ -75,10 +76,12 @@ void SwitchOperation::Prepare() {
     spec.set_for_steps(std::max<int64_t>(left, 0));
   }
   first_step_.reset();
+  // Until a rank has begun, the number of its first step is not known: the plan
+  // then counts from the step that a rank reports.
   spec.set_from_first_step(spec.enabled() && spec.for_steps() > 0 &&
                            !request_.options.has_at_step() &&
                            ranks_.FurthestStep() < 0);
-  // Before the first step nothing has gone by.
+  // Before the first step no steps have passed.
   prepared_at_step_ = std::max<int64_t>(ranks_.FurthestStep(), 0);
   prepared_at_ = actions_.now();
   saving_ = false;
@@ -105,7 +108,7 @@ bool SwitchOperation::OnPrepared(const std::string& session,
     return false;
   Rank& rank = *found;
   if (committed_) {
-    // The commit reached this rank too late; the others go on.
+    // The commit reached this rank too late; the others continue.
     if (!prepared.accepted()) {
       ranks_.SetState(&rank, v1::RankSwitch::STATE_REFUSED);
       rank.reason = prepared.reason();
@@ -130,7 +133,8 @@ bool SwitchOperation::OnPrepared(const std::string& session,
     GoBackToAgreed();
     return true;
   }
-  // Nobody passes so many that the others do not, each further off.
+  // If a rank passes the step in each attempt and the others do not, its steps
+  // are not plausible.
   const bool too_often = attempts_ >= kMaxAttempts &&
                          !request_.options.has_at_step() &&
                          ranks_.FurthestOfOthers(rank) >= 0;
@@ -166,9 +170,9 @@ void SwitchOperation::SaveIfAllPrepared() {
     any = true;
   }
   if (!any && !ranks_.all().empty()) return Finish(Result());
-  // The commit takes about as long as the prepare took. If some ranks would be
-  // past the step by then, others not, a later step is agreed on instead; an
-  // earlier one if they have become slow.
+  // The commit takes about as long as the prepare took. If some ranks would
+  // pass the step in that time and others not, a later step is agreed on
+  // instead; an earlier one if they have become slow.
   const int64_t now = ranks_.FurthestStep();
   prepare_steps_ = now - prepared_at_step_;
   if (!request_.options.has_at_step() && attempts_ < kMaxAttempts &&
@@ -190,14 +194,16 @@ void SwitchOperation::SaveIfAllPrepared() {
 
 void SwitchOperation::OnSaved(uint64_t epoch, const absl::Status& status,
                               bool synced) {
-  // Also when it failed: part of it may be there.
+  // Set even if the save failed, because part of it may be in the store.
   stored_ = true;
   const bool is_last = synced || !status.ok();
   if (finished_) {
+    // The switch ended without a commit: the saved plan is taken back once
+    // nothing more of it is written.
     if (!committed_ && is_last) actions_.take_back();
     return;
   }
-  // Decided, or of an earlier attempt.
+  // The plan is already decided, or is of an earlier attempt.
   if (!saving_ || epoch != plan_->spec.epoch()) return;
   if (!status.ok()) {
     if (agreed_ != nullptr) return GoBackToAgreed();
@@ -206,6 +212,7 @@ void SwitchOperation::OnSaved(uint64_t epoch, const absl::Status& status,
     return Finish(status);
   }
   written_ = true;
+  // If the sync takes longer than kSyncWait, Tick decides without it.
   if (synced) Decide();
 }
 
@@ -214,7 +221,7 @@ void SwitchOperation::Decide() {
   slowest_ = std::max(slowest_, actions_.now() - prepared_at_);
   if (!ranks_.AnyIs(v1::RankSwitch::STATE_PREPARED) && !ranks_.all().empty())
     return Finish(Result());
-  // The disk may have taken longer than the ranks.
+  // The disk may have taken so long that ranks have passed the step.
   const int64_t now = ranks_.FurthestStep();
   const int64_t step = plan_->spec.effective_at_step();
   if (request_.options.has_at_step() && now >= step) {
@@ -237,7 +244,7 @@ void SwitchOperation::Decide() {
   directive.mutable_commit()->set_epoch(plan_->spec.epoch());
   for (auto& [session, rank] : ranks_.all()) {
     if (rank.state != v1::RankSwitch::STATE_PREPARED) continue;
-    // Of an earlier attempt.
+    // Clears a refusal of an earlier attempt.
     ranks_.ClearLate(session);
     actions_.send(session, directive);
   }
@@ -277,7 +284,8 @@ void SwitchOperation::OnLost(const std::string& session) {
   }
 }
 
-// For everybody, so that nothing has changed and a later step may do.
+// Returns whether the commit was late for all ranks: then nothing has changed,
+// and a later step can be tried.
 bool SwitchOperation::CommitCameTooLate() const {
   if (ranks_.AnyIs(v1::RankSwitch::STATE_PREPARED) ||
       ranks_.AnyIs(v1::RankSwitch::STATE_APPLIED))
@@ -293,7 +301,7 @@ bool SwitchOperation::CommitCameTooLate() const {
 
 void SwitchOperation::FinishIfAllSettled() {
   const bool waits = ranks_.AnyIs(v1::RankSwitch::STATE_PREPARED);
-  // As long as nobody has switched it may be late for all.
+  // Until a rank has switched, the commit may turn out to be late for all.
   if (ranks_.AnyIs(v1::RankSwitch::STATE_APPLIED) || !waits)
     ConvergeLateRanks();
   const bool converges = std::any_of(
@@ -332,7 +340,7 @@ void SwitchOperation::PrepareForRest() {
 
 void SwitchOperation::GoBackToAgreed() {
   Abort();
-  // Also of one that is being saved: the queue keeps the order.
+  // Also if the plan is still being saved: the queue keeps the order.
   if (stored_ || saving_) actions_.take_back();
   saving_ = for_idle_ = false;
   plan_ = std::exchange(agreed_, nullptr);
@@ -418,7 +426,7 @@ void SwitchOperation::Finish(absl::StatusOr<v1::SwitchResult> result) {
   if (finished_) return;
   finished_ = true;
   ConvergeLateRanks();
-  // What is still being saved is taken back when that is over.
+  // A plan that is still being saved is taken back when the save has ended.
   if (stored_ && !committed_ && !saving_) actions_.take_back();
   done_(std::move(result));
 }
@@ -435,7 +443,7 @@ bool SwitchOperation::WaitsForIdleRanks() const {
 }
 
 bool SwitchOperation::RestBeforeIt() const {
-  // What looks at every rank comes last: this is asked with each tick.
+  // AreAllIdle scans every rank, so it is checked last: this runs in each tick.
   return committed_ && !rested_ && !for_idle_ &&
          !request_.options.has_at_step() && ranks_.AreAllIdle() &&
          ranks_.NoneHasApplied() &&
@@ -445,7 +453,8 @@ bool SwitchOperation::RestBeforeIt() const {
 int64_t SwitchOperation::ChooseStep() {
   if (request_.options.has_at_step()) return request_.options.at_step();
   const int64_t furthest = ranks_.FurthestStep();
-  // Ranks that have not begun count from 0, or have passed it when they begin.
+  // Only in the first attempts: ranks that have not begun count from 0, or have
+  // passed the step when they begin.
   for_idle_ = attempts_ <= kIdleAttempts && ranks_.AreAllIdle();
   if (for_idle_) {
     margin_ = 1;
@@ -470,7 +479,7 @@ int64_t SwitchOperation::ChooseStep() {
 
 int64_t SwitchOperation::StepNanos(int64_t furthest) const {
   const int64_t fastest = ranks_.StepNanos();
-  // What they have done since the prepare tells more.
+  // The progress since the prepare is more accurate.
   const int64_t steps = furthest - prepared_at_step_;
   const absl::Duration took = actions_.now() - prepared_at_;
   if (plan_ == nullptr || steps <= 0 || took <= absl::ZeroDuration())

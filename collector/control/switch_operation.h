@@ -8,19 +8,19 @@
 //       |  the ranks turn out slower: abort, earlier step, prepare again
 //       |  time-out or refusal: abort, done (nothing switched)
 //
-// A commit can come too late all the same, because a rank began the step
-// meanwhile. Late for all: nothing has changed, so a later step is prepared. Late
-// for some: those converge, the plan is theirs from their next step on, and the
-// result names them.
+// A commit can still come too late because a rank began the step meanwhile. If
+// it is late for all, nothing has changed, so a later step is prepared. If it
+// is late for some, those converge: the plan applies to them from their next
+// step, and the result names them.
 //
-// Ranks that are all idle switch at the step behind the furthest: that is their
-// next, whenever it comes, and nobody waits for it. Those that come to rest when
-// a later step is agreed on get that one in its place; who begins a step
-// meanwhile keeps what was agreed on.
+// Ranks that are all idle switch at the step after the furthest: that is their
+// next, whenever it begins, and the switch does not wait for it. If ranks
+// become idle after a later step was agreed on, the switch moves to their next
+// step; if a rank begins a step meanwhile, the agreed step stays.
 //
-// The plan is saved while nobody waits for the disk, and no rank hears of a
-// commit that is not saved. A plan that was saved and not agreed on is taken
-// back. Owned by a shared pointer: what is being saved holds it.
+// The plan is saved without any thread waiting for the disk, and no rank
+// receives a commit that is not saved. A plan that was saved and not agreed on
+// is taken back. Owned by a shared pointer, which the pending save holds too.
 //
 // Not thread-safe: guarded by ControlCore's lock.
 #ifndef RANKPROBE_COLLECTOR_CONTROL_SWITCH_OPERATION_H_
@@ -42,45 +42,45 @@
 
 namespace rankprobe {
 
-// How long a switch may take that no operator asked for.
+// Time limit of a switch that no operator requested.
 inline constexpr uint32_t kOwnSwitchTimeoutMs = 10000;
 
 class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
  public:
-  // Told twice: when the plan survives this process, and when it survives the
-  // machine. Once if the first fails.
+  // Called twice: when the plan survives this process, and when it survives the
+  // machine; once if the first fails.
   using Saved = std::function<void(const absl::Status& status, bool synced)>;
   struct Request {
     v1::PlanSpec spec;  // without epoch and effective_at_step
     v1::SwitchOptions options;
     // The spec's config, parsed.
     std::shared_ptr<const Plan> config;
-    // A step from which on it overtakes a plan that is agreed on: in the first
-    // attempts no later one is chosen, as long as nobody is there.
+    // A step from which on this plan would overtake an agreed one: the first
+    // attempts choose no later step, as long as no rank has reached it.
     std::optional<int64_t> not_after = std::nullopt;
-    // Recording that goes on under this plan ends here, wherever it begins: off
-    // if that has come before the plan.
+    // Recording under this plan ends at this step, wherever it begins; if the
+    // step comes before the plan, the plan is off.
     std::optional<int64_t> until = std::nullopt;
   };
-  // What the owner does for the operation.
+  // Callbacks to the owner of the operation.
   struct Actions {
     std::function<void(const std::string& session,
                        const v1::Directive& directive)>
         send;
     std::function<uint64_t()> next_epoch;
     std::function<v1::Identity(const std::string& session)> whose;
-    // The current step and step time of a session.
+    // Returns the current step and step time of a session.
     SwitchRanks::Look look;
     // Saves the plan later, never in the call.
     std::function<void(const v1::PlanSpec& spec, Saved saved)> save;
-    // All ranks have accepted and it is saved: make it the run's plan. The
+    // Makes the plan the run's: all ranks have accepted and it is saved. The
     // commit follows.
     std::function<void(const std::shared_ptr<const CompiledPlan>&)> agree;
-    // The rank refused the commit of what is agreed on, for `reason`: bring it
-    // the run's plan for its next step.
+    // Sends the rank the run's plan for its next step, because it refused the
+    // commit of the agreed plan for `reason`.
     std::function<void(const std::string& session, const std::string& reason)>
         converge;
-    // What was saved was not agreed on: save what is in force.
+    // Saves the plan in force, because the saved plan was not agreed on.
     std::function<void()> take_back;
     std::function<absl::Time()> now;
   };
@@ -91,18 +91,18 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
 
   // Sends the first prepare.
   void Start();
-  // Whether the rank can have come to `step` since the switch began: by the time
-  // at its own pace, or because others are there, too. One that says more is
-  // not waited for.
+  // Returns whether the rank can have reached `step` since the switch began: by
+  // the time at its own pace, or because other ranks are there, too. A rank
+  // that reports more is not waited for.
   bool Believes(const std::string& session, int64_t step);
-  // False: it is no answer to this switch.
+  // Returns false if it is not an answer to this switch.
   bool OnPrepared(const std::string& session, const v1::PlanPrepared& prepared);
   void OnApplied(const std::string& session, const v1::PlanApplied& applied);
   void OnLost(const std::string& session);
   void Tick(absl::Time now);
 
-  // Something newer has come: nothing more is prepared or waited for. A plan
-  // that is agreed on already stays; else CANCELLED.
+  // Stops preparing and waiting, because something newer replaces the switch.
+  // An agreed plan stays; else the result is CANCELLED.
   void CallOff();
 
   bool finished() const { return finished_; }
@@ -115,7 +115,7 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   using Rank = SwitchRanks::Rank;
 
   void Prepare();
-  // It says that it has passed the step and is not believed.
+  // Continues without a rank that reports an implausible step.
   void GoOnWithout(Rank* rank, int64_t step);
   void SaveIfAllPrepared();
   void OnSaved(uint64_t epoch, const absl::Status& status, bool synced);
@@ -124,22 +124,25 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   void FinishIfAllSettled();
   void ConvergeLateRanks();
   void Abort();
-  // All have come to rest before the step that is agreed on: their next, then.
+  // All ranks became idle before the agreed step: prepares their next step
+  // instead.
   void PrepareForRest();
-  // No: somebody goes on. What was agreed on stays.
+  // A rank has begun a step: drops the attempt of PrepareForRest and keeps the
+  // agreed plan.
   void GoBackToAgreed();
-  // Of the fastest rank, the furthest being in step `furthest`; 0: nothing is
-  // known.
+  // Returns the step time of the fastest rank, with the furthest rank in step
+  // `furthest`; 0 if nothing is known.
   int64_t StepNanos(int64_t furthest) const;
-  // What prepare and commit may take in this attempt.
+  // Returns the time that prepare and commit may take in this attempt.
   double WaitNanos() const;
   int64_t ChooseStep();
-  // The step was chosen for idle ranks, none has switched, and they still are
-  // idle: nothing will happen before somebody gives them work.
+  // Returns whether the step was chosen for idle ranks, none has switched, and
+  // all still are idle: nothing happens until a rank gets work.
   bool WaitsForIdleRanks() const;
-  // A later step than their next is agreed on, which might never come.
+  // Returns whether the agreed step is later than the next step of idle ranks,
+  // so that it might never come.
   bool RestBeforeIt() const;
-  // The ranks have become slower since the step was chosen.
+  // Returns whether the ranks have become slower since the step was chosen.
   bool IsFarAhead(int64_t now) const;
   void Finish(absl::StatusOr<v1::SwitchResult> result);
   v1::SwitchResult Result() const;
@@ -151,29 +154,30 @@ class SwitchOperation : public std::enable_shared_from_this<SwitchOperation> {
   SwitchRanks ranks_;
   std::shared_ptr<const CompiledPlan> plan_;
   uint32_t attempts_ = 0;
-  // With ranks that were left out then.
+  // Attempts before this one that counted ranks that are now left out.
   uint32_t earlier_attempts_ = 0;
-  // The furthest rank's step when the last prepare was sent, and how many steps
-  // later all had answered.
+  // The furthest rank's step when the last prepare was sent; `prepare_steps_`
+  // is how many steps later all had answered.
   int64_t prepared_at_step_ = 0;
-  // Of a plan that counts from the first step: the one that a rank has said.
+  // For a plan that counts from the first step: the step that a rank has
+  // reported.
   std::optional<int64_t> first_step_;
   int64_t prepare_steps_ = 0;
-  // How far after the furthest rank's the step was chosen.
+  // Distance of the chosen step from the furthest rank's.
   int64_t margin_ = 0;
   absl::Time prepared_at_;
   // The longest time from a prepare to its decision.
   absl::Duration slowest_;
   bool saving_ = false;
   absl::Time saving_since_;
-  // Of the plan that is being saved: it survives this process.
+  // The plan being saved survives this process.
   bool written_ = false;
   // A plan of this switch is in the store.
   bool stored_ = false;
   bool committed_ = false;
   absl::Time committed_at_;
-  // Agreed on and committed, while another plan is tried in its place: see
-  // PrepareForRest, which is done once.
+  // The agreed and committed plan while another one is tried instead: see
+  // PrepareForRest, which runs once.
   std::shared_ptr<const CompiledPlan> agreed_;
   bool rested_ = false;
   // All ranks were idle when the step was chosen.

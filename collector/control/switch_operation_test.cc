@@ -45,13 +45,13 @@ class SwitchOperationTest : public ::testing::Test {
     operation_->Start();
   }
 
-  // The rank goes on for `time`.
+  // The rank continues for `time`.
   void Train(absl::Duration time) {
     now_ += time;
     step_ += time / absl::Nanoseconds(step_ns_);
   }
 
-  // Answers all messages; false: a commit was among them.
+  // Answers all messages; returns false if a commit was among them.
   bool Answer() {
     Train(latency_);
     for (; !inbox_.empty(); inbox_.pop_front()) {
@@ -88,7 +88,7 @@ TEST_F(SwitchOperationTest, RanksThatTurnOutSlowerGetAnEarlierStep) {
   Start();
   const int64_t first = inbox_[0].prepare().plan().effective_at_step();
   EXPECT_GT(first - step_, 4000);
-  // It was fast for a moment only.
+  // It was fast only for a moment.
   step_ns_ = told_step_ns_ = 25'000'000;
   while (Answer()) ASSERT_FALSE(result_.has_value());
   EXPECT_LT((agreed_ - step_) * absl::Nanoseconds(step_ns_), absl::Seconds(2));
@@ -112,7 +112,7 @@ TEST_F(SwitchOperationTest, RanksThatTurnOutFasterGetALaterStep) {
     Start();
     EXPECT_EQ(inbox_[0].prepare().plan().effective_at_step(), step_ + 2);
     while (Answer()) ASSERT_FALSE(result_.has_value()) << fast;
-    // In time, and not for ever.
+    // In time, and not too late.
     EXPECT_GT(agreed_, step_) << fast;
     EXPECT_LT((agreed_ - step_) * absl::Nanoseconds(fast), absl::Seconds(2));
   }
@@ -121,7 +121,7 @@ TEST_F(SwitchOperationTest, RanksThatTurnOutFasterGetALaterStep) {
 TEST_F(SwitchOperationTest, AMomentOfSpeedMovesTheStepByLittle) {
   told_step_ns_ = 25'000'000;
   Start();
-  // Five steps in next to no time.
+  // Five steps in almost no time.
   now_ += absl::Microseconds(1);
   step_ += 5;
   v1::PlanPrepared answer;

@@ -12,9 +12,9 @@ namespace {
 
 // Ranks of one job are not further apart.
 constexpr int64_t kOutlierSteps = 1000000;
-// What a rank may have done since the switch began, beside so many times what
-// its pace says: a step that takes longest is followed by shorter ones, and what
-// was known of it then was that old.
+// What a rank may have done since the switch began, in addition to a multiple
+// of its pace: the longest step is followed by shorter ones, and the pace was
+// known from at most kBelievedAge before.
 constexpr int64_t kBelievedSteps = 64;
 constexpr double kBelievedPace = 4;
 constexpr absl::Duration kBelievedAge = absl::Seconds(1);
@@ -134,7 +134,7 @@ SwitchRanks::Counts SwitchRanks::Report(int64_t step,
 }
 
 int64_t SwitchRanks::FurthestBelievable(std::vector<int64_t> steps) {
-  // Those that have not begun say nothing.
+  // Ranks that have not begun are ignored.
   steps.erase(std::remove(steps.begin(), steps.end(), -1), steps.end());
   if (steps.empty()) return -1;
   std::sort(steps.begin(), steps.end());
@@ -176,7 +176,7 @@ int64_t SwitchRanks::FurthestStep() const {
 bool SwitchRanks::CanHaveCome(const Rank& rank, int64_t from,
                               int64_t step) const {
   if (step <= from) return true;
-  // Of one that had not begun nothing was known.
+  // For a rank that had not begun nothing is known.
   if (from < 0) return false;
   const int64_t pace = rank.was.step_ns > 0 ? rank.was.step_ns : kUnknownPaceNs;
   const double since =

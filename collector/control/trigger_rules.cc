@@ -19,7 +19,7 @@ namespace {
 
 constexpr char kDifferencesReached[] = "diff_nums reached";
 
-// A plan that nobody asked for but the run's own data.
+// Returns a plan that the run's own data causes, without an operator or a file.
 v1::PlanSpec OwnSpec(const RunState& run, bool enabled,
                      const std::string& config_json, const std::string& cause) {
   v1::PlanSpec spec;
@@ -39,7 +39,8 @@ absl::StatusOr<uint64_t> TriggerRules::Set(
   RP_RETURN_IF_ERROR(CheckTriggerSpec(request.spec()));
   RP_RETURN_IF_ERROR(saved_->Read(request.run()));
   uint64_t ranks = 0;
-  // In the order of the saves: what the store has last is what is in force.
+  // Set when saved, in the order of the saves, so that the last triggers in the
+  // store are those in force.
   RP_RETURN_IF_ERROR(core_->plans.Await(core_->plans.QueueSave(
       PlanTable::TriggerRows(request.run(), TriggerSpecToJson(request.spec())),
       [&] {
@@ -135,7 +136,7 @@ void TriggerRules::Execute(RunState* run, const RunTriggers::Fired& fired,
   } else {
     for (const int64_t rank : reach.ranks) options.add_ranks(rank);
   }
-  // Without a rank it cannot be told from the others.
+  // Without a rank the process cannot be selected.
   bool raise = fired.rule.raise_to() != v1::TriggerRule::EVIDENCE_NONE &&
                (reach.all || options.ranks_size() > 0);
   if (raise && !run->edits.fault().empty()) {
@@ -159,7 +160,8 @@ void TriggerRules::Execute(RunState* run, const RunTriggers::Fired& fired,
   if (!raise) return;
   v1::PlanSpec spec =
       OwnSpec(*run, true, RaisedConfigJson(fired.rule), fired.rule.name());
-  // Made here from a checked rule, and small.
+  // Not expensive under the lock: the config was made here from a checked rule,
+  // and is small.
   auto config = RunPlans::Parse(spec.config_json());
   if (!config.ok()) return;
   switches_->Begin(run,
@@ -180,7 +182,7 @@ void TriggerRules::Execute(RunState* run, const RunTriggers::Fired& fired,
 void TriggerRules::OnDifference(const AgentSession& agent, RunState* run,
                                 const v1::ReferenceDifference& untrusted) {
   const uint64_t epoch = untrusted.plan_epoch();
-  // An agent that has not yet heard of the run's plan records under its own,
+  // An agent that has not yet received the run's plan records under its own,
   // which is the same one.
   const std::shared_ptr<const CompiledPlan> plan =
       epoch == 0 ? run->plans.ForRank(RankOf(agent.identity))
@@ -213,7 +215,7 @@ void TriggerRules::EndSpentPlans(RunState* run) {
   options.set_timeout_ms(kOwnSwitchTimeoutMs);
   bool in_force = plan != nullptr && plan->spec.enabled();
   if (in_force && (run->plans.ForAll() != plan || !key->domain.empty())) {
-    // A plan of single ranks, or spent by those of one token.
+    // The plan is for single ranks, or was spent by those of one token.
     for (const AgentSession* agent : core_->sessions.ConnectedOf(run->name)) {
       if (agent->identity.has_rank() &&
           (key->domain.empty() ||
@@ -280,8 +282,8 @@ void TriggerRules::CheckSilence(absl::Time now) {
                           agent.farewell, agent.last_moved});
   }
   for (const auto& [name, ranks] : watched) {
-    // Nobody can be silent, and to look is not to use: with a rule for all runs
-    // none would ever be forgotten.
+    // No rank can be silent. Also, checking must not count as use: with a rule
+    // for all runs none would ever be dropped.
     if (ranks.empty()) continue;
     RunState* const run = core_->FindRun(name);
     for (const RunTriggers::Fired& fired :

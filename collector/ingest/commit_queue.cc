@@ -11,7 +11,7 @@
 namespace rankprobe {
 namespace {
 
-// How often promises of payloads are looked at while somebody waits for one.
+// How often claims of payloads are checked while an upload waits for one.
 constexpr absl::Duration kClaimCheck = absl::Milliseconds(250);
 constexpr char kNoRoom[] = "the collector's disk has no room for payloads";
 
@@ -96,7 +96,7 @@ uint64_t CommitQueue::Add(const std::string& session,
     upload->session = session;
     upload->identity = identity;
     upload->principal = principal;
-    // No run has a zero byte in its name.
+    // The separator is unique, because no run's name has a zero byte.
     upload->sharing =
         absl::StrCat(identity.run(), absl::string_view("\0", 1), principal);
     upload->received = upload->committed = committed;
@@ -109,8 +109,8 @@ uint64_t CommitQueue::Add(const std::string& session,
     }
     if (broken.ok()) {
       uploads_[id] = std::move(upload);
-      // What it has committed before may be synced: it is told with the next
-      // sync, which nothing else may bring about.
+      // Frames that it has committed before may be synced already: the next
+      // sync reports that, and nothing else may cause one.
       if (committed > 0 && !unsynced_) {
         unsynced_ = true;
         unsynced_came_.NotifyAll();
@@ -133,7 +133,7 @@ uint64_t CommitQueue::Add(const std::string& session,
   ack.set_credit_bytes(CreditNow());
   for (const v1::RefusalRow& refusal : refusals) AddRefusal(refusal, &ack);
   for (const uint64_t sequence : no_room) AddNoRoom(sequence, &ack);
-  // The level may change while it is told.
+  // The level may change during the call, so repeat until it is current.
   do {
     ack.set_payload_credit(PayloadCredit());
     listener.ack(ack);
@@ -153,7 +153,7 @@ void CommitQueue::Remove(uint64_t upload) {
 }
 
 bool CommitQueue::MayRead(const Upload& upload) const {
-  // One that sends little is not held up by those that send much.
+  // An upload that sends little is not delayed by those that send much.
   if (upload.backlog < (64 << 10)) return true;
   return upload.backlog < 2 * options_.credit_bytes &&
          pending_ < options_.pending_bytes;
@@ -212,13 +212,14 @@ uint64_t CommitQueue::CreditNow() const {
   const uint64_t used = std::min(pending_, options_.pending_bytes);
   const uint64_t share =
       (options_.pending_bytes - used) / std::max<size_t>(uploads_.size(), 1);
+  // Each upload gets at least the 64 KiB that MayRead always allows.
   return std::clamp<uint64_t>(share, 64 << 10, options_.credit_bytes);
 }
 
 std::vector<CommitQueue::Taken> CommitQueue::Take() {
   std::vector<Taken> taken;
   uint64_t bytes = 0;
-  // One frame of each upload in turn, until the batch is full.
+  // Takes one frame of each upload in turn, until the batch is full.
   for (bool any = true; any && bytes < options_.batch_bytes;) {
     any = false;
     auto it = uploads_.lower_bound(turn_);
@@ -226,6 +227,8 @@ std::vector<CommitQueue::Taken> CommitQueue::Take() {
          i < n && bytes < options_.batch_bytes; ++i) {
       if (it == uploads_.end()) it = uploads_.begin();
       Upload& upload = *it->second;
+      // The next batch continues after this upload, so that a full batch does
+      // not favour the first ones.
       turn_ = it->first + 1;
       if (!upload.frames.empty()) {
         any = true;
@@ -243,7 +246,7 @@ std::vector<CommitQueue::Taken> CommitQueue::Take() {
 }
 
 void CommitQueue::ReleaseBytes(Upload* upload, const Pending& pending) {
-  // A failed sync may have forgotten all that was pending.
+  // Fail() sets pending_ to 0, so the differences must not go below zero.
   pending_ -= std::min(pending_, pending.size.memory);
   upload->backlog -= std::min(upload->backlog, pending.size.memory);
   gate_->NoteReceived(upload->session, 0,
@@ -276,7 +279,7 @@ absl::Status CommitQueue::CommitRefused(const absl::Status& why, Taken* taken) {
   empty->set_sequence(pending.frame->sequence());
   pending.frame = std::move(empty);
   if (options_.metrics != nullptr) ++options_.metrics->refused_frames;
-  // Where the number itself is wrong this fails too.
+  // If the number itself is wrong, this commit fails too.
   return store_->Commit({ToStore(*taken)});
 }
 
@@ -296,6 +299,7 @@ void CommitQueue::CommitOneByOne(std::vector<Taken>* taken) {
         return Fail(status);
       bad[t.upload] = status;
     }
+    // Later frames of this upload are dropped too: they would leave a gap.
     absl::MutexLock lock(&mutex_);
     ReleaseBytes(t.upload.get(), t.pending);
   }
@@ -321,8 +325,8 @@ std::vector<bool> CommitQueue::FindStored(const std::vector<Taken>& taken) {
   for (size_t i = 0; i < taken.size(); ++i) {
     if (!taken[i].pending.frame->has_chunk()) continue;
     const v1::PayloadChunk& chunk = taken[i].pending.frame->chunk();
-    // The last chunk completes its payload, which matters only to an upload that
-    // waits for one.
+    // The last chunk completes its payload, which matters only to an upload
+    // that waits for it.
     if (IsLast(chunk) && !leased) continue;
     stored[i] = store_->KeepPayload(taken[i].upload->identity.run(),
                                     chunk.digest(), chunk.length_bytes());
@@ -331,9 +335,9 @@ std::vector<bool> CommitQueue::FindStored(const std::vector<Taken>& taken) {
 }
 
 void CommitQueue::AckAll(const std::vector<Taken>& taken) {
-  // Before the lock is taken: the store's own lock may be held while the disk
-  // works. Leases are granted by this thread only, so what is not awaited now is
-  // not awaited below.
+  // Before the lock is taken, because the store's lock may be held while the
+  // disk works. Leases are granted by this thread only, so what is not awaited
+  // now is not awaited below.
   const std::vector<bool> stored = FindStored(taken);
   std::map<std::shared_ptr<Upload>, v1::UploadAck> acks;
   std::vector<std::shared_ptr<Upload>> resumed;
@@ -369,7 +373,7 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
                          clock_->MonotonicNanos());
       }
       if (!stored[i]) continue;
-      // The rest of a payload that is whole need not come.
+      // The rest of a payload that is already complete need not be sent.
       if (!last) ack.add_have_digests(digest);
       for (const uint64_t id : leases_.OnComplete(t.upload->sharing, digest,
                                                   chunk.length_bytes())) {
@@ -393,7 +397,7 @@ void CommitQueue::AckAll(const std::vector<Taken>& taken) {
   }
 }
 
-// Beside the commits: a sync may take as long as the disk likes.
+// Separate from the commits, because a sync may take any time.
 void CommitQueue::RunSync() {
   int64_t last_sync_ns = clock_->MonotonicNanos();
   for (;;) {
@@ -423,13 +427,14 @@ void CommitQueue::SyncNow() {
   const int64_t began = clock_->MonotonicNanos();
   std::vector<std::pair<std::shared_ptr<Upload>, uint64_t>> before;
   {
+    // Read before the sync: frames committed during it may not be synced.
     absl::MutexLock lock(&mutex_);
     for (const auto& [id, upload] : uploads_)
       before.emplace_back(upload, upload->committed);
   }
   if (const absl::Status status = store_->Sync(); !status.ok()) {
     if (!absl::IsResourceExhausted(status)) return Fail(status);
-    // No room: again after the next interval, unless the queue ends.
+    // The disk is full: retry after the next interval, unless the queue ends.
     absl::MutexLock lock(&mutex_);
     unsynced_ = unsynced_ || !all_committed_;
     return;
@@ -501,6 +506,7 @@ void CommitQueue::Run() {
       stopping = stopping_ && taken.empty();
       broken = !broken_.ok();
     }
+    // After a failure further frames are dropped: all uploads have ended.
     if (broken) {
       if (stopping) return;
       continue;
@@ -517,7 +523,7 @@ void CommitQueue::Run() {
       }
     }
     while (!taken.empty()) {
-      // Each time: there may be less room by now.
+      // In each attempt, because the disk may have less room now.
       RefusePayloads(&taken);
       const int64_t began = clock_->MonotonicNanos();
       const absl::Status status = CommitTaken(taken);
@@ -528,7 +534,8 @@ void CommitQueue::Run() {
         break;
       }
       if (absl::IsInvalidArgument(status)) {
-        // One upload's fault must not be the others': find it.
+        // One upload's fault must not affect the others: commit one by one to
+        // find it.
         CommitOneByOne(&taken);
         break;
       }
@@ -536,8 +543,8 @@ void CommitQueue::Run() {
         Fail(status);
         break;
       }
-      // No space: hold everything and look again. The agents' budgets decide
-      // what happens there meanwhile.
+      // The disk is full: keep everything and retry. Meanwhile the agents'
+      // budgets decide what happens there.
       std::vector<std::shared_ptr<Upload>> waiting;
       {
         absl::MutexLock lock(&mutex_);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Group commit: takes the frames of all uploads in turn, writes them with one
-// FrameStore::Commit, tells each upload, and syncs at a cadence.
+// FrameStore::Commit, acknowledges each upload, and syncs periodically.
 //
 // Ownership: one per collector; FrameStore, IngestGate and Clock outlive it.
 // Threads: Add, Remove and Submit from any thread, none of them waits for the
 // disk. Callbacks come from the commit thread and the sync thread, without
 // locks held.
-// Failure: no space is retried and the uploads are told to hold; any other
-// store error is final: all uploads end with it and `failed` is called once. A
-// frame that the store refuses for what it holds is committed empty, and so is a
-// piece of a payload that the disk has no room for.
+// Failure: a full disk is retried while the uploads wait; any other store error
+// is final: all uploads end with it and `failed` is called once. A frame that
+// the store refuses because of its content is committed empty, and so is a
+// chunk of a payload that the disk has no room for.
 #ifndef RANKPROBE_COLLECTOR_INGEST_COMMIT_QUEUE_H_
 #define RANKPROBE_COLLECTOR_INGEST_COMMIT_QUEUE_H_
 
@@ -45,31 +45,31 @@ namespace rankprobe {
 class CommitQueue {
  public:
   struct Options {
-    // Of frames taken into one commit.
+    // Limit for the bytes of frames in one commit.
     uint64_t batch_bytes = 8 << 20;
-    // Memory of all uploads' frames that wait for the disk; credit shrinks
-    // near it.
+    // Limit for the memory of all uploads' frames that wait for the disk;
+    // credit shrinks near it.
     uint64_t pending_bytes = uint64_t{512} << 20;
     uint64_t credit_bytes = 16 << 20;
     absl::Duration sync_interval = absl::Seconds(1);
-    // So many committed bytes are synced before the interval is over: what lies in
-    // the page cache is forgotten when it is synced, and little memory that goes
-    // round is written faster than much that is new.
+    // This many committed bytes are synced before the interval is over. Synced
+    // pages can be dropped from the page cache, and writing reuses a little
+    // memory faster than it fills much new memory.
     uint64_t sync_bytes = 32 << 20;
     absl::Duration retry_interval = absl::Milliseconds(500);
-    // Beyond it a new one ends with RESOURCE_EXHAUSTED.
+    // Beyond it a new upload ends with RESOURCE_EXHAUSTED.
     size_t max_uploads = 8192;
     // May be null; outlives the queue.
     IngestMetrics* metrics = nullptr;
-    // May be null: payloads are taken as long as there is any space. Outlives the
-    // queue.
+    // May be null: then payloads are taken as long as there is any space.
+    // Outlives the queue.
     DiskPressure* pressure = nullptr;
   };
-  // How an upload hears of its frames; both only queue.
+  // Callbacks to an upload about its frames; ack and end only queue.
   struct Listener {
     std::function<void(const v1::UploadAck&)> ack;
     std::function<void(const absl::Status&)> end;
-    // There is room again after Submit said that there is none.
+    // Called when there is room again after Submit returned false.
     std::function<void()> resume;
   };
 
@@ -77,30 +77,29 @@ class CommitQueue {
               const Clock* clock,
               std::function<void(const absl::Status&)> failed);
   ~CommitQueue();
-  // Commits and syncs what was submitted, then stops; what is submitted later
-  // is not committed. The destructor does it too. From one thread.
+  // Commits and syncs what was submitted, then stops; frames submitted later
+  // are not committed. The destructor calls it too. Called from one thread.
   void Finish();
 
-  // A new upload; `committed` is what the store has of its incarnation. An
-  // older one of the same incarnation ends with ABORTED; what it has submitted
-  // is still written.
-  // Payloads are shared among uploads of one run and one `principal`, "" being
-  // one too. `refusals` are told once more: the ack that named them may have
-  // been lost.
+  // Adds an upload; `committed` is the committed sequence of its incarnation in
+  // the store. An older upload of the same incarnation ends with ABORTED; what
+  // it has submitted is still written. Payloads are shared among uploads of one
+  // run and one `principal`, where "" is a principal too. `refusals` are sent
+  // once more, because the ack that named them may have been lost.
   uint64_t Add(const std::string& session, const v1::Identity& identity,
                const std::string& principal, uint64_t committed,
                const Listener& listener,
                const std::vector<v1::RefusalRow>& refusals = {});
   void Remove(uint64_t upload);
-  // A frame of the upload that CheckContent has let through; offers are
-  // answered in their turn. False: the upload, or all of them together, hold
-  // more than they should; read no more until `resume` is called.
+  // Submits a frame that CheckContent has accepted; offers are answered in
+  // their turn. Returns false if the upload, or all of them together, hold more
+  // than they should; then read no more until `resume` is called.
   bool Submit(uint64_t upload, ReceivedFrame frame, const FrameSize& size);
-  // The frame of that number will never be taken: it is committed empty, the
-  // refusal is kept, and the ack says so and why. False as for Submit.
+  // Commits the frame of that number empty and keeps the refusal, which the ack
+  // contains. Returns false as Submit.
   bool Refuse(uint64_t upload, v1::RefusalRow refusal);
 
-  // The level of `pressure` has changed: all uploads hear of it.
+  // Called when the level of `pressure` has changed: notifies all uploads.
   void TellPayloadCredit();
 
   uint64_t pending_bytes() const;
@@ -109,21 +108,22 @@ class CommitQueue {
   struct Pending {
     ReceivedFrame frame;
     FrameSize size;
-    // Of a frame that is refused; `frame` is then its number only.
+    // Set for a refused frame; `frame` then has only its number.
     std::optional<v1::RefusalRow> refusal;
-    // Of a piece of a payload that there was no room for; likewise.
+    // Set for a chunk of a payload that there was no room for; likewise.
     bool no_room = false;
   };
   struct StepPlan {
     uint64_t epoch = 0;
-    // Null: the plan is the agent's own, or not known any more.
+    // Null if the plan is the agent's own, or not known any more.
     std::shared_ptr<RecordFilter> gate;
   };
   struct Upload {
     std::string session;
     v1::Identity identity;
     std::string principal;
-    // Who shares payloads with it, for the leases.
+    // Run and principal: uploads with the same value share payloads, for the
+    // leases.
     std::string sharing;
     Listener listener;
     std::deque<Pending> frames;
@@ -133,9 +133,10 @@ class CommitQueue {
     uint64_t received = 0;
     uint64_t committed = 0;
     uint64_t synced = 0;
-    // Under which plan each step was begun.
+    // The plan under which each step was begun.
     std::map<int64_t, StepPlan> plan_of_step;
-    // Null: nothing of it was refused for want of room. The commit thread's.
+    // Null if nothing of it was refused because the disk was full. Used by the
+    // commit thread.
     std::shared_ptr<NoRoomPayloads> refused;
     bool removed = false;
   };
@@ -143,21 +144,23 @@ class CommitQueue {
     uint64_t id = 0;
     std::shared_ptr<Upload> upload;
     Pending pending;
-    // Of a chunk that has another name in the store; else empty.
+    // Set for a chunk that has another digest in the store; else empty.
     std::string content_digest;
   };
 
   using Acks = std::map<std::shared_ptr<Upload>, v1::UploadAck>;
 
   void Run();
-  // Nobody listens to it any more; `acks` are for those who send in its stead.
+  // Removes an upload whose stream has ended; adds acks for the uploads that
+  // now send its claimed payloads.
   void Retire(uint64_t id, Acks* acks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The frame no longer waits for the disk; the control plane is told too.
+  // Called when the frame no longer waits for the disk; updates the control
+  // plane's count.
   void ReleaseBytes(Upload* upload, const Pending& pending)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tells those who are to send what others have promised and not sent.
+  // Asks other uploads for payloads that were claimed and not sent in time.
   void HandOnClaims();
-  // Takes offers out and answers them.
+  // Removes offers from `taken` and answers them.
   void AnswerOffers(std::vector<Taken>* taken);
   std::vector<Taken> Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Replaces records outside the plan by a count of them.
@@ -165,14 +168,15 @@ class CommitQueue {
   void ApplyGate(Upload* upload, v1::UploadFrame* frame);
   // Lets a call through or counts it as left out by `verdict`.
   static void CheckCalls(RecordFilter* gate, v1::UploadFrame* frame);
-  // By the disk's pressure: pieces of payloads are emptied, and records that
-  // refer to such payloads say that they are lost. In the order of the frames.
+  // Depending on the disk's level, empties chunks of payloads and marks such
+  // payloads as lost in the records that refer to them, in the order of the
+  // frames.
   void RefusePayloads(std::vector<Taken>* taken);
   bool HasRoomFor(const Upload& upload, const v1::PayloadChunk& chunk) const;
   void RefuseChunk(Taken* taken, Acks* acks);
   void MarkRefused(const Upload& upload, v1::UploadFrame* frame);
   std::shared_ptr<NoRoomPayloads> RefusedOf(const v1::Identity& identity);
-  // UNSPECIFIED: nobody looks at the disk.
+  // UNSPECIFIED if the disk is not watched.
   v1::PayloadCredit PayloadCredit() const {
     return options_.pressure == nullptr ? v1::PAYLOAD_CREDIT_UNSPECIFIED
                                         : options_.pressure->credit();
@@ -181,10 +185,10 @@ class CommitQueue {
   absl::Status CommitTaken(const std::vector<Taken>& taken);
   bool Enqueue(uint64_t upload, Pending pending);
   void CommitOneByOne(std::vector<Taken>* taken);
-  // Commits the frame's number without what it holds.
+  // Commits the frame's number without its content.
   absl::Status CommitRefused(const absl::Status& why, Taken* taken);
-  // Which of the taken chunks belong to a payload that the store has as a whole.
-  // False also where nobody needs to know.
+  // Returns which of the taken chunks belong to a payload that is already
+  // complete in the store; also false if the answer is not needed.
   std::vector<bool> FindStored(const std::vector<Taken>& taken);
   void AckAll(const std::vector<Taken>& taken);
   void RunSync();
@@ -193,10 +197,10 @@ class CommitQueue {
                   absl::Duration duration);
   void Fail(const absl::Status& status);
   uint64_t CreditNow() const;
-  // Whether an upload that ignores its credit, or comes when everything is
-  // full, is to be read on.
+  // Returns whether to continue reading an upload that ignores its credit, or
+  // sends when everything is full.
   bool MayRead(const Upload& upload) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Those that may be read again.
+  // Returns the uploads that may be read again.
   std::vector<std::shared_ptr<Upload>> Unpause()
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -208,29 +212,29 @@ class CommitQueue {
 
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  // Set with stopping_: it ends timed waits.
+  // Set together with stopping_ to end timed waits.
   MonotonicEvent stop_;
-  // Something is committed that is not synced yet.
+  // There are committed frames that are not synced yet.
   bool unsynced_ ABSL_GUARDED_BY(mutex_) = false;
-  // Told when that comes true, and with all_committed_.
+  // Notified when unsynced_ becomes true, and with all_committed_.
   MonotonicCondVar unsynced_came_;
-  // Of it, without what a sync that failed was about.
+  // Bytes of them, without those of a failed sync.
   uint64_t unsynced_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Told with all_committed_, and when unsynced_bytes_ are enough.
+  // Notified with all_committed_, and when unsynced_bytes_ reaches sync_bytes.
   MonotonicCondVar sync_due_;
-  // Nothing will be committed any more.
+  // Nothing more will be committed.
   bool all_committed_ ABSL_GUARDED_BY(mutex_) = false;
   bool work_ ABSL_GUARDED_BY(mutex_) = false;
-  // Told with each work_.
+  // Notified each time work_ is set.
   MonotonicCondVar work_came_;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_upload_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t pending_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Where the next turn begins.
+  // The upload at which the next round begins.
   uint64_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Upload>> uploads_ ABSL_GUARDED_BY(mutex_);
   PayloadLeases leases_ ABSL_GUARDED_BY(mutex_);
-  // Of run and incarnation; outlives its uploads.
+  // By run and incarnation; outlives the uploads of the incarnation.
   std::map<std::pair<std::string, uint64_t>, std::shared_ptr<NoRoomPayloads>>
       no_room_payloads_ ABSL_GUARDED_BY(mutex_);
   ServiceThread sync_thread_;

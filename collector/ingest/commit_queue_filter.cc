@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CommitQueue's check of records against the plan of their step.
+// CommitQueue: check of records against the plan of their step.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,14 +8,14 @@
 namespace rankprobe {
 namespace {
 
-// Orders of records that the gate adds to a step: behind the rank's own.
+// First order of records that the gate adds to a step, after the rank's own.
 constexpr uint64_t kGateOrderBase = uint64_t{3} << 61;
 constexpr size_t kMaxRememberedSteps = 4096;
 
 }  // namespace
 
-// What of a plan must be checked call by call. Gates remember names: only those
-// of the newest steps are kept.
+// Prepares the checks of single calls that the plan requires. Gates remember
+// names, so only those of the newest steps are kept.
 void CommitQueue::BeginStepGate(Upload* upload, int64_t step, uint64_t epoch) {
   if (upload->plan_of_step.size() >= kMaxRememberedSteps)
     upload->plan_of_step.erase(upload->plan_of_step.begin());
@@ -71,7 +71,7 @@ void CommitQueue::ApplyGate(Upload* upload, v1::UploadFrame* frame) {
       BeginStepGate(upload, batch.step(), record.step_begin().plan_epoch());
   }
   const auto it = upload->plan_of_step.find(batch.step());
-  // After a reconnect the beginning of a step may have come on another stream.
+  // After a reconnect the begin of a step may have arrived on another stream.
   if (it == upload->plan_of_step.end()) return;
   if (gate_->Admits(upload->identity, batch.step(), it->second.epoch)) {
     if (it->second.gate != nullptr) CheckCalls(it->second.gate.get(), frame);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commit queue has to do with payloads that are promised: offers,
-// leases that are handed on, uploads that end.
+// CommitQueue: offers of payloads, leases that pass to other uploads, and
+// uploads that end.
 #include <map>
 #include <utility>
 
@@ -17,7 +17,7 @@ void CommitQueue::Retire(uint64_t id, Acks* acks) {
     if (other != uploads_.end())
       (*acks)[other->second].add_wanted_digests(reassigned_to.digest);
   }
-  // What has been received is still written; nobody hears of it.
+  // Received frames are still written, without acks.
   it->second->removed = true;
   if (it->second->frames.empty()) uploads_.erase(it);
 }
@@ -55,7 +55,7 @@ void CommitQueue::AnswerOffers(std::vector<Taken>* taken) {
         ack.add_have_digests(digest);
         continue;
       }
-      // Nobody waits for what nobody may send.
+      // No upload has to wait for a payload that would be refused.
       const bool no_room =
           options_.pressure != nullptr &&
           options_.pressure->level() != v1::DiskState::LEVEL_ROOM;

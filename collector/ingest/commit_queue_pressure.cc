@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commit queue does while the disk has no room for payloads: chunks are
-// committed empty and refused, at once, so that nobody waits for them; records that
-// refer to what was refused say so themselves, so that the ledger has each by its
-// entry, wherever the record goes.
+// CommitQueue: behaviour while the disk has no room for payloads. Chunks are
+// committed empty and refused at once, so that no upload waits for them.
+// Records that refer to refused payloads are marked, so that the ledger lists
+// each by its entry, wherever the record is stored.
 #include <map>
 #include <string>
 #include <utility>
@@ -14,7 +14,7 @@
 namespace rankprobe {
 namespace {
 
-// Processes that were refused something and have gone.
+// Limit for disconnected processes with refused payloads.
 constexpr size_t kMaxRemembered = 256;
 
 }  // namespace
@@ -28,14 +28,14 @@ bool CommitQueue::HasRoomFor(const Upload& upload,
     case v1::DiskState::LEVEL_FULL:
       break;
     case v1::DiskState::LEVEL_HIGH:
-      // What has begun comes to its end: half of it is of no use.
+      // A payload that has begun is completed, because half of it is useless.
       if (!begins && !refused) return true;
       break;
     default:
-      // The end of what was refused is of no use either.
+      // The rest of a refused payload is useless too.
       if (begins || !refused) return true;
   }
-  // What is there takes no room.
+  // A payload that is already stored takes no room.
   return store_->KeepPayload(upload.identity.run(), chunk.digest(),
                              chunk.length_bytes());
 }
@@ -62,7 +62,8 @@ void CommitQueue::RefuseChunk(Taken* taken, Acks* acks) {
     options_.pressure->CountRefused(chunk.length_bytes());
   {
     absl::MutexLock lock(&mutex_);
-    // Who waits for it is to send his own, which is refused in its turn.
+    // Uploads that wait for it have to send their own copy, which is then
+    // refused.
     const std::string& digest =
         taken->content_digest.empty() ? chunk.digest() : taken->content_digest;
     for (const uint64_t id :
@@ -91,7 +92,7 @@ void CommitQueue::MarkRefused(const Upload& upload, v1::UploadFrame* frame) {
         return;
       payload->clear_digest();
       payload->set_lost(v1::LOSS_REASON_COLLECTOR_DISK);
-      // The store makes another.
+      // The store computes a new checksum.
       record.clear_crc32c();
     });
   }

@@ -116,13 +116,13 @@ class CommitQueuePressureTest : public testing::TempDirTest {
     queue_->Submit(upload, ReceivedFrame(frame),
                    SizeOf(frame, frame.ByteSizeLong()));
   }
-  // Frames from `first` on, until they are committed.
+  // Sends the frames from `first` on, until they are committed.
   void Send(int who, uint64_t upload, Frames* frames, size_t first = 0) {
     for (size_t i = first; i < frames->size(); ++i)
       Submit(upload, frames->frame(i));
     ASSERT_TRUE(heard_[who].WaitCommitted(frames->size()));
   }
-  // What the records of a step refer to.
+  // Returns the payloads that the records of a step refer to.
   std::vector<v1::PayloadRef> Refs(const Frames& frames, int64_t step) {
     std::vector<v1::PayloadRef> refs;
     StepKey key;
@@ -141,7 +141,7 @@ class CommitQueuePressureTest : public testing::TempDirTest {
     EXPECT_TRUE(status.ok()) << status;
     return refs;
   }
-  // Of the one payload of a step.
+  // Returns the reason why the single payload of a step is lost.
   v1::LossReason LostOf(const Frames& frames, int64_t step) {
     const std::vector<v1::PayloadRef> refs = Refs(frames, step);
     EXPECT_EQ(refs.size(), 1u);
@@ -204,8 +204,8 @@ TEST_F(CommitQueuePressureTest, RecordsGoOnAndPayloadsAreCountedByTheirEntry) {
   }
 }
 
-// Half of a payload is of no use: above 70 % it may come to its end, above 90 %
-// nothing may.
+// Half of a payload is useless: above 70 % a begun one may be completed, above
+// 90 % nothing may be written.
 TEST_F(CommitQueuePressureTest, WhatHasBegunEndsAsLongAsThereIsRoom) {
   for (const uint64_t percent : {75u, 95u}) {
     Fill(50);
@@ -225,7 +225,8 @@ TEST_F(CommitQueuePressureTest, WhatHasBegunEndsAsLongAsThereIsRoom) {
   }
 }
 
-// The rest of what was refused, which the rank had sent before it heard of it.
+// The rest of a refused payload, which the rank sent before it received the
+// refusal.
 TEST_F(CommitQueuePressureTest, TheEndOfWhatWasRefusedIsRefused) {
   Fill(75);
   Frames frames(MakeIdentity("run", 0, 10));
@@ -239,7 +240,7 @@ TEST_F(CommitQueuePressureTest, TheEndOfWhatWasRefusedIsRefused) {
   EXPECT_EQ(heard_[0].refused(), (std::set<uint64_t>{1, 2, 3}));
   EXPECT_EQ(LostOf(frames, 0), v1::LOSS_REASON_COLLECTOR_DISK);
   EXPECT_EQ(pressure_->State().refused_payloads(), 1u);
-  // Once more, from its beginning.
+  // The payload is sent again, from its beginning.
   const size_t sent = frames.size();
   frames.AddStep(1, data, kPressedBytes);
   Send(0, upload, &frames, sent);
@@ -258,7 +259,7 @@ TEST_F(CommitQueuePressureTest, WhatIsThereTakesNoRoom) {
   EXPECT_EQ(LostOf(second, 0), v1::LOSS_REASON_UNSPECIFIED);
 }
 
-// The names of payloads in the store are another rank's where principals are.
+// With principals, the names of payloads in the store are different.
 TEST_F(CommitQueuePressureTest, AlsoWherePayloadsHaveOtherNames) {
   Fill(75);
   Frames frames(MakeIdentity("run", 0, 10));
@@ -267,7 +268,7 @@ TEST_F(CommitQueuePressureTest, AlsoWherePayloadsHaveOtherNames) {
   EXPECT_EQ(LostOf(frames, 0), v1::LOSS_REASON_COLLECTOR_DISK);
 }
 
-// Who was told that another rank sends it does not wait for what will not come.
+// A rank that waits for another's payload is notified when that is refused.
 TEST_F(CommitQueuePressureTest, WhoWaitsForARefusedPayloadIsTold) {
   const std::string data = RandomBytes(1, kPressedBytes),
                     digest = DigestOf(data);
@@ -288,7 +289,7 @@ TEST_F(CommitQueuePressureTest, WhoWaitsForARefusedPayloadIsTold) {
   ASSERT_TRUE(heard_[1].WaitWanted(digest));
   Send(1, b, &second);
   EXPECT_EQ(LostOf(second, 0), v1::LOSS_REASON_COLLECTOR_DISK);
-  // Nobody is told to wait from now on.
+  // From now on no upload has to wait.
   const uint64_t c = Add(2, third.identity()), d = Add(3, second.identity(), 2);
   Submit(c, offer);
   ASSERT_TRUE(heard_[2].WaitWanted(digest));
@@ -296,7 +297,8 @@ TEST_F(CommitQueuePressureTest, WhoWaitsForARefusedPayloadIsTold) {
   ASSERT_TRUE(heard_[3].WaitWanted(digest));
 }
 
-// The ack that said so may have been lost, and records come by another upload.
+// The ack with the refusal may have been lost, and records arrive by another
+// upload.
 TEST_F(CommitQueuePressureTest, IsKnownAfterAReconnect) {
   Fill(75);
   Frames frames(MakeIdentity("run", 0, 10));

@@ -17,7 +17,7 @@ namespace {
 using testing::Frames;
 using testing::MakeIdentity;
 
-// What an upload heard.
+// What an upload received.
 class Heard {
  public:
   CommitQueue::Listener Listener() {
@@ -122,7 +122,7 @@ class CommitQueueTest : public testing::TempDirTest {
 
   SystemClock real_clock_;
   std::unique_ptr<Store> store_;
-  // Here and not in the tests: the queue's thread speaks to them until it ends.
+  // Members, because the queue's thread calls them until it ends.
   Heard heard_[8];
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<CommitQueue> queue_;
@@ -149,7 +149,8 @@ TEST_F(CommitQueueTest, ManyUploadsAreCommittedAndSynced) {
   EXPECT_EQ(queue_->pending_bytes(), 0u);
 }
 
-// An hour is longer than a test waits; its end does not wait for it either.
+// An hour is longer than a test waits; the end of the queue does not wait for
+// it either.
 TEST_F(CommitQueueTest, ManyBytesAreSyncedBeforeTheInterval) {
   queue_.reset();
   CommitQueue::Options options;
@@ -171,7 +172,7 @@ TEST_F(CommitQueueTest, ManyBytesAreSyncedBeforeTheInterval) {
   EXPECT_TRUE(heard_[1].WaitCommitted(many.size()));
 }
 
-// Found by tests/sim, seed 10: a rank that came back with nothing to send waited
+// Found by tests/sim, seed 10: a rank that returned with nothing to send waited
 // for SYNCED until another one sent something.
 TEST_F(CommitQueueTest, WhatIsSyncedIsToldToWhoComesBack) {
   Frames frames(MakeIdentity("run", 0, 1));
@@ -228,7 +229,7 @@ TEST_F(CommitQueueTest, ANewerUploadOfAProcessEndsTheOlder) {
       queue_->Add("t", frames.identity(), "", 0, fresh.Listener());
   EXPECT_NE(first, second);
   EXPECT_TRUE(absl::IsAborted(old.WaitEnded()));
-  // What had come is written; what comes now is not.
+  // Frames from before are written; later ones are not.
   Frames late(MakeIdentity("run", 0, 1));
   for (uint64_t i = 0; i < 25; ++i) AddCall(&late, 0, i);
   Submit(first, late.frame(20));
@@ -275,7 +276,7 @@ TEST_F(CommitQueueTest, RecordsOutsideThePlanAreRefusedAndCounted) {
   EXPECT_EQ(calls, 0u);
 }
 
-// An agent that sends what its plan leaves out, in a plan with a window.
+// An agent that sends calls that its plan leaves out, in a plan with a window.
 TEST_F(CommitQueueTest, CallsAreCheckedOneByOneAgainstTheTrace) {
   v1::Hello hello;
   *hello.mutable_identity() = MakeIdentity("run", 0, 1);
@@ -341,7 +342,7 @@ TEST_F(CommitQueueTest, ARefusedFrameIsAnsweredAndTheNextIsCommitted) {
   Submit(upload, frames.frame(0));
   queue_->Refuse(upload, RefusalOf(frames.frame(1), "it is deep"));
   Submit(upload, frames.frame(2));
-  // The store finds the fault of this one.
+  // Only the store finds the fault of this frame.
   v1::UploadFrame bad;
   bad.set_sequence(4);
   bad.mutable_batch()->set_step(-1);
@@ -359,7 +360,8 @@ TEST_F(CommitQueueTest, ARefusedFrameIsAnsweredAndTheNextIsCommitted) {
       store_->OpenIncarnation(frames.identity(), IncarnationClaim());
   ASSERT_TRUE(opened.ok());
   EXPECT_EQ(opened->committed, 5u);
-  // Both are kept, and told to the next upload: the ack may have been lost.
+  // Both are kept, and sent to the next upload, because the ack may have been
+  // lost.
   ASSERT_EQ(opened->refusals.size(), 2u);
   EXPECT_EQ(opened->refusals[0].records(), 1u);
   EXPECT_EQ(opened->refusals[1].step(), -1);
@@ -368,8 +370,8 @@ TEST_F(CommitQueueTest, ARefusedFrameIsAnsweredAndTheNextIsCommitted) {
   EXPECT_EQ(heard_[1].refused(), refused);
 }
 
-// The reason stands where the payload is missing: under the name that the
-// payload has in the store.
+// The reason is listed where the payload is missing: under the payload's name
+// in the store.
 TEST_F(CommitQueueTest, ARefusedChunkIsNamedAsRecordsNameIt) {
   Frames frames(MakeIdentity("run", 0, 1));
   frames.AddPayload("some bytes");

@@ -6,13 +6,13 @@
 namespace rankprobe {
 namespace {
 
-// The heap's own header and rounding.
+// Header and rounding of the heap.
 constexpr uint64_t kHeap = 16;
 
-// One message that a pointer leads to.
+// Cost of one message behind a pointer.
 template <typename Message>
 constexpr uint64_t kMessage = sizeof(Message) + sizeof(void*) + kHeap;
-// One string; short ones keep their text inside.
+// Cost of one string; short ones have no separate allocation.
 constexpr uint64_t kString = sizeof(std::string) + sizeof(void*) + kHeap;
 
 uint64_t StringCost(const std::string& text) {
@@ -37,7 +37,7 @@ uint64_t TensorCost(const v1::TensorSummary& tensor) {
   return cost;
 }
 
-// Not deeper than protobuf parses.
+// The recursion is bounded by protobuf's depth limit.
 uint64_t ValueCost(const v1::Value& value);
 
 uint64_t ListCost(const v1::ValueList& list) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoded size of a received frame: its bytes and what each message and string
-// in it costs besides. An estimate that is never far below the truth; far
-// cheaper than protobuf's own SpaceUsedLong, which goes by reflection.
+// Decoded size of a received frame: its bytes and the overhead of each message
+// and string in it. An estimate that is never far below the real size; far
+// cheaper than protobuf's SpaceUsedLong, which uses reflection.
 // Stateless.
 #ifndef RANKPROBE_COLLECTOR_INGEST_DECODED_SIZE_H_
 #define RANKPROBE_COLLECTOR_INGEST_DECODED_SIZE_H_
@@ -13,21 +13,22 @@
 
 namespace rankprobe {
 
-// What one frame may take. One of 1 MiB that is full of small integers, the
-// worst that an agent sends, takes some 20 MiB; one of empty messages over 60.
+// Limit for one frame. One of 1 MiB that is full of small integers, the worst
+// that an agent sends, takes some 20 MiB; one of empty messages over 60.
 inline constexpr uint64_t kMaxDecodedBytes = 32 << 20;
 
-// Each walks the whole frame: measured once and handed on.
+// Computing a size walks the complete frame, so it is measured once and passed
+// along.
 struct FrameSize {
-  // As it came.
+  // Size as received.
   uint64_t encoded = 0;
-  // As it is held: the encoded bytes and what they cost besides.
+  // Size in memory: the encoded bytes and the overhead.
   uint64_t memory = 0;
 };
 
-// `encoded_bytes`: what the frame's ByteSizeLong is.
+// `encoded_bytes` is the frame's ByteSizeLong.
 FrameSize SizeOf(const v1::UploadFrame& frame, uint64_t encoded_bytes);
-// As it lies in its memory, where a sender may have made more of it than is in the
+// The size in its arena, in which a sender may have made more than is in the
 // frame now.
 FrameSize SizeOf(const ReceivedFrame& frame, uint64_t encoded_bytes);
 

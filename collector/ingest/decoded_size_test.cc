@@ -84,21 +84,21 @@ TEST(DecodedSizeTest, FramesOfEmptyMessagesAreRefused) {
   const v1::UploadFrame losses =
       Full([](v1::RecordBatch* b) { b->add_records()->mutable_loss(); });
   EXPECT_EQ(Check(losses).code(), absl::StatusCode::kInvalidArgument);
-  // What an agent may well send.
+  // A frame that an agent may well send.
   const v1::UploadFrame integers = Full([](v1::RecordBatch* b) {
     v1::ScalarValue* s = FirstList(b)->add_items()->mutable_scalar();
     s->set_type("int");
     s->set_i(1);
   });
   EXPECT_TRUE(Check(integers).ok()) << Estimate(integers);
-  // As it lies where it was parsed to.
+  // The size in the arena into which it was parsed.
   ReceivedFrame received;
   ASSERT_TRUE(received->ParseFromString(integers.SerializeAsString()));
   const FrameSize size = SizeOf(received, integers.ByteSizeLong());
   EXPECT_TRUE(CheckContent(*received, size).ok()) << size.memory;
 }
 
-// What a frame had before it had something else is in its memory still.
+// What a frame contained before is still in its arena.
 TEST(DecodedSizeTest, WhatIsGivenUpInAFrameCounts) {
   v1::UploadFrame last;
   last.mutable_chunk()->set_data("12345678");

@@ -25,7 +25,7 @@ DiskPressure::Level DiskPressure::LevelOf(uint64_t percent) const {
   if (Holds(percent, options_.full_percent,
             before == v1::DiskState::LEVEL_FULL))
     return v1::DiskState::LEVEL_FULL;
-  // From full it goes by way of high.
+  // From full the level becomes high first.
   if (Holds(percent, options_.high_percent,
             before == v1::DiskState::LEVEL_HIGH ||
                 before == v1::DiskState::LEVEL_FULL))
@@ -41,7 +41,7 @@ bool DiskPressure::Look() {
   if (!free.ok() || !all.ok()) return false;
   const uint64_t used = *all - std::min(*all, *free);
   const uint64_t left = *free - std::min(*free, options_.min_free_bytes);
-  // Nothing may be written there at all: it is full.
+  // If no space is usable at all, the disk counts as full.
   const uint64_t percent =
       used + left == 0
           ? 100

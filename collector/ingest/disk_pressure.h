@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fill level of the archive's disk, and what may still be written: all, no
-// payloads that have not begun, or records alone.
+// Fill level of the archive's disk, and what may still be written: everything,
+// no new payloads, or only records.
 //
-// Full is where writing stops altogether (min_free_bytes), so that on a small disk
-// payloads end before records do. A level is left kBand percent below where it is
-// entered, so that an archive that frees as fast as it takes does not go to and fro.
+// Full is where all writing stops (min_free_bytes), so that on a small disk
+// payloads stop before records do. A level ends kBand percent below where it
+// begins, so that an archive that frees as fast as it takes does not alternate.
 //
-// Ownership: one per collector; FileSystem and Clock outlive it. Threads: Look and
-// LastChange from one thread, which waits for the disk; the rest from any, waiting for
-// nothing. Failure: a disk that does not answer leaves the level as it is.
+// Ownership: one per collector; FileSystem and Clock outlive it. Threads: Look
+// and LastChange from one thread, which waits for the disk; the rest from any,
+// without waiting. Failure: if the disk does not answer, the level stays.
 #ifndef RANKPROBE_COLLECTOR_INGEST_DISK_PRESSURE_H_
 #define RANKPROBE_COLLECTOR_INGEST_DISK_PRESSURE_H_
 
@@ -31,7 +31,7 @@ class DiskPressure {
 
   struct Options {
     std::string directory;
-    // Of the disk less min_free_bytes, from which on a level holds; 0: never.
+    // Shares of the disk less min_free_bytes at which a level begins; 0: never.
     uint64_t high_percent = 0;
     uint64_t full_percent = 0;
     uint64_t min_free_bytes = 0;
@@ -39,17 +39,18 @@ class DiskPressure {
   DiskPressure(const Options& options, FileSystem* file_system,
                const Clock* clock);
 
-  // Asks the disk. True: the level is another than before.
+  // Reads the disk's fill level. Returns true if the level has changed.
   bool Look();
 
   Level level() const { return level_.load(std::memory_order_relaxed); }
-  // What agents are told.
+  // Returns the credit that agents get.
   v1::PayloadCredit credit() const;
-  // A payload of so many bytes came and was not taken.
+  // Counts a payload that was refused.
   void CountRefused(uint64_t payload_bytes);
   v1::DiskState State() const;
 
-  // For a person, of the level that Look has found: what is, and what is done.
+  // Texts for display about the level that Look has found: the state and the
+  // action.
   struct Change {
     std::string what;
     std::string outcome;
@@ -66,8 +67,8 @@ class DiskPressure {
   std::atomic<uint64_t> percent_{0};
   std::atomic<uint64_t> refused_{0};
   std::atomic<uint64_t> refused_bytes_{0};
-  // Of the one thread: when there was no room any more, and what had been refused
-  // by then.
+  // Used by the one thread: when the level began, and what had been refused
+  // before.
   int64_t since_ns_ = 0;
   uint64_t refused_before_ = 0;
   absl::Duration lasted_;

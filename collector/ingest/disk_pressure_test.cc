@@ -14,13 +14,13 @@ using testing::FaultFileSystem;
 
 class DiskPressureTest : public ::testing::Test {
  protected:
-  // 1,000 bytes are in use, of a disk of which they are so many percent.
+  // 1,000 bytes are in use; the disk's size makes that the given percentage.
   void SetUp() override {
     auto file = fs_.OpenForWrite("/d/f", FileSystem::OpenMode::kTruncate);
     ASSERT_TRUE(file.ok()) << file.status();
     ASSERT_TRUE((*file)->Append(std::string(69300, 'x')).ok());
   }
-  // Percent of what may be used, in tenths.
+  // Sets the fill level, in tenths of a percent of what may be used.
   void Fill(uint64_t tenths) {
     fs_.SetCapacity(fs_.used_bytes() * 1000 / tenths + min_free_);
   }
@@ -63,7 +63,7 @@ TEST_F(DiskPressureTest, LevelsBeginWhereTheyAreSaidToAndEndFivePercentBelow) {
 TEST_F(DiskPressureTest, FullIsWhereWritingStops) {
   min_free_ = 1 << 20;
   DiskPressure pressure = Make(70, 90);
-  // Of the disk a tenth.
+  // A tenth of the disk is reserved.
   Fill(905);
   EXPECT_TRUE(pressure.Look());
   EXPECT_EQ(pressure.level(), v1::DiskState::LEVEL_FULL);

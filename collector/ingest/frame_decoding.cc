@@ -17,8 +17,8 @@ namespace {
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Of the top-level field `sequence`, the last one as protobuf reads it; 0: the
-// bytes have none before they stop to make sense.
+// Returns the top-level field `sequence`, the last one as in protobuf; 0 if the
+// bytes have none before they become invalid.
 uint64_t FindSequence(grpc::ByteBuffer* untrusted) {
   grpc::ProtoBufferReader reader(untrusted);
   if (!reader.status().ok()) return 0;
@@ -37,8 +37,9 @@ uint64_t FindSequence(grpc::ByteBuffer* untrusted) {
   return sequence;
 }
 
-// Where an agent puts the data, at the end, its checksum follows from the frame's:
-// the data is read once. `crc32c`: of the frame without its checksum.
+// Agents put the data at the end, so its checksum follows from that of the
+// frame and the data is read only once. `crc32c` is that of the frame without
+// its checksum.
 bool DataMatches(const grpc::ByteBuffer& bytes, uint32_t crc32c,
                  const v1::PayloadChunk& chunk) {
   const size_t data = chunk.data().size();

@@ -14,14 +14,14 @@ namespace {
 
 absl::Status DecodeBytes(const std::string& bytes, v1::UploadFrame* frame,
                          bool* data_checked) {
-  // In two pieces, as the network may bring it.
+  // In two pieces, as the network may deliver it.
   const grpc::Slice pieces[2] = {grpc::Slice(bytes.substr(0, bytes.size() / 2)),
                                  grpc::Slice(bytes.substr(bytes.size() / 2))};
   grpc::ByteBuffer buffer(pieces, 2);
   return DecodeFrame(&buffer, frame, data_checked);
 }
 
-// As an agent sends these bytes.
+// Decodes the bytes as if an agent had sent them.
 absl::Status Decode(std::string bytes, v1::UploadFrame* frame) {
   AppendChecksum(&bytes);
   bool data_checked = false;
@@ -65,8 +65,8 @@ TEST(FrameDecodingTest, EachSingleFlipIsFound) {
   }
 }
 
-// What lies at the end is read once; data that has a checksum of other bytes is
-// left to whoever checks the chunk.
+// Data at the end is read once; data with a wrong checksum is left to the check
+// of the chunk.
 TEST(FrameDecodingTest, DataAtTheEndIsCheckedWithTheFrame) {
   const std::string data(300, 'd');
   const auto decode = [&](uint32_t crc32c, bool* data_checked) {
@@ -112,7 +112,7 @@ TEST(FrameDecodingTest, BadBytesKeepTheirNumber) {
   EXPECT_EQ(refused(deep.SerializeAsString()), 42u) << "depth";
 }
 
-// P22, P23, P24: there is none.
+// P22, P23, P24: there is no number.
 TEST(FrameDecodingTest, NonsenseHasNoNumber) {
   v1::UploadFrame frame;
   EXPECT_FALSE(Decode("\x08" + std::string(11, '\xff'), &frame).ok());

@@ -44,7 +44,7 @@ absl::Status CheckCall(const v1::CallPhase& call) {
   }
   absl::Status status;
   ForEachTensor(call, [&](const v1::TensorSummary& tensor) {
-    // Goes into dump.json as it is.
+    // Checked because it is copied into dump.json.
     const std::string& mesh = tensor.device_mesh_json();
     if (!mesh.empty() &&
         (mesh.size() > kMaxMeshBytes || !IsJsonText(mesh, kMaxMeshDepth)))
@@ -176,14 +176,15 @@ absl::Status CheckPlace(const v1::UploadFrame& frame,
 
 absl::Status CheckContent(const v1::UploadFrame& frame, const FrameSize& size,
                           bool own_checksum) {
-  // Also of one that holds little now: what was parsed before it was given up.
+  // Also checked if the frame is small now, because parsing may have allocated
+  // more and discarded it.
   if (const uint64_t bytes = size.memory - size.encoded;
       bytes > kMaxDecodedBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         frame.batch().records_size(), " records of one frame take ", bytes,
         " bytes of memory; at most ", kMaxDecodedBytes, " are taken"));
   }
-  // Refused for the reason that its agent gives, which goes into a log line.
+  // Refused with the reason that its agent gives, which goes into a log line.
   if (frame.has_undeliverable()) {
     return absl::DataLossError(
         frame.undeliverable().reason().substr(0, kMaxRefusalReasonBytes));

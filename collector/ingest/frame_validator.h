@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of what comes off the wire, before anything trusts it. Pure functions.
+// Checks of untrusted frames before they are used. Pure functions.
 #ifndef RANKPROBE_COLLECTOR_INGEST_FRAME_VALIDATOR_H_
 #define RANKPROBE_COLLECTOR_INGEST_FRAME_VALIDATOR_H_
 
@@ -9,15 +9,15 @@
 
 namespace rankprobe {
 
-// Whether the frame has its place in the stream: INVALID_ARGUMENT ends it.
-// `expected_sequence` is the next one of this incarnation; one below it is a
-// duplicate and fine.
+// Checks the frame's place in the stream; INVALID_ARGUMENT ends the stream.
+// `expected_sequence` is the next one of this incarnation; a lower one is a
+// duplicate and valid.
 absl::Status CheckPlace(const v1::UploadFrame& untrusted,
                         uint64_t expected_sequence);
 
-// INVALID_ARGUMENT naming what is wrong with what the frame holds: it alone is
-// refused. `size`: of the frame; a chunk's bytes are compared with its
-// checksum, unless that was made here (`own_checksum`).
+// Checks the frame's content. INVALID_ARGUMENT names the fault; only this frame
+// is refused. `size` is that of the frame. A chunk's bytes are compared with
+// its checksum, unless the collector computed that itself (`own_checksum`).
 absl::Status CheckContent(const v1::UploadFrame& untrusted,
                           const FrameSize& size, bool own_checksum = false);
 

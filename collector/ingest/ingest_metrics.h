@@ -14,15 +14,15 @@ namespace rankprobe {
 struct IngestMetrics {
   std::atomic<uint64_t> accepted_frames{0};
   std::atomic<uint64_t> accepted_bytes{0};
-  // Of these, what was read from memory of ranks on this host.
+  // Part of accepted_bytes that was read from memory of ranks on this host.
   std::atomic<uint64_t> lane_bytes{0};
   std::atomic<uint64_t> duplicate_frames{0};
   // Frames that were refused, alone or with the stream that sent them.
   std::atomic<uint64_t> refused_frames{0};
-  // Frames that did not match their checksum when they came: they are asked for
+  // Frames that did not match their checksum on arrival; they are requested
   // again.
   std::atomic<uint64_t> damaged_frames{0};
-  // Uploads that were told to wait because there was no space.
+  // Times that uploads had to wait because there was no space.
   std::atomic<uint64_t> no_space_retries{0};
   std::atomic<uint64_t> committed_bytes{0};
   DurationHistogram commit_seconds;

@@ -32,7 +32,7 @@ absl::Status TakeFromLane(const SharedMemoryReader* memory,
         "a chunk has bytes or a checksum of its own beside those in shared "
         "memory");
   }
-  // Before anything is allocated.
+  // Checked before anything is allocated.
   if (lane.length_bytes() == 0 || lane.length_bytes() > kChunkBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a chunk has ", lane.length_bytes(), " bytes in shared memory; 1 to ",
@@ -47,7 +47,8 @@ absl::Status TakeFromLane(const SharedMemoryReader* memory,
   }
   std::string data(lane.length_bytes(), '\0');
   uint32_t crc = 0;
-  // Each piece is still in the cache when its checksum is made.
+  // In pieces, so that each is still in the cache when its checksum is
+  // computed.
   for (uint64_t at = 0; at < data.size(); at += kPieceBytes) {
     const absl::Span<char> piece =
         absl::MakeSpan(data).subspan(at, kPieceBytes);

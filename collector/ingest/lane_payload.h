@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chunk whose bytes lie in memory that its rank has handed over: they are
-// copied once, and everything that follows (checksum, digest, segment) sees this
-// copy. What the rank does to its memory meanwhile changes what is copied, never
+// A chunk whose bytes lie in memory that its rank shares: they are copied once,
+// and everything that follows (checksum, digest, segment) uses this copy. If
+// the rank changes its memory meanwhile, that changes what is copied, never
 // what was checked.
 // Thread-safe: pure functions.
 #ifndef RANKPROBE_COLLECTOR_INGEST_LANE_PAYLOAD_H_
@@ -13,14 +13,13 @@
 
 namespace rankprobe {
 
-// Whether the frame holds a chunk that says where its bytes lie.
+// Returns whether the frame holds a chunk whose bytes are in shared memory.
 inline bool IsOnLane(const v1::UploadFrame& untrusted) {
   return untrusted.has_chunk() && untrusted.chunk().has_lane();
 }
 
-// Puts the bytes and their checksum in the place of the reference.
-// INVALID_ARGUMENT: the frame is to be refused. `memory` null: the session has
-// handed none over.
+// Replaces the reference by the bytes and their checksum. INVALID_ARGUMENT: the
+// frame has to be refused. `memory` is null if the session shares none.
 absl::Status TakeFromLane(const SharedMemoryReader* memory,
                           v1::UploadFrame* untrusted);
 

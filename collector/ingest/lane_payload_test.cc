@@ -82,7 +82,8 @@ TEST_F(LanePayloadTest, OddReferencesAreRefusedAndHoldNothing) {
   refused(both, reader_.get());
 }
 
-// Any reference: what is taken lies within, is what lies there, and no more.
+// Any reference: bytes that are taken lie within the memory, have its content,
+// and are no more.
 TEST_F(LanePayloadTest, AnyReferenceIsTakenOrRefused) {
   std::mt19937_64 random(17);
   for (uint64_t at = 0; at < kBytes; at += 8) {
@@ -112,8 +113,8 @@ TEST_F(LanePayloadTest, AnyReferenceIsTakenOrRefused) {
   EXPECT_GT(taken, 1000);
 }
 
-// The rank writes while it is read: what was taken has the checksum it was given,
-// whatever it is, and does not change any more.
+// The rank writes during the read: what was taken has the checksum that it was
+// given, whatever its content, and does not change any more.
 TEST_F(LanePayloadTest, ChangesWhileItIsReadDoNotReachWhatWasTaken) {
   std::atomic<bool> stop{false};
   std::thread rank([&] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payloads of one process that were refused for want of room, as long as
-// records may refer to them, with their frames, for an agent that was not
+// Payloads of one process that were refused because the disk was full, as long
+// as records may refer to them, with their frames, for an agent that was not
 // informed. The newest are kept, which bounds the memory.
 //
 // Threads: thread-safe, no waits.
@@ -23,12 +23,12 @@ namespace rankprobe {
 
 class NoRoomPayloads {
  public:
-  // Records follow their payload closely; those that follow it later know it from
-  // the step they are in.
+  // Records follow their payload closely; later references are resolved by the
+  // step that they are in.
   static constexpr size_t kMaxDigests = 16384;
   static constexpr size_t kMaxFrames = 1024;
 
-  // True: that payload was not refused before.
+  // Returns true if that payload was not refused before.
   bool Add(uint64_t sequence, absl::string_view digest) {
     absl::MutexLock lock(&mutex_);
     frames_.push_back(sequence);
@@ -42,7 +42,7 @@ class NoRoomPayloads {
     }
     return true;
   }
-  // It comes once more, from its beginning.
+  // Called when the payload is sent again, from its beginning.
   void Forget(absl::string_view digest) {
     absl::MutexLock lock(&mutex_);
     digests_.erase(Of(digest));
@@ -58,7 +58,7 @@ class NoRoomPayloads {
 
  private:
   using Digest = std::array<char, kPayloadDigestBytes>;
-  // Of what a chunk or a reference names, which have been looked at.
+  // `digest` is from a chunk or a reference, which has been validated.
   static Digest Of(absl::string_view digest) {
     Digest bytes{};
     std::copy_n(digest.begin(), std::min(digest.size(), bytes.size()),

@@ -31,7 +31,7 @@ bool PayloadLeases::Claim(const std::string& run, absl::string_view digest,
       awaited_.emplace_back(line.since_ns + kPatienceNs, key);
   }
   own.insert(key);
-  // Nobody waited for it until now.
+  // No other upload waited until now, so the patience was not checked.
   if (line.uploads.size() == 2 && line.uploads.front() != upload &&
       now_ns - line.since_ns >= kPatienceNs)
     DropFirst(key, &line, now_ns);

@@ -51,14 +51,14 @@ TEST(PayloadLeasesTest, APromiseRunsOut) {
   EXPECT_FALSE(leases.Claim("run", kA, 5, 3, 200));
   EXPECT_TRUE(leases.awaited());
   EXPECT_THAT(leases.HandOn(patience - 1), IsEmpty());
-  // A piece of it is a sign of life.
+  // A chunk of it counts as progress.
   leases.Progress("run", kA, 5, patience - 1);
   EXPECT_THAT(leases.HandOn(patience), IsEmpty());
   const auto reassigned = leases.HandOn(2 * patience);
   ASSERT_EQ(reassigned.size(), 1u);
   EXPECT_EQ(reassigned[0].upload, 2u);
   EXPECT_EQ(reassigned[0].digest, kA);
-  // The first is out; the second has its own time.
+  // The first has lost its claim; the second has its own time.
   EXPECT_THAT(leases.HandOn(3 * patience - 1), IsEmpty());
   EXPECT_THAT(leases.OnComplete("run", kA, 5), ElementsAre(3));
   EXPECT_THAT(leases.HandOn(10 * patience), IsEmpty());

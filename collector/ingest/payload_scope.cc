@@ -14,7 +14,7 @@ std::string StoredDigest(absl::string_view principal,
                          absl::string_view digest) {
   if (principal.empty() || digest.size() != kPayloadDigestBytes)
     return std::string(digest);
-  // The digest's length is fixed: no two pairs make one text.
+  // The digest's length is fixed, so two different pairs never give one text.
   return Sha256(absl::StrCat("rankprobe payload ", digest, principal))
       .substr(0, kPayloadDigestBytes);
 }
@@ -33,7 +33,7 @@ std::string RenamePayloads(absl::string_view principal,
       if (!tensor->has_payload()) return;
       std::string* const digest = tensor->mutable_payload()->mutable_digest();
       *digest = StoredDigest(principal, *digest);
-      // The store makes another.
+      // The store computes a new checksum.
       record.clear_crc32c();
     });
   }

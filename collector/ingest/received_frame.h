@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A frame that came, with the memory that it lies in: what a frame of records
-// holds is thousands of small pieces, which are made and given back together.
+// A received frame with its arena: a frame of records consists of thousands of
+// small pieces, which are allocated and freed together.
 //
-// A value that is moved, never copied; one thread at a time.
+// Move-only value; one thread at a time.
 #ifndef RANKPROBE_COLLECTOR_INGEST_RECEIVED_FRAME_H_
 #define RANKPROBE_COLLECTOR_INGEST_RECEIVED_FRAME_H_
 
@@ -17,16 +17,16 @@ namespace rankprobe {
 
 class ReceivedFrame {
  public:
-  // An empty one.
+  // An empty frame.
   ReceivedFrame()
       : arena_(std::make_unique<google::protobuf::Arena>(Options())),
         frame_(google::protobuf::Arena::CreateMessage<v1::UploadFrame>(
             arena_.get())) {}
-  // A copy.
+  // Copies the frame.
   explicit ReceivedFrame(const v1::UploadFrame& frame) : ReceivedFrame() {
     *frame_ = frame;
   }
-  // What was moved from may only be destroyed or assigned to.
+  // A moved-from object may only be destroyed or assigned to.
   ReceivedFrame(ReceivedFrame&& other) noexcept
       : arena_(std::move(other.arena_)),
         frame_(std::exchange(other.frame_, nullptr)) {}
@@ -45,8 +45,8 @@ class ReceivedFrame {
   const v1::UploadFrame* operator->() const { return frame_; }
   v1::UploadFrame* operator->() { return frame_; }
 
-  // Memory that it has taken, also for what was parsed and given up again. Texts
-  // and bytes lie elsewhere.
+  // Returns the arena's size, including what was parsed and discarded. Strings
+  // and bytes are allocated elsewhere.
   uint64_t bytes() const { return arena_->SpaceAllocated(); }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step of a run in the archive as a reference for another run: shapes and md5 of
-// what its forwards held, in pieces fit for the wire.
+// A step of a run in the archive as a reference for another run: shapes and md5
+// of its forward calls, in pieces that fit a message.
 //
 // Threads: any; reads the store, so it waits for the disk.
 // Failure: INVALID_ARGUMENT, NOT_FOUND (run, step or rank; several processes
@@ -17,10 +17,10 @@
 
 namespace rankprobe {
 
-// All pieces of one answer together.
+// Limit for all pieces of one answer.
 inline constexpr size_t kMaxReferenceBytes = 256 << 20;
 
-// Of the newest incarnation of the rank that recorded the step.
+// Reads the newest incarnation of the rank that recorded the step.
 absl::StatusOr<std::vector<v1::ReferenceChunk>> ReadReference(
     ArchiveReader* archive, const v1::ReferenceRequest& untrusted,
     size_t max_bytes = kMaxReferenceBytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stored account of a refused frame: its number, why, and what it held as far
-// as that can be read. Pure functions.
+// Stored account of a refused frame: its number, the reason, and its content as
+// far as that can be read. Pure functions.
 #ifndef RANKPROBE_COLLECTOR_INGEST_REFUSAL_H_
 #define RANKPROBE_COLLECTOR_INGEST_REFUSAL_H_
 
@@ -14,8 +14,8 @@ namespace rankprobe {
 
 inline constexpr size_t kMaxRefusalReasonBytes = 500;
 
-// `untrusted` may be empty but for its number. The row is valid UTF-8 whatever
-// the reason quotes, and bounded.
+// `untrusted` may be empty except for its number. The row is valid UTF-8
+// whatever the reason quotes, and bounded.
 v1::RefusalRow RefusalOf(const v1::UploadFrame& untrusted,
                          absl::string_view reason);
 

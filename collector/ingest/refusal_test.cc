@@ -24,13 +24,13 @@ TEST(RefusalTest, SaysWhatTheFrameHeld) {
   frame.mutable_chunk()->set_length_bytes(5);
   EXPECT_EQ(RefusalOf(frame, "crc").payload_digest(), std::string(16, 'd'));
   EXPECT_EQ(RefusalOf(frame, "crc").payload_bytes(), 5u);
-  // What is not a digest names nothing.
+  // A text that is not a digest names no payload.
   frame.mutable_chunk()->set_digest(std::string(1 << 20, 'd'));
   EXPECT_EQ(RefusalOf(frame, "digest").payload_digest(), "");
 }
 
-// A reason quotes names; one that is cut within a letter would be a message
-// that no agent can read.
+// A reason quotes names; cutting one inside a character would make a message
+// that no agent can parse.
 TEST(RefusalTest, ReasonsAreBoundedAndValidText) {
   std::string name;
   while (name.size() < 3000) name += "\u00e9";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commit queue over a store that is slow: no thread of gRPC that brings a
-// frame, a new upload or the end of one waits for it.
+// The commit queue over a slow store: no thread of gRPC that delivers a frame,
+// a new upload or its end waits for the store.
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,7 +22,8 @@ namespace {
 using testing::Frames;
 using testing::MakeIdentity;
 
-// Calls `during` inside each call of the store, as one that waits for a disk.
+// Calls `during` inside each call of the store, like a store that waits for a
+// disk.
 class SlowStore : public FrameStore {
  public:
   SlowStore(FrameStore* store, std::function<void(const std::string&)> during)
@@ -62,7 +63,7 @@ TEST_F(SlowDiskIngest, NothingThatComesFromRanksWaitsForTheStore) {
   ControlPlane control(ControlPlane::Options(), store.get(), store.get(),
                        &clock);
   absl::Mutex mutex;
-  // By the call of the store that they were made in.
+  // Grouped by the call of the store during which they were made.
   std::map<std::string, int> answered;
   std::string stuck;
   std::vector<std::thread> late;
@@ -72,7 +73,7 @@ TEST_F(SlowDiskIngest, NothingThatComesFromRanksWaitsForTheStore) {
     uint64_t incarnation = 0;
     {
       absl::MutexLock lock(&mutex);
-      // One is enough, and takes its time.
+      // One failure is enough, and takes long.
       if (!stuck.empty()) return;
       incarnation = next_incarnation++;
     }
@@ -100,11 +101,11 @@ TEST_F(SlowDiskIngest, NothingThatComesFromRanksWaitsForTheStore) {
   SlowStore slow(store.get(), probe);
   CommitQueue::Options options;
   options.sync_interval = absl::Milliseconds(10);
-  // The store is not asked before the first frame comes.
+  // The store is not called before the first frame arrives.
   queue = std::make_unique<CommitQueue>(options, &slow, &control.gate(), &clock,
                                         [](const absl::Status&) {});
   // One rank sends a payload in two pieces that another has offered, too, so
-  // that the queue asks the store after each commit whether it is whole.
+  // that the queue asks the store after each commit whether it is complete.
   const std::string data = testing::RandomBytes(1, 3000);
   Frames sender(MakeIdentity("run", 0, 1)), waiter(MakeIdentity("run", 1, 2));
   sender.AddPayload(data, 2000);
@@ -139,7 +140,7 @@ TEST_F(SlowDiskIngest, NothingThatComesFromRanksWaitsForTheStore) {
   EXPECT_EQ(stuck, "");
   EXPECT_GE(answered["Commit"], 1);
   EXPECT_GE(answered["Sync"], 1);
-  // Both offers, and what was committed of the payload.
+  // Both offers, and the committed part of the payload.
   EXPECT_GE(answered["KeepPayload"], 3);
 }
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of libcurl that the transport calls, out of the library that the
-// machine has. Loaded for the life of the process: libcurl and what it uses keep
-// state of their own and are never unloaded. Thread-safe once it is open.
+// The functions of libcurl that the transport calls, from the library that is
+// installed on the machine. Loaded for the life of the process: libcurl and its
+// dependencies keep state of their own and are never unloaded. Thread-safe once
+// it is open.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_CURL_LIBRARY_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_CURL_LIBRARY_H_
 
 #include <curl/curl.h>
-// Calls go through pointers, which its macros that check types do not know.
+// Calls go through pointers, which libcurl's type-checking macros do not
+// support.
 #undef curl_easy_setopt
 #undef curl_easy_getinfo
 
@@ -25,7 +27,7 @@ struct CurlLibrary {
   decltype(&::curl_slist_append) slist_append = nullptr;
   decltype(&::curl_slist_free_all) slist_free_all = nullptr;
 
-  // FAILED_PRECONDITION: it is not here, or is too old (before 7.62).
+  // FAILED_PRECONDITION if it is not installed, or too old (before 7.62).
   static absl::StatusOr<CurlLibrary> Open();
 };
 

@@ -21,7 +21,7 @@ constexpr size_t kMaxIdle = 64;
 constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
 constexpr long kBufferBytes = 512 << 10;  // NOLINT: a varargs long
 
-// One transfer as libcurl's callbacks see it.
+// One transfer, passed to libcurl's callbacks.
 struct Transfer {
   const HttpCall* request = nullptr;
   size_t sent = 0;
@@ -70,7 +70,8 @@ size_t OnHeader(char* data, size_t size, size_t count, void* self) {
   }
   const absl::string_view line =
       absl::StripAsciiWhitespace(absl::string_view(data, bytes));
-  // Of a proxy or of "100 Continue"; the last ones count.
+  // Earlier headers are of a proxy or of "100 Continue"; only the last ones
+  // count.
   if (line.substr(0, 5) == "HTTP/") transfer->response.headers.clear();
   const size_t colon = line.find(':');
   if (colon != absl::string_view::npos) {
@@ -124,7 +125,7 @@ class CurlTransport : public HttpTransport {
   }
 
   void GiveBack(CURL* handle) {
-    // Keeps connections and what was found by name; forgets the rest.
+    // Keeps connections and the DNS cache; resets all options.
     curl_.easy_reset(handle);
     {
       absl::MutexLock lock(&mutex_);
@@ -141,7 +142,7 @@ class CurlTransport : public HttpTransport {
     (void)curl_.easy_setopt(handle, option, value);
   }
 
-  // The list of headers is to be freed after the transfer.
+  // The caller frees the list of headers after the transfer.
   curl_slist* Prepare(CURL* handle, Transfer* transfer) {
     const HttpCall& request = *transfer->request;
     curl_slist* headers = nullptr;
@@ -151,14 +152,15 @@ class CurlTransport : public HttpTransport {
     };
     for (const auto& [name, value] : request.headers)
       add(absl::StrCat(name, ": ", value));
-    // Not to wait for a "100 Continue" that proxies swallow.
+    // Avoids waiting for a "100 Continue" that proxies do not pass on.
     add("Expect:");
     add("Content-Type:");
     Set(handle, CURLOPT_HTTPHEADER, headers);
     Set(handle, CURLOPT_URL, request.url.c_str());
     Set(handle, CURLOPT_PATH_AS_IS, 1L);
     Set(handle, CURLOPT_NOSIGNAL, 1L);
-    // The names of it came with 7.85; the bits are understood by all.
+    // A number, because CURLOPT_PROTOCOLS_STR exists only since 7.85; all
+    // versions accept the bits.
     Set(handle, static_cast<CURLoption>(181) /* CURLOPT_PROTOCOLS */,
         static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));  // NOLINT
     Set(handle, CURLOPT_FOLLOWLOCATION, 0L);

@@ -33,7 +33,7 @@ std::string WithoutSlash(std::string directory) {
 
 }  // namespace
 
-// One listing: what is wanted, and what was found.
+// One listing: the request, and the result.
 struct DirectoryObjectStore::Walk {
   absl::string_view prefix;
   absl::string_view start_after;
@@ -41,7 +41,7 @@ struct DirectoryObjectStore::Walk {
   ObjectList* found;
 
   bool full() const { return found->more; }
-  // Something whose key begins with `beginning` may be wanted.
+  // Returns whether a key that begins with `beginning` may be requested.
   bool MayHold(absl::string_view beginning) const {
     return absl::StartsWith(beginning, prefix) ||
            absl::StartsWith(prefix, beginning);
@@ -68,13 +68,12 @@ absl::Status DirectoryObjectStore::MakeDirectories(
     if (known_.contains(directory)) return absl::OkStatus();
   }
   const std::string parent = ParentOf(directory);
-  // Those above the archive are somebody else's; it may be without the right to
-  // read them.
+  // Directories above the archive are not ours; they may not even be readable.
   const bool ours = directory.size() > directory_.size();
   if (ours) RP_RETURN_IF_ERROR(MakeDirectories(parent));
   const bool made = !file_system_->Exists(directory);
   RP_RETURN_IF_ERROR(file_system_->CreateDirectories(directory));
-  // Somebody else may have made it and died before the sync.
+  // Another process may have created it and died before the sync.
   if (ours || made) RP_RETURN_IF_ERROR(file_system_->SyncDirectory(parent));
   absl::MutexLock lock(&mutex_);
   known_.insert(directory);
@@ -101,8 +100,8 @@ absl::Status DirectoryObjectStore::Publish(const std::string& upload,
   }
   const absl::Status linked = file_system_->Link(upload, path);
   if (!linked.ok() && !absl::IsAlreadyExists(linked)) return linked;
-  // The winner may have died before its sync; whoever is told that the object is
-  // there may rely on it.
+  // The winner may have died before its sync, and a caller that gets
+  // ALREADY_EXISTS may rely on the object.
   RP_RETURN_IF_ERROR(file_system_->SyncDirectory(parent));
   if (!linked.ok()) return absl::AlreadyExistsError(key);
   file_system_->Delete(upload).IgnoreError();
@@ -152,7 +151,7 @@ absl::StatusOr<std::string> DirectoryObjectStore::Get(const std::string& key,
                                                       uint64_t bytes) {
   RP_RETURN_IF_ERROR(CheckObjectKey(key));
   RP_ASSIGN_OR_RETURN(const uint64_t size, file_system_->FileSize(PathOf(key)));
-  // Before room is made for it.
+  // Checked before memory is allocated.
   if (offset > size || bytes > size - offset) {
     return absl::OutOfRangeError(absl::StrCat(key, ": ", bytes, " bytes at ",
                                               offset, " go beyond its end"));
@@ -198,8 +197,8 @@ absl::Status DirectoryObjectStore::ListBelow(const std::string& directory,
       file_system_->List(directory);
   if (absl::IsNotFound(names.status())) return absl::OkStatus();
   RP_RETURN_IF_ERROR(names.status());
-  // What a directory holds comes where "name/" stands, which may be behind
-  // "name-": by its place among the keys, until it is passed.
+  // Keys in a directory sort at "name/", which may be after "name-", so entries
+  // wait here until their place among the keys is reached.
   std::map<std::string, std::pair<std::string, std::optional<uint64_t>>>
       waiting;
   const auto emit_before = [&](const std::string* next) {
@@ -214,7 +213,7 @@ absl::Status DirectoryObjectStore::ListBelow(const std::string& directory,
   };
   for (const std::string& name : *names) {
     const std::string key = key_prefix + name;
-    // '0' is the byte behind '/'.
+    // '0' is the byte after '/'.
     if (name[0] == '.' || !walk->MayHold(key) ||
         absl::StrCat(key, "0") <= walk->start_after)
       continue;
@@ -233,8 +232,8 @@ absl::Status DirectoryObjectStore::ListBelow(const std::string& directory,
     } else if (IsLinkInTheWay(listed) ||
                (absl::IsInvalidArgument(size.status()) &&
                 absl::IsNotFound(listed))) {
-      // A link, or no file either. It is somebody else's: nobody looks behind
-      // it, and it does not hide what lies beside it.
+      // A link or another special file. It is not ours: it is listed without a
+      // size, so that it does not hide its neighbours.
       waiting[name] = {name, 0};
     } else if (!absl::IsNotFound(size.status())) {  // else deleted since
       return size.status();
@@ -249,7 +248,7 @@ absl::StatusOr<ObjectList> DirectoryObjectStore::List(
   ObjectList found;
   Walk walk{prefix, start_after, std::clamp<size_t>(most, 1, kMaxListed),
             &found};
-  // No deeper than the prefix goes by itself.
+  // Begins at the directory of the prefix.
   const size_t slash = prefix.rfind('/');
   const std::string parent =
       slash == std::string::npos ? "" : prefix.substr(0, slash + 1);

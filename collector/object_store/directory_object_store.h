@@ -2,15 +2,15 @@
 // Objects as files of a directory, which several machines may share (Lustre,
 // GPFS, NFS): the key is the path below it.
 //
-// An object is written to a file of its own in `.uploads`, synced, and then gets
-// its name: by link(2), which fails where the name is taken and is atomic on
-// every POSIX file system, or by rename(2). Then the directory is synced, so it
+// An object is written to a separate file in `.uploads`, synced, and then gets
+// its name: by link(2), which fails if the name is taken and is atomic on every
+// POSIX file system, or by rename(2). Then the directory is synced, so it
 // survives the machine. What a crash leaves in `.uploads` is never listed.
 //
-// Links: none is followed below the directory where the FileSystem follows none
-// (confined_file_system.h; open_object_store.h takes care of it). What is a link, a
-// FIFO or a device is listed with 0 bytes, cannot be read, and a Delete removes the
-// name alone; a link above what is asked for is PERMISSION_DENIED.
+// Links: none is followed below the directory if the FileSystem follows none
+// (confined_file_system.h; open_object_store.h ensures this). A link, a FIFO or
+// a device is listed with 0 bytes, cannot be read, and a Delete removes only
+// the name; a link above the requested path is PERMISSION_DENIED.
 // Ownership: the FileSystem outlives it. Thread-safe.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_DIRECTORY_OBJECT_STORE_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_DIRECTORY_OBJECT_STORE_H_
@@ -28,7 +28,7 @@ namespace rankprobe {
 
 class DirectoryObjectStore : public ObjectStore {
  public:
-  // The directory is made with the first object.
+  // The directory is created with the first object.
   DirectoryObjectStore(FileSystem* file_system, std::string directory);
 
   std::string name() const override;
@@ -49,23 +49,23 @@ class DirectoryObjectStore : public ObjectStore {
   struct Walk;
 
   std::string PathOf(absl::string_view key) const;
-  // Makes the directory and those above it; their entries are on the disk.
+  // Creates the directory and its parents, and syncs their entries.
   absl::Status MakeDirectories(const std::string& directory);
-  // A new file with a name of its own among the uploads.
+  // Creates a new file with a unique name among the uploads.
   absl::StatusOr<std::unique_ptr<WritableFile>> BeginUpload(std::string* path);
   // Gives the upload the key's name.
   absl::Status Publish(const std::string& upload, const std::string& key,
                        PutMode mode);
   absl::Status ListBelow(const std::string& directory,
                          const std::string& key_prefix, Walk* walk);
-  // `size`: of an object; without it, a directory.
+  // `size` is that of an object; absent for a directory.
   absl::Status Emit(const std::string& key_prefix, const std::string& name,
                     std::optional<uint64_t> size, Walk* walk);
 
   FileSystem* const file_system_;
   const std::string directory_;
   absl::Mutex mutex_;
-  // Directories whose entry in the one above is known to be on the disk.
+  // Directories whose entry in the parent is known to be on the disk.
   absl::flat_hash_set<std::string> known_ ABSL_GUARDED_BY(mutex_);
 };
 

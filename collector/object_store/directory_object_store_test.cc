@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a crash leaves, on a file system that forgets what was not synced.
+// State after a crash, on a file system that forgets what was not synced.
 #include "collector/object_store/directory_object_store.h"
 
 #include <sys/stat.h>
@@ -45,8 +45,8 @@ TEST(DirectoryObjectStore, WhatWasPutSurvivesTheMachine) {
   EXPECT_EQ(store.List("", "", 10)->objects.size(), 2u);
 }
 
-// At each call to the disk: an object that is acked is whole, one that is not is
-// whole or absent, and what was there before stays.
+// At each call to the disk: an acknowledged object is complete, another one is
+// complete or absent, and earlier objects stay.
 TEST(DirectoryObjectStore, IsWholeOrAbsentAfterACrashAtEachCall) {
   for (const auto mode : {kReplace, kIfAbsent}) {
     for (const auto fault : {FaultKind::kCrash, FaultKind::kIoError,
@@ -85,8 +85,8 @@ TEST(DirectoryObjectStore, IsWholeOrAbsentAfterACrashAtEachCall) {
   }
 }
 
-// Who is told that an object is there may rely on it, also when the one that made
-// it died before its sync.
+// A caller that gets ALREADY_EXISTS may rely on the object, even if its writer
+// died before the sync.
 TEST(DirectoryObjectStore, WhoLosesARaceSyncsTheWinner) {
   FaultFileSystem files;
   ASSERT_TRUE(files.CreateDirectories("/d").ok());
@@ -172,7 +172,7 @@ TEST_F(Links, NothingBehindThemIsListedReadWrittenOrDeleted) {
   EXPECT_TRUE(absl::IsPermissionDenied(
       store_->PutFile("a/directory/new", file_system_.get(), Other("note"))));
   EXPECT_TRUE(absl::IsPermissionDenied(store_->Delete("a/directory/note")));
-  // Of a link by its own key the name goes or is replaced, and no more.
+  // A Delete or Put with the link's own key removes or replaces only the name.
   EXPECT_TRUE(store_->Delete("a/file").ok());
   EXPECT_TRUE(store_->Put("a/directory", "bytes", kReplace).ok());
   EXPECT_EQ(Keys("a/"), (std::vector<std::string>{"a/directory 5", "a/mine 4",
@@ -193,7 +193,8 @@ TEST_F(Links, AFifoHidesNothing) {
   EXPECT_TRUE(absl::IsInvalidArgument(store_->Get("a/fifo", 0, 1).status()));
 }
 
-// The directory itself may be reached by one: that is who named it.
+// The name of the directory itself may be a link, because the administrator
+// chose it.
 TEST_F(Links, TheNameOfTheDirectoryMayBeOne) {
   fs::create_symlink(scratch_.path() + "/objects", scratch_.path() + "/name");
   ObjectStoreOptions options;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One HTTP request and its answer: what the S3 client stands on.
-// Threads: Do may be called by many at once. Failure of Do: the answer did not
-// come whole. DEADLINE_EXCEEDED; FAILED_PRECONDITION (a certificate that is not
-// good or cannot be read, an address that is none): trying again is of no use;
-// RESOURCE_EXHAUSTED (more bytes than were asked for, no memory); UNAVAILABLE
-// (all else: no such host, no connection, or it broke).
+// One HTTP request and its answer: the basis of the S3 client.
+// Threads: Do may be called by many at once. Failure of Do: no complete answer.
+// DEADLINE_EXCEEDED; FAILED_PRECONDITION (a certificate that is not valid or
+// cannot be read, an invalid address): a retry does not help;
+// RESOURCE_EXHAUSTED (more bytes than requested, no memory); UNAVAILABLE
+// (everything else: unknown host, no connection, or it broke).
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_HTTP_TRANSPORT_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_HTTP_TRANSPORT_H_
 
@@ -24,16 +24,16 @@ struct HttpCall {
   std::string method;
   std::string url;
   std::vector<std::pair<std::string, std::string>> headers;
-  // Of PUT and POST; outlives the call.
+  // Body of PUT and POST; outlives the call.
   absl::string_view body;
-  // Of the answer.
+  // Limit for the body of the answer.
   uint64_t max_body_bytes = 0;
   absl::Duration timeout;
 };
 
 struct HttpResponse {
   int status = 0;
-  // Names in small letters.
+  // Names are in lower case.
   std::map<std::string, std::string> headers;
   std::string body;
 };

@@ -13,7 +13,8 @@
 namespace rankprobe {
 namespace {
 
-// S3 takes 1,024 bytes with the prefix of the store, file systems 255 a part.
+// S3 accepts 1,024 bytes including the prefix of the store, file systems 255
+// per part.
 constexpr size_t kMaxKeyBytes = 700;
 constexpr size_t kMaxPartBytes = 200;
 
@@ -42,7 +43,7 @@ absl::Status CheckObjectKey(absl::string_view key) {
 }
 
 absl::Status CheckObjectPrefix(absl::string_view prefix) {
-  // Whatever it ends with, something that is a key may follow.
+  // A complete key may follow, whatever the prefix ends with.
   return prefix.empty() ? absl::OkStatus()
                         : CheckObjectKey(absl::StrCat(
                               prefix, prefix.back() == '/' ? "x" : ""));
@@ -53,7 +54,7 @@ absl::StatusOr<std::string> GetObject(ObjectStore* store,
                                       uint64_t most_bytes) {
   RP_ASSIGN_OR_RETURN(ObjectTail tail, store->GetTail(key, most_bytes));
   if (tail.object_bytes > most_bytes) {
-    // None of ours is as large.
+    // The archive has no objects that large.
     return absl::DataLossError(absl::StrCat(key, " of ", store->name(), " has ",
                                             tail.object_bytes,
                                             " bytes, more than ", most_bytes));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ObjectStore promises, of each implementation: of a directory always, of
-// the bucket that RANKPROBE_TEST_S3_URL names where it is set
-// (tests/stages/scale.sh: a Ceph of its own).
+// The guarantees of ObjectStore, for each implementation: always for a
+// directory, and for the bucket that RANKPROBE_TEST_S3_URL names if it is set
+// (tests/stages/scale.sh starts a Ceph for it).
 #include <cstdlib>
 #include <memory>
 #include <string>

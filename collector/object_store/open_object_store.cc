@@ -21,7 +21,7 @@
 namespace rankprobe {
 namespace {
 
-// A bucket with its transport.
+// A bucket that owns its transport.
 class OwningS3Store : public S3ObjectStore {
  public:
   OwningS3Store(S3Options options, std::unique_ptr<HttpTransport> transport,
@@ -33,7 +33,7 @@ class OwningS3Store : public S3ObjectStore {
   const std::unique_ptr<HttpTransport> transport_;
 };
 
-// A directory with the file system that does not leave it.
+// A directory that owns its confined file system.
 class OwningDirectoryStore : public DirectoryObjectStore {
  public:
   OwningDirectoryStore(std::unique_ptr<FileSystem> confined,
@@ -109,7 +109,7 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(
     std::this_thread::sleep_for(absl::ToChronoNanoseconds(wait));
     return true;
   };
-  // Told at the start, not at the first upload.
+  // Reported at the start instead of at the first upload.
   RP_RETURN_IF_ERROR(s3.credentials().status());
   CurlOptions curl;
   curl.ca_file = s3.location.ca_file;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store that a flag names: "s3://bucket/prefix?.." (s3_location.h), or the
 // absolute path of a directory.
-// Ownership: what is opened keeps what it needs but the file system and the clock,
-// which outlive it. Failure: INVALID_ARGUMENT, FAILED_PRECONDITION (no libcurl, no
-// credentials), NOT_FOUND (no such directory). Nothing is sent yet.
+// Ownership: the store owns what it needs except the file system and the clock,
+// which outlive it. Failure: INVALID_ARGUMENT, FAILED_PRECONDITION (no libcurl,
+// no credentials), NOT_FOUND (no such directory). Nothing is sent yet.
 //
-// Below a directory no symbolic link is followed, whoever plants it; the name of the
-// directory itself may be one, which is followed with each call: a directory may go
-// and come back (mounted anew), and every call is UNAVAILABLE meanwhile.
+// Below a directory no symbolic link is followed, whoever created it. The name
+// of the directory itself may be one, which is followed in each call: a
+// directory may disappear and return (after a remount), and every call is
+// UNAVAILABLE meanwhile.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_OPEN_OBJECT_STORE_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_OPEN_OBJECT_STORE_H_
 
@@ -26,16 +27,17 @@ namespace rankprobe {
 
 struct ObjectStoreOptions {
   std::string url;
-  // A directory that is not there is made: of who stores. Who reads is told.
+  // Creates a missing directory: for writers. Readers get an error.
   bool make_directory = false;
-  // Of an s3:// store: of one attempt and of a call with all attempts.
+  // For an s3:// store: limits for one attempt and for a call with all
+  // attempts.
   absl::Duration request_timeout = absl::Seconds(20);
   absl::Duration call_timeout = absl::Seconds(60);
-  // Waits before another attempt; false: there is to be none. Empty: sleeps.
+  // Waits before another attempt; returns false to stop. Empty: sleeps.
   std::function<bool(absl::Duration)> sleep;
 };
 
-// Only what it looks like: for flags.
+// Checks only the form, for flags.
 absl::Status CheckObjectStoreUrl(const std::string& url,
                                  const EnvironmentFn& environment);
 

@@ -32,7 +32,7 @@ void RequestPacer::Leave() {
 void RequestPacer::OnSuccess() {
   {
     absl::MutexLock lock(&mutex_);
-    // One more at once for each round of answers.
+    // Adds one concurrent request for each round of answers.
     limit_ = std::min<double>(options_.most_at_once, limit_ + 1 / limit_);
   }
   left_.NotifyAll();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits concurrent requests to a store and delays retries. A store that says
-// it has too much to do gets half as many; with each answer the number grows
-// again (additive increase, multiplicative decrease). Waits are spread over all
-// of their length (full jitter), so that many collectors do not come back
-// together. Ownership: one per store; the clock outlives it. Thread-safe.
+// Limits concurrent requests to a store and delays retries. After a report of
+// overload the limit is halved; with each answer it grows again (additive
+// increase, multiplicative decrease). Waits are random over their full length
+// (full jitter), so that many collectors do not retry together. Ownership: one
+// per store; the clock outlives it. Thread-safe.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_REQUEST_PACER_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_REQUEST_PACER_H_
 
@@ -24,23 +24,24 @@ class RequestPacer {
     int most_at_once = 16;
     absl::Duration first_wait = absl::Milliseconds(100);
     absl::Duration longest_wait = absl::Seconds(10);
-    // Overloads within this time are one.
+    // Overloads within this time count once.
     absl::Duration overload_window = absl::Seconds(1);
-    // A number in [0, 1).
+    // Returns a number in [0, 1).
     std::function<double()> random;
   };
 
   RequestPacer(Options options, const Clock* clock);
 
-  // Waits for a place among those at once; false: not within this time.
+  // Waits until a request may start; returns false after the timeout.
   bool Enter(absl::Duration timeout);
-  // Gives it back.
+  // Called after the request has ended.
   void Leave();
 
   void OnSuccess();
   void OnOverload();
 
-  // Before attempt number `attempt` + 1; `attempt` from 1.
+  // Returns the wait before attempt number `attempt` + 1; `attempt` begins at
+  // 1.
   absl::Duration WaitAfter(int attempt);
 
   int at_once() const;

@@ -14,7 +14,7 @@ TEST(RequestPacer, HalvesOnOverloadAndGrowsWithAnswers) {
                      &clock);
   EXPECT_EQ(pacer.at_once(), 16);
   pacer.OnOverload();
-  // Of one wave of answers.
+  // Belongs to the same wave of answers.
   pacer.OnOverload();
   EXPECT_EQ(pacer.at_once(), 8);
   clock.Advance(absl::Seconds(2));

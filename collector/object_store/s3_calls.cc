@@ -21,7 +21,7 @@ struct ContentRange {
   uint64_t first = 0, last = 0, total = 0;
 };
 
-// "bytes 0-9/100".
+// Parses "bytes 0-9/100".
 absl::StatusOr<ContentRange> ParseContentRange(const HttpResponse& response) {
   ContentRange range;
   const auto it = response.headers.find("content-range");
@@ -95,11 +95,11 @@ absl::StatusOr<ObjectTail> S3ObjectStore::GetTail(const std::string& key,
   bytes = std::max<uint64_t>(bytes, 1);
   absl::StatusOr<HttpResponse> response =
       GetRange(key, absl::StrCat("bytes=-", bytes), bytes);
-  // Of an empty object there is no range.
+  // An empty object has no ranges.
   if (absl::IsOutOfRange(response.status())) return ObjectTail();
   RP_RETURN_IF_ERROR(response.status());
   ObjectTail tail;
-  // The whole, where it is no larger.
+  // The store may return the complete object if it is not larger.
   if (response->status == 200 && response->body.size() <= bytes) {
     tail.object_bytes = response->body.size();
     tail.bytes = std::move(response->body);
@@ -142,7 +142,7 @@ absl::StatusOr<ObjectList> S3ObjectStore::List(const std::string& prefix,
     last = std::string(key);
     object.key = last;
   }
-  // "More" of nothing would be asked for again and again.
+  // An empty page with `more` would be requested again forever.
   if (list.objects.empty()) list.more = false;
   return list;
 }
@@ -176,7 +176,7 @@ absl::Status S3ObjectStore::PutFile(const std::string& key,
   RP_ASSIGN_OR_RETURN(const std::string upload_id, ParseS3UploadId(begun.body));
   const absl::Status status = PutParts(key, *file, size, upload_id);
   if (!status.ok()) {
-    // What is not taken back here is for the bucket's lifecycle rule.
+    // If the abort fails, the bucket's lifecycle rule removes the parts.
     Call abort;
     abort.method = "DELETE";
     abort.key = key;
@@ -218,7 +218,8 @@ absl::Status S3ObjectStore::PutParts(const std::string& key,
   complete.body = xml;
   const absl::Status status = Do(complete).status();
   if (!absl::IsNotFound(status)) return status;
-  // The upload is gone: it was completed, and the answer was lost.
+  // The upload does not exist any more: it was completed, and the answer was
+  // lost.
   RP_ASSIGN_OR_RETURN(const ObjectTail there, GetTail(key, 1));
   return there.object_bytes == size ? absl::OkStatus() : status;
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kMaxFileBytes = 1 << 20;
 
-// What goes into a header must not end it.
+// Rejects characters that could end a header.
 bool IsPlain(const std::string& text) {
   return absl::c_all_of(text, [](char c) { return c > ' ' && c < 0x7f; });
 }

@@ -18,14 +18,14 @@
 
 namespace rankprobe {
 
-// FAILED_PRECONDITION names the places that were looked at. `profile`: empty
-// means the environment's keys first, then "default"; a profile that is named
-// comes out of the files alone.
+// FAILED_PRECONDITION names the places that were searched. An empty `profile`
+// means the environment's keys first, then "default"; a named profile is read
+// from the files only.
 absl::StatusOr<SigV4Credentials> LoadS3Credentials(
     const std::string& profile, const EnvironmentFn& environment,
     FileSystem* file_system);
 
-// The keys of one section of such a file; of "[NAME]" or "[profile NAME]".
+// Returns the keys of one section of such a file: "[NAME]" or "[profile NAME]".
 std::map<std::string, std::string> ParseProfile(absl::string_view text,
                                                 absl::string_view profile);
 

@@ -37,7 +37,7 @@ TEST_F(S3Credentials, ComeFromTheEnvironmentFirst) {
         "[default]\naws_access_key_id = F\naws_secret_access_key = FS\n");
   EXPECT_EQ(Load()->access_key_id, "F");
   environment_["AWS_ACCESS_KEY_ID"] = "E";
-  // Half of a pair is none.
+  // Half of a pair is not used.
   EXPECT_EQ(Load()->access_key_id, "F");
   environment_["AWS_SECRET_ACCESS_KEY"] = "ES";
   environment_["AWS_SESSION_TOKEN"] = "T";

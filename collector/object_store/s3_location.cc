@@ -34,7 +34,7 @@ bool IsBucketName(absl::string_view name) {
          });
 }
 
-// "%2F" and the like; none where it is no such thing.
+// Decodes "%2F" and similar; nothing if the escape is not valid.
 std::optional<std::string> Unescape(absl::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -53,7 +53,7 @@ std::optional<std::string> Unescape(absl::string_view text) {
   return out;
 }
 
-// Scheme and host of the endpoint.
+// Returns scheme and host of the endpoint.
 std::pair<absl::string_view, absl::string_view> SchemeAndHost(
     absl::string_view endpoint) {
   const size_t slashes = endpoint.find("://");
@@ -193,7 +193,7 @@ absl::StatusOr<S3Location> ParseS3Location(absl::string_view url,
   if (location.region.empty()) location.region = "us-east-1";
   if (!IsRegion(location.region))
     return Bad(url, "the region is letters, digits and '-'");
-  // A bucket with a dot has no certificate as a name of the host.
+  // The wildcard certificate of the host does not cover a bucket with a dot.
   location.path_style = path_style.value_or(
       !location.endpoint.empty() || absl::StrContains(location.bucket, "."));
   if (location.endpoint.empty()) {

@@ -34,7 +34,7 @@ TEST(S3Location, IsAmazonsWithoutAnEndpoint) {
   EXPECT_EQ(place.PathOf(""), "/");
   EXPECT_EQ(Parse("s3://bucket").PathOf("x"), "/x");
   EXPECT_EQ(Parse("s3://bucket").region, "us-east-1");
-  // No certificate has a name with two dots more.
+  // No wildcard certificate covers two more labels.
   EXPECT_TRUE(Parse("s3://my.bucket").path_style);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call: signed, sent, judged, tried again. The calls are in s3_calls.cc.
+// One call: sign, send, evaluate, retry. The calls are in s3_calls.cc.
 #include "collector/object_store/s3_object_store.h"
 
 #include <algorithm>
@@ -94,7 +94,7 @@ S3ObjectStore::Verdict S3ObjectStore::Judge(
   const S3Error error = IsSuccess(status) && call.method != "POST"
                             ? S3Error()
                             : ParseS3Error(response->body);
-  // A completed upload may turn into an error behind its "200 OK".
+  // A CompleteMultipartUpload may return an error in the body of "200 OK".
   if (IsSuccess(status) && error.code.empty()) return verdict;
   if (status == call.also_fine) return verdict;
   const std::string text =
@@ -168,6 +168,7 @@ absl::StatusOr<HttpResponse> S3ObjectStore::Do(const Call& call) {
       pacer_.OnSuccess();
       return response;
     }
+    // Expired credentials are loaded again once; a second refusal is an error.
     if (verdict.expired && !was_anew) {
       anew = was_anew = true;
       continue;

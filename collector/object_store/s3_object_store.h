@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A bucket of an S3-compatible store.
 //
-// Every request is signed with the SHA-256 of its body, so a body that changed on
-// its way is refused by the store. Requests that failed for a reason that may
-// pass (no connection, 5xx, 429, an answer cut off) are tried again until
-// call_timeout. One that was done although its answer was lost is done again:
-// putting the same object twice is no harm, and of kIfAbsent the second one is
-// told ALREADY_EXISTS.
-// Asked of the store: If-None-Match: * on a PUT of one piece. Never a condition on
-// an upload in parts, never one by ETag.
+// Every request is signed with the SHA-256 of its body, so a body that changed
+// in transit is refused by the store. Requests that failed for a transient
+// reason (no connection, 5xx, 429, a truncated answer) are retried until
+// call_timeout. A request that succeeded although its answer was lost is
+// repeated: putting the same object twice does no harm, and for kIfAbsent the
+// second one gets ALREADY_EXISTS.
+// Required of the store: If-None-Match: * on a PUT of one piece. Not required:
+// a condition on a multipart upload, or one by ETag.
 // Ownership: transport, clock and files outlive it. Thread-safe.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_S3_OBJECT_STORE_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_S3_OBJECT_STORE_H_
@@ -33,17 +33,18 @@ namespace rankprobe {
 
 struct S3Options {
   S3Location location;
-  // Of one attempt, and of a call with all of its attempts. A call that moves
-  // much gets a second more for each MiB.
+  // Limits for one attempt, and for a call with all of its attempts. A call
+  // that transfers much data gets a second more for each MiB.
   absl::Duration request_timeout = absl::Seconds(20);
   absl::Duration call_timeout = absl::Seconds(60);
-  // A file above this goes in parts of so many bytes; S3 takes no fewer than 5
-  // MiB, and 10,000 parts: those of a larger file are larger.
+  // A larger file is sent in parts of this size; S3 accepts no smaller parts
+  // than 5 MiB, and 10,000 parts: those of a larger file are larger.
   uint64_t part_bytes = 8 << 20;
   RequestPacer::Options pacing;
-  // Asked at the start, and when the store says that they have expired.
+  // Called at the start, and when the store says that the credentials have
+  // expired.
   std::function<absl::StatusOr<SigV4Credentials>()> credentials;
-  // Waits before another attempt; false: there is to be none.
+  // Waits before another attempt; returns false to stop.
   std::function<bool(absl::Duration)> sleep;
 };
 
@@ -66,7 +67,7 @@ class S3ObjectStore : public ObjectStore {
                                   size_t most) override;
   absl::Status Delete(const std::string& key) override;
 
-  // How many requests may be on their way.
+  // Returns how many requests may be in flight.
   int at_once() const { return pacer_.at_once(); }
 
  private:
@@ -78,7 +79,7 @@ class S3ObjectStore : public ObjectStore {
     std::vector<std::pair<std::string, std::string>> headers;
     absl::string_view body;
     uint64_t max_body_bytes = 0;
-    // Answers that are no failure, beside 2xx.
+    // A status besides 2xx that is not a failure.
     int also_fine = 0;
   };
   struct Verdict {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The S3 client over real libcurl and a server on loopback that fails as stores
-// and networks do. What a store does rightly is tested over Ceph
+// and networks do. Correct answers are tested with Ceph
 // (object_store_conformance_test.cc).
 #include "collector/object_store/s3_object_store.h"
 
@@ -138,7 +138,7 @@ TEST_F(S3Client, TriesAgainWhatMayPass) {
                         absl::Milliseconds(50), absl::Milliseconds(100),
                         absl::Milliseconds(200), absl::Milliseconds(400),
                         absl::Milliseconds(800)}));
-  // Of the SlowDown, and the answers since.
+  // After the SlowDown and the answers since.
   EXPECT_LT(store_->at_once(), 16);
 }
 
@@ -171,7 +171,7 @@ TEST_F(S3Client, DoesNotWaitForAStoreThatHangs) {
     return {LoopbackHttp::Http(200, "")};
   });
   EXPECT_EQ(store_->Put("k", "x", kReplace), absl::OkStatus());
-  // More where a busy machine takes so long for an answer as well.
+  // More if a busy machine takes that long for an answer as well.
   EXPECT_GE(requests(), 3);
 }
 
@@ -219,7 +219,7 @@ TEST_F(S3Client, TakesNewCredentialsWhenTheyHaveExpired) {
   });
   EXPECT_EQ(store_->Put("k", "x", kReplace), absl::OkStatus());
   EXPECT_EQ(loads_, 2);
-  // Once, not for ever.
+  // Once, not forever.
   Serve([](int, const std::string&, const std::string&) {
     return Answer{LoopbackHttp::Error(403, "ExpiredToken")};
   });
@@ -283,7 +283,7 @@ TEST_F(S3Client, BelievesNoListThatItDidNotAskFor) {
   EXPECT_FALSE(store_->List("a/", "a/0", 10)->more);
 }
 
-// Notes for how long it may take what it is asked, and refuses it.
+// Records the timeout of each request, and refuses it.
 class TimedTransport : public HttpTransport {
  public:
   absl::StatusOr<HttpResponse> Do(const HttpCall& request) override {
@@ -293,7 +293,7 @@ class TimedTransport : public HttpTransport {
   std::vector<absl::Duration> timeouts;
 };
 
-// A store that is slow is not a store that is away.
+// A slow store does not count as unreachable.
 TEST(S3Timeouts, ACallThatMovesMuchHasASecondMoreForEachMiB) {
   ManualClock clock;
   TimedTransport transport;
@@ -302,7 +302,7 @@ TEST(S3Timeouts, ACallThatMovesMuchHasASecondMoreForEachMiB) {
   options.location.endpoint = "http://127.0.0.1:1";
   options.credentials = [] { return SigV4Credentials{"key", "secret", ""}; };
   options.pacing.random = [] { return 0.0; };
-  // Once the whole call has had its time, there is no other attempt.
+  // Once the time of the complete call is over, there is no further attempt.
   absl::Duration waited;
   options.sleep = [&](absl::Duration) {
     clock.Advance(absl::Seconds(1));
@@ -320,7 +320,7 @@ TEST(S3Timeouts, ACallThatMovesMuchHasASecondMoreForEachMiB) {
             .ok());
     EXPECT_EQ(transport.timeouts.front(), absl::Seconds(20 + mib));
     EXPECT_EQ(waited, absl::Seconds(60 + mib)) << mib;
-    // Nor does the last one go on beyond it.
+    // The last attempt does not exceed it either.
     EXPECT_LE(transport.timeouts.back(), absl::Seconds(1));
   }
 }
@@ -353,7 +353,7 @@ TEST_F(S3Parts, TakesBackAnUploadThatFails) {
       << head(requests() - 1);
 }
 
-// "200 OK", and an error in the body.
+// "200 OK" with an error in the body.
 TEST_F(S3Parts, DoesNotBelieveTheStatusOfACompletion) {
   WriteFile(1500);
   std::atomic<int> completions{0};
@@ -390,7 +390,7 @@ TEST_F(S3Parts, SeesThatACompletionWhoseAnswerWasLostIsDone) {
     return {LoopbackHttp::Http(200, "", "ETag: \"e\"\r\n")};
   });
   EXPECT_EQ(store_->PutFile("k", &files_, "/f"), absl::OkStatus());
-  // What is there is an older one.
+  // The existing object is an older one.
   completions = 0;
   object_bytes = 99;
   EXPECT_TRUE(absl::IsNotFound(store_->PutFile("k", &files_, "/f")));

@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kMaxDepth = 16;
 constexpr size_t kMaxTextBytes = 64 << 10;
 
-// Tells of each element that has text and no others in it, by its path from the
-// root: "ListBucketResult/Contents/Key", and of the end of every element.
+// Reports each element that has only text, by its path from the root,
+// "ListBucketResult/Contents/Key", and the end of every element.
 class LeafReader {
  public:
   using OnElement =
@@ -84,7 +84,7 @@ class LeafReader {
     }
     reader->text_.append(text, static_cast<size_t>(length));
   }
-  // Without one there are no entities to blow up.
+  // Without a document type there are no entities to expand.
   static void Doctype(void* self, const char*, const char*, const char*, int) {
     static_cast<LeafReader*>(self)->Stop("a document type");
   }
@@ -104,7 +104,7 @@ S3Error ParseS3Error(absl::string_view untrusted) {
     if (path == "Error/Code") error.code = std::string(text);
     if (path == "Error/Message") error.message = std::string(text);
   });
-  // Half an error is still one.
+  // An incomplete error is still an error.
   reader.Read(untrusted).IgnoreError();
   return error;
 }

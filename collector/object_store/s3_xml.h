@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The XML that S3 answers with: errors, lists, uploads in parts. Bounded: 4 MiB,
-// 16 levels, no document type, so no entities but the five. Pure functions.
+// The XML of S3's answers: errors, lists, multipart uploads. Bounded: 4 MiB, 16
+// levels, no document type, so only the five predefined entities. Pure
+// functions.
 // Failure: INTERNAL, in one line.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_S3_XML_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_S3_XML_H_
@@ -16,20 +17,21 @@ namespace rankprobe {
 
 inline constexpr size_t kMaxS3XmlBytes = 4 << 20;
 
-// Of an <Error>; empty where there is none.
+// Content of an <Error>; empty if there is none.
 struct S3Error {
   std::string code;
   std::string message;
 };
 S3Error ParseS3Error(absl::string_view untrusted);
 
-// A ListBucketResult; keys as they are in the bucket.
+// Parses a ListBucketResult; keys are as they are in the bucket.
 absl::StatusOr<ObjectList> ParseS3List(absl::string_view untrusted);
 
-// UploadId of an InitiateMultipartUploadResult.
+// Returns the UploadId of an InitiateMultipartUploadResult.
 absl::StatusOr<std::string> ParseS3UploadId(absl::string_view untrusted);
 
-// The body of CompleteMultipartUpload; etags of the parts from the first on.
+// Returns the body of CompleteMultipartUpload; `etags` of the parts from the
+// first on.
 std::string S3CompleteUpload(const std::vector<std::string>& etags);
 
 }  // namespace rankprobe

@@ -32,7 +32,7 @@ TEST(S3Xml, ReadsErrors) {
   EXPECT_EQ(error.message, "Please\nwait");
   EXPECT_EQ(ParseS3Error("<html><body>no</body></html>").code, "");
   EXPECT_EQ(ParseS3Error("").code, "");
-  // Cut off behind what matters.
+  // Truncated after the relevant part.
   EXPECT_EQ(ParseS3Error("<Error><Code>SlowDown</Code><Mess").code, "SlowDown");
 }
 

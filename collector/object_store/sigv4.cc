@@ -26,8 +26,8 @@ std::string Hmac(absl::string_view key, absl::string_view data) {
   return digest;
 }
 
-// Names in small letters, in order; values without blanks around them, and one
-// blank for several.
+// Names in lower case, sorted; values without surrounding blanks, and several
+// blanks as one.
 std::map<std::string, std::string> CanonicalHeaders(
     const SigV4Request& request) {
   std::map<std::string, std::string> headers;

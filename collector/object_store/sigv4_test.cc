@@ -11,7 +11,7 @@
 namespace rankprobe {
 namespace {
 
-// What follows "Signature=".
+// Returns the text after "Signature=".
 std::string SignatureOf(const SigV4Request& request,
                         const SigV4Credentials& credentials,
                         const SigV4Scope& scope, absl::Time time) {
@@ -25,8 +25,8 @@ const absl::Time kMay24 =
 const absl::Time kAugust30 = absl::FromCivil(
     absl::CivilSecond(2015, 8, 30, 12, 36, 0), absl::UTCTimeZone());
 
-// The examples of Amazon's "Signature Calculations for the Authorization Header:
-// Transferring Payload in a Single Chunk".
+// The examples of Amazon's "Signature Calculations for the Authorization
+// Header: Transferring Payload in a Single Chunk".
 SigV4Request S3Example(const std::string& method, const std::string& path,
                        absl::string_view body) {
   SigV4Request request;

@@ -18,7 +18,7 @@ absl::Status Unfit(const ObjectStore& store, absl::string_view why) {
                    " (docs/scale.md, \"What a store must offer\")"));
 }
 
-// Bytes that tell the racers apart, in their first and their last part.
+// Returns bytes that identify the racer at their begin and their end.
 std::string Body(int racer, uint64_t bytes) {
   const std::string mark = absl::StrCat("racer ", racer, ";");
   std::string body;
@@ -57,7 +57,8 @@ absl::Status Race(ObjectStore* store, const std::string& key, int racers,
   }
   RP_ASSIGN_OR_RETURN(const std::string there,
                       GetObject(store, key, 2 * bytes + 64));
-  // None: the winner's answer was lost, it tried again and was told of itself.
+  // Without a winner, the winner's answer was lost and its retry got
+  // ALREADY_EXISTS.
   if (winners == 1 && there != Body(winner, bytes))
     return Unfit(*store, "it holds other bytes than those of the one that won");
   return absl::OkStatus();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests that a store keeps the guarantees that the archive needs: of several
-// that create one object at once, one succeeds, and what it put is there. Some
-// stores ignore the condition, and some look first and write afterwards.
-// Threads: makes its own. Failure: FAILED_PRECONDITION names the store and what
-// it did; else the store's own error.
+// Test that a store keeps the guarantees that the archive needs: of several
+// concurrent creates of one object one succeeds, and the object has its
+// content. Some stores ignore the condition, and some check first and write
+// afterwards.
+// Threads: creates its own. Failure: FAILED_PRECONDITION names the store and
+// what it did; else the store's own error.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_STORE_PROBE_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_STORE_PROBE_H_
 
@@ -18,7 +19,7 @@ namespace rankprobe {
 
 struct ProbeOptions {
   int racers = 8;
-  // A round for each size of the object.
+  // One round for each size of the object.
   std::vector<uint64_t> sizes = {64, 64, 256 << 10, 1 << 20};
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores that do what some stores do: the probe refuses them.
+// Stores with the faults of some real stores: the probe refuses them.
 #include "collector/object_store/store_probe.h"
 
 #include <functional>
@@ -66,7 +66,7 @@ TEST(StoreProbe, RefusesOneThatTellsTheWrongRacer) {
       ProbeWith([](ObjectStore* store, const std::string& key,
                    absl::string_view bytes, ObjectStore::PutMode mode) {
         const absl::Status put = store->Put(key, bytes, mode);
-        // The last one's bytes, the first one's answer.
+        // Keeps the last one's bytes, but answers like the first one.
         if (!put.ok()) store->Put(key, bytes, kReplace).IgnoreError();
         return put;
       });

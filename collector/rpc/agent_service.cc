@@ -20,12 +20,13 @@
 namespace rankprobe {
 namespace {
 
-// Beyond it acks queue up, and a peer that does not read them is cut off.
+// Beyond this number acks are queued, and a peer that does not read them is
+// disconnected.
 constexpr int kMaxDigestsInAck = 4096;
-// Of one stream; the metrics count them all.
+// Limit for one stream; the metrics count all of them.
 constexpr uint64_t kRefusalsLogged = 3;
-// Frames that an agent can have sent since the last sync that a machine took
-// with it, and many more.
+// Far above the number of frames that an agent can have sent since the last
+// sync before a crash of the machine.
 constexpr uint64_t kMaxLostFrames = uint64_t{1} << 28;
 
 class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
@@ -61,15 +62,15 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
     }
     if (untrusted->has_hello())
       return FinishOnce(absl::InvalidArgumentError("a second hello"));
-    // A rank that waits for room asks whether the collector is there. No lock and
-    // no disk keeps the answer back.
+    // A rank that waits for room checks with a ping whether the collector is
+    // alive. The answer does not depend on a lock or a disk.
     if (untrusted->has_ping()) {
       v1::Directive answer;
       answer.mutable_pong();
       handle()->Send(answer);
       return ReadNext();
     }
-    // These wait for the store.
+    // These events wait for the store.
     if (untrusted->has_rank_known() || untrusted->has_config_edited()) {
       return GoOnElsewhere(run_, untrusted->ByteSizeLong(), [this, untrusted] {
         sessions_->OnEvent(session_, *untrusted);
@@ -77,14 +78,15 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
       });
     }
     sessions_->OnEvent(session_, *untrusted);
-    // So that the process knows it was heard.
+    // The end of the stream confirms the goodbye to the process.
     if (untrusted->has_goodbye()) return FinishOnce(absl::OkStatus());
     ReadNext();
   }
 
   void OnGone() override {
     if (session_.empty()) return;
-    // In this order: whose memory is forgotten is known to be gone (Upload).
+    // In this order, so that when the memory is forgotten the session is known
+    // to have ended (Upload).
     sessions_->Disconnected(session_, "the stream ended");
     if (lanes_ != nullptr) lanes_->Forget(session_);
   }
@@ -129,7 +131,8 @@ class SessionStream : public ServerStream<v1::AgentEvent, v1::Directive> {
   std::string session_;
 };
 
-// Frames are read as bytes: what gRPC cannot parse it drops with the stream.
+// Frames are read as bytes, because if gRPC cannot parse a message, it ends the
+// stream.
 class UploadStream
     : public ServerStream<grpc::ByteBuffer, v1::UploadAck, grpc::ByteBuffer> {
  public:
@@ -160,7 +163,7 @@ class UploadStream
       return GoOnElsewhere(run_, untrusted->Length(),
                            [this] { return Open(*frame_); });
     }
-    // Of bytes that are no frame only the number is known.
+    // If the bytes are not a frame, only its number may be known.
     if (!decoded.ok() && frame_->sequence() == 0) return Fail(decoded);
     if (const absl::Status status = CheckPlace(*frame_, next_sequence_);
         !status.ok())
@@ -169,11 +172,12 @@ class UploadStream
     const bool is_next = offers || frame_->sequence() == next_sequence_;
     absl::Status content = decoded;
     uint64_t encoded = untrusted->Length();
-    // Of what came before nothing is wanted, and its place may be another's.
+    // Bytes of an earlier frame are not read, because their place may have been
+    // reused.
     const bool on_lane = content.ok() && is_next && IsOnLane(*frame_);
     if (on_lane) {
-      // What was handed over has gone with the session: that is not a fault of the
-      // frame's, which is sent again when the rank comes back.
+      // The memory was dropped with the session. That is not a fault of the
+      // frame, which is sent again when the rank reconnects.
       if (Lane() == nullptr && lanes_ != nullptr &&
           !gate_->Find(session_, principal_).ok()) {
         return Fail(absl::FailedPreconditionError(
@@ -184,7 +188,7 @@ class UploadStream
       if (metrics_ != nullptr)
         metrics_->lane_bytes += frame_->chunk().data().size();
     }
-    // Measured once: admission, credit and commit go by it.
+    // Measured once, for admission, credit and commit.
     const FrameSize size = SizeOf(frame_, encoded);
     if (content.ok())
       content = CheckContent(*frame_, size, on_lane || data_checked);
@@ -196,7 +200,8 @@ class UploadStream
     }
     if (is_next) {
       if (!offers) ++next_sequence_;
-      // What does not fit stays with the sender: gRPC's window is the limit.
+      // If there is no room, nothing more is read: what gRPC's window does not
+      // hold stays with the sender.
       if (!(content.ok() ? commits_->Submit(upload_, std::move(frame_), size)
                          : Refuse(content)))
         return;
@@ -210,7 +215,7 @@ class UploadStream
     if (upload_ != 0) commits_->Remove(upload_);
   }
 
-  // Acks overtake each other: only the newest numbers count.
+  // Acks supersede each other: only the newest numbers count.
   bool Merge(v1::UploadAck* queued, const v1::UploadAck& next) override {
     if (queued->have_digests_size() + queued->coming_digests_size() +
             queued->wanted_digests_size() + queued->refused_frames_size() >
@@ -222,7 +227,7 @@ class UploadStream
     if (next.credit_bytes() > 0) queued->set_credit_bytes(next.credit_bytes());
     if (next.payload_credit() != v1::PAYLOAD_CREDIT_UNSPECIFIED)
       queued->set_payload_credit(next.payload_credit());
-    // Only what answers offers says nothing of it.
+    // Acks that only answer offers do not contain it.
     if (next.received() > 0 || next.retry_after_ms() > 0)
       queued->set_retry_after_ms(next.retry_after_ms());
     queued->mutable_have_digests()->MergeFrom(next.have_digests());
@@ -251,8 +256,8 @@ class UploadStream
           "this collector takes no frames of ranks: it serves an archive, or "
           "is a root, whose leaves take them");
     }
-    // Who the agent is was settled in its session; what it says here is not
-    // asked.
+    // The identity was verified in the session, so the one in this message is
+    // not used.
     const absl::StatusOr<IngestGate::SessionInfo> session =
         gate_->Find(frame.open().session_id(), principal_);
     if (!session.ok()) {
@@ -291,33 +296,33 @@ class UploadStream
     return absl::OkStatus();
   }
 
-  // What the session has handed over stays while this stream is read.
+  // Holds the session's memory as long as this stream reads.
   const SharedMemoryReader* Lane() {
     if (lane_ == nullptr && lanes_ != nullptr) lane_ = lanes_->Find(session_);
     return lane_.get();
   }
 
-  // It is sent again, on another stream.
+  // The frame was damaged in transit and is sent again on another stream.
   void Damaged(const absl::Status& status) {
     if (metrics_ != nullptr) ++metrics_->damaged_frames;
     Log("frame_damaged", next_sequence_, status);
     FinishOnce(status);
   }
 
-  // The stream cannot go on.
+  // Ends the stream with an error.
   void Fail(const absl::Status& status) {
     if (metrics_ != nullptr) ++metrics_->refused_frames;
     Log("upload_ended", next_sequence_, status);
     FinishOnce(status);
   }
 
-  // Nothing of it is wanted, now or later; the stream goes on.
+  // Refuses the frame for good; the stream continues.
   bool Refuse(const absl::Status& status) {
     if (metrics_ != nullptr) ++metrics_->refused_frames;
     if (refused_++ < kRefusalsLogged)
       Log("frame_refused", frame_->sequence(), status);
     v1::RefusalRow refusal = RefusalOf(*frame_, status.message());
-    // What it took is not kept until the next one comes.
+    // Frees the frame's memory now instead of when the next one arrives.
     frame_ = ReceivedFrame();
     return commits_->Refuse(upload_, std::move(refusal));
   }
@@ -349,7 +354,8 @@ class UploadStream
   uint64_t next_sequence_ = 1;
 };
 
-// Sends pieces that are there already. gRPC keeps it until it is finished.
+// Sends pieces that are already in memory. Deletes itself when gRPC has
+// finished.
 class ReferenceStream : public grpc::ServerWriteReactor<v1::ReferenceChunk> {
  public:
   void Answer(absl::StatusOr<std::vector<v1::ReferenceChunk>> chunks) {
@@ -380,7 +386,7 @@ Peer AgentService::PeerOf(const grpc::CallbackServerContext& context) const {
   Peer peer;
   peer.address = context.peer();
   if (authorizer_ == nullptr || authorizer_->open()) return peer;
-  // gRPC has checked it: without a principal no call comes so far.
+  // gRPC has authorized the call, so there is a principal.
   peer.anonymous = false;
   peer.principal = authorizer_->Identify(CredentialsOf(context))
                        .value_or(Principal::Of(Role::kViewer, "nobody"));

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // AgentService over gRPC's callback API: no thread per rank. Streams check and
 // queue; the control plane and the commit queue do the work.
-// Ownership: one per server; AgentSessions, IngestGate, CommitQueue and Store outlive it.
-// Failure: a frame whose content is bad is refused alone, by its number; any
-// other bad message ends its stream with a status and nothing else.
+// Ownership: one per server; AgentSessions, IngestGate, CommitQueue and Store
+// outlive it.
+// Failure: a frame with bad content is refused alone, by its number; any other
+// bad message ends its stream with a status and affects nothing else.
 #ifndef RANKPROBE_COLLECTOR_RPC_AGENT_SERVICE_H_
 #define RANKPROBE_COLLECTOR_RPC_AGENT_SERVICE_H_
 
@@ -21,7 +22,7 @@
 
 namespace rankprobe {
 
-// Frames come as bytes (frame_decoding.h).
+// Frames arrive as bytes (frame_decoding.h).
 using AgentServiceBase = v1::AgentService::WithCallbackMethod_Session<
     v1::AgentService::WithRawCallbackMethod_Upload<
         v1::AgentService::WithCallbackMethod_GetReference<
@@ -30,23 +31,25 @@ using AgentServiceBase = v1::AgentService::WithCallbackMethod_Session<
 class AgentService : public AgentServiceBase {
  public:
   struct Options {
-    // Directives waiting for one slow agent.
+    // Limit for directives that wait for one slow agent.
     size_t max_queued_directives = 1024;
-    // Not OK: what each rank is told that may come here at all.
+    // If not OK, every rank that connects here is refused with this status.
     absl::Status refusal;
     // May be null; outlives the service.
     IngestMetrics* metrics = nullptr;
-    // Likewise: of frames that are refused.
+    // Receives refused frames; may be null, outlives the service.
     const Logger* logger = nullptr;
-    // Runs what waits for the disk elsewhere; false: no room. Null: in place.
+    // Runs a task that waits for the disk on another thread; false if the queue
+    // is full. Null: runs in place.
     std::function<bool(std::function<void()>)> run;
-    // Likewise, for what a rank waits for: no query may be ahead of it.
+    // The same for tasks that a rank waits for, so that no query delays them.
     std::function<bool(std::function<void()>, size_t bytes)> run_session;
-    // May be null: all bytes come in frames. Outlives the service.
+    // May be null: all bytes arrive in frames. Outlives the service.
     LaneServer* lanes = nullptr;
   };
 
-  // `commits` and `registry` null: this collector takes no frames of ranks.
+  // If `commits` and `registry` are null, this collector takes no frames of
+  // ranks.
   AgentService(const Options& options, AgentSessions* sessions,
                IngestGate* gate, CommitQueue* commits, RunRegistry* registry,
                ArchiveReader* archive)
@@ -57,8 +60,8 @@ class AgentService : public AgentServiceBase {
         registry_(registry),
         archive_(archive) {}
 
-  // Before the server starts: who may be which rank. Without it the port is
-  // open.
+  // Sets who may be which rank. Called before the server starts; without it the
+  // port is open.
   void SetAuthorizer(std::shared_ptr<const Authorizer> authorizer) {
     authorizer_ = std::move(authorizer);
   }

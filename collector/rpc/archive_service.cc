@@ -27,24 +27,24 @@
 namespace rankprobe {
 namespace {
 
-// Of one export into a directory.
+// Threads of one export into a directory.
 constexpr int kExportThreads = 4;
 
-// Runs in one answer.
+// Limit for the runs in one answer.
 constexpr uint32_t kMaxRunsListed = 10000;
 constexpr size_t kMaxStepsListed = 10000;
 
-// In one answer's metadata, of which a client takes 8 KiB: twice, of what is away and
-// of what cannot be read.
+// Limit in one answer's metadata, of which a client accepts 8 KiB; used twice,
+// for unreachable collectors and for unreadable data.
 constexpr size_t kMaxAwayBytes = 3 << 10;
 
-// Who asks is answered here: it is not this process that he cannot reach.
+// UNAVAILABLE would mean that this process cannot be reached.
 absl::Status ToCaller(const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return status;
   return absl::AbortedError(status.message());
 }
 
-// Of what is said, as much as metadata takes.
+// Returns as many lines as fit in the metadata.
 std::vector<std::string> AwayTrailer(const std::vector<std::string>& away) {
   std::vector<std::string> said;
   size_t bytes = 0;
@@ -409,7 +409,7 @@ grpc::ServerWriteReactor<v1::ExportEvent>* ArchiveService::Export(
     grpc::CallbackServerContext* context, const v1::ExportRequest* request) {
   logger_->Info("export", {{"run", request->run()},
                            {"directory", request->server_directory()}});
-  // Reading is a viewer's; writing to the collector's disk is not.
+  // Viewers may read; writing to the collector's disk requires an operator.
   std::optional<Auditor::Entry> audit;
   absl::Status allowed;
   if (!request->server_directory().empty() ||

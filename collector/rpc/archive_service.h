@@ -24,13 +24,13 @@ namespace rankprobe {
 
 class ArchiveService : public v1::ArchiveService::CallbackService {
  public:
-  // `export_roots`: absolute directories below which server-side exports and
-  // backups may go. `live` answers which incarnations are connected now.
+  // `export_roots` are the absolute directories below which server-side exports
+  // and backups may be written. `live` returns the incarnations that are
+  // connected now.
   using LiveFn = std::function<absl::flat_hash_set<uint64_t>()>;
-  // `quick_pool`: for what is answered soon; calls that may take long have the
-  // other.
-  // `local`: the archive where it is a local one, else null: it has no rollups
-  // and cannot be copied.
+  // `quick_pool` runs short calls, `pool` those that may take long. `local` is
+  // the archive if it is a local one, else null: then it has no rollups and
+  // cannot be copied.
   ArchiveService(ArchiveReader* archive, ArchiveUpkeep* upkeep, Store* local,
                  FileSystem* file_system, WorkerPool* pool,
                  WorkerPool* quick_pool, std::vector<std::string> export_roots,
@@ -46,7 +46,7 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
         live_(std::move(live)),
         metrics_(metrics) {}
 
-  // Before the server starts. It outlives the service.
+  // Called before the server starts. It outlives the service.
   void SetAuditor(const Auditor* auditor) { auditor_ = auditor; }
 
   grpc::ServerUnaryReactor* ListRuns(grpc::CallbackServerContext* context,
@@ -94,8 +94,8 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
       const v1::GetLedgerRequest* request) override;
 
  private:
-  // As RunUnary and RunStream, of what readers ask: collectors that were to be
-  // asked, too, and could not, are named behind the answer (kAwayKey).
+  // Like RunUnary and RunStream, for readers' calls: the trailing metadata
+  // (kAwayKey) names collectors that could not be asked.
   template <typename Work>
   grpc::ServerUnaryReactor* AnswerUnary(grpc::CallbackServerContext* context,
                                         WorkerPool* pool,

@@ -21,7 +21,8 @@ namespace {
 template <typename Response>
 class LateReactor : public grpc::ServerUnaryReactor {
  public:
-  // Shared with what is pending: whoever comes second finds it closed.
+  // Shared with the pending answer: the second of the two to finish finds it
+  // closed.
   struct Slot {
     absl::Mutex mutex;
     LateReactor* reactor ABSL_GUARDED_BY(mutex) = nullptr;
@@ -87,7 +88,7 @@ void EndAudit(const absl::StatusOr<v1::SwitchResult>& result,
   }
 }
 
-// Of a request that waits: itself, and its text in the audit log's line.
+// Memory of a waiting request: itself, and its text in the audit log's line.
 template <typename Request>
 uint64_t HeldBytes(const Request& request) {
   return 2 * static_cast<uint64_t>(request.ByteSizeLong()) + 1024;
@@ -140,7 +141,7 @@ grpc::ServerUnaryReactor* ControlService::SetConfig(
                    request->api_list().empty() ? "" : " ",
                    request->api_list()));
   const auto done = reactor->Done();
-  // The caller may leave meanwhile, and take the request along.
+  // The request is copied, because the call may end before the task runs.
   ActAudited(
       entry, HeldBytes(*request),
       [this, request = *request, entry, done,
@@ -203,7 +204,7 @@ grpc::ServerUnaryReactor* ControlService::Explain(
   if (leaves_.elsewhere != nullptr)
     return Answer(context, leaves_.elsewhere(request->run()));
   auto* const reactor = new LateReactor<v1::ExplainResponse>(response);
-  // The caller may leave meanwhile, and take the request along.
+  // The request is copied, because the call may end before the task runs.
   if (!pool_->Run(
           [this, request = *request, done = reactor->Done()] {
             control_->explanations().Explain(request, done);
@@ -220,7 +221,8 @@ grpc::ServerUnaryReactor* ControlService::SetTriggers(
     v1::SetTriggersResponse* response) {
   if (leaves_.elsewhere != nullptr)
     return Answer(context, leaves_.elsewhere(request->run()));
-  // It stays until it is finished, whatever the caller does.
+  // A default reactor stays valid until it is finished, whatever the caller
+  // does.
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const Auditor::Entry entry =
       auditor_->Describe(*context, "SetTriggers", request->run(),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // ControlService: operators' calls, answered by the control plane.
 // Ownership: one per server; the ControlPlane, the queue and the pool outlive
-// it. Calls never wait for a disk on gRPC's threads, nor compile there: what is
-// audited runs in the queue, where its attempt is written before it is begun and
-// its outcome synced before it is answered; what reads a run or compiles a config
-// runs in the pool. RESOURCE_EXHAUSTED when too much waits in either. ListAgents
-// and ListEvents only look in memory.
+// it. Calls never wait for a disk or compile on gRPC's threads: audited calls
+// run in the queue, where the attempt is written before the action and the
+// outcome is synced before the answer; calls that read a run or compile a
+// config run in the pool. RESOURCE_EXHAUSTED if too much waits in either.
+// ListAgents and ListEvents only read memory.
 #ifndef RANKPROBE_COLLECTOR_RPC_CONTROL_SERVICE_H_
 #define RANKPROBE_COLLECTOR_RPC_CONTROL_SERVICE_H_
 
@@ -25,15 +25,15 @@ class ControlService : public v1::ControlService::CallbackService {
   ControlService(ControlPlane* control, DiskQueue* audited, WorkerPool* pool)
       : control_(control), audited_(audited), pool_(pool) {}
 
-  // Of a root: who its leaves say is connected. Of a leaf: what it answers to all
-  // else, which its root alone can do. Null: as any collector. Before the server
-  // starts.
+  // On a root: lists the ranks that its leaves report as connected. On a leaf:
+  // the answer to calls that only its root can serve. Null: as any collector.
+  // Set before the server starts.
   struct Leaves {
     std::function<v1::ListAgentsResponse(const std::string& run)> list_agents;
     std::function<absl::Status(const std::string& run)> elsewhere;
   };
   void SetLeaves(Leaves leaves) { leaves_ = std::move(leaves); }
-  // Before the server starts. It outlives the service.
+  // Called before the server starts. It outlives the service.
   void SetAuditor(const Auditor* auditor) { auditor_ = auditor; }
 
   grpc::ServerUnaryReactor* SetConfig(grpc::CallbackServerContext* context,
@@ -71,12 +71,12 @@ class ControlService : public v1::ControlService::CallbackService {
       v1::ListEventsResponse* response) override;
 
  private:
-  // Does `act` elsewhere, once its line is in the audit log; refuses it while too
-  // many wait for that. `bytes` are what it holds meanwhile.
+  // Runs `act` in the queue once its line is in the audit log; calls `refuse`
+  // if too many tasks wait. `bytes` is the memory that it holds meanwhile.
   void ActAudited(const Auditor::Entry& entry, uint64_t bytes,
                   std::function<void()> act,
                   const std::function<void(const absl::Status&)>& refuse);
-  // What a switch tells when it is over.
+  // Returns a callback that audits the result of a switch and calls `done`.
   PlanSwitches::Done WhenDone(
       const Auditor::Entry& entry,
       std::function<void(absl::StatusOr<v1::SwitchResult>)> done);

@@ -109,7 +109,7 @@ TEST_F(ControlServiceTest, WhatWaitsForTheAuditLogIsBounded) {
   Hang();
   std::vector<std::unique_ptr<Call>> calls;
   calls.push_back(Ship());
-  // It is at the disk; the next ones wait behind it.
+  // The first action waits for the disk; the next ones wait after it.
   asked_.WaitForNotification();
   v1::SetConfigRequest large;
   large.set_run("run");
@@ -119,7 +119,8 @@ TEST_F(ControlServiceTest, WhatWaitsForTheAuditLogIsBounded) {
   const grpc::Status refused = stub_->SetConfig(&context, large, &result);
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.error_message(), HasSubstr("nothing was done"));
-  // Of further small ones so many wait, and the rest is answered at once.
+  // Only a limited number of small requests waits, and the rest is answered at
+  // once.
   for (size_t i = 0; i < kMostWaiting + 3; ++i) calls.push_back(Ship());
   size_t answered = 0;
   while (answered < 3) {
@@ -134,7 +135,7 @@ TEST_F(ControlServiceTest, WhatWaitsForTheAuditLogIsBounded) {
   }
   EXPECT_EQ(answered, 3u);
   Answer();
-  // What was taken is done, and answered.
+  // Accepted requests are done, and answered.
   for (const auto& call : calls) call->over.WaitForNotification();
 }
 

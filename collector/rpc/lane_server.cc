@@ -17,7 +17,7 @@
 namespace rankprobe {
 namespace {
 
-// How soon connections that could not be accepted are looked at again.
+// Interval of retries when connections could not be accepted.
 constexpr absl::Duration kAgain = absl::Milliseconds(100);
 
 }  // namespace
@@ -81,8 +81,8 @@ size_t LaneServer::lanes() const {
 void LaneServer::Run() {
   std::vector<pollfd> polled;
   for (;;) {
-    // Descriptors may have run out: the queue of the socket is not asked again
-    // and again.
+    // If descriptors have run out, the listening socket is not polled, to avoid
+    // a busy loop.
     const bool accepts = !std::exchange(full_, false);
     polled.assign(1, {stopping_, POLLIN, 0});
     absl::Duration timeout = accepts ? absl::InfiniteDuration() : kAgain;
@@ -126,7 +126,7 @@ void LaneServer::Accept() {
     ::close(fd);
     return;
   }
-  // The oldest makes way: one that waits to be answered comes through.
+  // The oldest is closed, so that a client that waits for an answer is served.
   if (connections_.size() >= options_.max_pending) {
     ::close(connections_.front().fd);
     connections_.erase(connections_.begin());
@@ -141,7 +141,8 @@ bool LaneServer::Serve(const Connection& connection) {
       status.ok()
           ? kLaneTaken
           : std::string(status.message().substr(0, kMaxLaneAnswerBytes));
-  // Who does not wait for it need not have it.
+  // The result is ignored: a client that does not wait does not need the
+  // answer.
   (void)::send(connection.fd, answer.data(), answer.size(),
                MSG_NOSIGNAL | MSG_DONTWAIT);
   return true;
@@ -156,10 +157,10 @@ absl::Status LaneServer::Take(int socket) {
   const auto it = sessions_.find(untrusted.session);
   if (it == sessions_.end())
     return absl::NotFoundError("no session of that name is open");
-  // What has been referred to stays what it is.
+  // The memory of a session is never replaced, because frames refer to it.
   if (it->second != nullptr)
     return absl::AlreadyExistsError("the session already shares memory");
-  // Only this thread makes it more.
+  // Only this thread increases it.
   if (*kept_ >= options_.max_lanes) {
     return absl::ResourceExhaustedError(
         absl::StrCat(options_.max_lanes, " sessions already share memory"));
@@ -167,6 +168,7 @@ absl::Status LaneServer::Take(int socket) {
   ++lanes_;
   ++*kept_;
   const SharedMemoryReader* const reader = memory.get();
+  // The descriptor counts until the last stream has released the memory.
   it->second = std::shared_ptr<const SharedMemoryReader>(
       reader, [memory = std::move(memory),
                kept = kept_](const SharedMemoryReader*) mutable {

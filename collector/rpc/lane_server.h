@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes the memory that ranks on this host keep their payloads in
-// (common/rpc/lane_socket.h), so that frames may say where bytes lie in place of
-// carrying them.
+// Receiver of the memory in which ranks on this host keep their payloads
+// (common/rpc/lane_socket.h), so that frames may carry the place of bytes
+// instead of the bytes.
 //
-// Ownership: one per server; outlives the streams that ask it.
+// Ownership: one per server; outlives the streams that use it.
 // Threads: one of its own; methods from any thread.
-// Failure: a peer that is no session's, another user's, slow or odd is told why
-// and closed, and its session goes on without. Bounded in connections, in the
-// time one takes and in descriptors that are kept.
+// Failure: a peer that belongs to no session, is of another user, slow or
+// invalid gets the reason and is closed, and its session continues without
+// shared memory. Limits: connections, the time that each takes, and
+// descriptors.
 #ifndef RANKPROBE_COLLECTOR_RPC_LANE_SERVER_H_
 #define RANKPROBE_COLLECTOR_RPC_LANE_SERVER_H_
 
@@ -33,32 +34,33 @@ namespace rankprobe {
 class LaneServer {
  public:
   struct Options {
-    // Of one session; nothing of it is mapped or allocated here.
+    // Limit for the memory of one session; nothing of it is mapped or allocated
+    // here.
     uint64_t max_bytes = uint64_t{1} << 40;
-    // Of memory that sessions have handed over, and that somebody reads who
-    // outlives his session; a descriptor each.
+    // Limit for memory that is kept, including that of ended sessions that is
+    // still being read; each takes a descriptor.
     size_t max_lanes = 256;
-    // Connections that have not said anything yet.
+    // Limit for connections that have not sent anything yet.
     size_t max_pending = 64;
     absl::Duration patience = absl::Seconds(2);
   };
 
-  // UNAVAILABLE where there are no such sockets.
+  // UNAVAILABLE if the system has no such sockets.
   static absl::StatusOr<std::unique_ptr<LaneServer>> Start(
       const Options& options);
   ~LaneServer();
 
-  // What a Welcome names.
+  // Returns the name that a Welcome contains.
   const std::string& name() const { return name_; }
 
-  // A session may hand memory over from now on, once.
+  // Allows a session to share memory once.
   void Expect(const std::string& session);
-  // It has ended. Who has its memory keeps it.
+  // Called when the session has ended. Holders of its memory keep it.
   void Forget(const std::string& session);
-  // What the session has handed over; null: nothing.
+  // Returns the memory that the session shares; null if it shares none.
   std::shared_ptr<const SharedMemoryReader> Find(
       const std::string& session) const;
-  // Sessions that have.
+  // Returns the number of sessions that share memory.
   size_t lanes() const;
 
  private:
@@ -71,25 +73,25 @@ class LaneServer {
              int stopping);
   void Run();
   void Accept();
-  // Whether it is done with.
+  // Returns whether the connection is finished.
   bool Serve(const Connection& connection);
   absl::Status Take(int socket);
 
   const Options options_;
   const std::string name_;
   const int listening_;
-  // Readable once the thread is to end.
+  // Readable once the thread has to end.
   const int stopping_;
-  // Of the thread.
+  // Used by the thread only.
   std::vector<Connection> connections_;
   bool full_ = false;
 
   mutable absl::Mutex mutex_;
-  // Null: it has handed nothing over yet.
+  // Null if the session has not shared memory yet.
   std::map<std::string, std::shared_ptr<const SharedMemoryReader>> sessions_
       ABSL_GUARDED_BY(mutex_);
   size_t lanes_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Descriptors that are kept, whoever keeps them.
+  // Number of open descriptors, including those that only streams still hold.
   const std::shared_ptr<std::atomic<size_t>> kept_ =
       std::make_shared<std::atomic<size_t>>(0);
   std::thread thread_;

@@ -34,7 +34,7 @@ class LaneServerTest : public ::testing::Test {
   absl::Status Give(const std::string& session, int fd) {
     return HandOver(server_->name(), session, fd, kSoon);
   }
-  // Somebody who says nothing.
+  // Opens a connection that sends nothing.
   int Connect() {
     const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     sockaddr_un address{};
@@ -64,7 +64,7 @@ TEST_F(LaneServerTest, ASessionsMemoryIsRead) {
   server_->Forget("a");
   EXPECT_EQ(server_->lanes(), 0u);
   EXPECT_EQ(server_->Find("a"), nullptr);
-  // Both the session and the rank are gone.
+  // Both the session and the rank have ended.
   memory_.reset();
   std::string out(6, '\0');
   EXPECT_TRUE(reader->Read(0, absl::MakeSpan(out)).ok());
@@ -85,7 +85,7 @@ TEST_F(LaneServerTest, WhatIsNoSessionsOrNoMemoryIsRefused) {
   ASSERT_TRUE(larger.ok()) << larger.status();
   EXPECT_FALSE(Give("a", (*larger)->fd()).ok());
   EXPECT_EQ(server_->lanes(), 0u);
-  // A refusal takes nothing from the session.
+  // After a refusal the session may still share memory.
   EXPECT_TRUE(Give("a", memory_->fd()).ok());
   EXPECT_EQ(Give("a", memory_->fd()).message(),
             "the collector refuses: the session already shares memory");
@@ -119,7 +119,7 @@ TEST_F(LaneServerTest, ThoseWhoSayNothingKeepNobodyOut) {
   std::vector<int> silent;
   for (int i = 0; i < 200; ++i) silent.push_back(Connect());
   EXPECT_TRUE(Give("a", memory_->fd()).ok());
-  // The first were closed for those behind them.
+  // The first were closed in favour of later ones.
   char byte = 0;
   EXPECT_EQ(::recv(silent.front(), &byte, 1, 0), 0);
   for (const int fd : silent) ::close(fd);

@@ -17,7 +17,8 @@ namespace rankprobe {
 namespace {
 
 constexpr size_t kIdBytes = 16;
-// Of the names of a leaf's runs; beyond, it may have something of any.
+// Limit for the names of a leaf's runs; beyond it the leaf may have data of any
+// run.
 constexpr size_t kMaxRunsBytes = 256 << 10;
 constexpr size_t kMaxBegan = 1000;
 constexpr size_t kMaxRunBytes = 255;
@@ -29,7 +30,7 @@ std::string InSeconds(absl::Duration time) {
 
 }  // namespace
 
-// Between whoever asks and the stream of the answer. A part waits here until it is
+// Connects a caller and the stream of the answer. A part waits here until it is
 // taken; then the next one is read.
 class LeafQuestions::Pending {
  public:
@@ -40,16 +41,17 @@ class LeafQuestions::Pending {
 
   const std::string leaf, address, who;
 
-  // The asker's: waits so long from `since`, and as long again when the leaf says
-  // that the question waits for its turn, not beyond `end`. False: the time is over.
+  // Called by the reader: waits for `time` from `since`, and as long again each
+  // time the leaf reports that the question is queued, but not beyond `end`.
+  // Returns false if the time is over.
   bool AwaitPart(MonotonicTime since, absl::Duration time, MonotonicTime end,
                  v1::LiveAnswer* part, bool* ended, absl::Status* status);
   void WaitsForItsTurn();
   void GiveUp();
-  // The stream's. False: nobody waits any more.
+  // Called by the stream. Returns false if no caller waits any more.
   bool Begin(Stream* stream);
-  // With the last part comes what the answer comes to: who takes the part must
-  // not read on.
+  // The last part comes with the status of the answer, because the caller must
+  // not read on after it.
   void Put(v1::LiveAnswer part, bool last, const absl::Status& status);
   void End(const absl::Status& status);
   void Drop();
@@ -128,7 +130,7 @@ class LeafQuestions::Stream final
   void OnDone() override {
     if (pending_ != nullptr) {
       pending_->Drop();
-      // What had an end has one already.
+      // Has no effect if the answer has ended already.
       pending_->End(absl::UnavailableError(absl::StrCat(
           "leaf ", pending_->address, " disconnected during an answer")));
     }
@@ -137,7 +139,7 @@ class LeafQuestions::Stream final
 
   LeafQuestions* const questions_;
   const std::string who_;
-  // Set by a read, which are one after another.
+  // Set by a read; reads do not overlap.
   std::shared_ptr<Pending> pending_;
   v1::LiveAnswer incoming_;
   absl::Mutex mutex_;
@@ -212,7 +214,7 @@ void LeafQuestions::Pending::Drop() {
   stream_ = nullptr;
 }
 
-// The asker's side.
+// The caller's side.
 class LeafQuestions::Reader final : public LiveLeaves::Answer {
  public:
   Reader(LeafQuestions* questions, std::string id,
@@ -230,8 +232,9 @@ class LeafQuestions::Reader final : public LiveLeaves::Answer {
   absl::StatusOr<bool> Next(v1::LiveAnswer* part) override {
     bool ended = false;
     absl::Status status;
-    // For the first part from the question on: several leaves are asked at once and
-    // heard one after another, and those that hang, hang at the same time.
+    // The first part is timed from the question: several leaves are asked at
+    // once and read one after another, and those that hang do so at the same
+    // time.
     const MonotonicTime since = heard_ ? MonotonicNow() : asked_;
     heard_ = true;
     if (!pending_->AwaitPart(since, questions_->options_.part_time, end_, part,
@@ -268,7 +271,8 @@ std::string LeafQuestions::AwayText(const Known& leaf,
 
 std::vector<LiveLeaves::Leaf> LeafQuestions::Leaves() {
   absl::MutexLock lock(&mutex_);
-  // Without its leaves it would answer from the store alone, and not know it.
+  // Before its leaves have connected, a root would answer from the store alone
+  // without knowing it.
   never_.WaitFor(&mutex_,
                  options_.settling - absl::FromChrono(MonotonicNow() - began_),
                  [] { return false; });
@@ -341,7 +345,8 @@ void LeafQuestions::Linked(uint64_t link, const v1::LeafReport& report,
   absl::MutexLock lock(&mutex_);
   if (leaves_.size() >= options_.max_leaves &&
       leaves_.find(report.leaf()) == leaves_.end()) {
-    // The registry takes no more of those that are there.
+    // Only disconnected leaves are removed: the registry limits the connected
+    // ones.
     auto oldest = leaves_.end();
     for (auto it = leaves_.begin(); it != leaves_.end(); ++it) {
       if (it->second.link == 0 &&

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kReaderThreads = 4;
 constexpr size_t kReaderQueue = 1024;
-// As a client of a collector takes them.
+// The limit of a collector's clients.
 constexpr int kMaxReplyBytes = 64 << 20;
 
 class LocalReaderImpl : public LocalReader {

@@ -17,7 +17,7 @@ namespace rankprobe {
 namespace {
 
 constexpr uint32_t kReportMs = 1000;
-// What a leaf has not read; directives of many ranks share one.
+// Limit for notes that a leaf has not read; directives of many ranks share one.
 constexpr size_t kMaxQueuedNotes = 1 << 12;
 constexpr int kMaxDirectivesOfNote = 256;
 constexpr size_t kMaxSessionBytes = 64;
@@ -47,7 +47,7 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
     const absl::Status status = TakeReport(*untrusted);
     if (!status.ok()) return FinishOnce(status);
     if (untrusted->events().empty()) return ReadNext();
-    // Some of them wait for the store.
+    // Some of the events wait for the store.
     GoOnElsewhere(run_, untrusted->ByteSizeLong(), [this, untrusted] {
       for (const v1::RelayedEvent& event : untrusted->events()) {
         const absl::Status taken = TakeEvent(event);
@@ -104,7 +104,7 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
     v1::RootNote note;
     note.set_report_ms(kReportMs);
     handle()->Send(note);
-    // Behind the first note, which has nothing else in it.
+    // After the first note, which contains nothing else.
     questions_->Linked(
         link_, untrusted, who_,
         [handle = handle()](const v1::RootNote& next) { handle->Send(next); });
@@ -129,7 +129,7 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
       questions_->Began(link_, untrusted.event().hello().identity().run());
       return Admit(untrusted);
     }
-    // Of one that was refused here.
+    // The rank was refused here.
     if (known == sessions_.end()) return absl::OkStatus();
     agents_->OnEvent(known->second, untrusted.event());
     return absl::OkStatus();
@@ -167,7 +167,7 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
     }
     const v1::Welcome& welcome = admission->welcome;
     sessions_[untrusted.session()] = welcome.session_id();
-    // The leaf has welcomed it, and knows of nothing else.
+    // The leaf has already welcomed the rank, so the plan is sent separately.
     if (welcome.has_plan()) {
       v1::Directive adopt;
       *adopt.mutable_adopt()->mutable_plan() = welcome.plan();
@@ -199,7 +199,7 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
   const Runner run_;
   uint64_t link_ = 0;
   std::string leaf_;
-  // From the leaf's name for it to the control plane's.
+  // Maps the leaf's session ids to the control plane's.
   std::map<std::string, std::string> sessions_;
 };
 
@@ -207,7 +207,7 @@ class LinkStream : public ServerStream<v1::LeafReport, v1::RootNote> {
 
 std::string RootService::NameOf(
     const grpc::CallbackServerContext& context) const {
-  // Without a principal no call comes so far.
+  // An unauthorized call does not get this far.
   const absl::StatusOr<Principal> who =
       authorizer_->Identify(CredentialsOf(context));
   return who.ok() ? who->name : "nobody";

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// RootService: leaves' streams, and the question of ranks, which the registry
-// answers from memory on gRPC's threads. What ranks say to their leaves comes along
-// and goes to the control plane, as if they were connected here; what that says to
-// them goes back the same way.
-// Answers of leaves to what they were asked go to whoever asked.
-// Ownership: one per root; registry, questions, sessions and Logger outlive
-// it.
-// Failure: a report that cannot be used ends its stream with a status; the leaf
-// begins anew. A rank that is refused is told goodbye.
+// RootService: leaves' streams, and ranks' requests for a collector, which the
+// registry answers from memory on gRPC's threads. Messages of ranks arrive over
+// their leaves and are passed to the control plane, as if the ranks were
+// connected here; its directives return the same way. Answers of leaves are
+// passed to the caller that asked.
+// Ownership: one per root; registry, questions, sessions and Logger outlive it.
+// Failure: an unusable report ends its stream with a status; the leaf connects
+// again. A refused rank gets a goodbye.
 #ifndef RANKPROBE_COLLECTOR_RPC_ROOT_SERVICE_H_
 #define RANKPROBE_COLLECTOR_RPC_ROOT_SERVICE_H_
 
@@ -28,7 +27,7 @@ namespace rankprobe {
 
 class RootService : public v1::RootService::CallbackService {
  public:
-  // As AgentService's: what waits for the store runs there. Null: in place.
+  // As AgentService's: runs tasks that wait for the store. Null: in place.
   using Runner = std::function<bool(std::function<void()>, size_t bytes)>;
   RootService(LeafRegistry* registry, LeafQuestions* questions,
               AgentSessions* agents, const Logger* logger,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A server-side bidirectional stream whose writes are queued from any thread.
-// Deletes itself when gRPC is done with it and nothing of it runs elsewhere;
-// others hold a Handle, which becomes a no-op at that moment.
+// Deletes itself when gRPC has finished with it and no task of it runs
+// elsewhere; others hold a Handle, whose calls then do nothing.
 #ifndef RANKPROBE_COLLECTOR_RPC_SERVER_STREAM_H_
 #define RANKPROBE_COLLECTOR_RPC_SERVER_STREAM_H_
 
@@ -23,8 +23,9 @@
 
 namespace rankprobe {
 
-// A text may repeat what a caller said, of any length. A client takes 8 KiB of
-// metadata, in which a byte may need three, and would be told of that limit instead.
+// A text may quote a caller's input of any length. A client accepts 8 KiB of
+// metadata, in which a byte may need three, and would otherwise report that
+// limit instead.
 inline constexpr size_t kMaxStatusTextBytes = 2000;
 inline grpc::Status ToGrpc(const absl::Status& status) {
   const absl::string_view text = status.message();
@@ -32,14 +33,14 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
   if (text.size() <= kMaxStatusTextBytes)
     return grpc::Status(code, std::string(text));
   size_t end = kMaxStatusTextBytes;
-  // Not in the midst of a character.
+  // Do not cut inside a UTF-8 character.
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
     --end;
   return grpc::Status(
       code, absl::StrCat(text.substr(0, end), ".. (", text.size(), " bytes)"));
 }
 
-// `Wire`: what gRPC is given of a response, itself or its bytes.
+// `Wire` is the type that gRPC gets for a response: the message or its bytes.
 template <typename Request, typename Response, typename Wire = Response>
 class ServerStream : public grpc::ServerBidiReactor<Request, Wire> {
  public:
@@ -50,7 +51,7 @@ class ServerStream : public grpc::ServerBidiReactor<Request, Wire> {
       absl::MutexLock lock(&mutex_);
       if (stream_ != nullptr) stream_->Enqueue(response);
     }
-    // Goes on reading after OnMessage did not.
+    // Continues reading after OnMessage did not.
     void Resume() {
       absl::MutexLock lock(&mutex_);
       if (stream_ != nullptr) stream_->ReadNext();
@@ -70,7 +71,7 @@ class ServerStream : public grpc::ServerBidiReactor<Request, Wire> {
     ServerStream* stream_ ABSL_GUARDED_BY(mutex_);
   };
 
-  // `max_queued`: a peer that does not read is cut off beyond this.
+  // Beyond `max_queued` the stream of a peer that does not read is ended.
   explicit ServerStream(size_t max_queued)
       : max_queued_(max_queued), handle_(std::make_shared<Handle>(this)) {}
 
@@ -85,10 +86,10 @@ class ServerStream : public grpc::ServerBidiReactor<Request, Wire> {
   }
 
  protected:
-  // One message has been read, or the peer has half-closed.
+  // Called when one message has been read, or the peer has half-closed.
   virtual void OnMessage(Request* untrusted) = 0;
   virtual void OnPeerClosed() { FinishOnce(absl::OkStatus()); }
-  // The stream is over; nothing is called after this.
+  // Called when the stream is over; nothing is called after this.
   virtual void OnGone() = 0;
 
   void ReadNext() {
@@ -96,14 +97,15 @@ class ServerStream : public grpc::ServerBidiReactor<Request, Wire> {
     StartNextRead();
   }
 
-  // Runs a task that may wait for the disk elsewhere: gRPC has few threads, and
-  // all ranks need them. Told how many bytes the task keeps in memory. False: no
-  // room; null: in place.
+  // Runs a task that may wait for the disk on another thread, because gRPC has
+  // few threads and all ranks need them. The argument is the memory that the
+  // task holds. Returns false if the queue is full. Null: runs in place.
   using Runner = std::function<bool(std::function<void()>, size_t)>;
-  // Instead of going on with the message that was read: `task` does, says
-  // whether to read on, and the stream and the message, of so many bytes, stay
-  // until then. A stream that is over by then has no say any more: another of
-  // the same peer may be there already.
+  // Runs `task` elsewhere instead of continuing with the message that was read.
+  // The task returns whether to read on; the stream and the message, of `bytes`
+  // bytes, stay valid until then. If the stream is over before the task begins,
+  // the task is not run, because another stream of the same peer may already
+  // exist.
   void GoOnElsewhere(const Runner& run, size_t bytes,
                      std::function<bool()> task) {
     if (run == nullptr) {
@@ -123,11 +125,12 @@ class ServerStream : public grpc::ServerBidiReactor<Request, Wire> {
     ComeBack(/*read_on=*/false);
   }
 
-  // Called with the newest queued response when another comes: may merge them.
+  // Called with the newest queued response when another is queued; may merge
+  // them.
   virtual bool Merge(Response* queued, const Response& next) { return false; }
 
  private:
-  // After Finish the stream may be gone any moment.
+  // After Finish the stream may be deleted at any moment.
   void StartNextRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (finished_) return;
     incoming_.Clear();
@@ -196,7 +199,7 @@ class ServerStream : public grpc::ServerBidiReactor<Request, Wire> {
     {
       absl::MutexLock lock(&mutex_);
       gone_ = true;
-      // ComeBack does the rest.
+      // ComeBack calls OnGone and deletes the stream.
       if (elsewhere_) return;
     }
     OnGone();
@@ -211,7 +214,7 @@ class ServerStream : public grpc::ServerBidiReactor<Request, Wire> {
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool elsewhere_ ABSL_GUARDED_BY(mutex_) = false;
-  // gRPC is done with it.
+  // gRPC has finished with the stream.
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Response> queue_ ABSL_GUARDED_BY(mutex_);
 };

@@ -18,7 +18,7 @@
 namespace rankprobe {
 namespace {
 
-// Answers the sessions of agents with streams whose messages wait elsewhere.
+// Handles the sessions of agents with streams whose messages wait elsewhere.
 class SlowService final : public v1::AgentService::CallbackService {
  public:
   class Stream final : public ServerStream<v1::AgentEvent, v1::Directive> {
@@ -56,7 +56,7 @@ class SlowService final : public v1::AgentService::CallbackService {
     return new Stream(this);
   }
 
-  // Waits for one and takes it.
+  // Waits for a task and takes it.
   std::function<void()> NextTask() {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(
@@ -131,8 +131,8 @@ TEST_F(ServerStreamTest, WhatWaitedIsDoneAndTheStreamReadOn) {
   EXPECT_EQ(service_.handled, 2);
 }
 
-// The peer may have come back meanwhile: what it said in a stream that it has
-// given up must not undo what it says now.
+// The peer may have returned meanwhile: a message of its abandoned stream must
+// not override those of the new one.
 TEST_F(ServerStreamTest, AStreamThatIsOverHasNoSayAnyMore) {
   const std::function<void()> task = service_.NextTask();
   context_.TryCancel();

@@ -8,7 +8,7 @@ namespace {
 
 // Bytes of file data in one message.
 constexpr size_t kMessageBytes = 256 << 10;
-// Files up to this size go whole.
+// Files up to this size are sent in one piece.
 constexpr uint64_t kMaxWholeFileBytes = 64 << 10;
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// An ExportSink whose files travel to the caller of an export. Small files go
-// many to a message, to a caller that knows such messages.
+// An ExportSink whose files are sent to the caller of an export. Small files
+// are sent several per message, if the caller supports such messages.
 //
-// Not thread-safe. Failure: what `send` returns. Flush in the end.
+// Not thread-safe. Failure: the status of `send`. Call Flush at the end.
 #ifndef RANKPROBE_COLLECTOR_RPC_STREAM_SINK_H_
 #define RANKPROBE_COLLECTOR_RPC_STREAM_SINK_H_
 
@@ -37,18 +37,18 @@ class StreamSink : public ExportSink {
   std::optional<uint64_t> FindKept(const std::string& path,
                                    uint64_t length_bytes) override;
   absl::Status UseKept(const std::string& path) override;
-  // What has been gathered goes.
+  // Sends the collected files.
   absl::Status Flush();
 
  private:
-  // Behind what has been gathered: events may speak of those files.
+  // Sends the event after the collected files, because it may refer to them.
   absl::Status SendInOrder(v1::ExportEvent event);
 
   const Send send_;
   const bool takes_files_;
   // By path and length.
   absl::flat_hash_map<std::pair<std::string, uint64_t>, uint64_t> kept_;
-  // Small files that wait for company; `open_` is the one being written.
+  // Small files that are sent together; `open_` is the one being written.
   v1::ExportEvent batch_;
   v1::ExportFile* open_ = nullptr;
   uint64_t batch_bytes_ = 0;

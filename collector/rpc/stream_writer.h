@@ -2,9 +2,10 @@
 // gRPC calls whose work waits for the disk, done by a worker: server streams,
 // whose writes wait for a reader, and unary calls.
 //
-// A reader that takes nothing for a while is ended: it holds its worker no
-// longer. Work whose caller has gone before its turn is not begun.
-// Threads: made by gRPC's threads, filled by one worker each.
+// The call of a reader that takes nothing for a while is ended, so that it does
+// not hold its worker. Work whose caller has disconnected before its turn is
+// not begun.
+// Threads: created by gRPC's threads, filled by one worker each.
 #ifndef RANKPROBE_COLLECTOR_RPC_STREAM_WRITER_H_
 #define RANKPROBE_COLLECTOR_RPC_STREAM_WRITER_H_
 
@@ -30,24 +31,25 @@
 
 namespace rankprobe {
 
-// How long a message may wait for the reader to take the one before it.
+// How long a message may wait until the reader takes the one before it.
 inline constexpr absl::Duration kReaderPatience = absl::Seconds(30);
-// Small messages wait together: handing each to gRPC's threads and waiting for
-// them takes longer than making it.
+// Small messages are queued together, because passing each to gRPC's threads
+// and waiting for them takes longer than making it.
 inline constexpr size_t kMostWaitingBytes = size_t{256} << 10;
 
-// A server stream that a worker thread fills: Write waits for room.
+// A server stream that a worker thread fills; Write waits for room.
 template <typename Response>
 class StreamWriter : public grpc::ServerWriteReactor<Response> {
  public:
-  // The worker's side; keeps working after gRPC let the stream go.
+  // The worker's side; remains usable after gRPC has deleted the stream.
   class Handle {
    public:
     Handle(StreamWriter* stream, grpc::CallbackServerContext* context,
            absl::Duration patience)
         : patience_(patience), stream_(stream), context_(context) {}
 
-    // CANCELLED once the reader is gone, or has read nothing for too long.
+    // CANCELLED if the reader has disconnected, or has read nothing for too
+    // long.
     absl::Status Write(Response response) {
       const size_t bytes = response.ByteSizeLong();
       absl::MutexLock lock(&mutex_);
@@ -70,7 +72,7 @@ class StreamWriter : public grpc::ServerWriteReactor<Response> {
       context_->AddTrailingMetadata(kMessagesKey, absl::StrCat(messages_));
       stream_->Finish(ToGrpc(status));
     }
-    // Before Finish: metadata behind the answer.
+    // Adds trailing metadata. Called before Finish.
     void AddTrailer(const std::string& key, const std::string& value) {
       absl::MutexLock lock(&mutex_);
       if (stream_ != nullptr && !finished_)
@@ -91,7 +93,8 @@ class StreamWriter : public grpc::ServerWriteReactor<Response> {
     bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return stream_ == nullptr || cancelled_;
     }
-    // Until `ready`, or it is over, which it is when the reader takes nothing.
+    // Waits until `ready` or IsOver. If the reader takes nothing for
+    // `patience_`, cancels the call.
     template <typename Ready>
     void Await(const Ready& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       while (!IsOver() && !ready()) {
@@ -122,18 +125,18 @@ class StreamWriter : public grpc::ServerWriteReactor<Response> {
 
     const absl::Duration patience_;
     mutable absl::Mutex mutex_;
-    // Told by whatever may end a wait.
+    // Notified by every change that may end a wait.
     MonotonicCondVar ready_;
     StreamWriter* stream_ ABSL_GUARDED_BY(mutex_);
-    // Lives as long as `stream_`.
+    // Valid as long as `stream_`.
     grpc::CallbackServerContext* const context_;
     // Belongs to gRPC while `writing_`.
     Waiting outgoing_ ABSL_GUARDED_BY(mutex_);
     std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
-    // Of those and of what is being written.
+    // Bytes of the waiting messages and of the one being written.
     size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
     uint64_t messages_ ABSL_GUARDED_BY(mutex_) = 0;
-    // Messages that the reader has taken.
+    // Number of messages that the reader has taken.
     uint64_t taken_ ABSL_GUARDED_BY(mutex_) = 0;
     bool writing_ ABSL_GUARDED_BY(mutex_) = false;
     bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A few threads for calls that wait for the disk. Thread-safe. The destructor
-// runs what is queued, then joins. What waits is bounded by number and by the
+// runs the queued tasks, then joins. The queue is bounded by number and by the
 // memory that the tasks hold.
 #ifndef RANKPROBE_COLLECTOR_RPC_WORKER_POOL_H_
 #define RANKPROBE_COLLECTOR_RPC_WORKER_POOL_H_
@@ -23,8 +23,8 @@ class WorkerPool {
   WorkerPool(size_t threads, size_t max_queued,
              size_t max_queued_bytes = SIZE_MAX);
   ~WorkerPool();
-  // `bytes`: what the task keeps in memory until it is done. False when the
-  // queue is full.
+  // `bytes` is the memory that the task holds until it has run. Returns false
+  // if the queue is full.
   bool Run(std::function<void()> task, size_t bytes = 0);
 
  private:
@@ -40,7 +40,7 @@ class WorkerPool {
   const size_t max_queued_;
   const size_t max_queued_bytes_;
   absl::Mutex mutex_;
-  // Told with each task, and with stopping_.
+  // Notified for each task, and when stopping_ is set.
   MonotonicCondVar work_came_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -15,17 +15,17 @@
 namespace rankprobe {
 namespace {
 
-// A part has no more, unless it is one thing that is larger.
+// A part holds no more, except for a single larger item.
 constexpr size_t kPartBytes = 64 << 10;
 constexpr size_t kDataBytes = 256 << 10;
 
-// Puts what is said into parts.
+// Collects the answer in parts.
 class Parts {
  public:
   explicit Parts(const std::function<absl::Status(v1::LiveAnswer)>& write)
       : write_(write) {}
 
-  // Where something of so many bytes is to be put.
+  // Returns the part to which something of `bytes` bytes can be added.
   absl::StatusOr<v1::LiveAnswer*> RoomFor(size_t bytes) {
     if (bytes_ + bytes > kPartBytes) RP_RETURN_IF_ERROR(Flush());
     bytes_ += bytes + 8;
@@ -70,7 +70,7 @@ absl::Status AnswerRuns(ArchiveReader* store, const IsStoredFn& is_stored,
     part->add_runs()->mutable_run()->Swap(&run);
     for (v1::StepInfo& step : steps) {
       RP_ASSIGN_OR_RETURN(part, parts->RoomFor(step.ByteSizeLong()));
-      // It begins with this step.
+      // The part begins with this step, so it needs the run's name.
       if (part->runs().empty()) part->add_runs()->mutable_run()->set_run(name);
       part->mutable_runs()->rbegin()->add_steps()->Swap(&step);
     }
@@ -133,7 +133,7 @@ absl::Status AnswerRecords(ArchiveReader* store,
   };
   const absl::Status read =
       store->ForEachRecord(key, [&](const v1::Record& record) -> absl::Status {
-        // Before what refers to them.
+        // Complete payloads of the record are listed before it.
         if (record.has_call()) ForEachTensor(record.call(), tell);
         RP_RETURN_IF_ERROR(written);
         RP_ASSIGN_OR_RETURN(v1::LiveAnswer* const part,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A leaf's answer to its root about data that is not stored yet. Thread-safe;
-// reads the archive alone.
+// only reads the archive.
 #ifndef RANKPROBE_COLLECTOR_SEALED_ANSWER_LIVE_H_
 #define RANKPROBE_COLLECTOR_SEALED_ANSWER_LIVE_H_
 
@@ -13,13 +13,13 @@
 
 namespace rankprobe {
 
-// Whether a step lies in the store as `info` says it. It must be true of nothing
-// whose entry of the log is not there.
+// Returns whether the step is in the store with all that `info` counts. Must
+// not return true before the entry of the log is in the store.
 using IsStoredFn =
     std::function<bool(const std::string& run, const v1::StepInfo& info)>;
 
-// The parts go to `write`, whose error ends it. The status is what the question
-// comes to.
+// Passes the parts to `write`, whose error ends the call. Returns the status of
+// the answer.
 absl::Status AnswerLive(
     ArchiveReader* store, const IsStoredFn& is_stored,
     const v1::LiveQuestion& question,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Verification and deletion of an archive in an object store.
 // Ownership: the object store and the clock outlive it. Threads: thread-safe.
-// Failure: a status; PERMISSION_DENIED where deletion is not allowed.
+// Failure: a status; PERMISSION_DENIED if deletion is not allowed.
 #ifndef RANKPROBE_COLLECTOR_SEALED_BUCKET_UPKEEP_H_
 #define RANKPROBE_COLLECTOR_SEALED_BUCKET_UPKEEP_H_
 

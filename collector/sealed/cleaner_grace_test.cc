@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a cleaner leaves for a while: for readers that are slow, and for ranks that
-// refer to what they sent before.
+// What a cleaner keeps for a while: for slow readers, and for ranks that refer
+// to payloads that they sent before.
 #include <memory>
 #include <set>
 #include <string>
@@ -33,7 +33,7 @@ class Grace : public SealerTest {
     CleanReport report;
     return cleaner_.Clean([] { return false; }, &report);
   }
-  // Each step a set of its own.
+  // Each step becomes its own set.
   std::unique_ptr<Sealer> OpenSealerOfOne(Store* store) {
     SealerOptions blocks;
     blocks.block_steps = 1;
@@ -72,11 +72,11 @@ TEST_F(Grace, AnOrphanStaysUntilItHasBeenSeenForThatLong) {
   EXPECT_EQ(CountPacks(), 1u);
 }
 
-// Who found a payload before it was deleted: no gap, though its place is not known
-// any more.
+// A reader that found a payload before it was deleted gets an error, not a gap,
+// although the place of the payload is not known any more.
 TEST_F(Grace, AReaderThatFoundAPayloadIsToldThatItWent) {
   const std::unique_ptr<Store> store = OpenStore();
-  // Too large to be read with its neighbours, and kept.
+  // Too large to be read with its neighbours and cached.
   const std::string data = RandomBytes(1, 5 << 20);
   Frames frames(MakeIdentity("run", 0, 7));
   AddWholeStep(&frames, 0, data);
@@ -103,8 +103,8 @@ TEST_F(Grace, AReaderThatFoundAPayloadIsToldThatItWent) {
   }
 }
 
-// A rank refers in a new step to a payload that it sent to another collector with
-// one that was deleted since.
+// A rank refers in a new step to a payload that it sent to another collector
+// with a step that was deleted since.
 TEST_F(Grace, PacksOfTheNewestStepsStay) {
   const std::unique_ptr<Store> store = OpenStore();
   const std::string shared = RandomBytes(77, 4000);

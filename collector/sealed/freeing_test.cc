@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a collector frees on its own disk: only what lies in the store, as the store
-// itself says, and all of it.
+// What a collector frees on its own disk: only what is in the store, according
+// to the store itself, and all of it.
 #include <map>
 #include <memory>
 #include <set>
@@ -20,7 +20,8 @@ using testing::MakeIdentity;
 using testing::RandomBytes;
 using testing::SealerTest;
 
-// Says that an entry was put, and has nothing of it, or something else.
+// A store that reports a successful put of an entry, but has lost it or has
+// other bytes.
 class LyingObjectStore : public FaultObjectStore {
  public:
   enum class Lie { kNone, kLosesEntries, kHasOtherBytes };
@@ -97,7 +98,7 @@ TEST_F(Freeing, AnEntryThatIsNotReadBackFreesNothing) {
   }
 }
 
-// Records that came when a step was stored already are in no set yet.
+// Records that arrived after a step was stored are in no set yet.
 TEST_F(Freeing, AStepThatHasMoreThanIsStoredStays) {
   const std::unique_ptr<Store> store = OpenStore();
   FaultObjectStore objects;
@@ -110,7 +111,7 @@ TEST_F(Freeing, AStepThatHasMoreThanIsStoredStays) {
   ASSERT_TRUE(store->OpenIncarnation(frames.identity()).ok());
   ASSERT_TRUE(store->Commit(frames.Range(0, early)).ok());
   const auto sealer = OpenSealer(store.get(), &objects, KeepsThree());
-  // As a step that nothing comes of.
+  // Like a step that receives nothing more.
   Sealer::Report report;
   ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
   clock_.Advance(absl::Minutes(11));
@@ -155,7 +156,8 @@ TEST_F(Freeing, AStepThatComesMeanwhileStays) {
   EXPECT_EQ(See(&reader, "run").size(), 20u);
 }
 
-// A payload that comes late is stored late; until then its step is not whole there.
+// A payload that arrives late is stored late; until then its step is incomplete
+// there.
 TEST_F(Freeing, AStepWhosePayloadIsNotThereStays) {
   const std::unique_ptr<Store> store = OpenStore();
   FaultObjectStore objects;
@@ -177,7 +179,7 @@ TEST_F(Freeing, AStepWhosePayloadIsNotThereStays) {
   Frames other(MakeIdentity("run", 1, 8));
   other.AddPayload(late);
   Commit(store.get(), other);
-  // The store is away when it has come.
+  // The store is unreachable when it has arrived.
   objects.FailFrom(1, FaultObjectStore::Fault::kBefore);
   EXPECT_FALSE(SealAll(sealer.get(), &report).ok());
   EXPECT_EQ(Kept(store.get()), kept);
@@ -188,8 +190,8 @@ TEST_F(Freeing, AStepWhosePayloadIsNotThereStays) {
   EXPECT_EQ(Kept(store.get()), Steps(7, 9)) << "nothing is missing any more";
 }
 
-// What is missing of a step is missing when records have been added to it, too, and
-// is sought by the next process.
+// A missing payload of a step is still missing after records have been added to
+// the step, and the next process looks for it.
 TEST_F(Freeing, AnAddendumDoesNotForgetWhatIsMissing) {
   const std::unique_ptr<Store> store = OpenStore();
   FaultObjectStore objects;
@@ -223,7 +225,7 @@ TEST_F(Freeing, AnAddendumDoesNotForgetWhatIsMissing) {
   std::set<int64_t> kept = Steps(7, 9);
   kept.insert(0);
   EXPECT_EQ(Kept(store.get()), kept);
-  // The process ends, and only then the payload comes.
+  // The payload only arrives after the end of the process.
   sealer = OpenSealer(store.get(), &objects, KeepsThree());
   Frames other(MakeIdentity("run", 1, 8));
   other.AddPayload(late);

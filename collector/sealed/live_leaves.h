@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leaves that can be asked for what they have not stored yet, as the caller
-// sees them (collector/rpc/leaf_questions.h asks them over their links).
-// Threads: thread-safe; an Answer is one thread's.
+// Leaves that can be asked for data that they have not stored yet, as the
+// caller sees them (collector/rpc/leaf_questions.h asks them over their links).
+// Threads: thread-safe; an Answer is used by one thread.
 #ifndef RANKPROBE_COLLECTOR_SEALED_LIVE_LEAVES_H_
 #define RANKPROBE_COLLECTOR_SEALED_LIVE_LEAVES_H_
 
@@ -17,29 +17,32 @@ namespace rankprobe {
 class LiveLeaves {
  public:
   struct Leaf {
-    // That of its logs in the store.
+    // The name of its logs in the store.
     std::string name;
-    // For people.
+    // For display.
     std::string address;
-    // Empty: it can be asked. Else why not, naming it, for a person.
+    // Empty if the leaf can be asked; otherwise why not, with its name, for
+    // display.
     std::string away;
-    // The runs that it has something of, sorted, as it said last; null: any.
+    // The runs of which it has data, sorted, as it reported last; null if
+    // unknown.
     std::shared_ptr<const std::vector<std::string>> runs;
   };
-  // What comes of a question, part by part.
+  // The answer to a question, part by part.
   class Answer {
    public:
-    // Gives up what has not come.
+    // Cancels the parts that have not arrived.
     virtual ~Answer() = default;
-    // False: all has come. Waits a bounded time for each part, and for all of
-    // them. What the leaf answers, or UNAVAILABLE naming it.
+    // Returns false after the last part. Waits a bounded time for each part,
+    // and for all of them. The error is the leaf's, or UNAVAILABLE with its
+    // name.
     virtual absl::StatusOr<bool> Next(v1::LiveAnswer* part) = 0;
   };
 
   virtual ~LiveLeaves() = default;
-  // Those that are there, and those that were and have gone.
+  // Returns the connected leaves, and those that were connected before.
   virtual std::vector<Leaf> Leaves() = 0;
-  // Sends the question, without an id, and waits for nothing.
+  // Sends the question, without an id, and does not wait.
   virtual std::unique_ptr<Answer> Ask(const std::string& leaf,
                                       v1::LiveQuestion question) = 0;
 };

@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kHeadsListed = 1000;
 constexpr size_t kHexDigits = 32;
 constexpr size_t kNumberDigits = 20;
-// Of what is behind RUN/: both names, the number, and what is between them.
+// Length after RUN/: both names, the number, and the separators.
 constexpr size_t kPlaceBytes = kHexDigits + 1 + kNumberDigits + 1 + kHexDigits;
 
 std::string HeadsOf(absl::string_view run_key) {

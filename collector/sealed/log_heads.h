@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heads of a run's logs: the number and the digest of its newest entry, in the
-// key of an object beside the names of the runs,
+// Heads of a run's logs: the number and the digest of a log's newest entry, in
+// the key of an object next to the names of the runs,
 //   v1/heads/RUN/LOG-NUMBER-DIGEST
-// so that one listing tells a log that ends from one that was cut. It is put behind
-// the entry, and the one before it goes then: a log may be further than its head,
-// never less far.
-// Thread-safe: functions; several may move one head on.
+// so that one listing distinguishes a log that ends from one that was
+// truncated. The head is put after the entry, and the one before it is deleted
+// then: a log may be further than its head, never less far.
+// Thread-safe: functions; several may advance one head.
 #ifndef RANKPROBE_COLLECTOR_SEALED_LOG_HEADS_H_
 #define RANKPROBE_COLLECTOR_SEALED_LOG_HEADS_H_
 
@@ -28,18 +28,18 @@ struct LogHead {
   std::string digest;
 };
 
-// XXH3-128 of the bytes of an entry.
+// Returns the XXH3-128 of the bytes of an entry.
 std::string EntryDigest(absl::string_view bytes);
 
-// By log. What is no head of a log is passed over.
+// Returns the heads by log. Keys that are not heads are skipped.
 absl::StatusOr<std::map<std::string, LogHead>> ReadHeads(
     ObjectStore* store, absl::string_view run_key);
 
-// Moves it on; the object has the run's name in it.
+// Advances the head; the object contains the run's name.
 absl::Status PutHead(ObjectStore* store, const std::string& run,
                      const std::string& shard, const LogHead& head);
 
-// Keys of one head of each run that there is a head of, by the run's key.
+// Returns the key of one head for each run that has any, by the run's key.
 absl::StatusOr<std::map<std::string, std::string>> ListHeads(
     ObjectStore* store);
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kListed = 1000;
 constexpr uint64_t kMaxRunNameBytes = 64 << 10;
-// Each lost race is another's success.
+// Each lost race is a success of another process.
 constexpr int kRaces = 1000;
 
 absl::Status InEntry(const std::string& key, const absl::Status& status) {
@@ -26,7 +26,7 @@ absl::Status InEntry(const std::string& key, const absl::Status& status) {
       absl::StrCat("entry ", key, " of the log: ", status.message()));
 }
 
-// `digest`: of its bytes, also where they are no entry.
+// `digest` gets the digest of the bytes, even if they are not an entry.
 absl::StatusOr<v1::SealedLogEntry> ReadEntry(ObjectStore* store,
                                              const std::string& run,
                                              const std::string& shard,
@@ -45,7 +45,7 @@ absl::StatusOr<v1::SealedLogEntry> ReadEntry(ObjectStore* store,
   return entry;
 }
 
-// Last by first; ranges that meet become one.
+// Ranges map first to last; adjacent ones are merged.
 void AddRange(int64_t first, int64_t last, std::map<int64_t, int64_t>* ranges) {
   auto it = ranges->upper_bound(first);
   if (it != ranges->begin()) {
@@ -93,7 +93,7 @@ void Maintenance::Note(const v1::SealedLogEntry& entry) {
   if (entry.has_merge()) {
     const v1::SealedMerge& merge = entry.merge();
     std::map<uint64_t, Merge>& of_shard = merges_[merge.shard()];
-    // They nest: one is made of all that is left of its entries.
+    // Merges nest: a new one includes all remaining ones of its entries.
     auto it = of_shard.lower_bound(merge.first());
     while (it != of_shard.end() && it->first <= merge.last()) {
       replaced_merges_.insert(it->second.sequence);
@@ -133,7 +133,7 @@ bool Maintenance::IsReplaced(const std::string& shard,
 
 namespace {
 
-// Reads the logs of a run from where they are known on.
+// Reads the logs of a run after their known entries.
 class LogReader {
  public:
   LogReader(ObjectStore* store, const std::string& run,
@@ -150,7 +150,8 @@ class LogReader {
         bad_(bad) {}
 
   absl::Status Read() {
-    // Before the logs: they may go on meanwhile, and a head never is ahead.
+    // Heads are read before the logs: the logs may grow meanwhile, and a head
+    // is never ahead of its log.
     RP_ASSIGN_OR_RETURN(heads_, ReadHeads(store_, run_key_));
     const std::string prefix = LogPrefix(run_key_);
     std::string after;
@@ -169,7 +170,7 @@ class LogReader {
         const auto found = logs_->find(place->shard);
         const uint64_t last = found == logs_->end() ? 0 : found->second;
         if (place->sequence <= last) {
-          // All up to the last one are known.
+          // All entries up to the last one are known.
           after = LogKey(run_key_, place->shard, last);
           skipped = true;
           break;
@@ -207,14 +208,14 @@ class LogReader {
     std::string digest;
     absl::StatusOr<v1::SealedLogEntry> entry =
         ReadEntry(store_, run_, place.shard, place.sequence, &digest);
-    // It was listed.
+    // A missing entry is damage, because it was listed.
     if (absl::IsNotFound(entry.status()))
       entry = absl::DataLossError(entry.status().message());
     const auto before = digests_.find(place.shard);
     const std::string previous = before == digests_.end() ? "" : before->second;
     digests_[place.shard] = digest;
     if (!entry.ok()) {
-      // The next one would only say the same.
+      // A check of the next entry would only report the same fault.
       digests_.erase(place.shard);
       return Fault(entry.status());
     }
@@ -252,7 +253,8 @@ class LogReader {
                          " was replaced: it is not the one that was put"))));
       }
     }
-    // That of the first entry may be on its way.
+    // A log with one entry may have no head yet, so only longer ones are
+    // checked.
     for (const auto& [shard, last] : *logs_) {
       if (last < 2 || heads_.find(shard) != heads_.end()) continue;
       RP_RETURN_IF_ERROR(Fault(absl::DataLossError(
@@ -271,8 +273,8 @@ class LogReader {
   std::vector<v1::SealedLogEntry>* const entries_;
   std::vector<absl::Status>* const bad_;
   std::map<std::string, LogHead> heads_;
-  // By log: of the entry before, and of the one that the head is of, where they
-  // were read.
+  // Digests by log: of the last read entry, and of the one that the head names,
+  // if they were read.
   std::map<std::string, std::string> digests_, at_head_;
 };
 
@@ -351,7 +353,7 @@ bool IsOfOneObject(const absl::Status& status) {
 
 namespace {
 
-// `name_key`: where the name of the run belongs.
+// `name_key` is the key where the name of the run belongs.
 absl::StatusOr<std::string> ReadRunName(ObjectStore* store,
                                         const std::string& key,
                                         const std::string& name_key) {
@@ -443,7 +445,8 @@ absl::Status PutEntry(ObjectStore* store, const std::string& run,
       store->Put(key, bytes, ObjectStore::PutMode::kIfAbsent);
   if (put.ok()) return PutHead(store, run, shard, head);
   if (!absl::IsAlreadyExists(put)) return put;
-  // Ours, whose answer was lost?
+  // The entry may be this process' own, if the answer of an earlier put was
+  // lost.
   RP_ASSIGN_OR_RETURN(const std::string there,
                       GetObject(store, key, kMaxEntryBytes));
   if (there == bytes) return PutHead(store, run, shard, head);

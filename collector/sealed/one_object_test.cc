@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One object of a store changed, cut, replaced or removed: what it had is named as
-// missing, all else is exported with its own bytes, and no list ends.
+// One object of a store is changed, truncated, replaced or removed: its content
+// is reported as missing, everything else is exported with its own bytes, and
+// no list is shortened.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -45,7 +46,7 @@ constexpr char kManifest[] = "/manifest.json";
 
 class OneObject : public SealerTest {
  protected:
-  // One call, whose output is a tensor.
+  // Adds one call, whose output is a tensor.
   static void AddStep(Frames* frames, int64_t step) {
     const std::string data = RandomBytes(static_cast<uint64_t>(step), 4000);
     frames->AddPayload(data);
@@ -67,7 +68,7 @@ class OneObject : public SealerTest {
     end->mutable_step_end()->set_call_phases(1);
     end->mutable_step_end()->set_payloads(1);
   }
-  // Steps 0 to 5 of two runs, in sets of two.
+  // Seals steps 0 to 5 of two runs, in sets of two.
   void SealTwoRuns() {
     for (const std::string run : {"run", "other"}) {
       const std::unique_ptr<Store> store = OpenStore();
@@ -101,7 +102,8 @@ class OneObject : public SealerTest {
     std::filesystem::remove_all(directory);
     return exported;
   }
-  // Each question over steps: numbers that came, and what was said to be missing.
+  // The answers to a query over steps: numbers, and what was reported as
+  // missing.
   struct Asked {
     absl::Status status;
     std::vector<std::string> unreadable;
@@ -174,7 +176,7 @@ class OneObject : public SealerTest {
   int exports_ = 0;
 };
 
-// F3, F4: what plain verify, ledger and export had no word of.
+// F3, F4: plain verify, ledger and export did not report this.
 TEST_F(OneObject, ALogThatWasCutIsToldFromOneThatEnds) {
   SealTwoRuns();
   EXPECT_THAT(Verify(false), IsEmpty());
@@ -195,7 +197,7 @@ TEST_F(OneObject, ALogThatWasCutIsToldFromOneThatEnds) {
   EXPECT_GT(cut.gaps, 0u);
   EXPECT_LT(cut.files.size(), before.files.size());
 
-  // Another one in its place, whole in itself.
+  // Another object in its place, which is complete.
   *objects_.mutable_objects() = whole;
   auto entry = sealed::DecodeEntry(whole.at(last));
   ASSERT_TRUE(entry.ok());
@@ -234,7 +236,7 @@ TEST_F(OneObject, ALogThatWasCutIsToldFromOneThatEnds) {
   EXPECT_THAT(faults[1], HasSubstr("ends with entry 0"));
 }
 
-// The next entry goes behind the head, wherever a crash left that.
+// The next entry is put after the head, wherever a crash left it.
 TEST_F(OneObject, AHeadMayLagBehindItsLog) {
   SealTwoRuns();
   const std::string head = KeyWith("v1/heads/");
@@ -252,7 +254,7 @@ TEST_F(OneObject, AHeadMayLagBehindItsLog) {
   EXPECT_EQ(Export("run").gaps, 0u);
 }
 
-// A leaf has what it put, and puts it again.
+// A leaf has a copy of what it put, and puts it again.
 TEST_F(OneObject, ALeafPutsItsLastEntryBack) {
   SealTwoRuns();
   const std::string last = KeyWith("/log/");
@@ -358,7 +360,7 @@ TEST_F(OneObject, OneBadObjectIsOneGapAndNothingWrongIsExported) {
     EXPECT_EQ(beside.gaps, 0u);
     EXPECT_TRUE(beside.files == (is_of_run ? other : run).files);
     EXPECT_EQ(CountRuns(), 2u);
-    // What is there has its own bytes; what lists what is not there says less.
+    // Existing files have their own bytes; lists of missing ones are shorter.
     const auto& right = (is_of_run ? run : other).files;
     size_t same = 0;
     for (const auto& [path, content] : now.files) {
@@ -370,7 +372,7 @@ TEST_F(OneObject, OneBadObjectIsOneGapAndNothingWrongIsExported) {
       same += it != right.end() && content == it->second ? 1 : 0;
     }
     if (same < right.size()) EXPECT_GT(now.gaps, 0u);
-    // A head is not read: its key is what counts.
+    // A head is not read: only its key counts.
     const bool is_head = absl::StrContains(key, sealed::kHeadsPrefix);
     const bool changed = objects_.objects().count(key) == 0 ||
                          objects_.objects().at(key) != bytes;
@@ -381,7 +383,7 @@ TEST_F(OneObject, OneBadObjectIsOneGapAndNothingWrongIsExported) {
   };
   std::vector<std::string> keys;
   for (const auto& [key, bytes] : whole) {
-    // Whose key says all that they have to say.
+    // These objects carry all their information in their keys.
     if (!absl::StrContains(key, "/shards/")) keys.push_back(key);
   }
   for (const std::string& key : keys) {
@@ -389,7 +391,7 @@ TEST_F(OneObject, OneBadObjectIsOneGapAndNothingWrongIsExported) {
       try_change(key, which);
   }
   EXPECT_GT(noticed, 50);
-  // So many more, at other places; not of objects that are all filler.
+  // Further random places, but not in objects that consist of filler.
   int more = 0;
   const char* const wanted = std::getenv("RANKPROBE_STORE_CHANGES");
   if (wanted == nullptr || !absl::SimpleAtoi(wanted, &more)) return;

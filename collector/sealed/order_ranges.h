@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A set of orders of records, as ranges: those of a rank are dense. Plain value.
+// A set of orders of records, as ranges: those of a rank are dense. Plain
+// value.
 #ifndef RANKPROBE_COLLECTOR_SEALED_ORDER_RANGES_H_
 #define RANKPROBE_COLLECTOR_SEALED_ORDER_RANGES_H_
 
@@ -15,12 +16,13 @@ class OrderRanges {
     const auto after = ranges_.upper_bound(order);
     return after != ranges_.begin() && std::prev(after)->second >= order;
   }
-  // `first` <= `last`.
+  // Requires `first` <= `last`.
   void Add(uint64_t first, uint64_t last) {
     auto it = ranges_.upper_bound(first);
     if (it != ranges_.begin()) {
       const auto before = std::prev(it);
-      // Adjoining ones become one; UINT64_MAX adjoins nothing.
+      // Adjacent ranges are merged. UINT64_MAX has no successor, so nothing is
+      // adjacent to it.
       if (before->second >= first ||
           (first > 0 && before->second == first - 1)) {
         first = before->first;
@@ -35,7 +37,7 @@ class OrderRanges {
     }
     ranges_[first] = last;
   }
-  // First and last of each.
+  // Returns the ranges: last by first.
   const std::map<uint64_t, uint64_t>& ranges() const { return ranges_; }
 
  private:

@@ -23,7 +23,7 @@ TEST(OrderRanges, HoldWhatWasAddedAndNothingElse) {
     uint64_t last = 0;
     bool begun = false;
     for (const auto& [begin, end] : ranges.ranges()) {
-      // Neither overlapping nor adjoining.
+      // Neither overlapping nor adjacent.
       EXPECT_TRUE(!begun || begin > last + 1);
       begun = true;
       last = end;

@@ -107,7 +107,7 @@ absl::Status ReadSealedPayload(
         return packs->Get(key, object_bytes, offset, bytes);
       },
       key, payload.offset_bytes(), payload.frames(), callback);
-  // Bytes that came wrong are not kept.
+  // Wrong bytes are not kept in the cache.
   if (absl::IsDataLoss(status)) packs->Forget(key);
   return status;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Payloads in one sealed object, each in frames of 1 MiB of its bytes, however
-// they came.
-// Not thread-safe, but for ReadSealedPayload. Failure: DATA_LOSS for damage.
+// they arrived.
+// Not thread-safe, except ReadSealedPayload. Failure: DATA_LOSS for damage.
 #ifndef RANKPROBE_COLLECTOR_SEALED_PACK_OBJECT_H_
 #define RANKPROBE_COLLECTOR_SEALED_PACK_OBJECT_H_
 
@@ -24,15 +24,17 @@ class PackObjectWriter {
  public:
   static absl::StatusOr<std::unique_ptr<PackObjectWriter>> Create(
       FileSystem* file_system, const std::string& path);
-  // What makes its name another collector's never (SealedRecordsIndex.origin).
+  // Sets what makes the object's name differ from any of another collector
+  // (SealedRecordsIndex.origin).
   void SetOrigin(const std::string& origin) { index_.set_origin(origin); }
 
-  // `content_digest`: of the bytes; `digest` where it is that.
+  // `content_digest` is that of the bytes; equal to `digest` unless that
+  // includes the principal.
   void BeginPayload(absl::string_view digest, uint64_t length_bytes,
                     absl::string_view content_digest);
   absl::Status AddData(absl::string_view data);
-  // False if its bytes were not as many as it said: it is then not in the pack,
-  // as after AbandonPayload.
+  // Returns false if it did not get as many bytes as declared; the payload is
+  // then not in the pack, as after AbandonPayload.
   absl::StatusOr<bool> EndPayload();
   void AbandonPayload();
 
@@ -52,13 +54,14 @@ class PackObjectWriter {
   std::string raw_;
 };
 
-// Of a pack, checked: frames lie within it and are as long as their payloads.
+// Reads and checks the index of a pack: frames lie within it and are as long as
+// their payloads.
 absl::StatusOr<v1::SealedPackIndex> ReadPackIndex(ObjectStore* store,
                                                   const std::string& key,
                                                   uint64_t object_bytes);
 
-// Of a pack that is `object_bytes` long; those that are small and read one behind
-// the other share requests.
+// Reads a payload of a pack that is `object_bytes` long. Small payloads that
+// are read in their order share requests.
 absl::Status ReadSealedPayload(
     ReadAhead* packs, const std::string& key, uint64_t object_bytes,
     const v1::SealedPayload& payload,

@@ -82,7 +82,7 @@ std::pair<std::string, uint64_t> ParsePlanKey(const std::string& key) {
 absl::StatusOr<std::unique_ptr<PlanLog>> PlanLog::Open(ObjectStore* store) {
   std::unique_ptr<PlanLog> log(new PlanLog(store));
   absl::MutexLock lock(&log->mutex_);
-  // Of each log the last one that is not there.
+  // The last missing version of each log.
   std::map<std::string, uint64_t> missing;
   std::string after;
   while (true) {
@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<PlanLog>> PlanLog::Open(ObjectStore* store) {
       last = number;
     }
     if (list.more) continue;
-    // Older ones were removed.
+    // Older versions were removed by a janitor.
     for (const auto& [name, number] : missing) {
       const uint64_t last = log->logs_[name].last;
       if (number + kKeptPlans > last) {
@@ -149,7 +149,7 @@ absl::Status PlanLog::Save(const std::string& key, const v1::PlanSpec& plan) {
       const bool is_earlier = !versions.unsure.empty() &&
                               there == versions.unsure && there != bytes;
       if (is_earlier) {
-        // What was put before and no answer came.
+        // An earlier put succeeded although its answer was lost.
         versions.last = next.number();
         versions.plan.reset();
         versions.unsure.clear();
@@ -162,7 +162,8 @@ absl::Status PlanLog::Save(const std::string& key, const v1::PlanSpec& plan) {
       versions.unsure = std::move(bytes);
       return put;
     }
-    // Where its number was free because what had it was removed long ago.
+    // The number may be free because its version was removed long ago, so check
+    // for newer ones.
     const absl::StatusOr<ObjectList> newer =
         store_->List(absl::StrCat(kPlansPrefix, name, "/"), object, 1);
     if (!newer.ok()) {

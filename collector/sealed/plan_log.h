@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plans of a root, in the object store: of each a log of versions. A version
-// is put with "if there is none", so of two roots one decides, and the other
-// decides nothing on that plan any more: no epoch is used twice. Old versions are
-// removed by a janitor; a root that was away for so long looks whether there are
-// newer ones than it has put.
+// The plans of a root, in the object store: for each a log of versions. A
+// version is put with "if there is none", so of two roots one decides, and the
+// other decides nothing more on that plan: no epoch is used twice. Old versions
+// are removed by a janitor; a root that was disconnected for that long checks
+// whether there are newer ones than it has put.
 //
-// Ownership: the store outlives it. Threads: thread-safe; one request at a time.
-// Failure: DATA_LOSS (damage), ABORTED (another root has spoken), else the
-// store's; nothing is decided then.
+// Ownership: the store outlives it. Threads: thread-safe; one request at a
+// time.
+// Failure: DATA_LOSS (damage), ABORTED (another root has put a version), else
+// the store's; nothing is decided then.
 #ifndef RANKPROBE_COLLECTOR_SEALED_PLAN_LOG_H_
 #define RANKPROBE_COLLECTOR_SEALED_PLAN_LOG_H_
 
@@ -28,14 +29,15 @@
 namespace rankprobe {
 
 inline constexpr char kPlansPrefix[] = "v1/plans/";
-// Of each plan so many newest versions are never removed.
+// This many newest versions of each plan are never removed.
 inline constexpr uint64_t kKeptPlans = 16;
-// The name of its log and its number; 0: it is the key of none.
+// Returns the name of the log and the number; 0 if the key is not one of a
+// plan.
 std::pair<std::string, uint64_t> ParsePlanKey(const std::string& key);
 
 class PlanLog {
  public:
-  // Looks for what there is; plans are read when they are asked for.
+  // Lists the logs; plans are read when they are requested.
   static absl::StatusOr<std::unique_ptr<PlanLog>> Open(ObjectStore* store);
 
   absl::StatusOr<std::optional<v1::PlanSpec>> Load(const std::string& key);
@@ -44,9 +46,9 @@ class PlanLog {
  private:
   struct Versions {
     uint64_t last = 0;
-    // The last one, once it was read.
+    // The last version, once it was read.
     std::optional<v1::PlanSpec> plan;
-    // What was put behind it, and no answer came.
+    // A version that was put after it without an answer from the store.
     std::string unsure;
   };
   explicit PlanLog(ObjectStore* store) : store_(store) {}

@@ -49,7 +49,7 @@ TEST_F(PlanLogTest, TheLastVersionCountsAlsoForTheNextRoot) {
   EXPECT_EQ(EpochOf(Open().get(), "run"), 4u);
 }
 
-// Two that were started by mistake: one decides.
+// Two roots that were started by mistake: one decides.
 TEST_F(PlanLogTest, OfTwoRootsOneDecides) {
   const auto one = Open(), two = Open();
   ASSERT_TRUE(one->Save("run", Plan(1)).ok());
@@ -57,18 +57,18 @@ TEST_F(PlanLogTest, OfTwoRootsOneDecides) {
   EXPECT_TRUE(absl::IsAborted(late)) << late;
   EXPECT_TRUE(absl::IsAborted(two->Save("run", Plan(3))));
   EXPECT_EQ(EpochOf(Open().get(), "run"), 1u);
-  // The other goes on, and so does one that is started again.
+  // The winner continues, and so does one that is started again.
   EXPECT_TRUE(one->Save("run", Plan(2)).ok());
   EXPECT_TRUE(Open()->Save("run", Plan(3)).ok());
 }
 
 TEST_F(PlanLogTest, AnAnswerThatIsLostIsNoOtherRoot) {
   const auto log = Open();
-  // It was put.
+  // The plan was put.
   objects_.FailFrom(1, FaultObjectStore::Fault::kAfter);
   EXPECT_FALSE(log->Save("run", Plan(1)).ok());
   objects_.FailFrom(0, FaultObjectStore::Fault::kBefore);
-  // The same again, and another.
+  // The same plan again, and another one.
   ASSERT_TRUE(log->Save("run", Plan(1)).ok());
   objects_.FailFrom(1, FaultObjectStore::Fault::kAfter);
   EXPECT_FALSE(log->Save("run", Plan(2)).ok());
@@ -76,7 +76,7 @@ TEST_F(PlanLogTest, AnAnswerThatIsLostIsNoOtherRoot) {
   ASSERT_TRUE(log->Save("run", Plan(3)).ok());
   EXPECT_EQ(EpochOf(log.get(), "run"), 3u);
   EXPECT_EQ(EpochOf(Open().get(), "run"), 3u);
-  // It was not.
+  // The plan was not put.
   objects_.FailFrom(1, FaultObjectStore::Fault::kBefore);
   EXPECT_FALSE(log->Save("run", Plan(4)).ok());
   objects_.FailFrom(0, FaultObjectStore::Fault::kBefore);

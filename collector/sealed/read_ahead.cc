@@ -11,9 +11,9 @@ namespace {
 
 constexpr uint64_t kFirstBytes = 256 << 10;
 constexpr uint64_t kMostBytes = 8 << 20;
-// What is skipped, rather than asked for anew behind it.
+// Gaps up to this size are read and skipped instead of ending the range.
 constexpr uint64_t kHoleBytes = 256 << 10;
-// Larger parts are worth a request each.
+// Larger parts are requested one by one.
 constexpr uint64_t kSmallBytes = 4 << 20;
 constexpr uint64_t kKeptBytes = 32 << 20;
 constexpr size_t kKeptSpans = 32;
@@ -39,7 +39,7 @@ absl::StatusOr<std::string> ReadAhead::Get(const std::string& key,
         return it->bytes.substr(at, bytes);
       }
       if (at > size + kHoleBytes) continue;
-      // Behind it, or over its end.
+      // The part follows the span, or crosses its end.
       const uint64_t most = kKeptBytes / std::max<size_t>(4, spans_.size());
       wanted = std::max(bytes, std::min(it->next, most));
       span.next = std::min(2 * it->next, kMostBytes);
@@ -51,7 +51,8 @@ absl::StatusOr<std::string> ReadAhead::Get(const std::string& key,
   if (offset < object_bytes)
     wanted = std::max(bytes, std::min(wanted, object_bytes - offset));
   absl::StatusOr<std::string> got = store_->Get(key, offset, wanted);
-  // An object that is shorter than it was still has what lies before its end.
+  // If the longer range reaches past the end of the object, the part alone may
+  // still be inside it.
   if (absl::IsOutOfRange(got.status()) && wanted > bytes)
     got = store_->Get(key, offset, bytes);
   RP_RETURN_IF_ERROR(got.status());

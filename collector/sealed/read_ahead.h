@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of objects that are asked for one behind the other, in few requests: who
-// asks for a small part close behind the last one gets it out of a range that
-// reaches further, twice as far each time, up to 8 MiB. A part anywhere else costs
-// what it is. Several rows of parts may be read at once, of one object too.
-// Memory: at most 32 MiB, and what the requests that are on their way bring.
-// Ownership: the store outlives it. Thread-safe; requests are sent without a lock
-// held. Failure: the store's.
+// Parts of objects that are read in order, in few requests: a small part close
+// after the last one is taken from a range that reaches further, twice as far
+// each time, up to 8 MiB. A part anywhere else is requested alone. Several
+// sequences of parts may be read at once, even of one object.
+// Memory: at most 32 MiB, and the answers to pending requests.
+// Ownership: the store outlives it. Thread-safe; requests are sent without a
+// lock held. Failure: the store's.
 #ifndef RANKPROBE_COLLECTOR_SEALED_READ_AHEAD_H_
 #define RANKPROBE_COLLECTOR_SEALED_READ_AHEAD_H_
 
@@ -24,10 +24,10 @@ class ReadAhead {
  public:
   explicit ReadAhead(ObjectStore* store) : store_(store) {}
 
-  // These bytes of an object that is `object_bytes` long.
+  // Returns these bytes of an object that is `object_bytes` long.
   absl::StatusOr<std::string> Get(const std::string& key, uint64_t object_bytes,
                                   uint64_t offset, uint64_t bytes);
-  // What was brought of the object is brought again.
+  // Drops what was read of the object.
   void Forget(const std::string& key);
   uint64_t kept_bytes() const;
 
@@ -36,7 +36,7 @@ class ReadAhead {
     std::string key;
     uint64_t offset = 0;
     std::string bytes;
-    // How far the next one reaches.
+    // Length of the next range.
     uint64_t next = 0;
   };
 
@@ -44,7 +44,7 @@ class ReadAhead {
 
   ObjectStore* const store_;
   mutable absl::Mutex mutex_;
-  // The one that was used last first.
+  // The most recently used span first.
   std::list<Span> spans_ ABSL_GUARDED_BY(mutex_);
   uint64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -25,7 +25,7 @@ class ReadingAhead : public ::testing::Test {
     ASSERT_TRUE(objects_.Put(key, RandomBytes(1, bytes), kReplace).ok());
     size_ = bytes;
   }
-  // Right, and in so many requests.
+  // Expects the correct bytes with this number of requests.
   void Expect(const std::string& key, uint64_t offset, uint64_t bytes,
               uint64_t requests) {
     const uint64_t before = objects_.calls();
@@ -59,14 +59,14 @@ TEST_F(ReadingAhead, APartElsewhereCostsWhatItIs) {
   EXPECT_EQ(read_.kept_bytes(), 1000u);
   Expect("a", 100, 1000, 1);
   EXPECT_EQ(read_.kept_bytes(), 2000u);
-  // A hole is read over, and a row goes on where it was.
+  // A gap is read over, and the sequence continues.
   Expect("a", 5000, 1000, 1);
   Expect("a", 6000, 200000, 0);
-  // Over the end of what was brought, up to the object's.
+  // Across the end of the cached range, up to the object's end.
   Expect("a", 5000 + (256 << 10) - 10, 20, 1);
   Expect("a", (5 << 20) + 100, 10, 0);
   Expect("a", size_ - 10, 10, 1);
-  // What is large is not kept.
+  // Large parts are not cached.
   const uint64_t kept = read_.kept_bytes();
   Expect("a", 0, 5 << 20, 1);
   EXPECT_EQ(read_.kept_bytes(), kept);
@@ -85,7 +85,7 @@ TEST_F(ReadingAhead, SeveralRowsAreReadAtOnce) {
     }
   }
   EXPECT_LE(objects_.calls() - before, 20u);
-  // Memory does not grow with their number, nor with how far they have come.
+  // Memory does not grow with the number of sequences, nor with their length.
   for (int row = 0; row < 6; ++row) {
     ASSERT_TRUE(
         objects_.Put(absl::StrCat("r", row), RandomBytes(1, 14 << 20), kReplace)
@@ -120,7 +120,7 @@ class SmallPayloads : public SealerTest {
  protected:
   static constexpr int kPayloads = 3000;
 
-  // One step with that many.
+  // Seals one step with that many payloads.
   void SealStep() {
     const std::unique_ptr<Store> store = OpenStore();
     Frames frames(MakeIdentity("run", 0, 7));
@@ -189,7 +189,7 @@ TEST_F(SmallPayloads, DamageIsOfOneAndIsReadAgain) {
   for (uint64_t i = 1; i < 500; ++i)
     EXPECT_EQ(Read(&reader, i), absl::OkStatus()) << i;
   EXPECT_TRUE(absl::IsDataLoss(Read(&reader, 500)));
-  // It came wrong; what came with it is not kept.
+  // The bytes were wrong; the range is not kept in the cache.
   (*pack_)[at + 5] ^= 1;
   EXPECT_EQ(Read(&reader, 500), absl::OkStatus());
   EXPECT_EQ(Read(&reader, 501), absl::OkStatus());

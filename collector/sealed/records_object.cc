@@ -11,7 +11,7 @@
 namespace rankprobe {
 namespace {
 
-// One request brings about so much.
+// Approximate size of one request.
 constexpr uint64_t kReadAheadBytes = 8 << 20;
 
 }  // namespace

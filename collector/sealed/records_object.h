@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records of finished steps in one sealed object: of each step of a process a row
-// of frames of its own, so that one range of the object is all of it.
-// A frame holds whole records, each behind its length as a varint.
-// Not thread-safe, but for ReadSealedRecords. Failure: DATA_LOSS for damage.
+// Records of finished steps in one sealed object: each step of a process has
+// its own sequence of frames, so that one range of the object contains all of
+// it. A frame holds complete records, each preceded by its length as a varint.
+// Not thread-safe, except ReadSealedRecords. Failure: DATA_LOSS for damage.
 #ifndef RANKPROBE_COLLECTOR_SEALED_RECORDS_OBJECT_H_
 #define RANKPROBE_COLLECTOR_SEALED_RECORDS_OBJECT_H_
 
@@ -24,12 +24,13 @@ class RecordsObjectWriter {
  public:
   static absl::StatusOr<std::unique_ptr<RecordsObjectWriter>> Create(
       FileSystem* file_system, const std::string& path);
-  // What makes its name another collector's never (SealedRecordsIndex.origin).
+  // Sets what makes the object's name differ from any of another collector
+  // (SealedRecordsIndex.origin).
   void SetOrigin(const std::string& origin) { index_.set_origin(origin); }
 
-  // What is added belongs to this step from now on.
+  // Begins a step; the records added next belong to it.
   absl::Status BeginMember(int64_t step, uint64_t incarnation);
-  // In the order of the step.
+  // Adds a record, in the order of the step.
   absl::Status Add(const v1::Record& record);
   uint64_t bytes() const { return object_->bytes() + raw_.size(); }
   absl::StatusOr<v1::SealedObject> Finish();
@@ -44,28 +45,28 @@ class RecordsObjectWriter {
   std::string raw_;
 };
 
-// Of an object of records, checked: frames lie within it.
+// Reads and checks the index of an object of records: frames lie within it.
 absl::StatusOr<v1::SealedRecordsIndex> ReadRecordsIndex(ObjectStore* store,
                                                         const std::string& key,
                                                         uint64_t object_bytes);
 
-// The records of one member in order; stops at the callback's error.
+// Reads the records of one member in order; stops at the callback's error.
 absl::Status ReadSealedRecords(
     ObjectStore* store, const std::string& key, const v1::SealedMember& member,
     const std::function<absl::Status(const v1::Record&)>& callback);
 
-// Whether the frames lie within an object of so many bytes, and are of a size
-// that is written.
+// Returns whether the frames lie within an object of this size, and have a size
+// that a writer makes.
 bool FramesFit(
     uint64_t offset_bytes,
     const google::protobuf::RepeatedPtrField<v1::SealedFrame>& frames,
     uint64_t object_bytes);
 
-// Gives these bytes of an object.
+// Returns these bytes of an object.
 using ReadRange =
     std::function<absl::StatusOr<std::string>(uint64_t offset, uint64_t bytes)>;
 
-// The frames one after the other, decoded; several in one range. `key` is for
+// Decodes the frames in order; several are read with one range. `key` is for
 // messages.
 absl::Status ForEachSealedFrame(
     const ReadRange& read, const std::string& key, uint64_t offset_bytes,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The registry of a root: plans are kept in the log of the object store. A leaf
-// settles who a process is and keeps what it says, so nothing of that is kept
-// here.
+// verifies identities and stores what processes report, so none of that is
+// stored here.
 // Ownership: the log outlives it. Threads: thread-safe; waits for the object
 // store. Failure: the log's status.
 #ifndef RANKPROBE_COLLECTOR_SEALED_ROOT_REGISTRY_H_

@@ -40,7 +40,7 @@ absl::StatusOr<sealed::RunLog> RunLogs::Read(const std::string& run) {
       known.maintenance.Note(entry);
     known.entries.push_back(std::move(entry));
   }
-  // A merge has what they had.
+  // Entries that a merge replaces are dropped.
   known.entries.erase(
       std::remove_if(known.entries.begin(), known.entries.end(),
                      [&](const v1::SealedLogEntry& entry) {

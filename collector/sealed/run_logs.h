@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cached logs of runs for repeated readers: entries never change, so each is
-// read once, and after that it is only looked for what is new.
+// read once, and later reads only list new ones.
 //
-// Ownership: the store outlives it. Not thread-safe. Memory: what the entries of
-// the runs are that were read last, up to a bound; what is above it is read again.
-// Failure: as sealed::ReadRunLog; what was known stays.
+// Ownership: the store outlives it. Not thread-safe. Memory: the entries of the
+// runs that were read last, up to a bound; others are read again.
+// Failure: as sealed::ReadRunLog; cached entries stay.
 #ifndef RANKPROBE_COLLECTOR_SEALED_RUN_LOGS_H_
 #define RANKPROBE_COLLECTOR_SEALED_RUN_LOGS_H_
 
@@ -27,11 +27,11 @@ class RunLogs {
   explicit RunLogs(ObjectStore* store, uint64_t max_bytes = kMaxBytes)
       : store_(store), max_bytes_(max_bytes) {}
 
-  // Of the runs that there are, in order; what others were is forgotten. `bad`: as
-  // sealed::ListRunNames.
+  // Returns the existing runs, in order, and drops the cache of others. `bad`:
+  // as sealed::ListRunNames.
   absl::StatusOr<std::vector<std::string>> Runs(
       std::vector<absl::Status>* bad = nullptr);
-  // All that counts of the run now.
+  // Returns everything that is valid of the run now.
   absl::StatusOr<sealed::RunLog> Read(const std::string& run);
 
  private:
@@ -46,7 +46,7 @@ class RunLogs {
 
   ObjectStore* const store_;
   const uint64_t max_bytes_;
-  // By the key of the object that says it.
+  // Names of runs by the key of their object.
   std::map<std::string, std::string> names_;
   std::map<std::string, Known> runs_;
   uint64_t bytes_ = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was read once of a run's logs is not read again, and is what it was.
+// Cached entries of a run's logs are not read again, and equal those of a
+// complete read.
 #include "collector/sealed/run_logs.h"
 
 #include <string>
@@ -42,7 +43,7 @@ class RunLogsTest : public SealerTest {
     return absl::StrCat(text, log->maintenance.last(), " ",
                         log->maintenance.last_tombstone());
   }
-  // The same as one that reads all of it; calls to the store.
+  // Expects the same result as a complete read; returns the calls to the store.
   uint64_t Look(RunLogs* logs, const std::string& run) {
     const uint64_t before = objects_.calls();
     const auto log = logs->Read(run);
@@ -59,9 +60,9 @@ TEST_F(RunLogsTest, AnEntryIsReadOnce) {
   Record(store.get(), "run", 0, 39);
   RunLogs logs(&objects_);
   EXPECT_GE(Look(&logs, "run"), 20u);
-  // Nothing new: lists alone.
+  // Nothing new: only lists.
   EXPECT_LE(Look(&logs, "run"), 3u);
-  // What comes, is deleted, is merged.
+  // New, deleted and merged sets.
   Record(store.get(), "run", 40, 43);
   EXPECT_LE(Look(&logs, "run"), 6u);
   ASSERT_TRUE(
@@ -79,7 +80,7 @@ TEST_F(RunLogsTest, AnEntryIsReadOnce) {
   EXPECT_LE(Look(&logs, "run"), 4u);
 }
 
-// As a janitor has them.
+// The shared cache of a janitor.
 TEST_F(RunLogsTest, WhatACleanerHasReadAMergerDoesNotReadAgain) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get(), "run", 0, 39);

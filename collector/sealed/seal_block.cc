@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sealer: what a set holds. The same archive makes the same bytes.
+// Sealer: content of a set. The same archive makes the same bytes.
 #include "collector/sealed/seal_block.h"
 
 #include <memory>
@@ -21,13 +21,13 @@ constexpr char kPackFile[] = "pack";
 }  // namespace
 
 struct Sealer::Block {
-  // Empty until something is to be written.
+  // Empty until something is written.
   std::string directory;
   v1::SealedLogEntry entry;
   std::unique_ptr<RecordsObjectWriter> records;
   std::unique_ptr<PackObjectWriter> pack;
   absl::flat_hash_set<PayloadId> packed;
-  // Sought and still not whole, and sought and found.
+  // Payloads that were checked again: still incomplete, and found.
   std::set<PayloadId> missing, found;
 
   uint64_t bytes() const {
@@ -115,7 +115,7 @@ absl::Status Sealer::AddPayload(const std::string& name,
     block->packed.insert(payload);
     return absl::OkStatus();
   }
-  // Deleted meanwhile: readers find that it is not there.
+  // The payload was deleted meanwhile; readers see that it does not exist.
   if (absl::IsNotFound(read)) return absl::OkStatus();
   v1::SealedDamage* const damage = block->entry.add_damaged();
   damage->set_digest(payload.first);
@@ -149,7 +149,7 @@ absl::Status Sealer::AddStep(const std::string& name, const v1::StepInfo& info,
       block->records->BeginMember(info.step(), info.incarnation()));
   StepKey key{
       .run = name, .step = info.step(), .incarnation = info.incarnation()};
-  // What has come since it was looked at is for an addendum.
+  // Records that arrived after the survey are left for an addendum.
   return store_->ForEachRecord(key, [&](const v1::Record& record) {
     return survey.orders.Contains(record.order()) ? block->records->Add(record)
                                                   : absl::OkStatus();
@@ -166,7 +166,8 @@ absl::Status Sealer::AddAccounts(const std::string& name, const Run& run,
     const auto known = run.accounts.find(incarnation);
     const bool changed =
         known == run.accounts.end() || known->second != AccountOf(row);
-    // Of one that nothing is stored of, only losses are worth a word.
+    // The account of a process without a stored account is only added if it
+    // contains losses.
     const bool empty = known == run.accounts.end() && row.lost_frames() == 0 &&
                        row.refused_frames() == 0 && !row.has_undelivered() &&
                        row.dumping_in() == 0;
@@ -233,7 +234,7 @@ absl::StatusOr<bool> Sealer::BuildNext(const std::string& name,
         SurveyStep(name, info,
                    sealed == run->sealed.end() ? OrderRanges()
                                                : sealed->second.orders));
-    // They may be on their way.
+    // The payloads may still arrive.
     if (!survey.missing.empty() && !IsQuiet(info, run)) continue;
     RP_RETURN_IF_ERROR(AddStep(name, info, survey, *run, &block));
     block.missing.insert(survey.missing.begin(), survey.missing.end());

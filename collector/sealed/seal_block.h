@@ -10,8 +10,8 @@
 
 namespace rankprobe {
 
-// Equal for equal accounts: losses, refusals, what it could not deliver. Not how
-// far it has come, which changes with each frame.
+// Returns equal strings for equal accounts: losses, refusals, undelivered data.
+// The committed sequence is excluded because it changes with each frame.
 std::string AccountOf(const v1::IncarnationRow& row);
 
 }  // namespace rankprobe

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collector that dies at each of its calls to the store, before and after the
-// call is done, and at each of its calls to the disk: what a reader sees is whole,
-// and in the end all that was recorded is there, once. FaultObjectStore watches
-// the rules meanwhile: no entry before what it names, none changed, no name with
-// two contents.
+// A collector dies at each of its calls to the store, before and after the call
+// is done, and at each of its calls to the disk: what a reader sees is
+// complete, and in the end everything that was recorded is stored, once.
+// FaultObjectStore checks the rules meanwhile: no entry before the objects that
+// it names, none changed, no name with two contents.
 #include <map>
 #include <memory>
 #include <set>
@@ -27,7 +27,7 @@ using testing::SealerTest;
 
 class SealCrash : public SealerTest {
  protected:
-  // Three ranks, some of whose payloads are equal, in two runs.
+  // Records three ranks, some of whose payloads are equal, in two runs.
   void Record(Store* store) {
     for (const char* const run : {"a", "b"}) {
       for (int64_t rank = 0; rank < 3; ++rank) {
@@ -61,7 +61,7 @@ class SealCrash : public SealerTest {
     options.block_steps = 4;
     return options;
   }
-  // Each step that is seen is as it was recorded.
+  // Expects that each visible step is as it was recorded.
   static void ExpectPartOf(const Seen& all, const Seen& seen) {
     for (const auto& [id, lines] : seen) {
       const auto it = all.find(id);
@@ -102,7 +102,7 @@ TEST_F(SealCrash, AtEachCallToTheStore) {
       SealedReader reader(&objects);
       EXPECT_EQ(See(&reader, "a"), a) << call;
       EXPECT_EQ(See(&reader, "b"), b) << call;
-      // Each step in one set, and nothing that no entry names.
+      // Each step is in one set, and there are no objects that no entry names.
       std::map<std::pair<std::string, std::pair<int64_t, uint64_t>>, int> sets;
       std::set<std::string> named;
       for (const auto& [key, bytes] : objects.objects()) {
@@ -135,7 +135,8 @@ TEST_F(SealCrash, AtEachCallToTheStore) {
   EXPECT_GT(deaths, 50);
 }
 
-// The store goes away at each call and comes back, the collector lives on.
+// The store becomes unreachable at each call and returns; the collector
+// continues.
 TEST_F(SealCrash, AStoreThatGoesAwayAndComesBack) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get());
@@ -156,7 +157,7 @@ TEST_F(SealCrash, AStoreThatGoesAwayAndComesBack) {
   EXPECT_EQ(See(&reader, "b"), b);
 }
 
-// The machine dies at each call to the disk that holds what is on its way.
+// The machine crashes at each call to the disk that holds the set in progress.
 TEST_F(SealCrash, AtEachCallToTheDisk) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get());
@@ -196,9 +197,9 @@ TEST_F(SealCrash, AtEachCallToTheDisk) {
   EXPECT_GT(deaths, 100);
 }
 
-// The machine whose disk is the store dies at each call to it, alone or with the
-// collector that is on it: what an entry names is whole, and what was noted as
-// stored stays.
+// The machine whose disk is the store crashes at each call to it, alone or with
+// the collector on it: objects that an entry names are complete, and entries
+// that were noted as stored stay.
 TEST_F(SealCrash, AtEachCallToTheDiskOfTheStore) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get());
@@ -248,7 +249,7 @@ TEST_F(SealCrash, AtEachCallToTheDiskOfTheStore) {
   EXPECT_GT(deaths, 200);
 }
 
-// A pass each ten seconds over runs that have ended long ago.
+// A pass every ten seconds over runs that ended long ago.
 TEST_F(SealCrash, APassWithNothingToSealLeavesTheDiskAlone) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get());

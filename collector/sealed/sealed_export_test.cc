@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A golden run exported from a collector's own archive, and from what it sealed:
-// the same files with the same bytes, of a directory always, of the bucket that
-// RANKPROBE_TEST_S3_URL names where it is set (tests/stages/scale.sh).
+// A golden run is exported from a collector's own archive, and from its sealed
+// objects: the same files with the same bytes. Always from a directory, and
+// from the bucket that RANKPROBE_TEST_S3_URL names if it is set
+// (tests/stages/scale.sh).
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -69,7 +70,7 @@ TEST_P(SealedExport, HasTheBytesOfTheCollectorsOwn) {
                                  file_system_.get(), &clock);
   ASSERT_TRUE(objects.ok()) << objects.status();
   std::unique_ptr<Store> store = OpenStore();
-  // A bucket is another test's, too.
+  // Other tests use the same bucket.
   const std::string mark =
       absl::BytesToHexString(::rankprobe::RandomBytes(size_t{6}));
   std::vector<std::string> runs;
@@ -107,7 +108,7 @@ TEST_P(SealedExport, HasTheBytesOfTheCollectorsOwn) {
     Export(&reader, runs[i], sealed);
     EXPECT_GE(testing::TreeOf(own).size(), 2u);
     testing::ExpectSameTree(own, sealed);
-    // The ledger, too, step by step.
+    // The ledgers are equal too, step by step.
     const auto a = store->ListSteps(runs[i]);
     const auto b = reader.ListSteps(runs[i]);
     ASSERT_TRUE(a.ok() && b.ok());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects and entries as bytes: the same ones each time, read back, damaged.
+// Bytes of objects and entries: reproducible, readable, damaged.
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -45,7 +45,7 @@ struct Written {
   std::string bytes;
 };
 
-// Two steps, one of them in several frames.
+// Writes two steps, one of them in several frames.
 Written WriteRecords() {
   FaultFileSystem files;
   auto writer = RecordsObjectWriter::Create(&files, "/r");
@@ -69,7 +69,7 @@ Written WriteRecords() {
 Written WritePack() {
   FaultFileSystem files;
   auto writer = PackObjectWriter::Create(&files, "/p");
-  // In two different cuts: one frame each.
+  // Divided in two ways: one frame each.
   for (const size_t cut : {100u, 1000u}) {
     const std::string data = RandomBytes(cut, 3000) + std::string(3000, 'z');
     (*writer)->BeginPayload(DigestOf(data), data.size(), DigestOf(data));
@@ -137,7 +137,7 @@ TEST(SealedFormat, IsReadBack) {
   const Written records = WriteRecords(), pack = WritePack();
   EXPECT_EQ(records.object.bytes(), records.bytes.size());
   EXPECT_EQ(pack.object.payload_bytes(), 12000u);
-  // The long texts are in frames of their own, compressed.
+  // The long texts are in separate frames, compressed.
   EXPECT_LT(records.bytes.size(), 100000u);
   ASSERT_TRUE(store.Put("r", records.bytes, kReplace).ok());
   ASSERT_TRUE(store.Put("p", pack.bytes, kReplace).ok());
@@ -151,7 +151,7 @@ TEST(SealedFormat, IsReadBack) {
   ASSERT_TRUE(status.ok()) << status;
 }
 
-// One bit of each byte: what is read is right, or nothing is.
+// One flipped bit in each byte: the result is correct or an error.
 TEST(SealedFormat, NeverGivesOtherBytesWhereItIsDamaged) {
   const Written records = WriteRecords(), pack = WritePack();
   FaultFileSystem files;
@@ -173,7 +173,7 @@ TEST(SealedFormat, NeverGivesOtherBytesWhereItIsDamaged) {
       const auto got = read(&store, bytes.size(), &status);
       ++tried;
       if (status.ok()) {
-        // The magic of the head is for people.
+        // The magic at the beginning is only for people.
         EXPECT_LT(at, 8u);
         EXPECT_TRUE(got == good) << key << " " << at;
       } else {
@@ -196,7 +196,7 @@ TEST(SealedFormat, KnowsHalfAnObject) {
        {size_t{0}, size_t{1}, size_t{27}, size_t{28}, size_t{36},
         records.bytes.size() / 2, records.bytes.size() - 1}) {
     ASSERT_TRUE(store.Put("r", records.bytes.substr(0, bytes), kReplace).ok());
-    // Whatever the entry says of its size.
+    // Whatever size the entry declares.
     for (const size_t said : {bytes, records.bytes.size()}) {
       ReadRecords(&store, said, &status);
       EXPECT_TRUE(absl::IsDataLoss(status)) << bytes << " " << status;
@@ -229,7 +229,7 @@ TEST(SealedFormat, KeysAreKeys) {
   const std::string run = sealed::RunKey("a run / with\nany name");
   EXPECT_TRUE(sealed::IsHexName(run));
   EXPECT_NE(run, sealed::RunKey("another"));
-  // Collectors of all versions must find the same.
+  // Collectors of all versions must use the same key.
   EXPECT_EQ(sealed::RunKey("training"), sealed::RunKey("training"));
   const std::string shard(32, 'b');
   const std::string key = sealed::LogKey(run, shard, 12);
@@ -244,7 +244,7 @@ TEST(SealedFormat, KeysAreKeys) {
   EXPECT_FALSE(sealed::ParseLogKey(shard, key).has_value());
 }
 
-// What a version of this format wrote is read for ever. The files are made with
+// Files of this format version must stay readable forever. They are made with
 // RANKPROBE_WRITE_GOLDEN=1.
 TEST(SealedFormat, ReadsTheGoldenFiles) {
   const auto slurp = [](const std::string& name) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys of objects in the store (docs/storage.md, "Sealed archive"), and the
-// bytes of an entry of the log. Names of users are no part of a key. Pure
+// bytes of an entry of the log. Keys do not contain names of users. Pure
 // functions.
 #ifndef RANKPROBE_COLLECTOR_SEALED_SEALED_KEYS_H_
 #define RANKPROBE_COLLECTOR_SEALED_SEALED_KEYS_H_
@@ -16,14 +16,14 @@
 namespace rankprobe::sealed {
 
 inline constexpr uint64_t kMaxEntryBytes = 32 << 20;
-// What readers of this version understand: sets, and what maintains a run.
+// Format versions that this reader understands: sets, and maintenance of a run.
 inline constexpr uint32_t kFormat = 1;
 inline constexpr uint32_t kMaintenanceFormat = 2;
-// Of each run's log of maintenance; it sorts before all others.
+// Name of each run's log of maintenance; it sorts before all others.
 inline constexpr char kMaintenanceShard[] = "00000000000000000000000000000000";
 
-// 32 hexadecimal digits that follow from the name: collectors that know nothing
-// of each other find the same.
+// Returns 32 hexadecimal digits derived from the name, so that independent
+// collectors use the same key.
 std::string RunKey(absl::string_view run);
 
 inline constexpr char kNamesPrefix[] = "v1/names/";
@@ -32,14 +32,16 @@ std::string RecordsPrefix(absl::string_view run_key);
 std::string PacksPrefix(absl::string_view run_key);
 std::string RecordsKey(absl::string_view run_key, absl::string_view name);
 std::string PackKey(absl::string_view run_key, absl::string_view name);
-// A collector names an object of records or a pack of this run so.
+// Returns whether the key has the form of an object of records or a pack of
+// this run.
 bool IsObjectKey(absl::string_view run_key, absl::string_view key);
-// That a collector puts objects of the run, before it puts the first.
+// Keys that say that a collector puts objects of the run. Put before its first
+// object.
 std::string ShardsPrefix(absl::string_view run_key);
 std::string ShardKey(absl::string_view run_key, absl::string_view shard);
-// All of the run.
+// Prefix of everything of the run.
 std::string RunPrefix(absl::string_view run_key);
-// Of all shards of the run; of one.
+// Prefix of the logs of all shards of the run, or of one.
 std::string LogPrefix(absl::string_view run_key);
 std::string LogPrefix(absl::string_view run_key, absl::string_view shard);
 std::string LogKey(absl::string_view run_key, absl::string_view shard,
@@ -49,17 +51,18 @@ struct LogPlace {
   std::string shard;
   uint64_t sequence = 0;
 };
-// None: it is not a key of a log entry of this run.
+// Returns nothing if it is not a key of a log entry of this run.
 std::optional<LogPlace> ParseLogKey(absl::string_view run_key,
                                     absl::string_view key);
 
-// 32 small hexadecimal digits: a shard, a run's key, an object's name.
+// Returns whether the text is 32 lower-case hexadecimal digits: a shard, a
+// run's key, an object's name.
 bool IsHexName(absl::string_view text);
 
 std::string EncodeEntry(const v1::SealedLogEntry& entry);
-// Whether it is one of those that older readers must not pass over.
+// Returns whether the entry is one that older readers must not skip.
 bool IsMaintenance(const v1::SealedLogEntry& entry);
-// DATA_LOSS; FAILED_PRECONDITION: a newer format.
+// DATA_LOSS; FAILED_PRECONDITION for a newer format.
 absl::StatusOr<v1::SealedLogEntry> DecodeEntry(absl::string_view bytes);
 
 }  // namespace rankprobe::sealed

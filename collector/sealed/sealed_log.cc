@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SealedReader: the logs of a run, and what their entries say together.
+// SealedReader: the logs of a run, and the merged content of their entries.
 #include <algorithm>
 #include <set>
 
@@ -65,7 +65,7 @@ void SealedReader::AddEntry(v1::SealedLogEntry entry, Run* state) {
   }
 }
 
-// The counts are of all that one collector had of it.
+// The counts of an info are those of one collector.
 void SealedReader::AddInfo(v1::StepInfo* info, int log, Step* step) {
   if (step->several == nullptr && (step->log == 0 || step->log == log)) {
     if (step->log == 0 || info->records() >= step->info.records())
@@ -110,7 +110,7 @@ absl::Status SealedReader::UniteSteps(const std::string& run) {
     }
     absl::MutexLock lock(&mutex_);
     Run& state = runs_[run];
-    // It may have been deleted meanwhile.
+    // The step may have been deleted meanwhile.
     const auto step = state.steps.find({key.step, key.incarnation});
     if (step == state.steps.end() || step->second.several == nullptr) continue;
     step->second.info = all.Describe(infos);
@@ -119,7 +119,7 @@ absl::Status SealedReader::UniteSteps(const std::string& run) {
   }
 }
 
-// Of a run that was deleted nothing is left of processes without steps.
+// Removes the processes of a deleted run that have no steps left.
 void SealedReader::ForgetGone(Run* state) {
   if (state->maintenance.empty()) return;
   std::set<uint64_t> with_steps;
@@ -134,9 +134,10 @@ void SealedReader::ForgetGone(Run* state) {
                    state->faults.empty();
 }
 
-// What no maintenance has changed is added to what is known; else all is read
-// anew. Payloads that were found stay known where they lay: whoever read of them
-// before is told that they went, and not that there never were any.
+// Adds new entries to the cached run if no maintenance has changed it;
+// otherwise reads it from the beginning. Known payloads keep their place: a
+// reader that used them before gets the error that they were removed, not that
+// they never existed.
 absl::StatusOr<std::optional<SealedReader::Run>> SealedReader::ReadAnew(
     const std::string& run) {
   std::vector<absl::Status> bad;
@@ -180,7 +181,8 @@ absl::Status SealedReader::Refresh(const std::string& run) {
     std::vector<absl::Status> bad;
     status =
         sealed::ReadNewEntries(store_, run, maintenance, &logs, &entries, &bad);
-    // So is one that had faults: they may be mended.
+    // A run that had faults is read from the beginning too, because they may be
+    // repaired.
     maintained = had_faults || !bad.empty();
   }
   for (const v1::SealedLogEntry& entry : entries)
@@ -207,7 +209,7 @@ absl::Status SealedReader::Refresh(const std::string& run) {
     }
     runs_[run] = *std::move(anew);
   } else if (runs_.find(run) == runs_.end()) {
-    // A part of what is there would pass for all of it.
+    // A partial result must not be returned as the complete one.
     RP_RETURN_IF_ERROR(status);
     return absl::NotFoundError(
         absl::StrCat("there is no run \"", run, "\" in ", store_->name()));
@@ -217,7 +219,7 @@ absl::Status SealedReader::Refresh(const std::string& run) {
     state.logs[entry.shard()] = entry.sequence();
     if (!entry.has_sweep()) AddEntry(std::move(entry), &state);
   }
-  // It may have come again.
+  // The run may have been created again.
   if (!entries.empty()) ForgetGone(&state);
   RP_RETURN_IF_ERROR(status);
   if (state.is_gone) {
@@ -278,7 +280,7 @@ absl::StatusOr<std::vector<v1::RunInfo>> SealedReader::ListRuns() {
   std::vector<v1::RunInfo> out;
   for (const std::string& name : names) {
     absl::Status status = Refresh(name);
-    // Its first set is on its way.
+    // The first set of the run is not committed yet.
     if (absl::IsNotFound(status)) continue;
     if (status.ok()) status = UniteSteps(name);
     if (sealed::IsOfOneObject(status)) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMagicBytes = 8;
 constexpr size_t kTrailerBytes = 28;
-// One request brings the index of most objects.
+// One request reads the index of most objects.
 constexpr uint64_t kTailBytes = 256 << 10;
 constexpr int kSealedLevel = 3;
 

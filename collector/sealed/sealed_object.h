@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The frame of every sealed object (docs/storage.md, "Sealed archive"):
 //
-//   magic 8 | frames, one behind the other | index | trailer 28
+//   magic 8 | frames, back to back | index | trailer 28
 //   trailer: index bytes u64 | object bytes u64 | index crc32c u32 | magic 8
 //
-// The trailer comes last and says how long the object is, so that half of one is
-// known for what it is. The same calls make the same bytes.
-// Ownership: the file system outlives a writer. Not thread-safe. Failure: the file
-// system's; DATA_LOSS for what is no such object.
+// The trailer comes last and contains the object's length, so that a truncated
+// object is detected. The same calls make the same bytes.
+// Ownership: the file system outlives a writer. Not thread-safe. Failure: the
+// file system's; DATA_LOSS for bytes that are not such an object.
 #ifndef RANKPROBE_COLLECTOR_SEALED_SEALED_OBJECT_H_
 #define RANKPROBE_COLLECTOR_SEALED_SEALED_OBJECT_H_
 
@@ -27,7 +27,7 @@ namespace rankprobe {
 
 enum class SealedKind { kRecords, kPack };
 
-// Bytes before they are compressed, of one frame.
+// Uncompressed size of one frame.
 inline constexpr uint64_t kSealedFrameBytes = 1 << 20;
 inline constexpr uint64_t kMaxSealedIndexBytes = uint64_t{256} << 20;
 
@@ -38,12 +38,12 @@ class SealedObjectWriter {
       SealedKind kind, FileSystem* file_system, const std::string& path);
   ~SealedObjectWriter();
 
-  // Compressed if that makes it at least a tenth smaller. At most
-  // 2 * kSealedFrameBytes.
+  // Adds a frame, compressed if that makes it at least a tenth smaller. `raw`
+  // has at most 2 * kSealedFrameBytes.
   absl::StatusOr<v1::SealedFrame> AddFrame(absl::string_view raw);
-  // Where the next frame begins.
+  // Returns where the next frame begins.
   uint64_t bytes() const { return bytes_; }
-  // The file is then on the disk; its name and size.
+  // Syncs the file and returns the object's name and size.
   absl::StatusOr<v1::SealedObject> Finish(absl::string_view index);
 
  private:
@@ -58,13 +58,14 @@ class SealedObjectWriter {
   std::unique_ptr<Compressor> compressor_;
 };
 
-// The index of an object, checked: it is whole, and of this kind and size.
+// Reads and checks the index of an object: it is complete, and of this kind and
+// size.
 absl::StatusOr<std::string> ReadSealedIndex(ObjectStore* store,
                                             const std::string& key,
                                             SealedKind kind,
                                             uint64_t object_bytes);
 
-// The bytes of a frame of an object; `stored` is as long as the frame says.
+// Returns the bytes of a frame; `stored` is as long as the frame declares.
 absl::StatusOr<std::string> DecodeSealedFrame(const v1::SealedFrame& frame,
                                               absl::string_view stored);
 

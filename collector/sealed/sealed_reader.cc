@@ -15,7 +15,8 @@
 namespace rankprobe {
 namespace {
 
-// A hundred blocks of 64 MiB are read from without asking for an index twice.
+// Enough to read from a hundred blocks of 64 MiB without requesting an index
+// twice.
 constexpr size_t kKeptIndexes = 100;
 
 }  // namespace
@@ -111,7 +112,7 @@ absl::Status SealedReader::ForEachRecord(const StepKey& key,
     }
     if (step != run.steps.end()) sources = step->second.sources;
   }
-  // What came late stands where its order is; of one order the first stays.
+  // Later records are placed by their order; of equal orders the first is kept.
   std::map<uint64_t, v1::Record> merged;
   for (const Source& source : sources) {
     if (sources.size() == 1) return ReadSource(key, run_key, source, callback);
@@ -164,7 +165,7 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
     if (!index.ok()) {
       const absl::Status why = Missing(run, pack->key, index.status());
       status.Update(why);
-      // What it had is not known; what others have is.
+      // The content of this pack is not known; other packs are read.
       bad.insert(*it);
       if (sealed::IsOfOneObject(why)) continue;
       bad.insert(it, unread.end());
@@ -197,8 +198,8 @@ SealedReader::FindPayload(const std::string& run, absl::string_view digest,
 
 bool SealedReader::HasPayload(const std::string& run, absl::string_view digest,
                               uint64_t length_bytes) {
-  // A store that does not answer has not said that it is missing: whoever reads
-  // it is told.
+  // A store that does not answer does not prove that the payload is missing:
+  // the reader gets the error.
   return !absl::IsNotFound(FindPayload(run, digest, length_bytes).status());
 }
 

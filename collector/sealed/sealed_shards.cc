@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SealedReader: what each collector has stored, apart from the others.
+// SealedReader: what each collector has stored, separately.
 #include "collector/sealed/sealed_reader.h"
 #include "common/base/status_macros.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sealer: which steps are ready, and what becomes of a set. What is in a set is
-// in seal_block.cc.
+// Sealer: which steps are ready, and how a set is stored. The content of a set
+// is in seal_block.cc.
 #include "collector/sealed/sealer.h"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ bool Sealer::IsStored(const std::string& run, const v1::StepInfo& info) const {
   if (known == runs_.end()) return false;
   const auto sealed =
       known->second.sealed.find({info.step(), info.incarnation()});
-  // What was deleted here after it was stored is as it was there.
+  // A step that was deleted here after it was stored is unchanged in the store.
   return sealed != known->second.sealed.end() &&
          (info.deleted() || sealed->second.records == info.records());
 }
@@ -72,7 +72,8 @@ void Sealer::Note(const v1::SealedLogEntry& entry, Run* run) {
     const StepId id(step.info().step(), step.info().incarnation());
     Sealed& known = run->sealed[id];
     known.records = step.info().records();
-    // Of all its sets: an addendum knows of its own records alone.
+    // Sums over all its sets, because an addendum only contains its own
+    // records.
     known.missing_payloads += step.missing_payloads();
     for (const v1::OrderRange& range : step.orders())
       known.orders.Add(range.first(), range.last());
@@ -120,7 +121,8 @@ std::vector<v1::StepInfo> Sealer::Ready(const std::vector<v1::StepInfo>& steps,
       run->waiting.erase(id);
       continue;
     }
-    // Whoever comes late may come with more.
+    // Later data may be followed by more, so an addendum waits until the step
+    // is quiet.
     if (IsQuiet(info, run) || (info.complete() && !is_sealed))
       ready.push_back(info);
   }
@@ -147,7 +149,7 @@ absl::Status Sealer::StoreSet(Run* run, Report* report) {
 absl::Status Sealer::SealRun(const std::string& name,
                              const std::function<bool()>& stop,
                              Report* report) {
-  // Swept more often than that, it is the next pass that goes on.
+  // After this many sweeps in one pass the next pass continues.
   absl::Status status;
   std::map<StepId, Waiting> waiting;
   for (int sweeps = 0; sweeps < kSweepsInAPass; ++sweeps) {
@@ -155,10 +157,12 @@ absl::Status Sealer::SealRun(const std::string& name,
     RP_ASSIGN_OR_RETURN(Run* const run, OpenRun(name));
     if (is_new && !run->log->repaired().empty())
       report->repaired.push_back(run->log->repaired());
+    // Keeps since when steps are quiet, although the run was opened again.
     run->waiting.merge(waiting);
     status = SealOpenRun(name, run, stop, report);
     if (!run->log->swept()) break;
-    // What is in packs is to be put again, too: they may go.
+    // Payloads in packs have to be put again too, because those packs may be
+    // removed.
     waiting = std::move(run->waiting);
     absl::MutexLock lock(&stored_mutex_);
     runs_.erase(name);
@@ -169,6 +173,7 @@ absl::Status Sealer::SealRun(const std::string& name,
 absl::Status Sealer::SealOpenRun(const std::string& name, Run* run,
                                  const std::function<bool()>& stop,
                                  Report* report) {
+  // A set that was decided before a crash or an error is stored first.
   if (run->log->HasNext()) RP_RETURN_IF_ERROR(StoreSet(run, report));
   RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
                       store_->ListSteps(name));
@@ -183,14 +188,14 @@ absl::Status Sealer::SealOpenRun(const std::string& name, Run* run,
   return absl::OkStatus();
 }
 
-// `steps` as they were before anything was sealed: what has come since is not
-// among what is stored, and stays.
+// `steps` were listed before anything was sealed: what arrived since is not
+// stored, and is kept.
 absl::Status Sealer::Free(const std::string& name,
                           const std::vector<v1::StepInfo>& steps, Run* run,
                           Report* report) {
   if (steps.empty()) return absl::OkStatus();
   const int64_t newest = steps.back().step();
-  // All that ever were have come, and are stored.
+  // All payloads have arrived and are stored.
   const bool none_missing = run->missing.empty() && run->to_survey.empty();
   std::set<int64_t> chosen, kept;
   std::map<StepId, uint64_t> unchanged;
@@ -203,11 +208,13 @@ absl::Status Sealer::Free(const std::string& name,
     (stored ? chosen : kept).insert(info.step());
     unchanged[{info.step(), info.incarnation()}] = info.records();
   }
+  // A step is freed only if all of its processes are stored.
   for (const int64_t step : kept) chosen.erase(step);
   if (chosen.empty()) return absl::OkStatus();
   DeleteOptions options{.run = name, .steps = chosen};
   options.unchanged = std::move(unchanged);
   if (options_.live) options.live_incarnations = options_.live();
+  // CollectGarbage returns the space later.
   options.reclaim = false;
   RP_RETURN_IF_ERROR(store_->Delete(options).status());
   report->freed_steps += chosen.size();
@@ -219,10 +226,10 @@ absl::Status Sealer::SealReady(const std::function<bool()>& stop,
   absl::Status first;
   for (const std::string& run : store_->RunNames()) {
     if (stop()) break;
-    // One that cannot be stored keeps no other back.
+    // A run that cannot be stored does not block the others.
     const bool fenced = std::exchange(report->fenced, false);
     const absl::Status status = SealRun(run, stop, report);
-    // The first one, but that of a fenced log before all others.
+    // Reports the first error, but that of a fenced log before all others.
     if (first.ok() || (report->fenced && !fenced)) first = status;
     report->fenced = report->fenced || fenced;
   }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Seals what a collector has recorded, and stores it: steps that have ended become
-// a set of objects and an entry of this collector's log of the run (shard_log.h).
+// Seals what a collector has recorded, and stores it: steps that have ended
+// become a set of objects and an entry of this collector's log of the run
+// (shard_log.h).
 //
-// A step of a process is ready when it is complete and its payloads are whole, or
-// when nothing of it has come for quiet_time. What comes after that makes a set of
-// its own, an addendum: the records whose orders are in no set before.
-// Sets are cut at block_bytes and block_steps.
+// A step of a process is ready when it is complete and its payloads are
+// complete, or when nothing of it has arrived for quiet_time. Later data makes
+// a set of its own, an addendum: the records whose orders are in no set before.
+// Sets are limited by block_bytes and block_steps.
 // Ownership: store, object store, file system and clock outlive it. One thread,
-// but for IsStored.
-// Failure: what cannot be stored now is tried again by the next pass, unless the
-// log is another collector's now (Report.fenced).
+// except IsStored.
+// Failure: what cannot be stored now is tried again by the next pass, unless
+// the log now belongs to another collector (Report.fenced).
 #ifndef RANKPROBE_COLLECTOR_SEALED_SEALER_H_
 #define RANKPROBE_COLLECTOR_SEALED_SEALER_H_
 
@@ -37,19 +38,19 @@
 namespace rankprobe {
 
 struct SealerOptions {
-  // Its own, below the data directory.
+  // Used by the sealer alone, below the data directory.
   std::string directory;
   absl::Duration quiet_time = absl::Minutes(10);
   uint64_t block_bytes = 64 << 20;
   size_t block_steps = 4096;
-  // Digests of payloads that are in a pack already, to leave them out of the
-  // next; beyond that some are stored twice.
+  // Limit for cached digests of payloads that are already in a pack and are
+  // left out of the next; beyond it some are stored twice.
   size_t known_payloads = 200'000;
-  // Steps are deleted here once they are stored and their run has gone on by
+  // Deletes steps here once they are stored and their run has advanced by
   // keep_steps.
   bool free_stored = false;
   int64_t keep_steps = 64;
-  // Incarnations of connected ranks; may be empty.
+  // Returns the incarnations of connected ranks; may be empty.
   std::function<absl::flat_hash_set<uint64_t>()> live;
 };
 
@@ -57,13 +58,14 @@ class Sealer {
  public:
   struct Report {
     uint64_t sets = 0;
-    // Steps of processes, and how many of them were stored before.
+    // Number of sealed steps of processes, and how many of them were addenda.
     uint64_t steps = 0, addenda = 0;
     uint64_t bytes = 0;
     uint64_t freed_steps = 0;
-    // What was missing in the store and is there again.
+    // What was missing in the store and was put again.
     std::vector<std::string> repaired;
-    // A log is another collector's: it is the status, and for good.
+    // A log belongs to another collector now. This is final, and the status
+    // says so.
     bool fenced = false;
   };
 
@@ -74,14 +76,14 @@ class Sealer {
                                                       FileSystem* file_system,
                                                       const Clock* clock);
 
-  // Seals and stores what is ready of all runs. `stop` ends it between two sets.
-  // The report says what was done, also where it failed.
+  // Seals and stores what is ready of all runs. `stop` ends it between two
+  // sets. The report covers what was done, even on an error.
   absl::Status SealReady(const std::function<bool()>& stop, Report* report);
 
   const std::string& shard() const { return shard_; }
 
-  // Whether all that `info` counts lies in the store, entry and all. Any thread;
-  // false of a run that no pass has come to yet.
+  // Returns whether all that `info` counts is in the store, including the
+  // entry. Any thread; false for a run that no pass has reached yet.
   bool IsStored(const std::string& run, const v1::StepInfo& info) const
       ABSL_LOCKS_EXCLUDED(stored_mutex_);
 
@@ -95,16 +97,17 @@ class Sealer {
   };
   // Digest and length.
   using PayloadId = std::pair<std::string, uint64_t>;
-  // What a step's records say, of those that are in no set.
+  // Content of the step's records that are in no set.
   struct Survey {
     OrderRanges orders;
     std::vector<PayloadId> payloads;
-    // Of these, those that are not whole.
+    // Payloads among them that are not complete.
     std::vector<PayloadId> missing;
   };
-  // The set that is being made.
+  // The set being built.
   struct Block;
-  // A step that is not ready: what was seen of it last, and since when.
+  // A step that is not ready: its last record count, and since when it is
+  // unchanged.
   struct Waiting {
     uint64_t records = 0;
     int64_t since_ns = 0;
@@ -113,12 +116,13 @@ class Sealer {
     std::unique_ptr<ShardLog> log;
     std::map<StepId, Sealed> sealed;
     std::map<StepId, Waiting> waiting;
-    // What is stored of the account of a process, by incarnation.
+    // The stored account of each process, by incarnation.
     std::map<uint64_t, std::string> accounts;
     absl::flat_hash_set<PayloadId> payloads;
-    // Not whole when their steps were sealed: sought in each pass.
+    // Payloads that were incomplete when their steps were sealed; checked again
+    // in each pass.
     std::set<PayloadId> missing;
-    // Steps of before this process whose missing payloads are not known yet.
+    // Steps from before this process whose missing payloads are not known yet.
     std::set<StepId> to_survey;
   };
 
@@ -135,19 +139,20 @@ class Sealer {
                        const std::function<bool()>& stop, Report* report);
   absl::Status SealOpenRun(const std::string& name, Run* run,
                            const std::function<bool()>& stop, Report* report);
-  // Of the steps those that are ready, in the order in which they are sealed.
+  // Returns those of the steps that are ready, in the order in which they are
+  // sealed.
   std::vector<v1::StepInfo> Ready(const std::vector<v1::StepInfo>& steps,
                                   Run* run);
   bool IsQuiet(const v1::StepInfo& info, Run* run);
-  // Makes the next set of some of `steps` from `*next` on, which it moves.
-  // False: there is nothing to be said.
+  // Builds the next set of some of `steps` from `*next` on, which it advances.
+  // Returns false if there is nothing to seal.
   absl::StatusOr<bool> BuildNext(const std::string& name,
                                  const std::vector<v1::StepInfo>& steps,
                                  size_t* next, Run* run);
   absl::StatusOr<Survey> SurveyStep(const std::string& name,
                                     const v1::StepInfo& info,
                                     const OrderRanges& sealed);
-  // A directory for what is written of it, if it has none.
+  // Creates a directory for the set's files if it has none.
   static absl::Status BeginBlock(const Run& run, Block* block);
   absl::Status AddStep(const std::string& name, const v1::StepInfo& info,
                        const Survey& survey, const Run& run, Block* block);
@@ -169,8 +174,8 @@ class Sealer {
   FileSystem* const file_system_;
   const Clock* const clock_;
   std::string shard_;
-  // The thread's. It changes which runs there are, and what of them is sealed,
-  // with the mutex held, which others look there with.
+  // Used by the thread. It adds runs and changes what of them is sealed only
+  // with the mutex held, because IsStored reads them under it.
   std::map<std::string, Run> runs_;
   mutable absl::Mutex stored_mutex_;
 };

@@ -29,7 +29,7 @@ void AddBegin(v1::RecordBatch* batch, uint64_t order) {
   record->mutable_step_begin()->set_task("statistics");
 }
 
-// A step that has begun, with one call; it ends if `ends`.
+// Adds a step that has begun, with one call; it ends if `ends`.
 void AddOpenStep(Frames* frames, int64_t step, bool ends) {
   v1::RecordBatch* const batch = frames->AddBatch(step);
   AddBegin(batch, 0);
@@ -67,12 +67,12 @@ TEST_F(Sealing, StoresWhatHasEndedAndNothingElse) {
   ASSERT_EQ(runs->size(), 1u);
   EXPECT_EQ((*runs)[0].run(), "run");
   EXPECT_EQ((*runs)[0].stored_payload_bytes(), uint64_t{3} << 20);
-  // Nothing has come since.
+  // Nothing has arrived since.
   ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
   EXPECT_EQ(report.sets, 1u);
 }
 
-// That a process has gone on is no word for the log.
+// The log has no entry for a process that has only continued.
 TEST_F(Sealing, AStepThatHasOnlyBegunMakesNoSet) {
   const std::unique_ptr<Store> store = OpenStore();
   Frames frames(MakeIdentity("run", 0, 7));
@@ -108,7 +108,7 @@ TEST_F(Sealing, TakesAnUnfinishedStepWhenNothingComesAnyMore) {
   EXPECT_FALSE((*reader.ListSteps("run"))[0].complete());
 }
 
-// What comes late is an addendum, in its place among the records.
+// Late records become an addendum, at their place among the records.
 TEST_F(Sealing, MakesAddendaOfWhatComesLate) {
   const std::unique_ptr<Store> store = OpenStore();
   Frames frames(MakeIdentity("run", 0, 7));
@@ -132,7 +132,7 @@ TEST_F(Sealing, MakesAddendaOfWhatComesLate) {
   SealedReader reader(&objects_);
   EXPECT_EQ(See(&reader, "run").begin()->second.size(), 3u);
   ASSERT_TRUE(store->Commit(frames.Range(1, 2)).ok());
-  // What was sealed is known after a restart, too.
+  // Sealed steps are known after a restart, too.
   sealer = OpenSealer(store.get(), &objects_);
   ASSERT_EQ(SealAll(sealer.get(), &report), absl::OkStatus());
   clock_.Advance(absl::Minutes(11));
@@ -198,7 +198,8 @@ TEST_F(Sealing, CutsSetsAtTheirSize) {
   EXPECT_EQ(See(&reader, "run"), See(store.get(), "run"));
 }
 
-// Losses that are no step's come with the next set, or in one of their own.
+// Losses that belong to no step are stored with the next set, or in a set of
+// their own.
 TEST_F(Sealing, TellsOfWhatAProcessCouldNotDeliver) {
   const std::unique_ptr<Store> store = OpenStore();
   Frames frames(MakeIdentity("run", 0, 7));
@@ -252,14 +253,14 @@ TEST_F(Sealing, PutsTwoCollectorsTogether) {
   EXPECT_EQ(both.size(), 4u);
 }
 
-// A data directory that was copied: the second one to store a set of one number
-// is told, and nothing of the first one's is touched.
+// A data directory was copied: the second collector that stores a set of the
+// same number is fenced, and nothing of the first one's is touched.
 TEST_F(Sealing, FencesTheCopyOfACollector) {
   std::unique_ptr<Store> store = OpenStore();
   const auto first = OpenSealer(store.get(), &objects_);
   const auto copy =
       OpenSealer(store.get(), &objects_, {.directory = root_ + "/copy"});
-  // The same name, as a copy has it.
+  // The copy has the same name.
   std::filesystem::copy(root_ + "/data/sealing/shard", root_ + "/copy/shard",
                         std::filesystem::copy_options::overwrite_existing);
   const auto second =
@@ -290,14 +291,15 @@ TEST_F(Sealing, FencesTheCopyOfACollector) {
   EXPECT_EQ(See(&reader, "run").size(), 2u);
 }
 
-// A bucket that is not there yet, say: the same code, and no fence.
+// For example a bucket that does not exist yet: the same status code, but no
+// fence.
 TEST_F(Sealing, IsNotFencedByAStoreThatRefuses) {
   const std::unique_ptr<Store> store = OpenStore();
   Frames frames(MakeIdentity("run", 0, 7));
   AddWholeStep(&frames, 1, RandomBytes(1, 1000));
   Commit(store.get(), frames);
   const auto sealer = OpenSealer(store.get(), &objects_);
-  // The calls before it look for the log, and put the name and the pack.
+  // The calls before it list the log, and put the name and the pack.
   for (const uint64_t call : {1, 2, 3}) {
     objects_.FailOnce(call, absl::FailedPreconditionError("NoSuchBucket"));
     Sealer::Report report;
@@ -332,7 +334,7 @@ TEST_F(Sealing, FreesOnlyWhatIsStored) {
     }
     return steps;
   };
-  // At each call the store is away from then on: nothing is freed before an
+  // The store is unreachable from each call on: nothing is freed before an
   // entry that names it has been read back.
   objects_.before_commit = [&](const std::string&) {
     EXPECT_EQ(kept().size(), 10u);
@@ -352,14 +354,14 @@ TEST_F(Sealing, FreesOnlyWhatIsStored) {
   EXPECT_EQ(report.freed_steps, 7u);
   SealedReader reader(&objects_);
   EXPECT_EQ(See(&reader, "run"), all);
-  // What was freed is not sealed again as deleted.
+  // Freed steps are not sealed again as deleted.
   const auto before = objects_.objects().size();
   ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
   EXPECT_EQ(objects_.objects().size(), before);
 }
 
-// Ten minutes, by the clock of the leaf: ranks go on, all that they record stays
-// on its disk, and goes to the store when it is back, each thing once.
+// Ten minutes, by the clock of the leaf: ranks continue, all their records stay
+// on its disk, and are stored once when the store returns.
 TEST_F(Sealing, KeepsAllWhileTheStoreIsAwayForTenMinutes) {
   const std::unique_ptr<Store> store = OpenStore();
   SealerOptions options;
@@ -370,7 +372,7 @@ TEST_F(Sealing, KeepsAllWhileTheStoreIsAwayForTenMinutes) {
   constexpr int64_t kSteps = 60;
   Frames frames(MakeIdentity("run", 0, 7));
   ASSERT_TRUE(store->OpenIncarnation(frames.identity()).ok());
-  // It knows its log when the store goes.
+  // It has opened its log before the store becomes unreachable.
   AddWholeStep(&frames, 0, RandomBytes(0, 1000));
   ASSERT_TRUE(store->Commit(frames.Range(0, frames.size())).ok());
   ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
@@ -427,7 +429,7 @@ TEST_F(Sealing, NoticesAHoleInALog) {
       << faults[0];
 }
 
-// Calls `during` once, with the next request.
+// Calls `during` once, in the next request.
 class WatchedObjectStore : public FaultObjectStore {
  public:
   std::function<void()> during;
@@ -465,7 +467,7 @@ TEST_F(Sealing, ARequestOnItsWayHasOthersWaitForNothing) {
   AddWholeStep(&frames, 2, second);
   ASSERT_TRUE(store->Commit(frames.Range(before, frames.size())).ok());
   ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
-  // What is known is read while the request waits for its answer.
+  // Cached data is read while the request waits for its answer.
   std::vector<std::thread> others;
   int read = 0;
   const auto other = [&] {

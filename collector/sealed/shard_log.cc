@@ -42,7 +42,7 @@ std::string ShardLog::StoredFile(uint64_t sequence) const {
 absl::StatusOr<std::string> ShardLog::ReadSmall(const std::string& path) const {
   absl::StatusOr<std::string> bytes =
       ReadWholeFile(file_system_, path, sealed::kMaxEntryBytes);
-  // None of ours is.
+  // This collector writes no file of that size, so it is damaged.
   if (absl::IsResourceExhausted(bytes.status()))
     return absl::DataLossError(bytes.status().message());
   return bytes;
@@ -59,7 +59,8 @@ absl::Status ShardLog::WriteSmall(const std::string& directory,
   RP_RETURN_IF_ERROR(file->Append(bytes));
   RP_RETURN_IF_ERROR(file->Sync());
   RP_RETURN_IF_ERROR(file->Close());
-  // The objects' entries in the directory come before that of this one.
+  // The directory entries of the objects must be on the disk before that of
+  // this file.
   RP_RETURN_IF_ERROR(file_system_->SyncDirectory(directory));
   RP_RETURN_IF_ERROR(file_system_->Rename(unfinished, path));
   return file_system_->SyncDirectory(directory);
@@ -78,7 +79,7 @@ absl::Status ShardLog::Open(
   for (const std::string& name : names) {
     uint64_t sequence = 0;
     if (name[0] == '.' || !absl::SimpleAtoi(name, &sequence)) continue;
-    // From a hole on the store's own log is read.
+    // After a gap the store's own log is read.
     if (sequence != last_ + 1) break;
     const absl::StatusOr<std::string> bytes =
         ReadSmall(absl::StrCat(stored, "/", name));
@@ -95,7 +96,7 @@ absl::Status ShardLog::Open(
     last_digest_ = sealed::EntryDigest(last_bytes);
     RP_RETURN_IF_ERROR(CheckLast(last_bytes));
   }
-  // Usually there is one request that finds nothing.
+  // Usually this is one request that finds nothing.
   while (true) {
     RP_ASSIGN_OR_RETURN(
         const ObjectList list,
@@ -110,7 +111,7 @@ absl::Status ShardLog::Open(
       RP_ASSIGN_OR_RETURN(
           const std::string bytes,
           GetObject(store_, object.key, sealed::kMaxEntryBytes));
-      // Of the set that is on its way: it is noted by StoreNext.
+      // The entry of the set in progress is noted by StoreNext.
       if (HasNext()) {
         RP_ASSIGN_OR_RETURN(const std::string ours,
                             ReadSmall(NextFile(kEntryFile)));
@@ -119,7 +120,7 @@ absl::Status ShardLog::Open(
                             sealed::DecodeEntry(ours));
         if (next.sequence() == last_ + 1) {
           RP_RETURN_IF_ERROR(GiveWay(bytes));
-          // StoreNext says so.
+          // StoreNext returns the error.
           if (fenced()) return absl::OkStatus();
         }
       }
@@ -188,7 +189,7 @@ absl::Status ShardLog::PutName() {
       store_->Put(sealed::NameKey(run_key_), name.SerializeAsString(),
                   ObjectStore::PutMode::kIfAbsent);
   if (!absl::IsAlreadyExists(put)) RP_RETURN_IF_ERROR(put);
-  // Before any object: whoever sweeps looks for objects, and then for these.
+  // Put before any object: a sweep lists objects first, and then these keys.
   const absl::Status shard =
       store_->Put(sealed::ShardKey(run_key_, shard_), shard_,
                   ObjectStore::PutMode::kIfAbsent);
@@ -201,7 +202,8 @@ std::string ShardLog::origin() const {
   return absl::StrCat(shard_, "/", last_sweep_);
 }
 
-// The entry goes before the sweep is noted: what is noted is taken for stored.
+// The entry file is deleted before the sweep is noted, because a noted number
+// counts as stored.
 absl::Status ShardLog::GiveWay(const std::string& theirs) {
   const absl::StatusOr<v1::SealedLogEntry> entry = sealed::DecodeEntry(theirs);
   if (entry.ok() && entry->has_sweep()) {
@@ -242,13 +244,14 @@ absl::StatusOr<v1::SealedLogEntry> ShardLog::StoreNext() {
   RP_ASSIGN_OR_RETURN(const std::string bytes, ReadSmall(NextFile(kEntryFile)));
   RP_ASSIGN_OR_RETURN(v1::SealedLogEntry entry, sealed::DecodeEntry(bytes));
   const std::string key = sealed::LogKey(run_key_, shard_, entry.sequence());
-  // Noted before a crash that left it here.
+  // Not if it was already noted before a crash that left the entry file here.
   if (entry.sequence() > last_) {
     RP_RETURN_IF_ERROR(PutName());
     RP_RETURN_IF_ERROR(PutObjects(entry));
     const absl::Status put =
         store_->Put(key, bytes, ObjectStore::PutMode::kIfAbsent);
     if (!absl::IsAlreadyExists(put)) RP_RETURN_IF_ERROR(put);
+    // Read back even after a success, because a noted entry may be freed here.
     RP_ASSIGN_OR_RETURN(const std::string there,
                         GetObject(store_, key, sealed::kMaxEntryBytes));
     if (there != bytes) {
@@ -272,7 +275,7 @@ absl::StatusOr<v1::SealedLogEntry> ShardLog::StoreNext() {
   RP_RETURN_IF_ERROR(file_system_->Delete(NextFile(kEntryFile)));
   RP_RETURN_IF_ERROR(
       file_system_->SyncDirectory(absl::StrCat(directory_, "/next")));
-  // What else is there goes with the next set.
+  // Files that cannot be deleted now are deleted with the next set.
   for (const v1::SealedObject& pack : entry.packs())
     file_system_->Delete(NextFile(pack.name())).IgnoreError();
   if (entry.has_records())

@@ -24,8 +24,9 @@ namespace {
 using sealed::Maintenance;
 using StepIds = std::set<std::pair<int64_t, uint64_t>>;
 
-// Packs of so many newest steps of a run stay: a rank may refer to what it sent
-// with them (common/base/dedup_window.h), by another collector than has it.
+// Packs of this many newest steps of a run are kept: a rank may refer to
+// payloads that it sent with them (common/base/dedup_window.h) through another
+// collector.
 constexpr int64_t kKeptSteps = 64;
 
 bool IsDead(const v1::SealedLogEntry& set, const Maintenance& maintenance) {
@@ -37,7 +38,7 @@ bool IsDead(const v1::SealedLogEntry& set, const Maintenance& maintenance) {
                      });
 }
 
-// What an entry names and no collection does.
+// Adds the objects that an entry names and no collection does.
 void AddNeeded(const std::string& run_key, const v1::SealedLogEntry& set,
                const Maintenance& maintenance, std::set<std::string>* keys) {
   if (set.has_records() && !maintenance.IsRemovedRecords(set.records().name()))
@@ -100,8 +101,8 @@ absl::Status StoreCleaner::Expire(
   return absl::OkStatus();
 }
 
-// A step goes when none of its processes has written to it for so long; a run
-// whose last step goes, goes as a whole.
+// A step is deleted when none of its processes has written to it for that long;
+// when the last step of a run is deleted, so is the run.
 absl::Status StoreCleaner::DeleteOld(const std::vector<std::string>& runs,
                                      CleanReport* report) {
   if (options_.max_age == absl::InfiniteDuration()) return absl::OkStatus();
@@ -128,7 +129,8 @@ absl::Status StoreCleaner::DeleteOld(const std::vector<std::string>& runs,
   if (report->waits_for_clock) return absl::OkStatus();
   const absl::Time now = clock_->Now();
   const int64_t before = absl::ToUnixNanos(now - options_.max_age);
-  // Each time costs a sweep, and a look at all that the run refers to.
+  // Each deletion costs a sweep, and a check of everything that the run refers
+  // to.
   const int64_t due =
       absl::ToUnixNanos(now - options_.max_age - options_.max_age / 16);
   for (const auto& [run, steps] : written) {
@@ -148,9 +150,9 @@ absl::Status StoreCleaner::DeleteOld(const std::vector<std::string>& runs,
   return absl::OkStatus();
 }
 
-// By sets, the oldest first; a set's packs may be needed by others, which the next
-// pass finds out. The newest set of a run stays, whatever older ones have of its
-// steps.
+// Deletes sets, the oldest first; their packs may be needed by others, which
+// the next pass checks. The newest set of a run is kept, whatever older ones
+// have of its steps.
 absl::Status StoreCleaner::DeleteForSpace(const std::vector<std::string>& runs,
                                           CleanReport* report) {
   if (options_.max_bytes == 0) return absl::OkStatus();
@@ -235,7 +237,8 @@ std::vector<std::string> StoreCleaner::DueOrphans(const std::string& run,
   std::vector<std::string> due;
   const std::map<std::string, int64_t>& known = orphans_[run];
   for (const auto& [key, bytes] : objects) {
-    // What no collector names so is somebody else's.
+    // Objects with other names were not made by a collector and are not
+    // touched.
     if (named.count(key) > 0 || !sealed::IsObjectKey(run_key, key)) continue;
     const auto before = known.find(key);
     const int64_t first = before == known.end() ? now : before->second;
@@ -252,13 +255,14 @@ absl::Status StoreCleaner::Sweep(const std::string& run,
   const std::string prefix = sealed::ShardsPrefix(sealed::RunKey(run));
   std::set<std::string> shards;
   for (const auto& [shard, last] : log.logs) shards.insert(shard);
-  // Of those that have put objects and no entry yet.
+  // Includes collectors that have put objects and no entry yet.
   RP_ASSIGN_OR_RETURN(const Objects marks, sealed::ListObjects(store_, prefix));
   for (const auto& [key, bytes] : marks) {
     std::string shard = key.substr(prefix.size());
     if (sealed::IsHexName(shard)) shards.insert(std::move(shard));
   }
-  // What this pass says there comes at a number of its own.
+  // The log of maintenance is not swept: the entry of this pass has a fixed
+  // number.
   shards.erase(sealed::kMaintenanceShard);
   v1::SealedLogEntry sweep;
   sweep.mutable_sweep()->set_unix_ns(absl::ToUnixNanos(clock_->Now()));
@@ -277,7 +281,7 @@ absl::Status StoreCleaner::CollectPacks(const std::string& run,
   absl::flat_hash_set<std::pair<std::string, uint64_t>> referred;
   int64_t newest = std::numeric_limits<int64_t>::min();
   const absl::StatusOr<std::vector<v1::StepInfo>> steps = reader.ListSteps(run);
-  // What a damaged step refers to is not known, now or by the next pass.
+  // The references of a damaged step are not known, now or in the next pass.
   if (absl::IsDataLoss(steps.status())) return absl::OkStatus();
   if (!absl::IsNotFound(steps.status())) {
     RP_RETURN_IF_ERROR(steps.status());
@@ -317,6 +321,8 @@ absl::Status StoreCleaner::CollectPacks(const std::string& run,
       const absl::StatusOr<v1::SealedPackIndex> index = ReadPackIndex(
           store_, sealed::PackKey(run_key, pack.name()), pack.bytes());
       if (!absl::IsDataLoss(index.status())) RP_RETURN_IF_ERROR(index.status());
+      // A pack whose index is damaged is kept, because its payloads are not
+      // known.
       const bool needed =
           !index.ok() ||
           std::any_of(index->payloads().begin(), index->payloads().end(),
@@ -335,7 +341,8 @@ absl::Status StoreCleaner::CollectPacks(const std::string& run,
 absl::Status StoreCleaner::CleanRun(const std::string& run,
                                     CleanReport* report) {
   const std::string run_key = sealed::RunKey(run);
-  // Before the log: what it does not name then was put before it was read.
+  // Objects are listed before the log is read: those that the log does not name
+  // then were put before.
   RP_ASSIGN_OR_RETURN(
       Objects objects,
       sealed::ListObjects(store_, sealed::RecordsPrefix(run_key)));
@@ -343,7 +350,7 @@ absl::Status StoreCleaner::CleanRun(const std::string& run,
       Objects packs, sealed::ListObjects(store_, sealed::PacksPrefix(run_key)));
   objects.merge(packs);
   RP_ASSIGN_OR_RETURN(sealed::RunLog log, logs_.Read(run));
-  // What was collected a grace period ago.
+  // Removes what was collected a grace period ago.
   const int64_t before = absl::ToUnixNanos(clock_->Now() - options_.grace);
   for (const v1::SealedCollection& collection : log.collections) {
     if (collection.unix_ns() > before) continue;
@@ -379,12 +386,12 @@ absl::Status StoreCleaner::CleanRun(const std::string& run,
   const absl::Status put =
       sealed::PutEntry(store_, run, sealed::kMaintenanceShard,
                        log.maintenance.last() + 1, entry);
-  // Somebody else deletes or cleans: the next pass looks again.
+  // Another process deletes or cleans: the next pass tries again.
   if (absl::IsAborted(put)) return absl::OkStatus();
   RP_RETURN_IF_ERROR(put);
   report->collected += static_cast<uint64_t>(collection->records_size()) +
                        static_cast<uint64_t>(collection->packs_size());
-  // Sets of before the sweeps may have been committed meanwhile.
+  // Sets from before the sweeps may have been committed meanwhile.
   std::set<std::string> named;
   for (const v1::SealedLogEntry& set : log.sets)
     AddNeeded(run_key, set, Maintenance(), &named);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a store is cleaned of, and what it is never cleaned of: whoever reads and
-// whoever is sealing meanwhile, one that cleans and another.
+// What a cleaner removes from a store, and what it never removes: with
+// concurrent readers, sealing collectors and other cleaners.
 #include "collector/sealed/store_cleaner.h"
 
 #include <memory>
@@ -35,7 +35,8 @@ class Cleaning : public SealerTest {
     return cleaner->Clean([] { return false; },
                           report == nullptr ? &own : report);
   }
-  // Steps FIRST to LAST of `run`, each with a payload of its own and one of all.
+  // Seals steps FIRST to LAST of `run`, each with its own payload and a shared
+  // one.
   void Record(Store* store, const std::string& run, int64_t first, int64_t last,
               uint64_t incarnation = 7) {
     Frames frames(MakeIdentity(run, 0, incarnation));
@@ -71,7 +72,7 @@ TEST_F(Cleaning, WhatIsDeletedGoesAfterTheGracePeriodAndNoSooner) {
   StoreCleaner cleaner(Options(), &objects_, &clock_);
   CleanReport report;
   ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
-  // The first set; the second one has steps that are there.
+  // The first set; the second one has steps that are not deleted.
   EXPECT_EQ(report.collected, 2u);
   clock_.Advance(absl::Minutes(59));
   ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
@@ -125,7 +126,8 @@ TEST_F(Cleaning, APackThatAnotherStepRefersToStays) {
   EXPECT_EQ(See(&fresh, "run").at({500, 7}), before.at({500, 7}));
 }
 
-// A store of its own or not: what no collector names so is somebody else's.
+// Even in a dedicated store, objects with names that no collector makes are not
+// removed.
 TEST_F(Cleaning, OnlyNamesThatACollectorMakesAreRemoved) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get(), "run", 0, 9);
@@ -167,7 +169,7 @@ TEST_F(Cleaning, OnlyNamesThatACollectorMakesAreRemoved) {
     EXPECT_EQ(objects_.objects().count(name), 1u) << name;
 }
 
-// What is damaged is named, and nothing of that run is touched; the others are
+// Damage is reported, and nothing of that run is touched; the other runs are
 // listed, deleted from and cleaned.
 TEST_F(Cleaning, ADamagedRunKeepsNoOtherBack) {
   const std::unique_ptr<Store> store = OpenStore();
@@ -193,7 +195,7 @@ TEST_F(Cleaning, ADamagedRunKeepsNoOtherBack) {
       for (const v1::RunInfo& run : *runs) names.push_back(run.run());
     return names;
   };
-  // What the other entries of its log say is there.
+  // What the other entries of its log contain is available.
   EXPECT_EQ(names(), (std::vector<std::string>{"a", "b", "c"}));
   const std::vector<std::string> said = reader.Away("", MonotonicTime());
   ASSERT_EQ(said.size(), 2u);
@@ -233,7 +235,7 @@ TEST_F(Cleaning, ADamagedRunKeepsNoOtherBack) {
   EXPECT_EQ(Clean(&cleaner, &report), absl::OkStatus());
 }
 
-// As a collector counts its own: what was deleted is not there.
+// Like a collector's own counts: deleted steps are not included.
 TEST_F(Cleaning, DeletedStepsAreNotCounted) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get(), "run", 0, 9);
@@ -251,8 +253,8 @@ TEST_F(Cleaning, DeletedStepsAreNotCounted) {
   EXPECT_EQ(left.created_unix_ns(), all.created_unix_ns());
 }
 
-// A collector that has packed a payload before leaves it out of what it packs
-// later: unless somebody has swept.
+// A collector that has packed a payload before leaves it out of later packs,
+// unless there was a sweep.
 TEST_F(Cleaning, WhatACollectorTakesForPackedIsPackedAgainAfterASweep) {
   const std::unique_ptr<Store> store = OpenStore();
   const std::string shared = RandomBytes(77, 5000);
@@ -283,8 +285,8 @@ TEST_F(Cleaning, WhatACollectorTakesForPackedIsPackedAgainAfterASweep) {
             See(store.get(), "run").at({200, 7}));
 }
 
-// What a damaged step refers to is not known: no pack goes for it, what is dead
-// otherwise does, and no pass sweeps the logs again for nothing.
+// The references of a damaged step are not known: no pack is removed, other
+// dead objects are, and no pass sweeps the logs again without need.
 TEST_F(Cleaning, ADamagedStepKeepsPacksAndIsLookedAtOnce) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get(), "run", 0, 199);
@@ -315,8 +317,9 @@ TEST_F(Cleaning, ADamagedStepKeepsPacksAndIsLookedAtOnce) {
   EXPECT_EQ(Count("/log/"), entries);
 }
 
-// What a collector died over is removed; what it commits when it comes back is
-// there, at whichever call it died and whatever the cleaner does then.
+// Objects of a collector that died are removed; what it commits after its
+// return is complete, at whichever call it died and whatever the cleaner does
+// then.
 TEST_F(Cleaning, OrphansGoAndNothingThatIsCommittedLater) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get(), "run", 0, 3);
@@ -336,7 +339,7 @@ TEST_F(Cleaning, OrphansGoAndNothingThatIsCommittedLater) {
     ASSERT_EQ(Clean(&cleaner), absl::OkStatus());
     clock_.Advance(absl::Hours(2));
     CleanReport report;
-    // The cleaner comes while the collector, started again, is about to commit.
+    // The cleaner runs while the restarted collector is about to commit.
     bool cleaned = false;
     objects.before_commit = [&](const std::string& key) {
       if (std::exchange(cleaned, true)) return;
@@ -352,7 +355,7 @@ TEST_F(Cleaning, OrphansGoAndNothingThatIsCommittedLater) {
     }
     SealedReader reader(&objects);
     EXPECT_EQ(See(&reader, "run"), all) << call;
-    // Nothing is left that no entry names.
+    // No object is left that no entry names.
     const auto log = sealed::ReadRunLog(&objects, "run");
     std::set<std::string> named;
     for (const v1::SealedLogEntry& set : log->sets) {
@@ -372,8 +375,9 @@ TEST_F(Cleaning, OrphansGoAndNothingThatIsCommittedLater) {
   EXPECT_GT(orphans, 4u);
 }
 
-// At each call of one cleaner another one does a whole pass, and at each call the
-// first one may die: nothing that is there goes, and in the end nothing stays.
+// At each call of one cleaner another one does a complete pass, and at each
+// call the first one may die: no needed object is removed, and in the end no
+// unneeded one stays.
 TEST_F(Cleaning, TwoAtOnceAndDeathAtEachCall) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get(), "run", 0, 3);
@@ -447,7 +451,7 @@ TEST_F(Cleaning, RetentionByAgeAndByBytes) {
   SealedReader reader(&objects_);
   EXPECT_TRUE(See(&reader, "old").empty());
   EXPECT_EQ(See(&reader, "new").size(), 2u);
-  // A set each; the newest one stays.
+  // One set each; the newest one stays.
   for (int64_t step = 100; step < 104; ++step) {
     clock_.Advance(absl::Minutes(1));
     Record(store.get(), "many", step, step, 20 + static_cast<uint64_t>(step));
@@ -472,8 +476,8 @@ TEST_F(Cleaning, RetentionByAgeAndByBytes) {
   EXPECT_LE(bytes, 30'000u);
 }
 
-// A run that goes on has a step that is old with each pass: its logs are not swept
-// for each.
+// A run that continues has another old step in each pass: its logs are not
+// swept for each.
 TEST_F(Cleaning, WhatIsOldGoesTogether) {
   const std::unique_ptr<Store> store = OpenStore();
   const auto sealer = OpenSealer(store.get(), &objects_);
@@ -500,8 +504,8 @@ TEST_F(Cleaning, WhatIsOldGoesTogether) {
   EXPECT_EQ(report.steps_deleted, 2u);
 }
 
-// What is old is of a process that has ended; another one of the run has begun anew
-// and comes to the same steps.
+// Old steps belong to a process that has ended; another one of the run has
+// started again and reaches the same steps.
 TEST_F(Cleaning, RetentionLeavesTheNextTrainingOfANameAlone) {
   for (const bool by_age : {true, false}) {
     SCOPED_TRACE(by_age ? "age" : "bytes");
@@ -539,7 +543,7 @@ TEST_F(Cleaning, RetentionLeavesTheNextTrainingOfANameAlone) {
     CleanReport report;
     ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
     EXPECT_EQ(report.runs_deleted, 0u);
-    // By age two steps stay that somebody has just written to.
+    // Two old steps stay that another process has just written to.
     EXPECT_EQ(report.steps_deleted, by_age ? 6u : 8u);
     send(&next, &sent_next, 2, 5);
     SealedReader reader(&objects_);
@@ -554,7 +558,7 @@ TEST_F(Cleaning, RetentionLeavesTheNextTrainingOfANameAlone) {
   }
 }
 
-// A set that is stored while all of a run is found to be old.
+// A set is stored while all of a run is found to be old.
 TEST_F(Cleaning, WhatComesWhileARunExpiresStays) {
   const std::unique_ptr<Store> store = OpenStore();
   const auto sealer = OpenSealer(store.get(), &objects_);
@@ -568,7 +572,7 @@ TEST_F(Cleaning, WhatComesWhileARunExpiresStays) {
   StoreCleaner cleaner(options, &objects_, &clock_);
   Record(store.get(), "run", 2, 5, 8);
   bool done = false;
-  // Whose logs are read one after the other: this is behind the first of them.
+  // The logs are read one after another: this is after the first of them.
   objects_.before_call = [&, at = objects_.calls() + 8](uint64_t number) {
     if (number < at || std::exchange(done, true)) return;
     ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus());
@@ -587,7 +591,7 @@ TEST_F(Cleaning, WhatComesWhileARunExpiresStays) {
   }
 }
 
-// A clock that says that all is old is not believed.
+// A clock that makes everything old is not trusted.
 TEST_F(Cleaning, AWrongClockDeletesNothing) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get(), "run", 0, 1);
@@ -622,7 +626,7 @@ TEST_F(Cleaning, OldVersionsOfPlansGoAndNoNumberIsUsedTwice) {
   ASSERT_EQ(Clean(&cleaner, &report), absl::OkStatus());
   EXPECT_EQ(report.plans_removed, 40 - kKeptPlans);
   EXPECT_EQ(Count("v1/plans/"), kKeptPlans);
-  // Number 2 is free again: it is not decided by one that slept.
+  // Number 2 is free again, but a root that was suspended must not decide it.
   EXPECT_TRUE(absl::IsAborted(slept->Save("run", plan(99))));
   auto next = PlanLog::Open(&objects_);
   ASSERT_TRUE(next.ok()) << next.status();

@@ -36,9 +36,9 @@ absl::StatusOr<v1::DeleteReport> DeleteFromStore(
     const std::optional<std::set<int64_t>>& steps, absl::Time now,
     const std::string& why) {
   RP_ASSIGN_OR_RETURN(const sealed::RunLog log, sealed::ReadRunLog(store, run));
-  // By incarnation the highest step, if there is one.
+  // The highest step by incarnation, if there is one.
   std::map<uint64_t, std::optional<int64_t>> processes;
-  // Records of each, as its last set counts them.
+  // Records of each step, as its last set counts them.
   std::map<std::pair<int64_t, uint64_t>, uint64_t> there, chosen;
   for (const v1::SealedLogEntry& set : log.sets) {
     for (const v1::IncarnationRow& row : set.incarnations())
@@ -91,7 +91,7 @@ absl::StatusOr<ExpiredSteps> ExpireInStore(
     const std::function<bool(int64_t step, uint64_t incarnation)>& wanted,
     absl::Time written_before, absl::Time now) {
   RP_ASSIGN_OR_RETURN(const sealed::RunLog log, sealed::ReadRunLog(store, run));
-  // By incarnation the highest step, if there is one.
+  // The highest step by incarnation, if there is one.
   std::map<uint64_t, std::optional<int64_t>> processes;
   std::set<std::pair<int64_t, uint64_t>> there;
   std::map<int64_t, int64_t> written;
@@ -130,8 +130,8 @@ absl::StatusOr<ExpiredSteps> ExpireInStore(
       if (highest.has_value()) process->set_highest_step(*highest);
     }
   } else {
-    // Steps are of all processes of a tombstone: those that go with the same ones
-    // share it, as the ranks of one collector do.
+    // The steps of a tombstone apply to all of its processes: processes with
+    // the same steps share one, as the ranks of one collector do.
     std::map<std::set<int64_t>, std::vector<uint64_t>> alike;
     for (const auto& [incarnation, steps] : chosen)
       alike[steps].push_back(incarnation);

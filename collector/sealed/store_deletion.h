@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deletion of what is in an object store: a tombstone in the run's log of
-// maintenance. Readers see nothing of it any more from then on; objects are
-// removed by a janitor later (store_cleaner.h).
+// Deletion in an object store: a tombstone in the run's log of maintenance.
+// Readers do not see the data any more from then on; objects are removed by a
+// janitor later (store_cleaner.h).
 //
-// It is of the processes that the logs name: what comes of them later for a
-// deleted step does not bring it back, from whatever collector. A process that no
-// log names yet is another training, and stays.
+// It applies to the processes that the logs name: later data of theirs for a
+// deleted step does not restore it, from whatever collector. A process that no
+// log names yet is another training, and is kept.
 // Threads: any. Failure: NOT_FOUND (no such run), else as ReadRunLog.
 #ifndef RANKPROBE_COLLECTOR_SEALED_STORE_DELETION_H_
 #define RANKPROBE_COLLECTOR_SEALED_STORE_DELETION_H_
@@ -23,7 +23,7 @@
 
 namespace rankprobe {
 
-// `steps`: absent for the whole run. `why`: for people.
+// `steps` is absent for the complete run. `why` is for display.
 absl::StatusOr<v1::DeleteReport> DeleteFromStore(
     ObjectStore* store, const std::string& run,
     const std::optional<std::set<int64_t>>& steps, absl::Time now,
@@ -35,9 +35,10 @@ struct ExpiredSteps {
   bool whole_run = false;
 };
 
-// What a janitor deletes: of what is there now the steps that are `wanted` and that
-// none of their processes has written to since. Nothing else that is coming, also
-// of the same numbers: a training that was started again under the name goes on.
+// Deletes for a janitor: those of the current steps that are `wanted` and that
+// none of their processes has written to since `written_before`. Later data is
+// kept, even of the same numbers: a training that was started again under the
+// name continues.
 absl::StatusOr<ExpiredSteps> ExpireInStore(
     ObjectStore* store, const std::string& run,
     const std::function<bool(int64_t step, uint64_t incarnation)>& wanted,

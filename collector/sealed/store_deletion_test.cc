@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tombstones: what readers, old and new, see of what is deleted, and what a
-// collector of the run makes of it.
+// Tombstones: what old and new readers see of deleted data, and how a collector
+// of the run handles it.
 #include "collector/sealed/store_deletion.h"
 
 #include <memory>
@@ -30,7 +30,7 @@ class StoreDeletion : public SealerTest {
       const std::string& run = "run") {
     return DeleteFromStore(&objects_, run, steps, clock_.Now(), "delete");
   }
-  // Steps and incarnations of what is listed and not deleted.
+  // Returns steps and incarnations that are listed and not deleted.
   std::set<std::pair<int64_t, uint64_t>> There(ArchiveReader* reader) {
     std::set<std::pair<int64_t, uint64_t>> there;
     const auto steps = reader->ListSteps("run");
@@ -79,7 +79,7 @@ TEST_F(StoreDeletion, StepsAreListedAsDeletedAndNotRead) {
     EXPECT_TRUE(absl::IsFailedPrecondition(gone)) << gone;
     EXPECT_EQ(Read(reader, 1, 7), absl::OkStatus());
   }
-  // Again: there is nothing left of them.
+  // Deleted again: no steps are left.
   const size_t objects = objects_.objects().size();
   EXPECT_EQ(Delete(std::set<int64_t>{2, 3})->steps(), 0u);
   EXPECT_EQ(objects_.objects().size(), objects);
@@ -113,8 +113,8 @@ TEST_F(StoreDeletion, ARunGoesAndTheNextTrainingOfItsNameStays) {
   }
 }
 
-// A collector of the run that knows nothing of it stores what comes late, what it
-// had not stored, and all anew where it has lost its notes.
+// A collector of the run that does not know of the deletion stores late data,
+// data that it had not stored, and everything again if it has lost its notes.
 TEST_F(StoreDeletion, NoCollectorBringsItBack) {
   const std::unique_ptr<Store> store = OpenStore();
   Frames frames(MakeIdentity("run", 0, 7));
@@ -155,7 +155,7 @@ TEST_F(StoreDeletion, NoCollectorBringsItBack) {
   EXPECT_TRUE(There(&fresh).empty());
 }
 
-// Two that delete at once: none of the two is lost.
+// Two concurrent deletions: neither is lost.
 TEST_F(StoreDeletion, TwoAtOnceFollowEachOther) {
   const std::unique_ptr<Store> store = OpenStore();
   Frames frames(MakeIdentity("run", 0, 7));
@@ -174,7 +174,8 @@ TEST_F(StoreDeletion, TwoAtOnceFollowEachOther) {
   EXPECT_EQ(There(&reader), (std::set<std::pair<int64_t, uint64_t>>{{3, 7}}));
 }
 
-// Who reads a step while its objects go is told so: no gap, no shorter step.
+// A reader of a step whose objects are being removed gets an error: no gap, no
+// shorter step.
 TEST_F(StoreDeletion, AReaderOfAnObjectThatWentIsToldSo) {
   const std::unique_ptr<Store> store = OpenStore();
   Frames frames(MakeIdentity("run", 0, 7));
@@ -198,7 +199,7 @@ TEST_F(StoreDeletion, AReaderOfAnObjectThatWentIsToldSo) {
                : std::next(it);
     }
   };
-  // Nobody has deleted them: that is damage.
+  // The objects were not deleted by a janitor, so this is damage.
   const auto all = objects_.objects();
   drop("/packs/");
   EXPECT_TRUE(absl::IsDataLoss(read_payload())) << read_payload();

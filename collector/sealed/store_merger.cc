@@ -35,7 +35,7 @@ uint64_t BytesOf(const v1::SealedLogEntry& set) {
   return bytes;
 }
 
-// As a reader puts accounts and damage of one log together.
+// Merges accounts and damage of one log as a reader does.
 void JoinAccounts(const sealed::RunLog& log, size_t begin, size_t end,
                   v1::SealedLogEntry* entry) {
   std::map<uint64_t, v1::IncarnationRow> rows;
@@ -82,7 +82,7 @@ std::vector<StoreMerger::Group> StoreMerger::Groups(
       group.begin = i;
       bytes = 0;
       steps = 0;
-      // One that is large by itself is never the beginning of a group.
+      // A set that is already large is not the beginning of a group.
       if (of_set >= options_.bytes / 2) {
         group.begin = i + 1;
         continue;
@@ -137,7 +137,7 @@ absl::Status StoreMerger::WriteRecords(const std::string& run,
   }
   RP_ASSIGN_OR_RETURN(v1::SealedObject object, records->Finish());
   if (entry->steps_size() > 0) entry->mutable_records()->Swap(&object);
-  // They are listed, and have no records.
+  // Deleted steps are listed, and have no records.
   for (const v1::SealedStep* const step : deleted) *entry->add_steps() = *step;
   return absl::OkStatus();
 }
@@ -195,7 +195,7 @@ absl::StatusOr<bool> StoreMerger::MergeGroup(const std::string& run,
   RP_RETURN_IF_ERROR(WriteRecords(run, log, group, origin, &entry));
   RP_RETURN_IF_ERROR(WritePack(run, log, group, origin, &entry));
   JoinAccounts(log, group.begin, group.end, &entry);
-  // What others name as well stays.
+  // Packs that other sets name as well are kept.
   std::set<std::string> needed;
   for (size_t i = 0; i < log.sets.size(); ++i) {
     if (i >= group.begin && i < group.end) continue;

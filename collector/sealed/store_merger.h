@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes large sealed objects of many small ones: of neighbouring sets of one
-// collector's log one set, in the run's log of maintenance, that stands in their
-// place (docs/storage.md, "Merge"). Records and payloads are the same bytes, steps
-// that are deleted are left out. The objects of before are collected by the same
-// entry, so that a StoreCleaner removes them a grace period later.
+// Merge of many small sealed objects into large ones: neighbouring sets of one
+// collector's log become one set, in the run's log of maintenance, that
+// replaces them (docs/storage.md, "Merge"). Records and payloads are the same
+// bytes; deleted steps are left out. The same entry collects the old objects,
+// so that a StoreCleaner removes them a grace period later.
 //
-// The entry has the number behind the last one that was read: where anybody else
-// deletes, cleans or merges meanwhile it is not put, and what was written is an
-// orphan, which no later entry names (SealedRecordsIndex.origin).
+// The entry has the number after the last one that was read: if another process
+// deletes, cleans or merges meanwhile, it is not put, and what was written is
+// an orphan, which no later entry names (SealedRecordsIndex.origin).
 // Ownership: store, file system and clock outlive it. One thread. Failure: the
 // store's or the disk's; nothing is changed then.
 #ifndef RANKPROBE_COLLECTOR_SEALED_STORE_MERGER_H_
@@ -30,25 +30,25 @@
 namespace rankprobe {
 
 struct MergeOptions {
-  // Its own, for what is on its way.
+  // Used by the merger alone, for files in progress.
   std::string directory;
-  // Of a merged set's objects; sets of less than half of it are merged.
+  // Size of a merged set's objects; sets of less than half of it are merged.
   uint64_t bytes = uint64_t{256} << 20;
-  // So many at least, or it is left for later.
+  // Minimum number of sets for a merge.
   size_t sets = 16;
-  // At most, of a set.
+  // Maximum number of steps of a merged set.
   int steps = 20'000;
 };
 
 struct MergeReport {
-  // Sets that came into others, and these.
+  // Sets that were merged, and the sets made from them.
   uint64_t merged = 0;
   uint64_t made = 0;
 };
 
 class StoreMerger {
  public:
-  // `logs`: of the store; used while Merge runs.
+  // `logs` are of the same store; used while Merge runs.
   StoreMerger(MergeOptions options, ObjectStore* store, FileSystem* file_system,
               const Clock* clock, RunLogs* logs)
       : options_(std::move(options)),
@@ -57,18 +57,18 @@ class StoreMerger {
         clock_(clock),
         logs_(logs) {}
 
-  // All that can be merged of all runs. `stop` ends it between two sets.
+  // Merges what can be merged of all runs. `stop` ends it between two sets.
   absl::Status Merge(const std::function<bool()>& stop, MergeReport* report);
 
  private:
-  // Neighbours, as indexes of RunLog.sets: first, and behind the last.
+  // Neighbours, as indexes of RunLog.sets: the first, and one past the last.
   struct Group {
     size_t begin = 0;
     size_t end = 0;
   };
 
   std::vector<Group> Groups(const sealed::RunLog& log) const;
-  // False: somebody else was quicker.
+  // Returns false if another process put an entry first.
   absl::StatusOr<bool> MergeGroup(const std::string& run,
                                   const sealed::RunLog& log, const Group& group,
                                   uint64_t sequence);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small sets that become large ones: what is exported is the same bytes before,
-// meanwhile and after, wherever it is ended and whoever comes between.
+// Merges of small sets: exports have the same bytes before, during and after,
+// wherever the merge is interrupted and whichever process runs in between.
 #include "collector/sealed/store_merger.h"
 
 #include <memory>
@@ -33,7 +33,7 @@ class Merging : public SealerTest {
  protected:
   absl::Status Merge(ObjectStore* objects, MergeReport* report = nullptr) {
     MergeOptions options;
-    // Two at once do not share it.
+    // Concurrent merges do not share it.
     options.directory = absl::StrCat(root_, "/merging", ++merges_);
     options.sets = 2;
     RunLogs logs(objects);
@@ -55,8 +55,8 @@ class Merging : public SealerTest {
     CleanReport report;
     return cleaner.Clean([] { return false; }, &report);
   }
-  // Steps with payloads, one with an addendum, each in a set of its own, of two
-  // collectors.
+  // Seals steps with payloads, one with an addendum, each in its own set, of
+  // two collectors.
   void Seal(Store* store, FaultObjectStore* objects,
             const std::string& directory) {
     Frames frames(MakeIdentity("run", 0, 7));
@@ -148,8 +148,8 @@ TEST_F(Merging, ExportsAreTheSameBytesBeforeMeanwhileAndAfter) {
   EXPECT_EQ(report.made, 1u);
 }
 
-// It ends at each call, done or not; afterwards all is there, also once what is
-// left of it has been removed and it was done again.
+// It ends at each call, done or not; afterwards everything is available, also
+// after a cleanup and another merge.
 TEST_F(Merging, AtEachCallToTheStore) {
   const std::unique_ptr<Store> store = OpenStore();
   FaultObjectStore objects;
@@ -183,7 +183,7 @@ TEST_F(Merging, AtEachCallToTheStore) {
   EXPECT_GT(deaths, 60);
 }
 
-// Somebody deletes, cleans or merges at each call of it.
+// Another process deletes, cleans or merges at each of its calls.
 TEST_F(Merging, WhoeverComesBetweenIsHeard) {
   const std::unique_ptr<Store> store = OpenStore();
   FaultObjectStore objects;
@@ -209,7 +209,7 @@ TEST_F(Merging, WhoeverComesBetweenIsHeard) {
     };
     const absl::Status merged = Merge(&objects);
     objects.before_call = nullptr;
-    // What it read may be gone: then nothing was merged.
+    // What it read may have been removed: then nothing was merged.
     EXPECT_TRUE(merged.ok() || absl::IsNotFound(merged)) << merged;
     if (!reached) break;
     SealedReader reader(&objects);
@@ -224,7 +224,7 @@ TEST_F(Merging, WhoeverComesBetweenIsHeard) {
   }
 }
 
-// Steps that are deleted are left out of what is written, and listed.
+// Deleted steps are left out of the merged objects, and listed.
 TEST_F(Merging, WhatIsDeletedIsLeftOut) {
   const std::unique_ptr<Store> store = OpenStore();
   FaultObjectStore objects;

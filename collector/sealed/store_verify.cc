@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint64_t kPieceBytes = 8 << 20;
 
-// An object that entries of the log name, and the steps that are in it.
+// An object that entries of the log name, and the steps in it.
 struct Named {
   std::string name;
   std::string key;
@@ -69,7 +69,8 @@ class StoreVerifier {
       Fault(absl::StrCat("run ", run, ": ", status.message()));
     for (const v1::SealedLogEntry& entry : log.sets) Count(log, entry);
     const std::vector<Named> named = NamedBy(run, log);
-    // Only now: what a collector puts, it names behind that.
+    // Listed after the log was read: a collector puts an object before the
+    // entry that names it.
     RP_ASSIGN_OR_RETURN(const Sizes sizes, SizesOf(run));
     std::vector<std::pair<const Named*, std::string>> wrong;
     for (const Named& object : named) {
@@ -117,7 +118,7 @@ class StoreVerifier {
     }
   }
 
-  // What should be there, each once, in the order of its key.
+  // Returns the objects that should exist, each once, in the order of keys.
   std::vector<Named> NamedBy(const std::string& run,
                              const sealed::RunLog& log) {
     const std::string run_key = sealed::RunKey(run);
@@ -164,13 +165,13 @@ class StoreVerifier {
 
   bool IsChosen(const Named& object) const {
     if (request_.subset_percent() == 0) return true;
-    // The name is a digest: its beginning is as good as chance.
+    // The name is a digest, so its beginning is evenly distributed.
     uint64_t number = 0;
     return !absl::SimpleHexAtoi(object.name.substr(0, 8), &number) ||
            number % 100 < request_.subset_percent();
   }
 
-  // What is wrong with its bytes; empty: nothing.
+  // Returns what is wrong with its bytes; empty if nothing.
   absl::StatusOr<std::string> Read(const Named& object) {
     PayloadHash hash;
     for (uint64_t at = 0; at < object.bytes; at += kPieceBytes) {

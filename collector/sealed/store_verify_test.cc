@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is looked for in an object store, and how it is named.
+// What the verification of an object store checks, and how it names faults.
 #include "collector/sealed/store_verify.h"
 
 #include <memory>
@@ -33,7 +33,7 @@ using testing::SealerTest;
 
 class StoreVerify : public SealerTest {
  protected:
-  // Steps FIRST to LAST, in sets of two.
+  // Seals steps FIRST to LAST, in sets of two.
   void SealSteps(const std::string& run, int64_t first, int64_t last) {
     const std::unique_ptr<Store> store = OpenStore();
     Frames frames(MakeIdentity(run, 0, 7));
@@ -58,7 +58,7 @@ class StoreVerify : public SealerTest {
               static_cast<uint64_t>(report.faults_size()));
     return {report.faults().begin(), report.faults().end()};
   }
-  // Of the run "run": what has `part` in its key, in order.
+  // Returns the keys of run "run" that contain `part`, in order.
   std::vector<std::string> Keys(const std::string& part) const {
     std::vector<std::string> keys;
     const std::string prefix = sealed::RunPrefix(sealed::RunKey("run"));
@@ -165,8 +165,8 @@ TEST_F(StoreVerify, WhatIsRemovedWhileItLooksIsNoFault) {
   const uint64_t before = objects_.calls();
   EXPECT_THAT(Faults(Verify()), IsEmpty());
   const uint64_t after = objects_.calls();
-  // Between the log and the lists of objects, as a janitor would: first said,
-  // then done.
+  // Between the reads of the log and of the objects, like a janitor: first the
+  // entry, then the removal.
   bool done = false;
   objects_.before_call = [&](uint64_t number) {
     if (number != after + (after - before) - 1) return;
@@ -190,7 +190,7 @@ TEST_F(StoreVerify, AStoreThatDoesNotAnswerIsAnError) {
     const auto report = VerifyObjectStore(&objects_, v1::VerifyRequest(), {});
     EXPECT_TRUE(absl::IsUnavailable(report.status())) << call;
   }
-  // And so is whoever asked and does not want to know any more.
+  // A caller that cancels ends the verification as well.
   const auto ended =
       VerifyObjectStore(&objects_, v1::VerifyRequest(),
                         [](const auto&) { return absl::CancelledError(); });

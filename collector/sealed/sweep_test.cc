@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sweep comes between a collector and its commit, at each call to the store and
-// to the disk: what was put before it is named by no entry behind it, so that it
-// may be removed at any time; and all that was recorded is stored, once.
+// A sweep runs between a collector and its commit, at each call to the store
+// and to the disk: no later entry names objects that were put before it, so
+// that they may be removed at any time; and everything that was recorded is
+// stored, once.
 #include <memory>
 #include <set>
 #include <string>
@@ -27,7 +28,7 @@ class Sweeping : public SealerTest {
  protected:
   void Record(Store* store) {
     Frames frames(MakeIdentity("run", 0, 7));
-    // A payload of all, and one of each.
+    // One payload shared by all steps, and one of each.
     for (int64_t step = 0; step < 4; ++step)
       AddWholeStep(&frames, step, RandomBytes(step / 2, 4000));
     Commit(store, frames);
@@ -38,8 +39,8 @@ class Sweeping : public SealerTest {
     options.directory = directory;
     return options;
   }
-  // Sweeps all logs of the run as whoever removes objects does. What no entry
-  // names then, and may be removed at any time.
+  // Sweeps all logs of the run as a janitor does. Returns the objects that no
+  // entry names then, which may be removed at any time.
   static std::set<std::string> Sweep(FaultObjectStore* objects, int number) {
     const std::string run = sealed::RunKey("run");
     std::set<std::string> candidates;
@@ -74,7 +75,7 @@ class Sweeping : public SealerTest {
   }
 };
 
-// FaultObjectStore looks at each commit whether what it names is there.
+// FaultObjectStore checks at each commit that the named objects exist.
 TEST_F(Sweeping, BeforeEachCallToTheStore) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get());
@@ -95,11 +96,11 @@ TEST_F(Sweeping, BeforeEachCallToTheStore) {
     };
     ASSERT_EQ(SealAll(sealer.get()), absl::OkStatus()) << call;
     objects.before_call = nullptr;
-    // Whoever removes them has slept meanwhile.
+    // The janitor was suspended before it removes them.
     Remove(&objects, removable);
     SealedReader reader(&objects);
     EXPECT_EQ(See(&reader, "run"), all) << call;
-    // Again, with all logs at rest: nothing that is named goes.
+    // Again, with all logs unchanged: no named object is removed.
     Remove(&objects, Sweep(&objects, 2));
     SealedReader after(&objects);
     EXPECT_EQ(See(&after, "run"), all) << call;
@@ -109,8 +110,8 @@ TEST_F(Sweeping, BeforeEachCallToTheStore) {
   EXPECT_GT(swept, 8);
 }
 
-// The collector dies at each call to its disk while it gives way, and after the
-// sweep dies in the store as well.
+// The collector dies at each call to its disk while it handles the sweep, and
+// afterwards in the store as well.
 TEST_F(Sweeping, AtEachCallToTheDisk) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get());
@@ -145,8 +146,8 @@ TEST_F(Sweeping, AtEachCallToTheDisk) {
   }
 }
 
-// A copy of a data directory that was made while a set was on its way is fenced
-// also if it is started after the other one has stored its own.
+// A copy of a data directory that was made while a set was in progress is
+// fenced even if it is started after the other one has stored its own.
 TEST_F(Sweeping, ACopyIsFencedAndNotSwept) {
   const std::unique_ptr<Store> store = OpenStore();
   Record(store.get());
@@ -154,7 +155,7 @@ TEST_F(Sweeping, ACopyIsFencedAndNotSwept) {
   FaultObjectStore objects;
   for (FaultFileSystem* const each : {&disk, &copy})
     ASSERT_TRUE(each->CreateDirectories("/d/sealing").ok());
-  // Two of one name, each with a set of its own that is decided.
+  // Two of one name, each with its own decided set.
   for (FaultFileSystem* const each : {&disk, &copy}) {
     auto shard =
         each->OpenForWrite("/d/sealing/shard", FileSystem::OpenMode::kTruncate);

@@ -14,7 +14,7 @@
 namespace rankprobe::sealed {
 namespace {
 
-// As a collector keeps them.
+// The limit of a collector.
 constexpr size_t kMaxRefusals = 32;
 
 uint64_t Less(uint64_t a, uint64_t b) { return a - std::min(a, b); }
@@ -26,7 +26,7 @@ uint64_t CountAbsent(const v1::IncarnationRow& row) {
   return count;
 }
 
-// Frames that the collector of this row has, or has refused.
+// Adds the frames that the collector of this row has, or has refused.
 void AddHeld(const v1::IncarnationRow& row, OrderRanges* held) {
   uint64_t next = 1;
   for (const v1::FrameRange& range : row.absent()) {
@@ -58,7 +58,7 @@ const v1::LossCount* LossOf(
   return nullptr;
 }
 
-// Losses that a collector counted and has no record of.
+// Adds losses that a collector counted and has no record of.
 void AddOwnLosses(const v1::StepInfo& info, const v1::StepRow& records,
                   v1::StepInfo* all) {
   for (const v1::LossCount& loss : info.losses()) {
@@ -89,7 +89,7 @@ void AddOwnLosses(const v1::StepInfo& info, const v1::StepRow& records,
 
 v1::IncarnationRow UniteRows(std::vector<v1::IncarnationRow> rows) {
   if (rows.size() == 1) return std::move(rows[0]);
-  // The one that the process came to last knows how it ended.
+  // The collector that the process connected to last knows how it ended.
   std::sort(rows.begin(), rows.end(),
             [](const v1::IncarnationRow& a, const v1::IncarnationRow& b) {
               const auto since = [](const v1::IncarnationRow& row) {

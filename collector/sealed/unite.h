@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Merges what several collectors hold of one process, or of one step of it: a
-// rank whose collector went comes to another, and some of its frames may be
+// rank whose collector ended connects to another, and some of its frames may be
 // with both. Pure functions.
 #ifndef RANKPROBE_COLLECTOR_SEALED_UNITE_H_
 #define RANKPROBE_COLLECTOR_SEALED_UNITE_H_
@@ -18,15 +18,16 @@
 
 namespace rankprobe::sealed {
 
-// At least one. Frames are lost that none of them has.
+// `rows` is not empty. Only frames that none of them has are lost.
 v1::IncarnationRow UniteRows(std::vector<v1::IncarnationRow> rows);
 
-// Counts a step's records, each once, whoever has it.
+// Counts a step's records, each once, even if several collectors have it.
 class StepUnion {
  public:
-  // `log`: of the collector that has it. Its own records are all different.
+  // `log` is that of the collector that has the record. Its own records have
+  // different orders.
   void Add(int log, const v1::Record& record);
-  // `infos`: what each of them says of the step, by log, of at least one.
+  // `infos` are the infos of the step by log; not empty.
   v1::StepInfo Describe(const std::map<int, v1::StepInfo>& infos) const;
 
  private:
@@ -35,11 +36,11 @@ class StepUnion {
   std::map<int, v1::StepRow> of_log_;
 };
 
-// In the order of Store::ListSteps.
+// The order of Store::ListSteps.
 bool IsStepBefore(const v1::StepInfo& a, const v1::StepInfo& b);
 
-// What a run's steps come to: processes, steps, records of those that are there; times
-// also of those that were deleted. As a collector counts its own.
+// Totals of a run's steps: processes, steps and records of existing ones; times
+// also of deleted ones. The rules are those of a collector for its own runs.
 class RunCounter {
  public:
   void Add(const v1::StepInfo& step);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank whose collector went came to another: what both have of it is one.
+// A rank whose collector ended connects to another: the data of both counts
+// once.
 #include "collector/sealed/unite.h"
 
 #include <memory>
@@ -24,7 +25,7 @@ class UniteTest : public SealerTest {
   std::unique_ptr<Store> OpenLeaf(const std::string& name) {
     return OpenStore(testing::OptionsAt(root_ + "/" + name));
   }
-  // Frames [first, last) are committed there; those before are another's.
+  // Commits frames [first, last) there; those before are at another collector.
   static void Send(Store* leaf, const Frames& frames, size_t first,
                    size_t last) {
     ASSERT_TRUE(leaf->OpenIncarnation(frames.identity()).ok());
@@ -54,7 +55,7 @@ class UniteTest : public SealerTest {
 };
 
 // For every frame at which it can change its collector, and every number of
-// frames that both have then.
+// frames that both then have.
 TEST_F(UniteTest, TwoCollectorsSealWhatOneWould) {
   Frames frames(MakeIdentity("run", 0, 7));
   for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
@@ -64,7 +65,7 @@ TEST_F(UniteTest, TwoCollectorsSealWhatOneWould) {
   const auto infos = alone->ListSteps("run");
   ASSERT_EQ(expected.size(), 3u);
   for (size_t left_at = 1; left_at < frames.size(); ++left_at) {
-    // An agent resends a payload from its beginning: begin there, at most.
+    // An agent resends a payload from its beginning.
     for (const size_t from : std::set<size_t>{left_at, left_at - left_at % 4}) {
       if (left_at % 4 != 0 && left_at % 4 != 3 && from == left_at) continue;
       SCOPED_TRACE(
@@ -96,7 +97,7 @@ TEST_F(UniteTest, TwoCollectorsSealWhatOneWould) {
   }
 }
 
-// The first one's disk is gone: its frames are missed, and no others.
+// The first collector's disk is lost: only its frames are missing.
 TEST_F(UniteTest, FramesThatNobodyHasAreCounted) {
   Frames frames(MakeIdentity("run", 0, 7));
   for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
@@ -110,7 +111,7 @@ TEST_F(UniteTest, FramesThatNobodyHasAreCounted) {
   ASSERT_EQ(Account().absent_size(), 1);
   EXPECT_EQ(Account().absent(0).first(), 4u);
   EXPECT_EQ(Account().absent(0).last(), 8u);
-  // It was not gone, only away.
+  // It was not lost, only unreachable.
   Send(b.get(), frames, 3, 8);
   Seal(b.get(), "b");
   EXPECT_EQ(Account().lost_frames(), 0u);
@@ -132,7 +133,7 @@ v1::IncarnationRow Row(uint64_t committed, uint64_t first = 0,
 TEST(UniteRowsTest, TheLastCollectorKnowsHowItEnded) {
   v1::IncarnationRow first = Row(9), second = Row(8, 1, 8);
   first.set_dumping_in(5);
-  // It came there, and nothing more was recorded.
+  // It connected there, and recorded nothing more.
   EXPECT_EQ(sealed::UniteRows({first, second}).dumping_in(), 0u);
   EXPECT_EQ(sealed::UniteRows({second, first}).committed_sequence(), 9u);
   second.set_dumping_in(6);
@@ -155,7 +156,7 @@ TEST(UniteRowsTest, RefusalsAreOneForEachFrame) {
   EXPECT_EQ(all.lost_frames(), 0u);
 }
 
-// Of before there were ranges.
+// A row from before there were ranges.
 TEST(UniteRowsTest, LostFramesWithoutAPlaceStayLost) {
   v1::IncarnationRow first = Row(20), second = Row(40, 1, 15);
   first.set_lost_frames(2);

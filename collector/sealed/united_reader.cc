@@ -14,7 +14,7 @@
 namespace rankprobe {
 namespace {
 
-// More leaves and runs that were missed are said together.
+// Beyond this number, missed leaves are recorded without the run.
 constexpr size_t kMaxMissed = 10'000;
 constexpr absl::Duration kLongestCall = absl::Hours(6);
 
@@ -50,7 +50,7 @@ void UnitedReader::Miss(const LiveLeaves::Leaf& leaf, const std::string& run,
                : std::next(it);
     }
   }
-  // Beyond that it is said of all runs.
+  // Beyond the limit the entry applies to all runs.
   Missed& missed = missed_[{leaf.address,
                             missed_.size() < kMaxMissed ? run : std::string()}];
   missed.why = why;
@@ -104,6 +104,8 @@ std::vector<UnitedReader::Asked> UnitedReader::AskAll(
   std::vector<Asked> asked;
   for (LiveLeaves::Leaf& leaf : leaves_->Leaves()) {
     if (leaf.away.empty()) {
+      // All leaves are asked before the first answer is read, so that they work
+      // at the same time.
       auto answer = leaves_->Ask(leaf.name, question);
       asked.push_back({std::move(leaf), std::move(answer)});
       continue;
@@ -136,7 +138,7 @@ absl::StatusOr<UnitedReader::Live> UnitedReader::AskSteps(
         },
         &status));
     if (!status.ok()) {
-      // Half of what it has would pass for all of it.
+      // A partial answer must not be used as the complete one.
       live.silent.insert(asked.leaf.name);
       Miss(asked.leaf, run, std::string(status.message()));
       continue;
@@ -182,7 +184,7 @@ absl::StatusOr<v1::StepInfo> UnitedReader::InfoOf(const StepKey& key,
                                                   Held* held) {
   Infos infos = stored_->InfosByShard(key);
   if (stored_->FateOf(key) == Fate::kDeleted) {
-    // Its records are nobody's.
+    // No collector has its records any more.
     v1::StepInfo info =
         infos.empty() ? live.begin()->second : infos.begin()->second;
     info.set_deleted(true);
@@ -193,12 +195,13 @@ absl::StatusOr<v1::StepInfo> UnitedReader::InfoOf(const StepKey& key,
   for (const auto& [leaf, info] : live) {
     held->records[leaf] = info.deleted() ? 0 : info.records();
     const auto [known, is_new] = infos.try_emplace(leaf, info);
-    // What was freed there is stored; of what goes on the leaf knows more.
+    // If the leaf has freed the step, the store has more; if it still receives
+    // data, the leaf has more.
     if (!is_new && !info.deleted() && info.records() >= known->second.records())
       known->second = info;
   }
   if (infos.size() == 1) return infos.begin()->second;
-  // Of several: each record once, as unite.h counts them.
+  // Several collectors have the step: each record counts once, as in unite.h.
   std::map<std::string, int> numbers;
   std::map<int, v1::StepInfo> numbered;
   for (const auto& [shard, info] : infos) {
@@ -234,7 +237,7 @@ absl::Status UnitedReader::Merge(const std::string& run, const Live& live,
       continue;
     }
     if (stored_->FateOf(key) != Fate::kThere) continue;
-    // It is not in this answer, and may be in another that is on its way.
+    // The step is not in this answer, and may be in a concurrent one.
     Held& other = held[id];
     other.stored = true;
     for (const auto& [leaf, info] : of_leaves)
@@ -250,11 +253,11 @@ absl::Status UnitedReader::Merge(const std::string& run, const Live& live,
   std::sort(infos->begin(), infos->end(), &sealed::IsStepBefore);
   absl::MutexLock lock(&mutex_);
   Run& known = runs_[run];
-  // What was asked later knows better what has been stored.
+  // A later request has newer information about what was stored.
   if (known.asked > live.asked) return absl::OkStatus();
   known.asked = live.asked;
-  // What this list does without, and another that was given has, is an error to
-  // whoever reads on, not an empty step.
+  // If this list lacks a step that an earlier list has shown, reading it has to
+  // be an error, not an empty step.
   std::map<StepId, Held> gone;
   for (const auto& [id, before] : known.held) {
     if (held.find(id) != held.end()) continue;
@@ -283,6 +286,8 @@ absl::StatusOr<std::vector<v1::StepInfo>> UnitedReader::ListSteps(
 
 absl::StatusOr<std::vector<v1::StepInfo>> UnitedReader::UniteSteps(
     const std::string& run, const IntSet& steps, Live live) {
+  // Read after the leaves were asked: what they have stored since is in their
+  // answers.
   absl::StatusOr<std::vector<v1::StepInfo>> infos =
       stored_->ListSteps(run, steps);
   LeaveOutGone(run, &live);
@@ -306,7 +311,7 @@ absl::StatusOr<ArchiveReader::SomeSteps> UnitedReader::ListStepsAfter(
   RP_RETURN_IF_ERROR(some.status());
   std::optional<int64_t> last;
   if (some->more) last = some->steps.back().step();
-  // No more of them than the answer takes.
+  // Limits the live steps to those that fit in the answer.
   std::optional<int64_t> cut;
   size_t counted = 0;
   for (const auto& [id, infos] : live.steps) {
@@ -407,7 +412,7 @@ absl::StatusOr<std::vector<v1::RunInfo>> UnitedReader::ListRuns() {
   for (auto& [name, one] : all.runs) {
     const absl::StatusOr<std::vector<v1::StepInfo>> steps =
         UniteSteps(name, IntSet(), std::move(one.live));
-    // The store has said what is wrong with one that it cannot read.
+    // The store has already reported runs that it cannot read.
     if (absl::IsNotFound(steps.status()) ||
         sealed::IsOfOneObject(steps.status()))
       continue;
@@ -427,8 +432,8 @@ absl::StatusOr<std::vector<v1::RunInfo>> UnitedReader::ListRuns() {
     for (const v1::StepInfo& step : *steps) counter.Add(step);
     counter.Describe(&run);
     run.set_created_unix_ns(created_ns);
-    // A leaf counts what it has, stored or not; the store what it has of those
-    // that are gone, too.
+    // A leaf counts what it has, stored or not; the store also counts the data
+    // of disconnected leaves.
     run.set_stored_payload_bytes(
         std::max(run.stored_payload_bytes(), stored_bytes));
     run.set_offered_payload_bytes(

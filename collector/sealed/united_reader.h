@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The archive of several collectors as one: what they have stored, and what those
-// that are there have not stored yet.
+// The archive of several collectors as one: what they have stored, and what the
+// connected ones have not stored yet.
 //
-// Leaves are asked first, and then it is looked for what is new in the store: what
-// a leaf has stored by the time it is asked is found there, and what it stores
-// after that it has answered, so that nothing falls between the two. What both
-// have of a step is put together by unite.h: a record counts once.
-// A leaf is asked for what it has not stored alone: its answer is as large as what
-// waits to be stored, whatever the archive is. Of that, infos of steps (kMaxBytes of
-// all leaves) and one step's records are held here.
-// What is deleted in the store is so on the leaves as well, whatever they answer.
-// A leaf that does not answer is left out of lists, and Away says so. What is behind a list that was given already, records and
+// Leaves are asked first, then new entries of the store are read: what a leaf
+// has stored when it is asked is found there, and what it stores later was in
+// its answer, so that nothing is missed in between. unite.h merges what both
+// have of a step: a record counts once. A leaf is only asked for what it has
+// not stored: its answer is as large as what waits to be stored, however large
+// the archive is. Of that, infos of steps (kMaxBytes of all leaves) and one
+// step's records are held here. What is deleted in the store is deleted on the
+// leaves as well, whatever they answer. A leaf that does not answer is left out
+// of lists, and Away says so. Data that an earlier list has shown, records and
 // payloads, is read, or the call fails and names the leaf.
-// Ownership: reader and leaves outlive it. Thread-safe; no lock is held while
-// somebody is asked. Failure: UNAVAILABLE (a leaf), RESOURCE_EXHAUSTED (too much
+// Ownership: reader and leaves outlive it. Thread-safe; no lock is held while a
+// leaf is asked. Failure: UNAVAILABLE (a leaf), RESOURCE_EXHAUSTED (too much
 // waits to be stored), else the store's.
 #ifndef RANKPROBE_COLLECTOR_SEALED_UNITED_READER_H_
 #define RANKPROBE_COLLECTOR_SEALED_UNITED_READER_H_
@@ -46,7 +46,7 @@ namespace rankprobe {
 class UnitedReader : public ArchiveReader {
  public:
   static constexpr size_t kMaxBytes = 256 << 20;
-  // Places of payloads on leaves that are known.
+  // Limit for cached places of payloads on leaves.
   static constexpr size_t kMaxPlaces = 200'000;
 
   UnitedReader(SealedReader* stored, LiveLeaves* leaves)
@@ -84,15 +84,15 @@ class UnitedReader : public ArchiveReader {
   using PayloadId = std::pair<std::string, uint64_t>;
   // By the leaf's name.
   using Infos = std::map<std::string, v1::StepInfo>;
-  // What leaves have that was not stored when they were asked.
+  // Data of leaves that was not stored when they were asked.
   struct Live {
     uint64_t asked = 0;
     std::map<StepId, Infos> steps;
     // Leaves that did not answer.
     std::set<std::string> silent;
   };
-  // Of a step that was not stored when it was listed last: how many records each
-  // leaf has, and whether the store has something of it.
+  // A step that was not stored when it was listed last: how many records each
+  // leaf has, and whether the store has some of it.
   struct Held {
     std::map<std::string, uint64_t> records;
     bool stored = false;
@@ -100,7 +100,7 @@ class UnitedReader : public ArchiveReader {
   struct Run {
     uint64_t asked = 0;
     std::map<StepId, Held> held;
-    // Leaves that are in it, and those that did not answer.
+    // Leaves that have data of it, and those that did not answer.
     std::set<std::string> holders, silent;
     absl::flat_hash_map<PayloadId, std::string> places;
   };
@@ -108,13 +108,14 @@ class UnitedReader : public ArchiveReader {
     std::string why;
     MonotonicTime last;
   };
-  // A leaf, and what it is asked.
+  // A leaf, and its pending answer.
   struct Asked {
     LiveLeaves::Leaf leaf;
     std::unique_ptr<LiveLeaves::Answer> answer;
   };
 
-  // All that are there, at once. The others are missed, and may be named.
+  // Asks all connected leaves at once. The others are recorded as missed, and
+  // may be named.
   std::vector<Asked> AskAll(const v1::LiveQuestion& question,
                             std::set<std::string>* away);
   static bool MayHave(const LiveLeaves::Leaf& leaf, const std::string& run);
@@ -124,43 +125,46 @@ class UnitedReader : public ArchiveReader {
   static absl::Status TakeAll(
       LiveLeaves::Answer* answer,
       const std::function<absl::Status(v1::LiveAnswer*)>& take);
-  // The same of a list, whose bytes count into `*bytes`, which are of all leaves.
-  // RESOURCE_EXHAUSTED: above kMaxBytes. The leaf's own status goes to `*of_leaf`.
+  // The same for a list, whose bytes are added to `*bytes`, the sum over all
+  // leaves. RESOURCE_EXHAUSTED above kMaxBytes. The leaf's own status is stored
+  // in `*of_leaf`.
   static absl::Status TakeList(LiveLeaves::Answer* answer, size_t* bytes,
                                const std::function<void(v1::LiveAnswer*)>& take,
                                absl::Status* of_leaf);
   absl::StatusOr<Live> AskSteps(const std::string& run);
   struct LiveRuns;
-  // Of all runs, with one question to each leaf.
+  // Asks for all runs, with one question to each leaf.
   absl::StatusOr<LiveRuns> AskRuns();
-  // Of the steps of the run, or those of them that are wanted.
+  // Returns the steps of the run, or the wanted ones.
   absl::StatusOr<std::vector<v1::StepInfo>> UniteSteps(const std::string& run,
                                                        const IntSet& steps,
                                                        Live live);
-  // Steps of a run that was deleted as a whole in the store, as it is known.
+  // Removes steps of a run that is known to be deleted completely in the store.
   void LeaveOutGone(const std::string& run, Live* live);
-  // Processes of which nothing is left, in the store and where it was listed.
+  // Removes processes that have no steps left, in the store and in the listing.
   void LeaveOutGone(
       const std::string& run,
       const std::map<uint64_t, std::map<std::string, v1::IncarnationRow>>&
           stored,
       std::map<uint64_t, std::map<std::string, v1::IncarnationRow>>* live);
-  // The step as the store and the leaves have it.
+  // Returns the step merged from the store and the leaves.
   absl::StatusOr<v1::StepInfo> InfoOf(const StepKey& key, const Infos& live,
                                       Held* held);
-  // `wanted` of the live steps go to `infos`, in place of what the store says.
+  // Merges the `wanted` live steps into `infos`, replacing the store's.
   absl::Status Merge(const std::string& run, const Live& live,
                      const std::function<bool(int64_t)>& wanted,
                      std::vector<v1::StepInfo>* infos);
   absl::Status ReadLive(const std::string& leaf, const StepKey& key,
                         const RecordFn& callback);
-  // Whether the store has so many records of that leaf's, now.
+  // Returns OK if the store now has this many records of that leaf, else `why`
+  // or UNAVAILABLE.
   absl::Status CheckStored(const StepKey& key, const std::string& leaf,
                            uint64_t records, const absl::Status& why);
   absl::Status RenewStored(const std::string& run);
   std::optional<std::string> KnownPlace(const std::string& run,
                                         const PayloadId& payload);
-  // The leaf that has it; NOT_FOUND: none. `damage`: where it is damaged.
+  // Returns the leaf that has it; NOT_FOUND if none does. `damage`: where it is
+  // damaged.
   absl::StatusOr<std::string> FindLive(const std::string& run,
                                        const PayloadId& payload,
                                        std::string* damage);
@@ -171,10 +175,10 @@ class UnitedReader : public ArchiveReader {
   LiveLeaves* const leaves_;
   absl::Mutex mutex_;
   uint64_t asked_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Of runs that are there.
+  // Existing runs only.
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
   size_t places_ ABSL_GUARDED_BY(mutex_) = 0;
-  // By leaf, of questions for one run, or for all (empty).
+  // By leaf, for questions about one run, or about all (empty).
   std::map<std::pair<std::string, std::string>, Missed> missed_
       ABSL_GUARDED_BY(mutex_);
 };

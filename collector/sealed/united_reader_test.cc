@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What leaves have not stored yet is seen with what they have stored, once.
+// Data that leaves have not stored yet appears together with stored data, once.
 #include "collector/sealed/united_reader.h"
 
 #include <functional>
@@ -85,7 +85,7 @@ class UnitedReaderTest : public SealerTest {
   FakeLeaves leaves_;
 };
 
-// One leaf, that seals after so many frames and has more by then.
+// One leaf, which seals after some frames and has more afterwards.
 TEST_F(UnitedReaderTest, WhatIsSealedAndWhatIsNotIsWhatTheLeafHas) {
   Frames frames(MakeIdentity("run", 0, 7));
   for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
@@ -122,8 +122,8 @@ TEST_F(UnitedReaderTest, WhatIsSealedAndWhatIsNotIsWhatTheLeafHas) {
   }
 }
 
-// At each question in turn, before or after it is answered, all is stored, and
-// freed where that is asked for: nothing goes missing, nothing appears twice.
+// At each question in turn, before or after it is answered, everything is
+// stored, and freed if requested: nothing is missing, nothing appears twice.
 TEST_F(UnitedReaderTest, WhatMovesToTheStoreMeanwhileIsThereOnce) {
   Frames frames(MakeIdentity("run", 0, 7));
   for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
@@ -168,7 +168,7 @@ TEST_F(UnitedReaderTest, WhatMovesToTheStoreMeanwhileIsThereOnce) {
   }
 }
 
-// A rank came from one leaf to another; each has stored what it has, or not.
+// A rank moved from one leaf to another; each has stored its data, or not.
 TEST_F(UnitedReaderTest, TwoLeavesOfOneRankAreOne) {
   Frames frames(MakeIdentity("run", 0, 7));
   for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
@@ -200,7 +200,7 @@ TEST_F(UnitedReaderTest, TwoLeavesOfOneRankAreOne) {
   }
 }
 
-// What is stored costs nobody a question.
+// Stored data needs no question to a leaf.
 TEST_F(UnitedReaderTest, OfWhatIsStoredNoLeafIsAskedForRecords) {
   Frames frames(MakeIdentity("run", 0, 7));
   for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
@@ -215,7 +215,7 @@ TEST_F(UnitedReaderTest, OfWhatIsStoredNoLeafIsAskedForRecords) {
   Close(&leaf);
 }
 
-// However many runs they have, and in however many parts that comes.
+// However many runs they have, and in however many parts the answer comes.
 TEST_F(UnitedReaderTest, RunsAreListedWithOneQuestionToEachLeaf) {
   Leaf a = OpenLeaf("a"), b = OpenLeaf("b");
   constexpr int64_t kSteps = 1000;
@@ -242,7 +242,7 @@ TEST_F(UnitedReaderTest, RunsAreListedWithOneQuestionToEachLeaf) {
     EXPECT_EQ(run.ranks(), 2u) << run.run();
   }
   leaves_.before = nullptr;
-  // What comes in the midst of one is not a list.
+  // An answer that is interrupted is not a list.
   auto answer = leaves_.Ask(b.sealer->shard(), [] {
     v1::LiveQuestion question;
     question.set_runs(true);
@@ -270,14 +270,16 @@ TEST_F(UnitedReaderTest, ALeafThatIsAwayIsNamed) {
   SealedReader stored(&objects_);
   UnitedReader united(&stored, &leaves_);
   EXPECT_EQ(Infos(&united).size(), 3u);
-  // It goes before the records are read: that is no empty step.
+  // The leaf disconnects before the records are read: that is not an empty
+  // step.
   leaves_.one(*leaf.sealer)->away = "has gone";
   StepKey key{.run = "run", .step = 2, .incarnation = 7};
   const auto ignore = [](const v1::Record&) { return absl::OkStatus(); };
   EXPECT_TRUE(absl::IsUnavailable(united.ForEachRecord(key, ignore)));
   key.step = 1;
   EXPECT_EQ(united.ForEachRecord(key, ignore), absl::OkStatus());
-  // A list without it says so, and what was listed before stays an error.
+  // A list without it reports that, and reading what was listed before stays an
+  // error.
   const MonotonicTime began = MonotonicNow();
   EXPECT_TRUE(united.Away("run", began).empty());
   EXPECT_EQ(Infos(&united).size(), 1u);
@@ -300,8 +302,8 @@ TEST_F(UnitedReaderTest, ALeafThatIsAwayIsNamed) {
   Close(&leaf);
 }
 
-// Of a step that came from one leaf to another, the first one has gone: what the
-// other has is there, and the first one is named.
+// A step moved from one leaf to another, and the first one has disconnected:
+// the other's data is available, and the first one is named.
 TEST_F(UnitedReaderTest, AnotherLeafsPartIsThereWithoutTheFirst) {
   Frames frames(MakeIdentity("run", 0, 7));
   for (int64_t step = 1; step <= 2; ++step) AddStepInFrames(step, &frames);
@@ -332,7 +334,7 @@ TEST_F(UnitedReaderTest, AnotherLeafsPartIsThereWithoutTheFirst) {
   Close(&b);
 }
 
-// What a leaf has not stored of it, or has and will not store, included.
+// Including data that a leaf has not stored, or has and will not store.
 TEST_F(UnitedReaderTest, WhatIsDeletedInTheStoreIsNotBroughtBackByALeaf) {
   Frames frames(MakeIdentity("run", 0, 7));
   for (int64_t step = 1; step <= 3; ++step) AddStepInFrames(step, &frames);
@@ -369,7 +371,7 @@ TEST_F(UnitedReaderTest, WhatIsDeletedInTheStoreIsNotBroughtBackByALeaf) {
   ASSERT_TRUE(some.ok()) << some.status();
   ASSERT_EQ(some->steps.size(), 1u);
   EXPECT_TRUE(some->steps[0].deleted());
-  // As a whole, up to the highest step that is there.
+  // The complete run, up to the highest existing step.
   ASSERT_TRUE(
       DeleteFromStore(&objects_, "run", std::nullopt, clock_.Now(), "delete")
           .ok());
@@ -382,7 +384,7 @@ TEST_F(UnitedReaderTest, WhatIsDeletedInTheStoreIsNotBroughtBackByALeaf) {
           .ok());
   EXPECT_TRUE(there().empty());
   EXPECT_TRUE(united.ListRuns()->empty());
-  // The next training of its name is there alone.
+  // Only the next training of its name is listed.
   Frames next(MakeIdentity("run", 0, 8));
   AddStepInFrames(1, &next);
   Send(leaf.store.get(), next, 0, next.size());
@@ -391,7 +393,8 @@ TEST_F(UnitedReaderTest, WhatIsDeletedInTheStoreIsNotBroughtBackByALeaf) {
   Close(&leaf);
 }
 
-// Its records are in the store, its payload came later and is on the leaf alone.
+// Its records are in the store, its payload arrived later and is only on the
+// leaf.
 TEST_F(UnitedReaderTest, APayloadThatOnlyALeafHasIsRead) {
   Frames frames(MakeIdentity("run", 0, 7));
   AddStepInFrames(1, &frames);
@@ -413,7 +416,8 @@ TEST_F(UnitedReaderTest, APayloadThatOnlyALeafHasIsRead) {
                     digest = testing::DigestOf(data);
   EXPECT_FALSE(stored.HasPayload("run", digest, data.size()));
   EXPECT_EQ(See(&united, "run"), See(leaf.store.get(), "run"));
-  // Where nobody has it that is said, and where the leaf has gone since, too.
+  // If no leaf has it, that is reported; also if the leaf has disconnected
+  // since.
   EXPECT_FALSE(united.HasPayload("run", std::string(16, 'x'), 5));
   UnitedReader other(&stored, &leaves_);
   EXPECT_EQ(Infos(&other).size(), 1u);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// UnitedReader: records and payloads, wherever they are.
+// UnitedReader: records and payloads, from the store or from leaves.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -79,7 +79,7 @@ absl::Status UnitedReader::ForEachRecord(const StepKey& key,
           ++count;
           return callback(record);
         });
-    // What was handed on cannot be taken back.
+    // Records that were passed to the callback cannot be taken back.
     if (status.ok() ? count >= records : count > 0) return status;
     RP_RETURN_IF_ERROR(RenewStored(key.run));
     RP_RETURN_IF_ERROR(CheckStored(key, leaf, records, status));
@@ -117,7 +117,7 @@ std::optional<std::string> UnitedReader::KnownPlace(const std::string& run,
   const auto known = runs_.find(run);
   if (known == runs_.end()) return std::nullopt;
   const auto place = known->second.places.find(payload);
-  // Of a leaf that the list does without, so does what is behind the list.
+  // A leaf that the list lacks is not used for data behind the list either.
   if (place == known->second.places.end() ||
       known->second.silent.find(place->second) != known->second.silent.end())
     return std::nullopt;
@@ -149,7 +149,7 @@ absl::StatusOr<std::string> UnitedReader::FindLive(const std::string& run,
       auto answer = leaves_->Ask(leaf.name, question);
       all.push_back({std::move(leaf), std::move(answer)});
     } else if (silent.find(leaf.name) == silent.end()) {
-      // It was there when the run was listed.
+      // The leaf was connected when the run was listed.
       failed = absl::UnavailableError(leaf.away);
     }
   }
@@ -175,10 +175,10 @@ bool UnitedReader::HasPayload(const std::string& run, absl::string_view digest,
   if (stored_->HasPayload(run, digest, length_bytes)) return true;
   std::string damage;
   const absl::Status live = FindLive(run, payload, &damage).status();
-  // A leaf that does not answer has not said that it is missing: whoever reads
-  // it is told.
+  // A leaf that does not answer does not prove that the payload is missing: the
+  // reader gets the error.
   if (!absl::IsNotFound(live)) return true;
-  // It may have been stored, and freed there, between the two questions.
+  // It may have been stored, and freed on the leaf, between the two requests.
   if (!RenewStored(run).ok()) return true;
   return stored_->HasPayload(run, digest, length_bytes);
 }
@@ -229,7 +229,7 @@ absl::Status UnitedReader::ReadPayload(const std::string& run,
       status = absl::UnavailableError("a leaf sent a part of the payload");
     if (status.ok() || taken > 0) return status;
   }
-  // It may have been stored meanwhile, and freed there.
+  // It may have been stored meanwhile, and freed on the leaf.
   RP_RETURN_IF_ERROR(RenewStored(run));
   const absl::Status stored =
       stored_->ReadPayload(run, digest, length_bytes, callback);
@@ -238,7 +238,7 @@ absl::Status UnitedReader::ReadPayload(const std::string& run,
   return absl::NotFoundError("the payload is incomplete in the archive");
 }
 
-// What a leaf alone has was held against its digest when the leaf took it.
+// The leaf compared the bytes with their digest when it received them.
 std::optional<std::string> UnitedReader::ContentDigest(const std::string& run,
                                                        absl::string_view digest,
                                                        uint64_t length_bytes) {

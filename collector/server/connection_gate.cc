@@ -30,20 +30,21 @@
 namespace rankprobe {
 namespace {
 
-// How often unproven connections are looked at, and memory.
+// Intervals of the checks of unproven connections, and of memory.
 constexpr int kWatchMs = 20;
 constexpr int kIdleWatchMs = 50;
 constexpr int64_t kMemoryLookNs = 50000000;
 constexpr int64_t kTrimNs = 2000000000;
-// While memory is short.
+// Limits while memory is short.
 constexpr size_t kTightUnproven = 16;
 constexpr uint64_t kTightUnprovenBytes = 64 << 10;
 constexpr int64_t kTightUnprovenNs = 5000000000;
-// Between two looks. Slower connections do not fill memory.
+// Limit between two checks. Slower connections do not fill memory.
 constexpr uint64_t kLoudBytes = 256 << 10;
-// What a loud connection may bring until the next look while memory is short.
+// What a connection that sends much may send until the next check while memory
+// is short.
 constexpr uint64_t kTightLoudBytes = 1 << 20;
-// How long a peer may wait for its call to be let through once it has brought as
+// How long a peer may wait for its call to be authorized after it has sent as
 // much as it may before that.
 constexpr int64_t kHeldBackNs = 2'000'000'000;
 
@@ -51,7 +52,7 @@ void Close(int* fd) {
   if (*fd >= 0) ::close(std::exchange(*fd, -1));
 }
 
-// As gRPC names peers, but for percent signs.
+// Returns gRPC's name for a peer, except for percent signs.
 std::string PeerName(const sockaddr_storage& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   if (address.ss_family == AF_INET) {
@@ -152,7 +153,8 @@ void ConnectionGate::Prove(absl::string_view peer) {
   if (it == by_peer_.end() || it->second->proven) return;
   it->second->proven = true;
   it->second->bound.Remove(it->second->fd);
-  // From now on only what is always reported: both sides are shut down.
+  // From now on epoll only reports what it always does: that both sides are
+  // shut down.
   epoll_event event{};
   event.data.fd = it->second->fd;
   ::epoll_ctl(epoll_, EPOLL_CTL_MOD, it->second->fd, &event);
@@ -199,13 +201,13 @@ void ConnectionGate::Run() {
       WatchUnproven(now);
     }
     if (now >= next_memory_look_ns_) WatchMemory(now);
-    // Descriptors come back when gRPC has noticed.
+    // Descriptors are freed once gRPC has noticed closed connections.
     if (starved) ::usleep(kWatchMs * 1000);
   }
 }
 
 bool ConnectionGate::AcceptFrom(int listener) {
-  // A few at a time: connections that have gone are looked at in between.
+  // A few at a time, so that closed connections are handled in between.
   for (int i = 0; i < 16; ++i) {
     const int fd =
         ::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -216,10 +218,10 @@ bool ConnectionGate::AcceptFrom(int listener) {
     if (errno == EAGAIN || errno == EWOULDBLOCK) return true;
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS &&
         errno != ENOMEM)
-      continue;  // The peer has gone already.
+      continue;  // The peer has disconnected already.
     absl::MutexLock lock(&mutex_);
     if (!CutOldestUnproven(Reason::kDescriptors) && reserve_ >= 0) {
-      // Nobody to cut: the newcomer is told by a closed connection.
+      // There is no connection to close: the new one is accepted and closed.
       Close(&reserve_);
       int refused = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
       Close(&refused);
@@ -252,6 +254,7 @@ void ConnectionGate::TakeLocal(int fd) {
       connection.accepted_ns = NowNs();
       connection.proven = true;
       by_fd_[copy] = std::prev(proven_.end());
+      // Without events epoll only reports that both sides are shut down.
       epoll_event event{};
       event.data.fd = copy;
       ::epoll_ctl(epoll_, EPOLL_CTL_ADD, copy, &event);
@@ -295,10 +298,11 @@ void ConnectionGate::Take(int fd) {
       connection.peer = peer;
       connection.accepted_ns = NowNs();
       by_fd_[copy] = by_peer_[peer] = std::prev(unproven_.end());
-      // A flood must not get as far as a busy machine lets the gate sleep.
+      // The kernel enforces the limit, so that a flood stays within it even if
+      // the gate is scheduled late on a busy machine.
       connection.bound = ReceiveBound(copy);
       connection.bound.Set(copy, MostUnprovenBytes());
-      // Each arrival of data wakes the gate, which weighs the connection.
+      // Each arrival of data wakes the gate, which checks the connection.
       epoll_event event{};
       event.events = EPOLLIN | EPOLLET;
       event.data.fd = copy;
@@ -363,8 +367,8 @@ void ConnectionGate::WatchUnproven(int64_t now_ns) {
   }
 }
 
-// The first message of a call may be larger than the bound, and come before the
-// call is let through: the kernel holds the rest back until then.
+// The first message of a call may be larger than the limit, and arrive before
+// the call is authorized: the kernel holds the rest back until then.
 bool ConnectionGate::IsTooLoud(int64_t now_ns, Connection* connection) const {
   if (tight_ || !connection->bound.is_set()) return true;
   if (connection->at_bound_ns == 0) connection->at_bound_ns = now_ns;
@@ -377,7 +381,8 @@ void ConnectionGate::WatchMemory(int64_t now_ns) {
                         ? ResidentBytes()
                         : options_.memory_in_use();
   if (options_.memory_in_use == nullptr && in_use > options_.memory_bytes) {
-    // What was freed and not given back to the kernel is nobody's fault.
+    // Memory that was freed and not returned to the kernel does not count as
+    // used.
     in_use = std::min(in_use, HeapInUse());
     if (in_use <= options_.memory_bytes && now_ns >= next_trim_ns_) {
       GiveFreedMemoryBack();
@@ -388,8 +393,9 @@ void ConnectionGate::WatchMemory(int64_t now_ns) {
   const uint64_t hard = options_.memory_bytes + options_.memory_bytes / 4;
   absl::MutexLock lock(&mutex_);
   const bool was_tight = std::exchange(tight_, in_use > options_.memory_bytes);
-  // The first look is what the next is compared with. While it falls, what was
-  // cut last is being let go.
+  // The first check only provides the numbers that the next one compares with.
+  // While memory use falls, the connections that were closed last are still
+  // being freed.
   if (tight_) SlowLoud(/*cut=*/was_tight && in_use > hard && in_use >= before);
   if (tight_ || !was_tight) return;
   for (Connection& connection : proven_) connection.bound.Remove(connection.fd);
@@ -402,8 +408,9 @@ void ConnectionGate::SlowLoud(bool cut) {
     const uint64_t received = ReceivedBytes(connection.fd);
     const uint64_t bytes =
         received - std::min(received, connection.received_before);
-    // The next look may be late. What was slowed down counts from then on: it
-    // would no longer be loud from one look to the next.
+    // The next check may be late, so the limit is set now. For a connection
+    // with a limit the count begins when it was set: between two checks it
+    // would no longer appear to send much.
     if (bytes >= kLoudBytes || connection.bound.is_set())
       connection.bound.Set(connection.fd, received + kTightLoudBytes);
     if (!connection.bound.is_set()) connection.received_before = received;

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collector's port. It accepts connections itself and hands them to gRPC,
-// so that what gRPC 1.51 leaves unbounded has a bound: how many peers may be
-// connected that have not proven themselves (made a call that was let through),
-// for how long and with how many bytes; how many descriptors connections take;
-// and, when the process holds more memory than it should, who is cut off.
+// The collector's port. It accepts connections itself and passes them to gRPC,
+// to limit what gRPC 1.51 leaves unlimited: how many peers may be connected
+// that have not proven themselves (made an authorized call), for how long and
+// with how many bytes; how many descriptors connections take; and which
+// connections are closed when the process uses too much memory.
 //
 // On a Unix socket only this process' user and root are admitted, and count as
-// proven. gRPC gives all such peers one name and the kernel counts none of their
-// bytes, so only the limit on the number of connections applies to them.
+// proven. gRPC gives all such peers one name and the kernel does not count
+// their bytes, so only the limit on the number of connections applies to them.
 //
-// A connection is cut by shutting its socket down, which gRPC takes for a peer
-// that has gone. The agents of a job come back and resume.
+// A connection is closed by shutting its socket down, which gRPC treats as a
+// disconnected peer. The agents of a job reconnect and resume.
 //
 // Ownership: one per server; the Logger outlives it. Threads: one of its own
 // accepts and watches; Prove and stats from any thread; the rest from the
-// thread that owns it. Failure: UNAVAILABLE when the address cannot be listened
-// on; afterwards nothing is final: without descriptors it waits for some.
+// owner's thread. Failure: UNAVAILABLE if it cannot listen on the address;
+// later errors are not final: without descriptors it waits until some are free.
 #ifndef RANKPROBE_COLLECTOR_SERVER_CONNECTION_GATE_H_
 #define RANKPROBE_COLLECTOR_SERVER_CONNECTION_GATE_H_
 
@@ -44,18 +44,18 @@ class ConnectionGate {
   struct Options {
     // HOST:PORT (port 0 takes a free one) or a Unix socket.
     std::string listen;
-    // Connections without a call that was let through: the oldest makes way.
+    // Limit for connections without an authorized call; the oldest is closed.
     size_t max_unproven = 512;
     absl::Duration unproven_time = absl::Seconds(20);
-    // At most 1 GiB; kept by the kernel (receive_bound.h).
+    // At most 1 GiB; enforced by the kernel (receive_bound.h).
     uint64_t unproven_bytes = 256 << 10;
-    // All connections.
+    // Limit for all connections.
     size_t max_connections = 100000;
-    // Above it unproven connections have next to nothing and callers that bring
-    // much are slowed down; a quarter above it the loudest connections are cut,
-    // one after the other.
+    // Above it unproven connections may send almost nothing and clients that
+    // send much data are slowed down; a quarter above it the connections that
+    // send most are closed, one after another.
     uint64_t memory_bytes = uint64_t{3} << 30;
-    // What the process holds; tests bring their own.
+    // Memory used by the process; tests inject another function.
     std::function<uint64_t()> memory_in_use;
   };
   struct Stats {
@@ -63,10 +63,10 @@ class ConnectionGate {
     size_t unproven = 0;
     uint64_t cut = 0;
     uint64_t refused = 0;
-    // Callers that are slowed down while memory is short.
+    // Clients that are slowed down while memory is short.
     size_t slowed = 0;
   };
-  // Takes a connected socket over.
+  // Takes ownership of a connected socket.
   using Hand = std::function<void(int fd)>;
 
   static absl::StatusOr<std::unique_ptr<ConnectionGate>> Listen(
@@ -75,40 +75,42 @@ class ConnectionGate {
   ConnectionGate(const ConnectionGate&) = delete;
   ConnectionGate& operator=(const ConnectionGate&) = delete;
 
-  // 0: of a Unix socket.
+  // 0 for a Unix socket.
   int port() const { return sockets_->port(); }
   // `listen`, with the port that was taken.
   const std::string& address() const { return sockets_->address(); }
 
   // Begins to accept.
   void Start(Hand hand);
-  // Accepts no more and watches no more; connections stay as they are.
+  // Stops accepting and watching; connections stay as they are.
   void Stop();
-  // The peer, named as gRPC names it, has made a call that was let through.
+  // Records that the peer, with gRPC's name for it, has made an authorized
+  // call.
   void Prove(absl::string_view peer);
   Stats stats() const;
 
  private:
   struct Connection {
-    // A duplicate of gRPC's descriptor: it stays this socket's until we close
+    // A duplicate of gRPC's descriptor: it refers to this socket until we close
     // it, whatever gRPC does with its own.
     int fd = -1;
     std::string peer;
     int64_t accepted_ns = 0;
-    // Since when it has brought as much as it may; 0: it has not.
+    // Since when it has sent as much as it may; 0: it has not.
     int64_t at_bound_ns = 0;
     bool proven = false;
-    // Shut down by us; gRPC has not let go yet.
+    // We have shut it down; gRPC has not closed it yet.
     bool cut = false;
-    // Bytes received at the last look of the memory guard, or when it was
+    // Bytes received at the last check of the memory guard, or when it was
     // slowed down.
     uint64_t received_before = 0;
-    // Until it is proven; afterwards while memory is short and it is loud.
+    // Set until it is proven; later while memory is short and it sends much.
     ReceiveBound bound;
   };
   // In order of acceptance.
   using Connections = std::list<Connection>;
-  // Why connections are cut or refused; one line of log a second for each.
+  // Why connections are closed or refused; each reason is logged at most once a
+  // second.
   enum class Reason {
     kTooManyUnproven,
     kUnprovenTooLong,
@@ -123,10 +125,10 @@ class ConnectionGate {
                  int epoll, int wake, const Logger* logger);
 
   void Run();
-  // False when there are no descriptors.
+  // Returns false if there are no descriptors.
   bool AcceptFrom(int listener) ABSL_LOCKS_EXCLUDED(mutex_);
   void Take(int fd) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of a Unix socket.
+  // The same for a Unix socket.
   void TakeLocal(int fd) ABSL_LOCKS_EXCLUDED(mutex_);
   void Gone(int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Cut(Connection* connection, Reason reason)
@@ -137,7 +139,8 @@ class ConnectionGate {
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void WatchUnproven(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WatchMemory(int64_t now_ns);
-  // Bounds what loud callers may bring until the next look; cuts the loudest.
+  // Limits what clients that send much may send until the next check. With
+  // `cut`, closes the one that sends most.
   void SlowLoud(bool cut) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LogCut(Reason reason, const std::string& peer);
 
@@ -147,11 +150,12 @@ class ConnectionGate {
   const int wake_;
   LogLimiter log_;
   Hand hand_;
-  // Given up for a moment to refuse a connection when there are no others.
+  // Closed for a moment to accept and refuse a connection when no other
+  // descriptor is free.
   int reserve_ = -1;
   std::atomic<bool> stopping_{false};
   std::thread thread_;
-  // Of the watching thread.
+  // Used by the watching thread only.
   int64_t next_memory_look_ns_ = 0;
   int64_t next_trim_ns_ = 0;
   uint64_t in_use_before_ = 0;

@@ -27,7 +27,7 @@
 namespace rankprobe {
 namespace {
 
-// For what happens at once on a machine that does nothing else.
+// For events that are immediate on an idle machine.
 constexpr int kPatienceMs = 30000;
 
 class Client {
@@ -48,12 +48,12 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  // As gRPC names it.
+  // gRPC's name for it.
   const std::string& name() const { return name_; }
   void Send(const std::string& data) const {
     (void)!::send(fd_, data.data(), data.size(), MSG_NOSIGNAL);
   }
-  // Whether the other side ends the connection within the time.
+  // Returns whether the peer ends the connection within the time.
   bool Ended(int ms) const {
     pollfd poll_fd{fd_, POLLIN, 0};
     char byte = 0;
@@ -111,7 +111,8 @@ class ConnectionGateTest : public ::testing::Test {
 
 TEST_F(ConnectionGateTest, OnlyTheUnprovenRunOutOfTime) {
   std::unique_ptr<Client> silent, caller;
-  // Until the caller was well in time; a busy machine needs more of it.
+  // Repeats until the caller was clearly in time; a busy machine needs longer
+  // times.
   for (int64_t ms = 500;; ms *= 4) {
     options_.unproven_time = absl::Milliseconds(ms);
     Start();
@@ -148,8 +149,8 @@ TEST_F(ConnectionGateTest, WhenMemoryIsShortDataWithoutACallIsCut) {
   EXPECT_FALSE(caller.Ended(100));
 }
 
-// D03: what may come before the call is let through is less than a first message
-// may have. The kernel holds the rest back, and nobody is cut for it.
+// D03: the limit before authorization is smaller than a first message may be.
+// The kernel holds the rest back, and no connection is closed for it.
 TEST_F(ConnectionGateTest, ALargeFirstMessageComesWhenTheCallIsLetThrough) {
   constexpr size_t kMessageBytes = 1 << 20;
   options_.unproven_bytes = 1000;
@@ -195,7 +196,7 @@ TEST_F(ConnectionGateTest, WhenMemoryIsShortTheLoudestIsCut) {
   WaitForConnections(2);
   gate_->Prove(quiet.name());
   gate_->Prove(loud.name());
-  // Somebody reads, as gRPC would.
+  // The server side reads, as gRPC would.
   in_use_ = 2000;
   std::array<char, 1 << 16> data;
   bool ended = false;
@@ -243,7 +244,7 @@ TEST_F(ConnectionGateTest, WhenMemoryIsShortTheLoudAreSlowedBeforeAnyIsCut) {
   EXPECT_EQ(gate_->stats().slowed, 0u);
 }
 
-// What it reads of a Unix socket, connected as `user`; it ends when that does.
+// Reads from a Unix socket, connected as `user`, in a child process.
 class LocalClient {
  public:
   LocalClient(const std::string& name, uid_t user) : pid_(::fork()) {
@@ -260,7 +261,7 @@ class LocalClient {
     char byte = 0;
     ::_exit(::read(fd, &byte, 1) == 0 ? 7 : 2);
   }
-  // 7: it was closed without a byte.
+  // Returns 7 if it was closed without a byte.
   int Wait() const {
     int status = 0;
     ::waitpid(pid_, &status, 0);
@@ -286,7 +287,7 @@ TEST_F(ConnectionGateTest, OfAUnixSocketOwnProcessesAreTakenAndOthersClosed) {
   WaitForConnections(2);
   EXPECT_EQ(gate_->stats().connections, 2u);
   EXPECT_EQ(gate_->stats().unproven, 0u);
-  // As gRPC names each of them.
+  // gRPC's name for each of them.
   gate_->Prove("unix:");
   one.Kill();
   for (int i = 0; i < 3000 && gate_->stats().connections > 1; ++i)

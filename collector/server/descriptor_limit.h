@@ -10,8 +10,8 @@
 
 namespace rankprobe {
 
-// Raises the limit to the most the system lets this process have (at most about
-// a million) and returns what it is now.
+// Raises the limit to the most that the system allows this process (at most
+// about a million) and returns the new limit.
 inline uint64_t RaiseDescriptorLimit() {
   constexpr rlim_t kEnough = 1 << 20;
   rlimit limit{};

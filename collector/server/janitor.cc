@@ -10,7 +10,7 @@
 namespace rankprobe {
 namespace {
 
-// Between two looks at the size of the segments.
+// Interval of the checks of the segments' size.
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 constexpr absl::Duration kRestOverLimit = absl::Seconds(1);
 
@@ -54,7 +54,7 @@ void Janitor::Run() {
     const bool full =
         limit > 0 && ArchiveBytes(store_) > limit && now_ns() >= not_before_ns;
     if (!due && !full) continue;
-    // Where nothing more may go, looking again at once would not help.
+    // If nothing more may be deleted, another check at once would not help.
     if (Round())
       not_before_ns = now_ns() + absl::ToInt64Nanoseconds(kRestOverLimit);
     if (due) next_ns = now_ns() + interval_ns;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that applies retention and gives space back: now and then, and as
-// soon as the segments pass their limit. Steps are deleted for their age only
-// while the wall clock can be believed (collector/store/wall_clock_guard.h).
-// Ownership: one per server; store, clock, logger and what `live` asks outlive
+// The thread that applies retention and returns disk space: periodically, and
+// as soon as the segments exceed their limit. Steps are deleted for their age
+// only while the wall clock is trusted (collector/store/wall_clock_guard.h).
+// Ownership: one per server; store, clock, logger and what `live` uses outlive
 // it. Failure: logged; the next round tries again.
 #ifndef RANKPROBE_COLLECTOR_SERVER_JANITOR_H_
 #define RANKPROBE_COLLECTOR_SERVER_JANITOR_H_
@@ -37,16 +37,16 @@ class Janitor {
   ~Janitor();
 
   void Start();
-  // Waits for the round under way.
+  // Waits for the current round.
   void Stop();
-  // What the last round found; zeros before the first.
+  // Result of the last round; zeros before the first.
   GarbageReport last_garbage() const;
 
  private:
   void Run();
-  // True: it did nothing, though the segments are above their limit.
+  // Returns true if it did nothing although the segments are above their limit.
   bool Round();
-  // Whether steps may be deleted for their age now; says so when it changes.
+  // Returns whether steps may be deleted for their age now; logs changes.
   bool AgesAreKnown();
 
   const Options options_;
@@ -56,7 +56,7 @@ class Janitor {
   const std::function<absl::flat_hash_set<uint64_t>()> live_;
   mutable absl::Mutex mutex_;
   GarbageReport last_garbage_ ABSL_GUARDED_BY(mutex_);
-  // Of the thread alone.
+  // Used by the thread only.
   std::optional<WallClockGuard> guard_;
   bool ages_known_ = true;
   bool told_over_limit_ = false, told_unknown_ = false;

@@ -15,7 +15,7 @@
 namespace rankprobe {
 namespace {
 
-// Whether another descriptor holds a lock that `how` conflicts with.
+// Returns whether another descriptor holds a lock that `how` conflicts with.
 bool Held(int fd, int how) {
   if (::flock(fd, how | LOCK_NB) != 0) return true;
   ::flock(fd, LOCK_UN);
@@ -55,8 +55,9 @@ JobWatch::~JobWatch() {
 std::string JobWatch::Over() {
   if (Removed(supervisor_) || Removed(users_))
     return "the directory of its job is removed";
-  // Shared: whoever looks whether there is a supervisor does so, too. Users are
-  // looked for only when there is none, as that look keeps others from joining.
+  // Shared, because other processes check for a supervisor in the same way.
+  // Users are checked only if there is none, because that check keeps others
+  // from joining.
   if (Held(supervisor_, LOCK_SH) || Held(users_, LOCK_EX)) {
     alone_since_ns_ = -1;
     return "";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The job that a private collector belongs to, seen through the locks in its
-// directory: who keeps the collector holds supervisor.lock, the processes that
-// record share users.lock (agent/python/rankprobe/embedded.py).
+// The job that a private collector belongs to, observed through the locks in
+// its directory: the supervisor of the collector holds supervisor.lock, the
+// processes that record share users.lock (agent/python/rankprobe/embedded.py).
 #ifndef RANKPROBE_COLLECTOR_SERVER_JOB_WATCH_H_
 #define RANKPROBE_COLLECTOR_SERVER_JOB_WATCH_H_
 
@@ -13,14 +13,14 @@
 
 namespace rankprobe {
 
-// Owns the two open files, takes neither lock for longer than a look. From one
-// thread.
+// Owns the two open files, and holds neither lock longer than for a check. Used
+// by one thread.
 class JobWatch {
  public:
   static constexpr int64_t kPatienceNs = int64_t{10} * 1000000000;
 
-  // NOT_FOUND: the directory or a lock of it is not there, and nothing was
-  // made.
+  // NOT_FOUND if the directory or one of its locks does not exist; creates
+  // nothing.
   static absl::StatusOr<std::unique_ptr<JobWatch>> Open(
       const std::string& directory, const Clock* clock);
   ~JobWatch();
@@ -28,9 +28,9 @@ class JobWatch {
   JobWatch(const JobWatch&) = delete;
   JobWatch& operator=(const JobWatch&) = delete;
 
-  // To be asked again and again. Why there is nobody left to serve: the
-  // directory is being removed, or in all looks of kPatienceNs nobody held a
-  // lock. Empty: somebody may be there.
+  // Called repeatedly. Returns why no process is left to serve: the directory
+  // is being removed, or in all checks of kPatienceNs no process held a lock.
+  // Empty: a process may exist.
   std::string Over();
 
  private:
@@ -40,7 +40,8 @@ class JobWatch {
   const int supervisor_;
   const int users_;
   const Clock* const clock_;
-  // Of the first look that found nobody, since somebody was seen; -1: none.
+  // Time of the first of the consecutive checks that found no process; -1:
+  // none.
   int64_t alone_since_ns_ = -1;
 };
 

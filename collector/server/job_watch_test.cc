@@ -38,7 +38,7 @@ class JobWatchTest : public testing::Test {
     EXPECT_EQ(::flock(fd, how | LOCK_NB), 0);
     return fd;
   }
-  // A look each second for longer than its patience.
+  // Checks every second for longer than its patience.
   std::string LookFor(absl::Duration time) {
     for (absl::Duration at; at < time; at += absl::Seconds(1)) {
       if (const std::string why = watch_->Over(); !why.empty()) return why;
@@ -67,7 +67,7 @@ TEST_F(JobWatchTest, ASupervisorOrAUserKeepsIt) {
   EXPECT_EQ(LookFor(absl::Seconds(60)), "");
   ::close(users[1]);
   EXPECT_EQ(LookFor(absl::Seconds(9)), "");
-  // Patience begins anew.
+  // The patience begins again.
   ::close(Hold("users.lock", LOCK_SH));
   const int next = Hold("users.lock", LOCK_SH);
   EXPECT_EQ(LookFor(absl::Seconds(2)), "");

@@ -10,15 +10,16 @@ namespace rankprobe {
 namespace {
 
 constexpr size_t kListThreads = 2;
-// Each stays with one who reads slowly for as long as the root lets him.
+// Each thread may be held by a slow reader for as long as the root allows.
 constexpr size_t kDataThreads = 8;
 constexpr size_t kMaxQueued = 1024;
-// All workers of a pool are with the store, and none got on for so long.
+// The leaf counts as stuck if all workers of a pool wait for the store and none
+// has advanced for this long.
 constexpr absl::Duration kStuck = absl::Seconds(5);
 
 std::shared_ptr<grpc::Channel> ChannelTo(const LeafAnswers::Options& options) {
   grpc::ChannelArguments arguments;
-  // Not that of the link.
+  // A connection separate from that of the link.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return ChannelToRoot(options.root, options.security, arguments);
 }
@@ -58,7 +59,7 @@ void LeafAnswers::Answer(v1::LiveQuestion question) {
         Work(question, queue);
       }))
     return;
-  // Without room the root hears nothing, and says so.
+  // If the queue is full, the root gets no answer, and reports that.
   absl::MutexLock lock(&mutex_);
   queue->waiting.erase(id);
 }
@@ -109,7 +110,7 @@ void LeafAnswers::Work(const v1::LiveQuestion& question, Queue* queue) {
   (void)write(std::move(last));
   NoteWriting(true, queue);
   stream->WritesDone();
-  // Why it ended early is the root's to say, and it has.
+  // The status is ignored: if the root ended the stream early, it knows why.
   (void)stream->Finish();
   NoteWriting(false, queue);
   absl::MutexLock lock(&mutex_);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A leaf's handler of its root's questions about data that is not stored yet:
 // each is answered by a worker, on a stream that the leaf opens, over a
-// connection of its own, so that no switch waits behind bytes. Ownership: one
-// per leaf; store and Logger outlive it. Threads: Answer from any, and it waits
-// for nothing. Failure: a root that has gone, or does not wait any more, ends
-// the answer; lists do not wait behind payloads that somebody reads slowly. The
-// root is told which questions wait for others, as long as those get on: a leaf
-// whose disk hangs says nothing, and is taken to be away.
+// separate connection, so that switches do not wait behind bulk data.
+// Ownership: one per leaf; store and Logger outlive it. Threads: Answer from
+// any, and it does not wait. Failure: a root that has disconnected, or does not
+// wait any more, ends the answer; lists do not wait behind payloads whose
+// reader is slow. The root is informed which questions are queued as long as
+// the running ones advance: a leaf whose disk hangs reports nothing, and counts
+// as unreachable.
 #ifndef RANKPROBE_COLLECTOR_SERVER_LEAF_ANSWERS_H_
 #define RANKPROBE_COLLECTOR_SERVER_LEAF_ANSWERS_H_
 
@@ -40,20 +41,20 @@ class LeafAnswers {
   ~LeafAnswers();
 
   void Answer(v1::LiveQuestion question);
-  // LeafReport.waiting.
+  // Returns the value of LeafReport.waiting.
   std::vector<std::string> Waiting();
-  // Ends what is under way.
+  // Cancels running answers.
   void Stop();
 
  private:
-  // Those that one pool of workers answers.
+  // The questions that one pool of workers answers.
   struct Queue {
     std::unique_ptr<WorkerPool> workers;
-    // Their ids.
+    // Ids of waiting questions.
     std::set<std::string> waiting;
-    // Workers that the root takes its time with.
+    // Workers that wait for the root to read.
     int writing = 0;
-    // When one was taken up or got on last.
+    // When a question was begun or advanced last.
     MonotonicTime moved;
   };
   void Work(const v1::LiveQuestion& question, Queue* queue);
@@ -64,9 +65,9 @@ class LeafAnswers {
   const std::unique_ptr<v1::RootService::Stub> stub_;
   absl::Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of the streams under way.
+  // Contexts of the open streams.
   std::set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mutex_);
-  // Their workers are made and ended without the lock.
+  // Their workers are created and stopped without the lock.
   Queue lists_, data_;
 };
 

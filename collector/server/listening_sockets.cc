@@ -25,7 +25,7 @@ namespace rankprobe {
 namespace {
 
 constexpr int kBacklog = 1024;
-// Unacknowledged data of a peer that has vanished.
+// Time limit for unacknowledged data of a peer that has vanished.
 constexpr unsigned kUserTimeoutMs = 10000;
 
 void Close(int* fd) {
@@ -57,7 +57,7 @@ absl::StatusOr<int> ListenOn(const addrinfo& info, int port) {
     Close(&fd);
     return status;
   }
-  // Accepted sockets inherit it.
+  // Accepted sockets inherit the option.
   ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs,
                sizeof(kUserTimeoutMs));
   return fd;
@@ -76,8 +76,8 @@ int OpenUnixSocket() {
   return ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
-// Removes the socket that a killed process left behind. False: a process listens
-// on it, or the file is not a socket.
+// Removes the socket that a killed process left behind. Returns false if a
+// process listens on it, or the file is not a socket.
 bool RemoveLeft(const UnixAddress& where) {
   struct stat found {};
   if (where.is_abstract || ::lstat(where.path.c_str(), &found) != 0 ||
@@ -126,7 +126,7 @@ absl::Status ListeningSockets::OpenUnix(const UnixAddress& where) {
   const int fd = OpenUnixSocket();
   if (fd < 0) return absl::UnavailableError("no descriptors are left");
   fds_.push_back(fd);
-  // The mode of the file that bind makes, less the umask.
+  // The mode of the file that bind creates, before the umask is applied.
   ::fchmod(fd, S_IRUSR | S_IWUSR);
   sockaddr_un address;
   const socklen_t length =
@@ -159,7 +159,7 @@ absl::Status ListeningSockets::OpenHostPort(const std::string& listen) {
   std::string host = where.host;
   if (!host.empty() && host.front() == '[')
     host = host.substr(1, host.size() - 2);
-  // Every address, of both families where the machine has both.
+  // Listens on every address, of both families if the machine has both.
   if (host == "0.0.0.0") host = "::";
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -178,7 +178,7 @@ absl::Status ListeningSockets::OpenHostPort(const std::string& listen) {
   for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
     absl::StatusOr<int> fd = ListenOn(*info, port_);
     if (!fd.ok() && host == "::") {
-      // No IPv6 here.
+      // This machine has no IPv6.
       sockaddr_in any{};
       any.sin_family = AF_INET;
       addrinfo v4{};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sockets that a collector listens with: those of a HOST:PORT (one for each
+// The sockets that a collector listens on: those of a HOST:PORT (one for each
 // address of the host), or one Unix socket (common/base/collector_address.h).
 //
 // The file of a Unix socket has mode 0600. A socket that a killed process left
 // behind is replaced. A socket on which a process listens, and a file that is
-// not a socket, are left alone. The destructor removes the file.
+// not a socket, are left unchanged. The destructor removes the file.
 //
-// Ownership: of the descriptors and the file. Threads: one. Failure: UNAVAILABLE
-// where the address is taken or cannot be listened on.
+// Ownership: of the descriptors and the file. Threads: one. Failure:
+// UNAVAILABLE if the address is taken or cannot be listened on.
 #ifndef RANKPROBE_COLLECTOR_SERVER_LISTENING_SOCKETS_H_
 #define RANKPROBE_COLLECTOR_SERVER_LISTENING_SOCKETS_H_
 
@@ -33,9 +33,9 @@ class ListeningSockets {
 
   // At least one.
   const std::vector<int>& fds() const { return fds_; }
-  // 0: of a Unix socket, which has none.
+  // 0 for a Unix socket, which has none.
   int port() const { return port_; }
-  // As it was given, with the port that was taken.
+  // The `listen` argument, with the port that was taken.
   const std::string& address() const { return address_; }
   bool is_unix() const { return is_unix_; }
 
@@ -48,15 +48,16 @@ class ListeningSockets {
   int port_ = 0;
   std::string address_;
   bool is_unix_ = false;
-  // Empty: there is no file of ours.
+  // Empty if this object has not created a file.
   std::string file_;
   dev_t file_device_ = 0;
   ino_t file_inode_ = 0;
 };
 
-// The user at the other side of a connected Unix socket, if it is neither this
-// process' user nor root: an abstract name has no permissions, and those of a
-// directory may be wider than meant. (uid_t)-1: the kernel does not say.
+// Returns the user of the peer of a connected Unix socket, if it is neither
+// this process' user nor root: an abstract name has no permissions, and those
+// of a directory may be wider than intended. (uid_t)-1 if the kernel does not
+// report it.
 std::optional<uid_t> ForeignUser(int connected);
 
 }  // namespace rankprobe

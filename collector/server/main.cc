@@ -43,7 +43,7 @@
 namespace rankprobe {
 namespace {
 
-// Files and flags are quoted in it.
+// The message may quote files and flags.
 int Fail(int code, const std::string& message) {
   const std::string visible =
       absl::StrJoin(absl::StrSplit(message, '\n'), "\n",
@@ -61,7 +61,7 @@ Logger::Severity SeverityOf(const std::string& level) {
   return Logger::Severity::kInfo;
 }
 
-// What cannot be opened, in words that say what to do.
+// Reports an archive that cannot be opened, with what to do.
 int FailToOpen(const std::string& data_dir, const absl::Status& status) {
   const std::string message =
       absl::StrCat("cannot use ", data_dir, ": ", status.message());
@@ -79,14 +79,16 @@ int FailToOpen(const std::string& data_dir, const absl::Status& status) {
           : message);
 }
 
-// None for a collector that uses none. Of a leaf it is proved to be fit.
+// Returns null for a collector that uses no object store. For all except
+// readers, tests that the store is suitable.
 absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjects(
     const ServerConfig& config, FileSystem* file_system, const Clock* clock,
     MonotonicEvent* ending) {
   if (config.object_store.empty()) return nullptr;
   ObjectStoreOptions options;
   options.url = config.object_store;
-  // Those that have something to store; a misspelt name is no empty store.
+  // Only roles that store something create the directory: for the others a
+  // missing directory is probably a misspelt name, not an empty store.
   options.make_directory = config.role != "reader" && config.role != "janitor";
   options.sleep = [ending](absl::Duration wait) {
     return !ending->WaitFor(wait);
@@ -94,17 +96,17 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjects(
   RP_ASSIGN_OR_RETURN(
       std::unique_ptr<ObjectStore> objects,
       OpenObjectStore(options, ProcessEnvironment(), file_system, clock));
-  // They decide by what is put if there is none.
+  // All other roles rely on create-if-absent.
   if (config.role != "reader") {
     RP_RETURN_IF_ERROR(ProbeObjectStore(objects.get(), ProbeOptions()));
   } else {
-    // That it is there, and that we may.
+    // Checks that it exists, and that this process has access.
     RP_RETURN_IF_ERROR(objects->List("v1/", "", 1).status());
   }
   return objects;
 }
 
-// Of a collector whose archive lies in an object store: its data directory holds
+// For a collector whose archive is in an object store: its data directory holds
 // events and audit. The lock is held as long as the server runs.
 absl::StatusOr<std::unique_ptr<FileLock>> LockDirectory(
     const std::string& directory, FileSystem* file_system) {
@@ -130,7 +132,7 @@ int Rebuild(const StoreOptions& options, FileSystem* file_system,
   return 0;
 }
 
-// The port of a Unix socket is its address.
+// For a Unix socket the file contains its address.
 void WritePortFile(const std::string& path, const Server& server) {
   if (path.empty()) return;
   std::ofstream(path) << (server.port() == 0 ? server.address()
@@ -138,7 +140,7 @@ void WritePortFile(const std::string& path, const Server& server) {
                       << "\n";
 }
 
-// Why the process is to end.
+// Waits until the process has to end, and returns why.
 std::string AwaitEnd(const sigset_t& signals, JobWatch* job) {
   const timespec look{1, 0};
   while (true) {
@@ -151,9 +153,9 @@ std::string AwaitEnd(const sigset_t& signals, JobWatch* job) {
   }
 }
 
-// While the process ends: what asks for that again within a second is the same
-// request (timeout(1) signals its child, and then the child's group); what comes
-// later ends the process at once. The signals are blocked in all threads.
+// Handles signals while the process ends: a second one within a second is the
+// same request (timeout(1) signals its child, and then the child's group); a
+// later one ends the process at once. The signals are blocked in all threads.
 class LaterSignal {
  public:
   explicit LaterSignal(const sigset_t& signals)
@@ -182,9 +184,10 @@ class LaterSignal {
 
 int Main(int argc, char** argv) {
   KeepFreedMemory();
-  // What is written is 0640 and 0750.
+  // Files are created with 0640, directories with 0750.
   ::umask(0027);
-  // Debian's Abseil looks for cycles of locks at each lock.
+  // Debian's build of Abseil checks for lock cycles at each lock, which is
+  // slow.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const auto parsed = ParseServerCommandLine(argc, argv);
   if (!parsed.ok()) {
@@ -201,7 +204,7 @@ int Main(int argc, char** argv) {
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  // Until all below has been closed.
+  // Declared first, so that it is active until everything below is closed.
   std::optional<LaterSignal> later;
   std::signal(SIGPIPE, SIG_IGN);
 
@@ -218,7 +221,7 @@ int Main(int argc, char** argv) {
   StoreOptions options;
   options.data_dir = config.data_dir;
   options.segment_bytes = config.segment_bytes;
-  // A limit can be held to a segment, no better.
+  // A size limit can only be kept to the granularity of a segment.
   if (config.retention_bytes > 0) {
     options.segment_bytes =
         std::min(config.segment_bytes,
@@ -230,7 +233,7 @@ int Main(int argc, char** argv) {
   options.compress_payloads = config.compress_payloads;
   options.max_payload_bytes = config.max_payload_bytes;
   if (config.rebuild_index) return Rebuild(options, file_system.get(), &clock);
-  // Set when the process is to end: no store is waited for any more.
+  // Set when the process has to end: pending retries of the store stop.
   MonotonicEvent ending;
   const absl::StatusOr<std::unique_ptr<ObjectStore>> objects =
       OpenObjects(config, file_system.get(), &clock, &ending);
@@ -250,7 +253,7 @@ int Main(int argc, char** argv) {
   UnitedReader united(&sealed, &questions);
   ArchiveReader* reader = &sealed;
   if (config.role == "root") reader = &united;
-  // A root may delete for its leaves' archive, and keeps plans.
+  // A root may delete in its leaves' archive, and keeps plans.
   BucketUpkeep upkeep(objects->get(), &clock,
                       config.role == "root" ? BucketUpkeep::Deletion::kAllowed
                                             : BucketUpkeep::Deletion::kRefused);
@@ -282,7 +285,7 @@ int Main(int argc, char** argv) {
                  "stored records are missing; restore a backup if they "
                  "matter; `rankprobe verify` says what is here"}});
   }
-  // Of its own archive it has nothing to delete.
+  // A janitor has no local archive in which to delete.
   ServerConfig served = config;
   if (is_janitor) served.retention_hours = served.retention_bytes = 0;
   auto server =
@@ -290,7 +293,7 @@ int Main(int argc, char** argv) {
                     &logger, is_reader ? nullptr : objects->get(),
                     config.role == "root" ? &questions : nullptr);
   if (!server.ok()) {
-    // What a flag names cannot be used; the port is not to blame.
+    // These errors are caused by a file that a flag names, not by the port.
     const bool bad_file = absl::IsInvalidArgument(server.status()) ||
                           absl::IsFailedPrecondition(server.status());
     return Fail(bad_file ? 2 : 5, std::string(server.status().message()));
@@ -317,7 +320,8 @@ int Main(int argc, char** argv) {
                        config.merge_bytes > 0 ? &merger : nullptr, &logger);
   if (is_janitor) janitor.Start();
   const std::string why = AwaitEnd(signals, job.get());
-  // Who reads the port from now on would ask one that no longer answers.
+  // Removed first, because clients that read the port from now on would call a
+  // collector that no longer answers.
   if (!config.port_file.empty())
     file_system->Delete(config.port_file).IgnoreError();
   logger.Info("draining", {{"reason", why}});
@@ -335,7 +339,7 @@ int main(int argc, char** argv) {
   try {
     return rankprobe::Main(argc, argv);
   } catch (const std::exception& error) {
-    // Only a library that throws, or memory that is spent, ends here.
+    // Reached only if a library throws, or memory is exhausted.
     std::fprintf(stderr, "rankprobed: %s\n", error.what());
     return 5;
   }

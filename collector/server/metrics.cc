@@ -94,7 +94,7 @@ void Agents(const v1::ListAgentsResponse& agents, Text* text) {
               step_lag);
 }
 
-// Names are what programs call their modules.
+// Escaped, because the names are chosen by programs.
 std::string Label(absl::string_view name, absl::string_view text) {
   return absl::StrCat(
       name, "=\"",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collector's own figures in Prometheus' text format. A pure function of
-// what it is given. Names and meanings: docs/operations.md, "Metrics".
+// The collector's own metrics in Prometheus' text format. A pure function of
+// its input. Names and meanings: docs/operations.md, "Metrics".
 #ifndef RANKPROBE_COLLECTOR_SERVER_METRICS_H_
 #define RANKPROBE_COLLECTOR_SERVER_METRICS_H_
 
@@ -23,14 +23,14 @@ struct MetricsInput {
   StoreTotals store;
   GarbageReport garbage;
   uint64_t pending_bytes = 0;
-  // Ranks whose memory is read.
+  // Number of ranks whose memory is read.
   uint64_t lanes = 0;
   uint64_t disk_free_bytes = 0;
-  // Absent: the disk is not looked at.
+  // Absent if the disk is not watched.
   std::optional<v1::DiskState> disk;
   bool archive_failed = false;
   uint64_t dropped_audit = 0;
-  // Absent: nobody asked for values.
+  // Absent if no values are configured.
   std::optional<NewestValues> values;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // HTTP server of /metrics in Prometheus' text format, made for each request.
-// Ownership: the caller's; what `text` asks outlives the server.
+// Ownership: the caller's; what `text` uses outlives the server.
 // Threads: `text` is called in several at once and may wait. Failure: as
 // HttpServer::Start.
 #ifndef RANKPROBE_COLLECTOR_SERVER_METRICS_SERVER_H_
@@ -16,8 +16,8 @@
 
 namespace rankprobe {
 
-// Listens on `host`, an IP address; port 0 takes a free one. A peer that is slow
-// is cut off after two seconds, and the oldest when there are too many.
+// Listens on `host`, an IP address; port 0 takes a free one. A slow peer is
+// disconnected after two seconds, and the oldest if there are too many.
 absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(
     const std::string& host, uint16_t port, std::function<std::string()> text);
 

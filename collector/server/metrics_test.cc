@@ -153,12 +153,12 @@ TEST(MetricsServerTest, AnswersItsPathOnly) {
   EXPECT_FALSE(StartMetrics("127.0.0.1", (*server)->port(), text).ok());
   EXPECT_EQ(StartMetrics("localhost", 0, text).status().code(),
             absl::StatusCode::kInvalidArgument);
-  // A head without an end costs its own connection.
+  // A head without an end only costs its own connection.
   EXPECT_THAT(Ask((*server)->port(), std::string(9000, 'x')),
               Not(HasSubstr("200")));
 }
 
-// Prometheus is on another machine, and knows this one by a name of its own.
+// Prometheus runs on another machine, and has its own name for this one.
 TEST(MetricsServerTest, AnswersOnEveryAddressAndByEveryName) {
   const auto server = StartMetrics("0.0.0.0", 0, [] { return "a 1\n"; });
   ASSERT_TRUE(server.ok()) << server.status();

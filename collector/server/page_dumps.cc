@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMostNumbers = 1024;
 
-// "0,2-4".
+// Parses "0,2-4".
 absl::StatusOr<std::vector<int64_t>> Numbers(absl::string_view name,
                                              absl::string_view text) {
   const absl::Status fault = absl::InvalidArgumentError(
@@ -49,18 +49,18 @@ absl::StatusOr<std::vector<int64_t>> Numbers(absl::string_view name,
   return numbers;
 }
 
-// Of a task in the pool and whoever waits for it; the last one frees it, since at a
-// shutdown nobody waits for a thread that a disk holds up.
+// Shared by a task in the pool and its waiter; the last one frees it, because
+// at a shutdown the waiter does not wait for a thread that the disk blocks.
 struct Fetching {
   std::atomic<bool> cancelled = false;
   MonotonicEvent done;
   absl::Status status;
 };
 
-// How soon a cancelled job ends.
+// Limit for how late a cancelled job ends.
 constexpr absl::Duration kLookForCancel = absl::Milliseconds(50);
 
-// In a thread of the pool.
+// Runs in a thread of the pool.
 absl::Status Export(ArchiveReader* store, FileSystem* file_system,
                     const JobDump& dump, const RunPlace& place,
                     uint64_t max_bytes, const std::atomic<bool>& cancelled) {
@@ -147,8 +147,8 @@ absl::StatusOr<std::string> FetchDump(ArchiveReader* store,
       continue;
     }
     RP_RETURN_IF_ERROR(status);
-    // As `rankprobe` has it: one step is a step's directory, one rank of it that of
-    // the rank.
+    // As in `rankprobe`: a single step means the step's directory, a single
+    // rank of it that of the rank.
     std::string path = dump.path;
     if (place.steps.size() == 1) {
       const std::string step = absl::StrCat(path, "/step", place.steps[0]);

@@ -17,7 +17,7 @@
 
 namespace rankprobe {
 
-// What "run:NAME@STEP/rankR" may mean.
+// A possible meaning of "run:NAME@STEP/rankR".
 struct RunPlace {
   std::string run;
   // Empty: all.
@@ -25,12 +25,13 @@ struct RunPlace {
   std::vector<int64_t> ranks;
 };
 
-// The last @ first; the name of a run may have one of its own, so that all of it is
-// the second meaning. INVALID_ARGUMENT: it is no such name.
+// Returns the possible meanings. The first splits at the last @; because the
+// name of a run may contain one, the complete text is the second.
+// INVALID_ARGUMENT if it is not such a name.
 absl::StatusOr<std::vector<RunPlace>> ParseRunPlace(absl::string_view name);
 
-// Exports it into `dump.path` in one of the threads of `pool`, where a query would
-// wait, too; see FetchJobDump.
+// Exports the dump to `dump.path` on a thread of `pool`, in turn with queries;
+// see FetchJobDump.
 absl::StatusOr<std::string> FetchDump(ArchiveReader* store,
                                       FileSystem* file_system, WorkerPool* pool,
                                       const JobDump& dump, uint64_t max_bytes,

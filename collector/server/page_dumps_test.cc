@@ -23,7 +23,7 @@ TEST(PageDumpsTest, ANameAndWhatItMayMean) {
   EXPECT_THAT((*place)[0].steps, ElementsAre(3, 7, 8, 9));
   EXPECT_THAT((*place)[0].ranks, ElementsAre(0, 2));
   EXPECT_EQ((*place)[1].run, "a@b@3,7-9/rank0,2");
-  // What is no step belongs to the name.
+  // Text that is not a step belongs to the name.
   for (const char* const name :
        {"run:a@b", "run:a@", "run:@3", "run:a@3/rank", "run:a@3-1", "run:a@-3",
         "run:a@3/rank-1", "run:a@0-9223372036854775807", "run:a@0-2000",

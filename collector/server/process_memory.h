@@ -12,9 +12,9 @@
 
 namespace rankprobe {
 
-// Frames of up to 1 MiB come and go all the time: memory that was touched once
-// is kept instead of being given back and faulted in again. Called once, by
-// main, before any thread.
+// Keeps freed memory, because frames of up to 1 MiB are allocated and freed all
+// the time and would be faulted in again. Called once, by main, before any
+// thread starts.
 inline void KeepFreedMemory() {
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 256 << 20);
@@ -23,8 +23,9 @@ inline void KeepFreedMemory() {
   ::mallopt(M_MXFAST, 0);
 }
 
-// The opposite, for a process that is to be small: one heap for all threads, and
-// what is free at its end goes back at once. Before any thread as well.
+// The opposite, for a process that should be small: one heap for all threads,
+// and free memory at its end is returned at once. Called before any thread
+// starts, too.
 inline void GiveMemoryBackSoon() {
   ::mallopt(M_ARENA_MAX, 1);
   ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
@@ -32,8 +33,8 @@ inline void GiveMemoryBackSoon() {
   ::mallopt(M_TOP_PAD, 64 << 10);
 }
 
-// Of the machine's memory, without pages of files; 0 when the kernel does not
-// say.
+// Returns resident memory without file pages; 0 if the kernel does not report
+// it.
 inline uint64_t ResidentBytes() {
   std::ifstream statm("/proc/self/statm");
   uint64_t size = 0, resident = 0, shared = 0;
@@ -42,7 +43,7 @@ inline uint64_t ResidentBytes() {
          static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// What is allocated and not freed. Looks at every arena: not for hot paths.
+// Returns the allocated bytes. Walks every arena: not for hot paths.
 inline uint64_t HeapInUse() {
   const struct mallinfo2 info = ::mallinfo2();
   return info.uordblks + info.hblkhd;

@@ -12,7 +12,7 @@
 namespace rankprobe {
 namespace {
 
-// libprotobuf's log handler takes no argument of ours.
+// Global, because libprotobuf's log handler takes no user argument.
 ABSL_CONST_INIT absl::Mutex g_mutex(absl::kConstInit);
 std::unique_ptr<LogLimiter>& Log() ABSL_EXCLUSIVE_LOCKS_REQUIRED(g_mutex) {
   static auto* const log = new std::unique_ptr<LogLimiter>();

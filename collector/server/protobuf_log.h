@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of libprotobuf as lines of the Logger: it would write raw text,
-// parts of a foreign message included, to stderr.
+// Messages of libprotobuf as lines of the Logger: by default it writes raw text
+// to stderr, including parts of untrusted messages.
 #ifndef RANKPROBE_COLLECTOR_SERVER_PROTOBUF_LOG_H_
 #define RANKPROBE_COLLECTOR_SERVER_PROTOBUF_LOG_H_
 
@@ -8,8 +8,9 @@
 
 namespace rankprobe {
 
-// While it lives, which is no longer than the Logger. One in a process; made
-// before others parse messages. What libprotobuf says afterwards is dropped.
+// Active during its lifetime, which must end before the Logger's. One per
+// process; created before other threads parse messages. Messages of libprotobuf
+// after its end are dropped.
 class ProtobufLog {
  public:
   explicit ProtobufLog(const Logger* logger);

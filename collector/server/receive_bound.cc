@@ -36,7 +36,7 @@ std::optional<uint32_t> FirstSequence(int fd) {
     return std::nullopt;
   }
   if (syn.size() < ip + 8) return std::nullopt;
-  // The SYN itself counts one.
+  // The SYN itself takes one sequence number.
   return BigEndian32(syn.subspan(ip + 4, 4)) + 1;
 }
 
@@ -53,7 +53,7 @@ bool ReceiveBound::Set(int fd, uint64_t bytes) {
   if (!first_.has_value()) return false;
   const uint32_t end = *first_ + static_cast<uint32_t>(bytes);
   // A socket's filter sees the TCP header first; bytes 4 to 7 are the sequence
-  // number. Numbers wrap: what lies less than 2^31 behind `end` is before it.
+  // number. Numbers wrap: those less than 2^31 before `end` are before it.
   std::array<sock_filter, 5> program{{
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, 4},
       {BPF_ALU | BPF_SUB | BPF_K, 0, 0, end},

@@ -20,7 +20,7 @@ constexpr int kPumpMs = 30000;
 constexpr uint32_t kBound = 100000;
 constexpr size_t kSegment = 64 << 10;
 
-// Both ends of a connection over loopback; the parameter is the family.
+// Both ends of a connection over loopback; the parameter is the address family.
 class ReceiveBoundTest : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -56,8 +56,8 @@ class ReceiveBoundTest : public ::testing::TestWithParam<int> {
     }
   }
 
-  // Sends and reads until `wanted` bytes were received or none comes for
-  // `quiet_ms`; the number of bytes received.
+  // Sends and reads until `wanted` bytes were received or none arrives for
+  // `quiet_ms`; returns the number of received bytes.
   size_t Pump(size_t wanted, int quiet_ms) {
     const std::string out(16 << 10, 'x');
     std::vector<char> in(1 << 20);
@@ -111,7 +111,7 @@ TEST_P(ReceiveBoundTest, WithoutOneAllArrives) {
 
 TEST_P(ReceiveBoundTest, AConnectionWithoutItsSynHasNone) {
   const ReceiveBound first(accepted_);
-  // The kernel keeps the SYN until it was asked for once.
+  // The kernel keeps the SYN only until it was requested once.
   ReceiveBound second(accepted_);
   EXPECT_FALSE(second.Set(accepted_, kBound));
   EXPECT_FALSE(second.is_set());

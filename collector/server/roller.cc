@@ -10,7 +10,7 @@
 namespace rankprobe {
 namespace {
 
-// Beside threads that take frames it gets a tenth of a processor.
+// Gives it a tenth of a processor if threads that take frames are busy.
 constexpr int kRollerNice = 10;
 
 }  // namespace
@@ -30,8 +30,8 @@ void Roller::Stop() {
 }
 
 void Roller::Run() {
-  // Of this thread alone, as Linux has it. Without it rolling up is only less
-  // polite.
+  // On Linux this affects only the calling thread. The result is ignored:
+  // without it the roller only has a higher priority.
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)),
                     getpriority(PRIO_PROCESS, 0) + kRollerNice);
   while (!stop_.WaitFor(interval_)) {

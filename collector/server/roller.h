@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The thread that rolls up steps which have ended, and then makes the rows of
-// summaries, behind everything else: it gives way to ingest and to questions.
+// summaries, with lower priority than ingest and queries.
 // Ownership: one per server; store and logger outlive it. Failure: logged;
-// questions about such steps are answered from their records.
+// queries about such steps read their records.
 #ifndef RANKPROBE_COLLECTOR_SERVER_ROLLER_H_
 #define RANKPROBE_COLLECTOR_SERVER_ROLLER_H_
 
@@ -19,12 +19,13 @@ namespace rankprobe {
 
 class Roller {
  public:
-  // `interval`: between two looks for steps.
+  // `interval` is the time between two checks for steps.
   Roller(Store* store, const Logger* logger, absl::Duration interval);
   ~Roller();
 
   void Start();
-  // Waits for the step under way; what still waits is done at the next start.
+  // Waits for the current step; waiting ones are rolled up after the next
+  // start.
   void Stop();
 
  private:
@@ -32,7 +33,7 @@ class Roller {
 
   const Logger* const logger_;
   const absl::Duration interval_;
-  // Of the thread alone.
+  // Used by the thread only.
   RollupMaker maker_;
   SummaryMaker summaries_;
   MonotonicEvent stop_;

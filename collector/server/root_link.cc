@@ -15,7 +15,7 @@
 namespace rankprobe {
 namespace {
 
-// Below what a port takes, with room for what frames it.
+// Below the limit of a port, with room for the message around it.
 constexpr size_t kMaxReportBytes = 900 << 10;
 constexpr size_t kMaxRunsBytes = 64 << 10;
 constexpr absl::Duration kMinBackoff = absl::Milliseconds(100);
@@ -100,7 +100,7 @@ void RootLink::Run() {
   while (!IsOver()) {
     const bool linked = options_.healthy() && RunStream();
     backoff = linked ? kMinBackoff : std::min(backoff * 2, kMaxBackoff);
-    // Leaves that lost one root must not come back in the same moment.
+    // The random factor spreads the reconnects of leaves that lost one root.
     if (stop_.WaitFor(backoff * absl::Uniform(random, 0.5, 1.5))) return;
   }
 }
@@ -110,7 +110,7 @@ void RootLink::Talk(Stream* stream, absl::Duration interval,
   std::atomic<bool> ended{false};
   std::thread reader([&] {
     for (v1::RootNote note; stream->Read(&note);) {
-      // Damaged on the way: the link begins anew.
+      // The message was damaged in transit: the link is set up again.
       if (IsDamaged(note)) {
         context->TryCancel();
         break;
@@ -132,7 +132,7 @@ void RootLink::Talk(Stream* stream, absl::Duration interval,
     report.set_address(options_.address);
     report.set_max_ranks(options_.max_ranks);
     report.set_only_events(true);
-    // Too much has waited: from the beginning.
+    // Too much has waited: the link is set up again and begins with hellos.
     if (!options_.relay->Take(kMaxReportBytes, &report)) break;
     if (!report.events().empty()) goes_on = stream->Write(report);
     if (goes_on && MonotonicNow() >= next_report) {
@@ -140,11 +140,11 @@ void RootLink::Talk(Stream* stream, absl::Duration interval,
       next_report = MonotonicAfter(interval);
     }
     if (report.events().empty()) options_.relay->Wait(Until(next_report));
-    // What ranks say together goes together: of a message the root has more work
-    // than of what is in it.
+    // Collects the messages of several ranks, because each message costs the
+    // root more than its content.
     (void)stop_.WaitFor(kGather);
   }
-  // Else it has ended, and says why.
+  // Otherwise the stream has ended, and its status says why.
   if (goes_on && !ended) context->TryCancel();
   reader.join();
 }
@@ -155,14 +155,14 @@ bool RootLink::RunStream() {
   {
     absl::MutexLock lock(&mutex_);
     context_ = &context;
-    // Stop has looked for it before.
+    // Stop may have been called before context_ was set.
     if (IsOver()) context.TryCancel();
   }
   const auto stream = stub_->Link(&context);
   v1::RootNote note;
   const bool answered =
       stream->Write(ReportOf(options_)) && stream->Read(&note);
-  // Where there is no answer, the root says why when the stream ends.
+  // If there is no answer, the status of the stream gives the root's reason.
   const bool damaged = answered && IsDamaged(note);
   const bool linked = answered && !damaged;
   if (linked) {

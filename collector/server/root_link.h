@@ -2,9 +2,10 @@
 // A leaf's thread that reports the leaf, its ranks and their messages to its
 // root, and delivers the root's directives and questions.
 //
-// Ownership: one per server; the Logger outlives it. Threads: Start and Stop from
-// one thread. Failure: a root that is away or refuses is tried again, and that is
-// logged when it begins and when it is over; ranks that are here stay here.
+// Ownership: one per server; the Logger outlives it. Threads: Start and Stop
+// from one thread. Failure: an unreachable or refusing root is tried again; the
+// begin and the end of that are logged; connected ranks stay connected to the
+// leaf.
 #ifndef RANKPROBE_COLLECTOR_SERVER_ROOT_LINK_H_
 #define RANKPROBE_COLLECTOR_SERVER_ROOT_LINK_H_
 
@@ -28,7 +29,8 @@
 
 namespace rankprobe {
 
-// To a root that may be away: it is tried again soon, and soon known to be gone.
+// Returns a channel to a root that may be unreachable: it reconnects soon, and
+// detects a lost connection soon.
 std::shared_ptr<grpc::Channel> ChannelToRoot(
     const std::string& root, const ChannelSecurity& security,
     grpc::ChannelArguments arguments = {});
@@ -39,21 +41,22 @@ class RootLink {
     // HOST:PORT.
     std::string root;
     ChannelSecurity security;
-    // Of this leaf.
+    // Name, address and limit of this leaf.
     std::string leaf;
     std::string address;
     uint32_t max_ranks = 0;
     std::function<v1::ListAgentsResponse()> agents;
-    // What ranks say; outlives the link.
+    // Messages of the ranks; outlives the link.
     RelayQueue* relay = nullptr;
     std::function<void(const std::string& session, const v1::Directive&)> say;
-    // False: it can take nothing any more, and is not to be sent ranks.
+    // Returns false if the leaf can take no more data, so that no ranks should
+    // be sent to it.
     std::function<bool()> healthy;
-    // That it has something of.
+    // Returns the runs of which it has data.
     std::function<std::vector<std::string>()> runs;
-    // Waits for nothing.
+    // Must not wait.
     std::function<void(v1::LiveQuestion)> answer;
-    // LeafReport.waiting.
+    // Returns the value of LeafReport.waiting.
     std::function<std::vector<std::string>()> waiting;
   };
 
@@ -61,18 +64,19 @@ class RootLink {
   ~RootLink();
 
   void Start();
-  // The root is told by the end of the stream.
+  // The root notices the end of the stream.
   void Stop();
 
-  // What is told; as many agents as fit, connected ones first.
+  // Returns the report; as many agents as fit, connected ones first.
   static v1::LeafReport ReportOf(const Options& options);
 
  private:
   void Run();
-  // One life of the stream; true if the root had taken it.
+  // Runs one stream until its end; returns true if the root had accepted it.
   bool RunStream();
   using Stream = grpc::ClientReaderWriter<v1::LeafReport, v1::RootNote>;
-  // Until it ends, this one is told to stop, or is not well.
+  // Reports and reads until the stream ends, Stop is called, or the leaf is not
+  // healthy.
   void Talk(Stream* stream, absl::Duration interval,
             grpc::ClientContext* context);
   bool IsOver() { return stop_.WaitFor(absl::ZeroDuration()); }
@@ -83,9 +87,9 @@ class RootLink {
   const std::unique_ptr<v1::RootService::Stub> stub_;
   MonotonicEvent stop_;
   absl::Mutex mutex_;
-  // Of the stream under way.
+  // Context of the current stream.
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  // The thread's: what was logged last.
+  // The last logged message; used by the thread only.
   std::string told_;
   std::thread thread_;
 };

@@ -85,7 +85,7 @@ class RootLinkTest : public testing::ControlFixture {
   }
   bool IsThere() { return !registry_->LeavesOf("", MonotonicNow()).empty(); }
 
-  // What a rank of this leaf says.
+  // Pushes an event of a rank of this leaf.
   void Push(const std::string& session, v1::AgentEvent event) {
     v1::RelayedEvent relayed;
     relayed.set_session(session);
@@ -107,7 +107,7 @@ class RootLinkTest : public testing::ControlFixture {
     event.mutable_progress()->set_step(step);
     Push(session, std::move(event));
   }
-  // The next of them, once it is there.
+  // Waits for the next directive to the session.
   v1::Directive NextSaid(const std::string& session) {
     v1::Directive next;
     EXPECT_TRUE(Await([&] {
@@ -153,7 +153,7 @@ TEST_F(RootLinkTest, ARootHearsOfALeafAsLongAsItIsWell) {
   link.Start();
   ASSERT_TRUE(Await([&] { return IsThere(); }));
   EXPECT_EQ(registry_->ListAgents("run", MonotonicNow()).agents_size(), 1);
-  // Its disk has failed: ranks are to go elsewhere.
+  // Its disk has failed: ranks have to use other leaves.
   healthy_ = false;
   EXPECT_TRUE(Await([&] { return !IsThere(); }));
   healthy_ = true;
@@ -163,7 +163,7 @@ TEST_F(RootLinkTest, ARootHearsOfALeafAsLongAsItIsWell) {
   EndRoot();
 }
 
-// A switch of the root over ranks of a leaf.
+// The root switches ranks of a leaf.
 TEST_F(RootLinkTest, WhatRanksAndRootSayComesThrough) {
   StartRoot();
   PushHello("a", 0, 5);
@@ -210,10 +210,10 @@ TEST_F(RootLinkTest, WhatRanksAndRootSayComesThrough) {
     ASSERT_TRUE(done->ok()) << done->status();
     EXPECT_EQ((*done)->summary(), absl::StrCat("2/2 ranks at step ", step));
   }
-  // A rank that comes later is under it.
+  // A rank that connects later gets the plan, too.
   PushHello("c", 2, 8);
   EXPECT_TRUE(NextSaid("c").has_adopt());
-  // One that goes is known to have gone.
+  // A rank that disconnects is reported as disconnected.
   v1::RelayedEvent gone;
   gone.set_session("a");
   gone.set_gone("it broke");
@@ -225,7 +225,7 @@ TEST_F(RootLinkTest, WhatRanksAndRootSayComesThrough) {
   EndRoot();
 }
 
-// Two starts of a program without a rank, under one name of the run.
+// Two starts of a program without a rank, with one name of the run.
 TEST_F(RootLinkTest, AProcessIsToldOfAnotherJobOfItsName) {
   StartRoot();
   RootLink link(OptionsOf(kLeaf), &logger_);
@@ -245,7 +245,7 @@ TEST_F(RootLinkTest, AProcessIsToldOfAnotherJobOfItsName) {
   EndRoot();
 }
 
-// Another root, which knows of nobody.
+// Another root, which knows no ranks.
 TEST_F(RootLinkTest, ARootThatBeginsIsToldWhereRanksAre) {
   StartRoot();
   RootLink link(OptionsOf(kLeaf), &logger_);
@@ -312,7 +312,8 @@ auto Holds(bool more) {
 
 class LiveQuestionTest : public RootLinkTest {
  protected:
-  // A leaf whose archive is store_, with one step and a payload of some MiB.
+  // Starts a leaf whose archive is store_, with one step and a payload of some
+  // MiB.
   std::unique_ptr<RootLink> StartLeaf(bool answers) {
     testing::Frames frames(testing::MakeIdentity("run", 0, 7));
     data_ = testing::RandomBytes(1, 8 << 20);
@@ -352,7 +353,7 @@ class LiveQuestionTest : public RootLinkTest {
   }
 
   std::string data_;
-  // On a worker of the leaf's.
+  // Called on a worker of the leaf.
   std::function<void()> before_look_;
 };
 
@@ -380,7 +381,7 @@ TEST_F(LiveQuestionTest, ALeafAnswersOnAStreamOfItsOwn) {
     got += part.data();
   }
   EXPECT_TRUE(got == data_);
-  // What the leaf says of it is said, with its name.
+  // The leaf's error is returned, with its name.
   v1::LiveQuestion other = Payload();
   other.mutable_payload()->set_length_bytes(1);
   answer = questions_->Ask(kLeaf, other);
@@ -391,7 +392,8 @@ TEST_F(LiveQuestionTest, ALeafAnswersOnAStreamOfItsOwn) {
   EndRoot();
 }
 
-// Whoever asked has gone in the midst of it: the leaf's worker is free again.
+// The caller stops reading during an answer: the leaf's worker becomes free
+// again.
 TEST_F(LiveQuestionTest, AnAnswerThatNobodyWaitsForEnds) {
   StartRoot();
   const auto link = StartLeaf(/*answers=*/true);
@@ -424,7 +426,8 @@ TEST_F(LiveQuestionTest, ALeafThatHangsIsNamedInTime) {
   EndRoot();
 }
 
-// Who asks all leaves and hears them one after another waits once.
+// A caller that asks all leaves and reads their answers in order waits only
+// once.
 TEST_F(LiveQuestionTest, ThoseThatHangAreWaitedForTogether) {
   part_time_ = absl::Seconds(2);
   StartRoot();
@@ -436,14 +439,15 @@ TEST_F(LiveQuestionTest, ThoseThatHangAreWaitedForTogether) {
   v1::LiveAnswer part;
   for (const auto& answer : answers)
     EXPECT_TRUE(absl::IsUnavailable(answer->Next(&part).status()));
-  // One after the other it would be sixteen.
+  // One after another it would be sixteen.
   EXPECT_LT(absl::FromChrono(MonotonicNow() - began), absl::Seconds(14));
   EndRoot();
 }
 
-// As many as there are workers hang; the one behind them is told to wait.
+// As many questions as there are workers hang; the next one is reported as
+// queued.
 TEST_F(LiveQuestionTest, AQuestionThatWaitsForItsTurnIsWaitedFor) {
-  // Longer than a busy machine keeps the leaf from saying that it waits.
+  // Longer than a busy machine delays the leaf's report that it waits.
   part_time_ = absl::Seconds(6);
   MonotonicEvent go_on;
   before_look_ = [&] { (void)go_on.WaitFor(absl::Seconds(60)); };
@@ -461,7 +465,7 @@ TEST_F(LiveQuestionTest, AQuestionThatWaitsForItsTurnIsWaitedFor) {
     answered = third->Next(&part);
   });
   EXPECT_TRUE(Await([&] { return asks.load(); }));
-  // These are with the leaf's disk.
+  // These wait for the leaf's disk.
   v1::LiveAnswer part;
   EXPECT_TRUE(absl::IsUnavailable(first->Next(&part).status()));
   first.reset();

@@ -55,36 +55,38 @@
 namespace rankprobe {
 namespace {
 
-// A frame is at most 1 MiB of payload or records, plus what frames it.
+// A frame has at most 1 MiB of payload or records, plus its other fields.
 constexpr int kMaxReceiveBytes = (1 << 20) + (64 << 10);
-// Calls of one connection at once. A rank has three; many ranks of a process
-// may share one connection.
+// Limit for concurrent calls of one connection. A rank has three; many ranks of
+// a process may share one connection.
 constexpr int kMaxStreams = 256;
-// Beside --worker-threads, for calls that must not wait for exports.
+// Threads in addition to --worker-threads, for calls that must not wait for
+// exports.
 constexpr size_t kQuickThreads = 2;
-// Hellos, and what else of a rank waits for the store.
+// Threads for Hellos and other messages of ranks that wait for the store.
 constexpr size_t kSessionThreads = 2;
-// What waits for them: a Hello may bring a config of 1 MiB.
+// Limit for messages that wait for them: a Hello may contain a config of 1 MiB.
 constexpr size_t kSessionBytes = 128 << 20;
 constexpr int kMaxMetadataBytes = 8 << 10;
 constexpr int kIdleMs = 10 * 60 * 1000;
 constexpr int kHandshakeMs = 10000;
 constexpr absl::Duration kLastMoment = absl::Milliseconds(300);
-// Operators' actions that wait for the audit log's disk.
+// Limit for operators' actions that wait for the audit log's disk.
 constexpr size_t kMaxAuditedTasks = 256;
 constexpr uint64_t kMaxAuditedBytes = 64 << 20;
 constexpr absl::Duration kTick = absl::Milliseconds(50);
-// Commits that wait for room try again twice a second.
+// Longer than the retry interval of commits that wait for room, which is half a
+// second.
 constexpr absl::Duration kRoomAgain = absl::Seconds(2);
 constexpr absl::Duration kDiskLook = absl::Milliseconds(100);
 constexpr absl::Duration kRollerLook = absl::Milliseconds(200);
-// Of a scrape, whose connection is cut after two seconds.
+// Time limit within a scrape, whose connection is closed after two seconds.
 constexpr absl::Duration kMetricsValuesTime = absl::Seconds(1);
 constexpr size_t kMetricsMaxValues = 1000;
 
 class ServerImpl final : public Server {
  public:
-  // What can fail to open, opened before.
+  // Parts that may fail to open, opened before the server is constructed.
   struct Parts {
     std::unique_ptr<EventLog> events;
     std::optional<v1::TriggerSpec> triggers;
@@ -152,7 +154,7 @@ class ServerImpl final : public Server {
     return absl::OkStatus();
   }
 
-  // Of a leaf that has one, once it listens.
+  // On a leaf with a root, once the server listens.
   absl::Status LinkToRoot() {
     RootLink::Options options;
     options.root = config_.root;
@@ -192,7 +194,7 @@ class ServerImpl final : public Server {
     return absl::OkStatus();
   }
 
-  // Of a root.
+  // On a root.
   void BeRoot(grpc::ServerBuilder* builder) {
     LeafRegistry::Options options;
     options.own_addresses = OwnAddresses(config_.listen, port());
@@ -211,7 +213,7 @@ class ServerImpl final : public Server {
   }
 
   absl::Status Listen() {
-    // Before ranks are accepted: an address that is taken ends the start.
+    // Before ranks are accepted, because an address in use ends the start.
     if (!config_.web_listen.empty()) {
       RP_ASSIGN_OR_RETURN(
           page_,
@@ -234,7 +236,7 @@ class ServerImpl final : public Server {
     archive_service_.SetAuditor(auditor_.get());
     agent_service_.SetAuthorizer(security.authorizer);
     ForwardGrpcLog(logger_);
-    // Accepted by the gate: see there.
+    // The gate accepts connections and passes them here.
     std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
         builder.experimental().AddExternalConnectionAcceptor(
             grpc::ServerBuilder::experimental_type::ExternalConnectionType::
@@ -249,7 +251,7 @@ class ServerImpl final : public Server {
     builder.RegisterService(&control_service_);
     builder.RegisterService(&archive_service_);
     if (config_.role == "root") BeRoot(&builder);
-    // Its ranks are the root's to switch.
+    // The root switches the plans of this leaf's ranks.
     if (config_.role != "root") {
       ControlService::Leaves leaf;
       leaf.list_agents = [this](const std::string& run) {
@@ -269,8 +271,8 @@ class ServerImpl final : public Server {
     grpc::ResourceQuota quota("rankprobed");
     quota.Resize(config_.grpc_memory_bytes);
     builder.SetResourceQuota(quota);
-    // A message is refused before it is inflated: gRPC would do that first and
-    // look at its size afterwards. Nobody compresses messages here.
+    // Disables compression, which no client uses: gRPC would inflate a message
+    // before it checks the size.
     builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
     builder.AddChannelArgument(
         GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,
@@ -280,7 +282,7 @@ class ServerImpl final : public Server {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                                kHandshakeMs);
-    // Peers that vanish without a word are noticed within half a minute.
+    // Detects vanished peers within half a minute.
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
     builder.AddChannelArgument(
@@ -297,7 +299,7 @@ class ServerImpl final : public Server {
     server_ = builder.BuildAndStart();
     if (server_ == nullptr)
       return absl::UnavailableError("gRPC cannot start a server");
-    // Before the first rank comes: it may be full already.
+    // Before the first rank connects, because the disk may already be full.
     if (pressure_ != nullptr) LookAtDisk();
     gate_->Start([acceptor](int fd) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters
@@ -306,7 +308,7 @@ class ServerImpl final : public Server {
       acceptor->HandleNewConnection(&connection);
     });
     if (janitor_ != nullptr) janitor_->Start();
-    // Nobody asks a private collector over steps, and its job needs the
+    // A private collector gets no queries over steps, and its job needs the
     // processors.
     if (roller_ != nullptr && config_.job_dir.empty()) roller_->Start();
     if (uploader_ != nullptr) uploader_->Start();
@@ -353,11 +355,11 @@ class ServerImpl final : public Server {
     if (server_ == nullptr) return;
     if (server_->GetHealthCheckService() != nullptr)
       server_->GetHealthCheckService()->SetServingStatus(false);
-    // The root sends nobody here any more.
+    // From now on the root assigns no ranks to this leaf.
     if (root_link_ != nullptr) root_link_->Stop();
     if (answers_ != nullptr) answers_->Stop();
     gate_->Stop();
-    // Its requests are calls like others; they end, so that these can.
+    // Requests of the page are calls too, and must end before EndCalls can.
     if (page_ != nullptr) page_->Stop();
     control_.agents().Shutdown();
     EndCalls();
@@ -365,13 +367,14 @@ class ServerImpl final : public Server {
     if (janitor_ != nullptr) janitor_->Stop();
     if (roller_ != nullptr) roller_->Stop();
     StopTicker();
-    // What a stream still does elsewhere needs the commit queue, and is audited
-    // like what the control plane still saves.
+    // Tasks of streams on other threads need the commit queue, and are audited
+    // like the control plane's saves.
     session_pool_.reset();
     DrainAudit();
     // Writes and syncs what has been received.
     commits_.reset();
-    // What has come to its end is stored with what came last.
+    // After the last commit, so that steps that have ended with it are stored
+    // too.
     if (uploader_ != nullptr) uploader_->Stop();
     server_.reset();
     gate_.reset();
@@ -380,8 +383,8 @@ class ServerImpl final : public Server {
   }
 
  private:
-  // Tells the gate of calls to our services. What a caller may do was asked
-  // before: this runs for calls that were let through.
+  // Notifies the gate of calls to our services. Authorization happens before:
+  // this runs only for authorized calls.
   class Prover final
       : public grpc::experimental::ServerInterceptorFactoryInterface {
    public:
@@ -397,9 +400,9 @@ class ServerImpl final : public Server {
     ConnectionGate* const gate_;
   };
 
-  // Calls get a moment to end, then they are cancelled. Shutdown returns when
-  // the last one is over: a query that does not look whether anybody still
-  // waits for it must not keep the process, once what was received is safe.
+  // Gives calls a moment to end, then cancels them. Shutdown returns when the
+  // last one has ended: a query that does not check for cancellation must not
+  // keep the process alive once the received data is safe.
   void EndCalls() {
     MonotonicEvent ended;
     std::thread ending([this, &ended] {
@@ -416,7 +419,7 @@ class ServerImpl final : public Server {
       events_->WaitForWrites();
       logger_->Log(Logger::Severity::kWarning, "queries_left",
                    {{"drain_seconds", absl::StrCat(config_.drain_seconds)}});
-      // Nothing is left to be saved, and destructors would wait as well.
+      // Nothing is left to save, and destructors would wait as well.
       std::_Exit(0);
     }
     ending.join();
@@ -431,7 +434,7 @@ class ServerImpl final : public Server {
                              config_.grpc_memory_bytes + (uint64_t{1} << 30);
     }
     const uint64_t descriptors = RaiseDescriptorLimit();
-    // Files come first; a connection takes two.
+    // Files have priority; a connection takes two descriptors.
     const uint64_t files = std::min<uint64_t>(descriptors / 2, 2048);
     options.max_connections = (descriptors - files) / 2;
     options.max_unproven =
@@ -448,7 +451,7 @@ class ServerImpl final : public Server {
     return absl::OkStatus();
   }
 
-  // Once: nothing is written after a fault.
+  // Logged once, because nothing is written after an error.
   void LogFaultOfEvents() {
     if (events_failed_) return;
     const absl::Status status = events_->status();
@@ -461,7 +464,8 @@ class ServerImpl final : public Server {
                      "until then events are in memory only"}});
   }
 
-  // Once when commits begin to wait for room, once when they no longer do.
+  // Logged when commits begin to wait for disk space, and when they no longer
+  // do.
   void LogFullDisk() {
     const uint64_t retries = ingest_metrics_.no_space_retries;
     const int64_t now_ns = clock_->MonotonicNanos();
@@ -483,9 +487,9 @@ class ServerImpl final : public Server {
     }
   }
 
-  // The ticker waits for no disk: every switch's deadline needs it. One batch is
-  // on its way at a time; what agents do meanwhile waits in the control plane,
-  // which bounds it and counts what it drops.
+  // The ticker must not wait for a disk, because every switch's deadline
+  // depends on it. One batch is written at a time; meanwhile the control plane
+  // collects agents' records, and bounds and counts what it drops.
   void WriteAgentsAudit() {
     if (audit_batch_waits_) return;
     std::vector<AuditRecord> records = control_.audit().Take();
@@ -524,8 +528,8 @@ class ServerImpl final : public Server {
     if (disk_thread_.joinable()) disk_thread_.join();
   }
 
-  // On a thread of its own, which may wait for the disk. What has changed is said
-  // once.
+  // Runs on a separate thread, which may wait for the disk. Each change is
+  // reported once.
   void LookAtDisk() {
     if (!pressure_->Look()) return;
     const DiskPressure::Change change = pressure_->LastChange();
@@ -556,7 +560,8 @@ class ServerImpl final : public Server {
     return agents;
   }
 
-  // Once the ticker has stopped: until nothing waits to be saved or audited.
+  // Called after the ticker has stopped: waits until everything is saved and
+  // audited.
   void DrainAudit() {
     control_.WaitForSaves();
     audited_.Wait();
@@ -603,14 +608,15 @@ class ServerImpl final : public Server {
     };
     return options;
   }
-  // Null: payloads of this host come in frames like those of others.
+  // Returns null if payloads of this host are sent in frames like those of
+  // others.
   static std::unique_ptr<LaneServer> StartLanes(const ServerConfig& config,
                                                 const Logger* logger) {
-    // Others take nothing from ranks.
+    // Other roles take no data from ranks.
     if (config.no_lane || (config.role != "all" && config.role != "leaf"))
       return nullptr;
     LaneServer::Options options;
-    // Files and connections come first.
+    // Files and connections have priority.
     options.max_lanes =
         std::min<uint64_t>(options.max_lanes, RaiseDescriptorLimit() / 16);
     absl::StatusOr<std::unique_ptr<LaneServer>> lanes =
@@ -619,7 +625,7 @@ class ServerImpl final : public Server {
     logger->Info("no_lane", {{"status", lanes.status().ToString()}});
     return nullptr;
   }
-  // Null: nobody asked for it.
+  // Returns null if no limit is configured.
   static std::unique_ptr<DiskPressure> MakePressure(const ServerConfig& config,
                                                     FileSystem* file_system,
                                                     const Clock* clock) {
@@ -661,7 +667,7 @@ class ServerImpl final : public Server {
     options.max_bytes = config.retention_bytes;
     return options;
   }
-  // Of the runs that somebody is connected of: a scrape does not go through the
+  // Reads only runs with a connected rank, so that a scrape does not scan the
   // archive.
   NewestValues ReadValues(const v1::ListAgentsResponse& agents) {
     std::set<std::string> runs;
@@ -724,42 +730,42 @@ class ServerImpl final : public Server {
   const Clock* const clock_;
   const Logger* const logger_;
   ArchiveReader* const archive_;
-  // Null: the archive lies in an object store, and no frames are taken.
+  // Null if the archive is in an object store, so that no frames are taken.
   const std::unique_ptr<Store> store_;
   IngestMetrics ingest_metrics_;
   ExportMetrics export_metrics_;
   std::atomic<bool> archive_failed_{false};
-  // The ticker's.
+  // Used by the ticker only.
   bool events_failed_ = false;
   uint64_t told_no_space_retries_ = 0;
   int64_t no_space_at_ns_ = 0;
   bool waits_for_room_ = false;
   const ServerSecurity security_;
   const std::unique_ptr<EventLog> events_;
-  // Of a leaf.
+  // On a leaf.
   RelayQueue relay_;
   ControlPlane control_;
-  // Null: the disk is not looked at.
+  // Null if the disk is not watched.
   const std::unique_ptr<DiskPressure> pressure_;
   WorkerPool pool_;
   WorkerPool quick_pool_;
   std::unique_ptr<WorkerPool> session_pool_;
-  // Null as `store_`.
+  // Null if `store_` is.
   std::unique_ptr<CommitQueue> commits_;
   // Outlives the streams of the service.
   const std::unique_ptr<LaneServer> lanes_;
   AgentService agent_service_;
   ControlService control_service_;
   ArchiveService archive_service_;
-  // Null as `store_`.
+  // Null if `store_` is.
   std::unique_ptr<Janitor> janitor_;
   std::unique_ptr<Roller> roller_;
-  // Of a leaf.
+  // On a leaf.
   std::unique_ptr<Sealer> sealer_;
   std::unique_ptr<Uploader> uploader_;
   std::unique_ptr<LeafAnswers> answers_;
   std::unique_ptr<RootLink> root_link_;
-  // Of a root.
+  // On a root.
   LeafQuestions* const questions_;
   std::unique_ptr<LeafRegistry> leaves_;
   std::unique_ptr<RootService> root_service_;
@@ -768,16 +774,16 @@ class ServerImpl final : public Server {
   std::unique_ptr<ConnectionGate> gate_;
   std::unique_ptr<Auditor> auditor_;
   std::unique_ptr<grpc::Server> server_;
-  // Has a channel to it.
+  // Declared after the server, because it has a channel to it.
   std::unique_ptr<WebPage> page_;
   MonotonicEvent stop_ticker_;
   std::thread ticker_;
   std::thread disk_thread_;
   std::atomic<bool> audit_batch_waits_{false};
-  // The ticker's.
+  // Used by the ticker only.
   uint64_t audit_drops_told_ = 0;
-  // What is audited, one after another. The last member: what it still has to
-  // do needs the others. Shutdown leaves nothing that could give it more.
+  // Audited actions, one after another. The last member, because its remaining
+  // tasks use the others. After Shutdown nothing can add tasks.
   DiskQueue audited_{/*own_thread=*/true, {kMaxAuditedTasks, kMaxAuditedBytes}};
 };
 

@@ -19,8 +19,8 @@
 
 namespace rankprobe {
 
-// The archive that a server answers from, and what it may write to it. What is
-// not `local` outlives the server.
+// The archive that a server reads, and its writers. Everything except `local`
+// outlives the server.
 struct ServedArchive {
   ServedArchive(ArchiveReader* archive, ArchiveUpkeep* maintenance,
                 RunRegistry* runs)
@@ -33,9 +33,9 @@ struct ServedArchive {
 
   ArchiveReader* reader;
   ArchiveUpkeep* upkeep;
-  // Null: the server admits no ranks and switches nothing.
+  // Null: the server admits no ranks and switches no plans.
   RunRegistry* registry;
-  // Null: the server takes no frames; the archive lies in an object store.
+  // Null: the server takes no frames; the archive is in an object store.
   std::unique_ptr<Store> local;
 };
 
@@ -43,22 +43,23 @@ class Server {
  public:
   virtual ~Server() = default;
 
-  // UNAVAILABLE when an address cannot be bound.
-  // `objects`: of a leaf, where what has ended is stored; outlives it.
-  // `questions`: of a root, by which its archive asks leaves; outlives it.
+  // UNAVAILABLE if an address cannot be bound. `objects` is used by a leaf to
+  // store ended steps; outlives the server. `questions` is used by a root's
+  // archive to ask leaves; outlives the server.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const ServerConfig& config, ServedArchive archive,
       FileSystem* file_system, const Clock* clock, const Logger* logger,
       ObjectStore* objects = nullptr, LeafQuestions* questions = nullptr);
 
-  // 0: it listens on a Unix socket.
+  // 0 if it listens on a Unix socket.
   virtual int port() const = 0;
   // Where it listens, with the port that was taken.
   virtual const std::string& address() const = 0;
-  // Of the page for browsers; empty: there is none.
+  // Address of the page for browsers; empty if there is none.
   virtual std::string page_address() const = 0;
 
-  // Says goodbye, takes no more calls, writes and syncs what was received.
+  // Says goodbye to agents, takes no more calls, writes and syncs what was
+  // received.
   virtual void Shutdown() = 0;
 };
 

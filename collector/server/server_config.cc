@@ -129,8 +129,8 @@ constexpr NumberKey kNumbers[] = {
      "time after which a shutdown waits for queries no longer"},
 };
 
-// What --lean makes of limits that are not given. A frame may take a MiB, and 32
-// decoded; one is always taken.
+// Values of --lean for limits that are not given. A frame may take a MiB, and
+// 32 decoded; one is always accepted.
 struct LeanKey {
   uint64_t ServerConfig::*field;
   uint64_t value;
@@ -156,8 +156,8 @@ void CheckNumber(const NumberKey& key, const std::string& text,
   config->*key.field = value;
 }
 
-// The file of --config, one JSON object: for CLI11, which fills in the flags that
-// were not given. Faults of the file go to `faults`, all of them.
+// Parser of the file of --config, one JSON object, for CLI11, which fills in
+// the flags that were not given. All faults of the file are added to `faults`.
 class JsonConfig : public CLI::Config {
  public:
   JsonConfig(const CLI::App* app, ConfigFaults* faults)
@@ -215,7 +215,7 @@ class JsonConfig : public CLI::Config {
     }
     return items;
   }
-  // Nobody asks for the flags as a file.
+  // CLI11 requires it; flags are never written to a file.
   std::string to_config(const CLI::App* app, bool defaults, bool descriptions,
                         std::string prefix) const override {
     return "";
@@ -226,7 +226,8 @@ class JsonConfig : public CLI::Config {
   ConfigFaults* const faults_;
 };
 
-// Beyond loopback: encrypted and with a check, or told to be neither.
+// Beyond loopback a collector must have encryption and authorization, or be
+// started with --insecure.
 void CheckPublic(const ServerConfig& config, ConfigFaults* faults) {
   if (config.tls_cert.empty() && !config.token_file.empty()) {
     faults->Add("token-file", config.token_file,
@@ -246,7 +247,8 @@ void CheckPublic(const ServerConfig& config, ConfigFaults* faults) {
   }
 }
 
-// As tokens and archive are worth to others; --insecure is for ranks.
+// The page requires both as well, because tokens and archive need protection;
+// --insecure only applies to ranks.
 void CheckWeb(const ServerConfig& config, ConfigFaults* faults) {
   if (config.web_listen.empty()) {
     if (!config.web_names.empty())
@@ -279,7 +281,7 @@ void CheckWeb(const ServerConfig& config, ConfigFaults* faults) {
   }
 }
 
-// How a leaf and its root find each other.
+// Checks the options with which a leaf and its root connect.
 void CheckRoot(const ServerConfig& config, ConfigFaults* faults) {
   if (config.root.empty()) {
     for (const auto& [name, value] :
@@ -415,7 +417,7 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
     int argc, const char* const* argv) {
   ParsedCommandLine parsed;
   ServerConfig& config = parsed.config;
-  // Texts, so that each fault is told and not the first alone.
+  // Parsed as texts, so that every fault is reported and not only the first.
   std::vector<std::string> numbers(std::size(kNumbers));
   ConfigFaults faults;
   const Manual manual = ServerManual();
@@ -549,7 +551,7 @@ absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
       config.disk_full_percent = kLeafDiskFullPercent;
     if (!given(&ServerConfig::disk_high_percent)) {
       config.disk_high_percent = kLeafDiskHighPercent;
-      // Who says the other alone means that one.
+      // If only one of the two is given, the default of the other is adapted.
       if (config.disk_full_percent > 0) {
         config.disk_high_percent =
             std::min(config.disk_high_percent, config.disk_full_percent - 1);

@@ -23,12 +23,12 @@ struct ServerConfig {
   std::string log_level = "info";
   bool insecure = false;
   bool compress_payloads = false;
-  // Limits that are not given are those of a collector beside ranks, and memory
-  // that is freed is given back.
+  // Options that are not given have the defaults of a collector that runs next
+  // to ranks, and freed memory is returned to the system.
   bool lean = false;
-  // LevelDB's table in memory; there are two at times.
+  // Size of LevelDB's table in memory; there are two at times.
   uint64_t index_write_bytes = 16 << 20;
-  // Payloads of ranks on this host come in frames, too.
+  // Payloads of ranks on this host are sent in frames, too.
   bool no_lane = false;
   // PEM files; see collector/auth/server_credentials.h.
   std::string tls_cert;
@@ -44,29 +44,29 @@ struct ServerConfig {
   uint64_t segment_bytes = uint64_t{1} << 30;
   uint64_t max_payload_bytes = uint64_t{64} << 30;
   uint64_t min_free_bytes = uint64_t{256} << 20;
-  // Of the disk less min_free_bytes, from which on payloads are not taken, and
-  // from which on records alone are; 0: never. A leaf's are kLeafDiskHighPercent
-  // and kLeafDiskFullPercent if nothing is said.
+  // Shares of the disk less min_free_bytes, from which on payloads are refused,
+  // and from which on only records are taken; 0: never. The defaults of a leaf
+  // are kLeafDiskHighPercent and kLeafDiskFullPercent.
   uint64_t disk_high_percent = 0;
   uint64_t disk_full_percent = 0;
   uint64_t index_cache_bytes = 64 << 20;
   uint64_t grpc_memory_bytes = uint64_t{1} << 30;
-  // 0: what the other limits add up to, and 1 GiB.
+  // 0: the sum of the other limits plus 1 GiB.
   uint64_t memory_bytes = 0;
   uint64_t worker_threads = 4;
   uint64_t sync_interval_ms = 1000;
   uint64_t drain_seconds = 5;
-  // Of a private collector: the directory of its job; see job_watch.h.
+  // On a private collector: the directory of its job; see job_watch.h.
   std::string job_dir;
   // 0: no limit.
   uint64_t retention_hours = 0;
   uint64_t retention_bytes = 0;
   uint64_t janitor_seconds = 60;
-  // Make the index anew and end.
+  // Rebuild the index and exit.
   bool rebuild_index = false;
   // 0 takes a free one, -1: none.
   int64_t metrics_port = -1;
-  // Of names of values whose newest statistics are among the metrics.
+  // Patterns for values whose newest statistics are among the metrics.
   std::vector<std::string> metrics_values;
   // An IPv4 address.
   std::string metrics_host = "127.0.0.1";
@@ -75,27 +75,27 @@ struct ServerConfig {
   std::vector<std::string> web_names;
   // A directory that the page shows; empty: none.
   std::string web_root;
-  // "all": an archive of its own. "leaf": that, and what has ended is stored in
-  // the object store. "reader": serves what leaves have stored, takes nothing.
-  // "root": that, and tells ranks which leaf is theirs. "janitor": serves as a
+  // "all": has its own archive. "leaf": the same, and stores ended steps in the
+  // object store. "reader": serves what leaves have stored, takes no data.
+  // "root": the same, and assigns ranks to leaves. "janitor": serves as a
   // reader, and deletes and cleans in the object store.
   std::string role = "all";
   // See collector/object_store/open_object_store.h.
   std::string object_store;
   uint64_t seal_seconds = 10;
   uint64_t seal_quiet_seconds = 600;
-  // Of a janitor: from when nothing needs an object until it is removed.
+  // On a janitor: time between the last need for an object and its removal.
   uint64_t grace_seconds = 86400;
-  // Of a merged set's objects; 0: none are merged.
+  // Size of a merged set's objects; 0: nothing is merged.
   uint64_t merge_bytes = uint64_t{256} << 20;
   // A leaf deletes steps here once they are stored.
   bool free_stored = false;
-  // Of a leaf: HOST:PORT of its root; empty: none.
+  // On a leaf: HOST:PORT of its root; empty: none.
   std::string root;
-  // HOST:PORT that ranks come to; empty: that of `listen`.
+  // HOST:PORT that ranks connect to; empty: that of `listen`.
   std::string advertise;
-  // PEM certificates that vouch for the root; empty: no TLS. What this leaf shows
-  // of itself is tls_cert.
+  // PEM certificates of the root's CA; empty: no TLS. The leaf's own
+  // certificate is tls_cert.
   std::string root_ca;
   std::string root_token_file;
 };
@@ -103,12 +103,12 @@ struct ServerConfig {
 // The result of reading the command line.
 struct ParsedCommandLine {
   ServerConfig config;
-  // --help or --version was answered; leave with this code.
+  // --help or --version was handled; exit with this code.
   bool exit = false;
   int exit_code = 0;
 };
 
-// INVALID_ARGUMENT lists every fault, one line each. Flags beat the file.
+// INVALID_ARGUMENT lists every fault, one line each. Flags override the file.
 absl::StatusOr<ParsedCommandLine> ParseServerCommandLine(
     int argc, const char* const* argv);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts of the help and the man page of `rankprobed` beside its flags.
+// Texts of the help and the man page of `rankprobed` except its flags.
 #ifndef RANKPROBE_COLLECTOR_SERVER_SERVER_MANUAL_H_
 #define RANKPROBE_COLLECTOR_SERVER_SERVER_MANUAL_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread of `--role janitor`: cleans the object store now and then, and merges
-// small sets (collector/sealed/store_cleaner.h, store_merger.h).
+// The thread of `--role janitor`: periodically cleans the object store and
+// merges small sets (collector/sealed/store_cleaner.h, store_merger.h).
 // Ownership: cleaner, merger and logger outlive it. Failure: logged when it
 // begins and ends; the next round tries again.
 #ifndef RANKPROBE_COLLECTOR_SERVER_STORE_JANITOR_H_
@@ -18,7 +18,7 @@ namespace rankprobe {
 
 class StoreJanitor {
  public:
-  // `merger`: null merges nothing.
+  // If `merger` is null, nothing is merged.
   StoreJanitor(absl::Duration interval, StoreCleaner* cleaner,
                StoreMerger* merger, const Logger* logger)
       : interval_(interval),
@@ -28,7 +28,7 @@ class StoreJanitor {
   ~StoreJanitor() { Stop(); }
 
   void Start();
-  // Waits for the run that is cleaned now.
+  // Waits for the run that is being cleaned.
   void Stop();
 
  private:
@@ -39,7 +39,7 @@ class StoreJanitor {
   StoreCleaner* const cleaner_;
   StoreMerger* const merger_;
   const Logger* const logger_;
-  // Of the thread alone.
+  // Used by the thread only.
   bool failing_ = false, waits_ = false;
   MonotonicEvent stop_;
   std::thread thread_;

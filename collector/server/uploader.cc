@@ -10,7 +10,8 @@
 namespace rankprobe {
 namespace {
 
-// As the roller: beside threads that take frames it gets a tenth of a processor.
+// Like the roller: gives it a tenth of a processor if threads that take frames
+// are busy.
 constexpr int kUploaderNice = 10;
 constexpr absl::Duration kTellAgain = absl::Minutes(1);
 
@@ -81,7 +82,7 @@ void Uploader::Run() {
     return absl::Nanoseconds(clock_->MonotonicNanos() - begin_ns) >
            options_.last_round;
   };
-  // A store that has too much to do for a moment is asked again.
+  // Retries if the store is overloaded for a moment.
   MonotonicEvent never;
   while (Round(over) && failing_ && !over() &&
          !never.WaitFor(options_.last_again)) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread of a leaf that seals what has ended and stores it (collector/sealed),
-// behind everything else: it gives way to ingest and to questions.
-// Ownership: one per server; sealer and logger outlive it. Failure: logged when it
-// begins, and once a minute while it lasts; the next round tries again. One that
-// is fenced is logged and ends the thread: all is kept here.
+// The thread of a leaf that seals ended steps and stores them
+// (collector/sealed), with lower priority than ingest and queries.
+// Ownership: one per server; sealer and logger outlive it. Failure: logged when
+// it begins, and once a minute while it lasts; the next round tries again. If
+// the sealer is fenced, that is logged and the thread ends: all data is kept
+// here.
 #ifndef RANKPROBE_COLLECTOR_SERVER_UPLOADER_H_
 #define RANKPROBE_COLLECTOR_SERVER_UPLOADER_H_
 
@@ -24,9 +25,9 @@ class Uploader {
  public:
   struct Options {
     absl::Duration interval = absl::Seconds(10);
-    // For what is ready when it is told to stop.
+    // Time limit after Stop to store what is ready.
     absl::Duration last_round = absl::Seconds(5);
-    // Between two attempts of it.
+    // Time between two attempts within it.
     absl::Duration last_again = absl::Milliseconds(100);
   };
 
@@ -35,12 +36,13 @@ class Uploader {
   ~Uploader();
 
   void Start();
-  // Stores what is ready, within last_round and the request under way.
+  // Stores what is ready, within last_round and the time of the current
+  // request.
   void Stop();
 
  private:
   void Run();
-  // False: it is fenced.
+  // Returns false if the sealer is fenced.
   bool Round(const std::function<bool()>& stop);
   void Tell(const absl::Status& status);
 
@@ -48,7 +50,7 @@ class Uploader {
   Sealer* const sealer_;
   const Clock* const clock_;
   const Logger* const logger_;
-  // Of the thread alone.
+  // Used by the thread only.
   bool failing_ = false;
   int64_t told_ns_ = 0;
   MonotonicEvent stop_;

@@ -14,7 +14,8 @@ using testing::MakeIdentity;
 
 class UploaderTest : public testing::SealerTest {
  protected:
-  // Of a step that is stored: the run's name, the log's, records, an entry.
+  // Objects of a stored step: the run's name, the log's, records, an entry, a
+  // head.
   static constexpr size_t kObjects = 5;
 
   // One finished step.
@@ -31,7 +32,8 @@ class UploaderTest : public testing::SealerTest {
   }
 };
 
-// No fence: a bucket that is made later, credentials that are being replaced.
+// Not fenced: for example a bucket that is created later, or credentials that
+// are being replaced.
 TEST_F(UploaderTest, GoesOnWhenAStoreThatRefusedTakesAgain) {
   const std::unique_ptr<Store> store = OpenWithStep();
   FaultObjectStore objects;
@@ -62,7 +64,7 @@ TEST_F(UploaderTest, AsksABusyStoreAgainWhenItIsToldToStop) {
   EXPECT_EQ(objects.objects().size(), kObjects);
 }
 
-// One that is away is not waited for beyond that.
+// Stop does not wait longer than that for an unreachable store.
 TEST_F(UploaderTest, StopsWithoutAStore) {
   const std::unique_ptr<Store> store = OpenWithStep();
   FaultObjectStore objects;

@@ -23,20 +23,20 @@
 namespace rankprobe {
 namespace {
 
-// The collector has ranks to serve: a page has less than in a process of its own.
-// Of an answer that is whole in memory, and of a piece of others: what a service
-// lists at once is some MiB.
+// Limits for an answer that is complete in memory, and for a piece of others,
+// lower than in a separate process because the collector has ranks to serve:
+// what a service lists at once is some MiB.
 constexpr int kMaxMessageBytes = 8 << 20;
 constexpr uint64_t kMaxTensorBytes = 64 << 20;
 constexpr uint64_t kMaxKeptBytes = 128 << 20;
 constexpr absl::Duration kStopGrace = absl::Milliseconds(300);
-// Of a side.
+// Limits for one side of a graph.
 constexpr size_t kMostGraphNodes = 250'000;
 constexpr size_t kMaxGraphNameBytes = 32 << 20;
 constexpr absl::Duration kGraphQueryTime = absl::Seconds(20);
 constexpr uint64_t kMaxTableBytes = 64 << 20;
-// Jobs: processes beside this one, so that what they cost and where they fail is
-// not the ranks' affair.
+// Jobs run as separate processes, so that their costs and failures do not
+// affect ranks.
 constexpr size_t kMostJobs = 1;
 constexpr size_t kMostJobsWaiting = 4;
 constexpr size_t kMostJobsKept = 8;
@@ -45,7 +45,7 @@ constexpr uint64_t kMaxJobMemory = uint64_t{2} << 30;
 constexpr absl::Duration kMaxJobTime = absl::Minutes(15);
 constexpr uint64_t kJobReserve = uint64_t{1} << 30;
 
-// `rankprobe` beside this program; empty: it is not there.
+// Returns the path of `rankprobe` next to this program; empty if there is none.
 std::string FindRankprobe() {
   std::error_code unknown;
   const std::filesystem::path own =
@@ -82,7 +82,7 @@ Credentials CredentialsOf(absl::string_view token) {
   return credentials;
 }
 
-// The rules of the main port.
+// Authorization with the rules of the main port.
 class Callers final : public CallerCheck {
  public:
   Callers(std::shared_ptr<const Authorizer> authorizer, const Logger* logger)
@@ -126,13 +126,14 @@ class Callers final : public CallerCheck {
     entry.Begin();
     return [entry](const absl::Status& status) { entry.End(status, "done"); };
   }
-  // Before anybody asks.
+  // Called before the first request.
   void SetAuditor(const Auditor* auditor) { auditor_ = auditor; }
 
-  // Of a request to the page, whatever it asks for.
+  // Checks a request to the page, whatever it asks for.
   absl::Status CheckToken(absl::string_view token) const {
     const absl::Status status = Identify(token).status();
-    // A page that is opened without a token asks for one; that is no attempt.
+    // A page that is opened without a token asks for one; that is not logged as
+    // an attempt.
     if (!status.ok() && !token.empty()) LogRefused("page", status);
     return status;
   }
@@ -169,7 +170,7 @@ class Page final : public WebPage {
     options.collector = services.collector;
     options.channel = std::move(services.channel);
     options.callers = callers_.get();
-    // Ranks come first: what a page costs stays within some of the processors.
+    // Ranks have priority: the page uses only some of the processors.
     options.most_converting =
         std::max<size_t>(1, std::thread::hardware_concurrency() / 4);
     TensorOptions tensors;
@@ -195,7 +196,8 @@ class Page final : public WebPage {
   std::string address() const override { return address_; }
 
  private:
-  // None where they cannot be: the page says so, and ranks are served.
+  // Without jobs if they cannot run: the page reports that, and ranks are
+  // served.
   JobRunnerOptions Jobs(Services services) const {
     const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
     JobRunnerOptions jobs;
@@ -204,7 +206,7 @@ class Page final : public WebPage {
     if (jobs.program.empty()) {
       status = absl::NotFoundError("no program rankprobe next to rankprobed");
     } else {
-      // What a collector that was killed left.
+      // Deletes the files of a killed collector.
       (void)files->DeleteTree(services.job_directory);
       status = files->CreateDirectories(services.job_directory);
     }
@@ -232,7 +234,7 @@ class Page final : public WebPage {
   const std::string root_;
   const Logger* const logger_;
   std::string address_;
-  // Until it serves.
+  // Set until it serves.
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<ViewServer> view_;
 };

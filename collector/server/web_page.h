@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// --web-listen: the page of `rankprobe view`, served by the collector itself. It
-// speaks TLS where the main port does; who may look and who may switch is what the
-// collector's tokens say. Without any, on loopback, everybody may, as there.
+// --web-listen: the page of `rankprobe view`, served by the collector itself.
+// It uses TLS if the main port does; the collector's tokens decide who may view
+// and who may switch. Without tokens, on loopback, every client may, as on the
+// main port.
 //
-// What a browser asks goes to the collector's services by a channel within this
-// process, so that it waits where a command of `rankprobe` would, in the pools of
-// queries, and never where ranks do. A browser that reads slowly holds a thread of
-// the page's and nothing else.
+// A browser's requests are passed to the collector's services by a channel
+// within this process, so that they wait where a command of `rankprobe` would,
+// in the pools of queries, and never where ranks do. A browser that reads
+// slowly holds a thread of the page and nothing else.
 //
 // Ownership: one per server; the Logger outlives it. Threads: Listen, Serve and
 // Stop from one thread.
@@ -33,45 +34,45 @@ class WebPage {
   struct Options {
     // ADDRESS:PORT or localhost:PORT; port 0 takes a free one.
     std::string listen;
-    // Further names in addresses of the page.
+    // Further host names in URLs of the page.
     std::vector<std::string> names;
     // PEM files; empty: plain text, and loopback only.
     std::string tls_cert;
     std::string tls_key;
-    // Its graph databases and dumps are shown; empty: none.
+    // Directory whose graph databases and dumps are shown; empty: none.
     std::string root;
   };
 
-  // Listens, and accepts nobody before Serve. UNAVAILABLE: the address cannot be
-  // listened on; INVALID_ARGUMENT: a file or a directory that cannot be used.
+  // Listens, but accepts no connection before Serve. UNAVAILABLE if the address
+  // cannot be listened on; INVALID_ARGUMENT for an unusable file or directory.
   static absl::StatusOr<std::unique_ptr<WebPage>> Listen(
       const Options& options, std::shared_ptr<const Authorizer> authorizer,
       const Logger* logger);
   virtual ~WebPage() = default;
 
   struct Services {
-    // To the services, within this process.
+    // Channel to the services within this process.
     std::shared_ptr<grpc::Channel> channel;
-    // The address that ranks have, for people.
+    // The address that ranks use, for display.
     std::string collector;
     // Outlives the page.
     const Auditor* auditor = nullptr;
-    // A run of the archive as files; see page_dumps.h.
+    // Exports a run of the archive to files; see page_dumps.h.
     FetchJobDump fetch;
-    // Where jobs have their files. Made anew: nothing of it is kept.
+    // Directory for files of jobs. Created empty: earlier contents are deleted.
     std::string job_directory;
     // The disk's reserve for ranks.
     uint64_t min_free_bytes = 0;
   };
   virtual absl::Status Serve(Services services) = 0;
-  // Takes no more requests, ends those that are being answered.
+  // Takes no more requests, and ends the current ones.
   virtual void Stop() = 0;
-  // "https://node0:8443/".
+  // For example "https://node0:8443/".
   virtual std::string address() const = 0;
 
-  // What its channel is to be made with.
+  // Returns the arguments for its channel.
   static grpc::ChannelArguments Arguments();
-  // Whether `listen` is such an address. INVALID_ARGUMENT.
+  // INVALID_ARGUMENT if `listen` is not such an address.
   static absl::Status CheckAddress(const std::string& listen);
 };
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An archive as its readers see it: runs, steps, records, payloads. Export,
-// ledger and what else makes something of them see no more than this, whether the
-// archive is a collector's own (Store) or lies sealed in an object store
-// (collector/sealed).
+// ledger and other readers use only this interface, whether the archive is a
+// collector's own (Store) or sealed in an object store (collector/sealed).
 // Threads: all methods are thread-safe.
 #ifndef RANKPROBE_COLLECTOR_STORE_ARCHIVE_READER_H_
 #define RANKPROBE_COLLECTOR_STORE_ARCHIVE_READER_H_
@@ -25,7 +24,7 @@
 
 namespace rankprobe {
 
-// One process' view of one step; what `rank{R}` or `proc{pid}` holds.
+// One process' view of one step: the contents of `rank{R}` or `proc{pid}`.
 struct StepKey {
   std::string run;
   int64_t step = 0;
@@ -40,7 +39,7 @@ inline constexpr uint64_t kCutOffLife = 2;
 
 class ArchiveReader {
  public:
-  // An error ends the reading.
+  // An error of the callback ends the reading.
   using RecordFn = std::function<absl::Status(const v1::Record&)>;
   using TakeRecordFn = std::function<absl::Status(v1::Record*)>;
   using DataFn = std::function<absl::Status(absl::string_view)>;
@@ -49,15 +48,15 @@ class ArchiveReader {
   virtual ~ArchiveReader() = default;
 
   virtual absl::StatusOr<std::vector<v1::RunInfo>> ListRuns() = 0;
-  // Sorted by step, rank, incarnation. NOT_FOUND for an unknown run.
-  // Of `steps` only, without looking at the others.
+  // Returns the steps sorted by step, rank, incarnation. A non-empty `steps`
+  // selects steps; the others are not read. NOT_FOUND for an unknown run.
   virtual absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
       const std::string& run, const IntSet& steps) = 0;
   absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(const std::string& run) {
     return ListSteps(run, IntSet());
   }
-  // The next `most` of them behind `after`, but a step is not divided. `more`:
-  // there are others behind these.
+  // Returns the next `most` entries after step `after`, but never divides a
+  // step. `more` is set if further steps follow.
   struct SomeSteps {
     std::vector<v1::StepInfo> steps;
     bool more = false;
@@ -65,10 +64,11 @@ class ArchiveReader {
   virtual absl::StatusOr<SomeSteps> ListStepsAfter(const std::string& run,
                                                    std::optional<int64_t> after,
                                                    size_t most) = 0;
-  // All records of one process' step in order; stops at the callback's error.
+  // Calls `callback` for all records of one process' step in order, and stops
+  // at its error.
   virtual absl::Status ForEachRecord(const StepKey& key,
                                      const RecordFn& callback) = 0;
-  // The same for who takes them to pieces: each is the callback's.
+  // The same for callers that modify the record: the callback owns it.
   virtual absl::Status TakeEachRecord(const StepKey& key,
                                       const TakeRecordFn& callback) {
     v1::Record copy;
@@ -78,44 +78,46 @@ class ArchiveReader {
     });
   }
 
-  // The run holds all bytes of this payload.
+  // Returns whether the run has all bytes of this payload.
   virtual bool HasPayload(const std::string& run, absl::string_view digest,
                           uint64_t length_bytes) = 0;
-  // Where its bytes are damaged; empty: nowhere that is known.
+  // Returns where the payload's bytes are damaged; empty if no damage is known.
   virtual std::string PayloadDamage(const std::string& run,
                                     absl::string_view digest,
                                     uint64_t length_bytes) = 0;
-  // Streams the payload's bytes in order, checking chunk CRCs (DATA_LOSS; the
-  // payload is then known to be damaged and not whole any more, until a rank
-  // sends it again). NOT_FOUND when the payload is not whole.
+  // Streams the payload's bytes in order and checks the CRC of each chunk.
+  // DATA_LOSS if one does not match; the payload then counts as damaged and
+  // incomplete until a rank sends it again. NOT_FOUND if the payload is not
+  // complete.
   virtual absl::Status ReadPayload(const std::string& run,
                                    absl::string_view digest,
                                    uint64_t length_bytes,
                                    const DataFn& callback) = 0;
 
-  // XXH3-128 of the payload's bytes: the digest that records name, or another where
-  // that has a principal in it. Nothing: it is not known here.
+  // Returns the XXH3-128 of the payload's bytes. It differs from the digest in
+  // the records if that one includes the principal. Empty if it is not known.
   virtual std::optional<std::string> ContentDigest(const std::string& /*run*/,
                                                    absl::string_view /*digest*/,
                                                    uint64_t /*length_bytes*/) {
     return std::nullopt;
   }
 
-  // `dumping_in` is set where a process was dumping when the store was last
-  // open or when its connection ended, and has not been opened since.
+  // Calls `callback` for each process of the run. `dumping_in` is set if a
+  // process was dumping when the store was last open or when its connection
+  // ended, and has not been opened since.
   virtual absl::Status ForEachIncarnation(const std::string& run,
                                           const IncarnationFn& callback) = 0;
 
-  // Of an archive of several collectors: those that could not be asked for
-  // something of the run (empty: of any) since then, one line each, for a person.
-  // What they alone have is not in what was answered.
+  // For an archive of several collectors: the collectors that could not be
+  // asked for some data of the run (empty: of any run) since then, one line
+  // each, for display. The answer lacks the data that only they have.
   virtual std::vector<std::string> Away(const std::string& /*run*/,
                                         MonotonicTime /*since*/) {
     return {};
   }
-  // What of the run is damaged or missing where it is stored, as far as that is no
-  // matter of one step's records or payloads: one line each, for a person. What it
-  // had is not in what was answered.
+  // Damage and missing data of the run in its storage that does not belong to
+  // the records or payloads of one step, one line each, for display. The answer
+  // lacks that data.
   virtual std::vector<std::string> Faults(const std::string& /*run*/) {
     return {};
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verification and deletion, which every archive that is served offers, local or
-// in an object store.
+// Verification and deletion, which every archive that is served offers, local
+// or in an object store.
 // Ownership: the archive's. Threads: all methods are thread-safe; they may take
 // long. Failure: a status.
 #ifndef RANKPROBE_COLLECTOR_STORE_ARCHIVE_UPKEEP_H_
@@ -24,16 +24,17 @@ namespace rankprobe {
 
 struct DeleteOptions {
   std::string run;
-  // Absent: the whole run.
+  // Absent: the complete run is deleted.
   std::optional<std::set<int64_t>> steps;
   // Incarnations of connected ranks.
   absl::flat_hash_set<uint64_t> live_incarnations;
-  // Payloads of so many newest steps of a connected rank stay.
+  // Payloads of this many newest steps of a connected rank are kept.
   int64_t keep_steps = kCollectorKeepsSteps;
-  // Give the space back at once. Else CollectGarbage does.
+  // Returns the space at once; otherwise CollectGarbage does.
   bool reclaim = true;
-  // With `steps`: of these, the processes alone (step, incarnation) that still have
-  // so many records. What has come since whoever deletes looked stays.
+  // With `steps`: of these, deletes only the processes (step, incarnation) that
+  // still have this number of records, so that records that arrived after the
+  // caller's decision are kept.
   std::optional<std::map<std::pair<int64_t, uint64_t>, uint64_t>> unchanged;
 };
 
@@ -41,12 +42,14 @@ class ArchiveUpkeep {
  public:
   virtual ~ArchiveUpkeep() = default;
 
-  // One job at a time, others wait; ingest and reading go on. `progress` is
-  // called now and then with the counts so far; its failure ends the job.
+  // Runs one job at a time, others wait; ingest and reading continue.
+  // `progress` is called from time to time with the counts so far; its error
+  // ends the job.
   virtual absl::StatusOr<v1::VerifyReport> Verify(
       const v1::VerifyRequest& request,
       const std::function<absl::Status(const v1::VerifyReport&)>& progress) = 0;
-  // NOT_FOUND; FAILED_PRECONDITION for a run with connected ranks.
+  // NOT_FOUND for an unknown run; FAILED_PRECONDITION for a run with connected
+  // ranks.
   virtual absl::StatusOr<v1::DeleteReport> Delete(
       const DeleteOptions& options) = 0;
 };

@@ -63,15 +63,15 @@ absl::StatusOr<v1::BackupReport> Fill(Index* index, PayloadStore* payloads,
   const std::string segments = directory + "/segments";
   RP_RETURN_IF_ERROR(target->CreateDirectories(segments));
   RP_RETURN_IF_ERROR(target->CreateDirectories(directory + "/index"));
-  // The index first: every byte that a snapshot points at is in a segment by
-  // then.
+  // The index is copied first: every chunk that its snapshot points at is then
+  // already in a segment.
   RP_ASSIGN_OR_RETURN(const uint64_t rows,
                       CopyIndex(index, target, directory + "/index"));
   report.set_index_rows(rows);
   for (const PayloadStore::SegmentInfo& segment : payloads->Segments()) {
     const std::string from = payloads->SegmentPath(segment.number);
     const std::string to = absl::StrCat(segments, from.substr(from.rfind('/')));
-    // An open segment is still written to: it cannot be shared.
+    // An open segment is still being written, so it cannot be hard-linked.
     if (!copy && segment.closed && target->Link(from, to).ok()) {
       report.set_linked(report.linked() + 1);
     } else {
@@ -101,7 +101,7 @@ absl::StatusOr<v1::BackupReport> BackupArchive(
     return ClaimDirectory(target, temporary,
                           absl::StrCat("Unfinished backup to ", directory));
   };
-  // What a backup that was cut short left behind.
+  // Deletes the rest of an interrupted backup.
   if (target->Exists(temporary)) {
     RP_RETURN_IF_ERROR(claim());
     RP_RETURN_IF_ERROR(DeleteClaimedDirectory(target, temporary));
@@ -111,8 +111,9 @@ absl::StatusOr<v1::BackupReport> BackupArchive(
       Fill(index, payloads, file_system, target, temporary, copy);
   if (report.ok()) {
     absl::Status placed = target->Rename(temporary, directory);
-    // After it: a temporary directory without a claim would be nobody's, and in
-    // the way of the next backup. In a backup the claim is in nobody's way.
+    // The claim is deleted after the rename: a temporary directory without a
+    // claim would belong to no backup and block the next one. A claim inside a
+    // finished backup does no harm.
     if (placed.ok()) {
       target->Delete(absl::StrCat(directory, "/", kClaimFile)).IgnoreError();
       placed = target->SyncDirectory(Parent(directory));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // An online backup: a directory that rankprobed opens like the original. The
-// index is copied from one snapshot, then the segments that it points into;
-// ingest goes on, deletion and compaction must not (the caller's lock).
-// Failure: nothing is left under the final name. What is written until then is
-// DIR.tmp; one that is there is deleted only if a backup made it.
+// index is copied from one snapshot, then the segments that it points into.
+// Ingest continues; the caller's lock excludes deletion and compaction.
+// Failure: nothing is left under the final name. Until the end the backup is
+// written to DIR.tmp; an existing DIR.tmp is deleted only if a backup made it.
 #ifndef RANKPROBE_COLLECTOR_STORE_BACKUP_H_
 #define RANKPROBE_COLLECTOR_STORE_BACKUP_H_
 
@@ -17,9 +17,9 @@
 
 namespace rankprobe {
 
-// `directory` is one of `target`, the segments are read from `file_system`.
-// ALREADY_EXISTS when it is there, FAILED_PRECONDITION for a DIR.tmp that is
-// somebody's. `copy`: no bytes are shared.
+// `directory` is one of `target`; the segments are read from `file_system`.
+// ALREADY_EXISTS if it exists, FAILED_PRECONDITION if DIR.tmp was not made by a
+// backup. With `copy`, no files share bytes with the archive.
 absl::StatusOr<v1::BackupReport> BackupArchive(
     Index* index, PayloadStore* payloads, FileSystem* file_system,
     FileSystem* target, const std::string& directory, bool copy);

@@ -46,8 +46,8 @@ std::optional<uint64_t> UnpackedBytes(absl::string_view data) {
 
 bool Unpack(absl::string_view packed, uint64_t length_bytes,
             std::string* data) {
-  // What the frame itself says is cheap to hold against the row, before memory
-  // is asked for.
+  // Comparing the size in the frame with the row is cheap, and happens before
+  // memory is allocated.
   if (ZSTD_getFrameContentSize(packed.data(), packed.size()) != length_bytes)
     return false;
   data->resize(length_bytes);

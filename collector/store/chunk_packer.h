@@ -17,8 +17,8 @@ namespace rankprobe {
 // Not thread-safe.
 class ChunkPacker {
  public:
-  // False if `data` would not become at least a tenth smaller. A sample decides
-  // first, so that random bytes cost little.
+  // Returns false if `data` would not become at least a tenth smaller. A sample
+  // is compressed first, so that random bytes cost little.
   bool Pack(absl::string_view data, std::string* packed);
 
  private:
@@ -29,10 +29,12 @@ class ChunkPacker {
   std::unique_ptr<ZSTD_CCtx_s, Free> context_;
 };
 
-// Bytes that a zstd frame says it holds; absent if `data` is none.
+// Returns the size that a zstd frame declares; absent if `data` is not a zstd
+// frame.
 std::optional<uint64_t> UnpackedBytes(absl::string_view data);
 
-// False if `packed` does not hold exactly `length_bytes` bytes. Thread-safe.
+// Returns false if `packed` does not hold exactly `length_bytes` bytes.
+// Thread-safe.
 bool Unpack(absl::string_view packed, uint64_t length_bytes, std::string* data);
 
 }  // namespace rankprobe

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One commit while it is built: what it writes, and what it takes to make the
-// store's tables again what they were if it is not written. Plain value; lives
-// inside StoreWriter::Commit, under the store's mutex.
+// One commit while it is built: its writes, and what restores the store's
+// tables if it is not written. Plain value; lives inside StoreWriter::Commit,
+// under the store's mutex.
 #ifndef RANKPROBE_COLLECTOR_STORE_COMMIT_WORK_H_
 #define RANKPROBE_COLLECTOR_STORE_COMMIT_WORK_H_
 
@@ -25,7 +25,7 @@ namespace rankprobe {
 
 using RunIncarnation = std::pair<uint32_t, uint64_t>;
 
-// One process' step, by the numbers that keys have.
+// One process' step, with the numbers that are used in keys.
 struct StepId {
   uint32_t run = 0;
   int64_t step = 0;
@@ -38,22 +38,22 @@ struct CommitWork {
   int64_t now_unix_ns = 0;
   std::unique_ptr<IndexBatch> batch;
   std::vector<ChunkToAppend> chunks;
-  // Of `chunks`; empty: no row is to point at it.
+  // Row key of each entry in `chunks`; empty if no row is to point at it.
   std::vector<std::string> chunk_keys;
-  // That this index has not named yet.
+  // Segments that this index has not named yet.
   std::set<uint64_t> new_segments;
   std::set<RunIncarnation> incarnations;
   std::set<StepId> steps;
-  // Runs by name, each row as it was before: the index may not be readable when
-  // the work is undone.
+  // Rows of the runs before this commit, by name. They are kept because the
+  // index may not be readable when the commit is undone.
   std::map<std::string, v1::RunRow> runs;
-  // Of records that the batch puts; the index does not have them yet.
+  // Orders of the records in the batch; the index does not have them yet.
   std::map<StepId, OrderSet> orders;
   std::map<std::string, std::optional<Partial>> partials_before;
   std::vector<std::string> whole_added;
-  // Rows of the index that the batch deletes.
+  // Index rows that the batch deletes.
   absl::flat_hash_set<std::string> dropped;
-  // By LossReason.
+  // Number of lost records by LossReason.
   std::map<int, uint64_t> lost_records;
 };
 

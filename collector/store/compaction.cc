@@ -17,9 +17,9 @@
 namespace rankprobe {
 namespace {
 
-// Copied between two looks of the commit path at the lock.
+// Bytes copied before the commit path gets the lock again.
 constexpr uint64_t kCopyBytes = 4 << 20;
-// What is live to a larger share is not written anew to reach a target.
+// Segments with a larger live share are not rewritten to reach a target.
 constexpr double kMostLiveShare = 0.9;
 
 struct LiveChunk {
@@ -30,7 +30,8 @@ struct LiveChunk {
 
 using RowFn = std::function<void(absl::string_view, const v1::ChunkRow&)>;
 
-// Rows of all chunks, of unfinished payloads too.
+// Calls `fn` for the rows of all chunks, including those of unfinished
+// payloads.
 absl::Status ForEachChunk(Index* index, const RowFn& fn) {
   for (const char* const table : {"k", "q"}) {
     RP_RETURN_IF_ERROR(index->Scan(
@@ -46,8 +47,7 @@ absl::Status ForEachChunk(Index* index, const RowFn& fn) {
   return absl::OkStatus();
 }
 
-// Reads the chunks. Those that are damaged stay where they are, and so do their
-// segments.
+// Reads the chunks. Damaged ones are not moved, and neither are their segments.
 absl::Status ReadChunks(StoreCore* core, std::vector<LiveChunk>* chunks,
                         std::set<uint64_t>* victims) {
   std::vector<LiveChunk> sound;
@@ -62,7 +62,7 @@ absl::Status ReadChunks(StoreCore* core, std::vector<LiveChunk>* chunks,
                         core->index->Get(chunk.key));
     if (now != chunk.row.SerializeAsString()) continue;
     victims->erase(chunk.row.segment());
-    // An unfinished payload is dropped when its sender goes on.
+    // A damaged unfinished payload is dropped when its sender continues.
     if (chunk.key[0] != 'k') continue;
     std::string payload = chunk.key.substr(0, chunk.key.size() - 8);
     payload[0] = 'p';
@@ -72,8 +72,9 @@ absl::Status ReadChunks(StoreCore* core, std::vector<LiveChunk>* chunks,
   return absl::OkStatus();
 }
 
-// The outcome of a sync that was made without the store's lock, so that ingest and
-// offers go on meanwhile. A failure ends the store's writing as one under it.
+// Handles the result of a sync that ran without the store's lock, so that
+// ingest and offers continue meanwhile. A failure ends the store's writing, as
+// it does under the lock.
 absl::Status WithoutLock(StoreCore* core, const absl::Status& synced) {
   if (synced.ok()) return synced;
   return core->Exclusive([&] { return synced; });
@@ -95,7 +96,8 @@ absl::Status MoveChunks(StoreCore* core, const std::vector<LiveChunk>& chunks,
     appends[i].payload_length = payload->length;
     appends[i].offset = *offset;
     appends[i].data = chunks[i].data;
-    // Of the bytes themselves: a compressed chunk has that of its frame.
+    // The CRC of the bytes themselves: the row of a compressed chunk has that
+    // of its frame.
     appends[i].crc32c = Crc32c(chunks[i].data);
     result->bytes_copied += chunks[i].data.size();
   }
@@ -104,8 +106,9 @@ absl::Status MoveChunks(StoreCore* core, const std::vector<LiveChunk>& chunks,
     RP_ASSIGN_OR_RETURN(rows, core->segments->Append(appends));
     return absl::OkStatus();
   }));
-  // The copies must be safe before the originals may go. After a crash here they
-  // are bytes that no row names, which a later compaction frees.
+  // The copies must be synced before the originals may be deleted. After a
+  // crash here they are bytes that no row names, which a later compaction
+  // frees.
   RP_RETURN_IF_ERROR(WithoutLock(core, core->segments->Sync()));
   return core->Exclusive([&]() -> absl::Status {
     std::unique_ptr<IndexBatch> batch = core->index->NewBatch();
@@ -116,11 +119,11 @@ absl::Status MoveChunks(StoreCore* core, const std::vector<LiveChunk>& chunks,
       RP_ASSIGN_OR_RETURN(std::optional<std::string> now,
                           core->index->Get(key));
       if (now != before && key[0] == 'q') {
-        // Finished meanwhile: the same chunk of the whole payload.
+        // The payload was finished meanwhile, so its row moved to table k.
         key = keys::ChunkOfPartial(key);
         RP_ASSIGN_OR_RETURN(now, core->index->Get(key));
       }
-      // Deleted meanwhile: the copy is dead at once.
+      // The payload was deleted meanwhile, so the copy is unused.
       if (now != before) continue;
       batch->Put(key, rows[i].SerializeAsString());
     }
@@ -135,7 +138,7 @@ std::set<uint64_t> Victims(const Segments& segments,
                            const std::set<uint64_t>& named, double live_share,
                            uint64_t target_bytes, GarbageReport* result) {
   std::set<uint64_t> victims;
-  // By what would come back.
+  // Sorted by the bytes that a rewrite would return.
   std::vector<std::pair<double, PayloadStore::SegmentInfo>> more;
   uint64_t left = 0;
   for (const PayloadStore::SegmentInfo& segment : segments) {
@@ -179,7 +182,7 @@ absl::StatusOr<GarbageReport> CompactSegments(StoreCore* core,
   Segments segments;
   std::map<uint64_t, uint64_t> live;
   const auto look = [&]() -> absl::Status {
-    // Taken before the rows: segments that come later are not touched.
+    // Listed before the rows are read: later segments are not touched.
     segments = core->segments->Segments();
     live.clear();
     result.live_bytes = 0;
@@ -190,14 +193,15 @@ absl::StatusOr<GarbageReport> CompactSegments(StoreCore* core,
                         });
   };
   RP_RETURN_IF_ERROR(look());
-  // The newest one would keep what is dead in it until others are written: never,
-  // where it is what has filled the disk.
+  // The newest segment is ended if it is completely dead. Otherwise its space
+  // would return only when others are written, which never happens if it has
+  // filled the disk.
   if (!segments.empty() && segments.back().size_bytes > 0 &&
       live.count(segments.back().number) == 0) {
     const absl::Status ended = core->Exclusive(
         [&] { return core->segments->EndSegment(segments.back().number); });
     if (!absl::IsResourceExhausted(ended)) RP_RETURN_IF_ERROR(ended);
-    // Something may have been appended to it meanwhile.
+    // A chunk may have been appended to it meanwhile.
     RP_RETURN_IF_ERROR(look());
   }
   RP_ASSIGN_OR_RETURN(const std::set<uint64_t> named,
@@ -206,8 +210,8 @@ absl::StatusOr<GarbageReport> CompactSegments(StoreCore* core,
       Victims(segments, &live, named, core->options.min_live_share,
               target_bytes, &result);
   if (victims.empty()) return result;
-  // Rows may not point into a victim that is written to meanwhile: nothing is
-  // ever appended to a closed segment.
+  // No row can come to point into a victim meanwhile, because nothing is
+  // appended to a closed segment.
   std::vector<LiveChunk> chunks;
   RP_RETURN_IF_ERROR(ForEachChunk(
       core->index.get(), [&](absl::string_view key, const v1::ChunkRow& row) {
@@ -224,10 +228,11 @@ absl::StatusOr<GarbageReport> CompactSegments(StoreCore* core,
     RP_RETURN_IF_ERROR(ReadChunks(core, &some, &victims));
     if (!some.empty()) RP_RETURN_IF_ERROR(MoveChunks(core, some, &result));
   }
-  // One sync makes all moves and deletions safe; only then may the files go.
+  // One sync covers all moved and deleted rows; the files may be removed only
+  // after it.
   RP_RETURN_IF_ERROR(WithoutLock(
       core, core->index->Write(core->index->NewBatch(), /*sync=*/true)));
-  // What is still named stays, whatever was reckoned above.
+  // Segments that a row still names are kept, whatever was computed above.
   if (!chunks.empty()) {
     RP_RETURN_IF_ERROR(ForEachChunk(
         core->index.get(), [&](absl::string_view, const v1::ChunkRow& row) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes that change on the disk and files that go: what is touched is named,
-// everything else is served.
+// Bytes that change on the disk and files that disappear: affected data is
+// reported, everything else is served.
 #include <sys/stat.h>
 
 #include <map>
@@ -61,7 +61,7 @@ TEST_F(DamageTest, AFlippedBitSpoilsOnePayloadOfTheNewestSegment) {
       ASSERT_EQ(report.fault_count(), 1u) << report.DebugString();
       EXPECT_THAT(report.faults(0), HasSubstr("0000000001.seg"));
       if (offset < 52) {
-        // The bytes themselves are right.
+        // The bytes themselves are correct.
         EXPECT_EQ(*ReadBack(store->get(), data[0]), data[0]);
         EXPECT_EQ(report.corrupt_payloads(), 0u);
         continue;
@@ -108,7 +108,8 @@ TEST_F(DamageTest, WhatIsRightAgainIsCalledSoAgain) {
   EXPECT_EQ(*ReadBack(store->get(), data), data);
 }
 
-// A shorter file than what was synced: its payloads are named, not forgotten.
+// A file that is shorter than its synced size: its payloads are reported, not
+// forgotten.
 TEST_F(DamageTest, ATruncatedSegmentIsDamageOfWhatLayThere) {
   const std::string first = RandomBytes(1, 3000), second = RandomBytes(2, 3000);
   for (const bool killed : {false, true}) {
@@ -133,8 +134,8 @@ TEST_F(DamageTest, ATruncatedSegmentIsDamageOfWhatLayThere) {
   }
 }
 
-// The same of whole files, the only one or the newest: nothing is taken for there
-// because its row is, and a number is not used twice.
+// The same for complete files, the only one or the newest: a row does not prove
+// that the file exists, and a number is not used twice.
 TEST_F(DamageTest, WhatLayInASegmentThatIsGoneIsStoredWhenItComesAgain) {
   const std::string first = RandomBytes(1, 3000), second = RandomBytes(2, 3000);
   for (const bool killed : {false, true}) {
@@ -172,7 +173,7 @@ TEST_F(DamageTest, WhatLayInASegmentThatIsGoneIsStoredWhenItComesAgain) {
   }
 }
 
-// K24: its sender goes on after a restart.
+// K24: its sender continues after a restart.
 TEST_F(DamageTest, AFlippedBitInAnUnfinishedPayloadDropsThatPayloadOnly) {
   const std::string data = RandomBytes(1, 5000), other = RandomBytes(2, 5000);
   Frames frames(MakeIdentity("run", 0, 1)),
@@ -195,14 +196,14 @@ TEST_F(DamageTest, AFlippedBitInAnUnfinishedPayloadDropsThatPayloadOnly) {
   const v1::VerifyReport report = Verify(store->get());
   EXPECT_EQ(report.fault_count(), 0u) << report.DebugString();
   EXPECT_EQ(report.missing_payloads(), 1u);
-  // And it may come again.
+  // The payload may be sent again.
   Frames again(MakeIdentity("run", 0, 3));
   again.AddStep(0, data, 1000);
   ASSERT_TRUE((*store)->Commit(again.All()).ok());
   EXPECT_EQ(*ReadBack(store->get(), data), data);
 }
 
-// K12, K13: index/CURRENT or the whole index lost.
+// K12, K13: index/CURRENT or the complete index is lost.
 TEST_F(DamageTest, AnIndexThatIsGoneIsNotMadeAnew) {
   Frames frames(MakeIdentity("run", 0, 1));
   frames.AddStep(0, RandomBytes(1, 3000));
@@ -220,15 +221,15 @@ TEST_F(DamageTest, AnIndexThatIsGoneIsNotMadeAnew) {
   ASSERT_TRUE(Open().ok()) << "nothing was changed";
   ASSERT_TRUE(file_system_->DeleteTree(root_ + "/data/index").ok());
   EXPECT_TRUE(absl::IsDataLoss(Open().status()));
-  // Records alone leave no segment, but a trace.
+  // Records alone leave no segment, but a trace of the index.
   ASSERT_TRUE(file_system_->DeleteTree(root_ + "/data/segments").ok());
   EXPECT_TRUE(absl::IsDataLoss(Open().status()));
   ASSERT_TRUE(file_system_->DeleteTree(root_ + "/data").ok());
   EXPECT_TRUE(Open().ok());
 }
 
-// The same where an older version had made a new index already, and for files
-// that were put there by hand.
+// The same if an older version had already made a new index, and for files that
+// were put there by hand.
 TEST_F(DamageTest, SegmentsThatNoRowHasNamedAreNotDeleted) {
   Frames frames(MakeIdentity("run", 0, 1));
   {
@@ -246,7 +247,8 @@ TEST_F(DamageTest, SegmentsThatNoRowHasNamedAreNotDeleted) {
   ASSERT_TRUE(garbage.ok()) << garbage.status();
   EXPECT_EQ(garbage->unknown_segments, 1u);
   EXPECT_TRUE(file_system_->Exists(Segment(7)));
-  // Its own it deletes when nothing in them lives, after a restart too.
+  // It deletes its own segments when they have no live data, after a restart
+  // too.
   ASSERT_TRUE((*store)->Delete({"run", {}, {}}).ok());
   store->reset();
   store = Open();
@@ -268,7 +270,7 @@ TEST_F(DamageTest, AFifoOrDirectoryAsSegmentIsRefusedAtOnce) {
   EXPECT_FALSE(Open().ok());
 }
 
-// K09: the index has gone back behind what it had synced.
+// K09: the index has lost synced writes.
 TEST_F(DamageTest, AnIndexThatWentBackIsNoticed) {
   Frames frames(MakeIdentity("run", 0, 1));
   for (int64_t step = 0; step < 4; ++step)
@@ -298,7 +300,7 @@ TEST_F(DamageTest, AnIndexThatWentBackIsNoticed) {
     const v1::VerifyReport report = Verify(store->get());
     ASSERT_EQ(report.fault_count(), 1u) << report.DebugString();
     EXPECT_THAT(report.faults(0), HasSubstr("lost synced writes"));
-    // Every answer of a run that was there says so.
+    // Every answer about a run from before reports that.
     EXPECT_THAT((*store)->Faults("run"),
                 ElementsAre(HasSubstr("lost synced writes")));
     EXPECT_THAT((*store)->Faults("later"), IsEmpty());
@@ -311,7 +313,7 @@ TEST_F(DamageTest, AnIndexThatWentBackIsNoticed) {
   }
 }
 
-// K09: rows that are not where the counters say.
+// K09: rows that do not match the counters.
 TEST_F(DamageTest, VerifyCountsRecordsAgainstTheirCounters) {
   Frames frames(MakeIdentity("run", 0, 1));
   frames.AddStep(3, RandomBytes(1, 300));

@@ -32,8 +32,8 @@ std::string PayloadOf(int64_t step) {
                               9000 + static_cast<size_t>(step) * 700);
 }
 
-// Frames of kSteps steps, each with one payload in three chunks and one call
-// that refers to it.
+// Returns frames of kSteps steps, each with one payload in three chunks and one
+// call that refers to it.
 Frames MakeFrames() {
   Frames frames(MakeIdentity("run", 0, 1));
   for (int64_t step = 0; step < kSteps; ++step)
@@ -57,12 +57,12 @@ class StoreFaultTest : public ::testing::Test {
     uint64_t committed = 0;
     uint64_t synced = 0;
     bool deleted = false;
-    // The error came from a write that was to be acked, not from cleaning up,
-    // which may be tried again.
+    // The error came from a write that was to be acknowledged, not from a
+    // cleanup, which may be repeated.
     bool writing = true;
   };
 
-  // Writes all frames, syncs now and then, deletes a step, compacts.
+  // Writes all frames, syncs from time to time, deletes a step, compacts.
   absl::Status Work(Store* store, Acked* acked) {
     const std::vector<FrameToStore> all = frames_.All();
     for (size_t i = acked->committed; i < all.size(); ++i) {
@@ -78,7 +78,7 @@ class StoreFaultTest : public ::testing::Test {
     if (!acked->deleted) {
       const auto report =
           store->Delete({"run", std::set<int64_t>{0, 2, 3}, {}});
-      // Done the first time round, as far as the steps go.
+      // The step was already deleted in the first round.
       if (!report.ok() && !absl::IsNotFound(report.status()))
         return report.status();
       acked->deleted = true;
@@ -91,7 +91,7 @@ class StoreFaultTest : public ::testing::Test {
     return absl::OkStatus();
   }
 
-  // Everything up to `sequence` is there, bit by bit, or deleted.
+  // Expects that everything up to `sequence` exists, bit by bit, or is deleted.
   void ExpectHas(Store* store, uint64_t sequence, bool may_be_deleted) {
     const auto resume = store->OpenIncarnation(frames_.identity());
     ASSERT_TRUE(resume.ok()) << resume.status();
@@ -146,7 +146,7 @@ class StoreFaultTest : public ::testing::Test {
   const Frames frames_ = MakeFrames();
 };
 
-// The rest of one test: a fresh world with the fault at one call.
+// One test case: a new file system with the fault at one call.
 class OneFault : public StoreFaultTest {
  public:
   void TestBody() override {}
@@ -165,7 +165,7 @@ class OneFault : public StoreFaultTest {
               << "a failed store must stay failed";
         }
         if (absl::IsResourceExhausted(status)) {
-          // Room again: the same store goes on.
+          // There is room again: the same store continues.
           const absl::Status again = Work(store->get(), &acked);
           EXPECT_TRUE(again.ok()) << again;
           ExpectHas(store->get(), frames_.size(), true);
@@ -183,7 +183,7 @@ class OneFault : public StoreFaultTest {
     ExpectHas(store->get(),
               kind == FaultKind::kCrash ? acked.synced : acked.committed, true);
     ExpectSound(store->get());
-    // And everything can be finished.
+    // Everything can be completed.
     const auto resume = (*store)->OpenIncarnation(frames_.identity());
     ASSERT_TRUE(resume.ok());
     acked.committed = *resume;
@@ -230,8 +230,8 @@ INSTANTIATE_TEST_SUITE_P(
                             FaultFileSystem::Unsynced::kHalfKept}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// The process is killed, and then one read fails while the archive is opened, each
-// in turn: it is recovered by whoever opens it next.
+// The process is killed, and then one read fails while the archive is opened,
+// each in turn: the next open recovers it.
 TEST_F(StoreFaultTest, WhatWasNotRecoveredIsNotCalledClosed) {
   const auto killed = [](const std::string&, const std::string&) {
     return FaultKind::kIoError;
@@ -259,7 +259,8 @@ TEST_F(StoreFaultTest, WhatWasNotRecoveredIsNotCalledClosed) {
     ASSERT_TRUE(index.ok()) << index.status();
     EXPECT_EQ(*(*index)->Get(keys::kClean), std::nullopt) << "read " << nth;
   }
-  // The rows that recovery reads among them, and the files that it reads first.
+  // These include the rows that recovery reads, and the files that it reads
+  // first.
   EXPECT_GE(refused.size(), 5u);
 }
 
@@ -270,7 +271,7 @@ TEST_F(StoreFaultTest, AFullDiskIsWaitedOut) {
   const std::vector<FrameToStore> all = frames_.All();
   ASSERT_TRUE((*store)->Commit({all[0]}).ok());
   for (size_t i = 1; i < all.size(); ++i) {
-    // Room for a part of what the next frame needs, another part each time.
+    // Room for a part of the next frame, a different part each time.
     fs_.SetCapacity(fs_.used_bytes() + i * 137 % 4300);
     absl::Status status = (*store)->Commit({all[i]});
     for (int tries = 0; !status.ok() && tries < 3; ++tries) {
@@ -320,16 +321,16 @@ TEST_F(StoreFaultTest, TheReserveIsLeftFreeAndARunCanBeDeletedThere) {
   EXPECT_TRUE((*store)->Commit({frames_.All()[0]}).ok());
 }
 
-// Found by tests/sim, seed 239: all ranks had gone while the disk was full. Each
-// that came back was refused before it could write, which alone opened the index
-// again.
+// Found by tests/sim, seed 239: all ranks had disconnected while the disk was
+// full. Each that returned was refused before it could write, and only a write
+// opened the index again.
 TEST_F(StoreFaultTest, WhoComesWhenThereIsRoomAgainOpensTheIndex) {
   auto store = Open();
   ASSERT_TRUE(store.ok()) << store.status();
   const std::vector<FrameToStore> all = frames_.All();
   ASSERT_TRUE((*store)->Commit({all[0]}).ok());
   fs_.SetCapacity(fs_.used_bytes());
-  // The first closes it, the next one cannot open it.
+  // The first write closes it, the next one cannot open it.
   for (int tries = 0; tries < 3; ++tries)
     EXPECT_TRUE(absl::IsResourceExhausted((*store)->Commit({all[1]})));
   EXPECT_TRUE(absl::IsResourceExhausted(
@@ -341,8 +342,8 @@ TEST_F(StoreFaultTest, WhoComesWhenThereIsRoomAgainOpensTheIndex) {
       (*store)->OpenIncarnation(testing::MakeIdentity("other", 0, 77)).ok());
 }
 
-// Found by tests/sim, seed 64: the run counted the records of a commit that had
-// failed, because its row could not be read again from a closed index.
+// Found by tests/sim, seed 64: the run counted the records of a failed commit,
+// because its row could not be read again from a closed index.
 TEST_F(StoreFaultTest, WhatFailedIsNotCountedWhenTheIndexIsClosed) {
   auto store = Open();
   ASSERT_TRUE(store.ok()) << store.status();
@@ -357,9 +358,9 @@ TEST_F(StoreFaultTest, WhatFailedIsNotCountedWhenTheIndexIsClosed) {
   ExpectSound(store->get());
 }
 
-// Segments are rewritten beside ingest: while the disk syncs the copies, frames
+// Segments are rewritten during ingest: while the disk syncs the copies, frames
 // are committed, and while it syncs anything, offers of payloads are answered.
-// (LevelDB lets no write pass one that it syncs.)
+// (LevelDB blocks writes during its own syncs.)
 TEST_F(StoreFaultTest, IngestDoesNotWaitForTheSyncOfACompaction) {
   auto store = Open();
   ASSERT_TRUE(store.ok()) << store.status();

@@ -30,7 +30,7 @@ absl::Status FromLevelDb(const leveldb::Status& status,
   const std::string message = absl::StrCat(what, ": ", status.ToString());
   if (status.IsCorruption() || status.IsInvalidArgument())
     return absl::DataLossError(message);
-  // Both pass: disks are cleared, and descriptors come back.
+  // Both conditions are temporary, so the caller may retry.
   if (absl::StrContains(message, "No space left") ||
       absl::StrContains(message, "Too many open files"))
     return absl::ResourceExhaustedError(message);
@@ -49,7 +49,7 @@ class LevelDbBatch : public IndexBatch {
   leveldb::WriteBatch batch_;
 };
 
-// An iterator is of one moment, wherever it is moved.
+// An iterator reads one snapshot, wherever it is moved.
 class LevelDbSnapshot : public IndexSnapshot {
  public:
   explicit LevelDbSnapshot(std::shared_ptr<leveldb::DB> db)
@@ -94,8 +94,8 @@ class LevelDbIndex : public Index {
     return sync ? Sync() : absl::OkStatus();
   }
 
-  // Not by LevelDB: all writes, also those that are to be COMMITTED only, would
-  // wait for a disk that is slow to sync.
+  // Does not use LevelDB's sync, because all writes, including those that only
+  // have to be COMMITTED, would wait for a disk that is slow to sync.
   absl::Status Sync() override {
     absl::MutexLock sync_lock(&sync_mutex_);
     {
@@ -104,7 +104,7 @@ class LevelDbIndex : public Index {
     }
     const absl::Status status = SyncLogs();
     // Without descriptors nothing was synced and nothing is lost: the caller
-    // tries again.
+    // retries.
     if (!status.ok() && !absl::IsResourceExhausted(status)) {
       absl::MutexLock write_lock(&write_mutex_);
       broken_ = status;
@@ -113,14 +113,14 @@ class LevelDbIndex : public Index {
   }
 
   absl::Status WriteLogged(std::unique_ptr<IndexBatch> batch) {
-    // One at a time, so that nothing is logged behind a torn record.
+    // One write at a time, so that nothing is logged after a torn record.
     absl::MutexLock write_lock(&write_mutex_);
     RP_RETURN_IF_ERROR(broken_);
     std::shared_ptr<leveldb::DB> db;
     {
       absl::MutexLock lock(&mutex_);
-      // LevelDB takes no writes after one that found no room, and a record may
-      // be torn in its log: it begins anew from its files.
+      // LevelDB accepts no writes after one that found no space, and its log
+      // may end with a torn record: it is opened again from its files.
       if (out_of_space_) RP_RETURN_IF_ERROR(OpenLocked());
       db = db_;
     }
@@ -128,15 +128,15 @@ class LevelDbIndex : public Index {
         FromLevelDb(db->Write(leveldb::WriteOptions(),
                               static_cast<LevelDbBatch*>(batch.get())->batch()),
                     "index write");
-    // A failed sync (of a table) is no matter of room: what it left behind is
-    // unknown.
+    // After a failed sync (of a table) the state on the disk is unknown, so it
+    // is not treated as a full disk.
     if (absl::IsResourceExhausted(status) &&
         !absl::StrContains(status.message(), "sync")) {
       absl::MutexLock lock(&mutex_);
       out_of_space_ = true;
       return status;
     }
-    // A torn record may be in the log: nothing may be written behind it.
+    // The log may end with a torn record: nothing may be written after it.
     broken_ = absl::IsResourceExhausted(status)
                   ? absl::DataLossError(status.message())
                   : status;
@@ -202,7 +202,8 @@ class LevelDbIndex : public Index {
     const std::unique_ptr<leveldb::Iterator> it(db->NewIterator(options));
     for (size_t i = 0; i < ranges.size(); ++i) {
       const auto& [first, last] = ranges[i];
-      // It often begins where the one before ended.
+      // A range often begins where the one before ended, so the iterator is
+      // reused.
       if (i == 0 || (it->Valid() && ToView(it->key()) < first))
         it->Seek(ToSlice(first));
       for (; it->Valid() && ToView(it->key()) <= last; it->Next()) {
@@ -234,7 +235,7 @@ class LevelDbIndex : public Index {
 
   void Compact(absl::string_view prefix) override {
     const std::string begin(prefix);
-    // Keys of one table and run share the prefix: nothing sorts beyond this.
+    // Keys of one table and run share the prefix, and none sorts after this.
     const std::string end = begin + std::string(48, '\xff');
     const leveldb::Slice first(begin), last(end);
     const std::shared_ptr<leveldb::DB> db = Db();
@@ -242,7 +243,7 @@ class LevelDbIndex : public Index {
   }
 
  private:
-  // The log that LevelDB writes now, and those it has switched away from: they
+  // Syncs the log that LevelDB writes now, and those it has switched from: they
   // may still be the only place of writes whose table is not finished.
   absl::Status SyncLogs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mutex_) {
     RP_ASSIGN_OR_RETURN(const std::vector<std::string> names,
@@ -251,11 +252,12 @@ class LevelDbIndex : public Index {
       if (!absl::EndsWith(name, ".log")) continue;
       const absl::Status status = options_.file_system->SyncFile(
           absl::StrCat(options_.directory, "/", name));
-      // Gone: its table is finished, which LevelDB syncs.
+      // The log was deleted because its table is finished, which LevelDB syncs.
       if (absl::IsNotFound(status)) continue;
       if (absl::IsResourceExhausted(status)) return status;
       if (!status.ok()) return absl::UnavailableError(status.message());
     }
+    // Cleared before the sync, so that an entry that is added meanwhile counts.
     if (!entries_dirty_.exchange(false)) return absl::OkStatus();
     const absl::Status status =
         options_.file_system->SyncDirectory(options_.directory);
@@ -269,28 +271,29 @@ class LevelDbIndex : public Index {
 
   std::shared_ptr<leveldb::DB> Db() {
     absl::MutexLock lock(&mutex_);
-    // It was closed for want of room. Who comes to write reads first: without
-    // this nobody would find out that there is room again.
+    // The index was closed because the disk was full. Writers read first, so
+    // without opening it here no caller would notice that there is space again.
     if (db_ == nullptr && out_of_space_) OpenLocked().IgnoreError();
     return db_;
   }
 
   absl::Status OpenLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    // Two instances over one directory must never be: wait for readers.
+    // There must never be two instances over one directory, so wait for readers
+    // to release the old one.
     if (db_ != nullptr && db_.use_count() > 1)
       return absl::ResourceExhaustedError("the index is busy; try again");
     leveldb::Options options;
     options.env = env_.get();
-    // Once it was open it may not be found missing.
+    // An index that was open once must not be created again if it is missing.
     options.create_if_missing = options_.create_if_missing && !was_open_;
     options.paranoid_checks = true;
     options.write_buffer_size = options_.write_buffer_bytes;
-    // Records of one step resemble each other: they compress better in blocks of
-    // 16 KiB than in LevelDB's 4 KiB.
+    // Records of one step resemble each other, so they compress better in
+    // blocks of 16 KiB than in LevelDB's 4 KiB.
     options.block_size = 16 << 10;
     options.block_cache = cache_.get();
     options.filter_policy = filter_.get();
-    // Readers in the meantime are refused, not led astray.
+    // While it is reopened, readers get an error.
     db_.reset();
     leveldb::DB* db = nullptr;
     const leveldb::Status status =
@@ -314,11 +317,11 @@ class LevelDbIndex : public Index {
 
   const IndexOptions options_;
   std::atomic<bool> entries_dirty_{false};
-  // The database uses these until it is gone.
+  // The database uses these until it is deleted.
   const std::unique_ptr<leveldb::Env> env_;
   const std::unique_ptr<leveldb::Cache> cache_;
   const std::unique_ptr<const leveldb::FilterPolicy> filter_;
-  // Held while files are synced: who syncs waits, who writes does not.
+  // Held while files are synced: other syncs wait, writes do not.
   absl::Mutex sync_mutex_ ABSL_ACQUIRED_BEFORE(write_mutex_);
   absl::Mutex write_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
   absl::Status broken_ ABSL_GUARDED_BY(write_mutex_);

@@ -59,7 +59,7 @@ class RandomFile : public leveldb::RandomAccessFile {
       : file_(std::move(file)), size_(size) {}
   leveldb::Status Read(uint64_t offset, size_t n, leveldb::Slice* result,
                        char* scratch) const override {
-    // Short at the end of the file, as pread is.
+    // Reads past the end are shortened, as by pread.
     const size_t take = std::min<uint64_t>(n, size_ - std::min(offset, size_));
     const absl::Status status =
         file_->Read(offset, absl::MakeSpan(scratch, take));
@@ -74,7 +74,7 @@ class RandomFile : public leveldb::RandomAccessFile {
 
 class BufferedFile : public leveldb::WritableFile {
  public:
-  // `entries_dirty`: as in NewIndexEnv.
+  // `entries_dirty`: see NewIndexEnv.
   BufferedFile(FileSystem* file_system, std::string path,
                std::unique_ptr<rankprobe::WritableFile> file,
                std::atomic<bool>* entries_dirty)
@@ -104,7 +104,8 @@ class BufferedFile : public leveldb::WritableFile {
     if (const absl::Status status = file_->Sync(); !status.ok())
       return ToLevelDb(status);
     const std::string name = path_.substr(path_.rfind('/') + 1);
-    // A manifest may name tables whose entries are as new as it is.
+    // The directory is always synced for a manifest, because it may name tables
+    // whose directory entries are as new as its own.
     const bool dirty = entries_dirty_->exchange(false);
     if (entry_synced_ && !dirty && name.rfind("MANIFEST", 0) != 0)
       return leveldb::Status::OK();
@@ -194,12 +195,13 @@ class IndexEnv : public leveldb::EnvWrapper {
   leveldb::Status RenameFile(const std::string& from,
                              const std::string& to) override {
     const absl::Status status = file_system_->Rename(from, to);
-    // LevelDB deletes the new manifest when this fails: it may be told so only
-    // if the old one is still in force.
+    // LevelDB deletes the new manifest if the rename fails, so an error may be
+    // reported only if the old one is still in force.
     if (!status.ok() &&
         (file_system_->Exists(from) || !file_system_->Exists(to)))
       return ToLevelDb(status);
-    // The files that the old name led to are deleted next.
+    // LevelDB next deletes the files that the old name referred to, so the
+    // rename has to be on the disk first.
     if (!file_system_->SyncDirectory(DirectoryOf(to)).ok())
       *entries_dirty_ = true;
     return leveldb::Status::OK();
@@ -242,7 +244,7 @@ class IndexEnv : public leveldb::EnvWrapper {
         file_system_->OpenForWrite(path, mode);
     *out = nullptr;
     if (!file.ok()) return ToLevelDb(file.status());
-    // Logs are synced by their names, not by LevelDB.
+    // Logs are synced by SyncLogs, not by LevelDB.
     if (absl::EndsWith(path, ".log")) *entries_dirty_ = true;
     *out =
         new BufferedFile(file_system_, path, *std::move(file), entries_dirty_);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// LevelDB's files through the FileSystem seam, with directory entries synced
-// where a machine crash could otherwise lose a file whose bytes are synced.
+// LevelDB's files through the FileSystem interface, with directory entries
+// synced where a machine crash could otherwise lose a file whose bytes are
+// synced.
 // Ownership: outlives the database; the FileSystem and the flag outlive it.
 #ifndef RANKPROBE_COLLECTOR_STORE_INDEX_ENV_H_
 #define RANKPROBE_COLLECTOR_STORE_INDEX_ENV_H_
@@ -13,8 +14,9 @@
 
 namespace rankprobe {
 
-// `entries_dirty` is set when a log or a rename is not known to be in the
-// directory for good; whoever syncs the directory takes it back before.
+// `entries_dirty` is set when the directory entry of a log or a rename may not
+// be on the disk yet. The caller that syncs the directory clears it before the
+// sync.
 std::unique_ptr<leveldb::Env> NewIndexEnv(FileSystem* file_system,
                                           std::atomic<bool>* entries_dirty);
 

@@ -23,7 +23,8 @@ uint64_t ReadBigEndian64(absl::string_view bytes) {
   return value;
 }
 
-// Room for the longest key of fixed parts, so that appending allocates once.
+// Room for the longest key of fixed-size parts, so that appending allocates
+// once.
 constexpr size_t kUsualKeyBytes = 48;
 
 std::string Table(char letter, uint32_t run) {
@@ -126,7 +127,7 @@ std::string LostSyncs(uint64_t count, uint64_t last_run) {
 }
 bool IsOfLostSyncs(absl::string_view key, uint64_t run) {
   constexpr size_t kLastRunAt = 1 + sizeof(uint64_t);
-  // Earlier versions did not write it.
+  // Earlier versions did not write the last run.
   return key.size() == kLastRunAt ||
          run <= ReadBigEndian64(key.substr(kLastRunAt));
 }
@@ -173,7 +174,7 @@ std::string RollupBlocks(uint32_t run, uint64_t incarnation, uint32_t block) {
 std::string RollupColumns(uint32_t run, uint64_t incarnation, uint32_t block,
                           uint8_t statistic) {
   std::string key = RollupBlocks(run, incarnation, block);
-  // Behind all steps of the older rows.
+  // The high bit makes it sort after all steps of the older layout.
   key.push_back(static_cast<char>(0x80 | statistic));
   return key;
 }

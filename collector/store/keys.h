@@ -27,13 +27,9 @@
 //   x                                         closed cleanly
 //   g segment(8)                              empty: a row of this index has
 //                                             named the segment
-//   y                                         segment(8) offset(8) count(8):
-//   how
-//                                             far the segments are synced, and
-//                                             how often that was written down
-//   z count(8)                                text: synced writes that the
-//   index
-//                                             has lost since
+//   y              segment(8) offset(8) count(8): how far the segments are
+//                  synced, and how often that was written down
+//   z count(8)     text: synced writes that the index has lost since
 // The rank is not in the keys: it may become known after the first record.
 #ifndef RANKPROBE_COLLECTOR_STORE_KEYS_H_
 #define RANKPROBE_COLLECTOR_STORE_KEYS_H_
@@ -65,18 +61,19 @@ std::string Chunk(uint32_t run, absl::string_view digest, uint64_t length,
                   uint64_t offset);
 std::string ChunkPrefix(uint32_t run, absl::string_view digest,
                         uint64_t length);
-// Of one sender; without `incarnation`, of all.
+// Prefix of the chunks of one sender; without `incarnation`, of all.
 std::string PartialPrefix(uint32_t run, absl::string_view digest,
                           uint64_t length);
 std::string PartialPrefix(uint32_t run, absl::string_view digest,
                           uint64_t length, uint64_t incarnation);
-// The key that a chunk of table q has in table k.
+// Returns the key in table k for a chunk of table q.
 std::string ChunkOfPartial(absl::string_view partial_key);
 std::string Segment(uint64_t segment);
-// `last_run`: the greatest number of a run that was there when the loss was found.
+// `last_run`: the greatest number of a run that existed when the loss was
+// found.
 std::string LostSyncs(uint64_t count, uint64_t last_run);
 bool IsOfLostSyncs(absl::string_view key, uint64_t run);
-// `prefix` and the offset: a key of table k or q.
+// Returns `prefix` with the offset appended: a key of table k or q.
 std::string AtOffset(absl::string_view prefix, uint64_t offset);
 std::string Payload(uint32_t run, absl::string_view digest, uint64_t length);
 std::string Reference(uint32_t run, absl::string_view digest, uint64_t length,
@@ -88,45 +85,45 @@ std::string DeletedStep(uint32_t run, int64_t step, uint64_t incarnation);
 std::string Tombstone(absl::string_view run);
 std::string PendingRollup(uint32_t run, int64_t step, uint64_t incarnation);
 std::string RollupHeads(uint32_t run, uint64_t incarnation);
-// Of older archives.
+// The layout of older archives.
 std::string RollupBlocks(uint32_t run, uint64_t incarnation, uint32_t block);
-// `statistic`: below 128.
+// `statistic` is below 128.
 std::string RollupColumns(uint32_t run, uint64_t incarnation, uint32_t block,
                           uint8_t statistic);
-// `prefix` of one of them, and the step.
+// Returns a prefix of RollupBlocks or RollupColumns with the step appended.
 std::string AtStep(absl::string_view prefix, int64_t step);
 std::string RollupName(uint32_t run, uint32_t id);
 std::string RollupLayout(uint32_t run, uint32_t number);
 std::string SummaryTile(uint32_t run, int level, uint64_t incarnation,
                         uint64_t tile);
-// All keys of such rows of a run.
+// Prefix of all summaries of this level in a run.
 std::string SummaryLevel(uint32_t run, int level);
-// All keys of a run in one table.
+// Prefix of all keys of a run in one table.
 std::string TableOfRun(char table, uint32_t run);
 
 struct StepParts {
   int64_t step = 0;
   uint64_t incarnation = 0;
 };
-// A key of table s or d; of c without its order.
+// Parses a key of table s or d, or of c without its order.
 std::optional<StepParts> ParseStep(absl::string_view key);
-// Run of any key that has one.
+// Returns the run of any key that has one.
 std::optional<uint32_t> ParseRun(absl::string_view key);
 struct PayloadParts {
   uint32_t run = 0;
   std::string digest;
   uint64_t length = 0;
 };
-// A key of table p, k or f.
+// Parses a key of table p, k or f.
 std::optional<PayloadParts> ParsePayload(absl::string_view key);
-// Offset field of a key of table k or q.
+// Returns the offset field of a key of table k or q.
 std::optional<uint64_t> ParseChunkOffset(absl::string_view key);
 std::optional<uint64_t> ParseSegment(absl::string_view key);
-// Of a key of table h or a.
+// Returns the step of a key of table h or a.
 std::optional<int64_t> ParseRollupStep(absl::string_view key);
-// Id or number of a key of table n or o.
+// Returns the id or number of a key of table n or o.
 std::optional<uint32_t> ParseRollupNumber(absl::string_view key);
-// Tile of a key of table j.
+// Returns the tile of a key of table j.
 std::optional<uint64_t> ParseTile(absl::string_view key);
 std::optional<uint64_t> ParseTileIncarnation(absl::string_view key);
 
@@ -137,8 +134,8 @@ struct Synced {
   uint64_t count = 0;
 };
 std::string SyncedValue(const Synced& synced);
-// The value of kClean: the sizes of all segments, by number. That of older archives
-// says none.
+// The value of kClean: the sizes of all segments, by number. In older archives
+// it has no sizes.
 std::string CleanValue(const std::map<uint64_t, uint64_t>& sizes);
 std::map<uint64_t, uint64_t> ParseClean(absl::string_view value);
 std::optional<Synced> ParseSynced(absl::string_view value);

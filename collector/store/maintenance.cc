@@ -41,7 +41,7 @@ absl::StatusOr<bool> HasReference(Index* index,
   return any;
 }
 
-// Frees the payload unless something refers to it or is about to.
+// Frees the payload unless a step refers to it or is about to.
 absl::Status FreePayload(StoreCore* core, const keys::PayloadParts& payload,
                          v1::DeleteReport* report) {
   return core->Exclusive([&]() -> absl::Status {
@@ -74,8 +74,8 @@ absl::Status FreePayload(StoreCore* core, const keys::PayloadParts& payload,
   });
 }
 
-// Marks the steps deleted, so that nothing is added to them or read from them.
-// Those that have changed are left out of `*steps`.
+// Marks the steps as deleted, so that nothing is added to them or read from
+// them. Removes those that have changed from `*steps`.
 absl::Status MarkSteps(StoreCore* core, uint32_t run,
                        std::vector<StepToDelete>* steps, int64_t now_unix_ns,
                        v1::DeleteReport* report) {
@@ -95,6 +95,7 @@ absl::Status MarkSteps(StoreCore* core, uint32_t run,
         continue;
       chosen.push_back(step);
       if (!readable || row.deleted_unix_ns() != 0) continue;
+      // 0 would mean that the step is not deleted.
       row.set_deleted_unix_ns(std::max<int64_t>(now_unix_ns, 1));
       batch->Put(key, row.SerializeAsString());
       batch->Put(keys::DeletedStep(run, step.step, step.incarnation), "");
@@ -102,6 +103,8 @@ absl::Status MarkSteps(StoreCore* core, uint32_t run,
       report->set_steps(report->steps() + 1);
     }
     *steps = std::move(chosen);
+    // Synced before anything is deleted: after a crash ResumeDeletions finishes
+    // the deletion.
     return core->index->Write(std::move(batch), /*sync=*/true);
   });
 }
@@ -116,11 +119,12 @@ absl::Status RemoveRollup(Index* index, uint32_t run, const StepToDelete& step,
       const std::vector<std::string> columns,
       RollupRowsOf(index, run, step.incarnation, step.step, head));
   for (const std::string& key : columns) RP_RETURN_IF_ERROR(rows->Delete(key));
-  // Behind its columns: as long as it names them they can be found.
+  // The head is written after its columns are deleted: as long as it names them
+  // they can be found.
   return PutDeletedHead(index, run, step.incarnation, step.step, rows);
 }
 
-// Removes records and references of a marked step; its payloads go into
+// Removes records and references of a marked step; adds its payloads to
 // `candidates`.
 absl::Status RemoveRecords(StoreCore* core, uint32_t run,
                            const StepToDelete& step,
@@ -166,14 +170,14 @@ absl::Status DeleteSteps(StoreCore* core, uint32_t run,
     std::set<std::string> candidates;
     RP_RETURN_IF_ERROR(RemoveRecords(core, run, step, &candidates, report));
     if (step.step >= keep_from_step) {
-      // FreeOrphans takes them once no rank can refer to them any more.
+      // FreeOrphans frees them once no rank can refer to them any more.
       report->set_kept_payloads(report->kept_payloads() + candidates.size());
     } else {
       for (const std::string& key : candidates)
         RP_RETURN_IF_ERROR(FreePayload(core, *keys::ParsePayload(key), report));
     }
-    // Sorts behind all that came before it in LevelDB's log: when this row is
-    // gone after a crash, so is the rest.
+    // This row follows all earlier writes in LevelDB's log: if its deletion
+    // survives a crash, so do they.
     RP_RETURN_IF_ERROR(
         DeleteRow(core->index.get(),
                   keys::DeletedStep(run, step.step, step.incarnation)));
@@ -200,6 +204,7 @@ absl::Status DeleteRunRows(StoreCore* core, uint32_t run,
   report->set_records(report->records() + records);
   report->set_steps(report->steps() + steps);
   report->set_payloads(report->payloads() + payloads);
+  // Table d is last: its row resumes a deletion that a crash interrupts.
   for (const char table :
        {'u', 'h', 'a', 'n', 'o', 'j', 'f', 'k', 'q', 'i', 'd'})
     RP_RETURN_IF_ERROR(DeleteTable(index, table, run).status());
@@ -213,8 +218,8 @@ void CompactTablesOfRun(Index* index, uint32_t run) {
 
 absl::Status FreeOrphans(StoreCore* core, uint32_t run,
                          v1::DeleteReport* report) {
-  // Chunks rather than payload rows: half-sent payloads of ranks that are gone
-  // are orphans too.
+  // Scans chunks instead of payload rows, because incomplete payloads of ranks
+  // that no longer exist are orphans too.
   std::string last;
   std::vector<std::string> orphans;
   RP_RETURN_IF_ERROR(core->index->Scan(
@@ -289,7 +294,8 @@ absl::Status ResumeDeletions(StoreCore* core) {
       continue;
     }
     std::set<std::string> candidates;
-    // Payloads are left to FreeOrphans: who is connected is not known here.
+    // Payloads are left to FreeOrphans, because the connected ranks are not
+    // known here.
     RP_RETURN_IF_ERROR(RemoveRecords(
         core, *run, {step->step, step->incarnation}, &candidates, &report));
     RP_RETURN_IF_ERROR(DeleteRow(core->index.get(), key));

@@ -35,7 +35,7 @@ class MaintenanceTest : public testing::TempDirTest {
     return OpenStore(Options(segment_bytes));
   }
 
-  // A step with one call that refers to each of the payloads.
+  // Adds a step with one call that refers to each of the payloads.
   static void AddStep(Frames* frames, int64_t step,
                       const std::vector<std::string>& payloads) {
     for (const std::string& data : payloads) frames->AddPayload(data, 100000);
@@ -83,7 +83,7 @@ class MaintenanceTest : public testing::TempDirTest {
 
 TEST_F(MaintenanceTest, ARunIsCountedByRanksAndStepsThatAreThere) {
   std::unique_ptr<Store> store = Open();
-  // Rank 0 was started twice, and the second life recorded step 2 again.
+  // Rank 0 was started twice, and the second incarnation recorded step 2 again.
   for (const auto& [rank, incarnation, step] :
        {std::tuple(0, 1, 1), std::tuple(0, 1, 2), std::tuple(0, 2, 2),
         std::tuple(3, 3, 9)}) {
@@ -127,7 +127,7 @@ TEST_F(MaintenanceTest, DeletingStepsFreesOnlyWhatNobodyElseRefersTo) {
   EXPECT_FALSE(Has(store.get(), "run", only_first));
   EXPECT_LT(SegmentBytes(), before);
   ExpectSound(store.get());
-  // The step says what it was; what comes late is not kept.
+  // The step keeps its counts; records that arrive late are not stored.
   const std::vector<v1::StepInfo> steps = *store->ListSteps("run");
   ASSERT_EQ(steps.size(), 2u);
   EXPECT_TRUE(steps[0].deleted());
@@ -159,14 +159,15 @@ TEST_F(MaintenanceTest, PayloadsAConnectedRankMayReferToStay) {
             absl::StatusCode::kFailedPrecondition);
   ASSERT_TRUE(store->CollectGarbage({1}).ok());
   EXPECT_TRUE(Has(store.get(), "run", fresh));
-  // The rank has gone.
+  // The rank has ended.
   Quiet();
   ASSERT_TRUE(store->CollectGarbage({}).ok());
   EXPECT_FALSE(Has(store.get(), "run", fresh));
   ExpectSound(store.get());
 }
 
-// A disk that it has filled is free again, before and after a restart.
+// A disk that the archive has filled has free space again, before and after a
+// restart.
 TEST_F(MaintenanceTest, TheNewestSegmentGoesWithAllThatIsInIt) {
   for (const bool restarted : {false, true}) {
     const std::string data = RandomBytes(restarted ? 1 : 2, 500000);
@@ -183,7 +184,7 @@ TEST_F(MaintenanceTest, TheNewestSegmentGoesWithAllThatIsInIt) {
     ASSERT_TRUE(store->Delete({"run", {}, {}}).ok());
     EXPECT_EQ(SegmentBytes(), 0u) << restarted;
     ExpectSound(store.get());
-    // It goes on, also for who opens it again.
+    // Numbers continue, also after the archive was opened again.
     Frames next(MakeIdentity("next", 0, restarted ? 4 : 3));
     AddStep(&next, 1, {data});
     ASSERT_TRUE(store->Commit(next.All()).ok());
@@ -226,7 +227,7 @@ TEST_F(MaintenanceTest, AWholeRunGoesAndItsNameCanBeUsedAgain) {
 
 // A full disk: no table finds room.
 TEST_F(MaintenanceTest, ARunIsDeletedWhereTablesFindNoRoom) {
-  // LevelDB writes tables on a thread of its own, to the end of the store.
+  // LevelDB writes tables on a thread of its own, until the store is closed.
   std::atomic<bool> full = false;
   testing::FaultFileSystem fs;
   auto store = Store::Open(testing::OptionsAt("/d", 256 << 10), &fs, &clock_);
@@ -247,7 +248,8 @@ TEST_F(MaintenanceTest, ARunIsDeletedWhereTablesFindNoRoom) {
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_GT(first->file_bytes(), 0u);
   full = false;
-  // LevelDB tells the next write of it, and the one behind that begins anew.
+  // LevelDB returns the error to the next write, and the one after that opens
+  // the index again.
   EXPECT_TRUE(
       absl::IsResourceExhausted((*store)->Delete({"second", {}, {}}).status()));
   const auto second = (*store)->Delete({"second", {}, {}});
@@ -258,7 +260,7 @@ TEST_F(MaintenanceTest, ARunIsDeletedWhereTablesFindNoRoom) {
   ExpectSound(store->get());
 }
 
-// A run that could not be deleted is there, and can be.
+// A run whose deletion failed still exists, and can be deleted.
 TEST_F(MaintenanceTest, ARunThatIsNotDeletedIsNotForgotten) {
   testing::FaultFileSystem fs;
   auto store = Store::Open(testing::OptionsAt("/d"), &fs, &clock_);
@@ -279,7 +281,7 @@ TEST_F(MaintenanceTest, ARunThatIsNotDeletedIsNotForgotten) {
   EXPECT_TRUE((*store)->ListRuns()->empty());
 }
 
-// Readers and writers go on while segments are rewritten under them.
+// Readers and writers continue while segments are rewritten.
 TEST_F(MaintenanceTest, CompactionWhileIngestAndReadingGoOn) {
   std::unique_ptr<Store> store = Open(/*segment_bytes=*/1 << 20);
   const std::string kept = RandomBytes(99, 150000);
@@ -308,7 +310,7 @@ TEST_F(MaintenanceTest, CompactionWhileIngestAndReadingGoOn) {
       ASSERT_TRUE(store->Delete({"busy", steps, {}}).ok());
     }
   }
-  // A busy machine may not have let it begin.
+  // A busy machine may not have started it yet.
   while (reads == 0) std::this_thread::yield();
   stop = true;
   reader.join();
@@ -360,7 +362,7 @@ TEST_F(MaintenanceTest, ABackupIsAnArchiveOfItsOwn) {
                 .status()
                 .code(),
             absl::StatusCode::kAlreadyExists);
-  // What happens to the original afterwards is not seen in the copy.
+  // Later changes of the original do not appear in the copy.
   const size_t committed = frames.size();
   AddStep(&frames, 2, {second});
   ASSERT_TRUE(store->Commit(frames.Range(committed, frames.size())).ok());
@@ -406,7 +408,7 @@ TEST_F(SchemaTest, AnArchiveOfVersion1IsBroughtUpToDate) {
     ASSERT_TRUE(store->Commit(frames.All()).ok());
   }
   {
-    // As version 1 wrote it: no references, no counts of the ledger.
+    // The rows of version 1: no references, no counts of the ledger.
     const std::unique_ptr<Index> index = OpenIndex();
     std::unique_ptr<IndexBatch> batch = index->NewBatch();
     ASSERT_TRUE(index
@@ -473,7 +475,7 @@ TEST_F(MaintenanceTest, FramesLostWithTheMachineAreCountedOnce) {
   for (int64_t step = 0; step < 6; ++step) AddStep(&frames, step, {});
   std::unique_ptr<Store> store = Open();
   ASSERT_TRUE(store->Commit(frames.Range(0, 2)).ok());
-  // The agent has frames from 5 on only.
+  // The agent only has frames from 5 on.
   ASSERT_TRUE(store->NoteLostFrames(frames.identity(), 4).ok());
   ASSERT_TRUE(store->NoteLostFrames(frames.identity(), 4).ok());
   ASSERT_TRUE(store->Commit(frames.Range(4, 6)).ok());

@@ -14,7 +14,8 @@ namespace {
 
 constexpr size_t kMaxHighBytes = 16;
 
-// Bits of an index into so many high bytes: none of it lies in two bytes.
+// Returns the bits of an index into that many high bytes; a power of two, so
+// that no index crosses a byte.
 size_t IndexBits(size_t high_bytes) {
   return high_bytes <= 1 ? 0 : high_bytes == 2 ? 1 : high_bytes <= 4 ? 2 : 4;
 }

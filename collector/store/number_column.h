@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of 4 or 8 bytes one behind another, lowest byte first, and a shorter
-// way to say the same (docs/storage.md, "Packed numbers"): the highest byte of a
-// floating point number is its sign and most of its exponent, of which those of
-// one column have few. Plain values, one thread at a time.
+// Columns of numbers of 4 or 8 bytes, lowest byte first, and a packed encoding
+// of them (docs/storage.md, "Packed numbers"): the highest byte of a floating
+// point number is its sign and most of its exponent, and the numbers of one
+// column have few distinct ones. Plain values, one thread at a time.
 #ifndef RANKPROBE_COLLECTOR_STORE_NUMBER_COLUMN_H_
 #define RANKPROBE_COLLECTOR_STORE_NUMBER_COLUMN_H_
 
@@ -18,10 +18,10 @@
 
 namespace rankprobe {
 
-// A float32 holds it and loses nothing, or it is not finite.
+// Returns whether a float32 represents `value` exactly, or it is not finite.
 bool FitsFloat(double value);
 
-// As a number of `width` bytes, 4 or 8, which it fits into; and back.
+// Converts a number to `width` bytes, 4 or 8, in which it fits, and back.
 inline uint64_t FloatBits(double value, size_t width) {
   return width == 4 ? std::bit_cast<uint32_t>(static_cast<float>(value))
                     : std::bit_cast<uint64_t>(value);
@@ -31,16 +31,16 @@ inline double FloatOf(uint64_t bits, size_t width) {
                     : std::bit_cast<double>(bits);
 }
 
-// `width`: 4 or 8. True: packed, which is done where it is shorter.
+// `width` is 4 or 8. Returns true if the numbers were packed, which is done if
+// it is shorter.
 bool AppendNumbers(absl::Span<const uint64_t> numbers, size_t width,
                    std::string* out);
 
 // A view of bytes that outlive it.
 class NumberColumn {
  public:
-  // Takes the bytes of `count` numbers off the front of `bytes`; none where there
-  // are too few. What is not read is not looked into: IsSound says whether it
-  // may be read.
+  // Takes the bytes of `count` numbers off the front of `bytes`; empty if there
+  // are too few. The content is not validated: call IsSound before At.
   static std::optional<NumberColumn> Take(size_t count, size_t width,
                                           bool packed,
                                           absl::string_view* bytes);
@@ -67,7 +67,7 @@ class NumberColumn {
   }
 
   size_t count_ = 0, width_ = 0, index_bits_ = 0;
-  // Null where the numbers are whole.
+  // Null if the numbers are not packed.
   const char* high_bytes_ = nullptr;
   const char* indexes_ = nullptr;
   const char* numbers_ = nullptr;

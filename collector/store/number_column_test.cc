@@ -40,7 +40,7 @@ TEST(NumberColumnTest, WhatIsReadBackIsWhatWasPutIn) {
       }
       ExpectSame(numbers, width, /*packed=*/high_bytes <= 16);
     }
-    // One or two are no shorter so.
+    // One or two numbers are not shorter when packed.
     ExpectSame({7}, width, /*packed=*/false);
     ExpectSame({7, 8}, width, /*packed=*/false);
     ExpectSame({7, 8, 9}, width, /*packed=*/true);

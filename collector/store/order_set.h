@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The orders of records that one commit adds to a step. Value type, not
-// thread-safe. Nearly always one range: then both calls take constant time.
+// thread-safe. Almost always it is one range; then both calls take constant
+// time.
 #ifndef RANKPROBE_COLLECTOR_STORE_ORDER_SET_H_
 #define RANKPROBE_COLLECTOR_STORE_ORDER_SET_H_
 
@@ -17,7 +18,7 @@ class OrderSet {
     return after != ends_.begin() && order < std::prev(after)->second;
   }
 
-  // One that it does not contain, below 2^64 - 1.
+  // Adds an order that is not in the set and is below 2^64 - 1.
   void Add(uint64_t order) {
     const auto after = ends_.upper_bound(order);
     if (after != ends_.begin() && std::prev(after)->second == order) {
@@ -28,7 +29,7 @@ class OrderSet {
   }
 
  private:
-  // By the first of a range, what is behind its last.
+  // Maps the first order of a range to the one after its last.
   std::map<uint64_t, uint64_t> ends_;
 };
 

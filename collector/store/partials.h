@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payloads that their sender has not finished: how far each has come, with the
-// state of its digest.
+// Payloads that their sender has not finished: the received length and the
+// state of the digest.
 //
-// By sender, so that wrong bytes of one rank never mix with the right ones of
-// another. A state that is dropped is read again from the sender's chunks
-// (table q), so that their number may be bounded: those used longest ago go
-// first. Threads: none of its own; the store's mutex guards it.
+// They are kept by sender, so that wrong bytes of one rank never mix with
+// correct ones of another. A dropped state is read again from the sender's
+// chunks (table q), so their number may be bounded: the least recently used are
+// dropped first. Threads: none of its own; the store's mutex guards it.
 #ifndef RANKPROBE_COLLECTOR_STORE_PARTIALS_H_
 #define RANKPROBE_COLLECTOR_STORE_PARTIALS_H_
 
@@ -31,13 +31,14 @@ class PartialTable {
  public:
   explicit PartialTable(size_t limit) : limit_(limit) {}
 
-  // Null if there is none. The pointer is good until it is erased or dropped.
+  // Returns null if there is none. The pointer is valid until the entry is
+  // erased or dropped.
   Partial* Find(const std::string& key);
-  // In the place of one that is there.
+  // Inserts the state, or replaces an existing one.
   Partial* Put(const std::string& key, Partial partial);
-  // All whose key begins with `prefix`.
+  // Erases all entries whose key begins with `prefix`.
   void Erase(absl::string_view prefix);
-  // Drops what is above the limit.
+  // Drops the least recently used entries above the limit.
   void Trim();
   size_t size() const { return entries_.size(); }
 
@@ -49,7 +50,7 @@ class PartialTable {
 
   const size_t limit_;
   std::map<std::string, Entry, std::less<>> entries_;
-  // Keys, the one used longest ago first.
+  // Keys, least recently used first.
   std::list<std::string> uses_;
 };
 

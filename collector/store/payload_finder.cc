@@ -12,14 +12,15 @@
 namespace rankprobe {
 namespace {
 
-// A chunk came in one frame of the wire, which holds 1 MiB.
+// A chunk arrived in one frame, which is limited to 1 MiB.
 constexpr uint64_t kMaxChunkBytes = 16 << 20;
 
-// The pieces that make up bytes 0 to `length` without a gap; none if there are
-// no such.
+// Returns the pieces that cover bytes 0 to `length` without a gap; none if
+// there is no such sequence.
 std::vector<PayloadFinder::Piece> Chain(
     const std::vector<PayloadFinder::Piece>& pieces, uint64_t length) {
-  // Last come those that lead to the end.
+  // Pieces are visited from the last offset, so that a piece is only added if
+  // others lead from it to the end.
   std::map<uint64_t, PayloadFinder::Piece> leads;
   std::vector<const PayloadFinder::Piece*> by_offset;
   by_offset.reserve(pieces.size());
@@ -70,8 +71,8 @@ void PayloadFinder::Found(uint64_t segment, const SegmentFrame& frame) {
   std::vector<Piece>& pieces = found_[keys::Payload(
       frame.header.run, frame.header.digest, frame.header.payload_length)];
   pieces.push_back(piece);
-  // A header does not say whether its data are a zstd frame of the chunk; the
-  // digest of the whole will.
+  // A header does not record whether its data are a zstd frame of the chunk;
+  // the digest of the complete payload decides.
   const std::optional<uint64_t> unpacked = UnpackedBytes(frame.data);
   std::string data;
   if (!unpacked.has_value() || *unpacked > kMaxChunkBytes ||
@@ -107,7 +108,7 @@ absl::StatusOr<PayloadFinder::Whole> PayloadFinder::Assemble(
   for (const bool compressed : {true, false}) {
     std::vector<Piece> some;
     for (const Piece& piece : pieces) {
-      // Of two readings of one frame the other one.
+      // If a frame was read in two ways, this is the other one.
       const bool two = std::any_of(
           pieces.begin(), pieces.end(), [&piece](const Piece& other) {
             return other.row.segment() == piece.row.segment() &&

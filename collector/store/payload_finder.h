@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payloads found from the segments, without an index: every chunk says by its
-// header which payload it is a piece of. The pieces of one are put together and
+// Payloads found from the segments, without an index: the header of every chunk
+// says which payload it belongs to. The chunks of a payload are assembled and
 // checked against its digest, or against the names that the principals of its
 // run give to such bytes.
 //
-// Ownership: of the rebuild; what it is given outlives it. Not thread-safe. Reads
-// only. Failure: the first error of the disk; damage is no error.
+// Ownership: of the rebuild; its arguments outlive it. Not thread-safe. Only
+// reads. Failure: the first error of the disk; damage is not an error.
 #ifndef RANKPROBE_COLLECTOR_STORE_PAYLOAD_FINDER_H_
 #define RANKPROBE_COLLECTOR_STORE_PAYLOAD_FINDER_H_
 
@@ -29,14 +29,14 @@ namespace rankprobe {
 
 struct SegmentFrame;
 
-// The name in the store of what a principal sent under a digest
-// (collector/ingest/payload_scope).
+// Returns the name in the store for a payload that a principal sent under a
+// digest (collector/ingest/payload_scope).
 using PayloadNameFn = std::function<std::string(absl::string_view principal,
                                                 absl::string_view digest)>;
 
 class PayloadFinder {
  public:
-  // Where one piece of a payload lies.
+  // Location of one piece of a payload.
   struct Piece {
     uint64_t offset = 0;
     v1::ChunkRow row;
@@ -52,27 +52,28 @@ class PayloadFinder {
         store_(store),
         name_of_(std::move(name_of)) {}
 
-  // `on_damage`: a place where there is something else than a frame.
+  // Reads all segments. `on_damage` is called for each place that does not hold
+  // a valid frame.
   absl::Status ReadSegments(
       const std::function<void(const std::string& place)>& on_damage);
-  // Somebody who sent to `run`.
+  // Adds a principal that sent data to `run`.
   void AddPrincipal(uint32_t run, const std::string& principal) {
     principals_[run].insert(principal);
   }
-  // A payload, by its key of table p, that may have no pieces.
+  // Adds a payload, by its key of table p, even if no pieces are found.
   void AddKey(absl::string_view key) { found_[std::string(key)]; }
 
-  // Pieces by key of table p.
+  // Returns the pieces by key of table p.
   const std::map<std::string, std::vector<Piece>>& found() const {
     return found_;
   }
-  // The pieces that make up one payload; none if they do not.
+  // Returns the pieces that make up one payload; none if they do not.
   absl::StatusOr<Whole> Assemble(const keys::PayloadParts& payload,
                                  const std::vector<Piece>& pieces);
 
  private:
   void Found(uint64_t segment, const SegmentFrame& frame);
-  // Whether the bytes are those of `payload`; then their own digest.
+  // Returns the content digest of the bytes if they are those of `payload`.
   absl::StatusOr<std::optional<std::string>> ContentOf(
       const std::vector<Piece>& chain, const keys::PayloadParts& payload);
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kSuffix[] = ".seg";
 constexpr size_t kMaxOpenReaders = 64;
-// Files with a higher number are somebody else's.
+// Files with a higher number were not made by this store.
 constexpr uint64_t kMaxSegment = uint64_t{1} << 48;
 
 SegmentHeader HeaderOf(const ChunkToAppend& chunk, uint64_t stored_bytes,
@@ -77,7 +77,7 @@ absl::Status PayloadStore::Recover(const Known& known) {
                       ListSegments(options_.directory, file_system_));
   recovery_.segments = sizes.size();
   absl::MutexLock lock(&mutex_);
-  // The number of a segment that is gone is not used again either.
+  // The number of a deleted segment is not reused either.
   segment_ = known.synced.segment;
   if (!known.named_ends.empty())
     segment_ = std::max(segment_, known.named_ends.rbegin()->first);
@@ -89,6 +89,7 @@ absl::Status PayloadStore::Recover(const Known& known) {
   if (known.clean) {
     trusted = last;
   } else if (trusted.segment == 0) {
+    // The synced place is not known: only the newest segment may be torn.
     trusted = {last.segment, 0};
   }
   recovery_.trusted = trusted;
@@ -100,6 +101,8 @@ absl::Status PayloadStore::Recover(const Known& known) {
         it->first == trusted.segment ? std::min(trusted.offset, size) : 0;
     RP_ASSIGN_OR_RETURN(uint64_t end, ValidEnd(path, from, size));
     const auto named = known.named_ends.find(it->first);
+    // Never truncates where the index points: damage there is reported, not
+    // removed.
     if (named != known.named_ends.end())
       end = std::max(end, std::min(named->second, size));
     if (end < size) {
@@ -107,7 +110,7 @@ absl::Status PayloadStore::Recover(const Known& known) {
       RP_RETURN_IF_ERROR(file_system_->Truncate(path, end));
       size = end;
     }
-    // The process that wrote it may have died before it did this.
+    // The process that wrote it may have died before it synced it.
     RP_RETURN_IF_ERROR(file_system_->SyncFile(path));
   }
   if (!sizes.empty()) synced_ = {last.segment, sizes.rbegin()->second};
@@ -145,7 +148,7 @@ absl::Status PayloadStore::NextSegment() {
   if (const absl::Status status =
           file_system_->SyncDirectory(options_.directory);
       !status.ok()) {
-    // Its number is to be free for another try.
+    // Frees the number for another attempt.
     RP_RETURN_IF_ERROR(file_system_->Delete(SegmentPath(next)));
     return status;
   }
@@ -224,7 +227,8 @@ absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
         Break(cut);
         return Broken();
       }
-      // Its position is unknown: go on at the end, or else in a new segment.
+      // The file's position is unknown: continue at its end, or else in a new
+      // segment.
       auto reopened = file_system_->OpenForWrite(SegmentPath(segment_),
                                                  FileSystem::OpenMode::kAppend);
       absl::MutexLock lock(&mutex_);
@@ -242,7 +246,7 @@ absl::StatusOr<std::vector<v1::ChunkRow>> PayloadStore::Append(
 }
 
 absl::Status PayloadStore::Sync() {
-  // A second caller must not be told of a success that is not there yet.
+  // A second caller must not return success before the first sync has ended.
   absl::MutexLock sync_lock(&sync_mutex_);
   std::vector<Part> parts;
   Place end;
@@ -257,7 +261,7 @@ absl::Status PayloadStore::Sync() {
   }
   for (const Part& part : parts) {
     if (const absl::Status status = part.file->Sync(); !status.ok()) {
-      // What a failed fdatasync left behind cannot be known.
+      // After a failed fdatasync the state on the disk is unknown.
       Break(status);
       return Broken();
     }
@@ -279,7 +283,7 @@ std::vector<PayloadStore::Part> PayloadStore::NoteCached(Part part) {
   if (part.segment == counted_.segment) part.begin = counted_.offset;
   counted_ = {part.segment, std::max(part.begin, part.end)};
   std::vector<Part> forgotten;
-  // It may have been removed meanwhile, or cut.
+  // The segment may have been removed or truncated meanwhile.
   if (part.begin >= part.end || sizes_.count(part.segment) == 0)
     return forgotten;
   cached_bytes_ += part.end - part.begin;
@@ -314,7 +318,7 @@ std::vector<PayloadStore::SegmentInfo> PayloadStore::Segments() {
   absl::MutexLock lock(&mutex_);
   std::vector<SegmentInfo> out;
   for (const auto& [number, size] : sizes_) {
-    // The newest number is kept, so that no number is used twice.
+    // The newest segment is never closed, so that no number is used twice.
     out.push_back({number, size, number != sizes_.rbegin()->first});
   }
   return out;
@@ -326,7 +330,7 @@ absl::Status PayloadStore::Remove(uint64_t segment) {
     if (sizes_.empty() || segment == sizes_.rbegin()->first)
       return absl::FailedPreconditionError("the newest segment stays");
     sizes_.erase(segment);
-    // Reads under way keep the file open until they are done.
+    // Pending reads keep the file open until they end.
     readers_.erase(segment);
     for (auto it = cached_.begin(); it != cached_.end();) {
       const bool gone = it->segment == segment;

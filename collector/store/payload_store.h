@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Append-only segment files that hold payload chunks. The seam to another
-// payload store.
+// Append-only segment files that hold payload chunks. Another payload store can
+// be substituted here.
 //
 //   segments/0000000001.seg: frames, back to back
 //   frame: "RPS1" | data length u32 | run u32 | digest 16
@@ -9,12 +9,12 @@
 //
 // A new segment is begun at each open and when one would grow too large.
 // Damage: bytes that fail their checksum spoil the chunk they belong to, never
-// its neighbours; a file is not cut where something may point to.
+// its neighbours; a file is never truncated where the index may point.
 // Threads: Append is called by one thread at a time; the rest by any. A Sync
-// does not hold up Append.
-// Failure: a failed Append leaves nothing behind (the file is cut back); if
-// even that fails, or a Sync does, the store is broken and says so from then
-// on.
+// does not block Append.
+// Failure: a failed Append leaves nothing behind (the file is truncated); if
+// even that fails, or a Sync does, the store is broken and returns that error
+// from then on.
 #ifndef RANKPROBE_COLLECTOR_STORE_PAYLOAD_STORE_H_
 #define RANKPROBE_COLLECTOR_STORE_PAYLOAD_STORE_H_
 
@@ -52,25 +52,26 @@ class PayloadStore {
   struct Options {
     std::string directory;
     uint64_t segment_bytes = 0;
-    // Chunks that zstd makes at least a tenth smaller are kept so.
+    // Stores chunks compressed that zstd makes at least a tenth smaller.
     bool compress = false;
-    // Of what is synced so much stays in the system's cache, for the export of a
-    // step that has just ended; the memory of the rest is for what comes.
+    // This many synced bytes stay in the system's cache, for the export of a
+    // step that has just ended; the cache of older ones is released for new
+    // data.
     uint64_t cached_bytes = uint64_t{256} << 20;
   };
-  // By number of the segment.
+  // Sizes by segment number.
   using Sizes = std::map<uint64_t, uint64_t>;
-  // A place in the row of all segments.
+  // A position in the sequence of all segments.
   struct Place {
     uint64_t segment = 0;
     uint64_t offset = 0;
   };
-  // What the index knows of the segments when they are opened.
+  // State of the segments according to the index, when they are opened.
   struct Known {
-    // The last process closed them: nothing is looked at and nothing is cut.
+    // The last process closed the segments: nothing is checked or truncated.
     bool clean = false;
-    // What lies before is on the disk, come what may. Segment 0: not known,
-    // then all segments but the newest are.
+    // Everything before this place is on the disk. Segment 0 means that it is
+    // not known; then all segments except the newest are taken as synced.
     Place synced;
     // The highest end of a chunk that the index names, by segment.
     Sizes named_ends;
@@ -78,56 +79,57 @@ class PayloadStore {
   struct Recovery {
     uint64_t torn_bytes_dropped = 0;
     uint64_t segments = 0;
-    // What lies before this place is never torn: a fault there is damage.
+    // Data before this place is never torn: a fault there is damage.
     Place trusted;
   };
 
-  // Opens the directory. Behind the place that was synced last, and behind all
-  // that the index names, what is not a row of whole frames is torn and cut off.
-  // INVALID_ARGUMENT: a segment is not a regular file.
+  // Opens the directory. Behind the last synced place, and behind all that the
+  // index names, anything that is not a sequence of complete frames is torn and
+  // truncated. INVALID_ARGUMENT if a segment is not a regular file.
   static absl::StatusOr<std::unique_ptr<PayloadStore>> Open(
       const Options& options, FileSystem* file_system, const Known& known);
   static absl::StatusOr<std::unique_ptr<PayloadStore>> Open(
       const Options& options, FileSystem* file_system) {
     return Open(options, file_system, Known());
   }
-  // Numbers of the segment files of a directory and their sizes.
+  // Returns the numbers and sizes of the segment files in a directory.
   static absl::StatusOr<Sizes> ListSegments(const std::string& directory,
                                             FileSystem* file_system);
 
   const Recovery& recovery() const { return recovery_; }
 
-  // Writes all chunks; rows come back in their order. Survives a crash of the
-  // process on return, not of the machine.
+  // Writes all chunks and returns their rows in the same order. On return the
+  // chunks survive a crash of the process, not of the machine.
   absl::StatusOr<std::vector<v1::ChunkRow>> Append(
       absl::Span<const ChunkToAppend> chunks);
 
-  // Nothing is appended to this segment any more: if it is the newest, the next one
-  // is begun, empty. The writer's. RESOURCE_EXHAUSTED: there is no room for that.
+  // Closes this segment for appending: if it is the newest, begins the next
+  // one, empty. Called by the writer. RESOURCE_EXHAUSTED if the disk has no
+  // space for it.
   absl::Status EndSegment(uint64_t segment);
 
-  // What was appended before the call survives a crash of the machine.
+  // Makes what was appended before the call survive a crash of the machine.
   absl::Status Sync();
-  // All that lies before it has been synced.
+  // Returns the place before which everything has been synced.
   Place synced() {
     absl::MutexLock lock(&mutex_);
     return synced_;
   }
 
-  // Bytes of the chunk in its segment.
+  // Returns the size of the chunk in its segment.
   static uint64_t StoredBytes(const v1::ChunkRow& row) {
     return row.compressed_bytes() > 0 ? row.compressed_bytes()
                                       : row.length_bytes();
   }
 
-  // The chunk's bytes, checked against its CRC (DATA_LOSS).
+  // Reads the chunk's bytes and checks them against its CRC (DATA_LOSS).
   absl::Status Read(const v1::ChunkRow& row, std::string* out);
-  // Whether the header before the chunk's bytes says what was appended there
-  // (DATA_LOSS). Reading does not need it, rebuilding an index does.
+  // Checks that the header before the chunk's bytes matches what was appended
+  // (DATA_LOSS). Reading does not need it, but a rebuild of the index does.
   absl::Status CheckHeader(const v1::ChunkRow& row, const ChunkToAppend& chunk);
 
-  // A crash of the machine may have torn the chunk: it lay behind what was
-  // synced when the store was opened.
+  // Returns whether a crash of the machine may have torn the chunk: it was
+  // behind the synced place when the store was opened.
   bool MayBeTorn(const v1::ChunkRow& row) const {
     const Place& trusted = recovery_.trusted;
     return row.segment() > trusted.segment ||
@@ -138,19 +140,19 @@ class PayloadStore {
   struct SegmentInfo {
     uint64_t number = 0;
     uint64_t size_bytes = 0;
-    // Nothing is appended to it any more.
+    // True once nothing more is appended to it.
     bool closed = false;
   };
   std::vector<SegmentInfo> Segments();
-  // Of all segments.
+  // Returns the size of all segments.
   uint64_t TotalBytes();
   std::string SegmentPath(uint64_t segment) const;
-  // "segments/0000000001.seg at byte 52", for people.
+  // Returns a text for display, such as "segments/0000000001.seg at byte 52".
   static std::string PlaceText(uint64_t segment, uint64_t offset);
   // Deletes a closed segment that no row points into.
   absl::Status Remove(uint64_t segment);
 
-  // True if the row lies inside an existing segment.
+  // Returns true if the row lies inside an existing segment.
   bool Contains(const v1::ChunkRow& row);
 
  private:
@@ -158,7 +160,7 @@ class PayloadStore {
       : options_(options), file_system_(file_system) {}
 
   absl::Status Recover(const Known& known);
-  // The end of the row of whole frames that begins at `from`.
+  // Returns the end of the sequence of complete frames that begins at `from`.
   absl::StatusOr<uint64_t> ValidEnd(const std::string& path, uint64_t from,
                                     uint64_t size);
   absl::Status NextSegment();
@@ -175,21 +177,23 @@ class PayloadStore {
   void Break(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     if (!broken_.ok()) return;
-    // More room does not mend what is unknown: never a reason to try again.
+    // Free space does not repair an unknown state, so the error must not be one
+    // that callers retry.
     broken_ = absl::IsResourceExhausted(status)
                   ? absl::DataLossError(status.message())
                   : status;
   }
 
-  // Part of a segment, of which it keeps the file.
+  // Part of a segment; keeps its file open.
   struct Part {
     uint64_t segment;
     std::shared_ptr<WritableFile> file;
     uint64_t begin, end;
   };
-  // The file as far as it has been written is a Sync's business.
+  // Leaves the sync of the file up to `end` to the next Sync.
   void LeaveToSync(uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Synced, and in the system's cache; what is to go from there, in exchange.
+  // Records that the part is synced and cached; returns the parts whose cache
+  // is to be released instead.
   std::vector<Part> NoteCached(Part part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Writer side: one thread at a time.
@@ -199,20 +203,20 @@ class PayloadStore {
 
   absl::Mutex sync_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
   absl::Mutex mutex_;
-  // The newest segment; a Sync may hold on to an older one for a moment. Set
-  // by the writer.
+  // The newest segment, set by the writer; a Sync may keep an older one open
+  // for a moment.
   std::shared_ptr<WritableFile> file_ ABSL_GUARDED_BY(mutex_);
-  // Older segments that a Sync has yet to see.
+  // Older segments that the next Sync has to sync.
   std::vector<Part> unsynced_ ABSL_GUARDED_BY(mutex_);
   bool dirty_ ABSL_GUARDED_BY(mutex_) = false;
-  // The newest bytes that were synced, oldest first, of segments that are there: a
-  // file that is kept open keeps its room on the disk.
+  // The newest synced bytes, oldest first. Only of existing segments, because
+  // an open file keeps its disk space.
   std::deque<Part> cached_ ABSL_GUARDED_BY(mutex_);
   uint64_t cached_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  // All before it has been in cached_.
+  // Everything before this place has been in cached_.
   Place counted_ ABSL_GUARDED_BY(mutex_);
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
-  // Sizes of all segments; readers may not look beyond them.
+  // Sizes of all segments; readers must not read beyond them.
   Sizes sizes_ ABSL_GUARDED_BY(mutex_);
   Place synced_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::shared_ptr<RandomAccessFile>> readers_

@@ -53,8 +53,8 @@ TEST_F(PayloadStoreTest, RollsOverToNewSegments) {
   ASSERT_TRUE(store->Sync().ok());
 }
 
-// The newest synced bytes stay in the system's cache, whole segments or not; what
-// lay before goes, once; a segment that is removed is kept open by nobody.
+// The newest synced bytes stay in the system's cache, in complete segments or
+// parts; older ones are dropped once. A removed segment is not kept open.
 TEST(PayloadStoreCacheTest, SyncedBytesAreForgottenFromTheOldestOn) {
   FaultFileSystem fs;
   PayloadStore::Options options{
@@ -71,7 +71,8 @@ TEST(PayloadStoreCacheTest, SyncedBytesAreForgottenFromTheOldestOn) {
   const auto check = [&](uint64_t kept) {
     uint64_t stored = 0;
     for (const auto& segment : store.Segments()) stored += segment.size_bytes;
-    // By segment, how far it was forgotten: without a gap, and oldest first.
+    // How far each segment was dropped from the cache: without a gap, and
+    // oldest first.
     std::map<std::string, uint64_t> ends;
     uint64_t forgotten = 0;
     for (const FaultFileSystem::Forgotten& one : fs.forgotten()) {
@@ -94,7 +95,7 @@ TEST(PayloadStoreCacheTest, SyncedBytesAreForgottenFromTheOldestOn) {
   for (int i = 0; i < 9; ++i) EXPECT_TRUE(store.Append({chunk}).ok());
   ASSERT_TRUE(store.Sync().ok());
   check(1500);
-  // Of the removed one nothing is asked again.
+  // Nothing more is dropped for the removed one.
   const size_t before = fs.forgotten().size();
   for (const auto& segment : store.Segments())
     if (segment.closed) ASSERT_TRUE(store.Remove(segment.number).ok());
@@ -133,7 +134,7 @@ TEST_F(PayloadStoreTest, CompressesWhatBecomesSmaller) {
   EXPECT_TRUE(out == noise);
   ASSERT_TRUE(store->Read(rows[2], &out).ok());
   EXPECT_EQ(out, "abc");
-  // A row that promises another length is not believed, however large.
+  // A row that claims another length is refused, however large.
   rows[0].set_length_bytes(uint64_t{1} << 60);
   EXPECT_EQ(store->Read(rows[0], &out).code(), absl::StatusCode::kDataLoss);
 }

@@ -13,7 +13,8 @@
 namespace rankprobe {
 namespace {
 
-// Digests known to be whole, kept to answer HasPayload without the index.
+// Limit for cached digests of complete payloads, which answer HasPayload
+// without the index.
 constexpr size_t kMaxKnownPayloads = 1 << 20;
 
 }  // namespace
@@ -52,7 +53,7 @@ absl::StatusOr<Partial*> PayloadTable::LoadPartial(const std::string& prefix,
   RP_ASSIGN_OR_RETURN(const std::optional<std::string> first,
                       index_->Get(keys::AtOffset(prefix, 0)));
   if (!first.has_value()) return partials_.Put(prefix, std::move(partial));
-  // After a restart: hash again what is already there.
+  // After a restart the state is computed again from the stored chunks.
   const absl::Status loaded =
       index_->Scan(prefix, [&](absl::string_view key, absl::string_view value) {
         v1::ChunkRow row;
@@ -66,8 +67,9 @@ absl::StatusOr<Partial*> PayloadTable::LoadPartial(const std::string& prefix,
         return absl::OkStatus();
       });
   if (absl::IsDataLoss(loaded)) {
-    // Damaged: this sender's chunks go, and the ledger misses the payload
-    // unless they come again from the beginning.
+    // The stored chunks are damaged: this sender's chunks are deleted, and the
+    // ledger reports the payload as missing unless it is sent again from the
+    // beginning.
     RP_RETURN_IF_ERROR(DropRows(prefix, work));
     partial = Partial();
   } else if (!loaded.ok()) {
@@ -84,6 +86,7 @@ absl::Status PayloadTable::AddChunk(v1::RunRow* run, uint64_t sender,
   RP_ASSIGN_OR_RETURN(const bool whole,
                       IsWhole(run->id(), chunk.digest(), length));
   if (whole) {
+    // Keeps the payload until the record that refers to it arrives.
     Touch(keys::Payload(run->id(), chunk.digest(), length));
     return absl::OkStatus();
   }
@@ -105,10 +108,11 @@ absl::Status PayloadTable::AddChunk(v1::RunRow* run, uint64_t sender,
                          work);
   }
   RP_ASSIGN_OR_RETURN(Partial* const partial, LoadPartial(prefix, work));
-  // Its forerunner was lost: the payload stays incomplete and the ledger says
-  // so.
+  // The chunk before it was lost: the payload stays incomplete, and the ledger
+  // says so.
   if (chunk.offset_bytes() > partial->next_offset) return absl::OkStatus();
-  // The sender may have cut it elsewhere before: the new bytes count.
+  // The sender may have divided the payload differently before: only the new
+  // bytes are used.
   const uint64_t known = partial->next_offset - chunk.offset_bytes();
   if (known >= size) return absl::OkStatus();
   append.data.remove_prefix(known);
@@ -134,7 +138,8 @@ absl::Status PayloadTable::FinishPayload(v1::RunRow* run,
   const bool one_chunk = chunk.data().size() == length;
   const std::string key = keys::Payload(run->id(), chunk.digest(), length);
   if (digest != (content_digest.empty() ? chunk.digest() : content_digest)) {
-    // Bytes of another digest are not kept; nobody else's are touched.
+    // The bytes do not match the digest, so they are not kept; chunks of other
+    // senders are not touched.
     for (std::string& pending : work->chunk_keys) {
       if (absl::StartsWith(pending, partial)) pending.clear();
     }
@@ -147,7 +152,7 @@ absl::Status PayloadTable::FinishPayload(v1::RunRow* run,
     work->batch->Put(key, corrupt.SerializeAsString());
     return absl::OkStatus();
   }
-  // What damage or a lost end left of it makes way.
+  // Rows of an earlier copy that was damaged or lost its end are deleted first.
   const std::string chunks =
       keys::ChunkPrefix(run->id(), chunk.digest(), length);
   RP_ASSIGN_OR_RETURN(const std::optional<std::string> first,
@@ -156,6 +161,8 @@ absl::Status PayloadTable::FinishPayload(v1::RunRow* run,
   if (!one_chunk) {
     RP_RETURN_IF_ERROR(index_->Scan(
         partial, [&](absl::string_view row, absl::string_view value) {
+          // The batch is not written yet, so the scan still finds rows that it
+          // deletes.
           if (work->dropped.contains(row)) return absl::OkStatus();
           work->batch->Put(keys::ChunkOfPartial(row), value);
           work->batch->Delete(row);
@@ -207,7 +214,7 @@ void PayloadTable::MarkDamaged(const std::string& key,
   marked->set_damaged(true);
   marked->set_damaged_segment(row.segment());
   marked->set_damaged_offset_bytes(row.offset_bytes());
-  // Without room it is found again by the next reader.
+  // If the disk is full, the next reader finds the damage again.
   if (PutRow(index_, key, marked->SerializeAsString(), /*sync=*/false).ok())
     whole_.erase(key);
 }
@@ -218,6 +225,7 @@ void PayloadTable::MarkSound(const std::string& key) {
   sound->clear_damaged();
   sound->clear_damaged_segment();
   sound->clear_damaged_offset_bytes();
+  // If the write fails, the next verification repeats it.
   PutRow(index_, key, sound->SerializeAsString(), /*sync=*/false).IgnoreError();
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payloads of an archive: which are whole, which were offered again lately, and how
-// far each unfinished one has come. Chunks become rows of table k, or of table q
-// as long as their sender has not sent all of them.
-// Threads: none of its own; the store's mutex guards it. Failure: the index's
-// and the segments' errors; what is damaged is dropped or marked.
+// Payloads of an archive: which are complete, which were offered again
+// recently, and how far each unfinished one has come. Chunks become rows of
+// table k, or of table q until their sender has sent all of them.
+// Threads: none of its own; the store's mutex guards it. Failure: the errors of
+// the index and the segments; damaged data is dropped or marked.
 #ifndef RANKPROBE_COLLECTOR_STORE_PAYLOAD_TABLE_H_
 #define RANKPROBE_COLLECTOR_STORE_PAYLOAD_TABLE_H_
 
@@ -33,7 +33,8 @@ class PayloadTable {
 
   absl::StatusOr<bool> IsWhole(uint32_t run, absl::string_view digest,
                                uint64_t length);
-  // Somebody is about to refer to it (key of table p): deletion spares it.
+  // Marks a payload (key of table p) that a rank is about to refer to, so that
+  // deletion spares it.
   void Touch(const std::string& key) {
     touched_[key] = clock_->MonotonicNanos();
   }
@@ -46,42 +47,43 @@ class PayloadTable {
                    [since](const auto& t) { return t.second <= since; });
   }
 
-  // A chunk that was checked, of a frame that `sender` sent.
+  // Adds a verified chunk of a frame that `sender` sent.
   absl::Status AddChunk(v1::RunRow* run, uint64_t sender,
                         const v1::PayloadChunk& chunk,
                         absl::string_view content_digest, CommitWork* work);
   void Undo(CommitWork* work);
-  // Drops states of unfinished payloads that are too many.
+  // Drops states of unfinished payloads above the limit.
   void Trim() { partials_.Trim(); }
 
-  // The bytes that the row points at fail their checksum.
+  // Records that the bytes of this row fail their checksum.
   void MarkDamaged(const std::string& key, const v1::ChunkRow& row);
-  // They were read again and are right.
+  // Records that the bytes were read again and are correct.
   void MarkSound(const std::string& key);
 
-  // Forgets what is kept of a payload (key of table p), of its unfinished chunks
-  // (prefix of table q) or of all of a run.
+  // Removes cached state of a payload (key of table p), of its unfinished
+  // chunks (prefix of table q) or of a complete run.
   void Erase(const std::string& key) { whole_.erase(key); }
   void ErasePartials(const std::string& prefix) { partials_.Erase(prefix); }
   void EraseRun(uint32_t run);
 
  private:
-  // `prefix`: of the sender's chunks in table q.
+  // `prefix` is that of the sender's chunks in table q.
   absl::StatusOr<Partial*> LoadPartial(const std::string& prefix,
                                        CommitWork* work);
-  // All bytes of one sender are there and have `digest`: they become the
-  // payload, or go.
+  // Called when all bytes of one sender have arrived, with `digest` as their
+  // digest: they become the payload, or are dropped.
   absl::Status FinishPayload(v1::RunRow* run, const v1::PayloadChunk& chunk,
                              const std::string& partial,
                              const std::string& digest,
                              absl::string_view content_digest,
                              CommitWork* work);
-  // The chunks that `prefix` names go with the batch.
+  // Adds the deletion of the chunks under `prefix` to the batch.
   absl::Status DropRows(const std::string& prefix, CommitWork* work);
-  // The row of table p, if it is there and `damaged` is what it says.
+  // Returns the row of table p if it exists and its `damaged` equals the
+  // argument.
   std::optional<v1::PayloadRow> RowThatIs(bool damaged, const std::string& key);
 
-  // States of unfinished payloads that are kept; a rank has one or two.
+  // Limit for cached states of unfinished payloads; a rank has one or two.
   static constexpr size_t kMaxPartials = 8192;
 
   Index* const index_;
@@ -89,7 +91,7 @@ class PayloadTable {
   const Clock* const clock_;
   PartialTable partials_{kMaxPartials};
   absl::flat_hash_set<std::string> whole_;
-  // Whole payloads, and when by the monotonic clock.
+  // When complete payloads were touched, by the monotonic clock.
   absl::flat_hash_map<std::string, int64_t> touched_;
 };
 

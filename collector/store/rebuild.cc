@@ -72,7 +72,7 @@ class Rebuilder {
         });
     if (any) RP_RETURN_IF_ERROR(RepairLevelDbIndex(index));
     RP_ASSIGN_OR_RETURN(index_, OpenLevelDbIndex(index));
-    // A newer format is left alone.
+    // A newer format is refused and not changed.
     RP_ASSIGN_OR_RETURN(const std::optional<std::string> schema,
                         index_->Get(keys::kSchema));
     RP_RETURN_IF_ERROR(BringUpToDate(index_.get(), schema.value_or("")));
@@ -97,7 +97,7 @@ class Rebuilder {
     });
   }
 
-  // Whether the index has it, with chunks that are there.
+  // Returns whether the index has the payload with all its chunks.
   absl::StatusOr<bool> IsWhole(const std::string& key,
                                const keys::PayloadParts& payload) {
     RP_ASSIGN_OR_RETURN(const std::optional<std::string> value,
@@ -122,7 +122,7 @@ class Rebuilder {
   }
 
   absl::Status Payloads() {
-    // Those that only the index knows of are looked at too.
+    // Payloads that only the index knows are checked too.
     RP_RETURN_IF_ERROR(
         index_->Scan("p", [&](absl::string_view key, absl::string_view) {
           if (keys::ParsePayload(key).has_value()) finder_->AddKey(key);
@@ -168,8 +168,7 @@ class Rebuilder {
     return DropUnowned();
   }
 
-  // Chunks of payloads that are not whole. Their senders, if they live, begin
-  // anew.
+  // Deletes chunks of incomplete payloads. Senders that still run begin again.
   absl::Status DropUnowned() {
     RowWriter rows(index_.get());
     RP_RETURN_IF_ERROR(index_->Scan(
@@ -183,8 +182,8 @@ class Rebuilder {
     return rows.Finish(/*sync=*/true);
   }
 
-  // A name that was lost would be given to another value. They are made again
-  // of the records.
+  // Deletes all rollups, because the id of a lost name would be given to
+  // another value. They are made again from the records.
   absl::Status DropRollups() {
     RowWriter rows(index_.get());
     for (const char* const table : {"u", "h", "a", "n", "o", "j"})
@@ -197,7 +196,7 @@ class Rebuilder {
     v1::StepRow counted;
   };
 
-  // Counts every step anew and writes down again what it refers to.
+  // Counts every step again and writes its references.
   absl::Status Records() {
     RowWriter rows(index_.get());
     std::map<std::string, Step> steps;
@@ -256,7 +255,7 @@ class Rebuilder {
     range->second.first = std::min(range->second.first, place->step);
     range->second.second = std::max(range->second.second, place->step);
     if (is_new) {
-      // Without its row the rank is not known any more.
+      // Without the row the rank is not known any more.
       const std::string row_key = keys::Incarnation(run, incarnation);
       RP_ASSIGN_OR_RETURN(const auto known, index_->Get(row_key));
       v1::IncarnationRow row;
@@ -274,7 +273,8 @@ class Rebuilder {
     row.set_updated_unix_ns(step->old.updated_unix_ns() != 0
                                 ? step->old.updated_unix_ns()
                                 : absl::ToUnixNanos(clock_->Now()));
-    // What the rank said it had sent is kept: the ledger counts by it.
+    // The counts that the rank reported are kept, because the ledger compares
+    // with them.
     if (!row.has_end() && step->old.has_end()) {
       *row.mutable_end() = step->old.end();
       row.set_end_order(step->old.end_order());
@@ -285,8 +285,8 @@ class Rebuilder {
     return rows->Put(key, row.SerializeAsString());
   }
 
-  // A payload that no record is left of would be freed as garbage: it stays
-  // until its run is deleted.
+  // Keeps payloads without a record, which would be freed as garbage, until
+  // their run is deleted.
   absl::Status KeepUnreferred(RowWriter* rows) {
     return index_->Scan(
         "p", [&](absl::string_view key, absl::string_view) -> absl::Status {
@@ -345,7 +345,7 @@ class Rebuilder {
     return rows.Finish(/*sync=*/true);
   }
 
-  // The archive is as after a clean end.
+  // Marks the archive as closed cleanly.
   absl::Status Marks() {
     RowWriter rows(index_.get());
     RP_RETURN_IF_ERROR(rows.DeleteAll("z"));
@@ -376,9 +376,9 @@ class Rebuilder {
   RebuildReport report_;
   std::set<std::string> referred_;
   std::set<uint32_t> runs_;
-  // By run and incarnation: the first and the last of its steps.
+  // The first and the last step, by run and incarnation.
   std::map<std::pair<uint32_t, uint64_t>, std::pair<int64_t, int64_t>> senders_;
-  // By run: records, bytes of payloads.
+  // Records, and bytes of payloads, by run.
   std::map<uint32_t, uint64_t> counted_, stored_;
 };
 
@@ -398,7 +398,7 @@ absl::StatusOr<RebuildReport> RebuildIndex(const StoreOptions& options,
   RP_RETURN_IF_ERROR(NoteRebuildBegun(options.data_dir, file_system));
   absl::StatusOr<RebuildReport> report =
       Rebuilder(options, file_system, clock, name_of).Run();
-  // A newer format was left alone.
+  // A newer format was not changed.
   if (report.ok() || absl::IsFailedPrecondition(report.status()))
     RP_RETURN_IF_ERROR(NoteRebuildEnded(options.data_dir, file_system));
   return report;

@@ -2,13 +2,12 @@
 // Rebuilds the index of an archive that is damaged or missing: `rankprobed
 // --rebuild-index`.
 //
-// What LevelDB can still read of it is kept. Payloads are found again by the
-// headers in front of their chunks, put together and checked against their
-// digests, or against the names that the principals of the run's incarnations
-// give them. Counters are counted anew from the records that are left, so that
-// the ledger and verify say what is missing. Segments are only read. Threads:
-// one process at a time, by the archive's lock. Failure: the first error; it
-// may be done again.
+// Rows that LevelDB can still read are kept. Payloads are found by the headers
+// of their chunks, assembled and checked against their digests, or against the
+// names that the principals of the run's incarnations give them. Counters are
+// recomputed from the remaining records, so that the ledger and verify report
+// what is missing. Segments are only read. Threads: one process at a time, by
+// the archive's lock. Failure: the first error; the rebuild may be repeated.
 #ifndef RANKPROBE_COLLECTOR_STORE_REBUILD_H_
 #define RANKPROBE_COLLECTOR_STORE_REBUILD_H_
 
@@ -28,16 +27,17 @@ struct RebuildReport {
   uint64_t runs = 0;
   uint64_t records = 0;
   uint64_t payloads = 0;
-  // Of them, those that the old index did not have.
+  // Payloads among them that the old index did not have.
   uint64_t payloads_found = 0;
-  // Begun and not finished, or with a chunk that is damaged.
+  // Payloads that are not finished, or have a damaged chunk.
   uint64_t payloads_not_whole = 0;
-  // The first 100 places in the segments that are damaged, and their number.
+  // The first 100 damaged places in the segments, and the number of all.
   std::vector<std::string> damaged;
   uint64_t damaged_places = 0;
 };
 
-// FAILED_PRECONDITION: a process holds the archive. NOT_FOUND: there is none.
+// FAILED_PRECONDITION: a process holds the archive. NOT_FOUND: there is no
+// archive.
 absl::StatusOr<RebuildReport> RebuildIndex(const StoreOptions& options,
                                            FileSystem* file_system,
                                            const Clock* clock,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an index that is made anew has: all that can be found again.
+// Content of a rebuilt index: everything that can be found again.
 #include <map>
 #include <set>
 #include <string>
@@ -28,7 +28,8 @@ using testing::RandomBytes;
 
 class RebuildTest : public DamageTest {
  protected:
-  // Two runs over several segments, one payload of which in many chunks.
+  // Writes two runs over several segments, one payload of which has many
+  // chunks.
   void Fill() {
     Frames first(MakeIdentity("run", 0, 1)),
         second(MakeIdentity("other", 3, 2));
@@ -51,7 +52,7 @@ class RebuildTest : public DamageTest {
                           return std::string(digest);
                         });
   }
-  // How many of the payloads are served; those that are are right.
+  // Returns how many of the payloads are served; expects those to be correct.
   size_t Served(Store* store, const std::string& run) {
     size_t served = 0;
     for (const std::string& data : data_) {
@@ -97,7 +98,7 @@ TEST_F(RebuildTest, WithoutAnIndexThePayloadsAreFound) {
   auto store = Open();
   ASSERT_TRUE(store.ok()) << store.status();
   EXPECT_EQ(Served(store->get(), "recovered-1"), data_.size() - 1);
-  // Nothing refers to them, and yet they are no garbage.
+  // No record refers to them, but they do not count as garbage.
   clock_.Advance(absl::Hours(2));
   ASSERT_TRUE((*store)->CollectGarbage({}).ok());
   EXPECT_EQ(Served(store->get(), "recovered-1"), data_.size() - 1);
@@ -123,8 +124,8 @@ TEST_F(RebuildTest, WhereNothingIsNothingIsMade) {
   EXPECT_FALSE(file_system_->Exists(root_ + "/data"));
 }
 
-// LevelDB's repair puts tables in place of logs before a manifest names them, and
-// rows are deleted before they are written anew.
+// LevelDB's repair replaces logs by tables before a manifest names them, and
+// rows are deleted before they are written again.
 TEST_F(RebuildTest, OneThatCameToNoEndIsNotServed) {
   StoreOptions options = testing::OptionsAt("/d");
   for (int64_t i = 0; i < 4; ++i)
@@ -173,9 +174,9 @@ TEST_F(RebuildTest, OneThatCameToNoEndIsNotServed) {
   EXPECT_GT(refused, 5u);
 }
 
-// One bit in each of many places of every file of an archive: what it does not
-// touch is served, byte by byte, or the start is refused with words; a flip
-// that takes something away is never silent.
+// One flipped bit at each of many places of every file of an archive:
+// unaffected data is served, byte by byte, or the start is refused with a
+// message; a flip that loses data is always reported.
 TEST_F(RebuildTest, ABitFlipSweepOverEveryFile) {
   Fill();
   const std::string data_dir = root_ + "/data", saved = root_ + "/saved";
@@ -214,7 +215,7 @@ TEST_F(RebuildTest, ABitFlipSweepOverEveryFile) {
         EXPECT_EQ(path.find("segments"), std::string::npos)
             << "an archive opens whatever is in a segment: " << store.status();
         ++refused;
-        // And there is a way out of it.
+        // A rebuild must be possible.
         const auto report = Rebuild();
         ASSERT_TRUE(report.ok()) << report.status();
         store = Open();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payloads that are named for their principal, when their rows are lost. What
-// else a rebuilt index has is in rebuild_sweep_test.cc.
+// Payloads that are named for their principal, when their rows are lost. Other
+// content of a rebuilt index is tested in rebuild_sweep_test.cc.
 #include "collector/store/rebuild.h"
 
 #include <memory>
@@ -27,7 +27,7 @@ std::string NameOf(absl::string_view principal, absl::string_view digest) {
 
 class RebuildScopeTest : public testing::TempDirTest {
  protected:
-  // A step for each payload, sent by `principal` in run `run`.
+  // Adds a step for each payload, sent by `principal` in run `run`.
   void Fill(Store* store, const std::string& run, const std::string& principal,
             uint64_t incarnation) {
     Frames frames(MakeIdentity(run, 0, incarnation));
@@ -59,7 +59,7 @@ class RebuildScopeTest : public testing::TempDirTest {
     ASSERT_TRUE(store->OpenIncarnation(frames.identity(), claim).ok());
     ASSERT_TRUE(store->Commit(all).ok());
   }
-  // Tables of the index that are gone: by the first letter of their keys.
+  // Deletes tables of the index, given by the first letter of their keys.
   void Lose(const std::string& tables) {
     const auto index = *OpenLevelDbIndex(
         {root_ + "/data/index", 1 << 20, 1 << 20, file_system_.get()});
@@ -112,7 +112,7 @@ TEST_F(RebuildScopeTest, AreCheckedAgainstTheNamesOfTheRunsPrincipals) {
   EXPECT_EQ(Served(store.get(), "run", "bob"), 2u);
   EXPECT_EQ(Served(store.get(), "other", "carol"), 2u);
   EXPECT_EQ(Served(store.get(), "run", "carol"), 0u);
-  // The row has the bytes' own digest again.
+  // The row has the digest of the bytes again.
   v1::VerifyRequest request;
   request.set_read_data(true);
   EXPECT_EQ(store->Verify(request, {})->fault_count(), 0u);

@@ -68,6 +68,7 @@ absl::Status NoteRebuildBegun(const std::string& data_dir,
       file_system->OpenForWrite(RebuildingPath(data_dir),
                                 FileSystem::OpenMode::kTruncate));
   RP_RETURN_IF_ERROR(file->Close());
+  // Synced before the rebuild begins, so that an interrupted one is detected.
   return file_system->SyncDirectory(data_dir);
 }
 
@@ -132,7 +133,7 @@ absl::Status RecoverChunks(Index* index, PayloadStore* segments,
   const auto look = [&](absl::string_view key,
                         absl::string_view value) -> absl::Status {
     v1::ChunkRow row;
-    // A row that cannot be read is named by verify.
+    // Verify reports rows that cannot be read.
     if (!ParseRow(value, &row) || !keys::ParseChunkOffset(key).has_value())
       return absl::OkStatus();
     const bool may_be_torn = segments->MayBeTorn(row);
@@ -145,6 +146,8 @@ absl::Status RecoverChunks(Index* index, PayloadStore* segments,
     }
     if (sound) return absl::OkStatus();
     const std::string prefix(key.substr(0, key.size() - 8));
+    // An unfinished payload is dropped in both cases: its sender has to send it
+    // again.
     if (may_be_torn || key[0] == 'q') {
       torn.insert(prefix);
     } else {
@@ -210,7 +213,8 @@ absl::StatusOr<std::set<uint64_t>> NameSegments(Index* index,
   RP_ASSIGN_OR_RETURN(std::set<uint64_t> named, NamedSegments(index));
   std::unique_ptr<IndexBatch> batch = index->NewBatch();
   bool owns_all = false;
-  // Older archives do not say; one that names chunks has made its segments.
+  // Older archives have no table g; if they name chunks, the segments are
+  // theirs.
   if (schema == "1" || schema == "2" || schema == "3") {
     const absl::Status any =
         index->Scan("k", [&](absl::string_view, absl::string_view) {
@@ -220,7 +224,7 @@ absl::StatusOr<std::set<uint64_t>> NameSegments(Index* index,
     if (!any.ok() && !owns_all) return any;
   }
   for (const PayloadStore::SegmentInfo& segment : segments->Segments()) {
-    // The last process began it and died before it could name it.
+    // The last process began this segment and died before it named it.
     const bool begun_last =
         may_have_begun && !schema.empty() &&
         segment.number > segments->recovery().trusted.segment;

@@ -16,13 +16,13 @@
 namespace rankprobe {
 namespace {
 
-// Newest steps of a connected rank that stay even where the limit is broken.
+// Newest steps of a connected rank that are kept even above the limit.
 constexpr int64_t kKeptUnderPressure = 2;
 
 struct RunStep {
   std::string run;
   int64_t step = 0;
-  // Of the rank that wrote last.
+  // Time of the last write by any of its ranks.
   int64_t updated_unix_ns = 0;
 };
 
@@ -31,8 +31,8 @@ class Pass {
   Pass(Store* store, const absl::flat_hash_set<uint64_t>& live)
       : store_(store), live_(live) {}
 
-  // Steps that may go, the oldest first.
-  // `keep_steps`: but for those whose payloads a connected rank may refer to.
+  // Returns the steps that may be deleted, the oldest first. With `keep_steps`,
+  // without those whose payloads a connected rank may refer to.
   absl::StatusOr<std::vector<RunStep>> Candidates(
       std::optional<int64_t> keep_steps) {
     std::vector<RunStep> out;
@@ -49,7 +49,7 @@ class Pass {
       std::map<int64_t, RunStep> by_step;
       std::set<int64_t> busy;
       for (const v1::StepInfo& step : steps) {
-        // Deleting a step whose payloads must stay gives nothing back.
+        // Deleting a step whose payloads must stay returns no space.
         if (step.deleted() || step.step() >= keep_from) continue;
         RunStep& entry = by_step[step.step()];
         entry.run = run.run();
@@ -70,7 +70,7 @@ class Pass {
     return out;
   }
 
-  // Bytes of the payloads that went.
+  // Returns the bytes of the freed payloads.
   absl::StatusOr<uint64_t> DeleteSteps(absl::Span<const RunStep> steps,
                                        int64_t keep_steps, bool reclaim) {
     uint64_t bytes = 0;
@@ -84,7 +84,7 @@ class Pass {
       RP_ASSIGN_OR_RETURN(const bool all, IsAll(run, numbers));
       if (!all) options.steps = numbers;
       const absl::StatusOr<v1::DeleteReport> done = store_->Delete(options);
-      // Somebody else was quicker.
+      // The run was deleted by another caller meanwhile.
       if (absl::IsNotFound(done.status())) continue;
       RP_RETURN_IF_ERROR(done.status());
       bytes += done->payload_bytes();
@@ -94,14 +94,14 @@ class Pass {
     return bytes;
   }
 
-  // Deletes the oldest steps until `wanted` bytes are free. How much a step
-  // gives back is known only when it is gone, as ranks and steps share
-  // payloads: portions of what the rest should need.
+  // Deletes the oldest steps until `wanted` bytes are free. Ranks and steps
+  // share payloads, so the size of a step is known only after its deletion:
+  // each pass deletes as many steps as the rest should need on average.
   absl::StatusOr<uint64_t> Free(uint64_t wanted, uint64_t live_bytes,
                                 int64_t keep_steps) {
     RP_ASSIGN_OR_RETURN(const std::vector<RunStep> steps,
                         Candidates(keep_steps));
-    // Of what the steps were rolled up to, as if each had as much.
+    // The share of rollups per step, as if all had the same size.
     const uint64_t rollup_bytes =
         steps.empty() ? 0 : store_->RollupBytes() / steps.size();
     uint64_t freed = 0;
@@ -128,14 +128,14 @@ class Pass {
     for (const int64_t keep_steps :
          {kCollectorKeepsSteps, kKeptUnderPressure}) {
       while (ArchiveBytes(store_) > max_bytes) {
-        // Room for chunks that are dead and in segments with living ones.
+        // Leaves room for dead chunks in segments that also have live ones.
         const uint64_t may_live = goal - goal / 10;
         const uint64_t rollups = store_->RollupBytes();
         const uint64_t live = report.garbage.live_bytes + rollups;
         if (live <= may_live) break;
         RP_ASSIGN_OR_RETURN(const uint64_t freed,
                             Free(live - may_live, live, keep_steps));
-        // Where they are little they go with LevelDB's own compactions.
+        // If rollups are small, LevelDB's own compactions reclaim them.
         if (rollups > max_bytes / 20) store_->CompactRollups();
         const uint64_t left = store_->RollupBytes();
         RP_ASSIGN_OR_RETURN(
@@ -144,7 +144,8 @@ class Pass {
         if (freed == 0) break;
       }
     }
-    // Dead bytes of the segment that is written now come back with it.
+    // Dead bytes of the segment being written are reclaimed with it, so they do
+    // not count.
     report.over_limit =
         ArchiveBytes(store_) > max_bytes &&
         report.garbage.live_bytes + store_->RollupBytes() > goal;
@@ -154,7 +155,8 @@ class Pass {
   RetentionReport report;
 
  private:
-  // Nothing of the run would stay, and nobody is connected to it.
+  // Returns whether these are all steps of the run and no rank of it is
+  // connected.
   absl::StatusOr<bool> IsAll(const std::string& run,
                              const std::set<int64_t>& numbers) {
     RP_ASSIGN_OR_RETURN(const std::vector<v1::StepInfo> steps,
@@ -197,7 +199,8 @@ absl::StatusOr<RetentionReport> ApplyRetention(
         pass.DeleteSteps(steps, kCollectorKeepsSteps, /*reclaim=*/true)
             .status());
   }
-  // Above the limit half-dead segments are written anew first.
+  // Above the limit, segments that are partly dead are rewritten before steps
+  // are deleted.
   const uint64_t target =
       options.max_bytes > 0 && ArchiveBytes(store) > options.max_bytes
           ? std::max<uint64_t>(

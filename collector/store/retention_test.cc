@@ -24,7 +24,7 @@ class RetentionTest : public testing::TempDirTest {
     TempDirTest::TearDown();
   }
 
-  // One step of 200,000 new bytes, an hour after the one before.
+  // Writes one step of 200,000 new bytes, an hour after the one before.
   void Write(Frames* frames, int64_t step, bool finish = true) {
     clock_.Advance(absl::Hours(1));
     const std::string data =
@@ -56,7 +56,7 @@ class RetentionTest : public testing::TempDirTest {
   std::unique_ptr<Store> store_;
 };
 
-// What steps are rolled up to counts, also where there are no payloads.
+// Rollups count, also if there are no payloads.
 TEST_F(RetentionTest, RollupsCount) {
   Frames frames(MakeIdentity("run", 0, 1));
   for (int64_t step = 0; step < 40; ++step) {
@@ -93,7 +93,7 @@ TEST_F(RetentionTest, RollupsCount) {
   EXPECT_LE(ArchiveBytes(store_.get()), options.max_bytes);
   const std::vector<int64_t> left = Steps("run");
   ASSERT_FALSE(left.empty());
-  // The newest ones, and not fewer than there is room for.
+  // The newest steps, and as many as there is room for.
   EXPECT_EQ(left.back(), 39);
   EXPECT_GE(left.size(), 10u);
   EXPECT_EQ(left.size(), 40 - static_cast<size_t>(left.front()));
@@ -134,7 +134,7 @@ TEST_F(RetentionTest, ByBytesTheOldestGoFirst) {
   EXPECT_EQ(steps.back(), 59);
 }
 
-// The limit holds at every moment while a rank writes, to a tenth and a
+// The limit holds at every moment while a rank writes, to within a tenth and a
 // segment.
 TEST_F(RetentionTest, TheLimitHoldsUnderLoad) {
   Frames frames(MakeIdentity("run", 0, 2));
@@ -154,8 +154,8 @@ TEST_F(RetentionTest, TheLimitHoldsUnderLoad) {
   EXPECT_GE(Steps("run").size(), 60u);
 }
 
-// Payloads that a connected rank may refer to stay while that is enough, and go
-// where it is not.
+// Payloads that a connected rank may refer to stay while other steps suffice,
+// and are deleted otherwise.
 TEST_F(RetentionTest, TheLimitIsWorthMoreThanTheStepsOfAConnectedRank) {
   Frames frames(MakeIdentity("run", 0, 2));
   for (int64_t step = 0; step < 40; ++step) Write(&frames, step);
@@ -178,7 +178,7 @@ TEST_F(RetentionTest, TheLimitIsWorthMoreThanTheStepsOfAConnectedRank) {
       << "the newest stay";
 }
 
-// Wall time that moves by itself.
+// A wall clock that moves independently.
 class JumpingClock : public ManualClock {
  public:
   absl::Time Now() const override { return ManualClock::Now() + jump; }
@@ -198,14 +198,14 @@ TEST(WallClockGuardTest, AJumpIsWaitedOut) {
   EXPECT_FALSE(guard.Trusts());
   clock.jump = absl::ZeroDuration();
   EXPECT_TRUE(guard.Trusts()) << "it is back where it was";
-  // A clock that was set right stays so.
+  // A corrected clock stays trusted.
   clock.jump = -absl::Hours(1);
   EXPECT_FALSE(guard.Trusts());
   clock.Advance(absl::Minutes(59));
   EXPECT_FALSE(guard.Trusts());
   clock.Advance(absl::Minutes(2));
   EXPECT_TRUE(guard.Trusts());
-  // Small steps of a time server are no jump, however many.
+  // Small corrections of a time server are not jumps, however many.
   for (int i = 0; i < 100; ++i) {
     clock.Advance(absl::Minutes(1));
     clock.jump += absl::Seconds(20);

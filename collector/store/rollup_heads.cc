@@ -14,7 +14,7 @@ namespace {
 
 // Rows of summaries that are in memory at a time, some 60 kB.
 constexpr size_t kMaxRowsAtOnce = 64;
-// A step has no more; a layout that names more is not one of ours.
+// No step has more; a layout that names more is invalid.
 constexpr size_t kMaxRollupBlocks = 1 << 16;
 // There are eight; each has a bit in RollupLayout.statistics.
 constexpr uint8_t kMaxStatistics = 16;
@@ -24,7 +24,7 @@ uint64_t LastStepOf(uint64_t tile) {
   return FirstStepOf(tile) + (uint64_t{1} << kSummaryBits) - 1;
 }
 
-// Slots of the row of level 1 that are of these steps.
+// Returns the slots of the row of level 1 that belong to these steps.
 uint64_t SlotsOf(uint64_t tile, uint64_t first, uint64_t last) {
   const uint64_t begin = FirstStepOf(tile);
   uint64_t slots = ~uint64_t{0};
@@ -44,7 +44,8 @@ class HeadReader {
         callback_(callback) {}
 
   absl::Status Read(uint64_t first, uint64_t last) {
-    // Often one head is asked for, or the first of many.
+    // Often only one head is requested, or the first of many, so the first read
+    // is one row.
     size_t rows = 1;
     for (uint64_t next = first; next <= last;) {
       RP_ASSIGN_OR_RETURN(const bool more, FindRows(next, last, rows));
@@ -66,7 +67,7 @@ class HeadReader {
   }
 
  private:
-  // The next rows that stand for heads; false: these are all.
+  // Reads the next rows that contain heads; returns false after the last.
   absl::StatusOr<bool> FindRows(uint64_t first, uint64_t last, size_t most) {
     rows_.clear();
     const absl::Status status = snapshot_->ScanRange(
@@ -86,7 +87,7 @@ class HeadReader {
     return false;
   }
 
-  // Those of table h from `first` until before `end`.
+  // Reads heads of table h from `first` to before `end`.
   absl::Status ReadTable(uint64_t first, uint64_t end) {
     if (first >= end) return absl::OkStatus();
     const std::string prefix = keys::RollupHeads(run_, incarnation_);
@@ -215,7 +216,8 @@ absl::Status PutDeletedHead(Index* index, uint32_t run, uint64_t incarnation,
                             int64_t step, RowWriter* rows) {
   RP_ASSIGN_OR_RETURN(const StaleSummaries stale,
                       FindStaleSummaries(index, run, incarnation, step));
-  // First, so that a head is there all the time, if it is written in parts.
+  // Heads are written first, so that each head exists all the time even if the
+  // batch is split.
   for (const auto& [key, head] : stale.heads)
     RP_RETURN_IF_ERROR(rows->Put(key, head));
   for (const std::string& key : stale.keys)
@@ -226,7 +228,8 @@ absl::Status PutDeletedHead(Index* index, uint32_t run, uint64_t incarnation,
   RP_RETURN_IF_ERROR(
       rows->Put(keys::AtStep(keys::RollupHeads(run, incarnation), step),
                 deleted.SerializeAsString()));
-  // The row would be found again, and its heads put over this one.
+  // Written now: for another step of the same row the caller would find the row
+  // again, and put its heads over this one.
   return stale.heads.empty() ? absl::OkStatus() : rows->Finish(/*sync=*/false);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Index rows by the thousand: a batch that writes itself every so many rows, so
-// that neither memory nor one write grows with an archive. Plain value, one
-// thread at a time; the index outlives it. Rows since the last full batch are
-// lost without Finish.
+// Index rows by the thousand, written in batches of bounded size, so that
+// neither memory nor one write grows with an archive. Plain value, one thread
+// at a time; the index outlives it. Rows since the last full batch are lost
+// without Finish.
 #ifndef RANKPROBE_COLLECTOR_STORE_ROW_WRITER_H_
 #define RANKPROBE_COLLECTOR_STORE_ROW_WRITER_H_
 
@@ -30,19 +30,20 @@ class RowWriter {
     batch_->Delete(key);
     return Count();
   }
-  // All rows whose key begins with `prefix`.
+  // Deletes all rows whose key begins with `prefix`.
   absl::Status DeleteAll(absl::string_view prefix) {
     return index_->Scan(prefix,
                         [this](absl::string_view key, absl::string_view) {
                           return Delete(key);
                         });
   }
-  // Writes what is left; with `sync`, every row is on the disk then.
+  // Writes the remaining rows; with `sync`, every row is on the disk
+  // afterwards.
   absl::Status Finish(bool sync) {
     if (std::exchange(waiting_, 0) == 0 && !sync) return absl::OkStatus();
     return index_->Write(std::exchange(batch_, index_->NewBatch()), sync);
   }
-  // Put and deleted so far.
+  // Number of rows put and deleted so far.
   uint64_t rows() const { return rows_; }
 
  private:

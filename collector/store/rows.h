@@ -22,7 +22,7 @@ bool ParseRow(absl::string_view value, M* message) {
   return message->ParseFromArray(value.data(), static_cast<int>(value.size()));
 }
 
-// Nothing where there is no such row; DATA_LOSS: it cannot be read.
+// Returns nothing if the row does not exist; DATA_LOSS if it cannot be parsed.
 template <typename M>
 absl::StatusOr<std::optional<M>> GetRow(Index* index, absl::string_view key) {
   RP_ASSIGN_OR_RETURN(const std::optional<std::string> bytes, index->Get(key));
@@ -33,7 +33,7 @@ absl::StatusOr<std::optional<M>> GetRow(Index* index, absl::string_view key) {
   return std::optional<M>(std::move(message));
 }
 
-// One row alone.
+// Write or delete a single row.
 inline absl::Status PutRow(Index* index, absl::string_view key,
                            absl::string_view value, bool sync) {
   std::unique_ptr<IndexBatch> batch = index->NewBatch();

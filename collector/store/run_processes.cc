@@ -11,7 +11,8 @@ namespace rankprobe {
 void RunProcesses::Add(const v1::StepInfo& step) {
   if (!incarnations_.insert(step.incarnation()).second) return;
   if (step.has_rank()) {
-    // What a job starts again has its name; without a name each life is a job.
+    // Processes that a job restarts have its name; without a name each
+    // incarnation counts as a job.
     places_[absl::StrCat("rank", step.rank())].insert(
         step.job().empty() ? absl::StrCat("#", step.incarnation())
                            : step.job());
@@ -19,14 +20,14 @@ void RunProcesses::Add(const v1::StepInfo& step) {
   }
   ++without_rank_;
   places_[absl::StrCat("proc", step.pid(), "@", step.host())];
-  // A program of several processes without ranks may have none.
+  // Processes without ranks may have no job name.
   jobs_[step.host()].insert(step.job());
 }
 
 void RunProcesses::Describe(v1::RunInfo* run) const {
   size_t jobs = 0;
   for (const auto& [host, names] : jobs_) {
-    // A process without a name may be of the job that has one.
+    // A process without a name may belong to the job that has one.
     const bool unnamed = names.size() > 1 && names.contains("");
     jobs = std::max(jobs, names.size() - (unnamed ? 1 : 0));
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts who recorded the steps of a run: ranks, processes, jobs. Not thread-safe.
+// Counts of the ranks, processes and jobs that recorded the steps of a run. Not
+// thread-safe.
 #ifndef RANKPROBE_COLLECTOR_STORE_RUN_PROCESSES_H_
 #define RANKPROBE_COLLECTOR_STORE_RUN_PROCESSES_H_
 
@@ -21,10 +22,10 @@ class RunProcesses {
  private:
   absl::flat_hash_set<uint64_t> incarnations_;
   uint64_t without_rank_ = 0;
-  // Ranks, and processes without one; of each rank the jobs that had it.
+  // Ranks, and processes without a rank, each with the jobs it belonged to.
   std::map<std::string, std::set<std::string>> places_;
-  // Of the processes without a rank, by host: each host has a name of its own for
-  // one job.
+  // Jobs of the processes without a rank, by host: each host has its own name
+  // for one job.
   std::map<std::string, std::set<std::string>> jobs_;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Registry of runs and of their processes: identities, whether they are dumping,
-// and the plans that are in force. The control plane's interface to an archive.
-// Ownership: the archive's. Threads: all methods are thread-safe and may wait for
-// the disk. Failure: a status; a failed write is final as in FrameStore.
+// Registry of runs and of their processes: identities, whether they are
+// dumping, and the plans in force. The control plane's interface to an archive.
+// Ownership: the archive's. Threads: all methods are thread-safe and may wait
+// for the disk. Failure: a status; a failed write is final as in FrameStore.
 #ifndef RANKPROBE_COLLECTOR_STORE_RUN_REGISTRY_H_
 #define RANKPROBE_COLLECTOR_STORE_RUN_REGISTRY_H_
 
@@ -20,30 +20,30 @@
 
 namespace rankprobe {
 
-// What a process brings to prove that an incarnation is its own.
+// What a process presents to prove that it owns an incarnation.
 struct IncarnationClaim {
-  // False: nothing is to be proved.
+  // If false, no proof is required.
   bool from_agent = false;
-  // SHA-256 of Hello.incarnation_secret; empty: it brought none.
+  // SHA-256 of Hello.incarnation_secret; empty if it sent none.
   std::string secret_sha256;
-  // IncarnationRow.principal of a new one.
+  // IncarnationRow.principal for a new incarnation.
   std::string principal;
 };
 
-// Whether a process is connected and dumping; kCutOff: it was when its connection
-// ended, and had not said goodbye.
+// State of a process. kYes: it is connected and dumping. kCutOff: it was
+// dumping when its connection ended without a goodbye.
 enum class Dumping : uint8_t { kNo, kYes, kCutOff };
 
 struct OpenedIncarnation {
-  // Highest sequence number of it that is committed; 0 for a new one.
+  // Highest committed sequence number; 0 for a new incarnation.
   uint64_t committed = 0;
-  // It is new, or the claim has its secret.
+  // The incarnation is new, or the claim has its secret.
   bool proved = false;
-  // It may be noted as dumping.
+  // The process may be recorded as dumping.
   bool dumping = false;
-  // As stored; whoever goes on with it is taken for this one.
+  // The stored principal; a process that continues the incarnation acts as it.
   std::string principal;
-  // The newest of its frames that were refused.
+  // The newest of its refused frames.
   std::vector<v1::RefusalRow> refusals;
 };
 
@@ -51,12 +51,14 @@ class RunRegistry {
  public:
   virtual ~RunRegistry() = default;
 
-  // Registers the incarnation, or goes on with it. What is stored of its
-  // identity stays: only a rank may be added, or change while no frame of it
-  // is stored. PERMISSION_DENIED: another process', or not proved to be this.
+  // Registers the incarnation, or continues it. The stored identity does not
+  // change, except that a rank may be added, or changed while no frame is
+  // stored. PERMISSION_DENIED if it belongs to another process or the proof
+  // fails.
   virtual absl::StatusOr<OpenedIncarnation> OpenIncarnation(
       const v1::Identity& identity, const IncarnationClaim& claim) = 0;
-  // From inside, where it is settled who it is: the committed sequence.
+  // For callers inside the collector that know the identity. Returns the
+  // committed sequence.
   absl::StatusOr<uint64_t> OpenIncarnation(const v1::Identity& identity) {
     absl::StatusOr<OpenedIncarnation> opened =
         OpenIncarnation(identity, IncarnationClaim());
@@ -64,18 +66,20 @@ class RunRegistry {
     return opened->committed;
   }
 
-  // Frames up to `through_sequence` were committed, not synced, and went with
-  // the machine: counted, and the incarnation goes on behind them.
+  // Records that frames up to `through_sequence` were committed but not synced,
+  // and were lost with the machine: they are counted, and the incarnation
+  // continues after them.
   virtual absl::Status NoteLostFrames(const v1::Identity& identity,
                                       uint64_t through_sequence) = 0;
-  // What a process said it could not deliver before it ended.
+  // Records what a process reported as undelivered before it ended.
   virtual absl::Status NoteUndelivered(const v1::Identity& identity,
                                        const v1::Undelivered& undelivered) = 0;
-  // Not synced.
+  // The write is not synced.
   virtual absl::Status NoteDumping(const v1::Identity& identity,
                                    Dumping dumping) = 0;
-  // The plan in force per run, kept over restarts. On return it survives this
-  // process; after SyncPlans the machine. Neither waits for another's sync.
+  // Saves the plan in force for a run; it is kept over restarts. On return it
+  // survives this process, and after SyncPlans the machine. Calls do not wait
+  // for each other's sync.
   virtual absl::Status SavePlan(const std::string& run,
                                 const v1::PlanSpec& plan) = 0;
   virtual absl::Status SyncPlans() = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of all runs, and of the processes that are or were heard of lately.
+// Rows of all runs, and of the processes that are or were recently active.
 // Threads: none of its own; the store's mutex guards it. A pointer to a row is
-// good until the row is erased. Failure: the index's errors, DATA_LOSS for rows
-// that cannot be read.
+// valid until the row is erased. Failure: the index's errors, DATA_LOSS for
+// rows that cannot be read.
 #ifndef RANKPROBE_COLLECTOR_STORE_RUN_TABLE_H_
 #define RANKPROBE_COLLECTOR_STORE_RUN_TABLE_H_
 
@@ -27,35 +27,36 @@ class RunTable {
  public:
   RunTable(Index* index, const Clock* clock) : index_(index), clock_(clock) {}
 
-  // All runs, at open.
+  // Loads all runs. Called at open.
   absl::Status Load();
-  // NOT_FOUND.
+  // NOT_FOUND if the run does not exist.
   absl::StatusOr<v1::RunRow*> Find(const std::string& run);
-  // A new one is not written here.
+  // Adds a new run in memory only; the caller writes the row.
   v1::RunRow* FindOrAdd(const std::string& run);
   bool Has(uint32_t run) const;
   uint32_t last_run_id() const { return last_run_id_; }
   const std::map<std::string, v1::RunRow>& rows() const { return runs_; }
-  // A new one is not written here.
+  // Adds a new incarnation in memory only; the caller writes the row.
   absl::StatusOr<v1::IncarnationRow*> Incarnation(uint32_t run,
                                                   const v1::Identity& identity);
-  // The same of one that is there.
+  // The same for an existing incarnation.
   absl::StatusOr<v1::IncarnationRow*> Incarnation(uint32_t run,
                                                   uint64_t incarnation);
-  // One that was loaded.
+  // The incarnation must be loaded.
   const v1::IncarnationRow& at(const RunIncarnation& id) const {
     return incarnations_.at(id);
   }
-  // In the place of the one that is there.
+  // Replaces an existing row.
   void Put(const RunIncarnation& id, v1::IncarnationRow row) {
     incarnations_[id] = std::move(row);
   }
-  // The run was deleted, or is about to be.
+  // Called when the run was deleted, or is about to be.
   void Erase(const std::string& run);
-  // What the commit changed is read again.
+  // Reads the rows again that the commit changed.
   void Undo(const CommitWork& work);
 
-  // Frames of these came at a time of the monotonic clock.
+  // Records that frames of these processes arrived at `now` of the monotonic
+  // clock.
   void Hear(const std::set<RunIncarnation>& processes, int64_t now) {
     for (const RunIncarnation& process : processes) heard_[process] = now;
   }
@@ -67,7 +68,7 @@ class RunTable {
  private:
   Index* const index_;
   const Clock* const clock_;
-  // The number of a run that was deleted is not used again.
+  // The number of a deleted run is not used again.
   uint32_t last_run_id_ = 0;
   std::map<std::string, v1::RunRow> runs_;
   std::map<RunIncarnation, v1::IncarnationRow> incarnations_;

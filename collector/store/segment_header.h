@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header before the data of each chunk of a segment: 52 bytes, little-endian
-// as the hosts that we build for (docs/storage.md, "Segments"). Plain values.
+// The header before the data of each chunk of a segment: 52 bytes,
+// little-endian as the hosts that we build for (docs/storage.md, "Segments").
+// Plain values.
 #ifndef RANKPROBE_COLLECTOR_STORE_SEGMENT_HEADER_H_
 #define RANKPROBE_COLLECTOR_STORE_SEGMENT_HEADER_H_
 
@@ -20,19 +21,19 @@ struct SegmentHeader {
 
   // `digest` has 16 bytes.
   Bytes Encode() const;
-  // Nothing unless the magic and the header's own checksum are right. `bytes`
-  // are kBytes.
+  // Returns nothing unless the magic and the header's own checksum are correct.
+  // `bytes` has kBytes bytes.
   static std::optional<SegmentHeader> Decode(absl::string_view bytes);
 
   bool operator==(const SegmentHeader&) const = default;
 
-  // Of the data as stored, which may be a zstd frame of the chunk.
+  // Length of the data as stored, which may be a zstd frame of the chunk.
   uint32_t stored_bytes = 0;
   uint32_t run = 0;
-  // Of a decoded one: a view of the bytes that it was decoded from.
+  // In a decoded header: a view of the decoded bytes.
   absl::string_view digest;
   uint64_t payload_length = 0;
-  // Of the chunk in its payload.
+  // Offset of the chunk in its payload.
   uint64_t offset = 0;
   // CRC32C of the data as stored.
   uint32_t crc32c = 0;

@@ -14,7 +14,8 @@ namespace {
 
 constexpr uint64_t kWindowBytes = 1 << 20;
 
-// The next header at or behind `from`; the end of the file if there is none.
+// Returns the offset of the next header at or after `from`; the end of the file
+// if there is none.
 absl::StatusOr<uint64_t> NextHeader(const RandomAccessFile& file, uint64_t from,
                                     uint64_t size) {
   std::string window;
@@ -31,7 +32,7 @@ absl::StatusOr<uint64_t> NextHeader(const RandomAccessFile& file, uint64_t from,
         return from + at;
     }
     if (from + window.size() == size) break;
-    // A header may begin in one window and end in the next.
+    // Windows overlap, because a header may begin in one and end in the next.
     from += window.size() - SegmentHeader::kBytes + 1;
   }
   return size;

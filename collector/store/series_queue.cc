@@ -11,12 +11,13 @@
 namespace rankprobe {
 namespace {
 
-// Steps to be rolled up that are in memory, some 64 bytes each.
+// Limit for queued steps in memory, some 64 bytes each.
 constexpr size_t kMaxPendingRollups = 1 << 18;
-// A step that does not go on for so long is rolled up though it has not ended.
+// A step without new records for this long is rolled up although it has not
+// ended.
 constexpr absl::Duration kOpenRest = absl::Seconds(10);
 
-// Rows whose steps changed a shorter while ago are about to change again.
+// Rows whose steps changed more recently are about to change again.
 constexpr absl::Duration kTileRest = absl::Seconds(5);
 
 int64_t RestedSince(const Clock& clock) {
@@ -74,7 +75,7 @@ void SeriesQueue::QueueRested() {
 std::vector<PendingRollup> SeriesQueue::NextRollups(
     size_t most, const std::map<std::string, v1::RunRow>& runs) {
   QueueRested();
-  // What cannot be read now is asked for again with the next call.
+  // An error is ignored, because the next call reads again.
   if (pending_.empty() && more_pending_) Load().IgnoreError();
   std::map<uint32_t, absl::string_view> names;
   for (const auto& [name, row] : runs) names[row.id()] = name;

@@ -82,8 +82,8 @@ absl::StatusOr<bool> SeriesReader::IsSummarised(const std::string& run) {
   return row->summarised();
 }
 
-// A scan would walk over all rows of the table that were deleted, which are as
-// many as the steps that were rolled up.
+// Uses the steps in memory if all are known: a scan would pass all deleted rows
+// of the table, as many as there are rolled-up steps.
 absl::Status SeriesReader::ForEachUnrolled(uint32_t run,
                                            const StepFn& callback) {
   std::optional<std::vector<std::pair<int64_t, uint64_t>>> known;

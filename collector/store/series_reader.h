@@ -34,8 +34,8 @@ struct ProcessRange {
 };
 
 // A rollup is valid unless its step is named by ForEachUnrolled; then
-// StepInfo.records may differ from RollupHead.records, and the records have to be
-// read.
+// StepInfo.records may differ from RollupHead.records, and the records have to
+// be read.
 class SeriesReader {
  public:
   // An error of one ends the reading.
@@ -54,41 +54,45 @@ class SeriesReader {
   SeriesReader(StoreCore* core, StoreReader* reader)
       : core_(core), reader_(reader) {}
 
-  // Of the run in all that follows. NOT_FOUND.
+  // Returns the number of the run, for the calls below. NOT_FOUND if it does
+  // not exist.
   absl::StatusOr<uint32_t> RunNumber(const std::string& run);
   absl::Status ForEachRollupName(uint32_t run, const NameFn& callback);
   absl::Status ForEachRollupLayout(uint32_t run, const LayoutFn& callback);
-  // Nothing where there is none of this number.
+  // Returns nothing if there is no layout of this number.
   absl::StatusOr<std::optional<v1::RollupLayout>> FindRollupLayout(
       uint32_t run, uint32_t number);
-  // Of one process, steps ascending, from the first to the last one given.
+  // Reads the rows of one process in ascending order of steps, from the first
+  // to the last one given.
   absl::Status ForEachRollupColumn(uint32_t run, uint64_t incarnation,
                                    uint32_t block, uint8_t statistic,
                                    int64_t first_step, int64_t last_step,
                                    const BytesFn& callback);
-  // The same of rows of older archives, which have all statistics.
+  // The same for rows of older archives, which contain all statistics.
   absl::Status ForEachRollupBlock(uint32_t run, uint64_t incarnation,
                                   uint32_t block, int64_t first_step,
                                   int64_t last_step, const BytesFn& callback);
 
-  // Whether each step of the run has either a rollup that holds or is named by
-  // ForEachUnrolled: not before QueueRollups in a run of an older collector.
+  // Returns whether each step of the run either has a valid rollup or is named
+  // by ForEachUnrolled. In a run of an older collector this is false until
+  // QueueRollups.
   absl::StatusOr<bool> IsSummarised(const std::string& run);
   absl::Status ForEachUnrolled(uint32_t run, const StepFn& callback);
-  // Of these steps and incarnations, as far as they are there.
+  // Returns those of these steps and incarnations that exist.
   absl::StatusOr<std::vector<v1::StepInfo>> FindSteps(
       uint32_t run, absl::Span<const std::pair<int64_t, uint64_t>> steps);
-  // Ranges in ascending order; `range`: which. Deleted steps have one, too.
+  // Reads ranges in ascending order; `range` is the position of the range.
+  // Deleted steps have a head, too.
   absl::Status ForEachHeadIn(uint32_t run, absl::Span<const ProcessRange> steps,
                              const HeadFn& callback);
-  // Rows of summaries. One that is there says what the heads of its steps say:
-  // it goes when one of them changes, and then waits to be made again.
+  // Reads rows of summaries. An existing row agrees with the heads of its
+  // steps: it is deleted when one of them changes, and is then made again.
   absl::Status ForEachTileIn(uint32_t run, int level,
                              absl::Span<const ProcessRange> tiles,
                              const TileFn& callback);
 
  private:
-  // Steps of table a behind `prefix`.
+  // Reads steps of table a under `prefix`.
   absl::Status ForEachStepBehind(const std::string& prefix, int64_t first_step,
                                  int64_t last_step, const BytesFn& callback);
 

@@ -22,7 +22,8 @@ StepId IdOf(const PendingRollup& step) {
   return {step.run_number, step.key.step, step.key.incarnation};
 }
 
-// Of the process' steps that have a head of kRollupVersion: its records.
+// Returns the record counts of the process' steps that have a head of
+// kRollupVersion.
 absl::StatusOr<absl::flat_hash_map<int64_t, uint64_t>> CurrentRollups(
     Index* index, uint32_t run, uint64_t incarnation) {
   absl::flat_hash_map<int64_t, uint64_t> records;
@@ -37,7 +38,8 @@ absl::StatusOr<absl::flat_hash_map<int64_t, uint64_t>> CurrentRollups(
   return records;
 }
 
-// Incarnation and number of the rows of level 1 whose heads are in table h.
+// Finds incarnation and number of the rows of level 1 whose heads are in table
+// h.
 absl::Status FindRowsWithoutHeads(
     Index* index, uint32_t run,
     std::set<std::pair<uint64_t, uint64_t>>* tiles) {
@@ -69,7 +71,7 @@ absl::StatusOr<v1::ReindexReport> SeriesWriter::QueueRollups(
     const std::string& run) {
   RP_ASSIGN_OR_RETURN(const uint32_t number, core_->RunNumber(run));
   absl::MutexLock rollup_lock(&core_->rollup_mutex);
-  // Behind the lock, so that nothing is deleted between the two.
+  // Listed after the lock is taken, so that nothing is deleted in between.
   RP_ASSIGN_OR_RETURN(std::vector<v1::StepInfo> steps, reader_->ListSteps(run));
   std::sort(steps.begin(), steps.end(),
             [](const v1::StepInfo& a, const v1::StepInfo& b) {
@@ -81,7 +83,7 @@ absl::StatusOr<v1::ReindexReport> SeriesWriter::QueueRollups(
   uint64_t queued = 0;
   StepRanges ranges;
   std::set<std::pair<uint64_t, uint64_t>> stale_tiles;
-  // Of the process that is looked at.
+  // Record counts of the current process in the loop.
   absl::flat_hash_map<int64_t, uint64_t> records_of_current;
   for (const v1::StepInfo& step : steps) {
     const auto [range, is_new] =
@@ -116,6 +118,8 @@ absl::StatusOr<v1::ReindexReport> SeriesWriter::QueueRollups(
   absl::MutexLock lock(&core_->mutex);
   for (const auto& [incarnation, tile] : stale_tiles)
     core_->series.Touch({number, 1, incarnation, tile});
+  // Marked only after the rows are written: a crash in between leaves the run
+  // unmarked.
   RP_RETURN_IF_ERROR(MarkSummarised(run, ranges));
   RP_RETURN_IF_ERROR(core_->series.Reload());
   return report;
@@ -196,6 +200,7 @@ absl::Status SeriesWriter::WriteRollup(const PendingRollup& step,
   for (const auto& [key, head] : stale.heads) batch->Put(key, head);
   for (const std::string& key : stale.keys) batch->Delete(key);
   batch->Put(head_key, summary.SerializeAsString());
+  // The step has more records than the rollup, so it stays queued.
   if (!holds) {
     batch->Put(keys::PendingRollup(id.run, id.step, id.incarnation), "");
   }
@@ -205,7 +210,7 @@ absl::Status SeriesWriter::WriteRollup(const PendingRollup& step,
     if (!holds) core_->series.Add(id);
     core_->series.TouchTileOf(id);
     RP_ASSIGN_OR_RETURN(const v1::StepRow* const row, core_->steps.Load(id));
-    // Else records came meanwhile, and it is rolled up again.
+    // Otherwise records arrived meanwhile, and the step is rolled up again.
     if (row->records() == rows.head.records()) {
       batch = core_->index->NewBatch();
       batch->Delete(keys::PendingRollup(id.run, id.step, id.incarnation));
@@ -260,6 +265,8 @@ absl::Status SeriesWriter::WriteTile(
     RP_ASSIGN_OR_RETURN(const SummaryTileView view,
                         SummaryTileView::Parse(bytes, tile.level, tile.tile));
     const std::string heads = keys::RollupHeads(tile.run, tile.incarnation);
+    // Heads move from table h into the row in one batch, so that none is
+    // missing after a crash.
     RP_RETURN_IF_ERROR(view.ForEachHead(
         ~uint64_t{0}, [&](int64_t step, const v1::RollupHead&) {
           batch->Delete(keys::AtStep(heads, step));
@@ -274,7 +281,8 @@ absl::Status SeriesWriter::WriteTile(
     return core_->NoteWrite(status);
   }
   if (tile.level == 1) core_->series.CloseOlderTile(tile, with_heads);
-  // It says what the one before said, which those above it count.
+  // If the row existed before, it has not changed, so the rows above it are
+  // still valid.
   if (tile.level < kSummaryLevels && !before.has_value()) {
     core_->series.Touch({tile.run, tile.level + 1, tile.incarnation,
                          tile.tile >> kSummaryBits});

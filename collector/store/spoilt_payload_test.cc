@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payloads that ranks begin and do not finish, or send wrong: nobody else's
-// payload suffers.
+// Payloads that ranks begin and do not finish, or send with wrong bytes: no
+// other rank's payload is affected.
 #include <set>
 #include <string>
 #include <vector>
@@ -24,7 +24,8 @@ using testing::MakeIdentity;
 using testing::RandomBytes;
 using testing::ReadBack;
 
-// I08: one wrong byte first under a digest that another rank sends rightly.
+// I08: one wrong byte is sent first under a digest that another rank sends
+// correctly.
 TEST_F(DamageTest, AWrongFirstChunkSpoilsNobodyElsesPayload) {
   const std::string data = RandomBytes(1, 5000);
   std::string wrong = data;
@@ -38,7 +39,7 @@ TEST_F(DamageTest, AWrongFirstChunkSpoilsNobodyElsesPayload) {
   ASSERT_TRUE((*store)->Commit(liar.Range(0, 1)).ok());
   ASSERT_TRUE((*store)->Commit(honest.Range(0, 2)).ok());
   ASSERT_TRUE((*store)->Commit(liar.Range(1, 3)).ok());
-  // Each goes on from its own chunks after a restart.
+  // Each continues from its own chunks after a restart.
   store->reset();
   store = Open();
   ASSERT_TRUE((*store)->Commit(honest.Range(2, honest.size())).ok());
@@ -52,7 +53,7 @@ TEST_F(DamageTest, AWrongFirstChunkSpoilsNobodyElsesPayload) {
   EXPECT_EQ(Verify(store->get()).fault_count(), 0u);
 }
 
-// Segments are written anew between two chunks of a payload, and while it is
+// Segments are rewritten between two chunks of a payload, and while it is
 // finished.
 TEST_F(DamageTest, AnUnfinishedPayloadSurvivesCompaction) {
   const std::string data = RandomBytes(1, 50000);
@@ -75,7 +76,7 @@ TEST_F(DamageTest, AnUnfinishedPayloadSurvivesCompaction) {
   EXPECT_EQ(Verify(store->get()).corrupt_payloads(), 0u);
 }
 
-// What zstd made smaller stays readable when another store rewrites it.
+// A chunk that zstd made smaller stays readable when another store rewrites it.
 TEST_F(DamageTest,
        CompressedChunksSurviveCompactionByAStoreThatDoesNotCompress) {
   const std::string kept(60000, 'k'), gone = RandomBytes(2, 60000);
@@ -97,8 +98,8 @@ TEST_F(DamageTest,
   EXPECT_EQ(Verify(store->get()).fault_count(), 0u);
 }
 
-// A damaged chunk in a segment that is to be written anew: the others move, it
-// stays where it is, and the work goes on.
+// A damaged chunk in a segment that is to be rewritten: the others move, it
+// stays, and the compaction continues.
 TEST_F(DamageTest, CompactionLeavesADamagedChunkWhereItIs) {
   const std::string kept = RandomBytes(1, 3000), damaged = RandomBytes(2, 3000);
   Frames frames(MakeIdentity("run", 0, 1));
@@ -119,13 +120,13 @@ TEST_F(DamageTest, CompactionLeavesADamagedChunkWhereItIs) {
   EXPECT_TRUE(file_system_->Exists(Segment(1)));
   EXPECT_EQ(*ReadBack(store->get(), kept), kept);
   EXPECT_NE((*store)->PayloadDamage("run", DigestOf(damaged), 3000), "");
-  // With its payload the segment goes.
+  // The segment is deleted with its payload.
   ASSERT_TRUE((*store)->Delete({"run", std::set<int64_t>{0}, {}}).ok());
   EXPECT_FALSE(file_system_->Exists(Segment(1)));
   EXPECT_EQ(*ReadBack(store->get(), kept), kept);
 }
 
-// M06: a refused frame costs the others nothing.
+// M06: a refused frame does not affect the others.
 TEST_F(DamageTest, ARefusedFrameDoesNotMakeOtherPayloadsBeReadAgain) {
   FaultFileSystem fs;
   auto store = Store::Open(testing::OptionsAt("/d"), &fs, &clock_);
@@ -141,7 +142,7 @@ TEST_F(DamageTest, ARefusedFrameDoesNotMakeOtherPayloadsBeReadAgain) {
     if (op == "Read" && path.find("/segments/") != std::string::npos) ++reads;
     return FaultKind::kNone;
   });
-  // In one commit with the good frame, as the queue takes them.
+  // In one commit with the good frame, as the queue sends them.
   std::vector<FrameToStore> both = frames.Range(2, 3);
   both.push_back(bad.All()[0]);
   EXPECT_TRUE(absl::IsInvalidArgument((*store)->Commit(both)));
@@ -151,7 +152,7 @@ TEST_F(DamageTest, ARefusedFrameDoesNotMakeOtherPayloadsBeReadAgain) {
   EXPECT_GT(reads, 0);
 }
 
-// A commit that finds no room is undone in every cache, and then done.
+// A commit that finds no room is undone in every cache, and then succeeds.
 TEST_F(DamageTest, ACommitWithoutRoomLeavesPartialsAsTheyWere) {
   FaultFileSystem fs;
   auto store = Store::Open(testing::OptionsAt("/d"), &fs, &clock_);
@@ -171,7 +172,7 @@ TEST_F(DamageTest, ACommitWithoutRoomLeavesPartialsAsTheyWere) {
   EXPECT_EQ(*ReadBack(store->get(), data), data);
 }
 
-// N03: no descriptors for a while, as seen by the sync of older logs.
+// N03: no descriptors for a while, which affects the sync of older logs.
 TEST_F(DamageTest, AfterDescriptorsAreBackSyncGoesOn) {
   bool none_left = true;
   FaultFileSystem fs;
@@ -194,7 +195,7 @@ TEST_F(DamageTest, AfterDescriptorsAreBackSyncGoesOn) {
   EXPECT_TRUE((*store)->Sync().ok());
 }
 
-// M02: states are bounded; those that are dropped are read again.
+// M02: states are bounded; dropped ones are read again.
 TEST(PartialTableTest, TheOnesUsedLongestAgoGo) {
   PartialTable table(2);
   table.Put("a1", {1, {}});
@@ -220,7 +221,7 @@ TEST_F(DamageTest, ThousandsOfUnfinishedPayloadsAreGoneOnWith) {
   Frames frames(MakeIdentity("run", 0, 1));
   const std::string data = RandomBytes(1, 300);
   frames.AddPayload(data, 100);
-  // More than the states that are kept.
+  // More than the limit of kept states.
   for (uint64_t i = 0; i < 9000; ++i) frames.AddPayload(RandomBytes(i, 20), 10);
   std::vector<FrameToStore> firsts = frames.Range(0, 1);
   std::vector<v1::UploadFrame> renumbered;

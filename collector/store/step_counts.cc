@@ -44,7 +44,7 @@ void CountLossEvent(const v1::LossEvent& loss, v1::StepRow* step) {
   step->set_lost_records(SaturatingAdd(step->lost_records(), loss.records()));
   step->set_lost_payloads(
       SaturatingAdd(step->lost_payloads(), loss.payloads()));
-  // Bytes alone are of a payload whose records are here.
+  // A loss with only bytes belongs to a payload whose record is here.
   if (loss.records() == 0 && loss.payloads() == 0 && loss.bytes() == 0) return;
   v1::LossCount* const lost = LossOf(loss.reason(), step);
   lost->set_records(SaturatingAdd(lost->records(), loss.records()));
@@ -84,7 +84,7 @@ void DescribeCounts(const v1::StepRow& step, v1::StepInfo* info) {
   *info->mutable_losses() = step.losses();
   info->set_stored_records(step.rank_records());
   if (step.has_end()) {
-    // A rank numbers its records densely and its end is the last.
+    // A rank numbers its records densely, and its end is the last.
     info->set_expected_records(step.end_order() + 1);
     info->set_expected_payloads(step.end().payloads());
   }

@@ -17,10 +17,12 @@ void CountRecord(const v1::Record& record,
                  absl::FunctionRef<void(const v1::PayloadRef&)> on_payload,
                  v1::StepRow* step);
 
-// What readers are told of the counts. Who and when is the caller's.
+// Fills in the counts for readers. The caller fills in the process and the
+// times.
 void DescribeCounts(const v1::StepRow& step, v1::StepInfo* info);
 
-// The step has its beginning, its end and all calls that its end counts.
+// Returns whether the step has its beginning, its end and all calls that its
+// end counts.
 bool IsComplete(const v1::StepRow& step);
 
 }  // namespace rankprobe

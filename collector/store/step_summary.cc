@@ -13,8 +13,8 @@
 namespace rankprobe {
 namespace {
 
-// Numbers of the columns on disk. Behind each extreme are its count and how
-// many are not finite.
+// Numbers of the columns on disk. Each extreme is followed by its count and the
+// number of values that are not finite.
 enum SummaryField : uint8_t {
   kFirstStep,
   kLastStep,
@@ -26,12 +26,12 @@ enum SummaryField : uint8_t {
   kNormValue,
   kMaxValue = kNormValue + 3,
   kMinValue = kMaxValue + 3,
-  // Of rows with heads.
+  // Only in rows with heads.
   kRecords = kMinValue + 3,
   kLayout,
   kSummaryFields
 };
-// Of version 1 no column is packed; version 3 is version 2 with heads.
+// In version 1 no column is packed; version 3 is version 2 with heads.
 constexpr char kFirstTileVersion = 1, kTileVersion = 2,
                kTileWithHeadsVersion = 3;
 constexpr uint8_t kConstantColumn = 0x10, kFloatColumn = 0x20,
@@ -45,7 +45,7 @@ bool IsNumberField(size_t field) {
   return field == kNormValue || field == kMaxValue || field == kMinValue;
 }
 
-// Equal bit by bit: a NaN equals itself, 0 is not -0.
+// Compares bit by bit: a NaN equals itself, 0 is not -0.
 bool SameBits(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
@@ -83,7 +83,7 @@ void AppendTileColumn(uint8_t field, const TileColumn& values, size_t count,
     (*out)[kind] = static_cast<char>((*out)[kind] | kPackedTileColumn);
 }
 
-// `all`: how many there would be if each of the values had one.
+// `all` is the count if every value had one.
 v1::StepExtreme ExtremeRow(const StepExtreme& from, uint64_t all) {
   v1::StepExtreme row;
   if (FitsFloat(from.value)) {
@@ -97,7 +97,7 @@ v1::StepExtreme ExtremeRow(const StepExtreme& from, uint64_t all) {
 }
 
 StepExtreme TakeExtreme(const v1::StepExtreme& from, uint64_t all) {
-  // Neither is 0.
+  // A narrow value of 0 means that the wide one is set, or both are 0.
   const double narrow = from.value_f();
   return {SameBits(narrow, 0) ? from.value() : narrow,
           from.count() == 0 ? all : from.count(), from.non_finite()};
@@ -187,7 +187,7 @@ std::string SummaryTileWriter::Encode(uint64_t tile) const {
     const auto set = [&](size_t field, uint64_t number) {
       columns[field][count] = static_cast<double>(number);
     };
-    // Of a row of single steps they follow from the slot.
+    // In a row of single steps they follow from the slot.
     if (level_ > 1 && from.steps > 0) {
       set(kFirstStep, static_cast<uint64_t>(from.first_step) - begin);
       set(kLastStep, static_cast<uint64_t>(from.last_step) - begin);
@@ -243,7 +243,7 @@ absl::StatusOr<SummaryTileView> SummaryTileView::Parse(absl::string_view bytes,
     column.constant = (kind & kConstantColumn) != 0;
     column.floating = (kind & kFloatColumn) != 0;
     column.data = bytes.data();
-    // Steps are counted from the row's first one.
+    // Steps are relative to the row's first one.
     const size_t most = field == kFirstStep || field == kLastStep ? 4 : 8;
     const bool width_fits = column.floating
                                 ? column.width == 4 || column.width == 8
@@ -347,7 +347,7 @@ StepExtreme SummaryTileView::Extreme(size_t field, uint64_t slots,
   out.count = Sum(field + 1, slots);
   if (out.count == 0) return out;
   out.non_finite = Sum(field + 2, slots);
-  // A slot without numbers has no say.
+  // Slots without numbers are skipped.
   uint64_t with = slots;
   if (!columns_[field + 1].constant) {
     for (uint64_t left = slots; left != 0; left &= left - 1) {
@@ -377,7 +377,7 @@ StepSummary SummaryTileView::Reduce(uint64_t slots, SummaryStat stat) const {
   out.steps = Sum(kSteps, slots);
   if (out.steps == 0) return out;
   const uint64_t begin = tile_ << (level_ * kSummaryBits);
-  // Slots in which steps were not only deleted.
+  // Slots that have steps which were not deleted.
   uint64_t with = slots;
   if (!columns_[kSteps].constant) {
     for (uint64_t left = slots; left != 0; left &= left - 1) {

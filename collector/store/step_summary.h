@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Summaries of one or several steps of a process, and rows of 64 of them, some
-// of which hold all heads of their steps (docs/storage.md, "Summaries"). True
-// values: nothing is clipped or rounded, a NaN among the numbers is the result.
+// of which hold all heads of their steps (docs/storage.md, "Summaries"). Values
+// are exact: nothing is clipped or rounded, and a NaN among the numbers makes
+// the result NaN.
 // Plain values, one thread at a time.
 #ifndef RANKPROBE_COLLECTOR_STORE_STEP_SUMMARY_H_
 #define RANKPROBE_COLLECTOR_STORE_STEP_SUMMARY_H_
@@ -20,17 +21,17 @@
 
 namespace rankprobe {
 
-// Rows of summaries are of 64^level steps.
+// A row of summaries covers 64^level steps.
 inline constexpr int kSummaryLevels = 3;
 inline constexpr int kSummaryBits = 6;
-// RollupHead.version of those that are made now.
+// RollupHead.version of new rollups.
 inline constexpr uint32_t kRollupVersion = 1;
 
 // The largest or the smallest of several numbers.
 struct StepExtreme {
   double value = 0;
   uint64_t count = 0;
-  // NaN and infinite ones among them.
+  // How many of them are NaN or infinite.
   uint64_t non_finite = 0;
 
   void Add(double number, bool smallest);
@@ -38,15 +39,17 @@ struct StepExtreme {
 };
 
 struct StepSummary {
-  // Of the steps that are counted; without any, 0 and -1.
+  // First and last of the counted steps; 0 and -1 without any.
   int64_t first_step = 0, last_step = -1;
   uint64_t steps = 0;
-  // Of `steps`, those that are not whole; beside them, those that were deleted.
+  // `incomplete` of the counted steps are not complete; `deleted` steps are
+  // counted only here.
   uint64_t incomplete = 0, deleted = 0;
-  // Outputs and gradients, and all values, with or without statistics.
+  // `made` counts outputs and gradients, `values` all values, with or without
+  // statistics.
   uint64_t made = 0, values = 0;
-  // The largest Norm of what was made, the largest Max and the smallest Min of
-  // all values.
+  // The largest Norm of outputs and gradients, the largest Max and the smallest
+  // Min of all values.
   StepExtreme norm, max, min;
 
   void Join(const StepSummary& other);
@@ -57,18 +60,19 @@ void FillHead(const StepSummary& summary, v1::RollupHead* head);
 
 inline constexpr uint32_t kTileSlots = 64;
 
-// `level`: of the row, whose slots cover 64^(level - 1) steps each.
+// `level` is that of the row, whose slots cover 64^(level - 1) steps each.
 class SummaryTileWriter {
  public:
-  // `with_heads`: a row of level 1 that stands for the heads of its steps, each
-  // of which is put with PutHead.
+  // `with_heads`: a row of level 1 that replaces the heads of its steps, each
+  // of which is added with PutHead.
   explicit SummaryTileWriter(int level, bool with_heads = false)
       : level_(level), with_heads_(with_heads) {}
-  // Of steps of this slot; what was put there before is joined.
+  // Adds a summary of steps of this slot; it is merged with earlier ones.
   void Put(uint32_t slot, const StepSummary& summary);
-  // Of a row of level 1, once a slot. `head`: of kRollupVersion.
+  // Adds the head of a step to a row of level 1, once per slot. `head` has
+  // version kRollupVersion.
   void PutHead(uint32_t slot, int64_t step, const v1::RollupHead& head);
-  // Empty where nothing was put.
+  // Returns the row; empty if nothing was added.
   std::string Encode(uint64_t tile) const;
 
  private:
@@ -79,7 +83,7 @@ class SummaryTileWriter {
   const bool with_heads_;
   uint64_t present_ = 0;
   std::array<StepSummary, kTileSlots> slots_{};
-  // Of those that PutHead brought.
+  // Numbers of the heads that PutHead added.
   std::array<HeadNumbers, kTileSlots> heads_{};
 };
 
@@ -89,30 +93,32 @@ enum class SummaryStat { kNorm, kMax, kMin, kAll };
 // A view of bytes that outlive it.
 class SummaryTileView {
  public:
-  // DATA_LOSS where the bytes are no such row.
+  // DATA_LOSS if the bytes are not such a row.
   static absl::StatusOr<SummaryTileView> Parse(absl::string_view bytes,
                                                int level, uint64_t tile);
-  // Whether a row may hold heads. True also for bytes that Parse refuses, so that
-  // a reader reports the damage instead of omitting the steps.
+  // Returns whether a row may hold heads. True also for bytes that Parse
+  // refuses, so that a reader reports the damage instead of omitting the steps.
   static bool HasHeads(absl::string_view bytes);
   uint64_t present() const { return present_; }
-  // It stands for the heads of its steps.
+  // The row replaces the heads of its steps.
   bool has_heads() const { return has_heads_; }
-  // Of those of the slots that are there, ascending; they say what was put.
+  // Calls `callback` for the heads of those of the slots that are present, in
+  // ascending order.
   absl::Status ForEachHead(
       uint64_t slots,
       absl::FunctionRef<absl::Status(int64_t step, const v1::RollupHead&)>
           callback) const;
-  // Of these slots together, those that are there.
+  // Returns the merged summary of those of the slots that are present.
   StepSummary Reduce(uint64_t slots, SummaryStat stat) const;
 
  private:
   static constexpr size_t kFields = 18;
   struct Column {
-    // 0: absent, all zero.
+    // Width of a number; 0 if the column is absent, which means that all are
+    // zero.
     uint8_t width = 0;
     bool constant = false, floating = false;
-    // Of whole numbers; the others have `numbers`.
+    // Set for integers; floating point numbers are in `numbers`.
     const char* data = nullptr;
     NumberColumn numbers;
   };

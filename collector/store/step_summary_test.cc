@@ -55,7 +55,7 @@ TEST(SummaryTileTest, WhatIsReadBackIsWhatWasPutIn) {
     const std::string bytes = writer.Encode(3);
     const auto view = SummaryTileView::Parse(bytes, level, 3);
     ASSERT_TRUE(view.ok()) << view.status();
-    // Every subset that is a stretch of the slots, single ones among them.
+    // Every contiguous range of the slots, including single ones.
     for (size_t from = 0; from < put.size(); ++from) {
       StepSummary wanted;
       uint64_t slots = 0;
@@ -75,9 +75,9 @@ TEST(SummaryTileTest, WhatIsReadBackIsWhatWasPutIn) {
         EXPECT_TRUE(Same(got.min, wanted.min)) << from << " " << to;
       }
     }
-    // No cut is taken for a whole row that says something else.
+    // A truncated row never parses as a complete one with other values.
     for (size_t size = 0; size < bytes.size(); ++size) {
-      const std::string part = bytes.substr(0, size);  // the view is of it
+      const std::string part = bytes.substr(0, size);  // the view refers to it
       const auto cut = SummaryTileView::Parse(part, level, 3);
       if (cut.ok()) cut->Reduce(~uint64_t{0}, SummaryStat::kAll);
     }
@@ -94,7 +94,8 @@ TEST(SummaryTileTest, RowsOfLikeNumbersAreShortAndThoseOfVersion1AreRead) {
   for (uint32_t slot = 0; slot < kTileSlots; ++slot)
     writer.Put(slot, OneStep(slot, 1 + slot / 100.0));
   const std::string bytes = writer.Encode(0);
-  // Max and Min are of no float32 here, or each would have four bytes less.
+  // Max and Min are not float32 values here, or each would have four bytes
+  // less.
   EXPECT_LT(bytes.size(), 64 * (3 * 7 + 1u));
   const auto view = SummaryTileView::Parse(bytes, 1, 0);
   ASSERT_TRUE(view.ok());
@@ -134,7 +135,7 @@ TEST(RollupHeadTest, SaysWhatTheSummarySays) {
       EXPECT_EQ(std::signbit(got.max.value), std::signbit(summary.max.value));
     }
   }
-  // As archives of version 6 have it.
+  // The layout of archives of version 6.
   v1::RollupHead older;
   older.set_made(3);
   older.set_values(4);
@@ -146,7 +147,7 @@ TEST(RollupHeadTest, SaysWhatTheSummarySays) {
   EXPECT_EQ(got.max.count, 0u);
 }
 
-// What the heads that a row holds say, as text.
+// Returns the heads of a row as text.
 std::vector<std::string> Said(const SummaryTileView& view, uint64_t slots) {
   std::vector<std::string> said;
   EXPECT_TRUE(view.ForEachHead(slots,
@@ -192,7 +193,7 @@ TEST(SummaryTileTest, ARowWithHeadsSaysWhatTheHeadsSaid) {
   for (size_t i = 0; i < wanted.size(); ++i)
     EXPECT_EQ(Said(*view, uint64_t{1} << (i * 7)),
               std::vector<std::string>{wanted[i]});
-  // As a summary it says what it says without heads.
+  // The summary is the same as without heads.
   SummaryTileWriter plain(1);
   EXPECT_TRUE(view->ForEachHead(~uint64_t{0},
                                 [&](int64_t step, const v1::RollupHead& head) {
@@ -205,7 +206,7 @@ TEST(SummaryTileTest, ARowWithHeadsSaysWhatTheHeadsSaid) {
   const std::string same = plain.Encode(3);
   EXPECT_FALSE(SummaryTileView::HasHeads(same));
   EXPECT_EQ(bytes.substr(1, same.size() - 1), same.substr(1));
-  // Rows of more steps have none.
+  // Rows of higher levels have no heads.
   EXPECT_TRUE(absl::IsDataLoss(SummaryTileView::Parse(bytes, 2, 3).status()));
   for (size_t size = 0; size < bytes.size(); ++size) {
     const std::string part = bytes.substr(0, size);

@@ -17,12 +17,12 @@
 namespace rankprobe {
 namespace {
 
-// Orders of what the store itself adds to a step: behind those of agents
+// Orders of records that the store itself adds to a step, after those of agents
 // (kFirstAddedOrder) and of the gate (3 << 61). A sequence number is committed
-// once, so these never meet.
+// once, so they never collide.
 constexpr uint64_t kStoreOrderBase = uint64_t{1} << 63;
 constexpr int kStoreOrderBits = 20;
-// Open ones; what is not known costs questions to the index.
+// Limit for open steps in memory; others need index lookups.
 constexpr size_t kMaxKnownSteps = 100000;
 
 uint64_t StoreOrder(uint64_t sequence, uint64_t nth) {
@@ -60,15 +60,16 @@ void StepTable::Trim() {
     steps_.clear();
     next_orders_.clear();
   }
-  // Where so many are open, not with each commit.
+  // If many steps are open, this avoids trimming in each commit.
   trim_at_ = std::max(kUsual, 2 * steps_.size());
 }
 
 absl::StatusOr<bool> StepTable::IsThere(const StepId& id, uint64_t order,
                                         uint64_t* next_order,
                                         CommitWork* work) {
-  if (order >= kStoreOrderBase) return true;  // not an agent's to use
+  if (order >= kStoreOrderBase) return true;  // reserved for the store
   OrderSet& added = work->orders[id];
+  // Orders usually ascend, so the index need not be read.
   if (order < kFirstAddedOrder && order >= *next_order) {
     *next_order = order + 1;
     added.Add(order);
@@ -119,17 +120,17 @@ absl::Status StepTable::AddBatch(v1::RunRow* run, uint64_t incarnation,
   RP_ASSIGN_OR_RETURN(v1::StepRow* const step, Load(id));
   work->steps.insert(id);
   if (step->deleted_unix_ns() != 0) {
-    // Latecomers of a deleted step are counted, not kept.
+    // Records for a deleted step are counted, not stored.
     step->set_rank_records(step->rank_records() +
                            static_cast<uint64_t>(records.records_size()));
     return absl::OkStatus();
   }
-  // Of a step that another process of the collector began the highest order is
-  // not known: the index is asked for each.
+  // If another process of the collector began the step, its highest order is
+  // not known: the index is read for each record.
   uint64_t& next_order =
       next_orders_.try_emplace(id, step->records() == 0 ? 0 : kFirstAddedOrder)
           .first->second;
-  // What came again.
+  // Records that were received again.
   v1::StepRow refused;
   uint64_t first_refused = 0, store_orders = 0;
   for (const v1::Record& record : records.records()) {
@@ -139,7 +140,7 @@ absl::Status StepTable::AddBatch(v1::RunRow* run, uint64_t incarnation,
       RP_RETURN_IF_ERROR(AddRecord(run, id, record, step, work));
     } else if (record.has_loss() && store_orders + 2 < uint64_t{1}
                                                            << kStoreOrderBits) {
-      // A loss has no place among the calls: it is kept, in another.
+      // A loss has no position among the calls: it is kept, with another order.
       v1::Record moved = record;
       moved.set_order(StoreOrder(frame.sequence(), ++store_orders));
       moved.clear_crc32c();

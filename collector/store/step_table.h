@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of the steps that are written to, with some that have ended, and which
-// orders of records they have: each order of a step is stored once.
+// Rows of the steps being written, with some that have ended, and the orders of
+// their records: each order of a step is stored once.
 // Threads: none of its own; the store's mutex guards it. A pointer to a row is
-// good until the row is erased. Failure: the index's errors.
+// valid until the row is erased. Failure: the index's errors.
 #ifndef RANKPROBE_COLLECTOR_STORE_STEP_TABLE_H_
 #define RANKPROBE_COLLECTOR_STORE_STEP_TABLE_H_
 
@@ -25,11 +25,12 @@ class StepTable {
  public:
   explicit StepTable(Index* index) : index_(index) {}
 
-  // A new one is not written here.
+  // Adds a new step in memory only; the caller writes the row.
   absl::StatusOr<v1::StepRow*> Load(const StepId& id);
-  // One that was loaded.
+  // The step must be loaded.
   const v1::StepRow& at(const StepId& id) const { return steps_.at(id); }
-  // The records of a frame. INVALID_ARGUMENT: one does not match its checksum.
+  // Adds the records of a frame. INVALID_ARGUMENT if one does not match its
+  // checksum.
   absl::Status AddBatch(v1::RunRow* run, uint64_t incarnation,
                         const v1::UploadFrame& frame, CommitWork* work);
   void Erase(const StepId& id) { steps_.erase(id); }
@@ -37,13 +38,14 @@ class StepTable {
   void Undo(const CommitWork& work) {
     for (const StepId& id : work.steps) steps_.erase(id);
   }
-  // Where there are many, forgets those that have ended: what comes of them
-  // later finds their rows in the index.
+  // If there are many, drops those that have ended; records that arrive later
+  // load their rows from the index.
   void Trim();
 
  private:
-  // Whether the step has a record of this order; if not, it is taken from here
-  // on. `next_order`: its entry of next_orders_.
+  // Returns whether the step already has a record of this order; if not, the
+  // order counts as used from then on. `next_order` is the step's entry of
+  // next_orders_.
   absl::StatusOr<bool> IsThere(const StepId& id, uint64_t order,
                                uint64_t* next_order, CommitWork* work);
   absl::Status AddRecord(v1::RunRow* run, const StepId& id,
@@ -55,10 +57,11 @@ class StepTable {
   Index* const index_;
   std::map<StepId, v1::StepRow> steps_;
   size_t trim_at_ = kUsual;
-  // Above all orders of the step that are stored, added ones aside. One that is
-  // too high, as after a commit that failed, costs questions to the index.
+  // An order above all stored ones of the step, except added ones. If it is too
+  // high, as after a failed commit, only more index lookups are needed.
   std::map<StepId, uint64_t> next_orders_;
-  // The bytes of the record that is being added; keeps its memory.
+  // Encoded bytes of the record being added; a member so that its memory is
+  // reused.
   std::string encoded_;
 };
 

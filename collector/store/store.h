@@ -27,8 +27,8 @@
 
 namespace rankprobe {
 
-// All roles of an archive in one directory, each a class of its own over one
-// StoreCore. A client that needs one role takes that class or its interface, not
+// All roles of an archive in one directory, each a separate class over one
+// StoreCore. A client that needs one role uses that class or its interface, not
 // this one.
 class Store final : public StoreReader,
                     public StoreWriter,
@@ -37,9 +37,10 @@ class Store final : public StoreReader,
                     public SeriesWriter,
                     public StoreUpkeep {
  public:
-  // Opens, or creates where there is nothing yet. FAILED_PRECONDITION: another
-  // process holds the lock (named). DATA_LOSS: the index is corrupt, or gone
-  // while there are segments. Unknown schema: FAILED_PRECONDITION.
+  // Opens an archive, or creates one in an empty directory.
+  // FAILED_PRECONDITION: another process holds the lock (its name is in the
+  // message), or the schema is unknown. DATA_LOSS: the index is corrupt, or is
+  // missing although there are segments.
   static absl::StatusOr<std::unique_ptr<Store>> Open(
       const StoreOptions& options, FileSystem* file_system, const Clock* clock);
   ~Store() override {
@@ -60,10 +61,11 @@ class Store final : public StoreReader,
   // `clean`: the last process closed the archive.
   absl::Status Recover(bool clean);
 
-  // The parts do not use it when they are destroyed.
+  // The destructors of the base classes do not use it.
   const std::unique_ptr<StoreCore> core_;
   RecoveryReport recovery_;
-  // Else nothing says that it was closed: what was to be recovered may not be.
+  // If false, the archive must not be marked as closed cleanly, because
+  // recovery may not have finished.
   bool is_open_ = false;
 };
 

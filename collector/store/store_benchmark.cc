@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store alone: records a second at each durability level, and payload bytes
-// beside a plain sequential write + fdatasync of the same bytes to the same
-// disk in the same iteration (`ratio`: share of the plain rate).
+// Benchmark of the store alone: records per second at each durability level,
+// and payload bytes compared with a plain sequential write + fdatasync of the
+// same bytes to the same disk in the same iteration (`ratio`: share of the
+// plain rate).
 #include <benchmark/benchmark.h>
 
 #include <memory>
@@ -39,7 +40,7 @@ class Bench {
     if (!store_->OpenIncarnation(identity_).ok()) std::abort();
   }
 
-  // Numbers the frames on and commits them.
+  // Numbers the next frames and commits them.
   void Commit(std::vector<v1::UploadFrame>* frames, size_t first, size_t last) {
     std::vector<FrameToStore> batch;
     for (size_t i = first; i < last; ++i) {

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// State that the parts of a Store share: the index, the segments, and the tables of
-// rows that are being written. Each part owns what it alone uses. Inside the store only.
+// State that the parts of a Store share: the index, the segments, and the
+// tables of rows that are being written. Each part owns what only it uses.
+// Inside the store only.
 //
-// Locks, in the order in which they are taken:
+// Locks, in the order in which they are acquired:
 //   StoreUpkeep::mutex_       one maintenance job at a time
 //   rollup_mutex              while rollups and summaries are written and while
 //                             steps are deleted, so that none is written of a
-//                             step that is gone; commits do not take it
+//                             deleted step; commits do not take it
 //   StoreWriter::sync_mutex_  one sync at a time
 //   mutex                     the tables, and each write that has to agree with
-//                             them
-// Order of writes: the bytes of a chunk, then the row that points at them.
-// Failure: the first write of which it is not known what it left is kept in
-// `sticky`; nothing is written after it.
+//                             them Order of writes: the bytes of a chunk, then
+//                             the row that points at them.
+// Failure: the first write that may have been done in part is kept in `sticky`;
+// nothing is written after it.
 #ifndef RANKPROBE_COLLECTOR_STORE_STORE_CORE_H_
 #define RANKPROBE_COLLECTOR_STORE_STORE_CORE_H_
 
@@ -48,14 +49,14 @@ struct StoreOptions {
   uint64_t leveldb_cache_bytes = 64 << 20;
   // Refuse writes (RESOURCE_EXHAUSTED, not sticky) below this much free disk.
   uint64_t min_free_bytes = uint64_t{256} << 20;
-  // Payload chunks that zstd makes at least a tenth smaller are kept so.
+  // Stores payload chunks compressed that zstd makes at least a tenth smaller.
   bool compress_payloads = false;
-  // Largest payload accepted.
+  // Largest accepted payload.
   uint64_t max_payload_bytes = uint64_t{64} << 30;
-  // A segment is written anew when less than this share of it is live.
+  // A segment is rewritten when less than this share of it is live.
   double min_live_share = 0.5;
-  // A rank that was silent for so long and is not connected is taken to be
-  // gone; one that comes back may find payloads deleted, which is a gap.
+  // A rank that is not connected and was silent for this long counts as ended.
+  // If it returns, it may find payloads deleted, which is a gap.
   absl::Duration quiet_time = absl::Minutes(10);
 };
 
@@ -65,31 +66,31 @@ struct StoreCore {
             std::unique_ptr<Index> opened,
             std::unique_ptr<PayloadStore> chunks);
 
-  // Runs `fn` under the mutex, unless writing has ended. Its error ends writing,
-  // but for RESOURCE_EXHAUSTED and FAILED_PRECONDITION, which leave nothing
-  // behind.
+  // Runs `fn` under the mutex, unless writing has ended. Its error ends
+  // writing, except RESOURCE_EXHAUSTED and FAILED_PRECONDITION, which leave
+  // nothing behind.
   absl::Status Exclusive(const std::function<absl::Status()>& fn)
       ABSL_LOCKS_EXCLUDED(mutex);
-  // What came of a write. Without room nothing was written, and it may be tried
-  // again.
+  // Records the result of a write. If the disk was full, nothing was written,
+  // and the write may be repeated.
   absl::Status NoteWrite(const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // NOT_FOUND.
+  // NOT_FOUND if the run does not exist.
   absl::StatusOr<uint32_t> RunNumber(const std::string& run)
       ABSL_LOCKS_EXCLUDED(mutex);
-  // The run, if it holds the payload whole.
+  // Returns the run's number if the run has the complete payload.
   std::optional<uint32_t> RunWithPayload(const std::string& run,
                                          absl::string_view digest,
                                          uint64_t length_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // What came later, by the monotonic clock, was a short while ago.
+  // Returns a time of the monotonic clock; what happened after it is recent.
   int64_t QuietSince() const;
-  // The step is about to be marked as deleted.
+  // Called before the step is marked as deleted.
   void ForgetStep(const StepId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // The run was marked as deleted.
+  // Called after the run was marked as deleted.
   void ForgetRun(const std::string& run, uint32_t number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // As PayloadTable's, unless writing has ended.
+  // Like PayloadTable's, unless writing has ended.
   void MarkDamaged(const std::string& payload_key, const v1::ChunkRow& row)
       ABSL_LOCKS_EXCLUDED(mutex);
   void MarkSound(const std::string& payload_key) ABSL_LOCKS_EXCLUDED(mutex);
@@ -97,7 +98,7 @@ struct StoreCore {
   const StoreOptions options;
   FileSystem* const file_system;
   const Clock* const clock;
-  // This one among all that open the archive (IncarnationRow.dumping_in).
+  // Number of this opening of the archive (IncarnationRow.dumping_in).
   const uint64_t life;
   const std::unique_ptr<FileLock> directory_lock;
   const std::unique_ptr<Index> index;

@@ -20,7 +20,7 @@
 namespace rankprobe {
 namespace {
 
-// Rows of steps as what is said of them to readers.
+// Converts rows of steps to infos for readers.
 class StepReader {
  public:
   StepReader(Index* index, uint32_t run) : index_(index), run_(run) {}
@@ -69,8 +69,8 @@ class StepReader {
   }
 
  private:
-  // Looked up, not scanned: their rows are rewritten with each commit, and a
-  // scan passes all that LevelDB still holds of them.
+  // Identities are looked up, not scanned: their rows are rewritten with each
+  // commit, and a scan passes all obsolete versions that LevelDB still holds.
   absl::StatusOr<const v1::Identity*> IdentityOf(uint64_t incarnation) {
     const auto [it, is_new] = identities_.try_emplace(incarnation);
     if (!is_new) return &it->second;
@@ -108,7 +108,7 @@ std::vector<std::string> StoreReader::Faults(const std::string& run) {
     id = (*found)->id();
   }
   std::vector<std::string> texts;
-  // If it cannot be read, the answer could not be read either.
+  // The error is ignored: if the index cannot be read, the answer fails too.
   (void)core_->index->Scan(
       "z", [&](absl::string_view key, absl::string_view text) {
         if (keys::IsOfLostSyncs(key, id))
@@ -165,13 +165,15 @@ absl::StatusOr<std::vector<v1::RunInfo>> StoreReader::ListRuns() {
   return out;
 }
 
-// What is here now; the run's row counts what was ever committed.
+// Counts existing steps; the run's row counts everything that was ever
+// committed.
 absl::Status StoreReader::CountSteps(uint32_t run, v1::RunInfo* info) {
   StepReader reader(core_->index.get(), run);
   RunProcesses processes;
   absl::flat_hash_set<int64_t> steps;
   uint64_t records = 0;
-  // A run has as many of them as ranks times steps: one is in memory at a time.
+  // Keeps one step in memory at a time, because a run has as many as ranks
+  // times steps.
   RP_RETURN_IF_ERROR(core_->index->Scan(
       keys::StepPrefix(run),
       [&](absl::string_view key, absl::string_view value) -> absl::Status {
@@ -192,7 +194,7 @@ absl::StatusOr<std::vector<v1::StepInfo>> StoreReader::ListSteps(
     const std::string& run, const IntSet& steps) {
   RP_ASSIGN_OR_RETURN(const uint32_t id, core_->RunNumber(run));
   StepReader reader(core_->index.get(), id);
-  // A few steps are sought one by one, many by passing all of them.
+  // A few steps are looked up one by one; for many a scan is cheaper.
   constexpr uint64_t kMaxSought = 1024;
   if (steps.all() || steps.size() > kMaxSought) {
     RP_RETURN_IF_ERROR(core_->index->Scan(
@@ -298,7 +300,7 @@ absl::Status StoreReader::ReadPayload(const std::string& run,
     }
     if (const absl::Status read = core_->segments->Read(row, &data);
         !read.ok()) {
-      // Moved to another segment since the scan began?
+      // The chunk may have been moved to another segment since the scan began.
       RP_ASSIGN_OR_RETURN(const std::optional<v1::ChunkRow> now,
                           GetRow<v1::ChunkRow>(core_->index.get(), key));
       if (!now.has_value())
@@ -313,7 +315,7 @@ absl::Status StoreReader::ReadPayload(const std::string& run,
     at += data.size();
     return callback(data);
   };
-  // Most payloads are one chunk: looking it up costs a fraction of a scan.
+  // Most payloads are one chunk, and a lookup costs a fraction of a scan.
   const std::string first = keys::Chunk(id, digest, length_bytes, 0);
   RP_ASSIGN_OR_RETURN(const std::optional<std::string> row,
                       core_->index->Get(first));

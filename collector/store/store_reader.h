@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store as its readers see it. Threads: as in ArchiveReader; only what the tables
-// of what is being written know is read under their lock. Failure: the index's and
-// the segments' errors.
+// A store as its readers see it. Threads: as in ArchiveReader; only tables of
+// rows being written are read under their lock. Failure: the errors of the
+// index and the segments.
 #ifndef RANKPROBE_COLLECTOR_STORE_STORE_READER_H_
 #define RANKPROBE_COLLECTOR_STORE_STORE_READER_H_
 
@@ -34,7 +34,7 @@ class StoreReader : public ArchiveReader {
   using ArchiveReader::ListSteps;
   absl::StatusOr<std::vector<v1::StepInfo>> ListSteps(
       const std::string& run, const IntSet& steps) override;
-  // Of these steps and incarnations, as far as they are there.
+  // Returns those of these steps and incarnations that exist.
   absl::StatusOr<std::vector<v1::StepInfo>> FindSteps(
       uint32_t run, absl::Span<const std::pair<int64_t, uint64_t>> steps);
   absl::StatusOr<SomeSteps> ListStepsAfter(const std::string& run,
@@ -56,13 +56,14 @@ class StoreReader : public ArchiveReader {
                                            uint64_t length_bytes) override;
   absl::Status ForEachIncarnation(const std::string& run,
                                   const IncarnationFn& callback) override;
-  // What the index has lost since it had the run; empty: all that it has lost.
+  // Returns what the index has lost since the run was created; for an empty
+  // run, all that it has lost.
   std::vector<std::string> Faults(const std::string& run) override;
 
  private:
-  // Ranks, steps and records of the run.
+  // Counts ranks, steps and records of the run.
   absl::Status CountSteps(uint32_t run, v1::RunInfo* info);
-  // Nothing where it is not there or cannot be read.
+  // Returns nothing if the row does not exist or cannot be read.
   std::optional<v1::PayloadRow> PayloadRowOf(const std::string& run,
                                              absl::string_view digest,
                                              uint64_t length_bytes);

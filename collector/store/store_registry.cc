@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMaxAbsentRanges = 256;
 
-// Behind those that are known.
+// Appends a range after the known ones.
 void NoteAbsent(uint64_t first, uint64_t last, v1::IncarnationRow* row) {
   const int known = row->absent_size();
   if (known > 0 && (known >= kMaxAbsentRanges ||
@@ -28,8 +28,8 @@ void NoteAbsent(uint64_t first, uint64_t last, v1::IncarnationRow* row) {
   range->set_last(last);
 }
 
-// Whether `row` may go on as `identity`. Says nothing of what is stored: it is
-// not the caller's if it is refused.
+// Returns whether `identity` may continue `row`. The error does not reveal what
+// is stored, because a refused caller does not own it.
 absl::Status CheckSameProcess(const v1::IncarnationRow& row,
                               const v1::Identity& identity) {
   const v1::Identity& stored = row.identity();
@@ -73,8 +73,8 @@ absl::StatusOr<OpenedIncarnation> StoreRegistry::OpenIncarnation(
       }
       opened.proved = true;
     } else if (claim.from_agent) {
-      // An agent that knew of no secrets began it. Whoever comes next may be
-      // somebody else: no secret of his is kept.
+      // The incarnation was begun by an agent without a secret. The next
+      // process may be a different one, so its secret is not stored.
       if (row->principal() != claim.principal) {
         return absl::PermissionDeniedError(
             "this incarnation was begun under another token");
@@ -85,7 +85,7 @@ absl::StatusOr<OpenedIncarnation> StoreRegistry::OpenIncarnation(
     if (row->identity().world_size() <= 0)
       next.mutable_identity()->set_world_size(identity.world_size());
   }
-  // It has come back; whether it is dumping now it says with its next step.
+  // The process has reconnected; its next step reports whether it is dumping.
   if (next.dumping_in() != 0) next.set_dumping_in(core_->life);
   opened.dumping = next.dumping_in() != 0;
   opened.committed = next.committed_sequence();
@@ -166,7 +166,7 @@ absl::Status StoreRegistry::SavePlan(const std::string& run,
 }
 
 absl::Status StoreRegistry::SyncPlans() {
-  // Without the lock: every frame and every Hello needs it.
+  // Without the lock, because every frame and every Hello needs it.
   return core_->index->Sync();
 }
 

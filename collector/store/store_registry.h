@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs, processes and plans of a store: who an incarnation is, registered once and
-// kept. Threads and failure: as in RunRegistry.
+// Runs, processes and plans of a store: who an incarnation is, registered once
+// and kept. Threads and failure: as in RunRegistry.
 #ifndef RANKPROBE_COLLECTOR_STORE_STORE_REGISTRY_H_
 #define RANKPROBE_COLLECTOR_STORE_STORE_REGISTRY_H_
 
@@ -37,8 +37,8 @@ class StoreRegistry : public RunRegistry {
       const std::string& run) override;
 
  private:
-  // Writes the row of the process if `change` says so. `create`: its run may be
-  // new.
+  // Writes the row of the process if `change` returns true. With `create`, the
+  // run may be new.
   absl::Status Change(const v1::Identity& identity, bool create, bool sync,
                       const std::function<bool(v1::IncarnationRow*)>& change);
 

@@ -105,7 +105,7 @@ TEST_F(StoreTest, TheFirstRecordOfAnOrderStays) {
     ASSERT_TRUE(store->Commit(frames.Range(0, 5)).ok());
     ASSERT_TRUE(store->Commit(frames.Range(5, 7)).ok());
     check(store.get(), {"e0", "e1", "e2", "e3", "e4"}, 2);
-    // A frame that is sent again is none.
+    // A frame that is sent again does not count.
     ASSERT_TRUE(store->Commit(frames.Range(3, 7)).ok());
     check(store.get(), {"e0", "e1", "e2", "e3", "e4"}, 2);
   }
@@ -191,7 +191,7 @@ TEST_F(StoreTest, StepsComeInPagesOfWholeSteps) {
       AddCall(&frames, step, order++, "e");
     ASSERT_TRUE(store->Commit(frames.All()).ok());
   }
-  // Another run's steps are not of it.
+  // Steps of another run are not listed.
   Frames other(MakeIdentity("other", 0, 20));
   AddCall(&other, 2, 0, "e");
   ASSERT_TRUE(store->Commit(other.All()).ok());
@@ -221,8 +221,8 @@ TEST_F(StoreTest, StepsComeInPagesOfWholeSteps) {
   EXPECT_TRUE(absl::IsNotFound(store->ListStepsAfter("none", {}, 5).status()));
 }
 
-// A run of many steps: what is known of ended ones is given up, what comes late
-// of them is told apart all the same, and open ones go on.
+// A run of many steps: ended ones are dropped from memory, late records of them
+// are still recognized, and open ones continue.
 TEST_F(StoreTest, LatecomersOfLongEndedStepsAreKeptOnce) {
   auto store = OpenStore();
   Frames frames(MakeIdentity("run", 0, 1));
@@ -241,7 +241,7 @@ TEST_F(StoreTest, LatecomersOfLongEndedStepsAreKeptOnce) {
     add(step, 0, false);
     add(step, 1, true);
   }
-  // What is given up is given up behind a commit.
+  // Rows are dropped after a commit.
   ASSERT_TRUE(store->Commit(frames.All()).ok());
   add(7, 0, false);  // again
   add(7, 2, false);  // new
@@ -255,7 +255,7 @@ TEST_F(StoreTest, LatecomersOfLongEndedStepsAreKeptOnce) {
   const uint64_t late = records(7), open = records(kOpen);
   store.reset();
   store = OpenStore();
-  // What came again is refused and said to be: a record of its own.
+  // Repeated records are refused, which a record of its own reports.
   EXPECT_EQ(late, 4u);
   EXPECT_EQ(open, 3u);
   EXPECT_EQ(records(7), late);
@@ -276,7 +276,7 @@ TEST_F(StoreTest, PayloadsAreStoredOncePerRunAndWhole) {
   EXPECT_FALSE(store->HasPayload("run", DigestOf(data), data.size()));
   EXPECT_EQ(ReadBack(store.get(), data, "run").status().code(),
             absl::StatusCode::kNotFound);
-  // Another rank sends the same bytes in other pieces while they come in.
+  // Another rank sends the same bytes in other pieces at the same time.
   ASSERT_TRUE(store->Commit(second.Range(0, 5)).ok());
   ASSERT_TRUE(store->Commit(first.Range(2, 3)).ok());
   ASSERT_TRUE(store->Commit(second.Range(5, second.size())).ok());
@@ -301,7 +301,8 @@ TEST_F(StoreTest, AnotherCutOfAPayloadAfterAReopen) {
   EXPECT_EQ(*ReadBack(store.get(), data, "run"), data);
 }
 
-// Bytes that are not what their digest says harm nobody who has the right ones.
+// Bytes that do not match their digest do not affect a rank that has the
+// correct ones.
 TEST_F(StoreTest, WrongBytesMakeWayForTheRightOnes) {
   const std::string data(900000, 'q');
   Frames liar(MakeIdentity("run", 0, 1)), honest(MakeIdentity("run", 1, 2));
@@ -384,8 +385,8 @@ TEST_F(StoreTest, WhatPointsAtATornTailIsForgotten) {
     std::unique_ptr<Store> store = OpenStore();
     ASSERT_TRUE(store->Commit(frames.All()).ok());
   }
-  // As after a machine crash: the index got further than the segment, and
-  // neither a clean end nor a sync is written down.
+  // The state after a machine crash: the index is ahead of the segment, and
+  // neither a clean end nor a sync is recorded.
   const std::string segment = root_ + "/data/segments/0000000001.seg";
   const uint64_t size = *file_system_->FileSize(segment);
   ASSERT_TRUE(file_system_->Truncate(segment, size - 10).ok());
@@ -454,8 +455,8 @@ TEST_F(StoreTest, PlansSurviveAReopen) {
   EXPECT_EQ((*OpenStore()->LoadPlan("run"))->epoch(), 4u);
 }
 
-// A child commits frames and tells each commit through a pipe; it is killed at
-// some point. Everything it told of is there, and nothing is half there.
+// A child commits frames and reports each commit through a pipe; it is killed
+// at some point. Everything that it reported exists, and nothing is incomplete.
 TEST_F(StoreTest, WhatWasCommittedSurvivesKill9) {
   std::mt19937 random(static_cast<unsigned>(getpid()));
   RecordProperty("seed", getpid());
@@ -507,7 +508,7 @@ TEST_F(StoreTest, WhatWasCommittedSurvivesKill9) {
       EXPECT_EQ(store->HasPayload("run", chunk.digest(), chunk.length_bytes()),
                 i < committed);
     }
-    // And the rest can follow.
+    // The rest can be committed afterwards.
     ASSERT_TRUE(store->Commit(frames.All()).ok());
     EXPECT_EQ(Entries(store.get(), frames.identity(), 0).size(), 400u);
   }

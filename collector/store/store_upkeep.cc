@@ -18,7 +18,8 @@
 namespace rankprobe {
 namespace {
 
-// Tables of rollups and summaries, but for names and layouts, which are a run's.
+// Tables of rollups and summaries, without names and layouts, which belong to
+// the run.
 constexpr const char* kRollupTables[] = {"a", "h", "j"};
 
 }  // namespace
@@ -38,7 +39,7 @@ absl::StatusOr<int64_t> StoreUpkeep::KeepFromStep(
     RP_ASSIGN_OR_RETURN(const v1::RunRow* const row, core_->runs.Find(run));
     heard = core_->runs.HeardSince(row->id(), core_->QuietSince());
   }
-  // What came before this process is told by the wall clock alone.
+  // For events before this process there is only the wall clock.
   const int64_t since =
       absl::ToUnixNanos(core_->clock->Now() - core_->options.quiet_time);
   int64_t keep_from = INT64_MAX;
@@ -124,7 +125,8 @@ absl::StatusOr<v1::DeleteReport> StoreUpkeep::Delete(
                                                    ? DeleteStepsOf(options, id)
                                                    : DeleteRun(options));
   if (options.reclaim) {
-    // Before the tables: on a full disk those need the room that this gives.
+    // Segments first: on a full disk the compaction of the tables needs the
+    // space that this returns.
     RP_ASSIGN_OR_RETURN(const GarbageReport compacted,
                         CompactSegments(core_, /*target_bytes=*/0));
     report.set_file_bytes(compacted.bytes_removed);
@@ -139,7 +141,7 @@ absl::StatusOr<GarbageReport> StoreUpkeep::CollectGarbage(
     uint64_t target_bytes) {
   absl::MutexLock lock(&mutex_);
   {
-    // No summary is made of what is half gone.
+    // Held so that no summary is made of a partly deleted step.
     absl::MutexLock rollup_lock(&core_->rollup_mutex);
     RP_RETURN_IF_ERROR(ResumeDeletions(core_));
   }
@@ -154,7 +156,7 @@ absl::StatusOr<GarbageReport> StoreUpkeep::CollectGarbage(
   for (const auto& [name, id] : runs) {
     const absl::StatusOr<int64_t> keep_from =
         KeepFromStep(name, live_incarnations, kCollectorKeepsSteps);
-    // Only a run that nobody writes to any more has certain orphans.
+    // Orphans are certain only in a run that no process writes to any more.
     const bool quiet = keep_from.ok() && *keep_from == INT64_MAX;
     RP_RETURN_IF_ERROR(FreePartials(core_, id, /*all=*/quiet));
     if (quiet) RP_RETURN_IF_ERROR(FreeOrphans(core_, id, &freed));
@@ -167,7 +169,7 @@ absl::StatusOr<GarbageReport> StoreUpkeep::CollectGarbage(
 
 absl::StatusOr<v1::BackupReport> StoreUpkeep::Backup(
     FileSystem* target, const std::string& directory, bool copy) {
-  // Nothing may be deleted or moved while it is copied.
+  // Held because nothing may be deleted or moved during the copy.
   absl::MutexLock lock(&mutex_);
   RP_RETURN_IF_ERROR(frames_->Sync());
   return BackupArchive(core_->index.get(), core_->segments.get(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Verification, deletion, garbage collection and backup of a store.
-// Threads: thread-safe; one job at a time, others wait, and ingest and reading go
-// on. Failure: the first error; what was done stays done.
+// Threads: thread-safe; one job at a time, others wait, and ingest and reading
+// continue. Failure: the first error; what was done stays done.
 #ifndef RANKPROBE_COLLECTOR_STORE_STORE_UPKEEP_H_
 #define RANKPROBE_COLLECTOR_STORE_STORE_UPKEEP_H_
 
@@ -35,28 +35,28 @@ class StoreUpkeep : public ArchiveUpkeep {
       override;
   absl::StatusOr<v1::DeleteReport> Delete(
       const DeleteOptions& options) override;
-  // Payloads that steps of the run from this one on refer to stay when the
-  // steps are deleted: a rank may take for granted that they are here.
-  // INT64_MAX: nobody writes to the run any more.
+  // Returns the first step whose payloads must be kept when steps are deleted,
+  // because a rank may assume that the collector has them. INT64_MAX if no
+  // process writes to the run any more.
   absl::StatusOr<int64_t> KeepFromStep(
       const std::string& run, const absl::flat_hash_set<uint64_t>& live,
       int64_t keep_steps);
-  // Finishes deletions, frees what nothing refers to, rewrites segments: those
-  // that are mostly dead, and if `target_bytes` is not 0 others too until all
-  // segments together hold no more.
+  // Finishes deletions, frees unreferenced payloads, and rewrites segments that
+  // are mostly dead; if `target_bytes` is not 0, others too until all segments
+  // together are within it.
   absl::StatusOr<GarbageReport> CollectGarbage(
       const absl::flat_hash_set<uint64_t>& live_incarnations,
       uint64_t target_bytes = 0);
-  // A copy of the archive in a new directory of `target`. ALREADY_EXISTS.
+  // Copies the archive to a new directory of `target`. ALREADY_EXISTS.
   absl::StatusOr<v1::BackupReport> Backup(FileSystem* target,
                                           const std::string& directory,
                                           bool copy);
 
-  // Bytes of all segment files; cheap.
+  // Returns the size of all segment files; cheap.
   uint64_t SegmentBytes();
-  // About what the files of the index hold of rollups and summaries.
+  // Returns the approximate size of rollups and summaries in the index.
   uint64_t RollupBytes();
-  // Gives back the space of those that were deleted.
+  // Reclaims the space of deleted rollups.
   void CompactRollups();
 
  private:

@@ -17,9 +17,9 @@
 namespace rankprobe {
 namespace {
 
-// How much may be written at most before the free space is read again.
+// Maximum number of bytes written before the free space is read again.
 constexpr uint64_t kFreeSpaceCheckBytes = 16 << 20;
-// Of one incarnation: its row is written with each of its commits.
+// Limit per incarnation, because its row is rewritten with each of its commits.
 constexpr int kMaxRefusals = 32;
 
 void NoteRefusal(const v1::RefusalRow& refusal, v1::IncarnationRow* row) {
@@ -92,7 +92,8 @@ absl::StatusOr<uint64_t> StoreWriter::CompareSyncCount() {
   const std::optional<keys::Synced> synced =
       keys::ParseSynced(value.value_or(""));
   if (synced.has_value()) sync_count_ = synced->count;
-  // Written after the index had synced its own count: never ahead of it.
+  // The file is written after the index has synced its own count, so it is
+  // never ahead of an index that lost nothing.
   const uint64_t beside =
       SyncCountBeside(core_->options.data_dir, core_->file_system);
   if (beside <= sync_count_) return 0;
@@ -114,17 +115,17 @@ absl::StatusOr<uint64_t> StoreWriter::CompareSyncCount() {
 }
 
 absl::Status StoreWriter::Sync() {
-  // One at a time, so that the counts are written in their order.
+  // One sync at a time, so that the counts are written in order.
   absl::MutexLock sync_lock(&sync_mutex_);
   {
     absl::MutexLock lock(&core_->mutex);
     RP_RETURN_IF_ERROR(core_->sticky);
   }
-  // Commits go on meanwhile; what they add may be synced or not.
+  // Commits continue meanwhile; their data may be synced or not.
   absl::Status status = core_->segments->Sync();
   if (status.ok()) status = WriteMark(core_->index->NewBatch());
   if (status.ok()) return status;
-  // Where the index waits for room nothing was synced and nothing is lost.
+  // If the index waits for disk space, nothing was synced and nothing is lost.
   absl::MutexLock lock(&core_->mutex);
   return core_->NoteWrite(status);
 }
@@ -134,7 +135,7 @@ absl::Status StoreWriter::WriteMark(std::unique_ptr<IndexBatch> batch) {
   batch->Put(keys::kSynced,
              keys::SyncedValue({place.segment, place.offset, ++sync_count_}));
   RP_RETURN_IF_ERROR(core_->index->Write(std::move(batch), /*sync=*/true));
-  // Kept beside the index, as a witness; nothing depends on it.
+  // Kept next to the index to detect lost syncs; nothing else depends on it.
   NoteSyncCountBeside(core_->options.data_dir, core_->file_system, sync_count_);
   return absl::OkStatus();
 }
@@ -152,8 +153,8 @@ absl::Status StoreWriter::CheckSpace(uint64_t bytes) {
         core_->options.data_dir, " has ", free,
         " free bytes; writing stops below ", core_->options.min_free_bytes));
   }
-  // Half of what is left, because the index writes as well, and other programs
-  // may: min_free_bytes is needed to delete runs.
+  // Only half of the free space may be used, because the index writes as well,
+  // and other programs may: min_free_bytes is needed to delete runs.
   space_allowance_ = std::min(
       kFreeSpaceCheckBytes, (free - core_->options.min_free_bytes - bytes) / 2);
   return absl::OkStatus();
@@ -190,6 +191,8 @@ absl::Status StoreWriter::AddFrame(const FrameToStore& f, CommitWork* work) {
   RP_ASSIGN_OR_RETURN(v1::IncarnationRow* const row,
                       core_->runs.Incarnation(run->id(), *f.identity));
   const uint64_t sequence = f.frame->sequence();
+  // The frame was committed before: agents send frames again whose ack they did
+  // not receive.
   if (sequence <= row->committed_sequence()) return absl::OkStatus();
   const uint64_t incarnation = f.identity->incarnation();
   work->incarnations.insert({run->id(), incarnation});
@@ -215,8 +218,8 @@ absl::Status StoreWriter::Commit(absl::Span<const FrameToStore> frames) {
   for (const FrameToStore& f : frames)
     bytes += f.bytes > 0 ? f.bytes : f.frame->ByteSizeLong();
   RP_RETURN_IF_ERROR(CheckSpace(bytes));
-  // What is refused is refused before anything is touched: one rank's fault
-  // costs the others nothing.
+  // Frames are checked before anything is changed, so that one rank's fault
+  // does not affect the others.
   RP_RETURN_IF_ERROR(CheckFrames(frames));
   CommitWork work;
   work.batch = core_->index->NewBatch();
@@ -228,7 +231,7 @@ absl::Status StoreWriter::Commit(absl::Span<const FrameToStore> frames) {
       return added;
     }
   }
-  // Bytes first, then what points at them.
+  // The bytes are written first, then the rows that point at them.
   absl::Status status = AppendChunks(&work);
   if (status.ok()) {
     PutRows(&work);
@@ -236,6 +239,7 @@ absl::Status StoreWriter::Commit(absl::Span<const FrameToStore> frames) {
   }
   if (!status.ok()) {
     Undo(&work);
+    // The next commit reads the free space again.
     space_allowance_ = 0;
     return core_->NoteWrite(status);
   }
@@ -249,7 +253,8 @@ absl::Status StoreWriter::Commit(absl::Span<const FrameToStore> frames) {
   for (const auto& [reason, records] : work.lost_records)
     lost_records_[reason] += records;
   core_->payloads.Trim();
-  // Not before the batch is written: it takes the rows of its steps from here.
+  // After the batch is written, because PutRows takes the rows of its steps
+  // from the table.
   core_->steps.Trim();
   return absl::OkStatus();
 }
@@ -277,7 +282,7 @@ void StoreWriter::PutRows(CommitWork* work) {
     const v1::StepRow& row = core_->steps.at(id);
     work->batch->Put(keys::Step(id.run, id.step, id.incarnation),
                      row.SerializeAsString());
-    // Also while it is open: a step without this row has a rollup that holds.
+    // Also for open steps, because a step without this row has a valid rollup.
     if (row.deleted_unix_ns() == 0)
       work->batch->Put(keys::PendingRollup(id.run, id.step, id.incarnation),
                        "");

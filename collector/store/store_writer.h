@@ -29,7 +29,7 @@ struct StoreTotals {
   uint64_t records = 0;
   uint64_t stored_payload_bytes = 0;
   uint64_t offered_payload_bytes = 0;
-  // By reason, as the ledger names it; since this process began.
+  // Lost records by reason, with the ledger's names, since this process began.
   std::map<std::string, uint64_t> lost_records;
 };
 
@@ -37,11 +37,11 @@ class StoreWriter : public FrameStore {
  public:
   explicit StoreWriter(StoreCore* core) : core_(core) {}
 
-  // At open, before anything is committed. `schema`: the version that the index
-  // had, empty if it is new; `clean`: the last process closed it.
+  // Called at open, before any commit. `schema` is the version of the index,
+  // empty if it is new; `clean`: the last process closed it.
   absl::Status Start(absl::string_view schema, bool clean,
                      RecoveryReport* recovery);
-  // At the end, after everything else.
+  // Called at the end, after everything else.
   void Close();
 
   absl::Status Commit(absl::Span<const FrameToStore> frames) override;
@@ -49,13 +49,13 @@ class StoreWriter : public FrameStore {
   bool KeepPayload(const std::string& run, absl::string_view digest,
                    uint64_t length_bytes) override;
 
-  // Sums over all runs; cheap.
+  // Returns sums over all runs; cheap.
   StoreTotals Totals();
 
  private:
   absl::Status CheckSpace(uint64_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
-  // INVALID_ARGUMENT for what may never be stored; changes nothing.
+  // INVALID_ARGUMENT for frames that may never be stored; changes nothing.
   absl::Status CheckFrames(absl::Span<const FrameToStore> frames)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
   absl::Status AddFrame(const FrameToStore& f, CommitWork* work)
@@ -63,22 +63,22 @@ class StoreWriter : public FrameStore {
   absl::Status AppendChunks(CommitWork* work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
   void PutRows(CommitWork* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
-  // Makes the tables what they were before `work`, which was not written.
+  // Restores the tables after `work` was not written.
   void Undo(CommitWork* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
 
-  // At open: how many syncs the index has gone back behind what it had synced,
-  // which is written down.
+  // Called at open. Returns how many synced writes the index has lost, and
+  // writes that down.
   absl::StatusOr<uint64_t> CompareSyncCount()
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mutex_);
-  // Writes the batch, and how far the segments are synced, to the disk.
+  // Writes the batch, and how far the segments are synced, with a sync.
   absl::Status WriteMark(std::unique_ptr<IndexBatch> batch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mutex_);
 
   StoreCore* const core_;
-  // One sync at a time; commits go on meanwhile.
+  // Serialises syncs; commits continue meanwhile.
   absl::Mutex sync_mutex_ ABSL_ACQUIRED_BEFORE(core_->mutex);
   uint64_t sync_count_ ABSL_GUARDED_BY(sync_mutex_) = 0;
-  // What may be written before the free space is read again.
+  // Bytes that may be written before the free disk space is read again.
   uint64_t space_allowance_ ABSL_GUARDED_BY(core_->mutex) = 0;
   // Segments of table g.
   std::set<uint64_t> named_segments_ ABSL_GUARDED_BY(core_->mutex);

@@ -16,7 +16,7 @@
 namespace rankprobe {
 namespace {
 
-// Counts every step anew and writes down which payloads it refers to.
+// Counts every step again and writes its references to payloads.
 class ReferenceBuilder {
  public:
   explicit ReferenceBuilder(Index* index) : index_(index), rows_(index) {}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Format versions of the index and the way from older ones to this one.
+// Format versions of the index and upgrades of older ones.
 //
-// Rule: a collector opens its own version and every older one, which it brings
-// up to date once, at open; it refuses a newer one and changes nothing. An
-// upgrade may be cut short at any point and is done again from the start: each
+// Rule: a collector opens its own version and every older one, which it
+// upgrades once, at open; it refuses a newer one and changes nothing. An
+// upgrade may be interrupted at any point and is repeated from the start: each
 // step writes the same rows again.
 //   1  first
 //   2  references to payloads (table f), losses by reason in StepRow
@@ -14,9 +14,10 @@
 //   5  rollups (tables a, h, n, o)
 //   6  summaries (table j)
 //   7  numbers of rollups and summaries may be packed. Rows of older versions
-//      stay as they are: each says how it is written.
+//      stay as they are: each records its encoding.
 //   8  rows of summaries may hold the heads of their steps
-//   9  records with a checksum (Record.crc32c). Those of older versions get one.
+//   9  records with a checksum (Record.crc32c). Those of older versions get
+//   one.
 #ifndef RANKPROBE_COLLECTOR_STORE_UPGRADE_H_
 #define RANKPROBE_COLLECTOR_STORE_UPGRADE_H_
 
@@ -28,8 +29,8 @@ namespace rankprobe {
 
 inline constexpr char kSchemaVersion[] = "9";
 
-// FAILED_PRECONDITION for a version that is not known here. `version` is empty
-// for a new archive.
+// FAILED_PRECONDITION for an unknown version. `version` is empty for a new
+// archive.
 absl::Status BringUpToDate(Index* index, absl::string_view version);
 
 }  // namespace rankprobe

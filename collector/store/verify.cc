@@ -87,7 +87,8 @@ class Verifier {
                         });
   }
 
-  // A row that no run owns is the rest of a deletion under way, or a fault.
+  // Returns whether a run owns the row. Otherwise it is the rest of a deletion
+  // in progress, or a fault.
   absl::StatusOr<bool> Owned(absl::string_view key) {
     const std::optional<uint32_t> run = keys::ParseRun(key);
     if (run.has_value() && runs_.count(*run) > 0) return true;
@@ -96,7 +97,7 @@ class Verifier {
     RP_ASSIGN_OR_RETURN(const auto deleted,
                         index_->Get(keys::DeletedRun(*run)));
     if (deleted.has_value()) return false;
-    // A run that began after the runs were listed.
+    // The run may have begun after the runs were listed.
     return *run > (runs_.empty() ? 0 : runs_.rbegin()->first);
   }
 
@@ -115,7 +116,7 @@ class Verifier {
         });
   }
 
-  // What the index knows that it has lost.
+  // Reports the losses that the index has recorded.
   absl::Status LostSyncs() {
     return index_->Scan("z", [&](absl::string_view, absl::string_view value) {
       Fault(std::string(value));
@@ -142,8 +143,9 @@ class Verifier {
         });
   }
 
-  // The records of a step against its counter. Frames may come meanwhile: only
-  // a difference between two equal rows is one.
+  // Compares the records of a step with its counter. Frames may arrive
+  // meanwhile, so a difference counts only if the row is the same before and
+  // after.
   absl::Status CountRecords(absl::string_view key, uint32_t run,
                             const keys::StepParts& place) {
     for (;;) {
@@ -169,8 +171,8 @@ class Verifier {
     }
   }
 
-  // The records of all steps of a run against the run's counter, unless some
-  // came since the runs were listed.
+  // Compares the records of all steps of a run with the run's counter, unless
+  // some arrived since the runs were listed.
   absl::Status Counters() {
     for (const auto& [run, name] : runs_) {
       RP_ASSIGN_OR_RETURN(const auto value, index_->Get(keys::Run(name)));
@@ -222,7 +224,7 @@ class Verifier {
                             run, payload.digest(), payload.length_bytes(),
                             place.step, place.incarnation)));
     if (row.has_value() && reference.has_value()) return absl::OkStatus();
-    // Gone meanwhile?
+    // The record may have been deleted meanwhile.
     RP_ASSIGN_OR_RETURN(const auto still, index_->Get(record_key));
     if (!still.has_value()) return absl::OkStatus();
     if (!row.has_value())
@@ -298,7 +300,7 @@ class Verifier {
                        const v1::PayloadRow& row) {
     Finding fault;
     RP_ASSIGN_OR_RETURN(fault, CheckPayload(payload, row));
-    // Moved or deleted while we looked: look again.
+    // The payload may have been moved or deleted meanwhile, so check again.
     if (!fault.text.empty()) {
       RP_ASSIGN_OR_RETURN(fault, CheckPayload(payload, row));
     }
@@ -320,10 +322,10 @@ class Verifier {
     Fault(absl::StrCat(PayloadText(payload), ": CORRUPT: ", text));
   }
 
-  // What is wrong with a payload; no text if nothing.
+  // A fault of a payload; the text is empty if there is none.
   struct Finding {
     std::string text;
-    // The chunk whose bytes are not what was stored.
+    // The chunk whose bytes are damaged.
     std::optional<v1::ChunkRow> damaged;
   };
 
@@ -331,7 +333,7 @@ class Verifier {
                                        const v1::PayloadRow& payload_row) {
     Finding finding;
     std::string& fault = finding.text;
-    // Nobody needs a header to read the bytes.
+    // A wrong header does not affect reading, so it is reported last.
     std::string header_fault;
     uint64_t at = 0;
     const bool read = Chosen(payload);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks at every row of an archive, and at the bytes if asked, while it is in
-// use. Faults are named with run, step and payload; bytes that are damaged are
-// CORRUPT with their place, and marked; those that were and are right are not any
-// more. Threads: free functions over a core that outlives the call.
+// Verification of every row of an archive, and of the bytes if requested, while
+// it is in use. Faults name run, step and payload. Damaged bytes are marked and
+// reported as CORRUPT with their place; the mark is removed if they are correct
+// again. Threads: free functions over a core that outlives the call.
 #ifndef RANKPROBE_COLLECTOR_STORE_VERIFY_H_
 #define RANKPROBE_COLLECTOR_STORE_VERIFY_H_
 
@@ -16,10 +16,11 @@
 
 namespace rankprobe {
 
-// Counts a fault; the first 100 are kept in words.
+// Counts a fault; the texts of the first 100 are kept.
 void AddFault(const std::string& text, v1::VerifyReport* report);
 
-// `progress` is called now and then; its error ends the verification. May be empty.
+// `progress` is called from time to time; its error ends the verification. May
+// be empty.
 absl::StatusOr<v1::VerifyReport> VerifyArchive(
     StoreCore* core, const v1::VerifyRequest& request,
     const std::function<absl::Status(const v1::VerifyReport&)>& progress);

@@ -26,7 +26,7 @@ class RollupVerifier {
           RP_RETURN_IF_ERROR(hooks_.row());
           v1::RollupHead head;
           const uint32_t run = keys::ParseRun(key).value_or(0);
-          // Their fields are in another order here.
+          // In these keys step and incarnation are swapped.
           const std::optional<keys::StepParts> swapped = keys::ParseStep(key);
           if (!swapped.has_value() || !ParseRow(value, &head)) {
             hooks_.fault(run, ": a rollup cannot be read");
@@ -39,7 +39,7 @@ class RollupVerifier {
         });
   }
 
-  // Those that stand for heads.
+  // Checks the summaries that contain heads.
   absl::Status Summaries() {
     return index_->Scan(
         "j",
@@ -64,7 +64,7 @@ class RollupVerifier {
   }
 
  private:
-  // `key`, `value`: of the row that says it.
+  // `key` and `value` are those of the row that contains the head.
   absl::Status Check(absl::string_view key, absl::string_view value,
                      uint32_t run, int64_t step, uint64_t incarnation,
                      const v1::RollupHead& head) {
@@ -90,7 +90,7 @@ class RollupVerifier {
     } else {
       return absl::OkStatus();
     }
-    // It is to be made, or both have changed meanwhile.
+    // The rollup is queued, or both have changed meanwhile.
     RP_ASSIGN_OR_RETURN(const auto pending, index_->Get(keys::PendingRollup(
                                                 run, step, incarnation)));
     RP_ASSIGN_OR_RETURN(const auto now, index_->Get(key));

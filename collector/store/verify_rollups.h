@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holds each rollup against its step while the archive is in use; what was made
-// before there were summaries is not a fault. Inside Verify only. A free function
-// over an index that outlives the call. Failure: the index's errors, and those of
-// `row`.
+// Comparison of each rollup with its step while the archive is in use; steps
+// from before there were summaries are not faults. Inside Verify only. A free
+// function over an index that outlives the call. Failure: the index's errors,
+// and those of `row`.
 #ifndef RANKPROBE_COLLECTOR_STORE_VERIFY_ROLLUPS_H_
 #define RANKPROBE_COLLECTOR_STORE_VERIFY_ROLLUPS_H_
 
@@ -16,9 +16,9 @@
 namespace rankprobe {
 
 struct RollupHooks {
-  // Called for each row; its error ends it.
+  // Called for each row; its error ends the comparison.
   std::function<absl::Status()> row;
-  // `text`: what goes behind the run's name.
+  // `text` is appended to the run's name.
   std::function<void(uint32_t run, absl::string_view text)> fault;
 };
 

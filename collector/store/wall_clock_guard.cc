@@ -20,7 +20,7 @@ bool WallClockGuard::Trusts() {
   const absl::Duration offset = Offset();
   const int64_t now_ns = clock_->MonotonicNanos();
   if (trusted_.has_value() && absl::AbsDuration(offset - *trusted_) < kJump) {
-    // Follows what a time server does in small steps.
+    // Follows the small corrections of a time server.
     trusted_ = offset;
     settling_.reset();
     return true;

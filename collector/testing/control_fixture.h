@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ControlPlane over a store and events of a directory of its own, without a
+// A ControlPlane over a store and events in a temporary directory, without a
 // server: ranks are in the test's memory.
 //
 // Not thread-safe: a test's thread.
@@ -28,7 +28,8 @@ class ControlFixture : public TempDirTest {
     store_.reset();
     TempDirTest::TearDown();
   }
-  // As after the end of the process; the events stay.
+  // Restarts the control plane as after the end of the process; the events are
+  // kept.
   void Restart() {
     control_.reset();
     store_.reset();

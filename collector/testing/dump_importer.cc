@@ -20,7 +20,7 @@ namespace {
 
 using Json = JsonValue;
 
-// Of a member that the test data has.
+// The test data must contain the member.
 const Json& At(const Json& v, absl::string_view key) {
   static const Json* const kNone = new Json();
   const Json* const found = v.Find(key);
@@ -328,7 +328,7 @@ void ImportDump(const std::string& directory, int64_t step,
     }
   }
   add()->mutable_step_end()->set_call_phases(phases);
-  // Payloads went first; the records follow in batches.
+  // Payloads were sent first; the records follow in batches.
   for (int at = 0; at < records.records_size();) {
     v1::RecordBatch* batch = frames->AddBatch(step);
     for (int n = 0; n < 100 && at < records.records_size(); ++n)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks in the test's memory that follow the plans of run "run" as agents do, and
-// whose config files are edited.
+// Ranks in the test's memory that follow the plans of run "run" as agents do,
+// and whose config files are edited.
 //
 // Not thread-safe: a test's thread.
 #ifndef RANKPROBE_COLLECTOR_TESTING_EDITS_FIXTURE_H_
@@ -27,7 +27,7 @@ inline constexpr char kOn[] = R"({"dump_path": "d", "dump_enable": true})";
 inline constexpr char kTensor[] =
     R"({"dump_path": "d", "dump_enable": true, "task": "tensor"})";
 
-// What a rank does with directives: PlanSwitcher, in short.
+// A simplified PlanSwitcher: what a rank does with directives.
 struct FollowingRank {
   std::string session;
   int64_t step = 0;
@@ -35,7 +35,7 @@ struct FollowingRank {
   uint64_t heard_epoch = 0;
   std::deque<v1::Directive> inbox;
   std::optional<v1::PlanSpec> prepared;
-  // Committed, and waiting for their steps, by epoch.
+  // Committed plans that wait for their steps, by epoch.
   std::vector<v1::PlanSpec> agreed;
   v1::PlanSpec in_force;
 };
@@ -111,7 +111,7 @@ class EditsFixture : public ControlFixture {
           return rank->step >= plan.effective_at_step();
         });
     if (due == rank->agreed.rend()) return;
-    // Older ones are overtaken.
+    // Older plans are replaced.
     rank->in_force = *due;
     rank->agreed.erase(rank->agreed.begin(), due.base());
     v1::AgentEvent applied;
@@ -120,7 +120,7 @@ class EditsFixture : public ControlFixture {
     control_->agents().OnEvent(rank->session, applied);
   }
 
-  // A few steps of all ranks, and time for the ticker.
+  // Advances all ranks by a few steps, with time for the ticker.
   void Run(const std::vector<FollowingRank*>& ranks, int steps = 6) {
     for (int i = 0; i < steps; ++i) {
       for (FollowingRank* rank : ranks) Answer(rank);
@@ -153,7 +153,7 @@ class EditsFixture : public ControlFixture {
     return out;
   }
 
-  // Of the edits since the last call.
+  // Returns the records of edits since the last call.
   std::vector<std::string> Audited() {
     std::vector<std::string> out;
     for (const AuditRecord& record : control_->audit().Take()) {

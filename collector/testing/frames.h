@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builders of frames for tests of the store and what stands on it.
+// Builders of frames for tests of the store and its users.
 #ifndef RANKPROBE_COLLECTOR_TESTING_FRAMES_H_
 #define RANKPROBE_COLLECTOR_TESTING_FRAMES_H_
 
@@ -25,7 +25,7 @@ inline std::string DigestOf(absl::string_view data) {
   return {reinterpret_cast<const char*>(canonical.digest), 16};
 }
 
-// The same bytes for the same seed.
+// Returns the same bytes for the same seed.
 inline std::string RandomBytes(uint64_t seed, size_t size) {
   std::mt19937_64 random(seed);
   std::string data(size, '\0');
@@ -44,7 +44,7 @@ inline v1::Identity MakeIdentity(const std::string& run, int64_t rank,
   return identity;
 }
 
-// A payload's bytes as the archive has them.
+// Reads a payload's bytes from the archive.
 inline absl::StatusOr<std::string> ReadBack(ArchiveReader* archive,
                                             const std::string& run,
                                             absl::string_view digest,
@@ -64,7 +64,7 @@ inline absl::StatusOr<std::string> ReadBack(ArchiveReader* archive,
   return ReadBack(archive, run, DigestOf(data), data.size());
 }
 
-// Of a call whose output gets a tensor with these bytes.
+// Adds a tensor with these bytes to the output of the record's call.
 inline void AddOutput(absl::string_view data, v1::Record* record) {
   v1::PayloadRef* const payload = record->mutable_call()
                                       ->mutable_output()
@@ -102,7 +102,7 @@ class Frames {
     }
   }
 
-  // A finished step: the payload, and one call that refers to it.
+  // Adds a finished step: the payload, and one call that refers to it.
   void AddStep(int64_t step, absl::string_view data,
                size_t chunk_bytes = 1 << 20) {
     AddPayload(data, chunk_bytes);
@@ -120,7 +120,7 @@ class Frames {
   size_t size() const { return frames_.size(); }
   const v1::Identity& identity() const { return identity_; }
 
-  // Frames [first, last) in the form that Commit takes.
+  // Returns frames [first, last) in the form that Commit takes.
   std::vector<FrameToStore> Range(size_t first, size_t last) const {
     std::vector<FrameToStore> out;
     for (size_t i = first; i < last; ++i)
@@ -134,7 +134,7 @@ class Frames {
   std::vector<v1::UploadFrame> frames_;
 };
 
-// However little room there is.
+// Options without a limit on free disk space.
 inline StoreOptions OptionsAt(const std::string& data_dir,
                               uint64_t segment_bytes = 1 << 30) {
   StoreOptions options;
@@ -144,7 +144,7 @@ inline StoreOptions OptionsAt(const std::string& data_dir,
   return options;
 }
 
-// A directory of its own for each test.
+// A temporary directory for each test.
 class TempDirTest : public ::testing::Test {
  protected:
   void SetUp() override {

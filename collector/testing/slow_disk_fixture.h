@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A control plane with threads of its own over a disk that is slow or fails when
-// the test says so; ranks of run "run" are in the test's memory.
+// A control plane with its own threads over a disk that hangs or fails on
+// request; ranks of run "run" are in the test's memory.
 //
-// Threads: the test's own may call it while another call hangs.
+// Threads: the test may call it while another call hangs.
 #ifndef RANKPROBE_COLLECTOR_TESTING_SLOW_DISK_FIXTURE_H_
 #define RANKPROBE_COLLECTOR_TESTING_SLOW_DISK_FIXTURE_H_
 
@@ -25,7 +25,7 @@ namespace rankprobe::testing {
 
 class SlowDiskFixture : public ::testing::Test {
  protected:
-  // A rank on the other end of a stream.
+  // The peer of a rank's stream.
   struct FakeRank {
     std::string session;
     absl::Mutex mutex;
@@ -150,7 +150,7 @@ class SlowDiskFixture : public ::testing::Test {
     return std::exchange(result_, std::nullopt);
   }
 
-  // From now on the disk does not answer calls named `op`, until Answer().
+  // From now on calls named `op` hang until Answer().
   void Hang(const std::string& op) {
     hanging_ = std::make_shared<absl::Notification>();
     asked_ = std::make_shared<MonotonicEvent>();
@@ -161,7 +161,7 @@ class SlowDiskFixture : public ::testing::Test {
           hanging->WaitForNotification();
         });
   }
-  // The disk was asked for what it does not answer.
+  // Waits until a call hangs.
   bool WaitUntilItHangs() { return asked_->WaitFor(absl::Seconds(60)); }
   void Answer() {
     fs_.SetDelay(nullptr);
@@ -170,7 +170,7 @@ class SlowDiskFixture : public ::testing::Test {
   }
 
   ManualClock clock_;
-  // Of the next Open. 0: every read is the disk's.
+  // For the next Open. 0: every read goes to the disk.
   uint64_t index_cache_bytes_ = 1 << 20;
   FaultFileSystem fs_;
   std::shared_ptr<absl::Notification> hanging_;

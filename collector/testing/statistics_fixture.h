@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A store with a run "run" of two ranks and four steps, each a module, its
-// gradients and a call, for tests of questions about statistics. One gradient of
+// gradients and a call, for tests of queries for statistics. One gradient of
 // rank 1 is NaN in step 2, one tensor has no statistics.
 #ifndef RANKPROBE_COLLECTOR_TESTING_STATISTICS_FIXTURE_H_
 #define RANKPROBE_COLLECTOR_TESTING_STATISTICS_FIXTURE_H_
@@ -16,8 +16,8 @@ namespace rankprobe::testing {
 
 class StatisticsRunTest : public TempDirTest {
  protected:
-  // One step of a rank. Norms of outputs: `scale`, of the gradient 10 times it,
-  // of the input 100 times, of the call half.
+  // Adds one step of a rank. Norms are `scale` for outputs, 10 times it for the
+  // gradient, 100 times for the input, half for the call.
   static void AddStep(Frames* frames, int64_t step, double scale) {
     v1::RecordBatch* const batch = frames->AddBatch(step);
     batch->add_records()->mutable_step_begin();
@@ -48,7 +48,7 @@ class StatisticsRunTest : public TempDirTest {
     v1::ValueList* const nested =
         relu->mutable_output()->add_items()->mutable_list();
     fill(nested->add_items(), scale / 2, 4);
-    // Without statistics, as a tensor of meta data.
+    // Has no statistics, like a meta tensor.
     nested->add_items()->mutable_tensor();
     v1::Record* const end = batch->add_records();
     end->set_order(order);

@@ -31,7 +31,7 @@ inline v1::Hello HelloOf(const std::string& run, int64_t rank,
   return hello;
 }
 
-// A rank on the other end: holds plans as agents do.
+// The peer of a rank's stream, which holds plans as agents do.
 struct FakeRank {
   std::string session;
   int64_t step = 0;
@@ -42,7 +42,7 @@ struct FakeRank {
   std::deque<v1::Directive> inbox;
 };
 
-// Ranks of run "run" that take their messages when the test says so.
+// Ranks of run "run" that handle their messages when the test says so.
 class SwitchFixture : public ControlFixture {
  protected:
   v1::Welcome Join(int64_t rank, FakeRank* fake, uint64_t incarnation = 0) {
@@ -72,7 +72,7 @@ class SwitchFixture : public ControlFixture {
     }
   }
 
-  // Takes one message from the rank's inbox, as PlanSwitcher would.
+  // Takes one message from the rank's inbox and handles it like PlanSwitcher.
   void Deliver(FakeRank* rank) {
     if (rank->inbox.empty()) return;
     const v1::Directive d = rank->inbox.front();
@@ -124,7 +124,7 @@ class SwitchFixture : public ControlFixture {
         [this](absl::StatusOr<v1::SwitchResult> r) { result_ = std::move(r); });
   }
 
-  // What Explain says of a rank that did not follow; empty: nothing.
+  // Returns what Explain says about a rank that did not follow; empty: nothing.
   std::string ExplainedSwitch(FakeRank* rank) {
     v1::ExplainRequest request;
     request.set_run("run");
@@ -139,13 +139,13 @@ class SwitchFixture : public ControlFixture {
         });
     clock_.Advance(absl::Seconds(3));
     control_->Tick();
-    // Asked for its calls, it said nothing.
+    // The rank was asked for its calls and does not answer.
     if (!rank->inbox.empty() && rank->inbox.back().has_report_calls())
       rank->inbox.pop_back();
     return reason;
   }
 
-  // Of single ranks: what happened to them in a switch.
+  // Returns the events of single ranks in a switch.
   std::vector<std::string> SwitchEvents() {
     std::vector<std::string> details;
     const v1::ListEventsResponse events = control_->ListEvents({});

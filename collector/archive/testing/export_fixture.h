@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of the export share: runs with hand-made steps, exported to a directory
+// Fixture of export tests: runs with hand-made steps, exported to a directory
 // below the test's own.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_TESTING_EXPORT_FIXTURE_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_TESTING_EXPORT_FIXTURE_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run whose summaries are made and asked for; for tests.
+// A run with summaries that are made and queried; for tests.
 #ifndef RANKPROBE_COLLECTOR_ARCHIVE_TESTING_SUMMARY_FIXTURE_H_
 #define RANKPROBE_COLLECTOR_ARCHIVE_TESTING_SUMMARY_FIXTURE_H_
 
@@ -30,14 +30,15 @@ class SummaryTest : public TempDirTest {
     maker_ = std::make_unique<SummaryMaker>(store_.get());
   }
 
-  // LevelDB would still write while its files are deleted.
+  // Closes the store first, because LevelDB would still write while its files
+  // are deleted.
   void TearDown() override {
     maker_.reset();
     store_.reset();
     TempDirTest::TearDown();
   }
 
-  // Three calls; `end`: with the step's end.
+  // Adds a step of three calls; `end`: with the step's end.
   static void AddStep(Frames* frames, int64_t step, double value,
                       bool end = true, uint64_t order = 0) {
     v1::RecordBatch* const batch = frames->AddBatch(step);
@@ -73,7 +74,8 @@ class SummaryTest : public TempDirTest {
   void RollUp() {
     RollupMaker(store_.get()).RollUpPending([] { return false; });
   }
-  // All levels; rows that are made have the one above rest anew.
+  // Makes all levels. A new row touches the one above, which then has to rest
+  // again.
   void MakeSummaries() {
     RollUp();
     for (int level = 0; level < kSummaryLevels; ++level) {
@@ -87,8 +89,8 @@ class SummaryTest : public TempDirTest {
     store_ = OpenStore();
     maker_ = std::make_unique<SummaryMaker>(store_.get());
   }
-  // Run "run" with the one process 1 as an older collector left it, without the
-  // rows of these prefixes.
+  // Leaves run "run" with the single process 1 as an older collector would,
+  // without the rows of these prefixes.
   void MakeOlder(const std::vector<std::string>& without) {
     EditIndex([&](Index* index, IndexBatch* batch) {
       for (const std::string& prefix : without) {
@@ -114,7 +116,7 @@ class SummaryTest : public TempDirTest {
     });
   }
   // Steps of process 1 of "run" that have a head in table h, and the numbers of
-  // the rows of level 1 that stand for heads.
+  // the rows of level 1 that contain heads.
   struct Kept {
     std::vector<int64_t> heads;
     std::vector<uint64_t> rows;
@@ -144,7 +146,7 @@ class SummaryTest : public TempDirTest {
     });
     return kept;
   }
-  // With the index that the store has, which is opened anew.
+  // Edits the store's index, which is opened again afterwards.
   void EditIndex(
       const std::function<void(Index* index, IndexBatch* batch)>& edit) {
     maker_.reset();
@@ -185,7 +187,7 @@ class SummaryTest : public TempDirTest {
     EXPECT_EQ(answer.head.from_summaries(), !each);
     return answer;
   }
-  // From summaries, rollups or records, as the archive has them.
+  // Answers from summaries, rollups or records, whichever the archive has.
   Answer Ask(v1::QueryGridRequest request) {
     request.set_run("run");
     request.set_rows(v1::GRID_ROWS_RANK);
@@ -205,8 +207,8 @@ class SummaryTest : public TempDirTest {
     return answer;
   }
 
-  // What summaries say is what the values say, in each of the three questions,
-  // with much and with little room, of all and of some.
+  // Expects the same answers from summaries and from values, for each of the
+  // three requests, with large and small limits, for all and for some ranks.
   void ExpectTheSame() {
     for (int kind = 0; kind < 3; ++kind) {
       for (const uint32_t cells : {8u, 40u, 333u, 100000u}) {

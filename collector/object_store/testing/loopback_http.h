@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server on loopback that answers each request with what a test says: whole,
-// half, late or not at all. One thread a connection; all end with it.
+// A server on loopback that answers each request as a test specifies:
+// completely, partly, late or not at all. One thread per connection; all end
+// with the server.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_TESTING_LOOPBACK_HTTP_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_TESTING_LOOPBACK_HTTP_H_
 
@@ -25,9 +26,9 @@ namespace rankprobe::testing {
 
 class LoopbackHttp {
  public:
-  // Head (request line and headers) and body of a request; the bytes of the
-  // answer. Afterwards the connection is closed, unless `hang`: then it stays
-  // open and silent until the client goes.
+  // Gets head (request line and headers) and body of a request, and returns the
+  // bytes of the answer. Afterwards the connection is closed; with `hang` it
+  // stays open and silent until the client disconnects.
   struct Answer {
     std::string bytes;
     bool hang = false;

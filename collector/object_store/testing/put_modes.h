@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Short names of how tests put objects.
+// Short names of the modes in which tests put objects.
 #ifndef RANKPROBE_COLLECTOR_OBJECT_STORE_TESTING_PUT_MODES_H_
 #define RANKPROBE_COLLECTOR_OBJECT_STORE_TESTING_PUT_MODES_H_
 

@@ -21,17 +21,17 @@
 
 namespace rankprobe::testing {
 
-// Answers of leaves in this process, made when they are asked.
+// Answers of leaves in this process, computed when they are requested.
 class FakeLeaves : public LiveLeaves {
  public:
   struct One {
     Store* store = nullptr;
     Sealer* sealer = nullptr;
     std::string away;
-    // After so many parts it says no more.
+    // After this many parts the answer ends.
     size_t parts = SIZE_MAX;
   };
-  // Around an answer, whoever reads it.
+  // Called before and after each answer.
   std::function<void(const v1::LiveQuestion&)> before, after;
   size_t asked = 0;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of sealed archives share: a store of objects that dies at a chosen
-// call and watches the rules of the log, and trees that are compared.
+// Fixture of tests of sealed archives: an object store that fails at a chosen
+// call and checks the rules of the log, and comparison of trees.
 #ifndef RANKPROBE_COLLECTOR_SEALED_TESTING_SEALED_FIXTURE_H_
 #define RANKPROBE_COLLECTOR_SEALED_TESTING_SEALED_FIXTURE_H_
 
@@ -24,33 +24,34 @@
 
 namespace rankprobe::testing {
 
-// Objects in memory. From a chosen call on nothing is done any more: the
-// collector that uses it is dead, or the store is away.
+// Objects in memory. From a chosen call on nothing is done any more, as if the
+// collector had died or the store were unreachable.
 class FaultObjectStore : public ObjectStore {
  public:
   enum class Fault {
     // The call is not done.
     kBefore,
-    // It is done, and its answer is lost.
+    // The call is done, and its answer is lost.
     kAfter,
   };
 
   std::string name() const override { return "objects in memory"; }
 
   uint64_t calls() const { return calls_; }
-  // From 1 on, counted from now. 0: none.
+  // Counts calls from now, beginning with 1. 0: none fails.
   void FailFrom(uint64_t call, Fault fault) {
     fail_at_ = call == 0 ? 0 : calls_ + call;
     fault_ = fault;
   }
-  // That call answers so, and is not done; those behind it are.
+  // Only that call returns `answer` and is not done; later calls are.
   void FailOnce(uint64_t call, absl::Status answer) {
     fail_once_at_ = calls_ + call;
     answer_ = std::move(answer);
   }
   const std::map<std::string, std::string>& objects() const { return objects_; }
   std::map<std::string, std::string>* mutable_objects() { return &objects_; }
-  // Called before each call is done, with its number; not for calls of its own.
+  // Called before each call is done, with its number; not for calls made by the
+  // callback.
   std::function<void(uint64_t number)> before_call;
   // Called before an entry of a log is put.
   std::function<void(const std::string& key)> before_commit;
@@ -86,7 +87,8 @@ class FaultObjectStore : public ObjectStore {
       const absl::Status read = (*file)->Read(0, absl::MakeSpan(bytes));
       if (!read.ok()) return read;
       const auto there = objects_.find(key);
-      // Names are contents.
+      // The name of an object is its content's, so equal names mean equal
+      // bytes.
       EXPECT_TRUE(there == objects_.end() || there->second == bytes) << key;
       objects_[key] = std::move(bytes);
       return absl::OkStatus();
@@ -160,7 +162,8 @@ class FaultObjectStore : public ObjectStore {
     return dead ? absl::UnavailableError("the store does not answer") : status;
   }
 
-  // What an entry names is there before it, whole.
+  // Expects that the objects that an entry names exist completely before it is
+  // put.
   void CheckEntry(const std::string& key, absl::string_view bytes) {
     const auto entry = sealed::DecodeEntry(bytes);
     ASSERT_TRUE(entry.ok()) << key << " " << entry.status();
@@ -188,7 +191,7 @@ class FaultObjectStore : public ObjectStore {
   Fault fault_ = Fault::kBefore;
 };
 
-// Every file below the directory, by its path.
+// Returns every file below the directory, by its path.
 inline std::map<std::string, std::string> TreeOf(const std::string& root) {
   std::map<std::string, std::string> files;
   for (const auto& entry :
@@ -202,7 +205,7 @@ inline std::map<std::string, std::string> TreeOf(const std::string& root) {
   return files;
 }
 
-// The same files with the same bytes; says which differ.
+// Expects the same files with the same bytes; reports which differ.
 inline void ExpectSameTree(const std::string& a, const std::string& b) {
   const auto left = TreeOf(a), right = TreeOf(b);
   EXPECT_EQ(left.size(), right.size());

@@ -33,7 +33,7 @@ class SealerTest : public TempDirTest {
                              report == nullptr ? &own : report);
   }
   // What a reader sees of the run: by step and incarnation the entries of its
-  // records, and the bytes of the payloads that can be had.
+  // records, and the bytes of the available payloads.
   using Seen = std::map<std::pair<int64_t, uint64_t>, std::vector<std::string>>;
   static Seen See(ArchiveReader* archive, const std::string& run) {
     Seen seen;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps with payloads, whole or in parts, for tests of sealed archives.
+// Steps with payloads, complete or in parts, for tests of sealed archives.
 #ifndef RANKPROBE_COLLECTOR_SEALED_TESTING_WHOLE_STEPS_H_
 #define RANKPROBE_COLLECTOR_SEALED_TESTING_WHOLE_STEPS_H_
 
@@ -11,8 +11,8 @@
 
 namespace rankprobe::testing {
 
-// Records of these orders: 0 begins the step, `end` (0: none) ends it, others are
-// calls.
+// Adds records of these orders: 0 begins the step, `end` (0: none) ends it,
+// others are calls.
 inline void AddStep(Frames* frames, int64_t step,
                     const std::vector<uint64_t>& orders, uint64_t end) {
   v1::RecordBatch* const batch = frames->AddBatch(step);
@@ -31,7 +31,7 @@ inline void AddStep(Frames* frames, int64_t step,
   last->mutable_step_end()->set_call_phases(end - 1);
 }
 
-// A call whose output is the payload.
+// Returns a call whose output is the payload.
 inline void AddCall(uint64_t order, const std::string& entry,
                     const std::string& data, v1::RecordBatch* batch) {
   v1::Record* const call = batch->add_records();
@@ -40,8 +40,8 @@ inline void AddCall(uint64_t order, const std::string& entry,
   AddOutput(data, call);
 }
 
-// A finished step of four frames: a payload in two pieces, half of the records,
-// the rest.
+// Adds a finished step of four frames: a payload in two pieces, half of the
+// records, the rest.
 inline void AddStepInFrames(int64_t step, Frames* frames) {
   const std::string data = RandomBytes(static_cast<uint64_t>(step), 2000);
   frames->AddPayload(data, 1000);
@@ -56,7 +56,7 @@ inline void AddStepInFrames(int64_t step, Frames* frames) {
   end->mutable_step_end()->set_payloads(2);
 }
 
-// A finished step of three records whose call refers to the payload.
+// Adds a finished step of three records whose call refers to the payload.
 inline void AddWholeStep(Frames* frames, int64_t step, const std::string& data,
                          bool with_payload = true) {
   if (with_payload) frames->AddPayload(data);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of damage share: an archive in a directory of the test, whose files are
-// changed behind its back.
+// Fixture of damage tests: an archive in the test's directory whose files are
+// changed while it is closed.
 #ifndef RANKPROBE_COLLECTOR_STORE_TESTING_DAMAGE_FIXTURE_H_
 #define RANKPROBE_COLLECTOR_STORE_TESTING_DAMAGE_FIXTURE_H_
 
@@ -45,7 +45,7 @@ class DamageTest : public TempDirTest {
     bytes[offset] = static_cast<char>(bytes[offset] ^ (1 << bit));
     Spit(path, bytes);
   }
-  // As if the process had been killed: the mark of a clean end goes.
+  // Removes the mark of a clean end, as if the process had been killed.
   void ForgetCleanEnd() {
     const auto index = *OpenLevelDbIndex(
         {root_ + "/data/index", 1 << 20, 1 << 20, file_system_.get()});
