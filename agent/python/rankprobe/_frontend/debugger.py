@@ -174,7 +174,7 @@ class Debugger:
 
     @classmethod
     def stop(cls) -> None:
-        """Stops recording. The collector has the records when it returns, unless it reports that they wait.
+        """Stops recording. What was recorded is safe with the collector when it returns.
 
         Gradients of recorded forwards are still recorded until step().
         Raises InterfaceUsageError before construction."""

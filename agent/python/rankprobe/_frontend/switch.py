@@ -75,7 +75,7 @@ class Switch:
             edit = self._file.edited()
             if edit is not None:
                 self._submit(edit, session)
-        except Exception as error:  # noqa: BLE001 - the training goes on
+        except Exception as error:  # noqa: BLE001 - the training continues
             if not _native.raise_later_if_programs(error):
                 warn(f"the edit of {self._file.path} was not applied: {error!r}")
 

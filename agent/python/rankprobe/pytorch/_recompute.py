@@ -76,7 +76,7 @@ class _Whole:
         try:
             buffers = self._owner.buffers()
             return None if buffers is None else (buffers, _random_states())
-        except Exception as error:  # noqa: BLE001 - a fault of ours: not known
+        except Exception as error:  # noqa: BLE001 - after a fault of rankprobe the state is not known
             _native.raise_later_if_programs(error)
             return None
 
