@@ -53,6 +53,7 @@ class Collector:
             started = True
         address = f"unix:{self._job.path}/{_unix_socket.NAME}" if listens == _HERE else listens
         if read("address") != address:
+            # Replaced atomically, because users may read it at any time.
             fresh = pathlib.Path("address.new")
             fresh.write_text(address, encoding="utf-8")
             fresh.replace("address")

@@ -253,6 +253,7 @@ class JobDirectory:
             return
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another process may have removed this file and created a new one since it was opened.
             if os.stat(path).st_ino == os.fstat(fd).st_ino:
                 path.unlink()
         except OSError:  # Another process holds the lock and removes the file itself.

@@ -41,6 +41,7 @@ def say(text: str, end: str = "\n") -> None:
         stream = cast(Any, sys.__stderr__)
         if stream is None or sys.stderr is None:
             return
+        # Standard error is inheritable, files that Python opens are not.
         if not os.get_inheritable(stream.fileno()):
             return  # The program closed stderr, and a file that it opened later has this descriptor.
         stream.flush()

@@ -101,6 +101,7 @@ class TrendDb:
 
     def __enter__(self) -> TrendDb:
         self._database = sqlite3.connect(self._path)
+        # No journal and no fsync: the file is written under a temporary name and discarded after a failure (value_files.py).
         self._database.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;" + _SCHEMA)
         self._database.executemany("INSERT INTO monitoring_metrics (metric_name) VALUES (?)", [(name,) for name in _METRICS])
         return self

@@ -103,7 +103,7 @@ def replicas(dump: Path, *, groups: Sequence[Sequence[int]] = (), gradients: boo
     """Returns what should be equal across the ranks of a dump and differs: `differences`, and how much was compared.
 
     Each difference has `kind`, `step`, `row` and `values`: groups of ranks with equal content, and that content. `groups`: lists
-    of ranks that are replicas; empty derives them. `gradients`: compares gradients too.
+    of ranks that hold the same parameters. `gradients`: compares gradients too.
     """
     return _analysis.replicas(os.fspath(dump), [list(g) for g in groups], gradients, force)
 

@@ -104,6 +104,7 @@ def _stream(run: str, collector: str | None, data_dir: str | os.PathLike[str] | 
                    *(["--collector", collector] if collector else [])]
         said = stack.enter_context(tempfile.TemporaryFile())
         process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said))
+        # Ends the command if the caller stops early; has no effect on one that has ended.
         stack.callback(process.kill)
         cut: Cut | None = None
         assert process.stdout is not None

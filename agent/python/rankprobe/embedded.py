@@ -96,6 +96,7 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
             if not _is_private(fd, path):
                 raise PermissionError(errno.EACCES, "another user has made it or can open it, so it cannot be a lock", str(path))
             if _try_lock(fd, fcntl.LOCK_EX):
+                # The holder unlinks the file, so the lock counts only if the locked file still has its name.
                 if os.path.samestat(os.stat(path), os.fstat(fd)):
                     break
             elif time.monotonic() > deadline:

@@ -258,6 +258,7 @@ class Answers:
 
     def page(self, tool: Tool, arguments: Arguments) -> str:
         """Returns a page as JSON of at most MOST_BYTES. Raises Unusable or CommandFailed."""
+        # A cursor is QUESTION.ANSWER.PAGE. The two digests reject a cursor of another question, and an answer that has changed.
         words = tool.command(arguments)
         cursor = arguments.get("cursor")
         asked = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]

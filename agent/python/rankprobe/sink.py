@@ -131,6 +131,7 @@ class Position:
         try:
             with open(fresh, "w", encoding="utf-8") as file:
                 json.dump({"after": self.after, "answers": self.answers, "asked": sorted(self.asked), "state": self.state}, file)
+                # Flushed before the rename, so that a crash leaves a complete file, old or new.
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(fresh, self._path)
@@ -194,6 +195,7 @@ class Follower:
                     break
             if items:
                 self.send(items)
+            # Saved after each batch, so that a restart repeats at most one batch and skips none.
             at += size
             self._position.after = events[at - 1]["id"]
             self._position.save()

@@ -96,6 +96,7 @@ class Watched:
 
     def _around_scaler(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def rankprobe_scaler_step(own: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            # If the scaler skips the step, it does not call the optimizer, and the count stays the same.
             stepped = self._stepped
             result = step(own, optimizer, *args, **kwargs)
             if optimizer is self._optimizer() and self._stepped == stepped:

@@ -122,6 +122,7 @@ class CacheWitness:
     def before(self, step: int, rows: Sequence[Row], tokens: torch.Tensor, slots: torch.Tensor) -> list[Fault]:
         """Checks what the step, which is about to run, reads and where it writes. Returns new faults; content that was reported is
         accepted afterwards. tokens, slots: the tokens of all rows and the slots that they are written to; 1-D, int64, on the host."""
+        # Takes the digests of the previous step if after() was not called for it.
         self.after()
         self._clock += 1
         if not rows:

@@ -78,6 +78,7 @@ class Steps:
             return
         scheduled, self._scheduled = self._scheduled, None
         prepared, self._prepared = self._prepared, None
+        # Ends a previous step that neither sample_tokens() nor pool() has ended.
         self._end()
         batch = batch_of(scheduled, prepared if prepared is not None else getattr(self._runner, "input_batch", None))
         self._open = True
