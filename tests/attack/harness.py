@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attacks on a real daemon are made of: rankprobed with its real flags, and
-clients that say what no agent would.
+"""Tools for attacks on a real daemon: rankprobed with its real flags, and clients that
+send messages that no agent sends.
 
-Everything is on loopback, and everything waits with a deadline. What is sent is
-made by wire.py; the tests take it from here. Not thread-safe; one RawAgent is one
-process of a job as far as the collector can tell.
+All connections use loopback, and all waits have a deadline. wire.py makes the
+messages; the tests import its functions from here. Not thread-safe. To the collector
+a RawAgent looks like one process of a job.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# For what should happen at once: a machine that runs other tests too is slow.
+# Deadline in seconds for immediate effects; generous, because a machine that also runs other tests is slow.
 SOON = 60.0
-# No stream outlives it, whatever the daemon does.
+# Deadline in seconds of every stream, whatever the daemon does.
 STREAM_SECONDS = 300.0
 
 sys.path.append(str(ROOT / "tests" / "lib"))
@@ -42,7 +42,7 @@ from wire import (access, agent, agent_grpc, archive, archive_grpc, begin_record
 
 
 class Daemon(Rankprobed):
-    """Its clients and what /proc says of it. `token` is what the clients made here use when they name none."""
+    """A daemon with its clients and its state in /proc. `token`: the default token of clients that are made here."""
 
     def __init__(self, directory: pathlib.Path, *flags: Any, token: str | None = None, **settings: Any):
         super().__init__(directory, *flags, **settings)
@@ -64,7 +64,7 @@ class Daemon(Rankprobed):
         """Records of audit.jsonl; every line must be JSON."""
         return [json.loads(line) for line in (self.data_dir / "audit.jsonl").read_text().splitlines()]
 
-    # What /proc says of it.
+    # State in /proc.
 
     def _status(self, key: str) -> int:
         for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
@@ -73,11 +73,11 @@ class Daemon(Rankprobed):
         raise AssertionError(f"/proc/{self.process.pid}/status has no {key}")
 
     def memory(self) -> int:
-        """Resident bytes."""
+        """Returns the resident size in bytes."""
         return self._status("VmRSS")
 
     def peak_memory(self) -> int:
-        """Largest resident size so far, or since `forget_peak`."""
+        """Returns the largest resident size in bytes so far, or since forget_peak()."""
         return self._status("VmHWM")
 
     def forget_peak(self) -> None:
@@ -97,7 +97,7 @@ class Daemon(Rankprobed):
 
     def channel(self, token: str | None = None, credentials: grpc.ChannelCredentials | None = None,
                 options: Iterable[tuple[str, Any]] = ()) -> grpc.Channel:
-        """A connection of its own, whose calls carry `token` ("": none; None: the daemon's default)."""
+        """Returns a separate connection whose calls carry `token` ("": none; None: the daemon's default)."""
         settings = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
                     ("grpc.use_local_subchannel_pool", 1), *options]
         channel = (grpc.secure_channel(self.address, credentials, settings) if credentials
@@ -135,7 +135,7 @@ class _BearerToken(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInter
 
 
 def outcome(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> tuple[str, Any]:
-    """("OK", response, or list of a stream's) or (status name, message) of one RPC."""
+    """Executes an RPC. Returns ("OK", response), with a list of responses for a stream, or (status name, message)."""
     keywords.setdefault("timeout", SOON)
     try:
         response = call(*arguments, **keywords)
@@ -146,11 +146,11 @@ def outcome(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> tuple
         return error.code().name, error.details()
 
 
-# --- a client that says anything -------------------------------------------------
+# --- a client that sends anything ------------------------------------------------
 
 
 class Stream:
-    """One bidirectional call: send what you like, read with a deadline."""
+    """A bidirectional call that sends any message and reads with a deadline."""
 
     def __init__(self, method: Callable, read: bool = True, seconds: float = STREAM_SECONDS):
         self._outgoing: queue.Queue = queue.Queue()
@@ -173,7 +173,7 @@ class Stream:
                 self._incoming.put(message)
         except grpc.RpcError as error:
             status = (error.code().name, error.details() or "")
-        except ValueError as error:  # the channel was closed under it
+        except ValueError as error:  # The channel was closed.
             status = ("CANCELLED", str(error))
         self.status = status
         self._ended.set()
@@ -183,7 +183,7 @@ class Stream:
         self._outgoing.put(message)
 
     def receive(self, seconds: float = SOON) -> Any:
-        """The next message; None when the stream ended; TimeoutError."""
+        """Returns the next message; None if the stream has ended. Raises TimeoutError."""
         try:
             message = self._incoming.get(timeout=seconds)
         except queue.Empty:
@@ -193,12 +193,12 @@ class Stream:
         return message
 
     def waiting(self) -> list:
-        """What has come and was not received; takes nothing away."""
+        """Returns the messages that have arrived and were not received, without removing them."""
         with self._incoming.mutex:
             return [m for m in self._incoming.queue if m is not None]
 
     def end(self, seconds: float = SOON) -> tuple[str, str]:
-        """(status name, message) once the stream is over; AssertionError if it is not."""
+        """Waits for the end of the stream and returns (status name, message). Raises AssertionError after `seconds`."""
         if not self._ended.wait(seconds):
             raise AssertionError(f"the stream was still open after {seconds} s")
         return self.status
@@ -208,7 +208,7 @@ class Stream:
         return not self._ended.is_set()
 
     def close(self) -> None:
-        """The client has no more to say."""
+        """Ends the client's side of the stream."""
         self._outgoing.put(None)
 
     def cancel(self) -> None:
@@ -217,12 +217,12 @@ class Stream:
 
 
 class RawAgent:
-    """A rank as the collector sees it, without an agent's good manners.
+    """A rank as the collector sees it, which need not follow the protocol.
 
-    Opens its Session (and Upload) at once. When the daemon refuses, `refused` is
-    (status name, message) and nothing else works. `hello` replaces the whole
-    Hello; other keywords are fields of the Identity or the Hello. `session_id`
-    opens an Upload under another's session, without a Session of its own.
+    The constructor opens a Session (and an Upload). If the daemon refuses, `refused`
+    is (status name, message) and other methods do not work. `hello` replaces the
+    complete Hello; other keywords are fields of the Identity or the Hello. With
+    `session_id`, opens an Upload in an existing session, without a Session.
     """
 
     def __init__(self, daemon: Daemon, run: str = "run", rank: int | None = 0, *, incarnation: int | None = None,
@@ -265,7 +265,7 @@ class RawAgent:
         return self.identity.incarnation
 
     def open_upload(self, first_sequence: int = 0) -> bool:
-        """A new Upload of the session; the old one, if any, is left as it is."""
+        """Opens a new Upload of the session without closing the old one. Returns False if it is refused."""
         self.upload = Stream(self.stub.Upload)
         self.upload.send(agent.UploadFrame(open=agent.UploadOpen(
             session_id=self.session_id, identity=self.identity, first_sequence=first_sequence)))
@@ -280,7 +280,7 @@ class RawAgent:
         self.session.send(agent.AgentEvent(**body))
 
     def frame(self, **body: Any) -> int:
-        """Sends the next frame of the sequence; its number."""
+        """Sends the next frame of the sequence and returns its number."""
         self.sequence += 1
         self.upload.send(agent.UploadFrame(sequence=self.sequence, **body))
         return self.sequence
@@ -296,19 +296,19 @@ class RawAgent:
                                                    data=data, crc32c=crc32c(data) if crc is None else crc))
 
     def payload(self, data: bytes, payload_digest: bytes | None = None, piece: int = 512 << 10) -> bytes:
-        """All of one payload, honest unless another digest is given."""
+        """Sends a complete payload and returns its digest. The digest is correct unless another one is given."""
         payload_digest = payload_digest or digest(data)
         for offset in range(0, len(data), piece):
             self.chunk(payload_digest, len(data), offset, data[offset:offset + piece])
         return payload_digest
 
     def offer(self, *payloads: tuple[bytes, int]) -> None:
-        """PayloadOffers of (digest, length) pairs."""
+        """Sends PayloadOffers of (digest, length) pairs."""
         self.upload.send(agent.UploadFrame(offers=agent.PayloadOffers(
             digests=[p[0] for p in payloads], length_bytes=[p[1] for p in payloads])))
 
     def answers(self, payload_digest: bytes, seconds: float = SOON) -> str:
-        """What the collector said to an offer: "have", "coming" or "wanted"."""
+        """Returns the collector's answer to an offer: "have", "coming" or "wanted". Raises AssertionError if the upload ends."""
         deadline = time.monotonic() + seconds
         while True:
             ack = self.upload.receive(max(0.01, deadline - time.monotonic()))
@@ -321,7 +321,7 @@ class RawAgent:
                     return word
 
     def committed(self, sequence: int | None = None, seconds: float = SOON) -> bool:
-        """Whether the frame (the last one) is acked as COMMITTED before the stream or the time ends."""
+        """Returns whether the frame (default: the last one) is acknowledged as committed before the stream ends or the time is over."""
         return self._acked(lambda ack: ack.committed, sequence, seconds)
 
     def synced(self, sequence: int | None = None, seconds: float = SOON) -> bool:
@@ -345,21 +345,21 @@ class RawAgent:
 
     def step(self, step: int = 0, data: bytes = b"\1\2\3\4" * 64, entry: str = "Torch.relu.0.forward", *,
              send_payload: bool = True, **begin: Any) -> int:
-        """A whole step: begin, one call whose output is `data` as float32, end."""
+        """Sends a complete step: begin, one call whose output is `data` as float32, end. Returns the number of the frame."""
         if send_payload:
             self.payload(data)
         return self.batch(step, [begin_record(0, **begin), call_record(1, call(entry, [tensor(data)])),
                                  end_record(2, 1, 1)])
 
     def goodbye(self) -> None:
-        """Ends both streams as a dying process does."""
+        """Cancels both streams, as when a process dies."""
         for stream in (self.upload, self.session):
             if stream is not None:
                 stream.cancel()
 
 
 def follow(rank: RawAgent, stop: threading.Event, step: int) -> threading.Thread:
-    """Answers directives as a rank does that steps on for as long as it is asked."""
+    """Starts a thread that answers directives like a rank that makes steps, until `stop` is set."""
 
     def work() -> None:
         now, plan = step, None
@@ -380,18 +380,18 @@ def follow(rank: RawAgent, stop: threading.Event, step: int) -> threading.Thread
     return thread
 
 
-# --- what came of it -------------------------------------------------------------
+# --- results ---------------------------------------------------------------------
 
 
 def export(daemon: Daemon, run: str, directory: pathlib.Path, *flags: Any, gaps: bool = False) -> pathlib.Path:
-    """`rankprobe export` of the run; the tree. With `gaps` it must say, by its exit code, that something is missing."""
+    """Exports the run and returns the directory. With `gaps`, the exit code of `rankprobe export` must report missing data."""
     result = daemon.cli("export", "--run", run, "-o", directory, *flags)
     assert result.returncode == (1 if gaps else 0), f"{result.stdout}\n{result.stderr}\n{daemon.log()[-2000:]}"
     return directory
 
 
 def exported_tensors(tree: pathlib.Path) -> dict[str, bytes]:
-    """Raw bytes of each .pt of an exported tree, by path below it."""
+    """Returns the raw bytes of each .pt file in an exported directory, by its path below it."""
     import zipfile
     found = {}
     for path in sorted(tree.glob("step*/*/dump_tensor_data/*.pt")):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of the kind that programs.py describes, for PyTorch 2.13: what traces, exports, packs or counts, and classes that do things in
-their own way."""
+"""Programs as described in programs.py for PyTorch 2.13: tracing, export, packaging and counting, and classes that override standard
+behaviour."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More programs of the kind that programs.py describes."""
+"""Further programs as described in programs.py."""
 
 from __future__ import annotations
 

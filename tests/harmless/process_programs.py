@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of the kind that programs.py describes, about their process: signals, what is written where, descriptors, memory that is given
-back, limits, children, and objects that only pretend."""
+"""Programs as described in programs.py that test process state: signals, output streams, descriptors, released memory, limits, child
+processes, and proxy objects."""
 
 from __future__ import annotations
 

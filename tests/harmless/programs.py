@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small programs, one for a public report on tools that watch PyTorch: name, the report, the code.
+"""Small programs, each for a public report on tools that observe PyTorch: name, report and code.
 
-Each runs with torch, nn, F, copy, io, pickle and STEPS; `d` is the debugger or nothing (start, stop, step); what it puts into
-`result` is compared bit by bit, with the states of random generators and with what it prints.
+Each runs with torch, nn, F, copy, io, pickle and STEPS; `d` is the debugger, or an object whose start(), stop() and step() do nothing.
+Its `result`, the states of random generators and its output are compared bit by bit.
 """
 
 from __future__ import annotations
@@ -296,6 +296,6 @@ result = [m]
     **PROCESS,
     **KINDS,
 }
-# What the default set runs.
+# Programs of the default set.
 DEFAULT = ("save_model", "activation_is_compared", "own_function_in_torch", "device_around_a_border", "counting_torch_function",
            "dunders_of_tensor", "gan", "errors_that_are_caught", "threads", "packed_arguments")

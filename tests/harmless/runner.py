@@ -39,7 +39,7 @@ class Off:
 
 
 class Switched:
-    """Off at first, on from the second step on."""
+    """A debugger that is off in the first step, and then switched on by its config file."""
 
     def __init__(self, debugger: Any, path: str) -> None:
         self._debugger, self._path, self._steps = debugger, path, 0
@@ -88,18 +88,18 @@ def _digest(*things: Any) -> str:
 def _run(name: str, debugger: Any) -> dict:
     torch.manual_seed(0)
     random.seed(0)
-    program = types.ModuleType("__main__")  # by whose name classes of the program are pickled
+    program = types.ModuleType("__main__")  # Classes of the program are pickled by this module name.
     sys.modules["__main__"] = program
     vars(program).update({"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "copy": copy, "io": io, "pickle": pickle, "STEPS": STEPS,
                           "d": debugger})
     text = PROGRAMS[name][1]
-    linecache.cache[name] = (len(text), None, text.splitlines(True), name)  # TorchScript reads sources
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)  # TorchScript reads the source.
     exec(compile(text, name, "exec"), vars(program))
     return {"digest": _digest(vars(program).get("result"))}
 
 
 def _debugger(mode: str) -> tuple[Any, Any]:
-    """What the program uses, and the debugger itself."""
+    """Returns the object that the program uses, and the debugger itself or None."""
     if mode in ("off", "attached"):
         return Off(), None
     from rankprobe.pytorch import PrecisionDebugger
@@ -119,12 +119,13 @@ def here(name: str, mode: str) -> None:
     pathlib.Path("answer.json").write_text(json.dumps(answer))
 
 
-# What the runner and rankprobe write there.
+# Names that the runner and rankprobe write in a program's directory.
 _OURS = {"answer.json", "config.json", "dump", "dump_path", "stdout", "stderr"}
 
 
 def collected(directory: pathlib.Path, code: int, stdout: str, stderr: str) -> dict:
-    """What one run of here() showed. Lines of ours on stderr are not the program's, and PyTorch's profiler tells the time."""
+    """Returns the observable results of one run of here(), without rankprobe's lines on stderr and those of PyTorch's profiler, which
+    contain times."""
     found = directory / "answer.json"
     return {"code": code, "stdout": stdout, "stderr": [line for line in stderr.splitlines() if not line.startswith(("rankprobe: ", "USDT:"))],
             "files": {str(path.relative_to(directory)): path.stat().st_size for path in sorted(directory.rglob("*"))
@@ -133,7 +134,7 @@ def collected(directory: pathlib.Path, code: int, stdout: str, stderr: str) -> d
 
 
 def _attach() -> None:
-    """As attach/sitecustomize.py does once torch is imported, in the environment of `rankprobe run --on`."""
+    """Attaches as attach/sitecustomize.py does after the import of torch, in the environment of `rankprobe run --on`."""
     from rankprobe import run
     from rankprobe.pytorch import _attach_hook
 
@@ -144,7 +145,8 @@ def _attach() -> None:
 
 
 def _in_child(name: str, mode: str, directory: pathlib.Path) -> bool:
-    """Whether this is the child, which goes on to its end as every process does."""
+    """Forks. Returns True in the child, which runs to its end as an ordinary process; the parent waits, prints the result and returns
+    False."""
     directory.mkdir(parents=True)
     child = os.fork()
     if child == 0:
@@ -165,10 +167,10 @@ def _in_child(name: str, mode: str, directory: pathlib.Path) -> bool:
 
 
 def main(names: list[str], modes: list[str]) -> None:
-    if hasattr(torch, "compile"):  # else each child does with its first optimizer; in --here it comes in the middle of a step
+    if hasattr(torch, "compile"):  # Otherwise each child would import it with its first optimizer. With --here it is imported within a step.
         importlib.import_module("torch._dynamo")
     gc.collect()
-    gc.freeze()  # else each child copies what torch consists of, and frees it, when it ends
+    gc.freeze()  # Otherwise each child would copy the pages of torch's objects when it frees them at its end.
     top = pathlib.Path.cwd()
     for name in names:
         for mode in modes:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of public reports give the same bits and the same words with and without rankprobe. RANKPROBE_HARMLESS=all: all of them
-(stage harmless); else ten, in fewer modes."""
+"""Tests that programs of public reports give the same bits and the same output with and without rankprobe. RANKPROBE_HARMLESS=all runs
+all of them (stage harmless), otherwise ten in fewer modes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FLIGHT = {"flight": {"steps": 2, "level": "mix"}, "rules": [{"name": "nan", "non
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """In the environment of programs: of a collector, and of one that asks for a flight recorder."""
+    """Environment variables with the addresses of a collector, and of one that requests a flight recorder."""
     top = tmp_path_factory.mktemp("collectors")
     (top / "flight.json").write_text(json.dumps(FLIGHT))
     running = [harness.Collector(top / "plain").start(), harness.Collector(top / "flight", "--triggers", top / "flight.json").start()]
@@ -42,7 +42,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
 
 def _process(words: list[str], directory: pathlib.Path, addresses: dict[str, str], seconds: float = 240) -> subprocess.CompletedProcess:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RANKPROBE_")}
-    # `fail`: the flight recorder is there from the first step on.
+    # `fail` waits for the collector, so that the flight recorder is active from the first step on.
     return subprocess.run(words, cwd=directory, capture_output=True, text=True, timeout=seconds,
                           env={**environment, **addresses, "RANKPROBE_ON_COLLECTOR_MISSING": "fail", "OMP_NUM_THREADS": "1"})
 
@@ -50,7 +50,7 @@ def _process(words: list[str], directory: pathlib.Path, addresses: dict[str, str
 @pytest.fixture(scope="module")
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
             addresses: dict[str, str]) -> dict[str, list[dict]]:
-    """Of all programs whose tests are run, off and in all modes: torch is imported once for each processor."""
+    """Results of all programs whose tests are selected, off and in all modes. torch is imported only once for each processor."""
     names = list(dict.fromkeys(item.callspec.params["name"] for item in request.session.items
                                if item.fspath == request.node.fspath and "answers" in item.fixturenames))
     jobs = int(os.environ.get("RANKPROBE_JOBS") or os.cpu_count() or 1) if ALL else 1
@@ -81,7 +81,7 @@ def test_the_debugger_changes_nothing(name: str, answers: dict[str, list[dict]])
                                        if ALL or how == "--on"])
 def test_rankprobe_run_changes_nothing(name: str, how: str, answers: dict[str, list[dict]], tmp_path: pathlib.Path,
                                        addresses: dict[str, str]) -> None:
-    """By the command, from the start of the process on. idle: nothing is recorded."""
+    """Runs the program under the command, which attaches from the start of the process. With `idle` nothing is recorded."""
     words = [sys.executable, str(HERE / "runner.py"), "--here", name, "off"]
     attach = [sys.executable, "-m", "rankprobe.run", "--run", f"run-{name}", *([how] if how == "--on" else []), "--"]
     done = _process([*attach, *words], tmp_path, addresses)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real processes for the integration tests: collector, trainer ranks, CLI.
 
-Every process started here is ended by pid; a port stays that of its test;
-waiting is polling with a deadline. Binaries come from RANKPROBE_BUILD_DIR/bin.
+Processes are ended by pid, a port belongs to one test, and waits poll with a deadline.
+Binaries come from RANKPROBE_BUILD_DIR/bin.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "tests" / "lib"))
 from rankprobed import BIN, BUILD, Rankprobed  # noqa: E402, F401
 from polling import wait_for  # noqa: E402
 
-# After each step of a job that runs by itself. A step takes some milliseconds.
+# Pause in milliseconds after each step of a job that is not stepwise. A step takes some milliseconds.
 PAUSE_MS = 20
 
 
@@ -31,7 +31,7 @@ class Collector(Rankprobed):
 
 
 def config(task: str = "statistics", level: str = "mix", **fields: Any) -> dict:
-    """A config.json with dumping off at start."""
+    """Returns the content of a config.json with dumping off at the start."""
     section = fields.pop("section", {})
     return {"task": task, "dump_path": "./dump", "rank": [], "step": [], "level": level,
             "dump_enable": False, task: section, **fields}
@@ -43,12 +43,12 @@ class Rank:
     process: subprocess.Popen
     step_log: pathlib.Path
     log: pathlib.Path
-    # What has been read of step_log, whole lines only.
+    # Complete lines of step_log that were read.
     _read: list[dict] = dataclasses.field(default_factory=list)
     _offset: int = 0
 
     def steps(self) -> list[dict]:
-        """All lines until now; each is read once, for jobs write many and tests ask often."""
+        """Returns all lines so far. Reads each line once, because jobs write many lines and tests call this often."""
         if self.step_log.exists():
             with open(self.step_log, "rb") as file:
                 file.seek(self._offset)
@@ -60,8 +60,8 @@ class Rank:
 
 
 class Job:
-    """A C++ LibTorch training job of `world_size` ranks over gloo. It runs by itself, slowly enough to leave the machine to
-    what is tested; with `stepwise` it makes the steps that step() asks for, and no others."""
+    """A C++ LibTorch training job of `world_size` ranks with gloo. It makes steps by itself, with pauses that leave the machine to
+    the tested processes; with `stepwise` it makes only the steps that step() requests."""
 
     def __init__(self, directory: pathlib.Path, collector: str, run: str, cfg: dict, world_size: int = 2,
                  steps: int = 100000, extra: tuple[str, ...] = (), stepwise: bool = False):
@@ -91,7 +91,7 @@ class Job:
             self.ranks.append(Rank(r, process, step_log, log))
 
     def step(self, count: int = 1, seconds: float = 60) -> None:
-        """All ranks make so many steps, and have made them."""
+        """Lets all ranks make `count` steps and waits until they are done."""
         targets = [len(rank.steps()) + count for rank in self.ranks]
         for grants in self._grants:
             os.write(grants, b"." * count)
@@ -99,7 +99,7 @@ class Job:
             self._wait_until(rank, target, seconds)
 
     def step_until(self, number: int, seconds: float = 60) -> None:
-        """Step `number` is the next one."""
+        """Makes steps until `number` is the next one."""
         self.step(max(0, number - len(self.ranks[0].steps())), seconds)
 
     def wait_steps(self, count: int, rank: int = 0, seconds: float = 120) -> None:
@@ -116,7 +116,7 @@ class Job:
         wait_for(reached, seconds, f"step {target} of rank {rank}")
 
     def wait_known(self, collector: Collector, seconds: float = 60) -> None:
-        """Waits until the collector knows of all ranks: none of them waits for it to begin with its steps."""
+        """Waits until the collector knows all ranks, because the ranks begin their steps without waiting for it."""
         def known() -> bool:
             agents = collector.json("status", "--run", self.run).get("agents", [])
             return sum(agent.get("connected", False) for agent in agents) == len(self.ranks)
@@ -136,13 +136,13 @@ class Job:
                 r.process.wait()
 
     def _grant_no_more(self) -> None:
-        """A rank that waits for a step finishes with it."""
+        """Closes the pipes of grants, so that a rank that waits for a step finishes."""
         while self._grants:
             os.close(self._grants.pop())
 
 
 def tree_ranks(tree: pathlib.Path) -> dict[int, set[str]]:
-    """Step number -> rank directory names of an exported tree."""
+    """Returns the names of the rank directories in an exported directory by step number."""
     return {int(step.name[4:]): {r.name for r in step.iterdir()} for step in tree.glob("step*")}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarms in the midst of a model that is recorded, whose handler raises: does what it raises reach the program?"""
+"""Alarms during a recorded model whose signal handler raises, to check that the exception reaches the program."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Callable
 
 
 class Limit(Exception):
-    """An exception of the program's own."""
+    """An exception that the program defines."""
 
 
 _KINDS = {kind.__name__: kind for kind in (Limit, TimeoutError, KeyboardInterrupt, SystemExit)}
 
 
 def missed(kind_name: str, start: Callable[[], Callable[[], None]], rounds: int = 40) -> int:
-    """An alarm in each of `rounds`, at another moment each, while what start() returns is called again and again: in how
-    many of them its exception did not come out whole."""
+    """Sets an alarm in each of `rounds`, each time with another delay, while the result of start() is called repeatedly. Returns the
+    number of rounds in which the exception of the handler did not arrive unchanged."""
     kind = _KINDS[kind_name]
 
     def handler(why: str, *_: object) -> None:
@@ -31,7 +31,7 @@ def missed(kind_name: str, start: Callable[[], Callable[[], None]], rounds: int 
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.0001 * number)
                 forward, began = start(), time.monotonic()
-                while time.monotonic() - began < 2:  # until it comes
+                while time.monotonic() - began < 2:  # Until the alarm interrupts the loop.
                     forward()
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)

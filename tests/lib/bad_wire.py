@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP proxy between ranks and a collector that damages what passes, or keeps it.
+"""A TCP proxy between ranks and a collector that damages or withholds data.
 
-Bits are flipped in what HTTP/2's frames of data carry: gRPC 1.51 ends its own process over some damaged frames of
-headers. One thread a connection."""
+Flips bits only in the payload of HTTP/2 DATA frames, because gRPC 1.51 aborts the process for some damaged HEADERS
+frames. Uses one thread for each connection."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ UP, DOWN = 0, 1
 
 class BadWire:
     def __init__(self, target: str, seed: int = 0, flip_bytes: tuple[int, int] = (0, 0)):
-        """`flip_bytes`: up and down, one flip in so many bytes on average; 0: none."""
+        """`flip_bytes`: average number of bytes between flips, up and down; 0 for no flips."""
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._every = flip_bytes
         self._until = [self._random.randrange(1, 2 * every) if every else 0 for every in flip_bytes]
-        # One bit of what is carried in a direction, from its first byte on: see flip_once.
+        # Direction, byte and bit of a single flip, see flip_once().
         self._once: tuple[int, int, int] | None = None
         self.flips = [0, 0]
         self.connections = 0
-        # Connections up to this number: what passes in these directions is kept.
+        # Data in these directions is withheld on connections up to this number.
         self._kept_up_to, self._kept = 0, frozenset()
         self._refuses = self._ending = False
-        # Nothing comes down a connection that has carried a request.
+        # Whether data from the collector is withheld on connections that have carried a request.
         self.keeps_answers = False
         self._listen = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listen.getsockname()[1]}"
@@ -39,23 +39,23 @@ class BadWire:
         self._threads[0].start()
 
     def keep(self, *directions: int, later: bool = False) -> None:
-        """From now on nothing passes in these directions on connections that are there; with `later` on no other either."""
+        """Withholds data in these directions on existing connections; with `later`, also on new ones."""
         with self._lock:
             self._kept, self._kept_up_to = frozenset(directions), 1 << 30 if later else self.connections
 
     def cut(self) -> None:
-        """All connections have ended, and none is made any more."""
+        """Closes all connections and refuses new ones. Returns when they are closed."""
         self._refuses = True
         for thread in self._threads[1:]:
             thread.join()
 
     def flip_once(self, way: int, byte: int, bit: int) -> None:
-        """One flip: of this bit of the byte that is carried at this place, whatever the connection before it carried."""
+        """Flips one bit: of the byte at this offset of the payload that passes from now on."""
         with self._lock:
             self._once = (way, byte, bit)
 
     def calm(self) -> None:
-        """No more flips."""
+        """Stops random flips."""
         with self._lock:
             self._every = (0, 0)
 
@@ -128,14 +128,14 @@ class BadWire:
 
 
 class _Framing:
-    """Where one direction of a connection is among HTTP/2's frames."""
+    """Parser of the HTTP/2 frames in one direction of a connection."""
 
     def __init__(self, left: int):
         self._left, self._is_data, self._header = left, False, bytearray()
         self.has_data = False
 
     def data_of(self, data: bytearray):
-        """Places of what frames of data carry, as (first, end)."""
+        """Yields the ranges (first, end) of `data` that are payload of DATA frames."""
         at = 0
         while at < len(data):
             if self._left == 0:

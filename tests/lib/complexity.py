@@ -25,7 +25,7 @@ MOST_FUNCTIONS, MOST_COMPLEXITY = 40, 25
 
 
 def sources() -> list[str]:
-    """The product's C++ files, without tests and what only tests use."""
+    """Returns the product's C++ files, without tests and code that only tests use."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "--deduplicate", "--", "*.cc", "*.h"], cwd=ROOT, check=True,
                             capture_output=True, text=True).stdout.split()
     return [name for name in listed
@@ -33,7 +33,7 @@ def sources() -> list[str]:
 
 
 def counted() -> dict[tuple[str, str], int]:
-    """What is beyond a limit: ("class" or "function", name) to its number."""
+    """Returns the numbers beyond a limit, by ("class" or "function", name)."""
     functions: collections.Counter[str] = collections.Counter()
     complexity: dict[str, int] = {}
     for file in lizard.analyze_files([str(ROOT / name) for name in sources()], threads=2):

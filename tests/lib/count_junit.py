@@ -28,7 +28,7 @@ class Counts:
             self.passed += 1
 
     def add_program(self, case: ET.Element, report: pathlib.Path) -> None:
-        """A test program by its own report; one that failed though no test of it did (a crash, a leak) is a failure too."""
+        """Adds a test program by its own report. A program that failed without a failed test (a crash, a leak) counts as a failure."""
         before = len(self.failed)
         try:
             tests = list(ET.parse(report).getroot().iter("testcase"))
@@ -53,7 +53,7 @@ def main() -> int:
             counts.add_program(case, own)
         else:
             counts.add(case)
-    # Who reads the counts goes on at once, and reads the names.
+    # Writes the names first, because the reader of the counts then reads them at once.
     if arguments.names:
         with open(arguments.names, "a", encoding="utf-8") as names:
             names.writelines(f"{name}\n" for name in counts.failed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A leaf takes no payloads once its disk is 70 % full. How full the disk of the machine that runs the tests is, is no matter of theirs."""
+"""Flags that make a leaf ignore how full the disk of the test machine is. By default it refuses payloads when the disk is 70 % full."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Iterable
 
 
 def whatever_is_free(flags: Iterable[Any]) -> tuple[str, ...]:
-    """A rankprobed's flags, with those that make a leaf not ask how full its disk is, unless the flags themselves say when."""
+    """Returns the flags of a rankprobed. For a leaf without --disk-* flags, adds flags that disable the checks of disk usage."""
     given = tuple(map(str, flags))
     if "leaf" in given and not any(flag.startswith("--disk-") for flag in given):
         return (*given, "--disk-high-percent", "0", "--disk-full-percent", "0")

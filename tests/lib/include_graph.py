@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the arrows between rooms: who may include whom, as docs/design.md says under "The folders";
-that no product code waits with a timeout on the wall clock (common/base/monotonic_time.h); and that no two
-headers define a type of one name, because a program that links both would mix the two up without an error.
+"""Checks the includes between folders against the table in docs/design.md, "The folders"; that no product code
+waits with a timeout on the wall clock (common/base/monotonic_time.h); and that no two headers define a type of
+the same name, because a program that links both would confuse them without an error.
 
-    include_graph.py           every include that the table does not allow, every cycle, such wait and such pair of
-                               types; exit status 1 if there is one
-    include_graph.py --lines   lines of product and test code a room
+    include_graph.py           prints every include that the table does not allow, every cycle, such wait and such
+                               pair of types; exit status 1 if there is one
+    include_graph.py --lines   prints lines of product and test code for each folder
 """
 
 import argparse
@@ -17,17 +17,17 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 INCLUDE = re.compile(r'^\s*#\s*include "([a-z0-9_/]+)/[a-z0-9_.]+"', re.MULTILINE)
-# What Abseil 20220623 turns into a point of wall time, and libstdc++ where glibc is older than 2.30.
+# Waits that Abseil 20220623, or libstdc++ with a glibc older than 2.30, converts to a point of wall time.
 WALL_WAIT = re.compile(r"\b(?:Await|Wait|WaitForNotification|(?:Reader|Writer)?LockWhen)With(?:Timeout|Deadline)\b"
                        r"|\bstd::(?:condition_variable|(?:recursive_|shared_)?timed_mutex)|[.>]wait_(?:for|until)\b")
 TYPE = re.compile(r"^(?:namespace ([\w:]+) \{|(?:struct|class) ([A-Z]\w*) (?:final )?[:{])", re.MULTILINE)
-# A front end that no program links with another one.
+# A front end that no program links together with another one.
 LIBTORCH = "agent/libtorch/"
 ROW = re.compile(r"^\| `([a-z_/]+)` \|[^|]*\|([^|]*)\|$", re.MULTILINE)
 
 
 def allowed() -> dict[str, set[str]]:
-    """Room to the rooms it may use, closed over what those use."""
+    """Returns the folders that each folder may use, directly or indirectly."""
     text = (ROOT / "docs" / "design.md").read_text()
     text = text[text.index("## The folders"):]
     table = {room: set(re.findall(r"`([a-z_/]+)`", uses)) for room, uses in ROW.findall(text[:text.index("\n## ", 5)])}
@@ -59,9 +59,9 @@ def room_of(directory: str, rooms: dict[str, set[str]]) -> str | None:
 
 
 def faults_of(name: str, text: str, rooms: dict[str, set[str]]) -> list[str]:
-    """Of one file of the rooms."""
+    """Returns the faults of one file."""
     room = room_of(name.rpartition("/")[0], rooms)
-    if room is None and "/testing/" not in name:  # there lies what the tests of all rooms share
+    if room is None and "/testing/" not in name:  # Code that the tests of all folders share.
         return [f"{name}: its room has no row in docs/design.md, The folders"]
     if is_test(name):
         return []
@@ -82,7 +82,7 @@ def faults_of(name: str, text: str, rooms: dict[str, set[str]]) -> list[str]:
 
 
 def types_of(text: str) -> list[str]:
-    """Types that a header defines in a namespace, with it."""
+    """Returns the types that a header defines, with their namespaces."""
     space, found = "", []
     for match in TYPE.finditer(text):
         space = match[1] or space
@@ -92,7 +92,7 @@ def types_of(text: str) -> list[str]:
 
 
 def defined_twice(headers: dict[str, str]) -> list[str]:
-    """`headers`: name to text."""
+    """Returns a fault for each type that two headers define. `headers`: text by name."""
     where: dict[str, list[str]] = {}
     for name, text in sorted(headers.items()):
         for kind in types_of(text):

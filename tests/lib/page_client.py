@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of a page's server, that of `rankprobe view` or a collector's own: asks like the page, or like nobody should."""
+"""Client of a page's server (`rankprobe view` or a collector), for requests as the page sends them and for invalid ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class PageClient:
-    """`origin` is "http://127.0.0.1:8080"; each request has a connection of its own."""
+    """`origin` is such as "http://127.0.0.1:8080". Each request uses a separate connection."""
 
     def __init__(self, origin: str, token: str | None = None, ca: Any = None, seconds: float = 120) -> None:
         self.origin = origin
@@ -30,7 +30,7 @@ class PageClient:
         connection = self.connect()
         connection.request(method, path, body, headers or {})
         response = connection.getresponse()
-        response.connection = connection  # lives as long as the answer
+        response.connection = connection  # Keeps the connection open as long as the response exists.
         return response
 
     def post(self, method: str, request: Any, **headers: str) -> http.client.HTTPResponse:
@@ -39,7 +39,7 @@ class PageClient:
         return self.ask("POST", f"/api/v1/{method}", body, {**token, "Content-Type": "application/json", **headers})
 
     def call(self, method: str, **request: Any) -> Any:
-        """What it answers; the list of its lines where it answers in lines."""
+        """Returns the parsed answer; a list if it has several lines of JSON."""
         response = self.post(method, request)
         text = response.read()
         assert response.status == 200, text

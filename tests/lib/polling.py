@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waiting for other processes, with a deadline.
 
-The deadlines of tests are there to end a test that hangs, not to measure: RANKPROBE_TEST_PATIENCE times as long as what a test
-says (4 by default) is waited, also by subprocess' own wait() and communicate().
+Deadlines of tests serve to end a test that hangs, not to measure. They are multiplied by RANKPROBE_TEST_PATIENCE (default 4), also
+in wait() and communicate() of subprocess.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _PATIENCE = float(os.environ.get("RANKPROBE_TEST_PATIENCE", "4"))
 
 
 def patient(seconds: float) -> float:
-    """A limit of a test on this machine."""
+    """Returns a time limit of a test, scaled for this machine."""
     return seconds * _PATIENCE
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 30.0,
              what: Union[str, Callable[[], str]] = "a condition") -> Any:
-    """Polls `condition` until it is truthy, and returns that; after patient(`seconds`) fails naming `what`.
+    """Polls `condition` until it is truthy and returns its value. Raises AssertionError, which names `what`, after patient(`seconds`).
 
-    A function as `what` is asked only then. The pause between two looks is a tenth of the time waited: a condition that starts
-    a process is no load on what it waits for.
+    If `what` is a function, it is called only then. The pause between two polls is a tenth of the time waited, so that a condition
+    that starts a process does not load the machine.
     """
     began = time.monotonic()
     while True:
@@ -39,7 +39,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 30.0,
 
 
 class _PatientPopen(subprocess.Popen):
-    """Whose limits are as patient as wait_for's."""
+    """A Popen whose time limits are scaled as in wait_for()."""
 
     def wait(self, timeout: float | None = None) -> int:
         return super().wait(timeout if timeout is None else patient(timeout))
@@ -48,5 +48,5 @@ class _PatientPopen(subprocess.Popen):
         return super().communicate(input, timeout if timeout is None else patient(timeout))
 
 
-# subprocess.run() makes one of these, too.
+# subprocess.run() uses this class too.
 subprocess.Popen = _PatientPopen  # type: ignore[misc]

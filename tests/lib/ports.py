@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports of this machine for programs that want theirs said."""
+"""Free ports of this machine for programs that require a port number."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pathlib
 import random
 import socket
 
-# Below those that the kernel gives to clients: one of these would take the port while its server is restarted.
+# Below the range that the kernel assigns to clients, because a client could take the port while its server is restarted.
 _FIRST, _LAST = 12000, 32767
 _held: list[int] = []
 
 
 def free_port() -> int:
-    """One of 127.0.0.1 that nobody listens on, and that no other process of tests is given while this one lives."""
-    locks = pathlib.Path(f"/tmp/rankprobe-ports-{os.getuid()}")  # for all runs of tests, whatever their TMPDIR
+    """Returns an unused port of 127.0.0.1, which is reserved for this process among all test processes until it ends."""
+    locks = pathlib.Path(f"/tmp/rankprobe-ports-{os.getuid()}")  # Shared by all test runs, independent of TMPDIR.
     locks.mkdir(exist_ok=True)
     while True:
         port = random.randint(_FIRST, _LAST)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rankprobed as a process of a test, from RANKPROBE_BUILD_DIR/bin."""
+"""A rankprobed process for tests, from RANKPROBE_BUILD_DIR/bin."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ BIN = BUILD / "bin"
 
 
 class Rankprobed:
-    """One rankprobed over one data directory; may be stopped or killed and started again, at the same port.
+    """A rankprobed with a data directory. It can be stopped or killed, and started again on the same port.
 
-    `address_space` limits its memory in bytes (RLIMIT_AS), `descriptors` its open files, `environment` is added to this
-    process' own.
+    `address_space` limits its memory in bytes (RLIMIT_AS), `descriptors` its open files; `environment` is added to that of
+    this process.
     """
 
     def __init__(self, directory: pathlib.Path, *flags: Any, data_dir: pathlib.Path | None = None,
@@ -48,7 +48,7 @@ class Rankprobed:
         return self
 
     def spawn(self, port_file: pathlib.Path) -> None:
-        """Starts the process and waits for nothing: for starts that are to be refused."""
+        """Starts the process without waiting for it, for starts that should fail."""
         with open(self._log, "ab") as log:
             self.process = subprocess.Popen(
                 [BIN / "rankprobed", "--listen", f"127.0.0.1:{self.port}", "--data-dir", self.data_dir,
@@ -66,7 +66,7 @@ class Rankprobed:
         return port_file.exists() and port_file.read_text().strip() != ""
 
     def stop(self, seconds: float = 120) -> int:
-        """SIGTERM; its exit status. A daemon that does not end is killed, and that fails."""
+        """Sends SIGTERM and returns the exit status. If the daemon does not end, kills it and raises AssertionError."""
         if self.process is None:
             return 0
         if self.process.poll() is None:
@@ -96,7 +96,7 @@ class Rankprobed:
 
     def cli(self, *arguments: Any, check: bool = True, timeout: float = 120,
             environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
-        """`rankprobe` with these arguments and the daemon as its collector."""
+        """Runs `rankprobe` with these arguments and the daemon as its collector. With `check`, raises AssertionError if it fails."""
         result = subprocess.run([BIN / "rankprobe", "--collector", self.address, *map(str, arguments)], capture_output=True,
                                 text=True, errors="replace", timeout=timeout, env={**os.environ, **(environment or {})})
         if check and result.returncode != 0:

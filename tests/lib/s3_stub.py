@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store that speaks S3 as far as a collector asks it to, in memory: objects, whole and in parts, ranges, lists,
-If-None-Match. For tests in which a certain request is to stop at a certain place; what a real store does is a Ceph's to say
-(tests/scale). It checks no signature."""
+"""In-memory S3 store with the operations that a collector uses: objects, multipart uploads, ranges, lists, If-None-Match.
+For tests that stop a certain request at a certain point. The behaviour of a real store is tested with Ceph (tests/scale).
+Signatures are not checked."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from xml.sax.saxutils import escape
 
 
 class S3Stub:
-    """`url` is an endpoint for any bucket. Of each request `before(method, key)` is called on a thread of its own, then it is
-    done, then `after(method, key)`, then it is answered: who sits in one of the two holds that request alone, who raises
-    OSError there cuts its connection.
+    """`url` is an endpoint for any bucket. Each request has its own thread, which calls `before(method, key)`, executes the
+    request, calls `after(method, key)` and answers. A function that blocks holds only this request; one that raises OSError
+    closes its connection.
 
-    keeps_condition: whether If-None-Match is heeded."""
+    keeps_condition: whether If-None-Match is supported."""
 
     def __init__(self, keeps_condition: bool = True):
         self.keeps_condition = keeps_condition
         self.before: Callable[[str, str], None] = lambda method, key: None
         self.after: Callable[[str, str], None] = lambda method, key: None
         self.objects: dict[str, bytes] = {}
-        # By upload and number; None: it has ended.
+        # Parts by upload and number; None if the upload has ended.
         self.parts: dict[str, dict[int, bytes] | None] = {}
         self.lock = threading.Lock()
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
@@ -49,7 +49,7 @@ def _error(code: str) -> bytes:
 def _handler_of(stub: S3Stub) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        # Head and body are two writes.
+        # Head and body are written separately, which Nagle's algorithm would delay.
         disable_nagle_algorithm = True
 
         def log_message(self, *_: object) -> None:
@@ -75,7 +75,7 @@ def _handler_of(stub: S3Stub) -> type[http.server.BaseHTTPRequestHandler]:
                 stub.after(self.command, key)
                 self._answer(*answer[:2], **(answer[2] if len(answer) > 2 else {}))
             except OSError:
-                # Whoever asked was killed meanwhile, or the test cuts it off.
+                # The client was killed in the meantime, or the test closes the connection.
                 self.close_connection = True
 
         do_GET = do_PUT = do_POST = do_DELETE = _request
@@ -132,7 +132,7 @@ def _handler_of(stub: S3Stub) -> type[http.server.BaseHTTPRequestHandler]:
         def _list(query: dict[str, list[str]]) -> tuple:
             prefix, after = query.get("prefix", [""])[0], query.get("start-after", [""])[0]
             most = int(query.get("max-keys", ["1000"])[0])
-            # As their bytes go, not as their letters do.
+            # Keys are ordered by bytes, not by characters.
             keys = sorted((k for k in stub.objects if k.startswith(prefix) and k.encode() > after.encode()), key=str.encode)
             found = "".join(f"<Contents><Key>{escape(k)}</Key><Size>{len(stub.objects[k])}</Size></Contents>" for k in keys[:most])
             more = "true" if len(keys) > most else "false"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of this session ask of a fixture that is made once for all of them."""
+"""Parameters of the selected tests, for a fixture that is made once for all of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 
 def names_of(request: pytest.FixtureRequest) -> list[str]:
-    """The values of the parameter `name` of the selected tests that use the fixture that `request` is of, in their order."""
+    """Returns the values of the parameter `name` of the selected tests that use the fixture of `request`, in their order."""
     return list(dict.fromkeys(
         item.callspec.params["name"] for item in request.session.items
         if isinstance(item, pytest.Function) and request.fixturename in item.fixturenames and hasattr(item, "callspec")))

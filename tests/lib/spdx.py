@@ -20,7 +20,7 @@ _NO_SOURCE = ("tests/golden/", "tests/fuzz/corpus/")
 
 
 def comment(path: pathlib.Path, first: bytes) -> bytes | None:
-    """The line as the file's language has it; None for what is no source."""
+    """Returns the line as a comment in the file's language; None if the file is not source."""
     if path.suffix in _SLASHES:
         return f"// {LINE}\n".encode()
     script = first.startswith(b"#!") and path.suffix in ("", ".py", ".sh")
@@ -36,7 +36,7 @@ def sources(root: pathlib.Path = ROOT) -> list[pathlib.Path]:
 
 
 def with_line(path: pathlib.Path, text: bytes) -> bytes:
-    """The text with its line; the same when it is there, or when the file is no source."""
+    """Returns the text with the line; the same text if it has the line or the file is not source."""
     lines = text.splitlines(keepends=True)
     line = comment(path, lines[0] if lines else b"")
     if line is None or not text:
@@ -48,7 +48,7 @@ def with_line(path: pathlib.Path, text: bytes) -> bytes:
 
 
 def lacking(root: pathlib.Path = ROOT) -> dict[pathlib.Path, bytes]:
-    """Of each file that lacks the line what it would be with it."""
+    """Returns the files that lack the line, with their text including the line."""
     out = {}
     for path in sources(root):
         text = path.read_bytes()

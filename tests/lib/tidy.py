@@ -32,7 +32,7 @@ SLOW_CHECKS = ["clang-analyzer-*", "performance-unnecessary-value-param"]
 
 @dataclasses.dataclass
 class Unit:
-    """A source, or one of CMake's unity files: eight sources that share their headers, which are most of the time."""
+    """A source, or one of CMake's unity files: eight sources that share their headers, which take most of the time."""
 
     file: str
     command: str
@@ -61,7 +61,7 @@ def units_of(build: pathlib.Path) -> list[Unit]:
 
 
 def add_headers(units: "list[Unit]", build: pathlib.Path) -> None:
-    """From ninja's record of what each object was compiled from; an object that was never built has none."""
+    """Adds the headers of each unit by ninja's record of dependencies; an object that was never built has none."""
     by_output = {os.path.normpath(unit.output): unit for unit in units}
     unit = None
     text = subprocess.run(["ninja", "-C", str(build), "-t", "deps"], check=True, capture_output=True, text=True).stdout
@@ -76,7 +76,8 @@ def add_headers(units: "list[Unit]", build: pathlib.Path) -> None:
 
 
 def commit_order() -> dict[str, int]:
-    """File to how many commits ago it was changed, of the last 200 commits. In a new clone all files have the same date."""
+    """Returns how many commits ago each file was changed, for the last 200 commits. File dates are not used, because they are equal in
+    a new clone."""
     log = subprocess.run(["git", "-C", str(ROOT), "log", "-200", "--name-only", "--format=%x00"], capture_output=True, text=True).stdout
     order: dict[str, int] = {}
     for number, names in enumerate(log.split("\0")):
@@ -100,7 +101,7 @@ def main() -> int:
             sys.exit("in no unit that is checked: " + ", ".join(sorted(left)))
     order = commit_order()
     units.sort(key=lambda unit: min(order.get(source, 10**6) for source in unit.sources))
-    # A unity file does include sources.
+    # The check is disabled because a unity file includes sources.
     checks = ",".join(f"-{name}" for name in ["bugprone-suspicious-include", *([] if arguments.slow_checks else SLOW_CHECKS)])
     stamps = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "rankprobe" / "tidy"
     stamps.mkdir(parents=True, exist_ok=True)

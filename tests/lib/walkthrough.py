@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocks of a document that stand behind `<!-- run -->`, typed in order, and whether they print what it says.
+"""Runs the code blocks of a document that follow `<!-- run -->`, in order, and checks their output against the document.
 
-A ```text block behind one is what it prints: each of its lines must come, numbers of processes, times and ids aside.
-As a program, in a directory that nobody prepared, with `python` and `rankprobe` on PATH:
+A ```text block after one is its expected output: each of its lines must occur, except for process ids, times and run ids.
+As a program, in an empty directory, with `python` and `rankprobe` on PATH:
 
     walkthrough.py DOCUMENT
 """
@@ -20,25 +20,25 @@ _MARK = "@@ block"
 
 
 def blocks(document: pathlib.Path) -> list[tuple[str, str]]:
-    """Each block: what is typed, and what the document says that it prints."""
+    """Returns the commands and the expected output of each block."""
     return _BLOCK.findall(document.read_text(encoding="utf-8"))
 
 
 def script(found: list[tuple[str, str]]) -> str:
-    """For bash. It ends well though "dumps differ" is an exit code too."""
+    """Returns a script for bash. It ends with `true`, because the last command may report by its exit code that dumps differ."""
     return "".join(f"echo '{_MARK} {i}'\n{block[0]}" for i, block in enumerate(found)) + "true\n"
 
 
 def _plain(text: str) -> str:
-    """Without what differs from run to run."""
-    text = re.sub(r"\S*/(?=(?:dump|train|long)[\w.*/-]*)", "", text)  # where the directory is
+    """Removes text that differs between runs."""
+    text = re.sub(r"\S*/(?=(?:dump|train|long)[\w.*/-]*)", "", text)  # path of the directory
     text = re.sub(r"\d+(?:\.\d+)? (?:[KMG]iB|B)\b", "# B", text)
-    text = re.sub(r" step \d+ connected$", " connected", text)  # whether it has begun by then is the machine's affair
+    text = re.sub(r" step \d+ connected$", " connected", text)  # Whether the step has begun depends on the machine.
     return re.sub(r"\s+", " ", re.sub(r"(?<![a-z_])\d[\d.]*|proc\d+|_\d{9,}|\(run \S+\)", "#", text)).strip()
 
 
 def faults(found: list[tuple[str, str]], printed: str) -> list[str]:
-    """What is wrong with what the script printed; empty: nothing."""
+    """Returns the faults in the output of the script."""
     if re.search("command not found|Traceback|no such file", printed, re.IGNORECASE):
         return [printed]
     parts = re.split(rf"^{_MARK} \d+\n", printed, flags=re.MULTILINE)[1:]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rankprobe for Python: a session to the collector and what is pushed through it.
+"""rankprobe for Python: a session that sends records to the collector.
 
     import rankprobe
     session = rankprobe.Session("127.0.0.1:7411", run="my-run", rank=0)
@@ -11,9 +11,9 @@
         session.stop()
         session.step()
 
-on_collector_missing="fail" (or "spool", "ignore"; default:
-RANKPROBE_ON_COLLECTOR_MISSING, else "ignore") says what follows when no
-collector answers: an error here, records kept in RANKPROBE_SPOOL, or none.
+on_collector_missing says what happens when no collector answers: "fail" raises
+an error, "spool" keeps the records in RANKPROBE_SPOOL, "ignore" records nothing.
+The default is RANKPROBE_ON_COLLECTOR_MISSING, else "ignore".
 
 Tensors are NumPy arrays or torch CPU tensors of any PyTorch version: they are
 read by address, shape, strides and dtype.
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Session and __version__. Not with the package, which each pytest of an environment imports for its plugin."""
+    """Imports Session and __version__ on first use: each pytest run of an environment imports this package for its plugin, and
+    must not load the native module."""
     if name in ("Session", "__version__"):
         from rankprobe import _native
 
@@ -40,11 +41,12 @@ def __getattr__(name: str) -> Any:
 
 
 def isolate(model: Any, reference: str | os.PathLike[str], **options: Any) -> Isolation:
-    """A context manager around one step of `model` (or a list of models) that judges each module on the inputs which
-    `reference`, a dump of task tensor, recorded for it; yields the report (docs/two-runs-differ.md).
+    """Returns a context manager for one step of `model` (or a list of models). It judges each module on the inputs that
+    `reference`, a dump of task tensor, recorded for it, and yields the report (docs/two-runs-differ.md).
 
-    options: step, rank (of a reference with several), tolerance (None: from dtype and length of sums), layer_mapping and
-    cell_mapping (as in rankprobe.analysis.compare), force. Bad input raises ValueError in one line.
+    options: step and rank (select one where the reference has several), tolerance (relative; None derives it from the dtype and
+    the length of sums), layer_mapping and cell_mapping (as in rankprobe.analysis.compare), force (reads files that the permission
+    rule refuses). Raises ValueError with a message of one line for bad input.
     """
     from rankprobe.pytorch.isolation import Isolation
 
@@ -52,15 +54,17 @@ def isolate(model: Any, reference: str | os.PathLike[str], **options: Any) -> Is
 
 
 def open(source: str | os.PathLike[str], *, run: str | None = None, collector: str | None = None) -> Recording:
-    """A run, for notebooks: its frame(), plot() and diagnose() (docs/notebooks.md).
+    """Opens a run for use in a notebook, with frame(), plot() and diagnose() (docs/notebooks.md).
 
-    source: the name of a run in `collector` (else that of RANKPROBE_COLLECTOR), or a directory: an archive that no
-    collector has open, where `run` chooses one of several, or a dump.
+    source: the name of a run in `collector` (default: RANKPROBE_COLLECTOR), or a directory. The directory is a dump, or an
+    archive that no collector has open; `run` selects a run of an archive that has several.
+
+    Raises ValueError for arguments that do not fit together, LookupError if there is no such run.
     """
     from rankprobe._recording import Recording
 
     return Recording(source, run=run, collector=collector)
 
 
-# Without open: `from rankprobe import *` would hide Python's own.
+# Excludes open, because `from rankprobe import *` would hide the built-in function.
 __all__ = ["Session", "__version__", "isolate"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rankprobed of a job directory, for its supervisor."""
+"""Start, search and stop of the rankprobed process of a job directory, used by its supervisor."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Optional
 if TYPE_CHECKING:
     from rankprobe import _unix_socket
     from rankprobe._job_directory import MIN_FREE_BYTES, Failed, JobDirectory, open_own, read
-else:  # beside this file, without the package
+else:  # The supervisor runs without the package and imports modules from its own directory.
     import _unix_socket
     from _job_directory import MIN_FREE_BYTES, Failed, JobDirectory, open_own, read
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
-# Relative to the working directory, so that a collector that starts late uses this directory or none.
+# A path relative to the working directory, so that a collector that starts late uses this directory or none.
 _HERE = f"unix:{_unix_socket.NAME}"
 
 
 class Collector:
-    """Found when it runs, else started. It ends by itself when nobody keeps or uses it."""
+    """The collector of a job directory: a running one is found, else one is started. It exits by itself when it has neither a
+    supervisor nor users."""
 
     def __init__(self, job: JobDirectory) -> None:
         self._job = job
@@ -42,8 +43,8 @@ class Collector:
         return self._pid != 0
 
     def ensure(self, same_address: bool = True) -> str:
-        """Its address. Failed if it does not come up. One that is on its way out, as a supervisor that was killed had
-        told it to, is waited for and followed by another one."""
+        """Returns the address of the collector, which it starts if none runs. Waits for one that is shutting down, as a killed
+        supervisor had requested, and starts another. Raises Failed if the collector does not start."""
         started = False
         while not (listens := self._listens()):
             if started:
@@ -52,17 +53,19 @@ class Collector:
             started = True
         address = f"unix:{self._job.path}/{_unix_socket.NAME}" if listens == _HERE else listens
         if read("address") != address:
+            # Replaced atomically, because users may read it at any time.
             fresh = pathlib.Path("address.new")
             fresh.write_text(address, encoding="utf-8")
             fresh.replace("address")
         return address
 
     def serves(self) -> bool:
-        """It is there and was not told to end: that file goes first then."""
+        """Returns whether the collector runs and is not shutting down: it removes the file `listens` first when it shuts down."""
         return self.alive() and read("listens").endswith("\n")
 
     def _listens(self) -> str:
-        """The address on which it listens, once it does; "" when there is no collector."""
+        """Waits until the collector listens and returns its address; "" if there is no collector. Kills one that does not listen
+        within _START_SECONDS."""
         if not self.alive() and not self._find():
             return ""
         deadline = time.monotonic() + _START_SECONDS
@@ -75,10 +78,11 @@ class Collector:
 
     @property
     def pid(self) -> int:
-        """0: none."""
+        """Process id of the running collector; 0 if there is none."""
         return self._pid if self.alive() else 0
 
     def stop(self, how: int = signal.SIGTERM) -> None:
+        # Sends the signal `how` and waits for the end of the process; sends SIGKILL after _STOP_SECONDS.
         for signal_number, seconds in ((how, _STOP_SECONDS), (signal.SIGKILL, 10.0)):
             if not self.alive() and not self._find():
                 return
@@ -99,7 +103,7 @@ class Collector:
 
     def _start(self, same_address: bool) -> None:
         before = read("address") if same_address else ""
-        # An abstract name is random, so the next collector has to be given the same.
+        # An abstract name is random, so a restarted collector must get the same one for its clients to find it.
         listen = before if before.startswith("unix-abstract:") else self._place()
         pathlib.Path("listens").unlink(missing_ok=True)
         self._child = subprocess.Popen(
@@ -109,19 +113,19 @@ class Collector:
         self._pid = self._child.pid
 
     def _place(self) -> str:
-        """The address: a socket in the job's directory, else one in a directory of the temporary directory, else an abstract name."""
+        """Returns the address to listen on: a socket in the job directory, else one in the spare directory, else an abstract name."""
         if _unix_socket.takes_sockets(self._job.path):
             return _HERE
         spare = self._job.spare_directory
         with contextlib.suppress(OSError, Failed):
             spare.mkdir(mode=0o700, exist_ok=True)
-            os.close(open_own(spare))  # another user may have created it before
+            os.close(open_own(spare))  # Raises Failed if another user created it.
             if _unix_socket.takes_sockets(spare):
                 return f"unix:{spare}/{_unix_socket.NAME}"
         return _unix_socket.abstract_address()
 
     def _find(self) -> bool:
-        """That of a supervisor that was killed."""
+        """Looks for a collector that a killed supervisor started; returns whether there is one."""
         self._pid = next(self._job.processes(_is_collector), 0)
         return self._pid != 0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native program `rankprobe`, asked for its answer as JSON."""
+"""Calls of the native program `rankprobe`, with its answers as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECONDS = 900
 
 
 class CommandFailed(Exception):
-    """`code` is the exit status: 2 bad usage, 3 no collector, 4 not found, 5 refused."""
+    """The command failed. `code` is its exit status: 2 bad usage, 3 no collector, 4 not found, 5 refused."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -23,7 +23,8 @@ class CommandFailed(Exception):
 
 
 def text_of(words: Sequence[str], *, collector: str | None = None, token_file: str | None = None) -> tuple[str, str]:
-    """What the command prints on standard output, and on standard error. CommandFailed for an exit status above 1."""
+    """Runs the command; returns its standard output and standard error. Raises CommandFailed for an exit status above 1, if the
+    program is missing, and if it takes longer than _SECONDS."""
     environment = dict(os.environ)
     if collector:
         environment["RANKPROBE_COLLECTOR"] = collector
@@ -34,7 +35,7 @@ def text_of(words: Sequence[str], *, collector: str | None = None, token_file: s
                               env=environment, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise CommandFailed(REFUSED, f"rankprobe {next((word for word in words if word != '--json'), '')} took longer than {_SECONDS} s and was ended") from None
-    except OSError as error:  # FileNotFoundError of find_binary among them
+    except OSError as error:  # Includes FileNotFoundError of find_binary().
         raise CommandFailed(REFUSED, str(error)) from None
     said = "\n".join(line.removeprefix("rankprobe: ") for line in done.stderr.strip().splitlines())
     if done.returncode not in (DONE, PARTLY):
@@ -43,11 +44,11 @@ def text_of(words: Sequence[str], *, collector: str | None = None, token_file: s
 
 
 def ask(words: Sequence[str], *, collector: str | None = None, token_file: str | None = None) -> tuple[list[Any], str]:
-    """The lines of JSON that the command prints with --json, and its notes on standard error."""
+    """Runs the command with --json; returns its parsed lines of JSON and its standard error. Raises CommandFailed as text_of()."""
     out, said = text_of(["--json", *words], collector=collector, token_file=token_file)
     return [json.loads(line) for line in out.splitlines()], said
 
 
 def to_input(name: str) -> str:
-    """What a command reads: a dump's directory as it is, else run:NAME."""
+    """Converts a name to an input of a command: a dump's directory stays as it is, another name becomes run:NAME."""
     return name if name.startswith("run:") or os.path.isdir(name) else f"run:{name}"

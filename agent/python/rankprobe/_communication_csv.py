@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""other_{first}-{last}.csv of msprobe's training monitor: the communication calls of a rank's step.
+"""Writer of other_{first}-{last}.csv of msprobe's training monitor: the communication calls of a rank's step.
 
-msprobe has one row for each function, not for each call: of the arguments of all its
-calls in the step norms and NaNs are added up, means and shares of zeros averaged.
-A row has the numbers of all arguments one behind the other, before the call (with
-`cc_pre_hook`) and after it, which are more than the header names, and the step
-stands behind the first of them. Programs that read these files know them so.
+msprobe has one row for each function, not for each call: over all calls of the
+step, norms and NaN counts of an argument are added, means and shares of zeros are
+averaged. A row has the numbers of all arguments in sequence, before the call (with
+`cc_pre_hook`) and after it. These are more than the header names, and the step
+follows the first of them. Programs that read these files expect this layout.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 
 _CALL = re.compile(r"Distributed\.(.+)\.(\d+)\.forward")
 _FRAME = re.compile(r"File (.*), line (\d+), in ([^,]*)", re.DOTALL)
-# (statistic of an entry, default if there are none of it)
+# Takes the name of a statistic and an entry of dump.json; returns the statistic.
 Number = Callable[[str, dict[str, Any]], Any]
 
 
@@ -25,7 +25,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def _tensors(value: Any) -> list[dict[str, Any]]:
-    """The tensors of an argument: of a list, of the operations of batch_isend_irecv."""
+    """Returns the tensors of an argument, also of a list and of the operations of batch_isend_irecv."""
     if is_tensor(value):
         return [value]
     if isinstance(value, list):
@@ -38,7 +38,7 @@ def _elements(tensor: dict[str, Any]) -> int:
 
 
 def _of_list(op: str, numbers: list[float], tensors: list[dict[str, Any]]) -> float:
-    """The statistic of the tensors of a list as of one tensor."""
+    """Combines the statistics of the tensors of a list to that of one tensor."""
     if any(math.isnan(number) for number in numbers):
         return math.nan
     if op == "norm":
@@ -60,16 +60,16 @@ def _of_calls(op: str, numbers: list[float]) -> float:
 
 
 def call_site(frame: str) -> str:
-    """A frame of stack.json as msprobe's monitor writes it: path[line]   function."""
+    """Converts a frame of stack.json to the form of msprobe's monitor: path[line]   function."""
     found = _FRAME.match(frame)
     return f"{found[1]}[{found[2]}]   {found[3]}" if found else frame
 
 
 class Communication:
-    """The rows of one rank's steps. number(op, tensor) gives a statistic of an entry of dump.json.
+    """Makes the rows of one rank's steps. number(op, tensor) returns a statistic of an entry of dump.json.
 
-    before: also of the arguments as the call finds them. lines: regular expressions, one of
-    which is to match where a call comes from; empty: all calls.
+    before: adds the arguments before the call. lines: regular expressions; selects the calls whose call site matches
+    one of them, or all calls if empty. digits: decimal places.
     """
 
     def __init__(self, ops: Sequence[str], number: Number, before: bool = False, lines: Sequence[str] = (),
@@ -91,7 +91,7 @@ class Communication:
         return {op: _of_list(op, [float(self._number(op, tensor)) for tensor in tensors], tensors) for op in self._ops}
 
     def _functions(self, data: dict[str, Any], stacks: dict[str, Any]) -> dict[str, dict[str, list[dict[str, float]]]]:
-        """Of each function and place of its arguments ("pre_0", "post_1") the numbers of each call."""
+        """Returns, by function and place of the argument ("pre_0", "post_1"), the numbers of each call."""
         functions: dict[str, dict[str, list[dict[str, float]]]] = {}
         nothing = {op: math.nan for op in self._ops}
         for function, content in self._calls(data, stacks):
@@ -99,7 +99,7 @@ class Communication:
             given = [*content.get("input_args", []), *content.get("input_kwargs", {}).values()]
             after = content.get("output", [])
             given, after = ([*side, *[None] * len(content)][:max(len(given), len(after))] for side in (given, after))
-            # What only receives has no value before, what only sends none behind.
+            # An argument that is only received has no value before the call, one that is only sent none after it.
             pairs = [(self._numbers(a), self._numbers(b)) for a, b in zip(given, after)]
             pairs = [pair for pair in pairs if pair != (None, None)]
             for side, wanted in (("pre", self._before), ("post", True)):
@@ -108,13 +108,14 @@ class Communication:
         return functions
 
     def numbers(self, data: dict[str, Any], stacks: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, float]]]:
-        """Of each function and place of its arguments what its calls of the step have together."""
+        """Yields function, place of the argument and the combined numbers of all its calls in the step."""
         for function, tags in self._functions(data, stacks).items():
             for tag, calls in tags.items():
                 yield function, tag, {op: _of_calls(op, [call[op] for call in calls]) for op in self._ops}
 
     def rows(self, data: dict[str, Any], stacks: dict[str, Any], step: int) -> list[list[Any]]:
-        """data: of dump.json; stacks: of stack.json, empty where no lines were given."""
+        """Returns the rows of a step, padded to one width. data: the data of dump.json. stacks: that of stack.json; may be empty if
+        no lines were given."""
         found = []
         for function, tags in self._functions(data, stacks).items():
             cells: list[Any] = [cell for calls in tags.values() for cell in (

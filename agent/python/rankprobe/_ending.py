@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings what is in the archive of a job, and not in its dump_path, there."""
+"""Final export of a job: brings the steps that are in its archive but not in its dump_path to dump_path."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ if TYPE_CHECKING:
     from rankprobe import _manifests, _published
     from rankprobe._collector_process import Collector
     from rankprobe._job_directory import Failed, JobDirectory, lock, lost_of
-else:  # beside this file, without the package
+else:  # The supervisor runs without the package and imports modules from its own directory.
     import _manifests
     import _published
     from _collector_process import Collector
     from _job_directory import Failed, JobDirectory, lock, lost_of
 
-# Of one `rankprobe` that exports steps.
+# Timeout in seconds of one `rankprobe` command.
 _EXPORT_SECONDS = 24 * 3600.0
 _STEPS_AT_ONCE = 16
-# What a process that was killed had sent already is taken from its sockets.
+# Wait until the collector has read what killed processes had already sent.
 _DISCONNECT_SECONDS = 3.0
-# Until an export that goes on without its process is ended with the collector.
+# Wait for an export whose process was killed, before the collector is killed to end it.
 _OTHER_EXPORT_SECONDS = 60.0
 _TRIES = 5
-# Of StagedTree (common/io/staged_tree.h).
+# List file of StagedTree (common/io/staged_tree.h).
 _PUBLISHED = pathlib.Path("staging/published")
-# What made way for a tree, here and there.
+# Directories for replaced trees: of this process, and of exports by the collector.
 _OLD = pathlib.Path("old")
 _OLDS = (_OLD, pathlib.Path("staging/old"))
 
 
 class Ending:
-    """What is in the archive and not in dump_path, into dump_path."""
+    """Exports from the archive of `job` what is not in dump_path. The working directory is the job directory."""
 
     def __init__(self, job: JobDirectory, collector: Collector) -> None:
         self._collector = collector
         self._run, self._root, self._program, self._since = job.run, job.root, job.rankprobe, job.since
 
     def needed(self) -> bool:
+        # Returns whether a user left anything that must be exported, delivered or listed.
         return any(any(pathlib.Path().glob(files)) for files in ("unfinished/*", "manifests/*", "kept/*.spool"))
 
     def export(self) -> int:
-        """Failed names the steps that are not there afterwards, and what was kept and is not delivered. How many
-        processes ended with something that never came: manifest.json says so."""
+        """Exports to dump_path. Returns the number of processes that ended with undelivered records, which manifest.json lists. Raises
+        Failed, which names the steps that could not be exported and kept records that could not be delivered."""
         self._await_disconnects()
         fault = self._deliver_kept()
         staging = self._own_staging()
@@ -65,7 +66,7 @@ class Ending:
         return lost
 
     def export_all(self, target: str) -> int:
-        """The whole run to another place, an absolute path. Failed and the count as export()."""
+        """Exports the complete run to `target`, an absolute path. Returns and raises as export()."""
         fault = self._deliver_kept()
         self._call("export", f"--run={self._run}", "-o", target)
         losses = self._losses()
@@ -79,8 +80,8 @@ class Ending:
         return len(losses)
 
     def _call(self, verb: str, *words: str, seconds: float = _EXPORT_SECONDS) -> str:
-        """Output of `rankprobe`; the collector is started again if it was killed, or ended while it was asked: a
-        supervisor that was killed had told it to."""
+        """Runs `rankprobe` and returns its output. Restarts the collector and retries if it was killed or ended during the call, as a
+        killed supervisor may have requested. Raises Failed."""
         environment = {key: value for key, value in os.environ.items()
                        if not key.startswith("RANKPROBE_") and not key.lower().endswith("_proxy")}
         for left in reversed(range(_TRIES)):
@@ -90,7 +91,7 @@ class Ending:
                                       stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
             except subprocess.TimeoutExpired:
                 raise Failed(f"rankprobe {verb} took longer than {seconds:.0f} s") from None
-            if done.returncode in (0, 1):  # 1: with gaps, which the manifest lists
+            if done.returncode in (0, 1):  # Status 1 means gaps, which the manifest lists.
                 return done.stdout
             if left == 0 or self._collector.serves():
                 break
@@ -105,12 +106,12 @@ class Ending:
             time.sleep(0.02)
 
     def _deliver_kept(self) -> str:
-        """What users who were killed had kept and not delivered. "", or why some of it is still there and nowhere else."""
+        """Delivers the records that killed users had kept. Returns "", or the reason why some exist only in their files."""
         if not _kept():
             return ""
-        # Nobody who keeps anything is left; what was forked without exec holds its parent's locks, and would do so for good.
+        # No user is left, but a child forked without exec may hold its parent's lock for ever, so the lock files are replaced.
         for held in pathlib.Path().glob("kept/*.lock"):
-            # In one step: a spool whose lock is gone is nobody's, and we may be killed here, too.
+            # Replaced atomically: a spool without a lock file has no owner, and this process may be killed here.
             free = held.with_suffix(".free")
             free.touch(mode=0o600)
             free.replace(held)
@@ -123,7 +124,7 @@ class Ending:
         return f"{len(left)} files with records of killed processes were not delivered: {why}" if left else ""
 
     def _own_staging(self) -> int:
-        """So that no export of a process that was killed goes on beside us."""
+        """Returns the locked descriptor of staging/, so that no export of a killed process runs concurrently. Raises Failed."""
         directory = pathlib.Path("staging")
         directory.mkdir(mode=0o750, exist_ok=True)
         deadline = time.monotonic() + _OTHER_EXPORT_SECONDS
@@ -143,8 +144,8 @@ class Ending:
         return [step for step in steps if not step["deleted"]]
 
     def _losses(self, is_there: bool = True) -> list[tuple[str, int, int, str]]:
-        """As their processes told the collector, or, when that could keep nothing (not even the run: `is_there`), left in
-        the name of their marks."""
+        """Returns the losses that processes reported to the collector or, if it could store nothing (not even the run: `is_there`),
+        wrote into the names of their files in unfinished/."""
         losses = []
         told = self._call("ledger", f"--run={self._run}", "--counts", "--json") if is_there else ""
         for line in told.splitlines():
@@ -161,7 +162,7 @@ class Ending:
     def _export(self) -> int:
         is_there = self._is_there()
         if not is_there and not self._losses(is_there):
-            return 0  # they ended before anything was recorded
+            return 0  # The processes ended before anything was recorded.
         recorded = self._recorded() if is_there else []
         manifest = _manifests.read_manifest(self._root, self._run, self._since)
         parts = [] if manifest is None else [manifest]
@@ -190,7 +191,7 @@ class Ending:
         if losses:
             parts = [_manifests.merge_manifests([*parts, _manifests.part_of_losses(self._run, losses)], None)]
         if parts:
-            # That of another machine may have written there since.
+            # A supervisor on another machine may have written the manifest in the meantime.
             now = _manifests.read_manifest(self._root, self._run, self._since)
             if now is not None:
                 own = {_directory_of(step) for step in recorded} | {rank for rank, *_ in losses}
@@ -202,9 +203,9 @@ class Ending:
 
     def _export_steps(self, steps: list[int], places: set[tuple[int, str]],
                       published: _published.Published) -> tuple[dict[str, Any], list[str]]:
-        """The manifest of these steps, when `places` of them are in dump_path, and why some are not: there is something
+        """Exports `places` of these steps to dump_path. Returns their manifest and the reasons for refused places, which hold something
         that no export made."""
-        # An export of a supervisor that was killed may go on writing to its own for a while.
+        # The name has the process id, because an export of a killed supervisor may continue writing to its own directory.
         fresh = pathlib.Path(f"fresh-{os.getpid()}")
         for left in pathlib.Path().glob("fresh-*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -229,8 +230,8 @@ def _directory_of(step: dict[str, Any]) -> str:
 
 
 def _missing(recorded: list[dict[str, Any]], parts: list[dict[str, Any]]) -> set[tuple[int, str]]:
-    """(step, directory of a rank) that dump_path lacks, or has less of than the
-    archive: a tree only ever grows, so equal counts are equal trees."""
+    """Returns the (step, directory of a rank) that dump_path lacks or has less of than
+    the archive. A tree only grows, so equal counts mean equal trees."""
     told = {(entry["step"], entry["rank"], entry["expected_records"], entry["stored_records"])
             for part in parts for entry in part.get("ledger", [])}
     doubtful = {_manifests.place_of(gap) for part in parts for gap in part.get("gaps", [])}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histograms of TensorBoard, of the tensors of an exported dump.
+"""TensorBoard histograms of the tensors of an exported dump.
 
-The files are what torch.save writes, read without PyTorch: a zip with the elements
-as one member. What is no such file is left out and counted.
+Reads the files of torch.save without PyTorch: zip archives with the elements as one
+member. Other files are skipped and counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Iterator, Optional
 
 import numpy
 
-# torch.bfloat16 is the upper half of float32.
+# NumPy has no bfloat16: its two bytes are read as an integer, the upper half of a float32.
 _TYPES = {"float32": "<f4", "float64": "<f8", "float16": "<f2", "bfloat16": "<u2", "int8": "i1", "uint8": "u1", "int16": "<i2",
           "int32": "<i4", "int64": "<i8", "bool": "u1"}
 _BINS = 64
@@ -23,7 +23,7 @@ _MAX_DEPTH = 64
 
 
 def read_elements(path: pathlib.Path, dtype: str, count: int) -> Optional[Any]:
-    """The elements as float64; None: they cannot be read here."""
+    """Returns the `count` elements of the file as a 1-D float64 array; None if they cannot be read."""
     kind = _TYPES.get(dtype.removeprefix("torch."))
     if kind is None:
         return None
@@ -41,12 +41,12 @@ def read_elements(path: pathlib.Path, dtype: str, count: int) -> Optional[Any]:
 
 
 def histogram(elements: Any) -> Optional[dict[str, Any]]:
-    """The fields of HistogramProto, of the finite elements; None: there are none."""
+    """Returns the fields of HistogramProto for the finite elements; None if there are none."""
     finite = elements[numpy.isfinite(elements)]
     if not finite.size:
         return None
     low, high = float(finite.min()), float(finite.max())
-    # Widths of bins overflow with numbers of both ends of double.
+    # With values near both ends of the double range, high - low overflows, so two bins with explicit edges are used.
     counts, edges = numpy.histogram(finite, _BINS if math.isfinite(high - low) else [low, 0.0, high])
     with numpy.errstate(over="ignore"):
         total, squares = float(finite.sum()), float(numpy.square(finite).sum())
@@ -65,7 +65,8 @@ def _tensors(value: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
 
 
 class Payloads:
-    """The tensors of an exported dump. unread: how many of them could not be read."""
+    """The tensors of an exported dump. unread: the number of tensors that could not be read. Raises FileNotFoundError if `dump` has
+    no dump.json or debug.json."""
 
     def __init__(self, dump: pathlib.Path) -> None:
         if not any(dump.glob("step*/*/dump.json")) and not any(dump.glob("step*/*/debug.json")):
@@ -74,7 +75,7 @@ class Payloads:
         self.unread = 0
 
     def of(self, step: int, process: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Name ("Module.fc.Linear.forward.0.output.0") and histogram of each of a rank's step."""
+        """Yields name (such as "Module.fc.Linear.forward.0.output.0") and histogram of each tensor of a process in a step."""
         place = self._dump / f"step{step}" / process
         for file in ("dump.json", "debug.json"):
             try:
@@ -84,7 +85,7 @@ class Payloads:
             for tensor in _tensors(data):
                 name = tensor["data_name"]
                 path = place / "dump_tensor_data" / name
-                # A name is data: it leads nowhere else.
+                # The name is untrusted input: a path that leaves the directory is not opened.
                 elements = read_elements(path, str(tensor.get("dtype")), math.prod(tensor["shape"])) if (
                     pathlib.PurePath(name).name == name) else None
                 made = histogram(elements) if elements is not None else None

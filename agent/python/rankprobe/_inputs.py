@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading what others wrote, for the tools in Python: the permission rule of `rankprobe` (dump_format/input_files.h), and
-texts that cannot steer a terminal.
+"""Safe input for the tools in Python: the permission rule of `rankprobe` for files (dump_format/input_files.h), and texts without
+terminal control characters.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Optional
 
 
 class Refused(Exception):
-    """Bad usage or input; the text is one line for a person."""
+    """Bad usage or input; the text is one line for the user."""
 
 
 def show(text: object) -> str:
-    """The text with control characters, C1, direction and line marks escaped (common/text/visible_text.h)."""
+    """Returns the text with control characters, C1 codes, and direction and line marks escaped (common/text/visible_text.h)."""
     return "".join(c if c == " " or c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def shell_word(text: str) -> str:
-    """What a shell (bash, zsh, ksh) takes as this text, and a terminal as plain characters."""
+    """Quotes the text for a shell (bash, zsh, ksh), using printable characters only."""
     if show(text) == text:
         return shlex.quote(text)
     plain = ("\\" + c if c in "\\'" else c if c == " " or c.isprintable() else
@@ -32,23 +32,24 @@ def shell_word(text: str) -> str:
 
 
 def collector_flag(address: str) -> str:
-    """--collector with this address, for a command that a person pastes: of a Unix socket it is a path."""
+    """Returns --collector with this address, quoted for a command that a user pastes; the address of a Unix socket is a path."""
     return f"--collector {shell_word(address)}"
 
 
 def run_flag(run: str) -> str:
-    """--run with this name, for a command that a person pastes."""
+    """Returns --run with this name, quoted for a command that a user pastes."""
     return f"--run{'=' if run.startswith('-') else ' '}{shell_word(run)}"
 
 
 def switch_hint(enabled: bool, address: str, run: str) -> str:
-    """The command that switches the recording of this run the other way."""
+    """Returns a text with the command that toggles the recording of this run."""
     way, verb = ("off", "disable") if enabled else ("on", "enable")
     return f"switch it {way} with: rankprobe {verb} {collector_flag(address)} {run_flag(run)}"
 
 
 def open_regular(path: str | os.PathLike[str]) -> Optional[int]:
-    """A descriptor to read from; None: it is not a regular file. A FIFO would wait for its other end, a device never end."""
+    """Opens a file for reading and returns the descriptor; None if it is not a regular file, since a FIFO would wait for its other
+    end and a device may never end. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
@@ -60,7 +61,8 @@ _warned: set[str] = set()
 
 
 def open_input(path: str | os.PathLike[str], force: bool, mode: str = "r") -> Any:
-    """Opens a file for reading by the permission rule of `rankprobe` (dump_format/input_files.h)."""
+    """Opens a file for reading under the permission rule of `rankprobe` (dump_format/input_files.h). With `force`, a violation is a
+    warning, printed once for each kind. Raises Refused and OSError."""
 
     def refuse(rule: str, of: str, reason: str) -> None:
         if not force:
@@ -87,7 +89,8 @@ def open_input(path: str | os.PathLike[str], force: bool, mode: str = "r") -> An
 
 
 def read_dump(path: str | os.PathLike[str], force: bool) -> dict[str, Any]:
-    """A dump.json, of which `data` is an object. Refused: it is none, or the permission rule says so."""
+    """Reads a dump.json and returns its content, where `data` is an object. Raises Refused if it is not such a file or the
+    permission rule forbids it."""
     try:
         with open_input(path, force) as file:
             text = file.read()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reference recorded of the modules of one step and rank: a dump of task tensor, level L0 or mix."""
+"""Recorded module calls of one step and rank of a reference: a dump of task tensor, level L0 or mix."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _PLACE = re.compile(r"^(?:rank|proc)\d+$")
 
 
 class IsolationError(ValueError):
-    """Nothing can be judged; the text is one line for a person."""
+    """Nothing can be judged; the text is one line for the user."""
 
 
 class Unreadable(Exception):
-    """One tensor cannot be had; the text says why."""
+    """A tensor cannot be loaded; the text says why."""
 
 
 class Call(NamedTuple):
-    """One call of a module: its records by direction."""
+    """One call of a module, with its records by direction; backward is None if none was recorded."""
 
     name: str
     forward: dict[str, Any]
@@ -38,7 +38,7 @@ def is_tensor(record: Any) -> bool:
 
 
 def leaves(record: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """(path, record) of what is in lists and dicts, tensors and other values alike."""
+    """Yields (path, record) of each leaf in nested lists and dicts, tensors and other values alike."""
     if isinstance(record, list):
         for index, item in enumerate(record):
             yield from leaves(item, f"{path}.{index}")
@@ -59,8 +59,8 @@ def _directories(path: str, kind: str) -> list[str]:
 
 
 def find_rank(path: str, step: Optional[int], rank: Optional[int]) -> str:
-    """The directory of one rank below a dump, one of its steps, or one of their ranks. `step`: of a dump with several. `rank`:
-    of a step with several; without it the rank of this process (RANK)."""
+    """Returns the directory of one rank. `path`: a dump, one of its steps, or one of their ranks. `step`: required for a dump with
+    several steps. `rank`: selects one of several; default the rank of this process (RANK). Raises IsolationError."""
     if path.startswith("run:"):
         run = show(path[4:])
         raise IsolationError(f"{show(path)}: isolate reads directories; rankprobe export --run {run.split('@')[0]} -o DIR writes one")
@@ -96,7 +96,7 @@ def _read(path: str, force: bool) -> dict[str, Any]:
 
 
 def _given(call: Call) -> str:
-    """What tells of two calls that they had the same inputs: everything but the names of files."""
+    """Returns a text that is equal for calls with the same inputs: their records without file names."""
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: plain(item) for key, item in value.items() if key not in ("data_name", "requires_grad")}
@@ -106,8 +106,8 @@ def _given(call: Call) -> str:
 
 
 def _without_recomputations(calls: list[Call]) -> list[Call]:
-    """Activation checkpointing computes a module a second time on the same inputs, and one of the two has the backward: they
-    are one call."""
+    """Merges recomputations into their calls: activation checkpointing computes a module a second time on the same inputs, and only
+    one of the two calls has the backward."""
     if len(calls) < 2 or len({call.backward is None for call in calls}) < 2:
         return calls
     out: list[Call] = []
@@ -126,7 +126,7 @@ def _without_recomputations(calls: list[Call]) -> list[Call]:
 
 
 class Reference:
-    """The module calls of one dump. Tensors are read when they are asked for."""
+    """The module calls of one dump. Tensors are read on demand. Raises IsolationError if the dump cannot serve as a reference."""
 
     def __init__(self, directory: str, force: bool = False) -> None:
         self.directory, self._force = directory, force
@@ -138,7 +138,7 @@ class Reference:
             raise IsolationError(f"{show(directory)}: has task {show(task)}, which keeps no tensors (statistics or checksums alone): "
                                  'record the reference with "task": "tensor" and level L0 or mix')
         self.calls: dict[str, dict[int, Call]] = {}
-        # Path of a module -> number of the pass -> gradients by name of the parameter.
+        # Module path -> number of the pass -> gradients by parameter name.
         self.parameter_gradients: dict[str, dict[int, dict[str, Any]]] = {}
         backwards: dict[tuple[str, int], dict[str, Any]] = {}
         for name, record in info["data"].items():
@@ -162,7 +162,7 @@ class Reference:
                                  "entries): record the reference with level L0 or mix")
 
     def load(self, record: dict[str, Any]) -> torch.Tensor:
-        """The recorded tensor, on the CPU. Unreadable: it is not there, or is not what the record says."""
+        """Loads a recorded tensor to the CPU. Raises Unreadable if it is missing or does not match the record."""
         import torch
 
         name = record.get("data_name")
@@ -176,7 +176,7 @@ class Reference:
             raise Unreadable(f"{name} is missing") from None
         except Refused as reason:
             raise Unreadable(show(reason)) from None
-        except Exception as fault:  # noqa: BLE001 - a damaged archive raises what it likes
+        except Exception as fault:  # noqa: BLE001 - a damaged archive may raise any type
             raise Unreadable(f"{name} cannot be read ({type(fault).__name__}: {' '.join(str(fault).split())[:120]})") from None
         if not isinstance(value, torch.Tensor) or list(value.shape) != record["shape"] or not _is_plain(value, record["dtype"]):
             raise Unreadable(f"{name} is not the tensor that dump.json describes")
@@ -184,19 +184,19 @@ class Reference:
 
 
 def _is_plain(value: torch.Tensor, dtype: str) -> bool:
-    """Whether it is a dense tensor in host memory, and complex exactly where the record says so."""
+    """Returns whether it is a dense tensor in host memory that is complex if and only if the record says so."""
     return (value.device.type == "cpu" and str(value.layout) == "torch.strided" and not value.is_quantized
             and value.is_complex() == ("complex" in dtype))
 
 
 def differentiable(record: Any, path: str) -> list[str]:
-    """Paths of the recorded tensors that required a gradient, in order."""
+    """Returns the paths of the recorded tensors that required a gradient, in order."""
     return [place for place, item in leaves(record, path) if is_tensor(item) and item.get("requires_grad")]
 
 
 def gradients_by_path(paths: list[str], everything: list[str], recorded: Any) -> dict[str, Any]:
-    """Path -> record of its gradient: rankprobe's dumps have one for each tensor that required one, msprobe's one for each
-    positional value. Empty where neither fits."""
+    """Maps paths to the records of their gradients. Dumps of rankprobe have one for each tensor that required a gradient (`paths`),
+    those of msprobe one for each positional value (`everything`). Returns {} if neither count matches."""
     if not isinstance(recorded, list):
         return {}
     for names in (paths, everything):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer of an isolated step: a row for each call of a module and direction."""
+"""Report of an isolated step: one row for each call of a module in each direction."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NOTICE = ("in this step modules received recorded values instead of the program'
 
 @dataclasses.dataclass
 class Row:
-    """One call of a module in one direction (forward, backward, parameters_grad). error and tolerance are relative, of the
-    value that is farthest beyond its tolerance; `where` names it. NaN: there is none."""
+    """One call of a module in one direction (forward, backward, parameters_grad). error and tolerance are relative and belong to
+    the value that exceeds its tolerance most, which `where` names; NaN if there is no such value."""
 
     name: str
     module: str
@@ -37,7 +37,7 @@ class Row:
 
 
 def source_of(module: Any) -> str:
-    """file:line of its class; empty where there is no source."""
+    """Returns file:line of the class of `module`; "" if it has no source."""
     cls: Any = type(module)
     return _source(cls)
 
@@ -47,13 +47,13 @@ def _source(cls: Any) -> str:
     try:
         file, (_, line) = inspect.getsourcefile(cls), inspect.getsourcelines(cls)
         return f"{os.path.relpath(file) if file and file.startswith(os.getcwd() + os.sep) else file}:{line}"
-    except Exception:  # noqa: BLE001 - classes made at run time, sources that are not there
+    except Exception:  # noqa: BLE001 - classes made at run time, missing source files
         return ""
 
 
 @dataclasses.dataclass
 class Report:
-    """Filled when the step has ended. rows: in the order of the calls; notes: what else the reader must know."""
+    """Result of a step, filled when the step has ended. rows: in the order of the calls; notes: further facts for the reader."""
 
     reference: str
     rows: list[Row] = dataclasses.field(default_factory=list)
@@ -62,18 +62,18 @@ class Report:
 
     @property
     def failing(self) -> list[str]:
-        """The modules with an error, each once, in the order of their calls."""
+        """Modules with an error, without duplicates, in the order of their calls."""
         return list(dict.fromkeys(row.module for row in self.rows if row.verdict == ERROR))
 
     @property
     def exit_code(self) -> int:
-        """0: no module differs, 1: some do, 2: nothing could be judged."""
+        """Exit status: 0 if no module differs, 1 if some do, 2 if nothing could be judged."""
         if not self.finished or not any(row.verdict != NOT_JUDGED for row in self.rows):
             return 2
         return 1 if self.failing else 0
 
     def to_json(self) -> str:
-        """One line; numbers that JSON has not are null."""
+        """Returns the report as one line of JSON; NaN and infinities become null."""
         def plain(value: Any) -> Any:
             return None if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -82,6 +82,7 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> Report:
+        # Parses the text of to_json(). An error without a number becomes infinite, since NaN cannot have been an error.
         data = json.loads(text)
         rows = [Row(**{key: math.nan if value is None else value for key, value in row.items()})  # type: ignore[arg-type]
                 for row in data["rows"]]
@@ -113,7 +114,7 @@ class Report:
         for reason, names in reasons.items():
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             lines.append(f"not judged  {', '.join(names[:_SHOWN])}{more}: {reason}")
-        # File names, dtypes and texts of exceptions come from the reference and from the program.
+        # Escapes control characters: file names, dtypes and exception texts come from the reference and from the program.
         return "\n".join(map(show, [*lines, *(f"note: {note}" for note in self.notes), f"note: {NOTICE}"]))
 
 

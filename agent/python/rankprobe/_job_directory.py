@@ -3,30 +3,30 @@
 
     job.json         run, root (dump_path), the programs, the lock file of root,
                      whether the job made root, when the job began
-    launch           where the ranks of the job meet; empty: not known
+    launch           rendezvous of the job's ranks; empty if it is not known
     data/            the archive
-    users.lock       every user holds it shared; the kernel lets it go whatever
-                     way the user ends
+    users.lock       every user holds it shared; the kernel releases it however
+                     the user ends
     supervisor.lock  held by the supervisor
     standby.lock     held by the process that waits to follow the supervisor
-    socket           what the collector listens on; where no socket can be made
-                     there, or its name is too long, it is in spare_directory
-    listens          there while the collector serves: where, as it was told
-    address          the same for others, also after it was killed and started
-                     again
-    unfinished/*     one for each user that has not said that all it recorded
-                     is in dump_path; its name says what was lost with the user
-                     (lost_name)
-    manifests/*      of its exports so far
+    socket           socket of the collector; it is in spare_directory if no socket
+                     can be made here or the path is too long
+    listens          exists while the collector serves: its address, as given to it
+    address          the address for users; it is kept when the collector is killed
+                     and started again
+    unfinished/*     one file for each user that has not confirmed that all its
+                     records are in dump_path; its name says what was lost with the
+                     user (lost_name)
+    manifests/*      manifests of the users' exports so far
     kept/*           records of users until they are committed
                      (agent/runtime/session/spool.h)
 
-EmbeddedCollector (embedded.py) makes it, whole, and nobody else does. Its
-processes, supervisors and collector, have it as their working directory, and
-not its name: one that comes too late, when a directory of another job has the
-name, harms nothing.
+Only EmbeddedCollector (embedded.py) creates it, under another name that it
+renames when the content is complete. The supervisors and the collector have it as
+their working directory and do not use its name: a process that is too late, when
+a directory of another job has the name, does no harm.
 
-Needs the standard library alone and no other file of the package: the
+Imports only the standard library and no other file of the package, because the
 supervisor runs without them.
 """
 
@@ -47,20 +47,20 @@ import tempfile
 import time
 from typing import Callable, Iterator, NamedTuple, Optional
 
-# Free space that the collector leaves to the training: it goes on, and the records wait.
+# Free space in bytes that the collector leaves to the training, which continues while the records wait.
 MIN_FREE_BYTES = 64 << 20
-# Exit code of what starts a supervisor that was killed before it said how it went.
+# Exit code of the start of a supervisor that was killed before it reported the outcome.
 KILLED = 2
 _REMOVE_SECONDS = 5.0
 SUPERVISOR = pathlib.Path(__file__).resolve().with_name("_supervise.py")
 
 
 class Failed(Exception):
-    """What dump_path does not get; the text is for a person."""
+    """Something cannot be brought into dump_path; the text is for the user."""
 
 
 def lock(path: str, how: int) -> Optional[int]:
-    """A descriptor that holds the lock; None: somebody else does."""
+    """Returns a descriptor that holds the lock; None if another process holds it and `how` has LOCK_NB."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, how)
@@ -75,7 +75,7 @@ def say(text: str) -> None:
 
 
 def read(path: str) -> str:
-    """Its text; "" if there is no such file."""
+    """Returns the text of the file; "" if there is no such file."""
     try:
         return pathlib.Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def read(path: str) -> str:
 
 
 def temporary_directory() -> pathlib.Path:
-    """The directory for temporary files. Where tempfile finds none that takes files it is /tmp, whose use then fails as on a full disk."""
+    """Returns the directory for temporary files; /tmp if tempfile finds no usable one, so that its use fails as on a full disk."""
     try:
         return pathlib.Path(tempfile.gettempdir())
     except FileNotFoundError:  # tempfile tries the working directory last, which a job may have removed
@@ -91,14 +91,14 @@ def temporary_directory() -> pathlib.Path:
 
 
 def note_of(place: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
-    """Where a person is told about the archive that stays in `place`."""
+    """Returns the path of the note in `directory` that informs the user of the archive left in `place`."""
     return directory / f"rankprobe-{place.name}.txt"
 
 
 class Lost(NamedTuple):
-    """What a process could not deliver before it ended; steps -1: it had no records."""
+    """Records and payloads that a process did not deliver before it ended. Both steps are -1 if it had no records."""
 
-    rank: str  # its directory
+    rank: str  # name of the rank's directory
     records: int
     payloads: int
     first_step: int
@@ -113,14 +113,15 @@ def lost_name(mark: str, rank: str, lost: tuple[int, int, int, int]) -> str:
 
 
 def lost_of(mark: str) -> Optional[Lost]:
-    """What the name of a mark says."""
+    """Parses the name of a file in unfinished/; None if it states no loss."""
     found = _LOST.fullmatch(mark)
     return Lost(found[1], *map(int, found.groups()[1:])) if found else None
 
 
 def open_own(path: pathlib.Path) -> int:
-    """A descriptor of a directory that only this user can have made and change: programs are run, and addresses
-    believed, from what is in it. Failed: it is a link, somebody else's, or open to others; FileNotFoundError."""
+    """Opens a directory that only this user can have created and can change, because programs are run and addresses trusted by its
+    content. Returns a descriptor. Raises Failed if it is a link, belongs to another user or is writable by others, and
+    FileNotFoundError if it does not exist."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except NotADirectoryError:
@@ -139,7 +140,8 @@ def _made_by(found: os.stat_result) -> tuple[int, int]:
 
 
 def _made_here(directory: pathlib.Path, own: tuple[int, int]) -> tuple[int, int]:
-    """As what this user makes looks on a file system with other owners (root squash) or modes (SMB)."""
+    """Returns owner and mode that a directory created by this user gets; file systems may change the owner (root squash) or the
+    mode (SMB)."""
     with contextlib.suppress(OSError):
         probe = tempfile.mkdtemp(prefix=".rankprobe-", dir=directory)
         try:
@@ -150,9 +152,9 @@ def _made_here(directory: pathlib.Path, own: tuple[int, int]) -> tuple[int, int]
 
 
 class JobDirectory:
-    """A directory that is there, and the working directory of this process from now on.
-
-    FileNotFoundError: it is not there. Failed: see open_own. `path`: its name, as long as is_there(). Its files are opened by their names in it.
+    """An existing job directory. The constructor makes it the working directory of this process, so its files are opened by
+    relative names. `path` is its name while is_there() is true. Raises FileNotFoundError if it does not exist, and Failed as
+    open_own().
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -178,11 +180,11 @@ class JobDirectory:
 
     @property
     def spare_directory(self) -> pathlib.Path:
-        """Where the socket is that cannot be in `path`."""
+        """Directory of the socket if it cannot be in `path`."""
         return temporary_directory() / f"rankprobe-{os.getuid()}-{self._key[0]:x}-{self._key[1]:x}"
 
     def is_there(self) -> bool:
-        """Its name is still its own."""
+        """Returns whether `path` still names this directory."""
         return self._is_this(self.path)
 
     def _is_this(self, path: pathlib.Path) -> bool:
@@ -193,7 +195,7 @@ class JobDirectory:
         return (found.st_dev, found.st_ino) == self._key
 
     def processes(self, wanted: Callable[[list[bytes]], bool]) -> Iterator[int]:
-        """Others that work in it, by their command lines."""
+        """Yields the ids of other processes with this working directory whose command line satisfies `wanted`."""
         for name in os.listdir("/proc"):
             if name.isdecimal() and int(name) != os.getpid() and self.is_process(int(name), wanted):
                 yield int(name)
@@ -205,11 +207,11 @@ class JobDirectory:
             return False
         return wanted(words) and self._is_this(pathlib.Path(f"/proc/{pid}/cwd"))
 
-    # --- its end
+    # --- removal
 
     def remove(self) -> Optional[str]:
-        """None, or why it cannot be. It gets another name first, so that half
-        of it is never seen."""
+        """Removes the directory. Returns the reason if that fails, else None. It
+        is renamed first, so that a partly removed one never has its name."""
         if not self.is_there():
             return None
         try:
@@ -223,11 +225,12 @@ class JobDirectory:
         return self.path.with_name(f"gone-{self._key[1]:x}")
 
     def remove_gone(self) -> None:
-        """What remove() did, or was killed before it could."""
+        """Deletes the renamed directory, also for a process that was killed in
+        remove(), and everything else that the job left."""
         gone = self._gone()
         if self._is_this(gone):
-            # A supervisor that was killed may have started a collector of which nothing
-            # was to be seen yet. The standby goes on with the removal should we be killed.
+            # A killed supervisor may have started a collector that was not visible yet. If
+            # this process is killed, the standby continues the removal.
             for pid in self.processes(lambda words: b"--job-dir" in words or words == [b""]):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -237,12 +240,12 @@ class JobDirectory:
         shutil.rmtree(self.spare_directory, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.rmdir(self.path.parent)
-            if self._made_root:  # of a job that recorded nothing; refused where anything lies
+            if self._made_root:  # rmdir() succeeds only if the job recorded nothing.
                 os.rmdir(self.root)
         self._remove_root_lock()
 
     def _remove_root_lock(self) -> None:
-        """A process that was killed while it held it left it (root_lock of embedded.py)."""
+        """Removes the lock file that a process left that was killed while it held the lock (root_lock of embedded.py)."""
         path = self._root_lock
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -250,16 +253,18 @@ class JobDirectory:
             return
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another process may have removed this file and created a new one since it was opened.
             if os.stat(path).st_ino == os.fstat(fd).st_ino:
                 path.unlink()
-        except OSError:  # it is held
+        except OSError:  # Another process holds the lock and removes the file itself.
             pass
         finally:
             os.close(fd)
 
     def leave(self, reason: str) -> None:
-        """The archive stays, under a name that the next user does not take."""
-        if not self.is_there():  # a new job may have created another one at this path
+        """Keeps the archive under a name that the next job does not use, and reports it
+        on stderr and in a note."""
+        if not self.is_there():  # A new job may have created another directory at this path.
             say(f"not all of run {self.run} is in {self.root}: {reason}; {self.path} was removed")
             return
         place = self.path.with_name(f"left-{time.time_ns():x}")

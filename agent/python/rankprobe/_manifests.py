@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""manifest.json of a dump_path, from the manifests of the exports into it.
+"""manifest.json of a dump_path, merged from the manifests of the exports into it.
 
-It speaks of the run that was exported last, and under `earlier_runs` in the same
-way of what is still there of the runs before it: in its place, or, of what made
-way for a later run or a restart, in the `directory` that it names.
+It describes the run that was exported last and, under `earlier_runs` in the same
+format, the files that still exist of the runs before it. Those files are in their
+place, or, if they were moved for a later run or a restart, in the `directory` that
+the entry names.
 
-Needs the standard library alone: the supervisor of a private collector runs
-without the package.
+Imports only the standard library, because the supervisor of a private collector
+runs without the package.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ from typing import TYPE_CHECKING, Any, Container, Optional
 
 if TYPE_CHECKING or __package__:
     from rankprobe._published import EARLIER
-else:  # beside this file, without the package
+else:  # The supervisor runs without the package and imports modules from its own directory.
     from _published import EARLIER
 
 _SECTIONS = ("files", "gaps", "ledger", "incomplete", "conflicts")
 _EARLIER = "earlier_runs"
-# Of an earlier run: where, below dump_path, its files are. Those that are in their place have none.
+# Key of an earlier run: the directory below dump_path to which its files were moved; absent if they are in their place.
 _DIRECTORY = "directory"
-# When this machine wrote it, seconds, behind the name of the machine: clocks of two machines are not compared. A job that began
-# here later has nothing of it, though its run may have the same name.
+# Prefix of a key that ends with a host name: the time in seconds when that machine wrote the manifest. The clocks of two machines
+# are not compared. A job that began on this machine later does not own the entry, even if its run has the same name.
 _WRITTEN = "written_unix_s on "
 _SCALARS = (str, int, float, type(None))
-# Of a part in a file of parts: bytes packed, bytes as JSON. StepExporter
+# Header of a part in a file of parts: bytes compressed, bytes of JSON. StepExporter
 # (agent/python/native/session/step_exporter.cc) writes it.
 _HEADER = struct.Struct("=QQ")
 _MAX_PART_BYTES = 1 << 31
 
 
 def place_of(entry: dict[str, Any]) -> tuple[str, str]:
-    """(step, directory of the rank) that an entry of a manifest speaks of."""
+    """Returns the place of an entry of a manifest: (step, directory of the rank)."""
     if "path" in entry:
         step, rank, *_ = entry["path"].split("/")
         return step, rank
@@ -48,9 +49,9 @@ def place_of(entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def merge_manifests(parts: list[dict[str, Any]], own: Optional[Container[str]]) -> dict[str, Any]:
-    """One manifest of several, older ones first. Of a place that more than one
-    speaks of the last one counts; for places that are not of `own` directories
-    the first part, dump_path's own manifest, knows best. None: all are own."""
+    """Merges manifests, older ones first. If several have entries of a place, the
+    last one counts. For directories of ranks that are not in `own`, the first part,
+    which is dump_path's manifest, counts. If `own` is None, all are own."""
     out = {key: value for key, value in parts[0].items() if key not in _SECTIONS}
     told: dict[tuple[str, str], dict[str, Any]] = {}
     for part in parts:
@@ -67,8 +68,8 @@ def merge_manifests(parts: list[dict[str, Any]], own: Optional[Container[str]]) 
 
 
 def part_of_losses(run: str, losses: list[tuple[str, int, int, str]]) -> dict[str, Any]:
-    """A part that speaks of what never came, as an export does (dump_format/manifest.cc). Of each: directory of the
-    rank, records, payloads, detail."""
+    """Makes a part that lists losses as an export does (dump_format/manifest.cc). Each loss is (directory of the rank, records,
+    payloads, detail)."""
     counts = {"expected_records": None, "stored_records": 0, "expected_payloads": None, "stored_payloads": 0,
               "filtered_calls": 0}
     return {"format": "rankprobe-manifest-1", "run": run, "files": [],
@@ -78,8 +79,8 @@ def part_of_losses(run: str, losses: list[tuple[str, int, int, str]]) -> dict[st
 
 
 def read_parts(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The manifests that a process appended to its file, as far as they are
-    whole: it may have been killed while it wrote the last one."""
+    """Reads the manifests that a process appended to its file. Stops at an
+    incomplete one, since the process may have been killed while it wrote it."""
     parts: list[dict[str, Any]] = []
     try:
         data = path.read_bytes()
@@ -106,8 +107,9 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _is_manifest(one: Any) -> bool:
-    """Of a run, in so far as the functions here go by it: whatever lies in
-    dump_path under that name, a job begins and ends."""
+    """Returns whether `one` has the fields of a manifest with the types that the
+    functions here rely on. A job must start and end whatever file dump_path has
+    under that name."""
     if not isinstance(one, dict) or not isinstance(one.get("run"), str) or not isinstance(one.get(_DIRECTORY, ""), str):
         return False
     return all(isinstance(value, list) and all(map(_is_entry, value)) if key in _SECTIONS else isinstance(value, _SCALARS)
@@ -115,8 +117,9 @@ def _is_manifest(one: Any) -> bool:
 
 
 def read_runs(root: pathlib.Path) -> list[dict[str, Any]]:
-    """The manifests in manifest.json of `root`, one a run, the last run's first;
-    none if it is not there or not whole, and without what is not a manifest."""
+    """Reads the manifests in manifest.json of `root`, one for each run, the last
+    run first. Returns none if the file is missing or incomplete, and skips what is
+    not a manifest."""
     try:
         there = json.loads((root / "manifest.json").read_bytes())
     except (FileNotFoundError, ValueError, RecursionError):
@@ -128,39 +131,40 @@ def read_runs(root: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _is_of(one: dict[str, Any], run: str, since: float) -> bool:
-    """Of this run and of the job that began here then: its ranks on other machines write there, too."""
+    """Returns whether a manifest belongs to this run and to the job that began on this machine at `since`. The job's ranks on other
+    machines write to the same file."""
     written = one.get(_WRITTEN + socket.gethostname())
     return one["run"] == run and _DIRECTORY not in one and not (isinstance(written, (int, float)) and written < since)
 
 
 def read_manifest(root: pathlib.Path, run: str, since: float = 0.0) -> Optional[dict[str, Any]]:
-    """What manifest.json of `root` says of this run, if it does, but for what made way for another, and for what was written
-    before the job began."""
+    """Returns the entries of this run in manifest.json of `root`, or None, without files that were moved for another run and without
+    entries written before `since`, when the job began (seconds)."""
     of = [one for one in read_runs(root) if _is_of(one, run, since)]
     return merge_manifests(of[::-1], None) if of else None
 
 
 def named_places(root: pathlib.Path) -> dict[tuple[str, str], str]:
-    """Directories of ranks below `root` that its manifest.json has files of, and the run of each."""
+    """Returns the places below `root` that its manifest.json lists files of, with the run of each."""
     return {place_of(file): one["run"] for one in read_runs(root) if _DIRECTORY not in one for file in one.get("files", [])}
 
 
 def without(manifest: dict[str, Any], places: Container[tuple[str, str]]) -> dict[str, Any]:
-    """The manifest but for these places."""
+    """Returns the manifest without the entries of these places."""
     return {key: [entry for entry in value if place_of(entry) not in places] if key in _SECTIONS else value
             for key, value in manifest.items()}
 
 
 def _gone(manifest: dict[str, Any], root: pathlib.Path) -> set[tuple[str, str]]:
-    """Places of its files that are not there any more: a user has removed or
-    moved them. Else the manifest of a dump_path would grow with every job. `root`:
-    what they are below."""
+    """Returns the places of its files that no longer exist below `root`, because a
+    user has removed or moved them. Without this the manifest of a dump_path would
+    grow with every job."""
     return {place for place in {place_of(file) for file in manifest.get("files", [])} if not root.joinpath(*place).is_dir()}
 
 
 def _in_earlier(there: list[dict[str, Any]], root: pathlib.Path) -> list[dict[str, Any]]:
-    """Those of `there` that speak of what made way, and more of them for what has since: it was in its place by what `there`
-    says (_published.py, common/io/published_ranks.h)."""
+    """Returns the entries of `there` for moved files, extended by files that were moved since: `there` lists those in their place,
+    and they are found below `earlier/` (_published.py, common/io/published_ranks.h)."""
     told = [without(one, _gone(one, root / one[_DIRECTORY])) for one in there if _DIRECTORY in one]
     claimed = {(one[_DIRECTORY], place_of(file)) for one in told for file in one.get("files", [])}
     for shelf in sorted(path for path in root.glob(f"{EARLIER}/*") if path.is_dir()):
@@ -182,9 +186,10 @@ def _in_earlier(there: list[dict[str, Any]], root: pathlib.Path) -> list[dict[st
 
 
 def write_manifest(root: pathlib.Path, manifest: dict[str, Any], scratch: pathlib.Path, since: float = 0.0) -> None:
-    """Replaces what manifest.json of `root` says of the manifest's run, at once;
-    what other runs left there, and jobs of its name before `since`, stays in it, as long as there are files of the
-    run. `scratch`: a name on the same file system for what is not finished yet."""
+    """Replaces the entries of the manifest's run in manifest.json of `root`,
+    atomically. Entries of other runs, and of jobs of the same name before `since`,
+    stay as long as files of them exist. `scratch`: a name on the same file system
+    for the unfinished file. Raises OSError."""
     places = {place_of(entry) for section in _SECTIONS for entry in manifest.get(section, [])}
     there = read_runs(root)
     earlier = [without(one, places | _gone(one, root)) for one in there

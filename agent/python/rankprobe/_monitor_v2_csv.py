@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The csv files of msprobe's second training monitor (`monitors` in its config), from exported steps of task monitor:
-rank_{rank}/{monitor}_step{first}-{last}.csv, a row a tensor.
+"""Writer of the csv files of msprobe's second training monitor (`monitors` in its config), from exported steps of task monitor:
+rank_{rank}/{monitor}_step{first}-{last}.csv, with one row for each tensor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OPS = ("min", "max", "mean", "norm", "nans")
 _CALL = re.compile(r"Module\.(.+)\.([^.]+)\.(forward|backward)\.(\d+)")
 _GRADIENTS = re.compile(r"Module\.(.+)\.([^.]+)\.parameters_grad\.(\d+)")
 _OF_PARAMETER = re.compile(r"(Parameter|Update|State)\.(.+)\.0\.debug")
-# Of a model that is not a list of chunks.
+# vpp_stage of a model that is not a list of chunks.
 _NO_STAGE = -1
 
 
@@ -27,9 +27,9 @@ def _number(op: str, tensor: dict[str, Any]) -> float:
 
 
 class Rows:
-    """The rows of one rank's steps, for each of `monitors` (as read_config gives them).
+    """Makes the rows of one rank's steps, for each of `monitors` (as read_config returns them).
 
-    chunks: the model is a list: names begin with the number of the chunk, and ':'.
+    chunks: whether the model is a list of chunks; names then begin with the number of the chunk and ':'.
     """
 
     def __init__(self, monitors: dict[str, dict[str, Any]], chunks: bool, rank: int) -> None:
@@ -40,7 +40,7 @@ class Rows:
                 self._communication[slug] = Communication(told["ops"], statistic, told["cc_pre_hook"], told["cc_codeline"])
 
     def of(self, slug: str, step: int, modules: dict[str, Any], others: dict[str, Any], stacks: dict[str, Any]) -> list[dict[str, Any]]:
-        """modules, others, stacks: the data of dump.json and debug.json, and stack.json."""
+        """Returns the rows of monitor `slug` for a step. modules, others: the data of dump.json and debug.json; stacks: stack.json."""
         told = self._monitors[slug]
         if told["kind"] == "cc":
             return [{"step": step, "module_name": f"{function}/rank{self._rank}/{place}", "scope": "comm",
@@ -67,7 +67,7 @@ class Rows:
             if call[3] == "forward":
                 sides = {"input": [*content.get("input_args", []), *content.get("input_kwargs", {}).values()],
                          "output": content.get("output", [])}
-            else:  # gradients of what a module was given are what its backward made
+            else:  # The outputs of a module's backward are the gradients of its inputs.
                 sides = {"grad_input": content.get("output") or [], "grad_output": content.get("input") or []}
             for side, values in sides.items():
                 for index, tensor in enumerate(value for value in values if is_tensor(value)):
@@ -117,7 +117,8 @@ def header(kind: str, ops: Sequence[str]) -> list[str]:
 
 def write(folder: pathlib.Path, slug: str, kind: str, ops: Sequence[str], rows: Iterable[dict[str, Any]], step: int, start: int,
           steps_per_file: int) -> Optional[pathlib.Path]:
-    """Appends the rows of a step to its file; None where there are none."""
+    """Appends the rows of a step to its file and returns the file's path; returns None if there are no rows. Files begin at step
+    `start` and hold `steps_per_file` steps each."""
     rows = list(rows)
     if not rows:
         return None
@@ -126,7 +127,7 @@ def write(folder: pathlib.Path, slug: str, kind: str, ops: Sequence[str], rows: 
     path = folder / f"{_file_name(slug)}_step{first}-{first + steps_per_file - 1}.csv"
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=header(kind, ops))
-        if file.tell() == 0:  # who made it may have been killed before it wrote this
+        if file.tell() == 0:  # The process that created the file may have been killed before it wrote the header.
             writer.writeheader()
         writer.writerows(rows)
     return path

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions of the program's that arrive while our code runs: what its signal handlers raise, and what a
-computation of its own came to that our code was the first to wait for."""
+"""Exceptions of the program that occur while rankprobe's code runs: those that its signal handlers raise, and errors of its own
+asynchronous computations for which rankprobe's code was the first to wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Optional
 
 
 def _code_of(handler: Any) -> Any:
-    """Of a function, a method, a partial or an object that is called; None: none of Python's."""
+    """Returns the code object of a function, method, partial or callable object; None if it is not implemented in Python."""
     for _ in range(8):
         handler = getattr(handler, "func", None) or getattr(handler, "__func__", None) or handler
         code = getattr(handler, "__code__", None)
@@ -21,19 +21,19 @@ def _code_of(handler: Any) -> Any:
 
 
 def came_from_signal(traceback: Optional[TracebackType]) -> bool:
-    """Whether a signal handler of the program is among its frames."""
+    """Returns whether a signal handler of the program is among the frames."""
     codes = {_code_of(handler) for handler in map(signal.getsignal, signal.valid_signals()) if callable(handler)}
     codes.discard(None)
     return _passes(traceback, codes)
 
 
 def raise_programs(error: BaseException) -> NoReturn:
-    """Raises an error that is the program's, so that is_programs() knows it."""
+    """Raises an error of the program such that is_programs() recognizes it."""
     raise error
 
 
 def is_programs(traceback: Optional[TracebackType]) -> bool:
-    """Whether it came from a signal handler of the program, or by raise_programs()."""
+    """Returns whether the exception came from a signal handler of the program or from raise_programs()."""
     return _passes(traceback, {raise_programs.__code__}) or came_from_signal(traceback)
 
 

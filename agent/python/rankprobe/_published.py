@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which directories of ranks below a dump_path exports have made, and how one more gets there.
+"""Publication of directories of ranks below a dump_path, and the record of those that exports have made.
 
-As PublishedRanks is for exports of the collector (common/io/published_ranks.h): only what a manifest or a list names may be
-replaced, and what another job made moves to `earlier/` of the dump_path. Needs the standard library alone: the supervisor of a
-private collector runs without the package.
+The counterpart of PublishedRanks for exports of the collector (common/io/published_ranks.h): only directories that a manifest or a
+list names may be replaced, and those of another job move to `earlier/` of the dump_path. Imports only the standard library, because
+the supervisor of a private collector runs without the package.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ _MAX_NAME_BYTES = 100
 
 
 def _directory_name(run: str) -> str:
-    """A run as the name of a directory; common/io/published_ranks.cc names them alike."""
+    """Converts a run's name to a directory name, in the same way as common/io/published_ranks.cc."""
     name = re.sub(rb"[^A-Za-z0-9._-]", b"_", run.encode("utf-8", "replace")[:_MAX_NAME_BYTES]).decode()
     return f"_{name[1:]}" if name.startswith(".") else name or "unnamed"
 
 
 class Published:
-    """The directories of one dump_path, `root`. `named`: what the manifests of a root name, and the run of each (named_places of
-    _manifests), asked for once something is in the way. `list_path`: the file that lists, a line each, what was put there and may
-    be in no manifest yet; of all processes that write there. `run`: whose directories are put there; `own`: those that it has put
-    there already, None: those that the list names."""
+    """The directories of one dump_path, `root`.
+
+    `named`: returns the places that the manifests of a root name, with the run of each (named_places of _manifests); called only if
+    a place is occupied. `list_path`: a file shared by all processes that write to `root`; it lists, one per line, places that may
+    not be in a manifest yet. `run`: the run that publishes. `own`: places that it has published already; None means those of the list."""
 
     def __init__(self, root: pathlib.Path, named: Callable[[pathlib.Path], Mapping[Place, str]], list_path: pathlib.Path,
                  run: str, own: Optional[Container[Place]] = None) -> None:
@@ -42,11 +43,12 @@ class Published:
 
     @functools.cached_property
     def _runs(self) -> Mapping[Place, str]:
-        """Of all that exports have made; "": not known."""
+        """Run of every place that an export made; "" if the run is not known."""
         return {**dict.fromkeys(self._listed(), ""), **self._named(self._root)}
 
     def _is_of_another_job(self, place: Place) -> bool:
-        """Of what is there and was made by an export. A restart is another job: its run may have the same name."""
+        """Returns whether an existing place, made by an export, belongs to another job. A restart is another job, although its run may
+        have the same name."""
         return place not in (self._listed() if self._own is None else self._own)
 
     def _listed(self) -> set[Place]:
@@ -58,14 +60,16 @@ class Published:
 
     @staticmethod
     def _directory(opened: contextlib.ExitStack, name: str, **at: int) -> int:
-        """A descriptor of it. No link is followed below `root`, one that comes while this works included."""
+        """Opens a directory until `opened` is closed. Follows no link below `root`, also none that is created concurrently, since all
+        paths are relative to descriptors."""
         descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, **at)
         opened.callback(os.close, descriptor)
         return descriptor
 
     def put(self, source: pathlib.Path, place: Place, old: pathlib.Path) -> str:
-        """Moves the directory `source` to its place, and what was ours there into the directory `old`, where put_back()
-        finds it, or, of another job, to EARLIER; all on one file system. "", or why not."""
+        """Moves the directory `source` to its place. An existing directory of this job moves to `old`, where put_back() finds it, one
+        of another job to EARLIER. All must be on one file system. Returns "", or the reason why the place cannot be used. Raises
+        OSError."""
         step, rank = place
         with contextlib.ExitStack() as opened:
             above = self._directory(opened, os.path.realpath(self._root))
@@ -73,7 +77,7 @@ class Published:
                 os.mkdir(step, 0o750, dir_fd=above)
             try:
                 below = self._directory(opened, step, dir_fd=above)
-            except OSError as error:  # of a link: that it is not a directory
+            except OSError as error:  # O_NOFOLLOW reports a link as ENOTDIR.
                 return f"{self._root / step} is a symbolic link or no directory: {error.strerror}"
             moved: Optional[pathlib.Path] = None
             aside: Optional[int] = None
@@ -87,24 +91,24 @@ class Published:
                 else:
                     moved = old / f"{step}-{rank}"
             if rank.startswith("proc"):
-                # Processes without ranks of two runs are no ranks of one job, and a step that has both can be read as neither.
+                # Processes without ranks of two runs do not form one job, so a step with both could not be analyzed.
                 for other in os.listdir(below):
                     if (other.startswith("proc") and self._runs.get((step, other), self._run) != self._run
                             and self._is_of_another_job((step, other))):
                         self._set_aside(opened, above, below, (step, other))
-            # Before it is there: whoever goes on after we were killed may replace it.
+            # Listed before the move, so that a successor may replace the directory if this process is killed in between.
             with self._locked_list() as file:
                 os.write(file, f"{step}/{rank}\n".encode())
             if moved is not None:
                 old.mkdir(mode=0o750, exist_ok=True)
                 try:
                     os.rename(rank, moved, src_dir_fd=below)
-                except FileNotFoundError:  # a user was faster
+                except FileNotFoundError:  # A user has removed it in the meantime.
                     moved = None
             try:
                 os.rename(source, rank, dst_dir_fd=below)
             except OSError:
-                if moved is not None:  # rather the one before than none
+                if moved is not None:  # Restores the previous directory.
                     os.rename(moved, rank, dst_dir_fd=below)
                 elif aside is not None:
                     os.rename(rank, rank, src_dir_fd=aside, dst_dir_fd=below)
@@ -112,7 +116,7 @@ class Published:
         return ""
 
     def _set_aside(self, opened: contextlib.ExitStack, above: int, below: int, place: Place) -> int:
-        """Moves it out of the step, open at `below`, to where nothing is replaced. Where that is."""
+        """Moves a directory from the step, open at `below`, to an unused name below EARLIER. Returns a descriptor of the new parent."""
         step, rank = place
         name = _directory_name(self._runs[place])
         shelf = self._made(opened, EARLIER, above)
@@ -131,15 +135,15 @@ class Published:
         return self._directory(opened, name, dir_fd=above)
 
     def put_back(self, old: pathlib.Path) -> None:
-        """What a put() that was killed, or an export of the collector (common/io/staged_tree.h), had moved to `old` and put
-        nothing in place of. `old` is for nobody then, unless there is an OSError."""
+        """Restores the directories in `old` for which nothing was published, because put() or an export of the collector
+        (common/io/staged_tree.h) was killed. Afterwards `old` can be removed. Raises OSError, and `old` is still needed then."""
         for moved in sorted(old.glob("step*-*")):
             step, _, rank = moved.name.rpartition("-")
             with contextlib.ExitStack() as opened:
                 above = self._directory(opened, os.path.realpath(self._root))
                 try:
                     below = self._directory(opened, step, dir_fd=above)
-                except FileNotFoundError:  # a user has removed it since
+                except FileNotFoundError:  # A user has removed the step.
                     continue
                 try:
                     os.stat(rank, dir_fd=below, follow_symlinks=False)
@@ -148,11 +152,11 @@ class Published:
 
     @contextlib.contextmanager
     def _locked_list(self) -> Iterator[int]:
-        """The list, to be appended to; others append, and forget(), before or after it."""
+        """Yields a descriptor for appending to the list, under a lock that excludes other writers and forget()."""
         while True:
             file = os.open(self._list, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
             try:
-                with contextlib.suppress(OSError):  # a file system that knows no locks
+                with contextlib.suppress(OSError):  # The file system may not support locks.
                     fcntl.flock(file, fcntl.LOCK_EX)
                 if self._is_list(file):
                     yield file
@@ -161,14 +165,14 @@ class Published:
                 os.close(file)
 
     def _is_list(self, file: int) -> bool:
-        """Not: forget() has replaced it."""
+        """Returns whether the open file is still the list; forget() may have replaced it."""
         try:
             return os.path.samestat(os.fstat(file), os.lstat(self._list))
         except FileNotFoundError:
             return False
 
     def forget(self) -> None:
-        """Of what manifests name now: the list is for the others. Under the lock of `root`."""
+        """Removes from the list what the manifests name now. The caller holds the lock of `root`."""
         if not self._list.exists():
             return
         with self._locked_list():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rankprobe.open() gives: a run or a dump in a notebook, as DataFrames, plots and the answer of diagnose."""
+"""Notebook interface of rankprobe.open(): a run or a dump as DataFrames, plots and the answer of diagnose."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-# Lines that a reader can still tell from each other.
+# Number of lines in a plot that a reader can still distinguish.
 _MOST_LINES = 10
 _FRAME_HEIGHT = 460
 _KEYS = ["call", "position", "rank"]
 
 
 class Answer:
-    """The answer of diagnose: `findings` and `unjudged` as DataFrames, `text`, and `html`, a page that needs no server. A notebook
-    shows the page."""
+    """The answer of diagnose: `findings` and `unjudged` as DataFrames, `report` as parsed JSON, `text`, and `html`, a self-contained
+    page, which a notebook shows."""
 
     def __init__(self, report: dict[str, Any], text: str, page: str) -> None:
         self.report, self.text, self.html = report, text, page
 
     @property
     def findings(self) -> pandas.DataFrame:
-        """A row for each finding; the first is the likely cause."""
+        """One row for each finding; the first is the most likely cause."""
         import pandas
 
         return pandas.DataFrame(self.report["findings"],
@@ -46,20 +46,23 @@ class Answer:
         return pandas.DataFrame(self.report["unjudged"], columns=["what", "record", "judge"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """The page as a file."""
+        """Writes the page to a file. Raises OSError."""
         pathlib.Path(path).write_text(self.html, encoding="utf-8")
 
     def __repr__(self) -> str:
         return self.text.rstrip("\n")
 
     def _repr_html_(self) -> str:
-        # Its colours are those of the reader's system, and its style is not that of the notebook.
+        # An iframe isolates the style of the page from that of the notebook; its colours follow the reader's system.
         return (f'<iframe sandbox srcdoc="{html.escape(self.html, quote=True)}" title="rankprobe diagnose" '
                 f'style="width:100%;height:{_FRAME_HEIGHT}px;border:0"></iframe>')
 
 
 class Recording:
-    """A run in a collector or in the archive of a data directory, or a dump on disk. See rankprobe.open()."""
+    """A run in a collector or in the archive of a data directory, or a dump on disk. Use rankprobe.open() to construct one.
+
+    Methods raise ValueError for a request that a dump cannot answer or that is invalid, LookupError if there is no such run or
+    value, ConnectionError if no collector answers, and OSError if it refuses."""
 
     def __init__(self, source: str | os.PathLike[str], *, run: str | None = None, collector: str | None = None) -> None:
         self._collector, self._data_dir, self.dump = collector, None, None
@@ -85,7 +88,7 @@ class Recording:
 
     @contextlib.contextmanager
     def _reachable(self) -> Iterator[str | None]:
-        """The address of a collector that has the archive open."""
+        """Yields the address of a collector that has the archive open; None means the default one. Starts one for a data directory."""
         if self._data_dir is None:
             yield self._collector
         else:
@@ -111,19 +114,20 @@ class Recording:
         return self.run, {**where, **selection}
 
     def table(self, match: str = "", **selection: Any) -> pyarrow.Table:
-        """As rankprobe.archive.read(): `match`, `steps`, `ranks`, `of` choose the values."""
+        """Returns the table of rankprobe.archive.read(); `match`, `steps`, `ranks` and `of` select the values."""
         run, selection = self._selected({"match": match, **selection})
         return archive.read(run, **selection)
 
     def frame(self, match: str = "", **selection: Any) -> pandas.DataFrame:
-        """As rankprobe.archive.frame(): a row for each value of each step and rank."""
+        """Returns the DataFrame of rankprobe.archive.frame(), with one row for each value of each step and rank."""
         run, selection = self._selected({"match": match, **selection})
         return archive.frame(run, **selection)
 
     def plot(self, match: str = "", statistic: str = "Norm", *, most: int = _MOST_LINES, ax: matplotlib.axes.Axes | None = None,
              **selection: Any) -> Any:
-        """A statistic over the steps, a line for each value and rank: those that are not finite first, then those that change
-        most. A cross marks the steps in which a number is not finite. Returns matplotlib's Axes."""
+        """Plots a statistic over the steps, with one line for each value and rank, at most `most` (default 10): first those with
+        numbers that are not finite, then those that change most. A cross marks the steps in which a number is not finite. `ax`:
+        the Axes to draw on; default a new figure. Returns matplotlib's Axes."""
         import numpy
         from matplotlib import pyplot
 
@@ -156,7 +160,8 @@ class Recording:
         return axes
 
     def diagnose(self, reference: str | os.PathLike[str] = "") -> Answer:
-        """The answer of `rankprobe diagnose`; with `reference` (run:NAME of the same collector, or a dump) what differs from it."""
+        """Returns the answer of `rankprobe diagnose`; with `reference` (run:NAME of the same collector, or a dump) it includes what
+        differs from the reference."""
         return diagnose(f"run:{self.run}" if self.run is not None else os.fspath(self.dump or ""), reference, self._reachable())
 
     def _rows(self) -> Sequence[tuple[str, Any]]:
@@ -185,7 +190,7 @@ def _as_python_errors() -> Iterator[None]:
 
 def diagnose(source: str, reference: str | os.PathLike[str] = "",
              reachable: contextlib.AbstractContextManager[str | None] | None = None) -> Answer:
-    """The answer of the command, with its page."""
+    """Runs the command and returns its answer with the page. `reachable`: a context manager that yields the collector's address."""
     words = ["diagnose", source, *([f"--reference={_command.to_input(os.fspath(reference))}"] if os.fspath(reference) else [])]
     with tempfile.TemporaryDirectory() as scratch, (reachable or contextlib.nullcontext()) as address, _as_python_errors():
         page = pathlib.Path(scratch, "answer.html")
@@ -195,7 +200,7 @@ def diagnose(source: str, reference: str | os.PathLike[str] = "",
 
 
 def answer_text(report: dict[str, Any], most: int = 5) -> str:
-    """The findings in lines, behind what was judged where several jobs have the name of the run."""
+    """Returns the notes, which say what was judged where several jobs have the run's name, and the first `most` findings, one per line."""
     notes, lines = [f"{note}." for note in report.get("notes", [])], []
     for one in report["findings"][:most]:
         rank = f" rank {one['rank']}" if one.get("rank") is not None else ""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line to the process's own stderr, which reaches nobody where it cannot: a closed stream, a full disk, a reader that is gone.
+"""Messages to the process's own stderr. A message is dropped where it cannot be written: a closed stream, a full disk, a closed pipe.
 
-A stream that the program puts in place of sys.stderr (contextlib.redirect_stderr, a copy into a file, a logger) gets no line of ours,
+A stream that the program assigns to sys.stderr (contextlib.redirect_stderr, a copy into a file, a logger) gets no message,
 because the program may read it. pytest and Jupyter capture the descriptor as well.
 """
 
@@ -19,7 +19,7 @@ from rankprobe._program_error import came_from_signal
 
 @contextlib.contextmanager
 def _without_sigpipe() -> Iterator[None]:
-    """A reader that is gone is an error of write(), also in a program that this signal would end."""
+    """Makes write() to a closed pipe fail with EPIPE, also in a program that SIGPIPE would end."""
     if signal.getsignal(signal.SIGPIPE) is not signal.SIG_DFL:
         yield
         return
@@ -28,19 +28,22 @@ def _without_sigpipe() -> Iterator[None]:
         yield
     finally:
         if signal.SIGPIPE not in before:
+            # Consumes the pending signal before unblocking, else it would be delivered to the program.
             if signal.SIGPIPE in signal.sigpending():
                 signal.sigtimedwait({signal.SIGPIPE}, 0)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Raises nothing of its own, and leaves nothing in the stream that would fail at the program's end."""
+    """Writes `text` to stderr. Raises only what a signal handler of the program raised; leaves no data in the stream's buffer, whose
+    flush could fail when the program ends."""
     try:
         stream = cast(Any, sys.__stderr__)
         if stream is None or sys.stderr is None:
             return
+        # Standard error is inheritable, files that Python opens are not.
         if not os.get_inheritable(stream.fileno()):
-            return  # it was closed, and a file that the program has opened since has its number
+            return  # The program closed stderr, and a file that it opened later has this descriptor.
         stream.flush()
         rest = (text + end).encode(stream.encoding or "utf-8", "backslashreplace")
         with _without_sigpipe():
@@ -52,7 +55,7 @@ def say(text: str, end: str = "\n") -> None:
 
 
 def name_of_stderr() -> str:
-    """Device and inode of standard error: equal in processes that share it. Empty if it is closed."""
+    """Returns device and inode of standard error, which are equal in processes that share it; "" if it is closed."""
     try:
         file = os.fstat(2)
     except OSError:
@@ -61,7 +64,7 @@ def name_of_stderr() -> str:
 
 
 def is_read_by_program() -> bool:
-    """Under `rankprobe run`, whether stderr is a pipe that another process of the program has made, and may read."""
+    """Returns whether stderr is a pipe or socket that a process of the program created and may read. Known only under `rankprobe run`."""
     first = os.environ.get("RANKPROBE_STDERR")
     if not first or first == name_of_stderr():
         return False

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that `rankprobe sink` sends items to. Each send() returns when the items are kept there, or raises SinkError.
+"""Programs that `rankprobe sink` sends items to. Each send() returns when the program has stored the items, or raises SinkError.
 
-Addresses of webhooks and tokens come from files and the environment, and are in no message.
+Addresses of webhooks and tokens come from files and the environment; no message contains them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Item = dict[str, Any]
 
 _SECONDS = 15
 _MOST_WAIT = 60.0
-# Items that a chat shows in one message.
+# Items of one chat message, and characters of each.
 _CHAT_LINES, _CHAT_TEXT = 20, 500
 
 
 class SinkError(Exception):
-    """`again`: the same may succeed later; after `wait` seconds, if the program said so."""
+    """Sending failed. `again`: a retry may succeed. `wait`: seconds to wait before it, if the program stated them, else 0."""
 
     def __init__(self, text: str, again: bool = False, wait: float = 0) -> None:
         super().__init__(text)
@@ -36,7 +36,8 @@ class SinkError(Exception):
 
 
 class Sink:
-    """`state` is kept with the position of the stream."""
+    """Base of all sinks. `state` is saved with the position of the stream. most_together: items of one send(). wants_ranks: whether
+    ranks() is called."""
 
     most_together = 100
     wants_ranks = False
@@ -48,14 +49,14 @@ class Sink:
         raise NotImplementedError
 
     def ranks(self, agents: Sequence[Mapping[str, Any]]) -> None:
-        """The ranks as `rankprobe status` knows them."""
+        """Sends the state of the ranks, as `rankprobe status` returns it."""
 
     def close(self) -> None:
         pass
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would come without its content, and with its token at another place."""
+    """Disables redirects, because urllib would send the POST without its content and the token to another host."""
 
     def redirect_request(self, *arguments: Any, **keywords: Any) -> None:
         return None
@@ -65,7 +66,7 @@ _PRINTABLE = re.compile("[!-~]+")
 
 
 def _has_port(parts: urllib.parse.SplitResult) -> bool:
-    """Whether its port is a number, or absent."""
+    """Returns whether the port is absent or a valid number."""
     try:
         return parts.port != 0
     except ValueError:
@@ -73,11 +74,12 @@ def _has_port(parts: urllib.parse.SplitResult) -> bool:
 
 
 class Webhook(Sink):
-    """POST of JSON: {"source": "rankprobe", "text": .., "items": [..]}. An item has its own id: one that comes twice is the same."""
+    """Sends JSON by POST: {"source": "rankprobe", "text": .., "items": [..]}. A receiver can recognize a repeated item by its id.
+    Raises ValueError for an address or token that cannot be used."""
 
     def __init__(self, state: dict[str, Any], url: str, token: str = "") -> None:
         super().__init__(state)
-        # Libraries quote what they cannot use: only what they can use is handed to them.
+        # Validates the address here, because error messages of libraries would quote it.
         if not _PRINTABLE.fullmatch(url):
             raise ValueError("the address of the webhook has white space or characters beyond ASCII (it is not shown, because it may be a secret)")
         parts = urllib.parse.urlsplit(url)
@@ -87,7 +89,7 @@ class Webhook(Sink):
         if token and not _PRINTABLE.fullmatch(token):
             raise ValueError("RANKPROBE_SINK_TOKEN has white space or characters beyond ASCII")
         self._url, self._token = url, token
-        # Without the path, which is the secret of Slack's and Teams' addresses.
+        # The address for messages lacks the path, which is the secret part for Slack and Teams.
         self.place = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
         self._opener = urllib.request.build_opener(_NoRedirect)
 
@@ -109,7 +111,7 @@ class Webhook(Sink):
                 raise SinkError(f"{self.place} answered {error.code} {error.reason}", again, _retry_after(error.headers)) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or error
-            # The text of an operating system has no address; a library's may have a part of it.
+            # A message of the operating system does not contain the address; one of a library may contain a part of it.
             said = reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
             raise SinkError(f"{self.place} does not answer: {said}", not isinstance(error, ValueError)) from None
 
@@ -130,12 +132,12 @@ class Slack(Webhook):
 
 
 class Teams(Webhook):
-    """A webhook of a Teams workflow: an adaptive card."""
+    """A webhook of a Teams workflow, which gets an adaptive card."""
 
     most_together = _CHAT_LINES
 
     def body(self, items: Sequence[Item]) -> dict[str, Any]:
-        # A card reads some Markdown, and a name such as a_b*c is none.
+        # Escapes Markdown, which a card interprets, for names such as a_b*c.
         lines = [re.sub(r"([\\`*_\[\]])", r"\\\1", item["text"][:_CHAT_TEXT]) for item in items]
         blocks = [{"type": "TextBlock", "text": "rankprobe", "weight": "Bolder"},
                   *({"type": "TextBlock", "text": line, "wrap": True} for line in lines)]
@@ -152,7 +154,8 @@ def _by_run(items: Sequence[Item]) -> dict[str, list[Item]]:
 
 
 def _counted(state: dict[str, Any], name: str, items: Sequence[Item]) -> tuple[list[tuple[Item, int]], Callable[[], None]]:
-    """Each item with the number of those of its kind in the run until it, and what keeps the numbers once all is sent."""
+    """Returns each item with its running number among those of its kind in the run, and a function that stores the counts, to be
+    called when everything is sent."""
     counts = dict(state.get("counts", {}).get(name, {}))
     numbered = []
     for item in items:
@@ -162,24 +165,24 @@ def _counted(state: dict[str, Any], name: str, items: Sequence[Item]) -> tuple[l
 
 
 def _short_name(text: str) -> str:
-    """Of a run, for a place that allows few characters; another run has another one."""
+    """Makes an identifier of ASCII letters, digits, _, . and -. Another text gives another identifier, by a part of its hash."""
     plain = re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip(".-")[:60]
     return plain if plain == text else f"{plain or 'run'}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 @contextlib.contextmanager
 def _errors_of(package: str) -> Iterator[None]:
-    """What a library raises is its own matter; whether it helps to try again is not known, so it is tried."""
+    """Converts exceptions of a library to SinkError. Whether a retry helps is not known, so it is allowed."""
     try:
         yield
     except SinkError:
         raise
-    except Exception as error:  # noqa: BLE001 - of a library
+    except Exception as error:  # noqa: BLE001 - a library may raise any type
         raise SinkError(f"{package}: {type(error).__name__}: {str(error).splitlines()[0][:300] if str(error) else ''}", True) from None
 
 
 class Wandb(Sink):
-    """A run of W&B for each run, or that of WANDB_RUN_ID; offline by WANDB_MODE."""
+    """Sends to one run of W&B for each run, or to that of WANDB_RUN_ID; WANDB_MODE selects offline mode."""
 
     most_together = 1000
 
@@ -213,13 +216,13 @@ class Wandb(Sink):
                 if item["severity"] == "error":
                     run.alert(title=f"rankprobe {item['kind']} {name}"[:63], text=item["text"], level=wandb.AlertLevel.ERROR, wait_duration=0)
         finally:
-            # Returns when all is sent, or in the files of a run that is offline.
+            # Returns when everything is sent, or is in the files of an offline run.
             run.finish()
         keep()
 
 
 class Mlflow(Sink):
-    """A run of MLflow for each run, or that of MLFLOW_RUN_ID, at MLFLOW_TRACKING_URI."""
+    """Sends to one run of MLflow for each run, or to that of MLFLOW_RUN_ID, at MLFLOW_TRACKING_URI."""
 
     most_together = 1000
 
@@ -253,7 +256,7 @@ class Mlflow(Sink):
             client.log_metric(run, f"rankprobe/{item['kind']}", count, timestamp=int(item["unix_time"] * 1000),
                               step=max(item["step"], 0))
             plain = {key: value for key, value in item.items() if key != "html"}
-            # One that comes twice has the same name.
+            # A repeated item has the same name and replaces the first.
             client.log_dict(run, plain, f"rankprobe/{item['type']}s/{_short_name(item['id'])}.json")
             if item.get("html"):
                 client.log_text(run, item["html"], "rankprobe/diagnosis.html")
@@ -262,7 +265,7 @@ class Mlflow(Sink):
 
 
 class TensorBoard(Sink):
-    """Event files: texts, and counts of each kind, a run of TensorBoard for each run."""
+    """Writes event files with the texts and the counts of each kind, one TensorBoard run for each run."""
 
     def __init__(self, state: dict[str, Any], directory: pathlib.Path) -> None:
         super().__init__(state)
@@ -300,7 +303,7 @@ class TensorBoard(Sink):
 
 
 class Otlp(Sink):
-    """OpenTelemetry's logs and metrics, by its own exporters: OTEL_EXPORTER_OTLP_ENDPOINT, .._HEADERS and .._PROTOCOL."""
+    """Sends logs and metrics with OpenTelemetry's exporters, configured by OTEL_EXPORTER_OTLP_ENDPOINT, .._HEADERS and .._PROTOCOL."""
 
     wants_ranks = True
 

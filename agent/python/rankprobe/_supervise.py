@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps one private collector as long as somebody uses it, and brings what it
-holds into dump_path when nobody does any more. Run as a script:
+"""Supervises one private collector while it has users, and exports what it
+holds to dump_path when the last user has ended. Run as a script:
 
     _supervise.py DIRECTORY [--soon]     in the background; returns when the
                                          collector listens (--soon: before)
@@ -8,14 +8,14 @@ holds into dump_path when nobody does any more. Run as a script:
                                          in the foreground: exports an archive
                                          that was left, to dump_path or to DIR
 
-_job_directory.py says what is in DIRECTORY, which must be there.
+_job_directory.py describes the content of DIRECTORY, which must exist.
 
-The supervisor, its standby and the collector belong to no group or terminal of
-the job. Whoever of the three is killed is replaced by the others; when all are,
-the users do it (EmbeddedCollector.ensure_supervised), else the next user of
-dump_path. Without users there is nobody who starts another one, and whoever is
-there ends: the supervisors when all is exported, a collector without
-supervisors after ten seconds.
+The supervisor, its standby and the collector belong to no process group or
+terminal of the job. If one of the three is killed, the others replace it; if all
+are killed, the users do (EmbeddedCollector.ensure_supervised), else the next user
+of dump_path. Without users nothing is restarted and the processes end: the
+supervisors when everything is exported, a collector without supervisors after ten
+seconds.
 """
 
 from __future__ import annotations
@@ -38,19 +38,21 @@ if TYPE_CHECKING:
     from rankprobe._collector_process import Collector
     from rankprobe._ending import Ending
     from rankprobe._job_directory import KILLED, Failed, JobDirectory, lock, say
-else:  # beside this script, without the package
+else:  # As a script this runs without the package and imports modules from its own directory.
     from _collector_process import Collector
     from _ending import Ending
     from _job_directory import KILLED, Failed, JobDirectory, lock, say
 
-# A collector looks now and then whether there is a supervisor.
+# Interval at which a collector checks whether it has a supervisor; it holds users.lock for a moment then.
 _LOOK_SECONDS = 1.0
 
 
 class Supervisor:
-    """One process of a directory at a time. `tell`: a pipe that gets one line
-    once the collector listens (`soon`: when there is a supervisor): empty, or what
-    went wrong."""
+    """The supervisor of a job directory; one process at a time has this role.
+
+    `tell`: a pipe that gets one line when the collector listens (with `soon`: when
+    there is a supervisor): an empty line, or the error.
+    """
 
     def __init__(self, job: JobDirectory, tell: Optional[int] = None, soon: bool = False) -> None:
         self._job, self._tell, self._soon = job, tell, soon
@@ -60,29 +62,30 @@ class Supervisor:
         self._standby = 0
 
     def started(self, fault: Optional[str]) -> None:
+        # Reports the outcome of the start through the pipe, once.
         if self._tell is not None:
-            with contextlib.suppress(BrokenPipeError):  # who asked was killed
+            with contextlib.suppress(BrokenPipeError):  # The process that waits for the line was killed.
                 os.write(self._tell, f"{fault or ''}\n".encode())
             os.close(self._tell)
             self._tell = None
 
-    # --- who is it
+    # --- election of the supervisor
 
     def take_role(self) -> bool:
-        """Returns as the supervisor. False: there are enough already, or the
-        one before has done all there was."""
+        """Returns True as the supervisor; False if there are a supervisor and a
+        standby already, or if the previous supervisor has finished the job."""
         self._lock = lock("supervisor.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
         if self._lock is None:
             standby = lock("standby.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.started(None)
             if standby is None:
                 return False
-            self._lock = lock("supervisor.lock", fcntl.LOCK_EX)  # granted when the supervisor has ended
+            self._lock = lock("supervisor.lock", fcntl.LOCK_EX)  # Blocks until the supervisor has ended.
             os.close(standby)
         return self._job.is_there()
 
     def _follow(self) -> None:
-        """Forks the standby."""
+        """Forks the standby, which becomes the supervisor when this process ends."""
         pid = os.fork()
         if pid:
             self._standby = pid
@@ -91,9 +94,9 @@ class Supervisor:
         try:
             for fd in (self._lock, self._users, self._tell):
                 if fd is not None:
-                    os.close(fd)  # it would hold the parent's locks
+                    os.close(fd)  # The inherited descriptor would keep the parent's locks.
             code = Supervisor(self._job).main()
-        except BaseException:  # noqa: BLE001 - nobody is above
+        except BaseException:  # noqa: BLE001 - the forked process has no caller that could handle it
             traceback.print_exc()
         finally:
             os._exit(code)
@@ -101,14 +104,15 @@ class Supervisor:
     # --- as the supervisor
 
     def main(self) -> int:
+        # Runs the supervisor until the job is exported and its directory removed or left. Returns the exit status.
         try:
             if not self.take_role():
                 self._job.remove_gone()
                 return 0
-        except FileNotFoundError:  # it went between two looks
+        except FileNotFoundError:  # The directory was removed since this process opened it.
             self.started("the previous collector has just ended")
             return 0
-        # The archive of a job that has ended gets no new users.
+        # If there are no users, holds the lock exclusively, so that the archive of an ended job gets no new users.
         self._users = lock("users.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
         if self._soon:
             self.started(None)
@@ -127,6 +131,7 @@ class Supervisor:
         return 0
 
     def _keep(self) -> Optional[str]:
+        # Starts the collector if it does not run. Returns the error, or None.
         try:
             self._collector.ensure()
         except (Failed, OSError) as error:
@@ -134,7 +139,7 @@ class Supervisor:
         return None
 
     def _until_unused(self) -> None:
-        """Replaces whoever is killed, until the last user has gone."""
+        """Restarts the collector and the standby when they are killed, until the last user has ended."""
         self._users = users = os.open("users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         gone, tell = os.pipe()
 
@@ -145,7 +150,7 @@ class Supervisor:
         threading.Thread(target=wait, daemon=True).start()
         collector_pause, standby_pause = Pause(5.0), Pause(10.0)
         while True:
-            # Where the kernel cannot tell of an end, it is looked for.
+            # Without a pidfd the end of a process is not signalled, so it is polled.
             watched = [_handle(self._collector.pid), _handle(self._standby)]
             pauses = [pause.left() for pause, handle in zip((collector_pause, standby_pause), watched) if handle is None]
             handles = [gone, *(handle for handle in watched if handle is not None)]
@@ -161,19 +166,19 @@ class Supervisor:
                     say(fault)
             if self._standby and os.waitpid(self._standby, os.WNOHANG)[0]:
                 self._standby = 0
-            # There may be another one, whom a user started: then this one ends at once.
+            # If a user has started another standby, the forked process finds its lock held and ends at once.
             if not self._standby and standby_pause.over():
                 self._follow()
 
     def _finish(self) -> Optional[str]:
-        """None, or why the archive must stay."""
+        """Exports what is not in dump_path yet and stops the collector. Returns why the archive must stay, or None."""
         failed = None
         if self._job.is_there():
             ending = Ending(self._job, self._collector)
             try:
                 if ending.needed():
                     ending.export()
-            except Exception as error:  # noqa: BLE001 - the standby would do it again, and the next job wait for both
+            except Exception as error:  # noqa: BLE001 - else the standby would retry it, and the next job would wait for both
                 failed = _text(error)
         self._collector.stop()
         return failed
@@ -186,16 +191,18 @@ class Supervisor:
 
 
 class Pause:
-    """Longer and longer between one new start and the next, as long as they
-    follow each other closely."""
+    """Backoff between restarts, in seconds: grows up to `longest` while restarts
+    follow each other closely, and is reset otherwise."""
 
     def __init__(self, longest: float) -> None:
         self._longest, self._pause, self._last = longest, 0.0, -longest
 
     def left(self) -> float:
+        # Returns the seconds until the next restart is allowed.
         return max(0.0, self._last + self._pause - time.monotonic())
 
     def over(self) -> bool:
+        # Returns whether a restart is allowed now; if so, counts it as done.
         if self.left() > 0:
             return False
         now = time.monotonic()
@@ -206,7 +213,7 @@ class Pause:
 
 
 def _text(error: Exception) -> str:
-    """For a person; where it is not a fault of the world outside, the log has the place."""
+    """Returns the message for the user. For an unexpected exception, a traceback goes to the log as well."""
     if isinstance(error, (Failed, OSError)):
         return str(error) or repr(error)
     traceback.print_exception(type(error), error, error.__traceback__)
@@ -214,7 +221,7 @@ def _text(error: Exception) -> str:
 
 
 def _handle(pid: int) -> Optional[int]:
-    """Readable when the process has ended; None: the kernel does not say."""
+    """Returns a descriptor that becomes readable when the process ends; None if the kernel has no pidfds or there is no process."""
     try:
         return os.pidfd_open(pid) if pid else None
     except (OSError, AttributeError):
@@ -222,6 +229,7 @@ def _handle(pid: int) -> Optional[int]:
 
 
 def _lock_soon(name: str) -> Optional[int]:
+    # Takes the lock, retrying for longer than a collector's check for a supervisor; None if another process holds it.
     deadline = time.monotonic() + 2 * _LOOK_SECONDS
     while (held := lock(name, fcntl.LOCK_EX | fcntl.LOCK_NB)) is None and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -229,7 +237,7 @@ def _lock_soon(name: str) -> Optional[int]:
 
 
 def finish(directory: pathlib.Path, target: Optional[str]) -> int:
-    """Of an archive that was left."""
+    """Exports an archive that was left, to `target` or else to its dump_path, and removes it. Returns the exit status."""
     try:
         job = JobDirectory(directory)
     except (OSError, ValueError, KeyError) as error:
@@ -259,7 +267,8 @@ def finish(directory: pathlib.Path, target: Optional[str]) -> int:
 
 
 def _detach(directory: pathlib.Path, soon: bool) -> int:
-    """The supervisor as a process without a parent; 0 when it has started."""
+    """Forks the supervisor and waits for its report. Returns 0 if it started, KILLED if it was killed before it
+    reported, 1 for another error."""
     told, tell = os.pipe()
     if supervisor := os.fork():
         os.close(tell)
@@ -273,11 +282,11 @@ def _detach(directory: pathlib.Path, soon: bool) -> int:
     os.close(told)
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: None)  # not inherited by the collector
+    signal.signal(signal.SIGTERM, lambda *_: None)  # A handler, unlike SIG_IGN, is not inherited by the collector.
     code = 1
     try:
         code = Supervisor(JobDirectory(directory), tell, soon).main()
-    except BaseException:  # noqa: BLE001 - nobody is above
+    except BaseException:  # noqa: BLE001 - the forked process has no caller that could handle it
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trend.db, the SQLite file that trend_analyzer of msprobe 26.2 draws: statistics by step, rank and module.
+"""Writer of trend.db, the SQLite file that trend_analyzer of msprobe 26.2 plots: statistics by step, rank and module.
 
-Tables and names are those that `msprobe data2db` makes of a dump; steps are the true ones. Finite numbers are never
-clipped; an infinity is the largest float64 of its sign (the page cannot read Infinity), a NaN is NULL, which it leaves out.
+Tables and names are those that `msprobe data2db` makes from a dump; steps keep their numbers. Finite numbers are never
+clipped. An infinity becomes the largest float64 of its sign, because the page cannot read Infinity; a NaN becomes NULL,
+which the page leaves out.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ CREATE TABLE global_stats (max_rank INTEGER DEFAULT 0, min_step INTEGER DEFAULT 
 
 
 def target_of(call: str, position: str) -> tuple[str, str, int] | None:
-    """Metric, name and number of the call: ("forward", "Module.fc.Linear.output.0", 0). None: of none of the metrics."""
+    """Returns metric, target name and number of a call, such as ("forward", "Module.fc.Linear.output.0", 0); None if the call
+    belongs to none of the metrics."""
     module, phase = split_entry(call)
     if phase not in _METRICS:
         return None
@@ -43,7 +45,7 @@ def target_of(call: str, position: str) -> tuple[str, str, int] | None:
 
 
 def tags_of(target: str) -> set[tuple[str, str]]:
-    """(tag, category) by which the page narrows its targets."""
+    """Returns the (tag, category) pairs by which the page filters its targets."""
     parts = target.split(".")
     if len(parts) < 3:
         return set()
@@ -57,7 +59,7 @@ def tags_of(target: str) -> set[tuple[str, str]]:
         return set()
     if not kinds:
         return tags | {(".".join(path), "function")}
-    done = 0  # parts before it have their tags
+    done = 0  # Parts before this index have their tags.
     for place, part in enumerate(path):
         if not part.isdigit():
             continue
@@ -78,32 +80,34 @@ def _number(value: float | None) -> float | None:
 
 
 def _inserted(database: sqlite3.Connection, statement: str, values: tuple[Any, ...]) -> int:
-    """The id of the row that the statement adds."""
+    """Executes an INSERT and returns the id of the new row."""
     row = database.execute(statement, values).lastrowid
     assert row is not None
     return row
 
 
 class TrendDb:
-    """A new file at `path`; whole when the with statement ends without an error. One thread. sqlite3's errors, as OSError."""
+    """Context manager for a new file at `path`, which is complete when the with statement ends without an error. Use it from one
+    thread. add() raises OSError for an error of sqlite3."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
         self._targets: dict[tuple[str, str], tuple[int, int] | None] = {}
         self._names: dict[tuple[str, int], int] = {}
         self._metric_targets: set[tuple[int, int]] = set()
-        self._processes: dict[int, int] = {}  # pid of a process without a rank -> a number below 0
+        self._processes: dict[int, int] = {}  # pid of a process without a rank -> temporary negative rank
         self._ranks: set[int] = {-1}
         self._steps: set[int] = set()
 
     def __enter__(self) -> TrendDb:
         self._database = sqlite3.connect(self._path)
+        # No journal and no fsync: the file is written under a temporary name and discarded after a failure (value_files.py).
         self._database.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;" + _SCHEMA)
         self._database.executemany("INSERT INTO monitoring_metrics (metric_name) VALUES (?)", [(name,) for name in _METRICS])
         return self
 
     def add(self, rows: dict[str, list[Any]]) -> None:
-        """Rows of rankprobe.archive, by columns."""
+        """Adds rows of rankprobe.archive, given as columns."""
         data = []
         for row, (step, rank, call, position) in enumerate(zip(rows["step"], rows["rank"], rows["call"], rows["position"])):
             target = self._target(call, position)
@@ -115,7 +119,7 @@ class TrendDb:
                 self._ranks.add(rank)
             self._steps.add(step)
             data.append((rank, step, *target, *(_number(rows[name.capitalize()][row]) for name in _STATISTICS)))
-        # A value that a step has twice: the later one, as everywhere.
+        # If a step has a value twice, the later one counts, as in all outputs.
         try:
             self._database.executemany("INSERT OR REPLACE INTO trend_data VALUES (?, ?, ?, ?, ?, ?, ?, ?)", data)
         except sqlite3.Error as error:
@@ -128,7 +132,7 @@ class TrendDb:
         self._database.close()
 
     def _target(self, call: str, position: str) -> tuple[int, int] | None:
-        """Its target and metric."""
+        """Returns the ids of target and metric, which it adds if they are new; None if the call has no metric."""
         if (call, position) not in self._targets:
             found, target = target_of(call, position), None
             if found is not None:
@@ -143,7 +147,7 @@ class TrendDb:
         return self._targets[call, position]
 
     def _finish(self, database: sqlite3.Connection) -> None:
-        # Behind the ranks, as msprobe numbers them.
+        # Processes without a rank get the numbers after the largest rank, as in msprobe.
         most = max(self._ranks)
         for place, below in enumerate(sorted(self._processes.values(), reverse=True)):
             database.execute("UPDATE trend_data SET rank = ? WHERE rank = ?", (most + 1 + place, below))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `rankprobe export --format columns -o -` writes (docs/formats.md, "Stream of values"), as Arrow record batches."""
+"""Reader of the stream of `rankprobe export --format columns -o -` (docs/formats.md, "Stream of values") as Arrow record batches."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NO_STREAM = "this is not a stream of values"
 
 
 class Cut(Exception):
-    """The stream is not whole, or is none."""
+    """The stream is incomplete, or is not a stream of values."""
 
 
 def split_entry(entry: str) -> tuple[str, str]:
-    """Module and phase of an entry of dump.json: ("Module.fc.Linear", "forward") of "Module.fc.Linear.forward.0"; the
-    API without its number, ("Functional.relu", "forward"), of "Functional.relu.0.forward". Phase "" where it has none."""
+    """Splits the name of an entry of dump.json into module and phase: "Module.fc.Linear.forward.0" gives ("Module.fc.Linear",
+    "forward"), and "Functional.relu.0.forward" gives ("Functional.relu", "forward"). The phase is "" if the entry has none."""
     parts = entry.split(".")
     numbered = parts[-1].isdigit() and len(parts) > 2
     word = parts[-2] if numbered else parts[-1]
@@ -37,7 +37,7 @@ def split_entry(entry: str) -> tuple[str, str]:
 
 
 class _Texts:
-    """A column of texts: each once, rows by number."""
+    """Dictionary of a text column: stores each text once, and makes rows from numbers of names."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -56,7 +56,8 @@ class _Texts:
 
 
 class ValueStream:
-    """Iterates over the batches; `end` has the counts of the last frame then. Cut if the stream is not whole."""
+    """Iterates over the batches of a stream. Afterwards `end` has the counts of the last frame. Raises Cut if the stream is incomplete
+    or invalid."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream

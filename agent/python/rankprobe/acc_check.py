@@ -34,7 +34,7 @@ RESULT_COLUMNS = ["API Name", "Forward Test Success", "Backward Test Success", "
 DETAIL_COLUMNS = ["API Name", "Dtype", "Reference Dtype", "Shape", "Standard", "Cosine", "Max Abs Err", "Max Rel Err",
                   "Mean Rel Err", "RMSE", "Small Value Err Ratio", "Rel Err Ratio", "Inf/Nan Err Ratio", "Err Balance",
                   "Max ULP", *[acc_compare.BENCHMARK[name] for name in ("small_share", "balance")], "Status", "Message"]
-# small value, absolute bound for small values, relative bound, relative bound where sums accumulate
+# By dtype: largest small value, absolute bound for small values, relative bound, relative bound of operators that accumulate sums.
 BOUNDS = {torch.float16: (2**-10, 2**-16, 2**-10, 2**-8), torch.bfloat16: (2**-10, 1e-16, 2**-8, 2**-7),
           torch.float32: (2**-20, 2**-30, 2**-20, 2**-11)}
 ULP = {torch.float16: (10, -14), torch.bfloat16: (7, -126), torch.float32: (23, -126)}
@@ -44,10 +44,10 @@ ACCUMULATING = re.compile(
 RANDOM = re.compile(r"(dropout|rand|bernoulli|multinomial|normal_|uniform_|exponential_|geometric_|log_normal|empty|"
                     r"rrelu|poisson|gumbel)")
 UNSUPPORTED = {"to", "type", "numpy", "item", "tolist", "data_ptr", "cuda", "npu", "cpu", "backward", "apply_"}
-# Of what can be recorded: these call what they are given. The rest of the pattern is for names that a later list may get.
+# Of the functions that can be recorded, these call an argument. The rest of the pattern is for names that a later list may get.
 NEVER_CALLED = re.compile(r"^(map_|map2_|triplet_margin_with_distance_loss|load|save|from_\w+|set_\w*|manual_seed|compile|"
                           r"hub|jit|ops|package|classes|utils|serialization|library|import_\w+|__reduce\w*__|__setstate__)$")
-# The enumerations that functions of the list take as text: modes, reductions, paddings, roundings, norms, drivers, sides.
+# Enumerators that functions of the list take as text: modes, reductions, paddings, roundings, norms, drivers, sides.
 TEXTS = frozenset(
     "none mean sum batchmean max min prod amax amin add multiply tanh nearest nearest-exact linear bilinear bicubic "
     "trilinear area constant reflect replicate circular zeros border reflection same valid trunc floor fro nuc inf -inf "
@@ -62,7 +62,7 @@ class Skip(Exception):
 
 
 def resolve(prefix: str, op: str) -> Callable[..., Any]:
-    """A dump says what is called, and whoever wrote it is not trusted: only functions of the list are."""
+    """Returns the function of a recorded call. A dump is untrusted input, so only functions of the API list are called. Raises Skip."""
     recorded = api_list()[prefix]
     owners: dict[str, list[tuple[Any, str]]] = {
         "Functional": [(torch.nn.functional, "")], "Tensor": [(torch.Tensor, "")],
@@ -81,7 +81,7 @@ def resolve(prefix: str, op: str) -> Callable[..., Any]:
 
 
 def check_texts(op: str, value: Any) -> None:
-    """Functions of the list take no text but names of modes; anything else could be a path."""
+    """Raises Skip for a text argument that is not the name of a mode, because it could be a path."""
     if isinstance(value, str):
         if value not in TEXTS and not (op == "einsum" and EQUATION.match(value)):
             raise Skip(f"its argument {value[:80]!r} is not a mode, reduction or padding that a function takes; it is not called")
@@ -94,7 +94,8 @@ def check_texts(op: str, value: Any) -> None:
 
 
 class Inputs:
-    """Values of one call, made from their records."""
+    """Makes the argument values of one call from their records: loads saved tensors from `data_dir` and draws others from the
+    recorded range, seeded by `seed`. Methods raise Skip for a value that cannot be made."""
 
     def __init__(self, data_dir: str | None, seed: int, force: bool = False) -> None:
         self.data_dir, self.force = data_dir, force
@@ -133,7 +134,7 @@ class Inputs:
 
     @staticmethod
     def constant(name: Any, kind: type) -> Any:
-        """torch.NAME, which is a `kind`: a name of anything else would be a function handed to a function."""
+        """Returns torch.NAME if it is an instance of `kind`. Another object, such as a function, is refused."""
         value = getattr(torch, name.removeprefix("torch."), None) if isinstance(name, str) else None
         if not isinstance(value, kind):
             raise Skip(f"{str(name)[:80]!r} is not a {kind.__name__} of this PyTorch")
@@ -174,13 +175,13 @@ class Inputs:
         inner = [0.0 if math.isinf(x) else float(x) for x in (low, high)]
         unit = torch.rand(shape, generator=self.generator, dtype=torch.float64)
         value = (inner[0] + (inner[1] - inner[0]) * unit).to(dtype)
-        if value.numel():  # what the recorded tensor had is there
+        if value.numel():  # Places the recorded extremes in the tensor.
             value.view(-1)[0], value.view(-1)[-1] = low, high
         return value
 
 
 def convert(value: Any, dtype: torch.dtype) -> Any:
-    """A copy of a structure with its floating tensors in `dtype`, gradients required as before."""
+    """Copies a structure, with floating-point tensors converted to `dtype` and requires_grad kept."""
     if isinstance(value, torch.Tensor):
         grad = value.requires_grad
         copy = value.detach().clone()
@@ -205,17 +206,18 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def execute(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], dtype: torch.dtype | None) -> tuple[list[Any], list[Any], str]:
-    """Outputs and gradients of the leaves; `dtype` None: as recorded."""
+    """Runs the call in `dtype` (None: as recorded). Returns its outputs, the gradients of its leaves, and the reason if there are
+    no gradients."""
     if dtype is not None:
         args, kwargs = convert(args, dtype), convert(kwargs, dtype)
     leaves = [t for t in tensors([args, kwargs]) if t.requires_grad]
-    # An operator in place must not write into a leaf.
+    # Clones, because an in-place operator must not write to a leaf that requires a gradient.
     args = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
     outputs = list(tensors(function(*args, **kwargs)))
     roots = [o for o in outputs if o.requires_grad and o.is_floating_point()]
     if not leaves or not roots:
         return [o.detach() for o in outputs], [], "no input requires a gradient"
-    # Ones would cancel in a softmax or a norm; both runs draw the same.
+    # Random output gradients, since ones would cancel in a softmax or a norm. Both runs draw the same values.
     generator = torch.Generator().manual_seed(1)
     seeds = [torch.rand(r.shape, generator=generator, dtype=torch.float32).to(r.dtype) for r in roots]
     grads = torch.autograd.grad(roots, leaves, seeds, allow_unused=True)
@@ -223,7 +225,7 @@ def execute(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any
 
 
 def measure(op: str, value: torch.Tensor, golden: torch.Tensor) -> dict[str, Any]:
-    """One detail line of an output against its reference."""
+    """Compares an output with its reference and returns a line of the details file."""
     row: dict[str, Any] = dict.fromkeys(DETAIL_COLUMNS, "")
     row.update({"Dtype": str(value.dtype), "Reference Dtype": str(golden.dtype), "Shape": list(value.shape),
                 "Status": "pass"})
@@ -240,7 +242,7 @@ def measure(op: str, value: torch.Tensor, golden: torch.Tensor) -> dict[str, Any
     bound = accumulated if ACCUMULATING.search(op) else rtol
     n, g = value.double().view(-1), golden.double().view(-1)
     special = ~(torch.isfinite(n) & torch.isfinite(g))
-    # A reference beyond the range of the dtype is an infinity in it.
+    # A reference value beyond the range of the dtype is expected to be an infinity in it.
     limit = torch.finfo(value.dtype).max
     clipped = torch.where(g.abs() > limit, torch.sign(g) * math.inf, g)
     special_wrong = special & ~((n == clipped) | (torch.isnan(n) & torch.isnan(g)))
@@ -260,7 +262,7 @@ def measure(op: str, value: torch.Tensor, golden: torch.Tensor) -> dict[str, Any
         return float(mask.sum()) / of if of else 0.0
 
     scale = float(g.abs().max()) if g.numel() else 0.0
-    # Sums that cancel are judged by the size of what was summed.
+    # Sums may cancel, so they are judged relative to the largest magnitude, which stands for that of the summands.
     small_bound = max(atol, bound * scale) if bound == accumulated else atol
     normal_wrong = (normal > bound) & (d[~small] > bound * scale) if bound == accumulated else normal > bound
     small_wrong = d[small] > small_bound
@@ -286,7 +288,8 @@ def verdict(rows: list[dict[str, Any]]) -> str:
 
 
 def check(name: str, record: dict[str, Any], data_dir: str | None, seed: int, force: bool = False) -> tuple[list[Any], list[dict[str, Any]], Any]:
-    """(result line, detail lines, inputs) of one forward entry."""
+    """Checks one forward entry. Returns its result line, its detail lines and the inputs (None if it was skipped). Raises Refused
+    for a file that the permission rule forbids."""
     match = NAME.match(name)
     try:
         if match is None:
@@ -335,19 +338,19 @@ def convert_same(value: Any) -> Any:
 
 @functools.cache
 def api_list() -> dict[str, frozenset[str]]:
-    """Prefix -> the functions that are recorded under it: linalg's as linalg.NAME."""
+    """Returns the functions that are recorded under each prefix; those of torch.linalg are named linalg.NAME."""
     families = json.loads((pathlib.Path(__file__).parent / "pytorch" / "data" / "apis.json").read_text("utf-8"))
     return {prefix: frozenset(families[prefix]) for prefix in ("Functional", "Tensor", "Torch")}
 
 
 @functools.cache
 def supported() -> frozenset[str]:
-    """The names of the APIs that a dump of calls can have, as its entries spell them."""
+    """Returns the API names that a dump can have, as its entries spell them."""
     return frozenset(name.rpartition(".")[2] for names in api_list().values() for name in names)
 
 
 def checked_list(name: str, value: Any) -> list[str]:
-    """white_list or black_list, from wherever it comes."""
+    """Checks and returns a white_list or black_list of the command line or the config. Raises Refused."""
     if not isinstance(value, list) or not all(isinstance(api, str) for api in value):
         raise Refused(f"{name}: expected a list of API names")
     unknown = [api for api in value if api not in supported()]
@@ -357,7 +360,7 @@ def checked_list(name: str, value: Any) -> list[str]:
 
 
 def read_config(path: str, force: bool) -> dict[str, Any]:
-    """The acc_check section of a config.json; unknown keys warn."""
+    """Reads the acc_check section of a config.json. Warns about unknown keys. Raises Refused."""
     try:
         with open_input(path, force) as file:
             config = json.load(file)
@@ -374,7 +377,8 @@ def read_config(path: str, force: bool) -> dict[str, Any]:
 
 
 def error_directory(path: Any, out_path: str) -> str:
-    """Where the inputs of calls that fail go: below error_data_path, which must be there, else below the results."""
+    """Returns the directory for inputs of failed calls: below error_data_path, which must exist, else below the results. Raises
+    Refused."""
     if path is None:
         return os.path.join(out_path, "error_data")
     if not isinstance(path, str) or not os.path.isdir(path):
@@ -383,7 +387,7 @@ def error_directory(path: Any, out_path: str) -> str:
 
 
 def main() -> int:
-    os.umask(0o027)  # what is written is 0640 and 0750
+    os.umask(0o027)  # Files are created with mode 0640, directories with 0750.
     try:
         return run()
     except Refused as reason:
@@ -420,12 +424,12 @@ def run() -> int:
     white = checked_list("white_list", config.get("white_list", []))
     black = checked_list("black_list", config.get("black_list", []))
     error_dir = error_directory(config.get("error_data_path"), args.out_path)
-    torch.set_num_threads(1)  # small tensors: a pool costs more than it gives
+    torch.set_num_threads(1)  # For small tensors, a thread pool costs more than it saves.
     info = read_dump(args.api_info_file, args.force)
     directory = os.path.dirname(os.path.abspath(args.api_info_file))
     data_dir = os.path.join(directory, "dump_tensor_data") if info.get("task") == "tensor" else None
     if args.repeat is not None:
-        from rankprobe import acc_repeat  # which imports this file
+        from rankprobe import acc_repeat  # Imported here, because it imports this module.
         return acc_repeat.run(info, data_dir, args.repeat, args.json, args.force)
     os.makedirs(args.out_path, exist_ok=True)
     done: set[str] = set()
@@ -455,7 +459,7 @@ def run() -> int:
             if not name.endswith(".forward") or not isinstance(record, dict) or name.removesuffix(".forward") in done:
                 continue
             op = name.split(".")[1] if name.count(".") >= 2 else name
-            # Lists that do not meet: the white one counts, and the black one says nothing new. Where they meet, black.
+            # An API in both lists is excluded.
             if (white and op not in white) or op in black:
                 continue
             if args.filter_api:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weighs what acc_check found on one device against what it found on another: two details files, a verdict a call.
+"""Comparison of the results of acc_check on two devices: reads two details files and gives a verdict for each call.
 
     rankprobe acc_check --compare DEVICE_details.csv REFERENCE_details.csv -o OUT
 
-The rules are those of acc_standards: a device may err so many times as much as the reference does.
+The rules are those of acc_standards: the error of a device may be a limited multiple of the reference's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rankprobe._inputs import Refused, open_input, show
 RESULT_COLUMNS = ["API Name", "Forward Test Success", "Backward Test Success", "Message"]
 DETAIL_COLUMNS = ["API Name", "Dtype", "Standard", "Max Rel Err Ratio", "Mean Rel Err Ratio", "RMSE Ratio",
                   "Small Value Err Ratio", "Err Balance Ratio", "Status", "Message"]
-# Metrics of the standards and the columns of a details file they stand in.
+# Metrics of the standards, with their columns in a details file.
 BENCHMARK = {"max_rel": "Max Rel Err", "mean_rel": "Mean Rel Err", "rmse": "RMSE", "small_share": "Small Value Err Share",
              "balance": "Rounded Err Balance", "special_share": "Inf/Nan Err Ratio"}
 BINARY = {"mismatch_share": "Rel Err Ratio"}
@@ -33,11 +33,11 @@ _PART = re.compile(r"^(.+)\.(forward|backward)\.output\.\d+$")
 
 
 class BadFile(Refused):
-    """One line: the file and the reason."""
+    """A details file cannot be used; the text is one line with the file and the reason."""
 
 
 def read_details(path: str, force: bool = False) -> dict[str, dict[str, str]]:
-    """Row name to row."""
+    """Reads a details file. Returns its rows by name. Raises BadFile, and Refused for a file that the permission rule forbids."""
     try:
         with open_input(path, force) as file:
             reader = csv.DictReader(file)
@@ -67,7 +67,7 @@ def _metrics(path: str, row: dict[str, str], columns: dict[str, str]) -> dict[st
 
 
 def weigh(device: dict[str, str], reference: dict[str, str] | None, paths: tuple[str, str]) -> dict[str, Any]:
-    """One line of the details."""
+    """Judges one output and returns a line of the details. Raises BadFile."""
     line: dict[str, Any] = dict.fromkeys(DETAIL_COLUMNS, "")
     line.update({"API Name": device["API Name"], "Dtype": device["Dtype"], "Status": "SKIP"})
     if reference is None:
@@ -95,7 +95,7 @@ def _worst(states: list[str]) -> str:
 
 
 def compare(device_path: str, reference_path: str, force: bool = False) -> tuple[list[list[str]], list[dict[str, Any]]]:
-    """(result lines, detail lines), in the order of the device's file."""
+    """Compares two details files. Returns the result lines and the detail lines, in the order of the device's file. Raises Refused."""
     device, reference = read_details(device_path, force), read_details(reference_path, force)
     details = [weigh(row, reference.get(name), (device_path, reference_path)) for name, row in device.items()]
     calls: dict[str, dict[str, list[dict[str, Any]]]] = {}
@@ -112,7 +112,7 @@ def compare(device_path: str, reference_path: str, force: bool = False) -> tuple
 
 
 def run(device_path: str, reference_path: str, out_path: str, as_json: bool, force: bool = False) -> int:
-    """The exit code: 0, 1 for an error found, 2 for a bad file."""
+    """Compares two files and writes the results. Returns the exit code: 0, 1 if there are errors, 2 for a bad file."""
     try:
         results, details = compare(device_path, reference_path, force)
     except Refused as fault:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Was a wrong result made once, does this machine make it always, or is it the code's? acc_check --repeat K.
+"""Classification of a wrong result as a transient fault, a device fault or a software fault: acc_check --repeat K.
 
-Each recorded call is run K times on its recorded inputs (task tensor), and its recorded outputs are looked for among the results.
-`once` on the machine that recorded and on a neighbour is a transient fault; `always` there and `once` on the neighbour a persistent
-fault of that device; `always` on both is the software's.
+Runs each recorded call K times on its recorded inputs (task tensor) and searches the results for the recorded outputs. `once` on
+the recording machine and on a second machine is a transient fault. `always` on the recording machine and `once` on the second is a
+persistent fault of the first device. `always` on both is a fault of the software.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORST = (VARIES, ONCE, ALWAYS, PASS)
 
 @dataclasses.dataclass
 class Finding:
-    """verdict: pass, once, always, varies, SKIP; text: why."""
+    """Result for one call. verdict: pass, once, always, varies or SKIP; text: the reason."""
 
     call: str
     verdict: str
@@ -36,7 +36,7 @@ class Finding:
 
 
 class _Saved(acc_check.Inputs):
-    """Values that are there; none is made up."""
+    """Makes argument values from saved tensors only; draws none."""
 
     def draw(self, dtype: torch.dtype, shape: list[int], low: Any, high: Any) -> torch.Tensor:
         raise acc_check.Skip("a value of it was not saved")
@@ -48,7 +48,7 @@ def _bits(value: torch.Tensor) -> torch.Tensor:
 
 
 def _alike(op: str, value: torch.Tensor, other: torch.Tensor) -> bool:
-    """Equal, or as near as two kernels are."""
+    """Returns whether two results are equal, or as close as those of two kernels may be."""
     if value.shape != other.shape or value.dtype != other.dtype:
         return False
     if torch.equal(_bits(value), _bits(other)):
@@ -59,7 +59,7 @@ def _alike(op: str, value: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _recorded(record: dict[str, Any], data_dir: str, force: bool) -> list[torch.Tensor]:
-    """The outputs that were saved. Skip: not all of them were."""
+    """Loads the recorded outputs. Raises Skip if one of them was not saved."""
     def every(value: Any) -> Any:
         if isinstance(value, dict) and value.get("type") == "torch.Tensor":
             yield value
@@ -77,7 +77,7 @@ def _saved(record: Any, data_dir: str, force: bool) -> torch.Tensor:
 
 
 def repeat(name: str, record: dict[str, Any], data_dir: str, count: int, force: bool) -> Finding:
-    """One forward entry of a dump."""
+    """Runs one forward entry of a dump `count` times and classifies its result. Raises Refused."""
     call = name.removesuffix(".forward")
     try:
         match = acc_check.NAME.match(name)
@@ -122,7 +122,7 @@ def _verdict(op: str, runs: list[torch.Tensor], recorded: torch.Tensor, golden: 
 
 
 def run(info: dict[str, Any], data_dir: str | None, count: int, as_json: bool, force: bool) -> int:
-    """Prints what is not as it should be. Exit code 1: something."""
+    """Runs all calls of a dump and prints the findings. Returns the exit code: 1 if there are any. Raises Refused."""
     if count < 2:
         raise Refused("--repeat: expected a number of runs, 2 or more")
     if data_dir is None:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of acc_check that weigh a device's results against those of a second device.
+"""Rules of acc_check that compare a device's results with those of a second device.
 
-Both devices ran the same call; `golden` is the result in a higher precision (float64 for float32, else float32). Each
-device's error is measured against it, and what counts is how many times the reference's error the device's is:
+Both devices ran the same call; `golden` is the result in a higher precision (float64 for float32, else float32). The
+error of each device is measured against `golden`, and the verdict depends on the ratio of the device's error to the
+reference's:
 
     result = compare_devices("matmul", device, reference, golden)
     result.status, result.ratios["rmse"]       # "pass", 1.02
 
-No device is asked for: tensors come from wherever they were made. Pure functions of CPU tensors.
+The functions are pure and take CPU tensors; no device is needed.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ import torch
 
 EMPTY = "empty"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-# float8 types are younger than the oldest PyTorch.
+# The oldest supported PyTorch lacks the float8 types.
 FLOAT8 = tuple(getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name))
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Limits of one dtype. At |golden| <= small an element is judged by its absolute error."""
+    """Limits of one dtype. An element with |golden| <= small is judged by its absolute error, others by their relative error."""
 
     small: float = 2**-20
-    atol_absolute: float = 2**-30  # of small elements, standard "absolute"
-    atol_benchmark: float = 2**-30  # the same, standard "benchmark"
+    atol_absolute: float = 2**-30  # for small elements in standard "absolute"
+    atol_benchmark: float = 2**-30  # for small elements in standard "benchmark"
     rtol: float = 2**-20
-    accumulated: float = 2**-11
-    balance: float = 2**-14  # of standard "accumulative"
+    accumulated: float = 2**-11  # absolute and relative bound in standard "accumulative"
+    balance: float = 2**-14  # for standard "accumulative"
     least_error: float = 2**-14  # a reference's error counts as at least this
 
 
@@ -46,24 +47,24 @@ def bounds_of(dtype: torch.dtype) -> Bounds:
     return _BOUNDS.get(dtype, Bounds())
 
 
-# Mantissa bits, least exponent.
+# By dtype: mantissa bits and smallest exponent.
 _ULP = {torch.float16: (10, -14), torch.bfloat16: (7, -126), torch.float32: (23, -126)}
 
-# How many times the reference's error is too much: max_rel, mean_rel, rmse.
+# By tier: limits of the ratio to the reference's error, for max_rel, mean_rel, rmse.
 _TIERS = ((10.0, 2.0, 2.0), (5.0, 1.5, 1.5), (2.0, 1.2, 1.2))
 _TIER_1 = {"embedding", "npu_fusion_attention", "npu_fusion_attention_grad", "scatter_", "scatter_add_"}
 _TIER_2 = {"addmm", "matmul", "mm", "layer_norm", "GELU", "index", "one_hot", "sum", "nonzero", "npu_rms_norm",
            "npu_rms_norm_backward", "npu_cross_entropy_loss", "npu_cross_entropy_loss_backward"}
-_SHARE_LIMIT = 2.0  # of small_share and balance
+_SHARE_LIMIT = 2.0  # limit of the ratio for small_share and balance
 
 
 def tier_of(op: str) -> int:
-    """0, 1 or 2; the higher, the less error an op is allowed."""
+    """Returns the tier of an op: 0, 1 or 2. A higher tier allows less error."""
     return 2 if op in _TIER_2 else 1 if op in _TIER_1 else 0
 
 
 def standard_of(dtype: torch.dtype, input_dtype: torch.dtype | None = None) -> str:
-    """The standard for an output of `dtype`: "benchmark", "ulp", "absolute" or "binary"."""
+    """Returns the standard for an output of `dtype`: "benchmark", "ulp", "absolute" or "binary"."""
     if dtype in FLOAT8:
         return "ulp"
     if input_dtype in FLOAT8:
@@ -73,7 +74,7 @@ def standard_of(dtype: torch.dtype, input_dtype: torch.dtype | None = None) -> s
 
 @dataclasses.dataclass
 class _Errors:
-    """Element by element, in the wider of both precisions."""
+    """Elementwise errors of a flattened tensor, in the wider of the two precisions."""
 
     dtype: torch.dtype
     value: torch.Tensor
@@ -87,7 +88,7 @@ class _Errors:
         if value.shape != golden.shape:
             raise ValueError(f"shape {list(value.shape)} against {list(golden.shape)}")
         dtype = value.dtype
-        if dtype == torch.bfloat16:  # its eps is that of bfloat16, its sums are not
+        if dtype == torch.bfloat16:  # Computes in float32, but keeps the eps of bfloat16.
             value, golden = value.float(), golden.float()
         eps = 2**-8 if dtype == torch.bfloat16 else torch.finfo(golden.dtype).eps
         wide = torch.promote_types(value.dtype, golden.dtype)
@@ -120,13 +121,13 @@ def _benchmark_metrics(errors: _Errors) -> dict[str, float]:
             "rmse": float(error.square().mean().sqrt()) if some else 0.0,
             "max_rel": float(relative.max()) if some else 0.0, "mean_rel": float(relative.mean()) if some else 0.0,
             "balance": _balance(errors),
-            # Where one of both is no finite number and the other is.
+            # Share of the elements that are finite on exactly one side.
             "special_share": float((torch.isfinite(errors.value) != torch.isfinite(
                 errors.golden.to(errors.value.dtype))).double().mean())}
 
 
 def _special_share(errors: _Errors, rtol: float) -> float:
-    """Of the elements that are not finite on both sides: those whose values, cut to the dtype's range, differ."""
+    """Returns the share, among elements that are not finite on both sides, of those that differ when clamped to the dtype's range."""
     special = ~errors.finite
     limit = torch.finfo(errors.dtype).max
     golden = errors.golden.to(errors.value.dtype)
@@ -146,13 +147,14 @@ def _bounded_metrics(errors: _Errors, small_limit: float, rtol: float, atol: flo
 def _ulp_errors(errors: _Errors) -> torch.Tensor:
     mantissa, least = _ULP[errors.dtype]
     value, golden = errors.value.double(), errors.golden.double()
-    # frexp gives [0.5, 1): one more than the exponent of IEEE. Zero has exponent 0 here.
+    # frexp has mantissas in [0.5, 1), so its exponent is one more than that of IEEE 754. Zero gets exponent 0.
     exponent = torch.where(golden == 0, torch.zeros_like(golden), torch.frexp(golden).exponent.double() - 1)
     return (value - golden).abs() * torch.exp2(mantissa - exponent.clamp_min(least))
 
 
 def _ulp8_errors(value: torch.Tensor, golden: torch.Tensor) -> torch.Tensor:
-    """float8 has fewer mantissa bits the further a number is from 1; beyond 2^15 none, there exponents are compared."""
+    """Returns the errors in ulps of an 8-bit float. The number of mantissa bits shrinks with the distance of the exponent from 0;
+    beyond 2^15 there are none, and exponents are compared."""
     value, golden = value.double().reshape(-1), golden.double().reshape(-1)
     tiny = 2.0**-1000
     exponent = torch.log2(golden.abs() + tiny).clamp_min(-22)
@@ -165,8 +167,9 @@ def _ulp8_errors(value: torch.Tensor, golden: torch.Tensor) -> torch.Tensor:
 
 
 def metrics(standard: str, value: torch.Tensor, golden: torch.Tensor) -> dict[str, float]:
-    """The errors of one device's tensor by a standard: "benchmark", "absolute", "accumulative", "ulp", "thousandth",
-    "binary". ValueError for tensors of two shapes or a dtype that the standard does not know."""
+    """Returns the errors of one device's tensor by a standard: "benchmark", "absolute", "accumulative", "ulp", "thousandth"
+    or "binary". `value` and `golden` have the same shape. Raises ValueError if the shapes differ, if there are no elements, or if
+    the standard does not support the dtype."""
     if value.numel() == 0 and value.shape == golden.shape:
         raise ValueError(EMPTY)
     if standard == "binary":
@@ -197,7 +200,7 @@ def metrics(standard: str, value: torch.Tensor, golden: torch.Tensor) -> dict[st
 
 
 def ratio_of(device: float, reference: float, dtype: torch.dtype) -> float | None:
-    """How many times the reference's error. None for infinities or NaN on both sides; inf where only one has them."""
+    """Returns the ratio of the device's error to the reference's; None if both are the same infinity or NaN, inf if only one is."""
     if math.isfinite(device) and math.isfinite(reference):
         return abs(device) / max(abs(reference), bounds_of(dtype).least_error)
     same = device == reference or (math.isnan(device) and math.isnan(reference))
@@ -206,7 +209,7 @@ def ratio_of(device: float, reference: float, dtype: torch.dtype) -> float | Non
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """`status` is "pass", "error" or "SKIP"; `faults` names the metrics over their limit."""
+    """Verdict on an output. `status`: "pass", "error" or "SKIP"; `faults`: the metrics that exceed their limit."""
 
     standard: str
     status: str
@@ -219,14 +222,14 @@ class Judgement:
 
 def judge(standard: str, op: str, dtype: torch.dtype, device: dict[str, float],
           reference: dict[str, float]) -> Judgement:
-    """Weighs the metrics of two devices for an output of `op`. Only "benchmark" and "ulp" look at the reference's."""
+    """Judges the metrics of two devices for an output of `op`. Only "benchmark" and "ulp" use those of the reference."""
     ratios: dict[str, float | None] = {}
     faults: list[str] = []
     if standard == "benchmark":
         limits = dict(zip(("max_rel", "mean_rel", "rmse"), _TIERS[tier_of(op)])) | {"small_share": _SHARE_LIMIT}
         ratios = {name: ratio_of(device[name], reference[name], dtype) for name in (*limits, "balance")}
         faults = [name for name, limit in limits.items() if (ratio := ratios[name]) is not None and ratio > limit]
-        # Relative errors leave these out; a device that alone makes NaN must not pass.
+        # Relative errors exclude elements that are not finite, but a device that alone produces NaN must not pass.
         if device.get("special_share", 0.0) > reference.get("special_share", 0.0):
             faults.append("special_share")
     elif standard == "ulp":
@@ -236,7 +239,7 @@ def judge(standard: str, op: str, dtype: torch.dtype, device: dict[str, float],
             mean, other = device["mean_ulp"], reference["mean_ulp"]
             ratios["ulp_share"] = ratio_of(device["ulp_share"], reference["ulp_share"], dtype)
             if not (math.isfinite(mean) and math.isfinite(other)):
-                # Beyond counting: fine where it is so on both sides, and the shares still decide.
+                # The mean cannot be compared: both sides must agree in that, and the shares still decide.
                 alike = mean == other or (math.isnan(mean) and math.isnan(other))
                 fine = fine and alike or alike and (ratios["ulp_share"] or 0.0) < 1
             else:
@@ -252,7 +255,8 @@ def judge(standard: str, op: str, dtype: torch.dtype, device: dict[str, float],
 
 def compare_devices(op: str, device: torch.Tensor, reference: torch.Tensor, golden: torch.Tensor, *,
                     standard: str | None = None, input_dtype: torch.dtype | None = None) -> Judgement:
-    """Judges `device` beside `reference`, both results of `op`, by the standard for its dtype or the one given."""
+    """Judges `device` relative to `reference`, both results of `op` with the shape of `golden`, by `standard`; None selects the
+    standard for the dtype. A wrong dtype or shape is an error in the result; nothing is raised."""
     standard = standard or standard_of(device.dtype, input_dtype)
     if device.dtype == torch.float64 or device.dtype.is_complex:
         return Judgement(standard, "SKIP", {}, {}, {}, message=f"{device.dtype} has no standard")

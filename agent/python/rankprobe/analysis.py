@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The analysis as a library: the same answers as the `rankprobe` verbs, no files between.
+"""Analysis as a library, with the same answers as the `rankprobe` verbs but without intermediate files.
 
     table = rankprobe.analysis.compare("run_a/step0/rank0", "run_b/step0/rank0")
     pandas.DataFrame(table)            # one column a key, equal lengths
     rankprobe.analysis.first_divergence("run_a", "run_b")["origins"]
 
-Built with the collector side (RANKPROBE_BUILD_COLLECTOR); bad input raises ValueError in one line. So does a dump that
-others can change, that belongs to another user, or that is a link (docs/analysis.md, "Which files are read"): `force` reads
-it and warns.
+Available in builds with the collector side (RANKPROBE_BUILD_COLLECTOR). Bad input raises ValueError with one line. So does a
+dump that others can change, that belongs to another user, or that is a link (docs/analysis.md, "Which files are read"); with
+`force` (default False) it is read with a warning.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["Layout", "compare", "first_divergence", "graph", "overflow_check", "
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How the ranks of a dump share a model; what graph() merges by. All sizes are counts of ranks.
+    """How the ranks of a dump share a model, by which graph() merges them. All sizes are counts of ranks.
 
-    `rank_size` ranks in all, `tp` of them share each layer, `pp` share the layers (in `vpp` chunks each), the rest are
-    data parallel. `order` says which dimension counts up fastest; it is asked where the communication does not tell.
+    Of `rank_size` ranks, `tp` share each layer, `pp` share the layers (in `vpp` chunks each), and the rest are data parallel.
+    `order` lists the dimensions, the fastest first; it is used where the communication does not determine the groups.
     """
 
     rank_size: int
@@ -51,7 +51,7 @@ def _layers(mapping: Path | bool) -> str | None:
 def compare(target: Path, reference: Path, *, fuzzy: bool = False, layer_mapping: Path | bool = False,
             api_mapping: Path | None = None, cell_mapping: Path | Mapping[str, str] | None = None,
             data_mapping: Path | Mapping[str, str] | None = None, force: bool = False) -> dict[str, list[str]]:
-    """The table of `rankprobe compare`, over all steps and ranks both have: column name to cells (text).
+    """Returns the table of `rankprobe compare` over all steps and ranks that both have, as column name to cells (text).
 
     The mappings are those of the verb (docs/analysis.md, "Tables" and "Layer mapping"), each a YAML file:
     `layer_mapping` (-lm) pairs the calls of layers of other names by rules, by scope alone when True; `api_mapping`
@@ -63,7 +63,7 @@ def compare(target: Path, reference: Path, *, fuzzy: bool = False, layer_mapping
 
 
 def to_numbers(column: Sequence[str]) -> list[float]:
-    """A column as floats: percent as a ratio, what is not a number as NaN. numpy.asarray takes it as it is."""
+    """Converts a column to floats, for example for numpy.asarray: percent becomes a ratio, text that is not a number becomes NaN."""
     out = []
     for cell in column:
         try:
@@ -76,9 +76,10 @@ def to_numbers(column: Sequence[str]) -> list[float]:
 def first_divergence(target: Path, reference: Path, *, tolerance: float | None = None, noise: Path = "",
                      fuzzy: bool = False, layer_mapping: Path | bool = False, api_mapping: Path | None = None,
                      force: bool = False) -> dict[str, Any]:
-    """Where the target began to differ, and what could not be seen. `tolerance` None: from dtype and sum lengths.
+    """Returns where the target began to differ and what could not be judged. `tolerance`: relative; None derives it from dtype
+    and sum lengths. `noise`: a repetition of the reference, three times whose distance is allowed as well; "" for none.
 
-    `layer_mapping` and `api_mapping`: as in compare().
+    `fuzzy`, `layer_mapping` and `api_mapping`: as in compare().
     """
     return _analysis.first_divergence(os.fspath(target), os.fspath(reference), tolerance, os.fspath(noise), fuzzy,
                                       _layers(layer_mapping), "" if api_mapping is None else os.fspath(api_mapping), force)
@@ -86,10 +87,11 @@ def first_divergence(target: Path, reference: Path, *, tolerance: float | None =
 
 def put_together(target: Path, reference: Path, directory: Path, *, split_batch: bool = False,
                  layout: Path = "auto", force: bool = False) -> list[str]:
-    """The ranks of two runs put together by recorded placements, or by those of a layout file (`--layout` of the
-    verbs), so that runs of different layouts compare: writes `directory`/target and `directory`/reference, dumps of one rank for every function here.
+    """Assembles the ranks of two runs by recorded placements, or by those of a layout file (`--layout` of the verbs), so that
+    runs of different layouts can be compared. Writes `directory`/target and `directory`/reference, dumps of one rank that every
+    function here can read.
 
-    Returns what the verbs print: what became of each side's tensors, and what was refused. `split_batch`: ranks of
+    Returns the lines that the verbs print: the result for each side's tensors, and what was refused. `split_batch`: ranks with
     different data hold parts of one batch (docs/layouts.md, "Runs of different layouts").
     """
     return _analysis.put_together(os.fspath(target), os.fspath(reference), os.fspath(directory), split_batch,
@@ -98,15 +100,16 @@ def put_together(target: Path, reference: Path, directory: Path, *, split_batch:
 
 def replicas(dump: Path, *, groups: Sequence[Sequence[int]] = (), gradients: bool = False,
              force: bool = False) -> dict[str, Any]:
-    """What should be equal across the ranks of a dump and is not: `differences`, and how much was compared.
+    """Returns what should be equal across the ranks of a dump and differs: `differences`, and how much was compared.
 
-    Each difference has its `kind`, `step`, `row` and `values`: ranks that hold the same, with what they hold.
+    Each difference has `kind`, `step`, `row` and `values`: groups of ranks with equal content, and that content. `groups`: lists
+    of ranks that hold the same parameters. `gradients`: compares gradients too.
     """
     return _analysis.replicas(os.fspath(dump), [list(g) for g in groups], gradients, force)
 
 
 def overflow_check(dump: Path, *, force: bool = False) -> list[dict[str, Any]]:
-    """The calls where the NaN and infinities of a step came from, over its ranks: `rank` and `call` of each."""
+    """Returns the calls in which the NaN and infinities of a step originated, over its ranks, as `rank` and `call` of each."""
     found: list[dict[str, Any]] = _analysis.overflow_check(os.fspath(dump), force)["found"]
     return found
 

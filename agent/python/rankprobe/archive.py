@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statistics of a run as a table, straight from the collector or from a data directory, without an export.
+"""Statistics of a run as a table, read directly from a collector or a data directory, without an export.
 
     table = rankprobe.archive.read("train", match="*.parameters_grad.*")    # pyarrow.Table
     frame = rankprobe.archive.frame("train", steps=range(8000, 9000))       # pandas.DataFrame
     for batch in rankprobe.archive.batches("train"):                        # as they come, some thousand rows each
         ...
 
-A row is a value (a tensor of a call) of one step of one process: run, step, rank (null where it is not known), pid,
+A row is a value (a tensor of a call) of one step of one process: run, step, rank (null if it is not known), pid,
 module, call, phase (forward, backward, parameters_grad, debug), position (input.0, output.0, a parameter's name), and
-Max, Min, Mean, Norm, NanCount, InfCount, ZeroCount, Std, null where it was not recorded. Rows come by step, then by rank,
-then in the order of dump.json. Numbers lie in the memory they arrived in.
+Max, Min, Mean, Norm, NanCount, InfCount, ZeroCount, Std, null if not recorded. Rows are ordered by step, then by rank,
+then as in dump.json. The numbers are not copied from the buffers in which they arrived.
 
 Needs pyarrow (pip install 'rankprobe[tables]'). TLS and tokens are those of the environment, as for the command line.
 """
@@ -37,19 +37,21 @@ if TYPE_CHECKING:
 __all__ = ["batches", "frame", "read"]
 
 _START_SECONDS = 60.0
-# By exit status of the command.
+# Exception for each exit status of the command; OSError for others.
 ERRORS: dict[int, type[Exception]] = {2: ValueError, 3: ConnectionError, 4: LookupError}
 
 
 def read(run: str, *, collector: str | None = None, data_dir: str | os.PathLike[str] | None = None,
          steps: int | Iterable[int] | None = None, ranks: int | Iterable[int] | None = None, match: str = "",
          of: str = "all") -> pyarrow.Table:
-    """The table of `run`. Of the collector at `collector` (host:port or unix:PATH; else RANKPROBE_COLLECTOR, else
-    127.0.0.1:7411), or of the archive in `data_dir`, which no other collector may have open.
+    """Returns the table of `run`, read from the collector at `collector` (host:port or unix:PATH; default RANKPROBE_COLLECTOR,
+    else 127.0.0.1:7411) or from the archive in `data_dir`, which no other collector may have open.
 
-    `match` is a part of names (call and position), or a pattern with * and ?; `of` is "outputs", "inputs" or "all".
-    ValueError: what cannot be asked. LookupError: no such run. ConnectionError: no collector. OSError: it refuses. Where
-    steps are not whole or were deleted a warning says how many; table.schema.metadata has the counts."""
+    `steps`, `ranks`: numbers from 0, one or several; None selects all. `match`: a part of names (call and position), or a
+    pattern with * and ?; "" selects all. `of`: "outputs", "inputs" or "all".
+
+    Raises ValueError for an invalid request, LookupError if there is no such run, ConnectionError if no collector answers, and
+    OSError if it refuses. If steps are incomplete or were deleted, a warning says how many; table.schema.metadata has the counts."""
     import pyarrow
 
     from ._value_stream import SCHEMA
@@ -60,14 +62,14 @@ def read(run: str, *, collector: str | None = None, data_dir: str | os.PathLike[
 
 
 def frame(run: str, **selection: Any) -> pandas.DataFrame:
-    """read(run, ...) as a DataFrame: texts as categories."""
+    """Returns read(run, ...) as a DataFrame, with texts as categories. Raises as read()."""
     return read(run, **selection).to_pandas()
 
 
 def batches(run: str, *, collector: str | None = None, data_dir: str | os.PathLike[str] | None = None,
             steps: int | Iterable[int] | None = None, ranks: int | Iterable[int] | None = None, match: str = "",
             of: str = "all") -> Iterator[pyarrow.RecordBatch]:
-    """The rows of read() as they come, for runs that are larger than the memory."""
+    """Yields the rows of read() in batches as they arrive, for runs that are larger than the memory. Raises as read()."""
     with _stream(run, collector, data_dir, steps, ranks, match, of) as stream:
         yield from stream
 
@@ -102,6 +104,7 @@ def _stream(run: str, collector: str | None, data_dir: str | os.PathLike[str] | 
                    *(["--collector", collector] if collector else [])]
         said = stack.enter_context(tempfile.TemporaryFile())
         process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said))
+        # Ends the command if the caller stops early; has no effect on one that has ended.
         stack.callback(process.kill)
         cut: Cut | None = None
         assert process.stdout is not None
@@ -111,7 +114,7 @@ def _stream(run: str, collector: str | None, data_dir: str | os.PathLike[str] | 
         except Cut as error:
             cut = error
         if not cut and not stream.end:
-            return  # the caller has seen enough
+            return  # The caller stopped before the end of the stream; the command is killed.
         code = process.wait()
         if cut or code not in (0, 1):
             said.seek(0)
@@ -124,7 +127,8 @@ def _stream(run: str, collector: str | None, data_dir: str | os.PathLike[str] | 
 
 @contextlib.contextmanager
 def collector_of(data_dir: pathlib.Path) -> Iterator[str]:
-    """Address of a collector that has the archive open as long as this lasts."""
+    """Starts a collector on the archive for the block and yields its address. Raises ValueError if there is no such directory,
+    OSError if the collector does not start."""
     if not data_dir.is_dir():
         raise ValueError(f"{data_dir}: no such directory")
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as log:

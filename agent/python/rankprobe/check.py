@@ -27,7 +27,8 @@ from rankprobe.run import Parser, environment
 
 
 def _record(command: Sequence[str], step: int, directory: pathlib.Path, output: Optional[TextIO]) -> Optional[int]:
-    """Runs it with one step recorded. Its exit status where it failed. output: where it prints; None: as this process."""
+    """Runs the command with one step recorded. Returns its exit status if it failed, else None. output: the command's standard
+    output; None inherits that of this process."""
     config = directory / "config.json"
     config.write_text(json.dumps({"task": "statistics", "dump_path": str(directory / "dump"), "rank": [], "step": [step],
                                   "level": "mix", "statistics": {"data_mode": ["all"], "summary_mode": "statistics"}}))
@@ -39,11 +40,11 @@ def _record(command: Sequence[str], step: int, directory: pathlib.Path, output: 
 
 
 class _NoSuchStep(Refused):
-    """The file has another step than the one that was asked for."""
+    """The file holds a different step than the requested one."""
 
 
 def _step(path: pathlib.Path, stored: Optional[golden.Golden], asked: Optional[int]) -> int:
-    """The step to record: the one that was asked for, else that of the file."""
+    """Returns the step to record: the requested one, else that of the file, else 0. Raises _NoSuchStep if both are given and differ."""
     there = None if stored is None else stored.step
     if asked is not None and there is not None and asked != there:
         raise _NoSuchStep(f"{path} holds step {there} and no step {asked}: leave out --step to compare step {there}, "
@@ -52,7 +53,8 @@ def _step(path: pathlib.Path, stored: Optional[golden.Golden], asked: Optional[i
 
 
 def _check(path: pathlib.Path, arguments: argparse.Namespace, command: Sequence[str], directory: pathlib.Path) -> int:
-    stored = None if arguments.update else golden.read(path)  # before the program, which may take long
+    # Runs the command, compares or writes the golden file and prints the answer. Returns the exit status. Raises Refused.
+    stored = None if arguments.update else golden.read(path)  # Fails before the program starts, which may run long.
     step = _step(path, stored, arguments.step)
     failed = _record(command, step, directory, sys.stderr if arguments.json else None)
     if failed is not None:
@@ -84,7 +86,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("command", nargs="*", help="-- COMMAND [ARGUMENT..]")
     words = list(sys.argv[1:] if argv is None else argv)
     end = words.index("--") if "--" in words else len(words)
-    arguments = parser.parse_args(words[:end])  # flags may stand behind the file
+    arguments = parser.parse_args(words[:end])  # Options may follow the file name.
     command = [*arguments.command, *words[end + 1:]]
     if not command:
         parser.error("no command given after --")
@@ -97,7 +99,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         print(f"rankprobe check: {show(error.filename)}: there is no such file"
               + ("" if error.filename == command[0] else "; --update makes it"), file=sys.stderr)
         return 4
-    except OSError as error:  # it is a directory, must not be read, cannot be executed or written
+    except OSError as error:  # A directory, or a file that cannot be read, executed or written.
         print(f"rankprobe check: {show(error.filename)}: {error.strerror}", file=sys.stderr)
         return 2
     except Refused as error:

@@ -13,18 +13,19 @@ from typing import NoReturn
 
 from rankprobe.embedded import find_binary
 
-# As in cli/commands/attach.cc.
+# Subcommand to module; must agree with cli/commands/attach.cc.
 _MODULES = {"run": "run", "isolate": "isolating", "check": "check", "merge_result": "merge_result",
             "doctor": "doctor", "sink": "sink", "mcp": "mcp"}
 
 
 def _become(name: str) -> NoReturn:
+    # Replaces this process with the native program `name`; exits with status 127 if the program is not found.
     try:
         path = find_binary(name)
     except FileNotFoundError as error:
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(127)
-    os.environ.setdefault("RANKPROBE_PYTHON", sys.executable)  # that runs acc_check
+    os.environ.setdefault("RANKPROBE_PYTHON", sys.executable)  # the interpreter that runs acc_check
     os.execv(path, [name, *sys.argv[1:]])
 
 

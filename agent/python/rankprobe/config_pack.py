@@ -29,17 +29,18 @@ _MAX_VALUES = 100_000
 _MAX_DEPTH = 64
 _LAUNCH = re.compile(r"(?:msrun|torchrun|python\d? -m torch\.distributed\.launch)\s[^|]*")
 _BLOCK = re.compile(r'([A-Za-z0-9_]{1,20}_ARGS)="(.*?)"', re.DOTALL)
-# A flag, and what stands behind it, which is not a flag.
+# A flag and its value, unless another flag follows.
 _FLAG = re.compile(r"--([\w-]+)(?:\s+(?!--)([^\s\\]+))?")
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 
 
 class PackError(ValueError):
-    """What a pack cannot be made of."""
+    """An input from which no pack can be made; the text says why."""
 
 
 def of_script(text: str) -> dict[str, Any]:
-    """Options of the first launch (torchrun, msrun, torch.distributed.launch) of a shell script; one without a value is true."""
+    """Returns the options of the first launch command (torchrun, msrun, torch.distributed.launch) of a shell script; an option
+    without a value is True."""
     lines = [line.split("#")[0].rstrip() for line in text.splitlines() if not line.lstrip().startswith("#")]
     script = "\n".join(line for line in lines if line) + "\n"
     launch = _LAUNCH.search(script)
@@ -59,7 +60,7 @@ def of_script(text: str) -> dict[str, Any]:
 
 
 def _check_size(value: Any, left: list[int], depth: int) -> None:
-    """Aliases can make much of little, and what holds itself endless."""
+    """Raises PackError if the value is too large. Aliases in YAML can expand a small file, and a recursive one without end."""
     left[0] -= 1
     if left[0] < 0 or depth > _MAX_DEPTH:
         raise PackError(f"more than {_MAX_VALUES} values, or nested more than {_MAX_DEPTH} deep")
@@ -79,7 +80,7 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def of_yaml(text: str) -> dict[str, Any]:
-    """Each leaf by its path."""
+    """Returns each leaf of the YAML text by its path. Raises PackError."""
     try:
         import yaml
     except ImportError as error:
@@ -98,7 +99,8 @@ _READERS = {".sh": of_script, ".yaml": of_yaml}
 
 
 def settings_of(files: Sequence[str]) -> dict[str, Any]:
-    """Of all files; a name that two of them have otherwise has both values."""
+    """Returns the settings of all files. A name with different values in two files has both. Values that may be secret are not
+    recorded. Raises PackError."""
     settings: dict[str, Any] = {}
     for file in files:
         path = pathlib.Path(file)
@@ -126,7 +128,7 @@ def settings_of(files: Sequence[str]) -> dict[str, Any]:
 
 
 def members_of(files: Sequence[str]) -> dict[str, str]:
-    """The members of a pack by name."""
+    """Returns the contents of a pack by member name. Raises PackError."""
     settings = settings_of(files)
     packages = "".join(f"{found.metadata['Name']}={found.version}\n" for found in importlib.metadata.distributions() if found.metadata)
     return {"pip": packages, "env": json.dumps(dict(environment(os.environ)), indent=4),
@@ -134,7 +136,7 @@ def members_of(files: Sequence[str]) -> dict[str, str]:
 
 
 def write(members: dict[str, str], out: pathlib.Path) -> None:
-    """Whole or not at all. Raises FileExistsError: there is one."""
+    """Writes the pack atomically. Raises FileExistsError if `out` exists, and OSError."""
     handle, name = tempfile.mkstemp(dir=out.parent, prefix=".rankprobe-", suffix=".zip")
     try:
         with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as pack:

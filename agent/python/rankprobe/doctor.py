@@ -28,10 +28,10 @@ from typing import Callable, Iterator, Sequence
 
 OK, NOTE, WARNING, FAULT = "ok", "note", "warning", "fault"
 _MIB = 1 << 20
-# Free space that a private collector leaves, and below which little of a recording fits.
+# Free space in bytes that a private collector keeps, and the limit below which only a small recording fits.
 _MIN_FREE, _LITTLE_FREE = 64 * _MIB, 1024 * _MIB
 _OLDEST_PYTORCH, _NATIVE_CAPABILITY = (1, 13), (7, 0)
-# What processes read of their environment (docs/operations.md, "Agents"), and what only tests and packages set.
+# Variables that processes read (docs/operations.md, "Agents"), and below those that only tests and packages set.
 VARIABLES = (
     "API_LIST", "COLLECTOR", "COMPILED", "CONFIG", "CUSTOM_WRAP_OPS", "JOB", "LANE", "ON_COLLECTOR_MISSING", "POLICY", "PROGRESS",
     "PYTHON", "QUEUE_MB", "REPLICA", "RUN", "RUN_CARD", "SINK_TOKEN", "SINK_URL", "SPOOL", "SPOOL_MB", "STOP", "TLS_CA", "TLS_CERT", "TLS_KEY",
@@ -41,7 +41,7 @@ _OTHER_VARIABLES = ("ATTACH", "AS_MSPROBE", "BIN_DIR", "ISOLATE", "MONITOR", "RE
 
 @dataclasses.dataclass
 class Finding:
-    """`remedy` is the command or change that helps; empty where nothing is wrong."""
+    """Result of one check. `remedy`: the command or change that helps; empty if nothing is wrong."""
 
     check: str
     state: str
@@ -51,18 +51,18 @@ class Finding:
 
 @dataclasses.dataclass
 class Question:
-    """What the checks are about. `environment` is that of the future job."""
+    """Input of the checks. `environment` is that of the future job."""
 
     environment: dict[str, str]
     collector: str = ""
     config: str = ""
     dump_path: str = ""
-    # Flags of the command line that prove the collector and the caller.
+    # Command-line flags that authenticate the collector and the caller.
     access: tuple[str, ...] = ()
 
 
 def package(question: Question) -> Iterator[Finding]:
-    """The package, and the programs that it starts."""
+    """Checks the package and the programs that it starts."""
     import rankprobe
     from rankprobe.embedded import find_binary
 
@@ -87,11 +87,11 @@ def python(question: Question) -> Iterator[Finding]:
 
 
 def framework(question: Question) -> Iterator[Finding]:
-    """PyTorch, its device, and what else may record or is recorded."""
+    """Checks PyTorch, its devices, and other installed packages that record or are recorded."""
     mindspore = importlib.util.find_spec("mindspore") is not None
     try:
         torch = importlib.import_module("torch")
-    except Exception as error:  # noqa: BLE001 - what an import of PyTorch raises is the machine's matter
+    except Exception as error:  # noqa: BLE001 - the import of a broken PyTorch may raise any type
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             yield Finding("framework", NOTE if mindspore else FAULT, "PyTorch is not installed in this Python" +
                           ("; MindSpore is" if mindspore else ""),
@@ -110,7 +110,7 @@ def framework(question: Question) -> Iterator[Finding]:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         names = [f"{torch.cuda.get_device_name(i)} ({'.'.join(map(str, torch.cuda.get_device_capability(i)))})" for i in range(count)]
         native = all(torch.cuda.get_device_capability(i) >= _NATIVE_CAPABILITY for i in range(count))
-    except Exception as error:  # noqa: BLE001 - a driver that does not fit its library, among others
+    except Exception as error:  # noqa: BLE001 - for example a driver that does not match its library
         yield Finding("device", WARNING, f"PyTorch cannot use CUDA: {error}", "check the driver (nvidia-smi)")
         return
     if not count:
@@ -123,7 +123,7 @@ def framework(question: Question) -> Iterator[Finding]:
 
 
 def configuration(question: Question) -> Iterator[Finding]:
-    """config.json, and what would be recorded with it."""
+    """Checks config.json and reports what it would record. Sets question.dump_path from it unless it is set already."""
     if not question.config:
         yield Finding("config", NOTE, "no config.json (--config, RANKPROBE_CONFIG): `rankprobe run` would record statistics of level mix, "
                       "all ranks and steps, into ./dump_path")
@@ -149,13 +149,13 @@ def configuration(question: Question) -> Iterator[Finding]:
 
 
 def dump_path(question: Question) -> Iterator[Finding]:
-    """Whether the tree can be written: permissions, owner, space."""
+    """Checks whether the dump can be written: permissions, owner, space."""
     path = pathlib.Path(question.dump_path or "dump_path").absolute()
     there = next(p for p in (path, *path.parents) if p.exists())
     if not there.is_dir():
         yield Finding("dump_path", FAULT, f"{path}: {there} is not a directory", "choose another dump_path")
         return
-    if os.statvfs(there).f_flag & os.ST_RDONLY:  # where permissions help nobody, not even root
+    if os.statvfs(there).f_flag & os.ST_RDONLY:  # Checked separately, because permissions do not help here, not even root's.
         yield Finding("dump_path", FAULT, f"{path}: {there} is on a read-only file system (EROFS)",
                       "choose a dump_path on another file system, or mount this one writable (mount -o remount,rw)")
         return
@@ -171,8 +171,8 @@ def dump_path(question: Question) -> Iterator[Finding]:
 
 
 def network(question: Question) -> Iterator[Finding]:
-    """What a shared collector on this machine would listen on; a private one has a Unix socket and needs no network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
+    """Checks the port on which a shared collector on this machine would listen; a private one has a Unix socket and needs no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # connect() of a datagram socket sends nothing.
         try:
             probe.connect(("127.0.0.1", 7411))
         except OSError as error:
@@ -191,7 +191,7 @@ def network(question: Question) -> Iterator[Finding]:
 
 
 def collector(question: Question) -> Iterator[Finding]:
-    """Whether the collector answers, by the command line: with its TLS and token."""
+    """Checks whether the collector answers the native program, with the given TLS files and token."""
     address = question.collector or question.environment.get("RANKPROBE_COLLECTOR", "")
     if not address:
         yield Finding("collector", OK, "none is named (--collector, RANKPROBE_COLLECTOR): a job starts a private one")
@@ -215,7 +215,7 @@ def collector(question: Question) -> Iterator[Finding]:
 
 
 def shared_memory(question: Question) -> Iterator[Finding]:
-    """Sealed memory without a file, by which payloads reach a collector on this host."""
+    """Checks sealed anonymous memory (memfd), by which payloads reach a collector on this host."""
     if question.environment.get("RANKPROBE_LANE") == "off":
         yield Finding("shared memory", NOTE, "RANKPROBE_LANE=off: payloads use the connection to the collector")
         return
@@ -241,7 +241,7 @@ def limits(question: Question) -> Iterator[Finding]:
 
 
 def environment(question: Question) -> Iterator[Finding]:
-    """Names and values of variables that processes would read."""
+    """Checks names and values of the variables that processes would read."""
     known = {f"RANKPROBE_{name}" for name in VARIABLES}
     given = sorted(name for name in question.environment if name.startswith("RANKPROBE_"))
     for name in given:
@@ -273,7 +273,7 @@ CHECKS: tuple[Callable[[Question], Iterator[Finding]], ...] = (
 
 
 def findings(question: Question) -> list[Finding]:
-    """Of every check, in order. A check that breaks is a fault, not an end."""
+    """Runs every check in order. An exception in a check is reported as a fault and does not end the others."""
     found: list[Finding] = []
     for check in CHECKS:
         try:

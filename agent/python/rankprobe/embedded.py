@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A private collector for a job that was given none.
+"""A private collector for a job that names no collector.
 
-The first process of a machine that records into a dump_path starts it, all
+The first process of a machine that records into a dump_path starts it, and all
 others with the same dump_path share it. It outlives them: when the last of them
-has ended, in whatever way, what they left is brought into dump_path, and only
-then does it end (_supervise.py). The trees of its steps appear in dump_path; its
-archive lives in dump_path/.rankprobe and is removed at the end, unless an
-export failed. What is left there, also when all of a machine or a container was
-killed at once, is exported by
+has ended, in any way, the remaining steps are exported to dump_path, and only then
+does it end (_supervise.py). Step directories appear in dump_path; the archive is
+in dump_path/.rankprobe and is removed at the end, unless an export failed. An
+archive that is left, also when a complete machine or container was killed at once,
+is exported by
 
     python -m rankprobe.embedded DUMP_PATH
 """
@@ -40,13 +40,13 @@ from ._manifests import read_runs
 from ._say import say
 
 _START_SECONDS = 60.0
-# An earlier job of the same dump_path whose processes were killed is exported first.
+# Wait for the export of an earlier job of the same dump_path whose processes were killed.
 _ENDING_SECONDS = 900.0
 _TELL_SECONDS = 5.0
-# Longer than any process that runs holds the lock, even if its supervisor does not start.
+# Longer than a running process holds the lock, even if its supervisor does not start.
 _LOCK_SECONDS = 600.0
 _CONNECT_SECONDS = 30.0
-# As long as a step's records may take to be committed, at stop().
+# Limit for the wait in stop() until a step's records are committed.
 _COMMIT_SECONDS = 10.0
 _BACK_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
@@ -54,8 +54,9 @@ _SUPERVISOR = pathlib.Path(__file__).resolve().with_name("_supervise.py")
 
 
 def find_binary(name: str) -> str:
-    """Path of `rankprobed` or `rankprobe`: $RANKPROBE_BIN_DIR, beside this
-    package, the build tree, PATH. FileNotFoundError naming what was tried."""
+    """Returns the path of `rankprobed` or `rankprobe`. Searches $RANKPROBE_BIN_DIR,
+    the package, the build tree and PATH, in this order. Raises FileNotFoundError,
+    which names the searched places."""
     package = pathlib.Path(__file__).resolve().parent
     places = [package / "bin", package.parent.parent / "bin"]
     if os.environ.get("RANKPROBE_BIN_DIR"):
@@ -63,7 +64,7 @@ def find_binary(name: str) -> str:
     places += [pathlib.Path(p) for p in os.environ.get("PATH", "").split(os.pathsep) if p]
     for place in places:
         if os.access(place / name, os.X_OK) and (place / name).is_file():
-            # A console script of the same name is not it.
+            # Skips a console script of the same name.
             with open(place / name, "rb") as file:
                 if file.read(4) == b"\x7fELF":
                     return str(place / name)
@@ -71,13 +72,14 @@ def find_binary(name: str) -> str:
 
 
 def _is_private(fd: int, path: pathlib.Path) -> bool:
-    """Whether it is a regular file that only this user can have made and can open. Any other user who can open it can hold its lock for ever."""
+    """Returns whether it is a regular file that only this user can have created and can open. Another user who can open it could
+    hold its lock for ever."""
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         return False
     if _seen_as(found) == (os.geteuid(), 0):
         return True
-    with tempfile.NamedTemporaryFile(prefix="rankprobe-", dir=path.parent) as probe:  # file systems that change the owner (root squash) or the mode (SMB)
+    with tempfile.NamedTemporaryFile(prefix="rankprobe-", dir=path.parent) as probe:  # The file system may change owner (root squash) or mode (SMB).
         return _seen_as(found) == _seen_as(os.fstat(probe.fileno()))
 
 
@@ -94,6 +96,7 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
             if not _is_private(fd, path):
                 raise PermissionError(errno.EACCES, "another user has made it or can open it, so it cannot be a lock", str(path))
             if _try_lock(fd, fcntl.LOCK_EX):
+                # The holder unlinks the file, so the lock counts only if the locked file still has its name.
                 if os.path.samestat(os.stat(path), os.fstat(fd)):
                     break
             elif time.monotonic() > deadline:
@@ -105,11 +108,11 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         except BaseException:
             os.close(fd)
             raise
-        os.close(fd)  # the previous holder has removed this file
+        os.close(fd)  # The previous holder has removed this file; opens the new one.
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # nothing is left; whoever waits sees it above
+        path.unlink(missing_ok=True)  # Before the release: a waiting process then finds that its file was removed.
         os.close(fd)
 
 
@@ -118,7 +121,7 @@ class OtherJobError(RuntimeError):
 
 
 def _launch() -> str:
-    """What tells the ranks of one job from those of another: where they meet. "": this process is not a rank, or it is not known."""
+    """Returns the rendezvous address, which distinguishes the ranks of two jobs; "" if this process is not a rank or it is not known."""
     place = [os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
     return ":".join(place) if os.environ.get("RANK") and all(place) else ""
 
@@ -128,12 +131,13 @@ def _root_lock_path(root: pathlib.Path) -> pathlib.Path:
 
 
 def root_lock(root: pathlib.Path) -> contextlib.AbstractContextManager[None]:
-    """One process of this machine at a time; not a file in a directory that is removed."""
+    """Returns a context manager that admits one process of this machine at a time. The lock file is in the temporary directory,
+    because the directories below `root` are removed."""
     return _locked(_root_lock_path(root))
 
 
 def _warn(text: str, level: int) -> None:
-    """Of a program for which warnings are errors: to stderr."""
+    """Emits a RuntimeWarning; writes to stderr in a program for which warnings are errors."""
     try:
         warnings.warn(text, RuntimeWarning, stacklevel=level)
     except RuntimeWarning:
@@ -141,15 +145,18 @@ def _warn(text: str, level: int) -> None:
 
 
 class EmbeddedCollector:
-    """This process' use of the collector of a dump_path.
+    """This process's use of the collector of a dump_path.
 
-    `address` is where it listens, a Unix socket, also after it was killed and
-    started again; `run` the name of the run; `since` when the job began; `manifests` the file for those of
-    this process' exports. `unfinished`: something is not in dump_path, and is
-    to be brought there when the last user has ended; unless it is set, leave()
-    says that all is there. A forked child has no use of it. FileNotFoundError
-    where a program of ours is missing, OtherJobError, and RuntimeError where a
-    collector neither ends nor answers.
+    `address`: address of the collector, a Unix socket; it stays the same when the
+    collector is killed and started again. `run`: name of the run. `since`: time in
+    seconds when the job began. `manifests`: file for the manifests of this
+    process's exports. `unfinished`: set it if data is not in dump_path and must be
+    exported when the last user has ended; otherwise leave() confirms that
+    everything is there. A forked child must not use it.
+
+    Raises FileNotFoundError if a program of rankprobe is missing, OtherJobError if
+    another job uses the dump_path, and RuntimeError if a collector neither ends nor
+    answers.
     """
 
     def __init__(self, dump_path: str, run: str) -> None:
@@ -176,11 +183,11 @@ class EmbeddedCollector:
 
     @property
     def directory(self) -> pathlib.Path:
-        # Of this machine: several may share the file system.
+        # The name has the host, because several machines may share the file system.
         return self._base / f"collector-{socket.gethostname()}"
 
     def _join(self, run: str) -> bool:
-        """Uses the collector that is there, or starts one. False: try again."""
+        """Joins the running collector or starts one. Returns False if the caller must try again."""
         with root_lock(self.root):
             self._made = not self.root.exists()
             self.root.mkdir(parents=True, exist_ok=True)
@@ -198,7 +205,7 @@ class EmbeddedCollector:
             except FileNotFoundError:
                 try:
                     users, first = self._create(run), True
-                except FileNotFoundError:  # the base was just being removed
+                except FileNotFoundError:  # The base directory was removed concurrently.
                     return False
             try:
                 if not first:
@@ -208,7 +215,7 @@ class EmbeddedCollector:
                 os.close(users)
                 if (self.directory / "job.json").exists():
                     raise
-                return False  # it was just being removed: its job has ended
+                return False  # The directory was removed concurrently, because its job has ended.
             except BaseException:
                 os.close(users)
                 raise
@@ -217,9 +224,10 @@ class EmbeddedCollector:
             return joined
 
     def _refuse_other_job(self, users: int) -> None:
-        """Two jobs have the same ranks and steps: in one archive nobody could tell theirs apart.
+        """Raises OtherJobError if another job uses the collector. Two jobs have the same ranks and steps, which one archive could not
+        distinguish.
 
-        A job whose processes have all ended is none: torchrun starts the ranks of one job again at another port.
+        A job without running processes is not refused: torchrun restarts the ranks of one job at another port.
         """
         launch = _launch()
         path = self.directory / "launch"
@@ -232,14 +240,14 @@ class EmbeddedCollector:
         path.write_text(launch, encoding="utf-8")
 
     def _sweep(self) -> None:
-        """What processes that were killed left half made or half removed."""
-        # Of this machine, as root_lock() is: on another one it may be half made still.
+        """Removes directories that killed processes left partly created or partly removed."""
+        # Only those of this machine, where the caller holds root_lock(); on another one the creation may be in progress.
         for pattern in (f"new-{glob.escape(socket.gethostname())}-*", "gone-*"):
             for left in self._base.glob(pattern):
                 shutil.rmtree(left, ignore_errors=True)
 
     def _create(self, run: str) -> int:
-        """A new directory, in use by us before it has its name."""
+        """Creates the directory and returns the descriptor of users.lock, which is locked before the directory gets its name."""
         job = {"run": run, "root": str(self.root), **self._programs, "lock": str(_root_lock_path(self.root)),
                "made": self._made, "since": time.time()}
         self._base.mkdir(mode=0o750, exist_ok=True)
@@ -257,12 +265,12 @@ class EmbeddedCollector:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                # A process with another TMPDIR, or in another container with the same host name, made it: its root_lock() is another file.
+                # A process with another TMPDIR, or in another container with the same host name, uses another file for root_lock().
                 if (self.directory / "users.lock").exists():
                     raise FileNotFoundError(f"{self.directory} was just made by another process") from None
-                # An archive has its lock before it has this name: what is here
-                # without one was made by a collector that was killed too late,
-                # after its archive had been exported and moved away.
+                # A job directory has users.lock before it gets this name. One without
+                # it was created by a collector that was killed too late, after its
+                # archive had been exported and renamed.
                 gone = self._base / f"gone-{os.getpid()}-{time.time_ns():x}"
                 self.directory.rename(gone)
                 shutil.rmtree(gone, ignore_errors=True)
@@ -272,16 +280,16 @@ class EmbeddedCollector:
             raise
         for left in self._base.glob("left-*"):
             note = note_of(left, self.root)
-            # Who left it may have been killed before it could say so.
+            # The supervisor that left it may have been killed before it wrote the note.
             tells = (f"{note} says why, and what exports it" if note.exists()
                      else f"python -m rankprobe.embedded {shlex.quote(str(self.root))} exports it")
             _warn(f"rankprobe: the archive of an earlier job is still in {left}; {tells}", level=5)
         return users
 
     def _enter(self, users: int, first: bool) -> bool:
-        """Becomes a user, unless the job is at its end."""
-        # When all who kept it were killed and there is no user, it is the archive
-        # of a job that has ended: that comes to its end first.
+        """Becomes a user of the collector. Returns False if the job is ending."""
+        # Without supervisor and users, this is the archive of a job that has ended
+        # with its supervisors killed. It must be exported before a new job begins.
         if not first and not self._is_supervised() and _is_unused(users):
             if not self._told_of_left:
                 self._told_of_left = True
@@ -304,7 +312,7 @@ class EmbeddedCollector:
         return True
 
     def _address(self) -> str:
-        # Who started it may have been killed before it listened, and the supervisor too.
+        # The process that started the collector, and the supervisor, may have been killed before it listened.
         deadline = time.monotonic() + _START_SECONDS
         while True:
             with contextlib.suppress(FileNotFoundError):
@@ -332,7 +340,7 @@ class EmbeddedCollector:
                 os.close(fd)
 
     def _supervise(self, soon: bool) -> None:
-        """Starts a supervisor. RuntimeError if the collector does not start; not if `soon`."""
+        """Starts a supervisor. Raises RuntimeError if the collector does not start; with `soon`, does not wait for it."""
         words = [sys.executable, "-I", "-S", str(_SUPERVISOR), str(self.directory), *(["--soon"] if soon else [])]
         path = self.directory / "collector.log"
         with open(path, "ab") as log:
@@ -342,20 +350,21 @@ class EmbeddedCollector:
                                           timeout=2 * _START_SECONDS).returncode
                 except subprocess.TimeoutExpired:
                     code = 1
-                if code >= 0 and code != KILLED:  # not killed while it started
+                if code >= 0 and code != KILLED:  # Tries once more only if it was killed while it started.
                     break
         if code != 0 and not soon:
             raise RuntimeError(f"the private collector did not start: {path.read_text(errors='replace')[-2000:]}")
 
     def ensure_supervised(self) -> None:
-        """Starts another supervisor when all that there were have been killed."""
+        """Starts another supervisor if all of them were killed."""
         if os.getpid() == self._pid and self._users is not None and not self._is_supervised():
             with contextlib.suppress(OSError):
                 self._supervise(soon=True)
 
     def connect(self, session: Any) -> None:
-        """Waits until the collector has welcomed the session. TimeoutError, or the
-        RuntimeError of one that refuses it: it is not used then."""
+        """Waits until the collector has accepted the session, at most _CONNECT_SECONDS.
+        Raises TimeoutError, or RuntimeError if it refuses the session; in both cases
+        leaves the collector."""
         deadline = time.monotonic() + _CONNECT_SECONDS
         try:
             while True:
@@ -372,21 +381,21 @@ class EmbeddedCollector:
 
     @property
     def kept(self) -> pathlib.Path:
-        """Where users keep records until they are committed."""
+        """Directory where users keep records until they are committed."""
         return self.directory / "kept"
 
     def commit(self, session: Any, kept: bool) -> bool:
-        """After session.stop(), which said `kept`: if not, waits for what it did not wait for, because the
-        collector was being started again. False: not committed, for the first time."""
+        """Call after session.stop(), which returned `kept`. If that is false, waits for the commit longer than stop() did, since the
+        collector may be restarting. Returns False if the records are not committed and this was not reported before."""
         self.ensure_supervised()
         if kept or self._committed(session, 0.0):
             return True
-        # It is waited for again when it has committed something.
+        # After a failure there is no wait until the collector has committed something again.
         if not self._commits:
             return True
-        # With one that is there stop() has waited for long enough, unless it has just come back.
+        # If the collector is connected, stop() has waited long enough, except for one that has just restarted.
         deadline = time.monotonic() + (_BACK_SECONDS if session.stats()["connected"] else _COMMIT_SECONDS)
-        # One that says nothing hangs, for all that is known.
+        # A silent collector is taken to hang, so there is no further wait.
         while not session.stats()["silent"] and self.free_bytes_if_full() is None and time.monotonic() < deadline:
             self.ensure_supervised()
             if self._committed(session, _LOOK_SECONDS):
@@ -402,14 +411,15 @@ class EmbeddedCollector:
         return False
 
     def free_bytes_if_full(self) -> Optional[int]:
-        """Of the disk, where there are too few for the collector to write; None: there are enough, or it is not known."""
+        """Returns the free bytes of the disk if there are too few for the collector to write; None if there are enough or it is not
+        known."""
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(self.directory).free
             return free if free < MIN_FREE_BYTES else None
         return None
 
     def why_stuck(self) -> str:
-        """Why commit() was False, as far as can be seen from here."""
+        """Returns the reason for a False of commit(), as far as this process can see it."""
         free = self.free_bytes_if_full()
         if free is not None:
             return (f"the disk of {self.directory} is full ({free >> 20} MiB are free, it stops writing "
@@ -417,7 +427,7 @@ class EmbeddedCollector:
         return f"{self.directory}/collector.log says more"
 
     def first_to_tell(self) -> bool:
-        """True for one process of the job."""
+        """Returns True in exactly one process of the job, which reports to the user."""
         try:
             os.close(_open(self.directory / "told", os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         except OSError:
@@ -426,24 +436,26 @@ class EmbeddedCollector:
 
     @contextlib.contextmanager
     def exporting(self) -> Iterator[None]:
-        """One process at a time replaces a step's directory. The file goes with the collector."""
+        """Admits one process at a time, which may replace a step's directory. The lock file is removed with the job directory."""
         with open(self.directory / "export.lock", "ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def leave(self, lost: Optional[tuple[int, int, int, int]] = None, rank: str = "") -> None:
-        """`lost`: what ends with this process, as its session's close() says; of directory `rank`, "": of none yet."""
+        """Ends the use. `lost`: what is lost with this process, as its session's close() returns it. `rank`: the directory of the rank;
+        "" if it has none yet."""
         if self._users is None or os.getpid() != self._pid:
             return
         if lost is not None:
-            # A name takes no room: the disk may be full to the last byte.
+            # The loss is stored in the file name, because the disk may have no free byte.
             self._mark.rename(self._mark.with_name(lost_name(self._mark.name, rank or f"proc{self._pid}", lost)))
         elif not self.unfinished:
             self._mark.unlink(missing_ok=True)
         self._close()
 
     def forget(self) -> None:
-        """In place of leave(), where the program has closed our descriptors: whoever supervises knows it by that."""
+        """Ends the use instead of leave() if the program has closed the descriptors: that has released the lock, so the supervisor
+        knows it."""
         self._users = self._supervisor = None
 
     def _close(self) -> None:
@@ -453,7 +465,7 @@ class EmbeddedCollector:
         self._users = self._supervisor = None
 
 
-# Of this process; what it forks must not hold their locks.
+# The instances of this process; a forked child must not keep their locks.
 _in_use: "weakref.WeakSet[EmbeddedCollector]" = weakref.WeakSet()
 
 
@@ -478,7 +490,7 @@ def _try_lock(fd: int, how: int) -> bool:
 
 
 def _is_unused(users: int) -> bool:
-    # A collector without a supervisor looks for users once a second, for a moment.
+    # Retries, because a collector without a supervisor locks the file for a moment once a second.
     for pause in (0.0, 0.005, 0.02):
         time.sleep(pause)
         if _try_lock(users, fcntl.LOCK_EX):
@@ -488,7 +500,7 @@ def _is_unused(users: int) -> bool:
 
 
 def _tell_nothing_left(root: str) -> int:
-    """1: and something is missing, which no command brings back."""
+    """Reports that no archive is left. Returns 1 if the manifest lists losses, which no command can recover."""
     gaps = [(one["run"], gap) for one in read_runs(pathlib.Path(root)) for gap in one.get("gaps", [])]
     if not gaps:
         say(f"rankprobe: nothing is left in {root}")
@@ -509,7 +521,7 @@ def main(arguments: list[str]) -> int:
         os.close(open_own(base))
         for gone in base.glob("gone-*"):
             shutil.rmtree(gone, ignore_errors=True)
-    # What is gone-* was exported before it got this name, and in new-* nobody has recorded yet.
+    # A directory gone-* was exported before it got this name, and new-* holds no records yet.
     left = sorted(job for job in base.glob("*/job.json") if not job.parent.name.startswith(("new-", "gone-")))
     if not left:
         return _tell_nothing_left(arguments[0])

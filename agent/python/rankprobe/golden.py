@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stored statistics of a tiny run, and what differs from them: `pytest --rankprobe-golden` and `rankprobe check`.
+"""Golden files: stored statistics of a small run and their comparison, for `pytest --rankprobe-golden` and `rankprobe check`.
 
 A golden file is JSON text with one line for each call of the run, forward and backward: name, module, line of code, and
-of each tensor dtype, shape, Max, Min, Mean and Norm. It is made of a dump of level mix (docs/numerics-in-ci.md).
+dtype, shape, Max, Min, Mean and Norm of each tensor. It is made from a dump of level mix (docs/numerics-in-ci.md).
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from typing import Any, Iterator, Mapping, NamedTuple, Optional
 from rankprobe._inputs import Refused, show
 
 _VERSION = 1
-# Relative. Other kernels of a CPU (no vectors, AVX2, no oneDNN) changed Llama, BERT and T5 of two layers by up to 6.5e-7 in
-# float32, 5.2e-3 in float16 and 8.3e-2 in bfloat16. Weights of float64 are drawn in float32 first, by the same kernels.
+# Relative tolerances. Other CPU kernels (no vectors, AVX2, no oneDNN) changed Llama, BERT and T5 of two layers by up to 6.5e-7
+# in float32, 5.2e-3 in float16 and 8.3e-2 in bfloat16. float64 has the value of float32, because float64 weights are drawn in
+# float32 first, by the same kernels.
 TOLERANCES = {"float64": 1e-5, "complex128": 1e-5, "float32": 1e-5, "complex64": 1e-5, "float16": 2e-2, "bfloat16": 0.2}
-_OTHER_FLOATS = 0.4  # of 8 bits and fewer
+_OTHER_FLOATS = 0.4  # for floats of 8 bits and fewer
 _STATISTICS = ("Max", "Min", "Mean", "Norm")
-# Variables that would send the records elsewhere.
+# Environment variables that would send the records to another place.
 ELSEWHERE = ("RANKPROBE_COLLECTOR", "RANKPROBE_RUN", "RANKPROBE_SPOOL", "RANKPROBE_STOP")
-# A gradient that is zero in mathematics is rounding in numbers: it is not judged below this share of the tolerance, of the
-# largest gradient.
+# A gradient that is mathematically zero consists of rounding errors. Gradient differences below this share of the tolerance,
+# relative to the largest gradient, are ignored.
 _NOISE = 0.1
 _PARTS = re.compile(r"(?P<kind>.+)\.(?P<count>\d+)\.(?P<direction>forward|backward)$|"
                     r"(?P<module>Module\..+)\.(?P<phase>forward|backward|parameters_grad)\.(?P<number>\d+)$")
 
 
 class NumbersDiffer(AssertionError):
-    """The numbers of a run are not the stored ones; the text says which call comes first."""
+    """The numbers of a run differ from the stored ones; the text names the first call that differs."""
 
 
 class Call(NamedTuple):
-    """One entry of a dump. owner: the module call that it is in, "": none. values: output tensors by their place, each
-    [dtype, shape, Max, Min, Mean, Norm]. inputs: norms of the input tensors. names: of what `values` holds."""
+    """One entry of a dump. owner: the enclosing module call, "" if there is none. code: the line of code that made the call.
+    inputs: norms of the input tensors. values: output tensors by place, each [dtype, shape, Max, Min, Mean, Norm]."""
 
     name: str
     owner: str
@@ -55,7 +56,7 @@ class Call(NamedTuple):
 
 
 class Golden(NamedTuple):
-    """step: of the program, where `rankprobe check` made it."""
+    """Content of a golden file. step: the step of the program if `rankprobe check` made the file, else None."""
 
     made_with: dict[str, str]
     calls: list[Call]
@@ -63,12 +64,12 @@ class Golden(NamedTuple):
 
 
 def _rounded(value: Any, dtype: str) -> Any:
-    """As many digits as the dtype has: more would only make the file longer."""
+    """Rounds to the precision of the dtype; more digits would only make the file longer."""
     return float(f"{value:.9g}") if isinstance(value, float) and dtype != "float64" else value
 
 
 def _tensors(value: Any, place: str) -> Iterator[tuple[str, list[Any]]]:
-    """The tensors of a recorded value, by place."""
+    """Yields (place, [dtype, shape, statistics]) of the tensors in a recorded value."""
     if isinstance(value, list):
         for i, item in enumerate(value):
             yield from _tensors(item, f"{place}.{i}")
@@ -81,7 +82,7 @@ def _tensors(value: Any, place: str) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _code_line(stack: list[str]) -> str:
-    """The innermost line that is not PyTorch's: file below site-packages, line, function and text."""
+    """Returns the innermost frame outside of PyTorch: file below site-packages, line, function and text."""
     frames = [match for match in (re.match(r"File (.*), line (\d+), in (.*?), \n ?(.*)", line, re.DOTALL) for line in stack) if match]
     chosen = next((frame for frame in frames if "/torch/" not in frame[1]), frames[0] if frames else None)
     if chosen is None:
@@ -93,7 +94,7 @@ def _code_line(stack: list[str]) -> str:
 
 
 def _without_root(name: str) -> str:
-    """Of a model that was recorded with itself: its modules are below a list of one, "0"."""
+    """Removes the path component of the one-element list in which recorded() wraps the model."""
     return re.sub(r"^Module\.0\.", "Module.", name)
 
 
@@ -102,7 +103,8 @@ def _read(path: pathlib.Path) -> Any:
 
 
 def condense(directory: pathlib.Path, rooted: bool = False) -> Golden:
-    """Of one rank's directory of a dump of level mix. rooted: its model was in a list of one."""
+    """Makes a Golden from one rank's directory of a dump of level mix. rooted: the model was wrapped in a list of one element.
+    Raises OSError, KeyError or ValueError for a directory that is not such a dump."""
     data, construct = _read(directory / "dump.json")["data"], _read(directory / "construct.json")
     lines = {name: _code_line(stack) for names, stack in _read(directory / "stack.json").values() for name in names}
     rename = _without_root if rooted else lambda name: name
@@ -127,7 +129,8 @@ def _made_with(directory: pathlib.Path) -> dict[str, str]:
 
 
 def write(path: pathlib.Path, golden: Golden) -> None:
-    """As text that a version control compares line by line."""
+    """Writes the file with one line for each call, so that version control can compare it by lines. Replaces an existing file
+    atomically."""
     lines = ",\n  ".join(json.dumps([*call], separators=(",", ":"), ensure_ascii=False) for call in golden.calls)
     step = {} if golden.step is None else {"step": golden.step}
     head = json.dumps({"rankprobe_golden": _VERSION, "made_with": golden.made_with, **step}, ensure_ascii=False)
@@ -138,7 +141,7 @@ def write(path: pathlib.Path, golden: Golden) -> None:
 
 
 def read(path: pathlib.Path) -> Golden:
-    """Raises Refused in one line where it is none, FileNotFoundError where there is no file."""
+    """Reads a golden file. Raises Refused with one line if it is not one, FileNotFoundError if there is no file."""
     try:
         data = _read(path)
         if data["rankprobe_golden"] != _VERSION:
@@ -152,7 +155,7 @@ def read(path: pathlib.Path) -> Golden:
 
 
 class Difference(NamedTuple):
-    """place: of the tensor. rows: (statistic, stored, now, relative difference, allowed); empty where dtype or shape differ."""
+    """A tensor that differs. rows: (statistic, stored, now, relative difference, allowed); empty if dtype or shape differ."""
 
     place: str
     what: str
@@ -166,8 +169,8 @@ class Judged(NamedTuple):
 
 
 class Result(NamedTuple):
-    """compared: calls whose values were. wrong: those that differ, in the order of the run. only_old, only_new: calls
-    without a partner; rewritten: modules whose own calls are others than stored, which are judged by their outputs."""
+    """Result of a comparison. compared: number of calls whose values were compared. wrong: calls that differ, in the order of the
+    run. only_old, only_new: calls without a partner. rewritten: modules whose own calls changed; these are judged by their outputs."""
 
     compared: int
     wrong: list[Judged]
@@ -177,7 +180,7 @@ class Result(NamedTuple):
 
 
 def _number(value: Any) -> float:
-    """Of a statistic; a NaN stands for the one that is not there."""
+    """Returns a statistic as float; NaN if it is absent."""
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
@@ -211,7 +214,7 @@ def _largest_gradient(calls: list[Call]) -> float:
 
 
 def _place(name: str) -> str:
-    """The name of a module's call without its class: another class in its place is its partner."""
+    """Returns the name of a module's call without its class, so that a module of another class at the same path is its partner."""
     match = _PARTS.match(name)
     if match is None or match["module"] is None:
         return name
@@ -220,8 +223,8 @@ def _place(name: str) -> str:
 
 
 def _keys(calls: list[Call]) -> tuple[dict[tuple[str, ...], Call], dict[str, list[str]]]:
-    """Calls by what their partner has too: a module by its path, another call by its module and its turn among the equal
-    ones in it. And, by module, the kinds of its own calls in their order."""
+    """Returns the calls by the key that a partner has too: for a module its path, for another call its module, kind and its index
+    among the calls of that kind in the module. Returns also the kinds of each module's own calls, in their order."""
     found: dict[tuple[str, ...], Call] = {}
     kinds: dict[str, list[str]] = {}
     turns: dict[tuple[str, str, str], int] = {}
@@ -239,12 +242,13 @@ def _keys(calls: list[Call]) -> tuple[dict[tuple[str, ...], Call], dict[str, lis
 
 
 def _forward_owners(calls: list[Call]) -> dict[str, str]:
-    """The module call that the forward of a call is in, by the name of its backward: that runs outside of it at times."""
+    """Maps the name of a call's backward to the module call that contains its forward, since the backward may run outside of it."""
     return {call.name.removesuffix(".forward") + ".backward": _place(call.owner) for call in calls if call.name.endswith(".forward")}
 
 
 def _one_sided(old: Call, new: Call) -> list[Difference]:
-    """Tensors without a partner. A module that returns more or less than stored, as a cache, has the numbers of the rest."""
+    """Returns the tensors without a partner. A module that returns more or fewer tensors than stored, such as a cache, is judged by
+    the tensors that both have."""
     if new.is_module and old.values.keys() & new.values.keys():
         return []
     return [*(Difference(place, "no longer exists", []) for place in old.values if place not in new.values),
@@ -252,13 +256,13 @@ def _one_sided(old: Call, new: Call) -> list[Difference]:
 
 
 def compare(old: Golden, new: Golden, tolerances: Optional[Mapping[str, float]] = None) -> Result:
-    """tolerances: by dtype, in place of TOLERANCES."""
+    """Compares a run with the stored one. tolerances: relative, by dtype; override those of TOLERANCES."""
     tolerances = {**TOLERANCES, **(tolerances or {})}
     (before, old_kinds), (after, new_kinds) = _keys(old.calls), _keys(new.calls)
     rewritten = sorted(owner for owner in {*old_kinds, *new_kinds} if old_kinds.get(owner) != new_kinds.get(owner))
     forward_owners = _forward_owners(new.calls)
     floor = _largest_gradient(old.calls)
-    # What is computed in float32 of values of 16 bits has their rounding.
+    # Values computed in float32 from 16-bit values carry the rounding of 16 bits, so the coarsest tolerance applies to all floats.
     coarsest = max((_allowed(tensor[0], tolerances) for call in old.calls for tensor in call.values.values()), default=0.0)
     compared, wrong = 0, []
     for key, call in after.items():
@@ -278,7 +282,7 @@ def compare(old: Golden, new: Golden, tolerances: Optional[Mapping[str, float]] 
     wrong_modules = {_place(judged.new.name) for judged in wrong if judged.new.is_module}
 
     def is_rewritten(judged: Judged) -> bool:
-        """A call with other shapes or dtypes, in a module whose results are the stored ones."""
+        """Returns whether only shapes or dtypes of the call differ, in a module whose results match the stored ones."""
         owner = forward_owners.get(judged.new.name, _place(judged.new.owner))
         return ((owner,) in before and (owner,) in after and not judged.new.is_module
                 and not any(difference.rows for difference in judged.differences)
@@ -290,7 +294,7 @@ def compare(old: Golden, new: Golden, tolerances: Optional[Mapping[str, float]] 
 
 
 def _inputs_agree(judged: Judged, tolerances: Mapping[str, float]) -> Optional[bool]:
-    """By the norms of the inputs; None: it has other ones."""
+    """Returns whether the norms of the inputs agree; None if the number of inputs differs."""
     old, new = judged.old.inputs, judged.new.inputs
     if len(old) != len(new):
         return None
@@ -306,7 +310,7 @@ def _layer(call: Call) -> str:
 
 
 def _code(result: Result, judged: Judged) -> str:
-    """Its line; of a module whose calls are others now, that of the first of them that has no partner."""
+    """Returns the line of code of a call. For a module whose own calls changed, this is the line of the first call without a partner."""
     call = judged.new
     inside = [one.code for one in result.only_new if one.code and _place(one.owner) == _place(call.name)]
     forward = re.sub(r"\.(?:backward|parameters_grad)\.", ".forward.", call.name)
@@ -319,7 +323,7 @@ def _versions(made_with: dict[str, str]) -> str:
 
 
 def report(result: Result, old: Golden, new: Golden, name: str, tolerances: Optional[Mapping[str, float]] = None) -> str:
-    """What differs, for a person; "": nothing does."""
+    """Returns the differences as text for the user; "" if there are none."""
     if not result.compared:
         return f"{name}: no call of this run is stored there: it is the file of another model, or nothing was called"
     if not result.wrong:
@@ -345,12 +349,12 @@ def report(result: Result, old: Golden, new: Golden, name: str, tolerances: Opti
 
 
 def _json_number(value: float) -> Any:
-    """As every command of rankprobe writes it: JSON has no number for nan, inf and -inf."""
+    """Returns NaN and infinities as strings, as every command of rankprobe writes them, because JSON has no such numbers."""
     return value if math.isfinite(value) else str(value)
 
 
 def as_json(result: Result, old: Golden, new: Golden, tolerances: Optional[Mapping[str, float]] = None) -> dict[str, Any]:
-    """What `report` says, for a program: every differing call, in the order of the run (schema: `rankprobe schema check`)."""
+    """Returns every call that differs, in the order of the run, as a JSON object (schema: `rankprobe schema check`)."""
     tolerances = {**TOLERANCES, **(tolerances or {})}
     return {
         "compared": result.compared, "stored_with": old.made_with, "made_with": new.made_with, "rewritten": result.rewritten,
@@ -367,7 +371,7 @@ def as_json(result: Result, old: Golden, new: Golden, tolerances: Optional[Mappi
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """Without ELSEWHERE."""
+    """Removes the variables of ELSEWHERE from the environment for the block."""
     taken = {name: os.environ.pop(name) for name in ELSEWHERE if name in os.environ}
     try:
         yield
@@ -377,7 +381,8 @@ def _environment() -> Iterator[None]:
 
 @contextlib.contextmanager
 def recorded(model: Any) -> Iterator[list[Golden]]:
-    """What the block calls, with `model` (a torch.nn.Module) and all below it: one Golden in the list when it has ended."""
+    """Records the calls of the block and of `model` (a torch.nn.Module) with its submodules. Yields a list that holds one Golden when
+    the block has ended. Raises RuntimeError if a PrecisionDebugger exists already or nothing was recorded."""
     import torch
 
     from rankprobe.pytorch.debugger import PrecisionDebugger
@@ -393,8 +398,8 @@ def recorded(model: Any) -> Iterator[list[Golden]]:
         with _environment():
             debugger = PrecisionDebugger(config_path=str(config), on_collector_missing="fail")
             try:
-                debugger._session._place_told = True  # a directory that is removed at once
-                # In a list of one, so that the model itself is recorded.
+                debugger._session._place_told = True  # Suppresses the message about a directory that is removed at once.
+                # The list makes the model a submodule, so that its own call is recorded.
                 debugger.start(torch.nn.ModuleList([model]))
                 yield out
                 debugger.stop()
@@ -412,7 +417,8 @@ def recorded(model: Any) -> Iterator[list[Golden]]:
 
 @contextlib.contextmanager
 def golden(path: pathlib.Path, model: Any, update: bool = False, tolerances: Optional[Mapping[str, float]] = None) -> Iterator[None]:
-    """Compares what the block calls with the file, or writes it. Raises NumbersDiffer."""
+    """Compares the calls of the block with the file, or writes the file if `update`. Raises NumbersDiffer if they differ or there is
+    no file, Refused if it is not a golden file."""
     __tracebackhide__ = True
     with recorded(model) as runs:
         yield

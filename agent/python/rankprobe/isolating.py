@@ -42,7 +42,7 @@ def _parser() -> Parser:
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """For the processes of the program. ValueError in one line."""
+    """Returns the settings for the processes of the program. Raises ValueError with a message of one line."""
     from rankprobe._isolation_reference import Reference, find_rank
 
     tolerance = None
@@ -57,7 +57,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     for mapping in (arguments.layer_mapping, arguments.cell_mapping):
         if mapping is not None and not os.path.isfile(mapping):
             raise ValueError(f"{mapping}: there is no such file")
-    # Faults are said here, before the program has loaded anything.
+    # Checks the reference here, so that faults are reported before the program starts.
     directory = find_rank(reference, arguments.step, arguments.rank)
     Reference(directory, arguments.force)
     number = re.match(r"^step(\d+)$", pathlib.Path(directory).parent.name)
@@ -69,7 +69,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run(command: list[str], environment: dict[str, str], output: Any) -> int:
-    """The program's exit status; signals to end are passed to it."""
+    """Runs the program and returns its exit status. Passes SIGTERM and SIGINT to it."""
     process = subprocess.Popen(command, env=environment, stdout=output)
     before = {number: signal.signal(number, lambda got, _: process.send_signal(got)) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -80,7 +80,7 @@ def _run(command: list[str], environment: dict[str, str], output: Any) -> int:
 
 
 def _said(out: pathlib.Path, step: int, status: int, as_json: bool) -> int:
-    """Prints what the processes reported; the exit status."""
+    """Prints the reports of the processes and returns the exit status."""
     from rankprobe._isolation_report import Report
 
     codes, ranks = [], {}

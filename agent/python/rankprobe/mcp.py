@@ -27,7 +27,7 @@ from rankprobe import __version__, _command
 from rankprobe.run import Parser
 
 MOST_BYTES = 4096
-# Of a page: what is around the items needs some.
+# Bytes for the items of a page; the rest is for the JSON around them.
 _ROOM = MOST_BYTES - 300
 _MOST_TEXT, _MOST_LIST, _MOST_COLUMNS = 400, 8, 60
 _MOST_STEPS = 1000
@@ -38,15 +38,15 @@ Arguments = Mapping[str, Any]
 
 
 class Unusable(Exception):
-    """Arguments that a tool cannot use: what is wrong, and what to do."""
+    """Invalid arguments of a tool; the text says what is wrong and how to correct it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """An argument of a tool. `flag` empty: a place on the command line."""
+    """An argument of a tool. An empty `flag` makes it a positional argument of the command. `most`: the largest integer."""
 
     name: str
-    kind: str  # of JSON schema
+    kind: str  # type of JSON schema
     text: str
     flag: str = ""
     required: bool = False
@@ -62,8 +62,9 @@ class Field:
         return found
 
     def check(self, value: Any) -> None:
+        # Raises Unusable if `value` does not fit this argument.
         kind = {"string": str, "integer": int, "boolean": bool}[self.kind]
-        # In Python a bool is an int.
+        # isinstance() would accept a bool for an integer.
         if type(value) is not kind:
             raise Unusable(f"{self.name}: {json.dumps(value)} is not of type {self.kind}; give {self.text}")
         if self.choices and value not in self.choices:
@@ -80,6 +81,7 @@ class Field:
             raise Unusable(f"{self.name}: {json.dumps(text)} begins with -; give {self.text}")
 
     def words(self, value: Any) -> list[str]:
+        # Returns the words of the command line for a checked value.
         if self.kind == "boolean":
             return [self.flag] if value else []
         return [f"{self.flag}={value}"] if self.flag else [str(value)]
@@ -96,12 +98,14 @@ _CURSOR = Field("cursor", "string", "`more` of the page before, with the same ot
 
 @dataclasses.dataclass(frozen=True)
 class Tool:
+    # An MCP tool that runs the command `verb` of rankprobe. `shown` converts the lines of JSON of the command to the document.
+
     name: str
     verb: str
     text: str
     fields: tuple[Field, ...]
     writes: bool = False
-    # Flags that are always given.
+    # Flags that are always passed.
     fixed: tuple[str, ...] = ()
     shown: Callable[[list[Any]], dict[str, Any]] = lambda lines: dict(lines[0]) if lines else {}
 
@@ -113,6 +117,7 @@ class Tool:
         return self.fields if self.writes else (*self.fields, _CURSOR)
 
     def command(self, arguments: Arguments) -> list[str]:
+        # Returns the command line for the arguments. Raises Unusable for unknown, missing or bad ones.
         known = {field.name: field for field in self._all()}
         for name in arguments:
             if name not in known:
@@ -139,7 +144,7 @@ def _cells(head: dict[str, Any], row: dict[str, Any]) -> list[Any]:
 
 
 def _query_rows(lines: list[Any]) -> dict[str, Any]:
-    """Rows in pieces of some columns, so that each piece is an item of a page."""
+    """Splits rows into pieces of at most _MOST_COLUMNS columns, so that each piece fits a page as an item."""
     if not lines or "first_steps" not in lines[0]:
         return {"names": lines}
     head, rows = lines[0], lines[1:]
@@ -193,7 +198,7 @@ _NEXT = {
 
 
 def _without_nothing(value: Any) -> Any:
-    """What is empty or absent takes room and says nothing."""
+    """Removes empty and absent values, which only take space."""
     if isinstance(value, dict):
         plain = {key: _without_nothing(item) for key, item in value.items()}
         return {key: item for key, item in plain.items() if item is not None and item != "" and item != [] and item != {}}
@@ -216,7 +221,7 @@ def _bytes(value: Any) -> int:
 
 
 def _items(document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Entries of the lists of the document in order; each fits a page."""
+    """Yields (key, entry) for the lists of the document in order, with entries cut so that each fits a page."""
     for key, value in document.items():
         for item in value if isinstance(value, list) else ():
             text, entries = _MOST_TEXT * 2, _MOST_LIST * 8
@@ -226,7 +231,7 @@ def _items(document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def pages(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The document in pieces that are pages: what is no list is on the first one."""
+    """Splits the document into pages; values that are not lists are on the first page."""
     document = _without_nothing(document)
     page: dict[str, Any] = {}
     for key, value in document.items():
@@ -234,7 +239,7 @@ def pages(document: dict[str, Any]) -> list[dict[str, Any]]:
             page[key] = value
     found, size = [page], _bytes(page)
     for key, item in _items(document):
-        # A separator and, for the first of a list, its name.
+        # Counts the separator and, for the first entry of a list, the name of the list.
         needed = _bytes(item) + 2 + (0 if key in found[-1] else len(key) + 8)
         if size + needed > _ROOM:
             found.append({})
@@ -245,14 +250,15 @@ def pages(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class Answers:
-    """Runs the commands and cuts what they say into pages."""
+    """Runs the commands and splits their answers into pages. Keeps the pages of the last _KEPT_ANSWERS answers."""
 
     def __init__(self, collector: str, operator_token: str) -> None:
         self._collector, self._operator_token = collector, operator_token
         self._kept: collections.OrderedDict[str, list[dict[str, Any]]] = collections.OrderedDict()
 
     def page(self, tool: Tool, arguments: Arguments) -> str:
-        """JSON of at most MOST_BYTES. Unusable or CommandFailed."""
+        """Returns a page as JSON of at most MOST_BYTES. Raises Unusable or CommandFailed."""
+        # A cursor is QUESTION.ANSWER.PAGE. The two digests reject a cursor of another question, and an answer that has changed.
         words = tool.command(arguments)
         cursor = arguments.get("cursor")
         asked = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]
@@ -294,7 +300,7 @@ class Answers:
 
 
 def answer(answers: Answers, tools: Mapping[str, Tool], name: str, arguments: Arguments) -> tuple[str, bool]:
-    """The text of the result, and whether it is an error."""
+    """Calls the tool `name`. Returns the text of the result and whether it is an error."""
     try:
         if name not in tools:
             near = difflib.get_close_matches(name, tools, 1)
@@ -309,7 +315,7 @@ def answer(answers: Answers, tools: Mapping[str, Tool], name: str, arguments: Ar
 
 
 def skill_text() -> str:
-    """The guide without the head that skills have."""
+    """Returns the guide without the front matter of a skill file."""
     return SKILL.read_text(encoding="utf-8").split("---\n", 2)[2].strip()
 
 

@@ -33,9 +33,9 @@ _MERGED = "multi_ranks_compare_merge_"
 _FIRST_COLUMNS = ["NPU Name", "Bench Name", "NPU Dtype", "Bench Dtype", "NPU Tensor Shape", "Bench Tensor Shape", "NPU Requires_grad",
                   "Bench Requires_grad"]
 _REQUIRES_GRAD = "Requires_grad Consistent"
-# Values of an index that are no numbers; the maxima of both sides are shown instead.
+# Index values that are not numbers; the maxima of both sides are shown instead.
 _NO_NUMBER = ("N/A", "unsupported", "Nan")
-# What a spreadsheet takes for a formula, at the beginning of a cell or of a part of it.
+# Matches a cell, or a part of it after ";", that a spreadsheet would interpret as a formula.
 _FORMULA = re.compile(r"[=+\-@%＋－＝％＠]|.*;[=+\-@%]", re.DOTALL)
 _MOST_BYTES, _MOST_BYTES_UNPACKED, _MOST_COLUMNS = 1 << 30, 1 << 32, 256
 _SHEET_ROWS, _SHEET_NAME = 1_048_500, 31
@@ -62,7 +62,7 @@ class _Merged(NamedTuple):
 
 
 def _read_config(path: str, force: bool) -> tuple[dict[str, re.Pattern[str]], list[str]]:
-    """Each API with the expression of its rows, and the indices; none: all of the task."""
+    """Reads the configuration. Returns the pattern for the rows of each API, and the indices; an empty list means all of the task."""
     import yaml
 
     def names(key: str) -> list[str]:
@@ -88,7 +88,7 @@ def _read_config(path: str, force: bool) -> tuple[dict[str, re.Pattern[str]], li
 
 
 def _find_tables(directory: pathlib.Path, warned: list[str]) -> dict[int, pathlib.Path]:
-    """By rank, in its order."""
+    """Returns the tables of the directory by rank, in the order of ranks. Adds warnings to `warned`. Raises Refused."""
     try:
         names = sorted(os.listdir(directory))
     except OSError as fault:
@@ -110,7 +110,7 @@ def _find_tables(directory: pathlib.Path, warned: list[str]) -> dict[int, pathli
 
 
 def _number_or_text(cell: str) -> float | str:
-    """Of a csv file, as the workbook of the same table has it: a finite number is one, and an integer where it is one."""
+    """Converts a csv cell to the value that a workbook has: a finite number becomes a float, or an int if it is integral."""
     try:
         number = float(cell)
     except ValueError:
@@ -119,7 +119,7 @@ def _number_or_text(cell: str) -> float | str:
 
 
 def _read_table(path: pathlib.Path, force: bool) -> Any:
-    """A pandas.DataFrame whose columns have the types that pandas finds, as in msprobe."""
+    """Reads a table as a pandas.DataFrame with the column types that pandas infers, as in msprobe. Raises Refused."""
     import pandas
 
     with open_input(path, force, "rb") as file:
@@ -135,7 +135,7 @@ def _read_table(path: pathlib.Path, force: bool) -> Any:
                     if sum(member.file_size for member in book.infolist()) > _MOST_BYTES_UNPACKED:
                         raise ValueError(f"has more than {_MOST_BYTES_UNPACKED} bytes unpacked")
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of styles that openpyxl does not keep
+                    warnings.simplefilter("ignore")  # openpyxl warns about styles that it does not keep.
                     first, *others = pandas.read_excel(file, sheet_name=None, keep_default_na=False, engine="openpyxl").values()
                 # A table that is longer than a sheet continues in the next one.
                 others = [other for other in others if list(other.columns) == list(first.columns)]
@@ -150,7 +150,7 @@ def _read_table(path: pathlib.Path, force: bool) -> Any:
 
 
 def _indices_of(columns: list[str]) -> list[str]:
-    """Of a table with these columns."""
+    """Returns the indices of a table with these columns. Raises _LeftOut for a table that cannot be merged."""
     if columns[:len(_FIRST_COLUMNS)] != _FIRST_COLUMNS or not {"Result", "Err_message", _REQUIRES_GRAD} <= set(columns):
         raise _LeftOut("does not have the columns of a compare table")
     if "NPU MD5" in columns:
@@ -162,7 +162,7 @@ def _indices_of(columns: list[str]) -> list[str]:
 
 def _read_rank(rank: int, path: pathlib.Path, force: bool, apis: dict[str, re.Pattern[str]], indices: list[str],
                warned: list[str]) -> _Rank:
-    """The cells of the rows that an API names. The first table that has rows says the indices, where the configuration names none."""
+    """Returns the cells of the rows that match an API. If the configuration names no indices, the first table defines `indices`."""
     frame = _read_table(path, force)
     own = _indices_of([str(column) for column in frame.columns])
     indices[:] = indices or own
@@ -173,7 +173,7 @@ def _read_rank(rank: int, path: pathlib.Path, force: bool, apis: dict[str, re.Pa
         raise _LeftOut("has no rows")
     columns = [frame[index].tolist() for index in indices]
     largest, of_bench = frame["NPU max"].tolist(), frame["Bench max"].tolist()
-    rows: dict[str, int] = {}  # of two rows with one name the first
+    rows: dict[str, int] = {}  # The first of several rows with the same name counts.
     for api, pattern in apis.items():
         found = [(name, row) for row, name in enumerate(names) if isinstance(name, str) and pattern.search(name)]
         for name, row in found:
@@ -248,7 +248,7 @@ def _write_book(path: pathlib.Path, merged: _Merged) -> None:
 
 def _write_csv(path: pathlib.Path, merged: _Merged) -> None:
     def shown(value: Any) -> str:
-        # As many digits as in a workbook.
+        # 16 digits, as in a workbook.
         return "" if value is None else f"{value:.16g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
 
     with open(path, "w", encoding="utf-8", newline="") as file:
@@ -259,7 +259,7 @@ def _write_csv(path: pathlib.Path, merged: _Merged) -> None:
 
 
 def _write(directory: pathlib.Path, as_csv: bool, merged: _Merged) -> pathlib.Path:
-    """A file that is complete when it has its name. Another one of the same second keeps its own."""
+    """Writes the result atomically and returns its path. A number is added to the name if a file of the same second exists."""
     directory.mkdir(parents=True, exist_ok=True)
     stem, suffix = _MERGED + time.strftime("%Y%m%d%H%M%S"), ".csv" if as_csv else ".xlsx"
     path, number = directory / (stem + suffix), 2

@@ -29,15 +29,15 @@ _CALL = re.compile(r"Module\.(.+)\.([^.]+)\.(forward|backward)\.(\d+)")
 _GRADIENTS = re.compile(r"Module\.(.+)\.([^.]+)\.parameters_grad\.(\d+)")
 _OF_PARAMETER = re.compile(r"(Parameter|Update)\.(.+)\.0\.debug")
 
-# A row: its name, and the tensor of it; None: not a tensor.
+# A row's name and its tensor; None if the value is not a tensor.
 Row = tuple[str, Optional[dict[str, Any]]]
 
 
 class Steps:
-    """The rows of one rank's step, by metric; what they are named is as msprobe names them.
+    """Makes the rows of one rank's step, by metric, with the names that msprobe uses.
 
-    targets: names of modules, and beginnings of names of parameters, without the
-    number of their chunk; empty: all. micro_batches: calls of a module are numbered modulo it.
+    targets: names of modules and prefixes of parameter names, without the number of their chunk; empty selects all.
+    micro_batches: calls of a module are numbered modulo this. digits: decimal places of the values.
     """
 
     def __init__(self, ops: Sequence[str], targets: Sequence[str] = (), micro_batches: int = 1, digits: int = 6) -> None:
@@ -51,7 +51,7 @@ class Steps:
         return not self._targets or any(name.startswith(target) for target in self._targets)
 
     def rows(self, modules: dict[str, Any], others: dict[str, Any]) -> dict[str, list[list[Any]]]:
-        """modules, others: the data of dump.json and debug.json."""
+        """Returns the rows of each metric that has any. modules, others: the data of dump.json and debug.json."""
         found: dict[str, dict[tuple[Any, ...], Optional[dict[str, Any]]]] = {metric: {} for metric in _METRICS}
         for entry, content in modules.items():
             call = _CALL.fullmatch(entry)
@@ -85,7 +85,7 @@ class Steps:
             given = [v for v in content.get("input_args", []) if is_tensor(v)]
             yield "input", given + [v for v in content.get("input_kwargs", {}).values() if is_tensor(v)]
             yield "output", [v if is_tensor(v) else None for v in content.get("output", [])]
-        else:  # gradients of what a module was given are what its backward made, nothing where none was wanted
+        else:  # Backward outputs are the gradients of the module's inputs; None where an input required no gradient.
             yield "input", [v if is_tensor(v) else None for v in content.get("output") or [None]]
             yield "output", [v if is_tensor(v) else None for v in content.get("input", [])]
 
@@ -96,14 +96,14 @@ class Steps:
 
     def _value(self, op: str, tensor: dict[str, Any]) -> Any:
         value = statistic(op, tensor)
-        # NaN and infinities are words in dump.json.
+        # dump.json stores NaN and infinities as strings.
         if isinstance(value, str):
             return value.lower()
         return round(value, self._digits) if isinstance(value, float) else value
 
 
 def statistic(op: str, tensor: dict[str, Any]) -> Any:
-    """What an entry of dump.json says of it: a number, or nan or inf as a word; what is not known is nan."""
+    """Returns the statistic `op` of an entry of dump.json: a number, or NaN or infinity as a string; "nan" if it was not recorded."""
     if op in _STATISTICS:
         value = tensor.get(_STATISTICS[op])
     elif op == "nans":
@@ -124,7 +124,7 @@ def _file(out: pathlib.Path, metric: str, step: int, ops: Sequence[str], steps_p
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{metric}_{first}-{first + steps_per_file - 1}.csv"
     file = path.open("a", newline="", encoding="utf-8")
-    if file.tell() == 0:  # who made it may have been killed before it wrote this
+    if file.tell() == 0:  # The process that created the file may have been killed before it wrote the header.
         csv.writer(file, lineterminator="\n").writerow(_header(metric, ops))
     return file
 
@@ -139,14 +139,14 @@ def write_step(out: pathlib.Path, step: int, rows: dict[str, list[Any]], ops: Se
 
 
 def write_communication(out: pathlib.Path, step: int, rows: list[list[Any]], ops: Sequence[str], steps_per_file: int = 1) -> None:
-    """The same of what Communication made of it."""
+    """Appends one rank's rows of communication calls, as Communication.rows() returns them, to its file in `out`."""
     if rows:
         with _file(out, "other", step, ops, steps_per_file) as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def load(place: pathlib.Path, file: str) -> dict[str, Any]:
-    """The data of dump.json or debug.json of a rank's step, or its stack.json; empty where there is none."""
+    """Reads the data of dump.json or debug.json of a rank's step, or its stack.json; returns {} if the file does not exist."""
     try:
         content = json.loads((place / file).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -156,7 +156,7 @@ def load(place: pathlib.Path, file: str) -> dict[str, Any]:
 
 
 def used_functions(data: dict[str, Any], stacks: dict[str, Any]) -> dict[str, list[list[str]]]:
-    """Of each function of torch.distributed the places where it was called from."""
+    """Returns the distinct call sites (a list of frames each) of each function of torch.distributed."""
     used: dict[str, list[list[str]]] = {}
     for entries, frames in stacks.values():
         for entry in entries:

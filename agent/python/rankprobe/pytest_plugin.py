@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pytest --rankprobe-golden DIR: the numbers of a model as a test (docs/numerics-in-ci.md).
+"""pytest plugin for golden files: with --rankprobe-golden DIR a test compares the numbers of a model (docs/numerics-in-ci.md).
 
     def test_numbers(rankprobe_golden):
         torch.manual_seed(0)
@@ -7,7 +7,7 @@
         with rankprobe_golden("model", model):
             model(x).sum().backward()
 
-An entry point of pytest, so each pytest of the environment loads it: it imports nothing more until the fixture is used.
+Each pytest run of the environment loads this entry point, so it imports the rest of the package only when the fixture is used.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def _directory(config: pytest.Config) -> Optional[pathlib.Path]:
 
 @pytest.fixture
 def rankprobe_golden(request: pytest.FixtureRequest) -> Callable[..., ContextManager[None]]:
-    """rankprobe_golden(name, model, tolerances=None): a context manager that compares the calls of its block with
-    DIR/name.json. tolerances: relative, by dtype. The test is skipped where no directory is given."""
+    """Fixture rankprobe_golden(name, model, tolerances=None): a context manager that compares the calls of its block with
+    DIR/name.json. tolerances: relative, by dtype; default rankprobe.golden.TOLERANCES. The test is skipped if no directory is
+    given, and fails if numbers differ. Raises ValueError for a name that cannot be a file name."""
     directory = _directory(request.config)
     if directory is None:
         pytest.skip("numbers are compared with --rankprobe-golden DIR")

@@ -27,12 +27,13 @@ from rankprobe import _native
 from rankprobe._frontend.files import MAX_CONFIG_BYTES, read_regular
 from rankprobe._say import name_of_stderr
 
-_EVERY = 50  # as common/config/monitor_section.cc
+_EVERY = 50  # must agree with common/config/monitor_section.cc
 _HOOK_DIRECTORY = pathlib.Path(__file__).resolve().parent / "attach"
 
 
 def hooked_path(base: dict[str, str]) -> dict[str, str]:
-    """The environment of a child whose Python processes find our sitecustomize, and nothing of a run around this one."""
+    """Returns the environment for a child whose Python processes import rankprobe's sitecustomize, without the variables of an
+    enclosing run."""
     out = dict(base)
     package = str(pathlib.Path(__file__).resolve().parent.parent)
     paths = [str(_HOOK_DIRECTORY), package] + [p for p in base.get("PYTHONPATH", "").split(os.pathsep) if p]
@@ -43,9 +44,9 @@ def hooked_path(base: dict[str, str]) -> dict[str, str]:
 
 
 def environment(arguments: argparse.Namespace, base: dict[str, str]) -> dict[str, str]:
-    """The environment under which a child attaches itself."""
+    """Returns the environment with which the processes of the command attach themselves."""
     out = hooked_path(base)
-    if arguments.monitor:  # a config of its own
+    if arguments.monitor:  # --monitor sets its own config.
         out.pop("RANKPROBE_CONFIG", None)
     if arguments.as_msprobe:
         out["RANKPROBE_AS_MSPROBE"] = "yes"
@@ -53,7 +54,7 @@ def environment(arguments: argparse.Namespace, base: dict[str, str]) -> dict[str
         out["RANKPROBE_ATTACH"] = "on" if arguments.on or arguments.monitor else "idle"
     if arguments.monitor:
         out["RANKPROBE_MONITOR"] = str(arguments.every or _EVERY)
-    # All processes of this start; also of one run inside of another.
+    # Identifies all processes of this start. An enclosing run's value is kept.
     out.setdefault("RANKPROBE_JOB", f"{socket.gethostname()[:200]}-{os.getpid()}-{time.time_ns()}")
     out["RANKPROBE_STDERR"] = name_of_stderr()
     for name in ("collector", "run", "config", "on_collector_missing"):
@@ -63,7 +64,8 @@ def environment(arguments: argparse.Namespace, base: dict[str, str]) -> dict[str
 
 
 def check_config(path: str, where: str) -> None:
-    """Says what is doubtful in it. ValueError: it cannot be read, or has faults; a line for each, with its place."""
+    """Checks a config.json and prints warnings. `where`: the option or variable that names it. Raises ValueError if it cannot be read
+    or has faults, with one line for each fault and its place."""
     try:
         text = read_regular(path, MAX_CONFIG_BYTES).decode("utf-8")
     except (OSError, ValueError) as error:
@@ -74,7 +76,7 @@ def check_config(path: str, where: str) -> None:
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, as of every other command."""
+        """Prints the error in one line, as every other command, and exits with status 2."""
         if message.endswith("expected one argument"):
             option = message.split()[1].rstrip(":")
             message += f"; one that begins with - is written {option}=VALUE"
@@ -114,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--every is a number of steps, 1 to 1000000, and requires --monitor")
     config = arguments.config or os.environ.get("RANKPROBE_CONFIG", "")
     if config and not arguments.as_msprobe and not arguments.monitor:
-        try:  # before the job: in its ranks a fault is a line in a log, and nothing is recorded
+        try:  # Checked before the job starts; in a rank, a fault would only be a line in a log, with nothing recorded.
             check_config(config, "--config" if arguments.config else "RANKPROBE_CONFIG")
         except ValueError as error:
             print("\n".join(f"rankprobe run: {line}" for line in str(error).splitlines()), file=sys.stderr)

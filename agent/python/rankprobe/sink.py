@@ -38,9 +38,9 @@ from rankprobe.run import Parser
 
 KINDS = ("trigger", "difference", "budget", "lost", "error", "disk", "switched", "flight", "connected", "ended")
 _USUAL = KINDS[:6]
-# What makes an answer of diagnose worth asking for.
+# Kinds of events after which the answer of diagnose may have changed.
 _ASKED_AFTER = ("trigger", "difference", "lost", "ended")
-_MOST_EVENTS = 10000  # what a collector keeps
+_MOST_EVENTS = 10000  # the number of events that a collector keeps
 _MOST_RETRY_WAIT = 60.0
 _RANKS_EVERY = 15.0
 _ORDINARY_END = "the process has ended"
@@ -52,7 +52,7 @@ _PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny", "tensorboard": "tensor
 
 
 class Stop(Exception):
-    """Ends the command with an exit status."""
+    """Ends the command with the exit status `code`."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -60,7 +60,7 @@ class Stop(Exception):
 
 
 def item_of(event: dict[str, Any], collector: str) -> Item:
-    """An event as it is sent."""
+    """Converts an event of the collector to the item that is sent."""
     kind = _NAMES.get(event["kind"].removeprefix("KIND_"), "error")
     if event["kind"] == "KIND_DISCONNECTED":
         kind = "ended" if event["detail"] == _ORDINARY_END else "lost"
@@ -81,7 +81,7 @@ def _time_text(seconds: float) -> str:
 
 
 def answer_item(source: str, collector: str) -> Item:
-    """The answer of diagnose as it is sent. CommandFailed."""
+    """Runs diagnose on `source` and returns its answer as the item that is sent. Raises CommandFailed."""
     with tempfile.TemporaryDirectory() as scratch:
         page = pathlib.Path(scratch, "answer.html")
         (report,), _ = _command.ask(["diagnose", source, f"--html={page}"], collector=collector)
@@ -101,13 +101,14 @@ def _digest(report: dict[str, Any]) -> str:
 
 
 class Position:
-    """How far the events were sent, and what a sink keeps, in a file that is replaced in one step and used by one process."""
+    """The id of the last event that was sent and the state of the sink, in a file that is replaced atomically. A lock keeps a second
+    process from using the file. Raises Stop if it is in use or cannot be read."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = open(f"{path}.lock", "w", encoding="utf-8")  # held until the process ends
+            self._lock = open(f"{path}.lock", "w", encoding="utf-8")  # Held until the process ends.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         except BlockingIOError:
@@ -120,16 +121,17 @@ class Position:
             raise Stop(2, f"{path}: is not a position of rankprobe sink; remove it to send from the first event that the collector has")
         self.after: int = kept.get("after", 0)
         self.answers: dict[str, str] = kept.get("answers", {})
-        # Runs whose answer is still to be asked for.
+        # Runs for which diagnose has still to be run.
         self.asked: set[str] = set(kept.get("asked", []))
         self.state: dict[str, Any] = kept.get("state", {})
 
     def save(self) -> None:
-        """Stop where it cannot be written: what was sent would be sent again."""
-        fresh = self._path.with_name(f".{self._path.name}.new")  # one process has this position
+        """Writes the file. Raises Stop if that fails, since the items already sent would be sent again."""
+        fresh = self._path.with_name(f".{self._path.name}.new")  # The name needs no process id: the lock admits one process.
         try:
             with open(fresh, "w", encoding="utf-8") as file:
                 json.dump({"after": self.after, "answers": self.answers, "asked": sorted(self.asked), "state": self.state}, file)
+                # Flushed before the rename, so that a crash leaves a complete file, old or new.
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(fresh, self._path)
@@ -139,7 +141,7 @@ class Position:
 
 
 class Follower:
-    """Hands events, and answers, to a sink."""
+    """Reads events of a collector and sends them, and answers of diagnose, to a sink."""
 
     def __init__(self, sink: Sink, position: Position, options: argparse.Namespace) -> None:
         self._sink, self._position, self._options = sink, position, options
@@ -149,6 +151,7 @@ class Follower:
         self._ranks_sent = 0.0
 
     def send(self, items: Sequence[Item]) -> None:
+        # Sends the items, retrying with growing pauses. Raises Stop when the retries are used up or cannot help.
         wait = self._options.retry_wait
         for left in range(self._options.retries, -1, -1):
             try:
@@ -164,7 +167,7 @@ class Follower:
 
     def _events(self) -> list[dict[str, Any]]:
         if not self._checked:
-            # Ids count up for the life of an archive: one that has fewer is another.
+            # Event ids increase for the life of an archive, so a smaller newest id means a different archive.
             (newest,), _ = _command.ask(["events", "--limit", "1"], collector=self._collector)
             if newest["events"] and newest["events"][-1]["id"] < self._position.after or (self._position.after and not newest["events"]):
                 _say("the collector has another archive than before: its events are sent from the first on")
@@ -175,7 +178,7 @@ class Follower:
         return found
 
     def round(self) -> None:
-        """What there is now. Stop, or CommandFailed."""
+        """Sends all events that the collector has now, and saves the position after each batch. Raises Stop or CommandFailed."""
         events = self._events()
         at = 0
         while at < len(events):
@@ -192,6 +195,7 @@ class Follower:
                     break
             if items:
                 self.send(items)
+            # Saved after each batch, so that a restart repeats at most one batch and skips none.
             at += size
             self._position.after = events[at - 1]["id"]
             self._position.save()
@@ -205,7 +209,7 @@ class Follower:
             try:
                 item = answer_item(f"run:{run}", self._collector)
             except _command.CommandFailed as error:
-                # Nothing is recorded of it, or it was deleted.
+                # The run has no recorded data, or it was deleted.
                 if error.code not in (_command.NOT_FOUND, _command.REFUSED):
                     raise
                 _say(f"diagnose run:{run}: {error}")
@@ -221,11 +225,12 @@ class Follower:
         try:
             self._sink.ranks(reply["agents"])
         except SinkError as error:
-            # The next numbers come soon.
+            # Not retried, since newer numbers are sent after _RANKS_EVERY.
             _say(str(error))
         self._ranks_sent = time.monotonic()
 
     def follow(self) -> None:
+        # Sends events until an error ends the command. Waits for a collector that cannot be reached.
         away = False
         while True:
             try:
@@ -265,7 +270,7 @@ def _secret_url(options: argparse.Namespace) -> str:
 
 
 def make_sink(options: argparse.Namespace, state: dict[str, Any]) -> Sink:
-    """The sink of the command line. Stop."""
+    """Makes the sink that the command line names. Raises Stop for bad usage or a missing package."""
     makers: dict[str, Callable[[], Sink]] = {
         "wandb": lambda: Wandb(state, options.project), "mlflow": lambda: Mlflow(state, options.project),
         "tensorboard": lambda: TensorBoard(state, pathlib.Path(options.directory)), "otlp": lambda: Otlp(state)}
@@ -298,7 +303,7 @@ def _kinds(text: str) -> tuple[str, ...]:
 
 
 def _parser() -> Parser:
-    # --url, short for --url-file, would bring the address that it was given into a message.
+    # Abbreviations are off: --url, short for --url-file, would show the secret address that follows it in a message.
     parser = Parser(prog="rankprobe sink", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("kind", metavar="KIND", choices=(*_WEBHOOKS, *_PACKAGES), help=f"{', '.join((*_WEBHOOKS, *_PACKAGES))}")
     parser.add_argument("--collector", default=os.environ.get("RANKPROBE_COLLECTOR") or "127.0.0.1:7411",
@@ -320,10 +325,11 @@ def _parser() -> Parser:
 
 @contextlib.contextmanager
 def _ended_by_a_signal(is_service: bool) -> Iterator[None]:
-    """A service is ended by SIGTERM, which is not a fault: what was sent is kept by then. Other work is not done."""
+    """Ends the process on SIGTERM or SIGINT. A service ends with status 0, since the position of what it sent is saved; other work is
+    incomplete and ends with 128 plus the signal number."""
 
     def end(number: int, _: Any) -> None:
-        sys.exit(0 if is_service else 128 + number)  # libraries catch every Exception
+        sys.exit(0 if is_service else 128 + number)  # SystemExit passes libraries that catch every Exception.
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

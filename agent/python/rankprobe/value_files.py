@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker of `rankprobe export --format parquet|tensorboard|trend`: a stream of values on standard input becomes a file.
+"""The worker of `rankprobe export --format parquet|tensorboard|trend`: converts a stream of values on standard input to a file.
 
-What is made appears under its name only when it is whole. Exit status 2: it cannot be made here; 5: writing failed.
+The file gets its name only when it is complete. Exit status 2: it cannot be made here; 5: writing failed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _PACKAGES = {"parquet": "pyarrow", "tensorboard": "pyarrow and tensorboard", "tr
 
 
 def write_parquet(stream: Any, path: pathlib.Path) -> None:
-    """One row a value, the columns of rankprobe.archive."""
+    """Writes a Parquet file with one row for each value and the columns of rankprobe.archive."""
     import pyarrow.parquet
 
     from ._value_stream import SCHEMA, STATISTICS
 
-    # Smallest and largest of a block do not tell of its NaN: DuckDB would leave the block out when asked for isnan().
+    # Minimum and maximum of a block do not cover its NaNs: DuckDB would skip the block in a query with isnan().
     bounded = [name for name in SCHEMA.names if name not in STATISTICS]
     with pyarrow.parquet.ParquetWriter(path, SCHEMA, compression="zstd", write_statistics=bounded) as writer:
         for batch in stream:
@@ -32,8 +32,8 @@ def write_parquet(stream: Any, path: pathlib.Path) -> None:
 
 
 def write_tensorboard(stream: Any, directory: pathlib.Path, dump: str = "") -> None:
-    """Event files, a run of TensorBoard for each process: scalars "Norm/Module.fc.Linear.forward.0.output.0", also Max,
-    Min and Mean. dump: an exported dump, whose tensors become histograms of the same names, of the steps that are in the stream."""
+    """Writes event files, one TensorBoard run for each process, with scalars such as "Norm/Module.fc.Linear.forward.0.output.0", and
+    Max, Min and Mean alike. dump: an exported dump; its tensors become histograms of the same names for the steps in the stream."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -72,6 +72,7 @@ def write_tensorboard(stream: Any, directory: pathlib.Path, dump: str = "") -> N
 
 
 def write_trend(stream: Any, path: pathlib.Path) -> None:
+    # Writes a trend.db (_trend_db.py).
     from ._trend_db import TrendDb
 
     with TrendDb(path) as database:
@@ -88,9 +89,9 @@ def _say(message: object) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """`arguments`: the format, the path of what is made; of tensorboard also a dump."""
+    """Runs the worker. `arguments`: the format, the path of the output and, for tensorboard, optionally a dump."""
     kind, output = arguments[0], pathlib.Path(arguments[1])
-    # A file takes the place of an older one; a directory of event files that of none, for they would be mixed.
+    # A file replaces an older one; a directory of event files does not, because the old and new files would be mixed.
     if kind == "tensorboard" and output.exists() and (not output.is_dir() or any(output.iterdir())):
         _say(f"{output}: already exists")
         return 2
@@ -100,7 +101,7 @@ def main(arguments: list[str]) -> int:
     scratch: pathlib.Path | None = None
 
     def stop(number: int, _: Any) -> None:
-        # Not by an exception: code of a library that is being loaded may swallow it.
+        # Does not raise an exception, because a library that is being loaded may swallow it.
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
         os._exit(128 + number)
@@ -111,7 +112,7 @@ def main(arguments: list[str]) -> int:
         from ._value_stream import Cut, ValueStream
 
         output.parent.mkdir(parents=True, exist_ok=True)
-        # Named before it is made, not by mkdtemp: stop() may come in between.
+        # Does not use mkdtemp(), so that stop() knows the name even if it runs right after the directory is created.
         scratch = output.with_name(f".{output.name}.{secrets.token_hex(8)}")
         scratch.mkdir(mode=0o700)
         made = scratch / output.name
@@ -129,7 +130,7 @@ def main(arguments: list[str]) -> int:
     except Cut as error:
         _say(error)
         return 5
-    except Exception as error:  # noqa: BLE001 - of a library, as sqlite3's; status 1 is Python's own
+    except Exception as error:  # noqa: BLE001 - errors of libraries such as sqlite3; Python's exit status 1 has another meaning
         _say(f"{output}: {type(error).__name__}: {error}")
         return 5
     finally:

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every front end of Python shares: config.json, the step, the session with the
-collector, the trees. Knows no framework; each says what it is with a Framework."""
+"""Code that all Python front ends share: config.json, steps, the session with the collector, exports.
+It does not depend on a framework; each front end describes its own with a Framework."""

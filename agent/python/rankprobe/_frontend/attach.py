@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `rankprobe run` does alike in every framework."""
+"""Parts of `rankprobe run` that all frameworks share."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step"
 
 
 def say(text: str) -> None:
-    """One line to whoever runs the program."""
+    """Prints one line for the user of the program."""
     _say(f"rankprobe: {text}")
 
 
 def config_file(mode: str, level: str = "mix") -> str:
-    """A config.json for this process: RANKPROBE_CONFIG, the monitor's (each
-    RANKPROBE_MONITOR steps) or the default of this level, idle (dump_enable false) unless `mode` is "on"."""
+    """Writes a config.json for this process and returns its path; the caller removes it. The content is that of
+    RANKPROBE_CONFIG, else task monitor every RANKPROBE_MONITOR steps, else statistics of `level`. dump_enable is
+    false unless `mode` is "on". Raises OSError and ValueError for a bad RANKPROBE_CONFIG."""
     data: dict[str, Any] = {**_DEFAULT, "level": level}
     every = os.environ.get("RANKPROBE_MONITOR")
     if every:

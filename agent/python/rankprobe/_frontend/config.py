@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""config.json and the constructor's arguments: one checked text."""
+"""config.json merged with the arguments of the constructor, and checks of both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEFAULT = {"task": "statistics", "dump_path": "./dump_path", "rank": [], "step"
 
 def check_arguments(config_path: Any, task: Any, dump_path: Any, level: Any, step: Any,
                     auto_export: Any = None, on_collector_missing: Any = None) -> None:
-    """Types of the constructor's arguments; their values are checked as config."""
+    """Checks the types of the constructor's arguments; most values are checked with the config. Raises InvalidParameterError."""
     for name, value in (("config_path", config_path), ("task", task), ("dump_path", dump_path), ("level", level)):
         if value is not None and not isinstance(value, str):
             raise InvalidParameterError(f"{name} must be a str or None, not {type(value).__name__}")
@@ -35,7 +35,7 @@ def is_int(value: Any) -> bool:
 
 
 def check_start(framework: Framework, model: Any, token_range: Any, rank_id: Any, plan: Optional[dict[str, Any]]) -> None:
-    """Arguments of start(). plan: that in force, None for none."""
+    """Checks the arguments of start(). plan: the plan in force, or None. Raises InvalidParameterError."""
     models = framework.models(model)
     if model is not None:
         for one in models:
@@ -59,11 +59,11 @@ def check_start(framework: Framework, model: Any, token_range: Any, rank_id: Any
 
 
 def merged_text(config_path: Optional[str], overrides: dict[str, Any]) -> str:
-    """The text of `config_path` (None: the default) with arguments on top.
+    """Returns the text of `config_path` (None: the default config), overridden by arguments.
 
-    Raises InvalidParameterError that names the file, for one that is not called
-    .json, cannot be read or is not JSON. What is not a JSON object comes back as it
-    is: the parser tells what is wrong.
+    Raises InvalidParameterError, which names the file, if its name does not end in
+    .json, or if it cannot be read or is not JSON. JSON that is not an object is
+    returned unchanged; the parser reports what is wrong.
     """
     if config_path is None:
         data: Any = dict(_DEFAULT)
@@ -104,28 +104,28 @@ def _put(data: dict[str, Any], overrides: dict[str, Any]) -> str:
 
 
 class Edit(NamedTuple):
-    """What config.json says now, under the constructor's arguments, or why it cannot be read."""
+    """The current text of config.json, overridden by the constructor's arguments, or why it cannot be read."""
 
     text: str
     fault: str
 
 
 class ConfigFile:
-    """config.json under the constructor's arguments; as a switch (dump_enable)
-    it is looked at again in each start().
+    """config.json, overridden by the constructor's arguments. As a switch
+    (dump_enable) it is checked for edits in each start().
 
-    text: what it said when the process began.
+    text: the merged text when the process began.
     """
 
     def __init__(self, path: Optional[str], overrides: dict[str, Any]) -> None:
         self.path, self._overrides = path, overrides
-        # Before it is read: no edit falls between.
+        # Created before the file is read, so that no edit in between is missed.
         self._file = None if path is None else _native.ConfigFile(os.path.abspath(path))
         self.text = merged_text(path, overrides)
         self._last = Edit(self.text, "")
 
     def edited(self) -> Optional[Edit]:
-        """What it says, if it says something else than the last time."""
+        """Returns the content if it changed since the last call, else None."""
         found = None if self._file is None else self._file.look()
         if found is None:
             return None
@@ -143,7 +143,7 @@ class ConfigFile:
 
 
 def parse(text: str, path: Optional[str] = None) -> tuple[dict[str, Any], list[str]]:
-    """(plan, warnings). InvalidParameterError lists every fault, after the name of the file."""
+    """Parses a config and returns (plan, warnings). Raises InvalidParameterError, which lists every fault after the file's name."""
     try:
         parsed = _native.parse_config(text)
     except ValueError as error:
@@ -152,16 +152,16 @@ def parse(text: str, path: Optional[str] = None) -> tuple[dict[str, Any], list[s
 
 
 class ConfigView:
-    """What is in force, to be read: level, task, dump_path, rank, step, list, dump_enable and so on.
+    """Read-only view of the config in force: level, task, dump_path, rank, step, list, dump_enable and so on.
 
-    dump_enable: whether dumping is on, None when config.json has no such switch.
+    dump_enable: whether dumping is on; None if config.json has no such switch.
     """
 
     __slots__ = ("_fields",)
 
     def __init__(self, plan: dict[str, Any], enabled: bool, framework: str) -> None:
         fields = {key: list(value) if isinstance(value, list) else value for key, value in plan.items()}
-        for name in ("rank", "step"):  # as in config.json
+        for name in ("rank", "step"):  # In the form of config.json.
             fields[name] = [first if first == last else f"{first}-{last}" for first, last in fields.pop(name + "s")]
         fields["dump_enable"] = enabled if "dump_enable" in plan else None
         fields["framework"] = framework

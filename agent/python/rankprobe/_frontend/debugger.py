@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PrecisionDebugger is in every framework: msprobe's interface on rankprobe's recorder.
+"""Base of PrecisionDebugger in every framework: msprobe's interface to rankprobe's recorder.
 
-It is put together from four parts, each of which knows nothing of this file:
-Switch (what is to be recorded), RankSession (where it goes), StepState (where
-the training loop is) and Instruments (what is in place in the framework).
+It consists of four parts, which do not depend on this file: Switch (what to record),
+RankSession (where records go), StepState (position of the training loop) and
+Instruments (hooks that are installed in the framework).
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent)
 
 
 class Debugger:
-    """A subclass is the PrecisionDebugger of a framework. It has the method start(), the class attributes and the
-    methods below "of the framework", and makes these parts in _make_parts():
+    """Base class; a subclass is the PrecisionDebugger of a framework. It defines start() and the class attributes and
+    methods below "of the framework", and creates these parts in _make_parts():
 
     _capture: the native Capture. _monitor: rankprobe._frontend.monitor.Monitor.
     _instruments: apis, applied, apply, take_off, set_aside, put_back, watch, begin_step, end_recording, end_step and
-    remove, as of rankprobe.pytorch._instruments.Instruments.
+    remove, as in rankprobe.pytorch._instruments.Instruments.
     """
 
-    # Of the direct subclass, which stands for its own subclasses too.
+    # The direct subclass of Debugger, which also holds the instance of its own subclasses.
     _front: ClassVar[Any]
     _instance: ClassVar[Any] = None
     _lock: ClassVar[Any] = threading.RLock()
     # The instance of this process, None before construction; read-only.
     instance = InstanceOfProcess()
 
-    # Set by `rankprobe run`, which begins and ends the steps in place of the program.
+    # Set by `rankprobe run`, which begins and ends the steps instead of the program.
     _attached = False
 
     # --- of the framework
 
     _framework: ClassVar[Framework]
     _tensor_type: ClassVar[type]
-    _capture: Any = None  # as long as nothing can be recorded
+    _capture: Any = None  # None if nothing can be recorded
     _instruments: Any
     _monitor: Any
 
     def _check_process(self, starts: bool) -> None:
-        """InterfaceUsageError where the framework is in a mode that cannot be recorded. starts: in start()."""
+        """Raises InterfaceUsageError if the framework is in a mode that cannot be recorded. starts: called in start()."""
 
     def _make_switch(self, config_path: Optional[str], arguments: dict[str, Any]) -> Switch:
         return Switch(_config.ConfigFile(config_path, arguments), self._framework.name)
@@ -67,29 +67,29 @@ class Debugger:
         raise NotImplementedError
 
     def _apply_at_once(self) -> None:
-        """What is recorded from the construction on is put in place."""
+        """Installs the instruments, if recording is on at the construction."""
         self._instruments.apply(self._switch.plan)
 
     def _begin_of_step(self, plan: dict[str, Any], model: Any) -> None:
-        """A recorded step begins, or goes on: begins what a framework has beside the instruments."""
+        """Begins or continues a recorded step in parts of a framework other than the instruments."""
 
     def _end_of_recording(self) -> None:
-        """Ends the recording of what a framework has beside the instruments."""
+        """Ends recording in parts of a framework other than the instruments."""
 
     def _end_of_step(self) -> None:
-        """Ends the step, recorded or not, of what a framework has beside the instruments."""
+        """Ends a step, recorded or not, in parts of a framework other than the instruments."""
 
     def _remove_parts(self) -> None:
-        """Removes for good what a framework has beside the instruments."""
+        """Removes permanently the parts of a framework other than the instruments."""
 
     def _reader_of(self, loss: Any) -> Optional[Callable[[], float]]:
-        """Reads a number, or a tensor of one element, which its device may have to be waited for; None: it is neither."""
+        """Returns a function that reads a number or a tensor of one element, possibly waiting for its device; None if it is neither."""
         raise NotImplementedError
 
     def _gets_gradient(self, tensor: Any) -> bool:
         raise NotImplementedError
 
-    # --- the one instance of the process
+    # --- the single instance of the process
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -116,7 +116,7 @@ class Debugger:
                 warn(note)
             self._pid = getpid()
             self._closed = self._inert = self._started = False
-            # start() found recording off, and the step before left nothing to take off: the rest of the step is only counted.
+            # start() found recording off and nothing installed by the step before, so the rest of the step is only counted.
             self._idle = False
             self._steps = StepState()
             self._notices = Notices(self._framework)
@@ -149,7 +149,7 @@ class Debugger:
 
     @classmethod
     def _do(cls, what: str, *args: Any) -> None:
-        """What the program's loop calls: a fault of ours is reported, and the training goes on."""
+        """Runs a method that the program's loop calls. A fault of rankprobe is reported, and the training continues."""
         self = cls._get(what)
         if self._attached:
             return
@@ -169,24 +169,29 @@ class Debugger:
 
     @property
     def config(self) -> _config.ConfigView:
-        """What is in force: level, task, dump_path, dump_enable and so on, read-only."""
+        """Read-only view of the config in force: level, task, dump_path, dump_enable and so on."""
         return self._switch.view
 
     @classmethod
     def stop(cls) -> None:
-        """Recording off. What was recorded is safe with the collector after it.
+        """Stops recording. What was recorded is safe with the collector when it returns.
 
-        Gradients of recorded forwards are still taken until step()."""
+        Gradients of recorded forwards are still recorded until step().
+        Raises InterfaceUsageError before construction."""
         cls._do("stop")
 
     @classmethod
     def step(cls) -> None:
-        """The step is over: its tree is complete; the step counter is one more."""
+        """Ends the step, whose records are complete then, and increments the step counter.
+
+        Raises InterfaceUsageError before construction."""
         cls._do("step")
 
     @classmethod
     def set_init_step(cls, step: int) -> None:
-        """The number of the first step, 0 to 2**52. Before the loop."""
+        """Sets the number of the first step, 0 (default) to 2**52. Call before the loop.
+
+        Raises InvalidParameterError for another value, InterfaceUsageError before construction."""
         self = cls._get("set_init_step")
         check_first(step)
         if not self._inert:
@@ -195,20 +200,21 @@ class Debugger:
 
     @classmethod
     def save(cls, variable: Any, name: str, save_backward: bool = True) -> None:
-        """At level debug: records `variable` as {name}.{N}.debug, and, when it
-        has tensors that get gradients, these as {name}_grad.{N}.debug.
+        """At level debug: records `variable` as {name}.{N}.debug and, with
+        save_backward, gradients of its tensors as {name}_grad.{N}.debug.
 
         variable: Tensor, int, float, str, or a list, tuple or dict (str keys)
-        of them. Invalid arguments are warned about and skipped.
+        of them. Invalid arguments cause a warning and are skipped.
+        Raises InterfaceUsageError before construction.
         """
         cls._get("save")._save(variable, name, save_backward)
 
     @classmethod
     def report_loss(cls, loss: Any) -> None:
-        """The loss of this step, for trigger rules on it.
+        """Reports the loss of this step, for trigger rules on it.
 
-        loss: a number, or a tensor of one element, which is read (and its
-        device waited for) only while rules are set.
+        loss: a number, or a tensor of one element. It is read, which waits for
+        its device, only while such rules are set. Another value causes a warning.
         """
         self = cls._get("report_loss")
         if self._inert:
@@ -221,7 +227,9 @@ class Debugger:
 
     @classmethod
     def register_custom_api(cls, module: Any, api: str, api_prefix: Optional[str] = None) -> None:
-        """Records `module.api` as {api_prefix}.{api}; prefix None: module name."""
+        """Records `module.api` as {api_prefix}.{api}; api_prefix defaults to the module's name.
+
+        Raises InvalidParameterError if there is no such callable or the prefix is bad."""
         self = cls._get("register_custom_api")
         if self._inert:
             return
@@ -232,26 +240,26 @@ class Debugger:
 
     @classmethod
     def restore_custom_api(cls, module: Any, api: str) -> None:
-        """Undoes register_custom_api; not registered: a no-op."""
+        """Undoes register_custom_api; has no effect if it is not registered."""
         self = cls._get("restore_custom_api")
         if not self._inert:
             self._instruments.apis.restore_custom(module, api)
 
     @classmethod
     def wait_exported(cls) -> None:
-        """Waits until the tree of the last step() lies in dump_path."""
+        """Waits until the last step that ended is exported to dump_path."""
         self = cls._get("wait_exported")
         if not self._inert:
             self._session.wait_exported()
 
     def close(self) -> None:
-        """Sends what is left and ends the session; also done at exit."""
+        """Sends the remaining records and ends the session; also called at exit."""
         if self._over():
             if self._inert:
                 self._forget()
             return
         self._instruments.end_recording()
-        # What is attached begins a step where the last one ends, also behind the last one.
+        # `rankprobe run` begins a step when the previous one ends, so an empty step may follow the last one.
         is_empty = self._session.native.forget_empty_step()
         begun = self._steps.current + (self._steps.has_records and not is_empty)
         if not is_empty:
@@ -270,10 +278,10 @@ class Debugger:
         self._session.close()
         self._forget()
 
-    # --- how the parts go together in a step
+    # --- interaction of the parts in a step
 
     def _over(self) -> bool:
-        """Closed, cut off, or a forked child's copy: nothing is done any more."""
+        """Returns whether it is closed, cut off or a forked child's copy; nothing may be done then."""
         if self._closed or getpid() != self._pid:
             return True
         if self._session.cut_off:
@@ -289,7 +297,7 @@ class Debugger:
         self._session.abandon()
 
     def _requests_of(self, scheduled_tokens: Any, first_positions: Any) -> Optional[Requests]:
-        """Of a server's step; None for a bad one, which is warned about."""
+        """Reads the requests of a server's step. Returns None for bad ones, about which it warns."""
         try:
             return read_requests(scheduled_tokens, first_positions)
         except ValueError as error:
@@ -305,7 +313,7 @@ class Debugger:
         _config.check_start(self._framework, model, token_range, rank_id, self._switch.checked_plan)
         if over:
             return
-        # Also what is off here may be switched on by the collector.
+        # Continues even if recording is off here, because the collector may switch it on.
         requests = self._requests_of(scheduled_tokens, first_positions)
         self._started = True
         rank = self._session.start(rank_id, requests)
@@ -367,7 +375,7 @@ class Debugger:
         self._capture.enabled = True
         self._session.native.step()
         self._export(self._steps.end())
-        # Who only saves (level debug) does not call start().
+        # A program that only saves (level debug) does not call start().
         self._switch.follow_file(self._session)
         self._finished()
 
@@ -382,7 +390,7 @@ class Debugger:
             self._steps.mark_dirty()
 
     def _take_plan(self, has_model: bool) -> None:
-        """The plan in force since session.start(): its stand-ins and hooks, or none."""
+        """Takes over the plan of session.start(), and installs its stand-ins and hooks or removes them."""
         changed = self._switch.take(self._session)
         if not self._switch.enabled:
             if self._idle:
@@ -422,5 +430,5 @@ class Debugger:
             self._capture.enabled = self._steps.token_wanted
 
     def _on_root_end(self) -> None:
-        if self._steps.running:  # what follows the last wanted forward, the choice of its token, belongs to it
+        if self._steps.running:  # Calls after the last selected forward, which choose its token, belong to it.
             self._steps.token_done()

@@ -11,8 +11,8 @@ class InvalidParameterError(RankprobeError, ValueError):
 
 
 class CollectorMissingError(RankprobeError, TimeoutError):
-    """The collector, given or private, does not answer, or not in favour. Of one
-    that is given only where on_collector_missing is "fail"."""
+    """The collector, named or private, does not answer or refuses the session. For a
+    named one it is raised only if on_collector_missing is "fail"."""
 
 
 class InterfaceUsageError(RankprobeError, RuntimeError):

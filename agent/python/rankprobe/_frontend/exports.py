@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees of finished steps into dump_path, beside the training of the next step.
+"""Export of finished steps to dump_path, during the training of the next step.
 
-A private collector writes them itself; what it could not is left to the end of
-the job. From a collector elsewhere they are
-fetched by `rankprobe export` when the config says auto_export: this rank's
-part of the tree, on this machine. manifest.json of dump_path speaks of all
-steps once the process has ended.
+A private collector writes them itself; steps that it could not write are exported
+at the end of the job. From another collector they are fetched by `rankprobe
+export` if the config has auto_export: this rank's part of the step, on this
+machine. manifest.json of dump_path lists all steps when the process has ended.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _STUCK_FLUSH_SECONDS = 0.25
 
 
 class Exports:
-    """The exports of one process. `warn` tells of what failed: the training goes on."""
+    """The exports of one process. `warn` reports failures, which do not stop the training."""
 
     def __init__(self, session: Any, run: str, root: str, embedded: Optional[EmbeddedCollector],
                  rank: Callable[[], Optional[int]], warn: Callable[[str], None]) -> None:
@@ -56,21 +55,21 @@ class Exports:
         return f"proc{getpid()}" if rank is None else f"rank{rank}"
 
     def commit(self, kept: bool) -> None:
-        """After stop(), which said `kept`: a private collector that was killed is waited for, so
-        that what stop() returned for is safe."""
+        """Call after stop(), which returned `kept`. Waits for a private collector that was killed
+        and is restarted, so that the step's records are committed."""
         if self.embedded is not None and not self.embedded.commit(self._session, kept):
             self._steps.stuck()
-            # The disk is not this line of the script's affair: no warning, which shows one and may be off.
+            # Not a warning, which would name an unrelated line of the script and may be disabled.
             say("rankprobe: the private collector does not accept records: "
                   f"{self.embedded.why_stuck()}; they wait in this process, and the training continues")
 
     def begin(self, step: int) -> None:
-        """Exports `step` in the background, after the one before it."""
+        """Exports `step` in the background, after earlier exports."""
         self._steps.begin(step)
         self._tell()
 
     def wait(self) -> None:
-        """Until the tree of the last step is there."""
+        """Waits until the last step is exported."""
         self._steps.wait()
         self._tell()
 
@@ -84,7 +83,7 @@ class Exports:
             self._warn(fault)
 
     def close(self) -> None:
-        """Waits, and writes the manifest of all steps."""
+        """Waits for all exports, and writes the manifest of all steps."""
         self._steps.close()
         self._tell()
         try:
@@ -100,7 +99,7 @@ class Exports:
                     self._write_manifest(read_parts(self.embedded.manifests),
                                          self.embedded.directory / f"manifest-{getpid()}")
                     self.embedded.manifests.unlink(missing_ok=True)
-        except Exception as error:  # noqa: BLE001 - the training ends well
+        except Exception as error:  # noqa: BLE001 - the training must not fail at its end
             if self.embedded is not None:
                 self.embedded.unfinished = True
             self._warn(f"manifest.json of {self.root} is not complete: {error}")
@@ -116,7 +115,7 @@ class Exports:
 
 
 def tell_place(run: str, root: str, exports: Optional[Exports], rank: Optional[int]) -> None:
-    """One line to whoever started the job; of several ranks one says it."""
+    """Prints one line with the destination for the user of the job; only one rank does."""
     if exports is not None and exports.embedded is not None:
         mine = exports.embedded.first_to_tell()
     else:
@@ -131,7 +130,7 @@ def tell_place(run: str, root: str, exports: Optional[Exports], rank: Optional[i
 
 
 def _making_way(root: pathlib.Path, run: str) -> str:
-    """Says that earlier steps of the directory are kept, and where."""
+    """Returns a text that says where earlier steps of the directory are kept, or ""."""
     there = sorted(set(named_places(root).values()))
     if not there:
         return ""
@@ -140,17 +139,17 @@ def _making_way(root: pathlib.Path, run: str) -> str:
 
 
 def _here() -> str:
-    """This process, as names of temporary files end: hosts may share a dump_path."""
+    """Returns the suffix of this process's temporary files. It has the host name, because hosts may share a dump_path."""
     return f"{os.uname().nodename}-{getpid()}"
 
 
 def _remove_leftovers(published: Published, root: pathlib.Path) -> None:
-    """Temporary files of processes of this machine that were killed."""
+    """Removes temporary files of killed processes of this machine."""
     for left in root.glob(f".rankprobe-*-{glob.escape(os.uname().nodename)}-*"):
         pid = left.name.rpartition("-")[2]
         if pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
             if left.is_dir() and not left.is_symlink():
-                with contextlib.suppress(OSError):  # what has no place yet stays
+                with contextlib.suppress(OSError):  # Keeps the directory if its content could not be put back.
                     published.put_back(left / "old")
                     shutil.rmtree(left, ignore_errors=True)
             else:
@@ -158,7 +157,7 @@ def _remove_leftovers(published: Published, root: pathlib.Path) -> None:
 
 
 class _Fetches:
-    """Trees from a collector elsewhere: what StepExporter is for a private one."""
+    """Exports from a named collector; the counterpart of StepExporter for a private one."""
 
     def __init__(self, session: Any, run: str, root: pathlib.Path, label: Callable[[], str],
                  rank: Callable[[], Optional[int]]) -> None:
@@ -168,17 +167,17 @@ class _Fetches:
         self._faults: list[str] = []
         self._parts: list[bytes] = []
         self._put: set[Place] = set()
-        # What was waited for last was not committed.
+        # Whether the last wait for a commit timed out.
         self._stuck = False
         _remove_leftovers(self.published(), root)
 
     def begin(self, step: int) -> None:
-        """After the steps before it, which may wait for a collector that hangs: step() waits for neither."""
+        """Queues the export after earlier ones. Does not block step(), even if an earlier export waits for a collector that hangs."""
         try:
             if self._threads is None:
                 self._threads = concurrent.futures.ThreadPoolExecutor(1, "rankprobe-export")
             self._running = self._threads.submit(self._now, step)
-        except RuntimeError:  # no thread can be started at exit
+        except RuntimeError:  # At exit no thread can be started.
             self._now(step)
 
     def wait(self) -> None:
@@ -203,17 +202,17 @@ class _Fetches:
             self._session.flush(_STUCK_FLUSH_SECONDS if self._stuck else _FLUSH_SECONDS)
             self._stuck = False
             self._parts.append(zlib.compress(self._fetch(step)))
-        except Exception as error:  # noqa: BLE001 - the training goes on
+        except Exception as error:  # noqa: BLE001 - the training continues
             self._stuck = isinstance(error, TimeoutError)
             self._faults.append(f"step {step} was not exported to {self._root}: {error}")
             _native.raise_later_if_programs(error)
 
     def published(self) -> Published:
-        """As it is now: other ranks and jobs write there too."""
+        """Returns the current state of the directory, to which other ranks and jobs write too."""
         return Published(self._root, named_places, self._root / ".rankprobe-published", self._run, self._put)
 
     def _fetch(self, step: int) -> bytes:
-        """This rank's part of a step."""
+        """Fetches and publishes this rank's part of a step. Returns its manifest. Raises RuntimeError and OSError."""
         fresh = self._root / f".rankprobe-{self._label()}-{_here()}"
         words = [find_binary("rankprobe"), "export", "--run", self._run, "--steps", str(step), "-o", str(fresh)]
         if self._rank() is not None:
@@ -221,7 +220,7 @@ class _Fetches:
         try:
             done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                   timeout=_EXPORT_SECONDS)
-            if done.returncode not in (0, 1):  # 1: with gaps, which the manifest lists
+            if done.returncode not in (0, 1):  # Status 1 means gaps, which the manifest lists.
                 raise RuntimeError((done.stderr or done.stdout).strip()[-1000:])
             tree = fresh / f"step{step}" / self._label()
             if not tree.is_dir():

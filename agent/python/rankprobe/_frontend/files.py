@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that a setting names."""
+"""Reading of files that a setting names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_OBJECT_BYTES = 10 << 20
 
 
 def read_regular(path: str, max_bytes: int) -> bytes:
-    """Its bytes. Raises OSError, and ValueError of no regular file and of a larger one."""
+    """Returns the content of a file. Raises OSError, and ValueError if it is not a regular file or is larger than `max_bytes`."""
     descriptor = open_regular(path)
     if descriptor is None:
         raise ValueError("is not a regular file")
@@ -25,7 +25,7 @@ def read_regular(path: str, max_bytes: int) -> bytes:
 
 
 def read_object(path: str) -> dict[str, Any]:
-    """A config in JSON. Raises OSError, and ValueError of what is none."""
+    """Reads a JSON object of at most 10 MiB. Raises OSError, and ValueError if the file does not hold one."""
     try:
         given = json.loads(read_regular(path, _MAX_OBJECT_BYTES))
     except RecursionError:

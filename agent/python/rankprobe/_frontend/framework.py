@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a front end must say of the framework that it is for."""
+"""Description of a framework, which its front end provides."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Callable, Optional
 
 @dataclasses.dataclass(frozen=True)
 class Framework:
-    """name: of dump.json, "pytorch". version: as it is installed.
+    """A framework. name: its name in dump.json, such as "pytorch". version: the installed version.
 
-    model_type, model_word: what start() takes, and its name in messages.
-    rank: (rank, world size) of the framework's own process group; None while there is none.
+    model_type, model_word: type of a model that start() takes, and its name in messages.
+    rank: returns (rank, world size) in the framework's process group; None while there is none.
     """
 
     name: str
@@ -22,5 +22,5 @@ class Framework:
     rank: Callable[[], Optional[tuple[int, int]]]
 
     def models(self, model: Any) -> list[Any]:
-        """The models of an argument of start()."""
+        """Returns the models in an argument of start() as a list."""
         return list(model) if isinstance(model, (list, tuple)) else [model]

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Task monitor: what of a step belongs to parameters, optimizers and the step as a whole.
+"""Task monitor: records of parameters, optimizers and the complete step.
 
-Activations and gradients of modules are recorded by the hooks of level L0; here
-are the rest, as one record each, named as docs/monitor.md says:
+Activations and gradients of modules are recorded by the hooks of level L0. The rest
+is recorded here, one record each, with the names of docs/monitor.md:
 
     Parameter.{name}: grad, param, and the optimizer's state (exp_avg ..), as the
                       optimizer's step finds them
     Update.{name}:    param after the step, update (what it added), ratio of their norms
-    Buffer.{name}:    buffer, where the first optimizer's step of a step begins
-    Training:         loss, what a front end knows of its targets, lr, grad_norm,
+    Buffer.{name}:    buffer, when the first optimizer's step of a step begins
+    Training:         loss, the front end's values about targets, lr, grad_norm,
                       loss_scale, step_seconds
 
-With a loss scaler loss and grad are told without its factor, whoever takes it out.
+With a loss scaler, loss and grad are recorded without its factor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OF_OPTIMIZERS = ("weight_gradients", "parameters", "optimizer", "updates", "tra
 
 
 class Part(NamedTuple):
-    """A parameter of an optimizer whose step begins: its gradient, None: it has none, and its state by name."""
+    """A parameter of an optimizer whose step begins, with its gradient (None if it has none) and its state by name."""
 
     name: str
     parameter: Any
@@ -38,10 +38,10 @@ class Part(NamedTuple):
 
 
 def matching_names(owners: Iterable[tuple[str, str, Iterable[tuple[str, Any]]]], wanted: list[str]) -> dict[int, str]:
-    """id of each parameter -> its name, of the first who owns it.
+    """Returns id of each parameter -> its name in the first owner.
 
     owners: (entry, path, own parameters by name) of modules or cells. wanted:
-    parts of these entries, or of names of parameters; empty: all.
+    substrings of entries or of parameter names; empty selects all.
     """
     names: dict[int, str] = {}
     for entry, path, parameters in owners:
@@ -53,8 +53,8 @@ def matching_names(owners: Iterable[tuple[str, str, Iterable[tuple[str, Any]]]],
 
 
 def replaced(owner: Any, name: str, stand_in: Any) -> Callable[[], None]:
-    """Puts `stand_in` in the place of an attribute that is the owner's own; returns what undoes it,
-    unless somebody has put another in its place."""
+    """Replaces an attribute of `owner` itself by `stand_in`. Returns a function that restores it,
+    unless other code has replaced it since."""
     original = getattr(owner, name)
     setattr(owner, name, stand_in)
 
@@ -66,7 +66,7 @@ def replaced(owner: Any, name: str, stand_in: Any) -> Callable[[], None]:
 
 
 def classes_with(method: str, base: type) -> Iterator[type]:
-    """`base` and the classes made of it that are there, each with such a method of its own."""
+    """Yields `base` and its existing subclasses that define the method themselves."""
     classes = [base]
     while classes:
         one = classes.pop()
@@ -76,11 +76,11 @@ def classes_with(method: str, base: type) -> Iterator[type]:
 
 
 class Monitor:
-    """Records, in the steps of task monitor, what modules do not know. Called by
-    PrecisionDebugger alone, and by hooks that are in place in such steps only. A front
-    end says what its optimizers and tensors are: the methods that raise NotImplementedError.
+    """Records parameters, optimizers and training values in steps of task monitor. Called
+    only by PrecisionDebugger, and by hooks that are installed in such steps. A front end
+    overrides the methods that raise NotImplementedError.
 
-    Faults of ours are counted by the Capture and never reach the training.
+    Faults of rankprobe are counted by the Capture and never reach the training.
     """
 
     def __init__(self, capture: Any) -> None:
@@ -88,71 +88,71 @@ class Monitor:
         self._spec: Optional[dict[str, Any]] = None
         self._names: dict[int, str] = {}
         self._undo: list[Callable[[], None]] = []
-        # Of the optimizers whose step is under way: the ids of their parameters, and what these were.
+        # Optimizers whose step is in progress, with the ids of their parameters, and (name, parameter, copy of its value).
         self._before: list[tuple[Any, set[int], list[tuple[str, Any, Optional[Any]]]]] = []
         self._buffers: list[tuple[str, Callable[[], Any]]] = []
         self._losses: list[Any] = []
-        # A loss that a scaler made, and what it made it of.
+        # Pairs of a scaled loss and the loss before scaling.
         self._scaled: list[tuple[weakref.ref[Any], Any]] = []
         self._scale: Optional[Any] = None
         self._squares: Optional[float] = None
         self._rates: list[float] = []
         self._last_end: Optional[float] = None
 
-    # --- what a front end says
+    # --- overridden by a front end
 
     def _named(self, model: Any, wanted: list[str]) -> dict[int, str]:
-        """matching_names() of the model(s)."""
+        """Returns matching_names() of the model(s)."""
         raise NotImplementedError
 
     def _watch_optimizers(self) -> list[Callable[[], None]]:
-        """Has before_optimizer() and after_optimizer() called around each step of an optimizer; what undoes it."""
+        """Installs calls of before_optimizer() and after_optimizer() around each step of an optimizer. Returns functions that undo it."""
         raise NotImplementedError
 
     def _watch_losses(self, model: Any) -> Iterator[Callable[[], None]]:
-        """Has note_loss() and note_scaled() called; what undoes it."""
+        """Installs calls of note_loss() and note_scaled(). Yields functions that undo it."""
         raise NotImplementedError
 
     def _rates_of(self, optimizer: Any) -> list[float]:
-        """The learning rate of each group of its parameters; NaN: not known."""
+        """Returns the learning rate of each parameter group; NaN if it is not known."""
         raise NotImplementedError
 
     def _parts(self, optimizer: Any, arguments: tuple[Any, ...], spec: dict[str, Any]) -> Iterator[Part]:
-        """What of its parameters is watched. arguments: those of its step. Gradients and states where `spec` wants them."""
+        """Yields the monitored parameters of the optimizer, with gradients and states if `spec` has them. arguments: those of its step."""
         raise NotImplementedError
 
     def _buffers_of(self, model: Any, wanted: list[str]) -> list[tuple[str, Callable[[], Any]]]:
-        """Buffers that belong to the state of the model, by name, and what gives each as it is then; None: it disappeared."""
+        """Returns the buffers of the model's state: name, and a function that returns the current tensor, or None if it disappeared."""
         return []
 
     def _targets(self) -> dict[str, Any]:
-        """What else is known of the losses of this step and the models that they train, for Training."""
+        """Returns further values about the losses of this step and their models, for the record Training."""
         return {}
 
     def _plain(self, tensor: Any) -> Any:
-        """The same numbers outside of any graph."""
+        """Returns the same values outside of any graph."""
         return tensor
 
     def _copied(self, parameter: Any) -> Any:
-        """What _added() takes as what it was."""
+        """Returns a copy of the value, for _added()."""
         raise NotImplementedError
 
     def _added(self, parameter: Any, before: Any) -> Any:
-        """A tensor: what was added to it since; `before` may be used up."""
+        """Returns the difference to `before` as a tensor; may overwrite `before`."""
         raise NotImplementedError
 
     def _number(self, value: float) -> Any:
-        """A tensor of one float64."""
+        """Returns a tensor of one float64."""
         raise NotImplementedError
 
     def _outside_of_graphs(self) -> ContextManager[Any]:
-        """Nothing that is computed in it becomes part of a graph."""
+        """Returns a context in which computations do not become part of a graph."""
         return contextlib.nullcontext()
 
     # --- in a step
 
     def begin_step(self, plan: dict[str, Any], model: Any) -> None:
-        """A step of `plan` begins, or goes on."""
+        """Begins or continues a step of `plan`."""
         spec = plan.get("monitor")
         if spec is None:
             return self.end_step()
@@ -173,27 +173,27 @@ class Monitor:
             report_fault(self._capture, "monitor", error)
 
     def note_scaled(self, factor: Callable[[], Any], loss: Any, scaled: Any) -> None:
-        """A scaler made `scaled` of `loss`. factor: a copy of what it is now, for it changes in place at the end of a step."""
+        """Notes that a scaler made `scaled` from `loss`. factor: returns a copy of the scale, which changes in place at a step's end."""
         self._guarded(lambda _: self._keep_scaled(factor, loss, scaled))
 
     def note_loss(self, loss: Any) -> None:
-        """A backward begins at this tensor of one element."""
+        """Notes that a backward begins at this tensor of one element."""
         self._guarded(lambda _: self._keep_loss(loss))
 
     def before_optimizer(self, optimizer: Any, *arguments: Any) -> None:
-        """Its step begins: the gradients are whole, nothing is changed yet."""
+        """Call when the optimizer's step begins: gradients are complete, parameters not changed yet."""
         self._guarded(lambda spec: self._record_before(optimizer, arguments, spec))
 
     def after_optimizer(self, optimizer: Any) -> None:
-        """Its step has ended."""
+        """Call when the optimizer's step has ended."""
         self._guarded(lambda spec: self._record_after(optimizer, spec))
 
     def end_recording(self) -> None:
-        """The step ends: what belongs to it as a whole."""
+        """Records the values of the complete step at its end."""
         self._guarded(self._record_training)
 
     def end_step(self) -> None:
-        """Nothing of ours is left in place."""
+        """Ends the step and removes all hooks."""
         self._last_end = perf_counter()
         if self._spec is None:
             return
@@ -230,8 +230,8 @@ class Monitor:
 
     def _record_before(self, optimizer: Any, arguments: tuple[Any, ...], spec: dict[str, Any]) -> None:
         if any(one is optimizer for one, *_ in self._before):
-            return  # its class calls the step of its base
-        # Those of an optimizer that calls this one: each counts once in what the step has as a whole.
+            return  # step() of a class calls that of its base.
+        # Parameters of optimizers that call this one, so that each counts only once in grad_norm and lr.
         outer = {one for _, ids, _ in self._before for one in ids}
         own: set[int] = set()
         before: list[tuple[str, Any, Optional[Any]]] = []
@@ -246,7 +246,7 @@ class Monitor:
             if spec["parameters"]:
                 values["param"] = self._plain(part.parameter)
             values.update(part.state)
-            # Without a gradient, too: a closure may make it.
+            # Copied even without a gradient, which a closure may compute.
             copied = spec["updates"] and part.parameter.requires_grad
             if copied or spec["parameters"]:
                 before.append((part.name, part.parameter, self._copied(part.parameter) if copied else None))
@@ -268,7 +268,7 @@ class Monitor:
         while self._before:
             one, _, before = self._before.pop()
             if one is not optimizer:
-                continue  # left by an exception
+                continue  # Its step ended with an exception.
             for name, parameter, old in before:
                 values: dict[str, Any] = {} if old is None else {"update": self._added(parameter, old)}
                 if spec["parameters"]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names inside msprobe's PrecisionDebugger that drivers use: verl sets `PrecisionDebugger._instance.service.config.dump_path`.
 
-Some swallow what that raises, so what cannot be done is one line on stderr as well.
+Some drivers discard the exceptions that this raises, so an error is also one line on stderr.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _tell(text: str) -> str:
 
 
 class _Config:
-    """`service.config`: what is in force. dump_path may be set, as a driver does for each stage; trees stay where they are."""
+    """`service.config`: the config in force. A driver may set dump_path for each stage; the assignment has no effect."""
 
     def __init__(self, debugger: Any) -> None:
         object.__setattr__(self, "_debugger", debugger)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user should be told once: filters that leave nothing to record."""
+"""Notices to the user, given once, about filters that leave nothing to record."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rankprobe._frontend.process import environment_rank, warn
 
 
 def _text(ranges: list[tuple[int, int]]) -> list[Any]:
-    """Ranges of a plan as config.json has them."""
+    """Converts ranges of a plan to the form of config.json."""
     return [first if first == last else f"{first}-{last}" for first, last in ranges]
 
 
 class Notices:
-    """Each notice is given once for each plan."""
+    """Gives each notice once for each plan."""
 
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
@@ -33,7 +33,7 @@ class Notices:
             warn(text)
 
     def started(self, plan: dict[str, Any], rank: Optional[int], request_missing: bool) -> None:
-        """A start() under `plan` as this rank, None: unknown. A flight recorder may record also what the plan does not want."""
+        """Checks a start() under `plan` with this rank; None if unknown. A flight recorder may record what the plan does not request."""
         if request_missing:
             self._once(plan, "request", f"request_id {plan['request_id']!r} is not among the requests of a step: "
                        "such steps are not recorded")
@@ -48,23 +48,24 @@ class Notices:
             self._once(plan, "rank", f"{asked} and this job has ranks 0 to {world - 1}: nothing is recorded")
 
     def nobody(self, plan: dict[str, Any]) -> bool:
-        """Whether `plan` wants ranks that this job does not have, as far as is known before the first step."""
+        """Returns whether `plan` selects only ranks that this job does not have, as far as is known before the first step."""
         return self._lacks(plan, environment_rank(self._framework))
 
     def _lacks(self, plan: dict[str, Any], rank: Optional[int]) -> bool:
-        """rank: that of this process, None: unknown. A job of one process has no other rank."""
+        """Returns whether the job lacks all ranks of the plan. rank: that of this process, None if unknown. A job of one process has no
+        other rank."""
         ranks, world = plan["ranks"], self._world()
         has = rank is not None and any(first <= rank <= last for first, last in ranks) if world == 1 else any(
             first < world for first, _ in ranks)
         return bool(ranks) and not has
 
     def ended(self, plan: dict[str, Any], steps: int, started: bool) -> None:
-        """The program ends after so many steps, the one that has not ended included where it has records: one rank says
-        where none of them was wanted. A flight recorder may have recorded them all the same."""
+        """Checks at the end of the program whether any step was selected; only rank 0 reports. `steps` includes an unfinished step that
+        has records. A flight recorder may have recorded steps that the plan did not select."""
         if os.environ.get("RANK", "0") != "0":
             return
         wanted = plan["steps"]
-        # Who only saves does not call start(), and a program that failed on the way has said so.
+        # A program that only saves does not call start(), and one that failed has reported its error.
         if not started and not plan["records_saved"]:
             if not hasattr(sys, "last_type"):
                 self._once(plan, "start", "PrecisionDebugger was made and its start() was never called: nothing is recorded")
@@ -73,7 +74,7 @@ class Notices:
                        "nothing is recorded")
 
     def _world(self) -> int:
-        """How many ranks the job has, as far as is known."""
+        """Returns the number of ranks of the job, as far as is known."""
         known = self._framework.rank()
         if known is not None:
             return known[1]
@@ -81,17 +82,17 @@ class Notices:
         return int(size) if size.isdecimal() and 0 < len(size) < 19 else 1
 
     def no_requests(self, plan: dict[str, Any]) -> None:
-        """A start() that records and was told of no requests."""
+        """Checks a start() that records and got no requests."""
         if plan["request_id"]:
             self._once(plan, "no requests", f"request_id {plan['request_id']!r} has no effect: this program does not say whose "
                        "rows its tensors hold (start(scheduled_tokens=)); everything is recorded")
 
     def bad_requests(self, plan: dict[str, Any], fault: str) -> None:
-        """A start() with requests that cannot be used."""
+        """Reports a start() with requests that cannot be used."""
         self._once(plan, "requests", f"start(): {fault}; it is recorded as if that were not given")
 
     def stopped(self, plan: dict[str, Any], capture: Any, step: int) -> None:
-        """A stop(): did the filters let anything pass?"""
+        """Checks at stop() whether the filters matched any call."""
         for field in ("list", "scope"):
             names = plan[field]
             # Backward entries are not counted.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about this process: its run, its rank."""
+"""Run name and rank of this process, and its warnings."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rankprobe._frontend.framework import Framework
 from rankprobe._say import say
 
 
-# A name or path in it may be as long as somebody likes.
+# Limit in characters, because a name or path in a warning may be of any length.
 _MAX_WARNING = 4000
 _shown: set[str] = set()
 
 
 def report_fault(capture: Any, where: str, error: BaseException) -> None:
-    """To the dump; whatever the error or a name in `where` holds, nothing comes of it for the training. What a signal
-    handler of the program raised while our code ran is none of ours: the program gets it."""
+    """Reports a fault of rankprobe to the dump. Never raises, whatever the error or a name in `where` contains. An exception that a
+    signal handler of the program raised while this code ran is passed to the program later instead."""
     if _native.raise_later_if_programs(error):
         return
     try:
         said = repr(error)
-    except Exception as unshown:  # noqa: BLE001 - an exception of the program's that cannot be shown
+    except Exception as unshown:  # noqa: BLE001 - repr() of an exception of the program may fail
         _native.raise_later_if_programs(unshown)
         said = type(error).__name__
     try:
@@ -40,7 +40,7 @@ def report_fault(capture: Any, where: str, error: BaseException) -> None:
 
 
 def _action(text: str, module: str) -> str:
-    """What the program's filters say of a RuntimeWarning that a module gives, as warnings.warn asks them."""
+    """Returns the action of the program's filters for a RuntimeWarning of a module, as warnings.warn() determines it."""
     for action, message, category, where, line in warnings.filters:
         if (line == 0 and issubclass(RuntimeWarning, category) and (message is None or message.match(text))
                 and (where is None or where.match(module))):
@@ -49,19 +49,19 @@ def _action(text: str, module: str) -> str:
 
 
 def _is_shown_by_python() -> bool:
-    """Whether nobody (pytest.warns, logging.captureWarnings, the program) takes warnings in Python's place."""
+    """Returns whether Python itself prints warnings, so that no other code (pytest.warns, logging.captureWarnings) captures them."""
     show = getattr(warnings, "_showwarnmsg_impl", None)
     return (warnings.showwarning is getattr(warnings, "_showwarning_orig", None)
             and warnings.formatwarning is getattr(warnings, "_formatwarning_orig", None) and isinstance(show, types.FunctionType))
 
 
 def warn(text: str) -> None:
-    """A RuntimeWarning, for the program's filters and for who takes warnings; where Python itself would print it, with a line of
-    our own source that says nothing to anybody, a line on stderr. So it is of a program for which warnings are errors."""
+    """Emits a RuntimeWarning, subject to the program's filters. If Python itself would print it, together with a useless line of
+    rankprobe's source, prints one line on stderr instead; also if the program turns warnings into errors."""
     text = f"rankprobe: {text}" if len(text) <= _MAX_WARNING else f"rankprobe: {text[:_MAX_WARNING]} .."
     if _is_shown_by_python():
         action = _action(text, sys._getframe(2).f_globals.get("__name__", ""))
-        # As Python, which shows a text once for each place that it comes from.
+        # Shows a text once by default, like Python, which does so for each place that it comes from.
         if action in ("always", "all", "error") or (action != "ignore" and text not in _shown):
             _shown.add(text)
             say(text)
@@ -73,14 +73,14 @@ def warn(text: str) -> None:
 
 
 class InstanceOfProcess:
-    """A class attribute: the one instance of the class, None while there is none."""
+    """Descriptor for a class attribute that is the single instance of the class, or None while there is none."""
 
     def __get__(self, _: Any, owner: Any) -> Any:
         return owner._instance
 
 
 def run_name() -> str:
-    """RANKPROBE_RUN, torchrun's id, else a name that all ranks of a launcher share."""
+    """Returns RANKPROBE_RUN, else torchrun's id, else a name that all ranks of a launcher on this host share."""
     run = os.environ.get("RANKPROBE_RUN") or os.environ.get("TORCHELASTIC_RUN_ID", "")
     if run and run != "none":
         return run
@@ -96,10 +96,10 @@ def run_name() -> str:
 
 
 def environment_rank(framework: Framework) -> Optional[int]:
-    """The rank of the framework, or of the launcher; None: not known yet."""
+    """Returns the rank in the framework, else that of the launcher; None if it is not known yet."""
     known = framework.rank()
     if known is not None:
         return known[0]
     rank = os.environ.get("RANK", "")
-    # What a rank may be (common/base/limits.h) is said of less odd numbers by who takes them.
+    # Excludes only numbers beyond 64 bits; the native code checks the limit of common/base/limits.h.
     return int(rank) if rank.isdecimal() and len(rank) < 19 else None

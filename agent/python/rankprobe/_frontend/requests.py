@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of a server's step, as start() is told of them."""
+"""Requests of a server's step, as passed to start()."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Requests = list[tuple[str, int, Optional[int]]]
 
 
 def read_requests(scheduled_tokens: Any, first_positions: Any = None) -> Optional[Requests]:
-    """Of start()'s arguments; None: nothing was said.
+    """Reads the arguments of start(). Returns None if no requests were given.
 
-    Raises ValueError for what is not a mapping of texts to whole numbers, > 0 tokens
-    and >= 0 positions.
+    Raises ValueError if an argument is not a mapping of str to integers, which must be
+    > 0 for tokens and >= 0 for positions.
     """
     if not scheduled_tokens and isinstance(scheduled_tokens, (Mapping, type(None))):
         return None
@@ -36,6 +36,6 @@ def _numbers(what: str, given: Any, least: int) -> dict[str, int]:
             number = least - 1
         if not least <= number < 1 << 32:
             raise ValueError(f"{what} has no integer >= {least} for {name!r}: {value!r}")
-        # What no UTF-8 can be made of is not on the wire.
+        # Lone surrogates are replaced, because the wire format is UTF-8.
         out[name.encode("utf-8", "replace").decode("utf-8")] = number
     return out

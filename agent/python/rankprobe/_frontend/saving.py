@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nested values of save(): what is allowed, and where gradients will go."""
+"""Nested values of save(): their check, and the places of their gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MAX_DEPTH = 350
 
 
 def check_saved(variable: Any, name: Any, save_backward: Any, tensor_type: type) -> Optional[str]:
-    """What is wrong with the arguments of save(), or None."""
+    """Returns what is wrong with the arguments of save(), or None."""
     if not isinstance(name, str) or not name:
         return f"name must be a non-empty str, not {name!r}"
     if not isinstance(save_backward, bool):
@@ -35,7 +35,7 @@ def _check(value: Any, tensor_type: type, depth: int) -> Optional[str]:
 
 
 def gradient_leaves(value: Any, tensor_type: type, wants: Callable[[Any], bool], path: str = "") -> Iterator[tuple[str, Any]]:
-    """(positions joined by '.', tensor) of every tensor that will get a gradient."""
+    """Yields (positions joined by '.', tensor) of every tensor that will get a gradient."""
     if isinstance(value, tensor_type):
         if wants(value):
             yield path, value
@@ -51,7 +51,7 @@ def gradient_leaves(value: Any, tensor_type: type, wants: Callable[[Any], bool],
 
 
 def skeleton(value: Any) -> Any:
-    """The same containers with None for every leaf."""
+    """Returns the same containers with None for every leaf."""
     if isinstance(value, dict):
         return {key: skeleton(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -61,8 +61,8 @@ def skeleton(value: Any) -> Any:
 
 def save_variable(capture: Any, variable: Any, name: str, save_backward: bool, tensor_type: type,
                   wants: Callable[[Any], bool]) -> bool:
-    """Records a checked variable, and its gradients when they come. Whether the plan wanted it.
-    wants: whether a tensor gets a gradient."""
+    """Records a checked variable, and its gradients when they are computed. Returns whether the plan records it.
+    wants: returns whether a tensor gets a gradient."""
     leaves = list(gradient_leaves(variable, tensor_type, wants)) if save_backward else []
     saved = capture.save(name, variable, skeleton(variable) if save_backward else ...)
     if saved is None:

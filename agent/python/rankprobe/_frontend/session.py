@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process' session with its collector, and where the trees of its steps go."""
+"""Session of a process with its collector, and the destination of its exported steps."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rankprobe._say import say
 from rankprobe.embedded import EmbeddedCollector, OtherJobError
 
 
-# As long as stop() waits for a collector that has no room to write: it may have been given some just now.
+# Time that stop() waits for a collector on a full disk, in case space was freed just now.
 _FULL_DISK_SECONDS = 0.25
 
 
 class CannotRecordError(Exception):
-    """Nothing of this process can be recorded, and the training goes on: a name of
-    the run that is none, a dump_path that cannot be made."""
+    """This process cannot be recorded, for example because of an invalid run name or
+    a dump_path that cannot be created. The training continues."""
 
 
 def _checked_run(run: str) -> str:
@@ -43,7 +43,7 @@ def _line(error: BaseException) -> str:
 
 
 def _why_no_collector(dump_path: str, error: Exception) -> str:
-    """The fault, with the command that looks for its cause; of a dump_path that takes no files it is told from all others."""
+    """Returns a message with the fault and a command that finds its cause. A dump_path that cannot be written has its own message."""
     command = f"`rankprobe doctor --dump-path {shell_word(dump_path)}` says what helps"
     place = os.path.abspath(error.filename) if isinstance(error, OSError) and isinstance(error.filename, str) else ""
     ours = os.path.abspath(dump_path)
@@ -61,15 +61,15 @@ def _telling_of_the_collector() -> Iterator[None]:
         yield
     except TimeoutError as error:
         raise CollectorMissingError(str(error)) from error
-    except RuntimeError as error:  # on_missing "fail" makes a CollectorMissingError of it
+    except RuntimeError as error:  # With on_missing "fail" the caller converts it to CollectorMissingError.
         raise CannotRecordError(str(error)) from error
 
 
 class _Descriptor:
-    """One of this process that nobody else knows: it goes where a program closes all that it does not know."""
+    """A descriptor that no other code of the process uses. It is closed if the program closes all descriptors that it did not open."""
 
     def __init__(self) -> None:
-        self._fd, other = os.pipe()  # an inode of its own: the number may be another's later
+        self._fd, other = os.pipe()  # A pipe has a unique inode; the descriptor number may be reused.
         os.close(other)
         self._inode = fstat(self._fd).st_ino
 
@@ -86,14 +86,14 @@ class _Descriptor:
 
 
 class RankSession:
-    """Owns the native session, the private collector (RANKPROBE_COLLECTOR names
-    none) and the exports of finished steps; knows what the records are filed
-    under, run and rank. Called by PrecisionDebugger alone, on its thread.
+    """Owns the native session, the private collector (if RANKPROBE_COLLECTOR is not
+    set) and the exports of finished steps; determines the run and rank of the
+    records. Called only by PrecisionDebugger, on its thread.
 
-    plan: of the config that the process began with; its dump_path stays.
-    config_path: "" for none. Raises CollectorMissingError when on_missing is "fail" and
-    no collector answers, and CannotRecordError, also where there can be no private
-    collector; nothing is held then.
+    plan: that of the config with which the process began; its dump_path is kept.
+    config_path: "" if there is none. Raises CollectorMissingError if on_missing is "fail" and
+    no collector answers, and CannotRecordError, also if a private collector is not
+    possible. It owns nothing after an exception.
     """
 
     def __init__(self, framework: Framework, plan: dict[str, Any], config_json: str, config_path: str, on_missing: str) -> None:
@@ -104,12 +104,12 @@ class RankSession:
         if not self._given:
             try:
                 self.embedded = EmbeddedCollector(self._dump_path, self.run)
-            except (OSError, RuntimeError) as error:  # no disk, no program: in no case the training's end
+            except (OSError, RuntimeError) as error:  # For example a full disk or a missing program; the training continues.
                 raise CannotRecordError(_why_no_collector(self._dump_path, error)) from None
             self.run = self.embedded.run
         self._rank = environment_rank(framework)
         self._rank_sent: Optional[int] = None
-        # The dump_path to speak of, "" while there is none; whether it was spoken of.
+        # The dump_path to report, "" if there is none yet, and whether it was reported.
         self._place, self._place_told = "", False
         self._kept = False
         try:
@@ -121,7 +121,7 @@ class RankSession:
             if self.embedded is not None:
                 self._connect()
         except BaseException:
-            # Nobody has this object, who could close it: the collector would stay as long as the process.
+            # The constructor raised, so no caller can close this object, and the collector would run as long as the process.
             if self.embedded is not None:
                 self.embedded.leave()
             raise
@@ -139,7 +139,7 @@ class RankSession:
 
     @property
     def address(self) -> str:
-        """Of the collector, as `rankprobe --collector` takes it."""
+        """Address of the collector, in the form of `rankprobe --collector`."""
         return self._given if self.embedded is None else self.embedded.address
 
     @property
@@ -148,10 +148,10 @@ class RankSession:
         return self.native.recording
 
     def start(self, rank_id: Optional[int], requests: Optional[Requests] = None) -> Optional[int]:
-        """Tells the collector step and rank, and takes the plan it has for them.
+        """Reports step and rank to the collector, and gets the plan for them.
 
-        rank_id: None: that of the framework. requests: whose rows the step has,
-        None: not said. Returns the rank, None: not known.
+        rank_id: the rank; None means that of the framework. requests: the requests of
+        the step's rows, or None. Returns the rank, None if it is not known.
         """
         rank = rank_id if rank_id is not None else self._known_rank()
         if self._rank is None:
@@ -169,61 +169,62 @@ class RankSession:
         return known[0]
 
     def stop(self) -> None:
-        """Recording off; what was recorded is on its way."""
+        """Stops recording. The records are being sent afterwards; commit() waits for them."""
         self._kept = self.native.stop(None if self.embedded is None else self._patience)
 
     def _patience(self) -> Optional[float]:
-        """Asked where stop() has to wait: a step whose records are kept asks no disk anything."""
+        """Returns the limit in seconds for a wait in stop(), None for the default. It is called only if stop() has to wait, so that the
+        disk is not checked in other steps."""
         embedded = self.embedded
         return None if embedded is None or embedded.free_bytes_if_full() is None else _FULL_DISK_SECONDS
 
     def commit(self) -> None:
-        """After stop(): what was recorded is safe with a private collector."""
+        """Call after stop(): waits until a private collector has committed the records."""
         if self._exports is not None:
             self._exports.commit(self._kept)
 
     def fixed_path(self, plan: dict[str, Any]) -> Optional[str]:
-        """Where trees go on to, where `plan` has another dump_path; None: it has no other."""
+        """Returns the dump_path that stays in use if `plan` has a different one, else None."""
         return self._dump_path if self._exports is not None and plan["dump_path"] != self._dump_path else None
 
     def export(self, step: int, dump_path: str) -> None:
-        """Has the tree of `step` written, beside the training of the next one.
-        dump_path: of the plan in force."""
+        """Starts the export of `step`, which runs during the training of the next one.
+        dump_path: that of the plan in force."""
         self._place = dump_path
         self._tell_place()
         if self._exports is not None:
             self._exports.begin(step)
 
     def _tell_place(self) -> None:
-        """Once. A collector elsewhere may refuse this rank, or not be there: with one it is said when it has answered."""
+        """Reports the destination, once. With a named collector, which may refuse this rank or be unreachable, waits for its answer."""
         if self._place_told or not self._place:
             return
         if self._exports is None:
             try:
                 self.native.wait_connected(0.0)
-            except (TimeoutError, RuntimeError):  # or the session has said why it records nothing
+            except (TimeoutError, RuntimeError):  # Not connected yet, or the session has reported why it records nothing.
                 return
         self._place_told = True
         tell_place(self.run, self._place, self._exports, self._rank)
 
     def wait_exported(self) -> None:
-        """Until the last tree that was begun is written."""
+        """Waits until the last export that was started is done."""
         if self._exports is not None:
             self._exports.wait()
 
     def finish_exports(self) -> None:
-        """Waits for the trees; before close()."""
+        """Waits for all exports. Call before close()."""
         self._tell_place()
         if self._exports is not None:
             self._exports.close()
 
     @property
     def cut_off(self) -> bool:
-        """Whether the program has closed the descriptors of this process that it did not open, ours with them."""
+        """Whether the program has closed descriptors that it did not open, and rankprobe's among them."""
         return self._watched.is_gone
 
     def abandon(self) -> None:
-        """In place of close(), where it is cut off: calls of gRPC would abort, and numbers of descriptors are others'."""
+        """Call instead of close() if cut_off: calls of gRPC would abort, and descriptor numbers may belong to other files."""
         self.native.abandon()
         if self.embedded is not None:
             self.embedded.forget()

@@ -12,7 +12,7 @@ from rankprobe._program_error import is_programs
 
 
 def source_line(path: str, number: int) -> Optional[str]:
-    """The stripped source line, or None when there is no source. Raises what a signal handler of the program raised."""
+    """Returns the stripped source line, or None if there is no source. Raises only what a signal handler of the program raised."""
     if "\0" in path:
         return None
     if path not in linecache.cache and not path.startswith("<"):
@@ -22,8 +22,8 @@ def source_line(path: str, number: int) -> Optional[str]:
 
 
 def _read(path: str) -> None:
-    """Into the cache of linecache, whose own reading takes what a signal handler of the program raises meanwhile, if it is a
-    TimeoutError or another OSError, for a file that is not there."""
+    """Reads a file into the cache of linecache. Its own reader would take a TimeoutError or other OSError, raised by a signal handler
+    of the program in the meantime, for a missing file."""
     try:
         with tokenize.open(path) as file:
             lines = file.readlines()

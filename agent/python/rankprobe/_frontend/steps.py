@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the training loop is."""
+"""Position of the training loop: the current step and its state."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from rankprobe._frontend.errors import InvalidParameterError
 from rankprobe._frontend.process import warn
 from rankprobe._say import say
 
-# The collector takes steps up to 2**53, which JSON's numbers hold exactly; this leaves room to train.
+# The collector accepts steps up to 2**53, the limit of exact integers in JSON; this leaves as many steps to train.
 _MAX_FIRST = 2**52
 
 
 def check_first(step: Any) -> None:
-    """Raises InvalidParameterError where it cannot be the number of a first step."""
+    """Raises InvalidParameterError if `step` cannot be the number of a first step."""
     if not is_int(step) or not 0 <= step <= _MAX_FIRST:
         raise InvalidParameterError(f"init step must be an int, 0 to {_MAX_FIRST}, not {step!r}")
 
 
 class StepState:
-    """The number of the step, whether it is recorded and which of its forwards,
-    and the steps whose trees are still to be written. Knows neither PyTorch nor
-    the collector. Called by PrecisionDebugger alone, and by its hooks of roots.
+    """The number of the current step, whether it and which of its forwards are
+    recorded, and the steps that are still to be exported. Depends on neither PyTorch
+    nor the collector. Called only by PrecisionDebugger and its hooks on root models.
     """
 
     def __init__(self) -> None:
         self._first = 0
         self._loop = 0
         self.running = False
-        # Of token_range: both ends inclusive, and forwards since start().
+        # token_range, with both ends inclusive, and the number of forwards since start().
         self.token_range: Optional[tuple[int, int]] = None
         self._tokens = 0
         self._dirty: set[int] = set()
@@ -42,11 +42,11 @@ class StepState:
         return self._first + self._loop
 
     def set_first(self, step: int) -> None:
-        """The current step is the first, and is called `step`."""
+        """Makes the current step the first one, with the number `step`."""
         self._first, self._loop = step, 0
 
     def begin(self, token_range: Optional[Sequence[int]]) -> None:
-        """Recording on; a step that is running already goes on counting its forwards."""
+        """Starts recording. If the step is already running, its count of forwards continues."""
         if not self.running:
             self._tokens = 0
         self.running = True
@@ -55,21 +55,21 @@ class StepState:
 
     @property
     def token_wanted(self) -> bool:
-        """Whether the forward that begins is one of token_range."""
+        """Whether the forward that begins is in token_range."""
         return self.token_range is None or self.token_range[0] <= self._tokens <= self.token_range[1]
 
     def token_done(self) -> None:
         self._tokens += 1
 
     def end(self) -> int:
-        """The step is over, the next one is current. The one that ended."""
+        """Ends the current step, makes the next one current and returns the number of the ended one."""
         ended = self.current
         self._tokens = 0
         self._loop += 1
         return ended
 
     def mark_dirty(self) -> None:
-        """The current step has records."""
+        """Notes that the current step has records."""
         self._dirty.add(self.current)
 
     @property
@@ -82,18 +82,18 @@ class StepState:
         return bool(self._dirty)
 
     def take_dirty(self, step: int) -> bool:
-        """Whether `step` has records and its tree was not asked for yet."""
+        """Returns whether `step` has records and was not taken before, and marks it as taken."""
         if step not in self._dirty:
             return False
         self._dirty.discard(step)
         return True
 
     def new_plan(self) -> None:
-        """Another plan has another last step."""
+        """Resets the notice of the last step, which another plan changes."""
         self._end_told = False
 
     def finished(self, last: Optional[int]) -> bool:
-        """Past the last wanted step: says so once a plan, then nothing is done."""
+        """Returns whether the current step is after `last`, the last step to record; reports it once for each plan. None: no last step."""
         if last is None or self.current <= last:
             return False
         if not self._end_told:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan in force, and the config file as a switch."""
+"""Plan in force, and the config file as a switch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rankprobe._say import say
 
 
 class Switch:
-    """What the process records: config.json at first, then what the collector says
-    in each start(). Called by PrecisionDebugger alone.
+    """Decides what the process records: first by config.json, then by the collector's
+    answer in each start(). Called only by PrecisionDebugger.
 
-    Raises InvalidParameterError naming every fault of the config.
-    notes: what the parser warned about.
+    Raises InvalidParameterError, which names every fault of the config.
+    notes: warnings of the parser.
     """
 
     def __init__(self, file: _config.ConfigFile, framework: str) -> None:
@@ -26,11 +26,11 @@ class Switch:
         self._file = file
         self.plan, self.notes = _config.parse(file.text, file.path)
         self.enabled: bool = self.plan.get("dump_enable", True)
-        # What is asked for, though the flight recorder's plan may be in force; the last one while recording is off.
+        # The requested plan, even while the flight recorder's plan is in force; while recording is off, the last requested one.
         self.asked, self.asks = self.plan, self.enabled
-        # The plan is still the one that the constructor was given.
+        # Whether the plan is still that of the constructor.
         self._own = True
-        # The file is a switch: looked at in each step.
+        # Whether the file is a switch, checked in each step.
         self._followed = file.path is not None and "dump_enable" in self.plan
 
     @property
@@ -39,7 +39,7 @@ class Switch:
 
     @property
     def config_path(self) -> str:
-        """Absolute; "" for none."""
+        """Absolute path of the config file; "" if there is none."""
         return os.path.abspath(self._file.path) if self._file.path else ""
 
     @property
@@ -48,12 +48,12 @@ class Switch:
 
     @property
     def checked_plan(self) -> Optional[dict[str, Any]]:
-        """What start()'s arguments must suit. A config that came later
-        raises nothing in a training loop: None under one, or while off."""
+        """The plan that start()'s arguments must match. None while recording is off, and
+        for a later config, which must not raise in a training loop."""
         return self.plan if self.enabled and self._own else None
 
     def take(self, session: RankSession) -> bool:
-        """After session.start(): what is in force from now on. Whether it is another plan."""
+        """Takes over the plan of session.start(), which must precede it. Returns whether the plan changed."""
         self.enabled = session.native.enabled
         asked = session.native.asked_plan()
         self.asks, self.asked = asked is not None, asked or self.asked
@@ -67,15 +67,15 @@ class Switch:
         return changed
 
     def follow_file(self, session: RankSession) -> None:
-        """An edit of the config file: with a private collector in force with the
-        next session.start(), else the collector makes a plan of the run of it."""
+        """Applies an edit of the config file. With a private collector it is in force
+        from the next session.start(); another collector makes it a plan of the run."""
         if not self._followed:
             return
         try:
             edit = self._file.edited()
             if edit is not None:
                 self._submit(edit, session)
-        except Exception as error:  # noqa: BLE001 - the training goes on
+        except Exception as error:  # noqa: BLE001 - the training continues
             if not _native.raise_later_if_programs(error):
                 warn(f"the edit of {self._file.path} was not applied: {error!r}")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of arguments that no framework owns: NumPy's and tuples."""
+"""Argument values that belong to no framework: those of NumPy, and tuples."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Optional
 
 
 def tagged(value: Any) -> Optional[tuple[Any, ...]]:
-    """The value as the native reader takes it: ("tensor", array), ("scalar", type, number) or ("value", items); None: it is neither
-    of NumPy nor a tuple. It goes by the type and calls no method of a subclass, which would run the program's code."""
+    """Returns the value in the form of the native reader: ("tensor", array), ("scalar", type, number) or ("value", items); None if it
+    is neither of NumPy nor a tuple. Uses the type and calls no method of a subclass, which would run the program's code."""
     kind = type(value)
     numpy = sys.modules.get("numpy")  # A value of NumPy exists only where the program has imported it.
     if numpy is not None and issubclass(kind, numpy.ndarray):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `rankprobe run --as-msprobe` puts into a process: `import msprobe` gives rankprobe's.
+"""Import hook of `rankprobe run --as-msprobe`, under which `import msprobe` imports rankprobe's modules.
 
-A finder ahead of all others answers for msprobe and everything below it, with
-modules that hold rankprobe's names under msprobe's. What there is none for is an
-ImportError that says so, in place of a stranger's or a half-working one.
+A finder ahead of all others handles msprobe and everything below it, with modules
+that hold rankprobe's names under msprobe's. A name that rankprobe does not have is
+an ImportError that says so; msprobe itself is never imported in its place.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import importlib.machinery
 import os
 import types
 
-# Names of rankprobe.pytorch, in the places where programs look for them in msprobe 26.2.
+# Names of rankprobe.pytorch, in the modules from which programs import them in msprobe 26.2.
 _NAMES = {
     "msprobe": (),
     "msprobe.pytorch": ("PrecisionDebugger", "TrainerMon", "module_dump", "module_dump_end", "random_save", "seed_all"),
@@ -44,13 +44,13 @@ def _missing(name: str) -> str:
 
 
 def _tell_of_the_real_one() -> None:
-    """One line in a job: msprobe is installed, and is not what is imported."""
+    """Reports once in a job that an installed msprobe is replaced."""
     if os.environ.get(_SWITCH) == "told" or os.environ.get("RANK", "0") != "0":
         return
     os.environ[_SWITCH] = "told"
     try:
         real = importlib.machinery.PathFinder.find_spec("msprobe")
-    except Exception:  # noqa: BLE001 - a broken installation is none of ours
+    except Exception:  # noqa: BLE001 - the installation of msprobe may be broken
         return
     if real is not None:
         place = os.path.dirname(real.origin) if real.origin else "this environment"
@@ -72,7 +72,7 @@ class _Loader(importlib.abc.Loader):
             for name in _NAMES[module.__name__]:
                 setattr(module, name, getattr(ours, _OTHER_NAMES.get(name, name)))
         module.__dict__["__all__"] = list(_NAMES[module.__name__])
-        module.__file__ = __file__  # programs say where it comes from
+        module.__file__ = __file__  # Programs print where the module comes from.
 
         def __getattr__(name: str) -> object:
             raise AttributeError(_missing(f"{module.__name__}.{name}"))
@@ -85,8 +85,8 @@ class Finder(importlib.abc.MetaPathFinder):
         if name.partition(".")[0] != "msprobe":
             return None
         if name not in _NAMES:
-            # Of `from msprobe.pytorch import X` too, which looks for a module X last. One that is
-            # called "not found" would be taken for less.
+            # Also reached by `from msprobe.pytorch import X`, which searches for a module X last.
+            # A ModuleNotFoundError would be replaced there by a less specific message.
             raise ImportError(_missing(name), name=name)
-        # All are packages: what is looked for in them comes here.
+        # All modules are packages, so that imports of submodules reach this finder.
         return importlib.machinery.ModuleSpec(name, _Loader(), origin=__file__, is_package=True)

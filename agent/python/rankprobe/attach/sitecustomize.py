@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First thing in a process under `rankprobe run` and `rankprobe isolate`: waits for PyTorch's import, MindSpore's, or vLLM's.
+"""Startup module of processes under `rankprobe run` and `rankprobe isolate`, which waits for the import of PyTorch, MindSpore or vLLM.
 
-Runs the sitecustomize that this one hides, then puts a finder in front that
-attaches once PyTorch, or what makes vLLM's workers, has been imported. A fault here is one line on
-stderr; the user's program goes on. Under --as-msprobe it attaches to nothing:
-the program has a debugger of its own, which is made rankprobe's.
+Runs the sitecustomize that this one hides, then installs a finder that attaches when
+PyTorch, MindSpore or vLLM's worker module has been imported. A fault here is one line
+on stderr; the user's program continues. Under --as-msprobe it attaches to nothing,
+because the program constructs msprobe's debugger itself, for which it gets rankprobe's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import types
 
 
 def _run_hidden() -> None:
-    """The next sitecustomize in sys.path."""
+    """Executes the next sitecustomize in sys.path."""
     here = os.path.dirname(os.path.abspath(__file__))
     for entry in sys.path:
         path = os.path.join(entry or ".", "sitecustomize.py")
@@ -30,7 +30,7 @@ def _run_hidden() -> None:
 
 
 def _say(text: str) -> None:
-    """As rankprobe._say, which may be what cannot be imported."""
+    """Writes a line to stderr as rankprobe._say, whose import may fail here."""
     try:
         if sys.stderr is not None and sys.__stderr__ is not None and os.get_inheritable(sys.__stderr__.fileno()):
             sys.__stderr__.write(text + "\n")
@@ -40,7 +40,7 @@ def _say(text: str) -> None:
 
 
 def _watch_optimizers(module: types.ModuleType) -> None:
-    # What our modules ask PyTorch for when they are imported is there: all of it has been imported.
+    # PyTorch is completely imported, so rankprobe's modules can use all of it when they are imported.
     optimizer = module.optim.Optimizer
     settings = os.environ.get("RANKPROBE_ISOLATE")
     if settings:
@@ -59,14 +59,14 @@ def _watch_mindspore(module: types.ModuleType) -> None:
 
 
 def _watch_workers(_: types.ModuleType) -> None:
-    # Also where rankprobe is not installed and vLLM finds no entry point.
+    # Called here too, because vLLM finds no entry point if rankprobe is not installed but only in the path.
     from rankprobe import vllm
 
     vllm.register()
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Acts when one of these modules has been imported."""
+    """Calls the function of a watched module when that module has been imported."""
 
     watched = {  # noqa: RUF012 - typing would be one more import in every process
         "torch": _watch_optimizers, "mindspore": _watch_mindspore, "vllm.v1.worker.worker_base": _watch_workers}
@@ -90,7 +90,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             try:
                 if attach is not None:
                     attach(module)
-            except Exception as error:  # noqa: BLE001 - the user's program goes on
+            except Exception as error:  # noqa: BLE001 - the user's program continues
                 _say(f"rankprobe: not attached: {error!r}")
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of a training, as its framework reports them: begin() of the training, then start(), pause() and end() of each step.
+"""Steps of a training as its framework reports them: begin() of the training, then start(), pause() and end() of each step.
 
-Without a switch that asks for recording every call returns at once. A fault of rankprobe is one line on stderr, after
-which nothing more is recorded; the training continues.
+If nothing requests recording, every call returns at once. After a fault of rankprobe, which is reported in one line on stderr,
+nothing more is recorded; the training continues.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rankprobe._frontend.errors import CollectorMissingError
 from rankprobe._say import say
 
 
-# The number of the next step, or a function that knows the number of the step that begins.
+# The number of the next step, or a function that returns the number of the step that begins.
 Step = Union[int, Callable[[], int]]
 
 
 def _debugger_of_process() -> Any:
-    """The PrecisionDebugger of this process; None: there is none. Imports nothing."""
+    """Returns the PrecisionDebugger of this process, or None. Imports nothing."""
     module = sys.modules.get("rankprobe.pytorch.debugger")
     return None if module is None else module.PrecisionDebugger._instance
 
@@ -35,8 +35,10 @@ def _check(config_path: str) -> None:
 
 
 class TrainingSteps:
-    """loop: the name of what reports the steps, for messages. config_path: config.json; None: only the environment and
-    `rankprobe run` say what is recorded. Raises InvalidParameterError for a bad config."""
+    """The steps of one training.
+
+    loop: name of the trainer or loop, for messages. config_path: config.json; None leaves it to the environment and
+    `rankprobe run` what is recorded. Raises InvalidParameterError for a bad config."""
 
     def __init__(self, loop: str, config_path: Optional[str] = None) -> None:
         self._loop, self._config_path = loop, None if config_path is None else os.path.abspath(config_path)
@@ -44,9 +46,9 @@ class TrainingSteps:
         self._models: list[weakref.ref[Any]] = []
         self._faulty = self._numbers_told = False
         self._next: Optional[Callable[[], int]] = None
-        # Between start() and pause() or end().
+        # True between start() and pause() or end().
         self.running = False
-        # Between the first start() of a step and its end().
+        # True between the first start() of a step and its end().
         self._begun = False
         if self._config_path is not None:
             _check(self._config_path)
@@ -55,13 +57,13 @@ class TrainingSteps:
 
     @staticmethod
     def _claim() -> None:
-        """An optimizer that the framework makes from here on begins no step under `rankprobe run`."""
+        """Keeps optimizers that the framework creates later from beginning steps under `rankprobe run`."""
         from rankprobe.pytorch import _attach_hook
 
         _attach_hook.claim()
 
     def begin(self, models: Sequence[Any], step: Step) -> bool:
-        """The training of `models` begins, and its next step has this number. Whether recording is possible."""
+        """Begins the training of `models`, whose next step has the number `step`. Returns whether it can be recorded."""
         self._debugger, self.running, self._begun = None, False, False
         self._next = step if callable(step) else None
         asked = (self._config_path or os.environ.get("RANKPROBE_ATTACH") or os.environ.get("RANKPROBE_CONFIG")
@@ -72,11 +74,11 @@ class TrainingSteps:
 
     @property
     def recordable(self) -> bool:
-        """Whether a training has begun that can be recorded."""
+        """Whether begin() was called for a training that can be recorded."""
         return self._debugger is not None
 
     def start(self) -> None:
-        """What follows belongs to the current step; called again in a step: goes on after pause()."""
+        """Starts recording the current step, or continues it after pause()."""
         if self._debugger is not None and not self.running:
             if self._next is not None and not self._begun:
                 self.guarded(self._ask_number)
@@ -87,19 +89,19 @@ class TrainingSteps:
         self._number(self._debugger, int(self._next()))
 
     def _start(self) -> None:
-        if self._debugger is not None:  # a fault of the number has ended the recording
+        if self._debugger is not None:  # None if a fault in _ask_number() has ended the recording.
             models = self._alive()
             self.running = self._begun = True
             self._debugger._start(models[0] if len(models) == 1 else models, None, None)
 
     def pause(self) -> None:
-        """What follows belongs to no step: an evaluation, a checkpoint."""
+        """Interrupts the step, for example for an evaluation or a checkpoint."""
         if self.running:
             self.running = False
             self.guarded(self._debugger._stop)
 
     def end(self) -> None:
-        """The optimizer has done the step, or left it out; the next one is current."""
+        """Ends the step when the optimizer has done or skipped it. The next step becomes the current one."""
         if self._debugger is not None:
             self.running = self._begun = False
             self.guarded(self._end)
@@ -124,7 +126,7 @@ class TrainingSteps:
         self._debugger = debugger
 
     def _number(self, debugger: Any, step: int) -> None:
-        """The current step gets this number; steps that were recorded before keep theirs."""
+        """Sets the number of the current step, unless it is below the current number. Recorded steps keep their numbers."""
         state, native = debugger._steps, debugger._session.native
         if step <= state.current:
             if step < state.current and not self._numbers_told and os.environ.get("RANK", "0") == "0":
@@ -137,7 +139,7 @@ class TrainingSteps:
         debugger.set_init_step(max(step, state.current))
 
     def _alive(self) -> list[Any]:
-        """The models, as long as the program has them: nothing here keeps one."""
+        """Returns the models that still exist; this object does not keep them alive."""
         return [model for model in (known() for known in self._models) if model is not None]
 
     def _end(self) -> None:
@@ -147,12 +149,12 @@ class TrainingSteps:
         self._debugger._step()
 
     def guarded(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Calls it; a fault of ours ends the recording and no training."""
+        """Calls the function. A fault of rankprobe ends the recording but not the training."""
         try:
             function(*arguments)
         except CollectorMissingError:
-            raise  # RANKPROBE_ON_COLLECTOR_MISSING=fail asks for it
-        except Exception as error:  # noqa: BLE001 - the training goes on
+            raise  # RANKPROBE_ON_COLLECTOR_MISSING=fail requests it.
+        except Exception as error:  # noqa: BLE001 - the training continues
             if not _native.raise_later_if_programs(error):
                 self._give_up(error)
 

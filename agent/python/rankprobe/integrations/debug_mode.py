@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded calls as PyTorch's DebugMode prints them, so that one can be laid beside the other.
+"""Recorded calls in the text form of PyTorch's DebugMode, for comparison with its output.
 
     with DebugMode(record_torchfunction=True, record_nn_module=True) as mode, DebugMode.log_tensor_hashes(hash_fn=norm):
         model(batch)
@@ -21,14 +21,14 @@ _SPACES = {"Functional": torch.nn.functional, "Torch": torch, "Tensor": torch.Te
 
 
 def norm(tensor: torch.Tensor) -> float:
-    """The Norm that rankprobe records, for DebugMode.log_tensor_hashes(hash_fn=norm)."""
+    """Returns the Norm that rankprobe records, for DebugMode.log_tensor_hashes(hash_fn=norm)."""
     return float(tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64).norm())
 
 
 def debug_string(directory: Union[str, "os.PathLike[str]"], root: str = "") -> str:
-    """The forward calls of a rank's directory of a dump (dump_path/step0/rank0), in the form of DebugMode.debug_string() with
-    record_torchfunction, record_nn_module and log_tensor_hashes(hash_fn=norm). root: the class of the model, with which DebugMode
-    begins names of modules; "": the names are those of named_modules()."""
+    """Returns the forward calls in a rank's directory of a dump (dump_path/step0/rank0), in the form of DebugMode.debug_string() with
+    record_torchfunction, record_nn_module and log_tensor_hashes(hash_fn=norm). root: class name of the model, with which DebugMode
+    prefixes names of modules; "" keeps those of named_modules(). Raises OSError, ValueError or KeyError if dump.json is not valid."""
     place = pathlib.Path(directory)
     data = json.loads((place / "dump.json").read_text(encoding="utf-8"))["data"]
     construct = place / "construct.json"
@@ -39,7 +39,7 @@ def debug_string(directory: Union[str, "os.PathLike[str]"], root: str = "") -> s
 
 
 def _tree(data: Mapping[str, Any], parents: Mapping[str, Any]) -> Mapping[Optional[str], list[str]]:
-    """The forward calls in each module, and in None the outermost ones, in the order in which they began."""
+    """Returns the forward calls in each module in the order in which they began; the outermost calls are under None."""
     below: dict[Optional[str], list[str]] = collections.defaultdict(list)
     placed = set()
     for name in data:
@@ -47,7 +47,7 @@ def _tree(data: Mapping[str, Any], parents: Mapping[str, Any]) -> Mapping[Option
         while one is not None and one not in placed:
             placed.add(one)
             parent = parents.get(one)
-            parent = parent[0] if isinstance(parent, list) else parent  # with the number of a micro batch
+            parent = parent[0] if isinstance(parent, list) else parent  # A list also has the number of a micro batch.
             below[parent].append(one)
             one = parent
     return below
@@ -60,7 +60,7 @@ def _lines(below: Mapping[Optional[str], list[str]], module: Optional[str], data
             yield from _lines(below, name, data, root, depth + 1)
         elif name in data:
             yield _indented(depth, _call(name, data[name]))
-        else:  # what holds the calls of an optimizer
+        else:  # A container without an entry of its own, such as that of an optimizer's calls.
             yield from _lines(below, name, data, root, depth)
 
 
@@ -82,7 +82,7 @@ def _call(name: str, entry: Mapping[str, Any]) -> str:
 
 
 def _function(name: str) -> str:
-    """The name that DebugMode gives the function of a recorded call."""
+    """Returns DebugMode's name for the function of a recorded call."""
     space, _, rest = name.partition(".")
     function = rest.rsplit(".", 2)[0]
     found: Any = _SPACES.get(space)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tab in torch.distributed's debug server, of a PyTorch whose start_debug_server() takes handlers (tested with 2.13).
+"""A tab of torch.distributed's debug server. Requires a PyTorch whose start_debug_server() takes handlers (tested with 2.13).
 
     from rankprobe.integrations.debug_server import handlers
     start_debug_server(handlers=handlers())        # on every rank
 
-The tab shows what each rank records, the calls of a step in the form of DebugMode, and the answer of `rankprobe diagnose`. It asks
-the collector; a rank only says which run it is. The server has no access control, and neither has this tab: what it shows is what the
-environment of rank 0 may read of the collector.
+The tab shows what each rank records, the calls of a step in the form of DebugMode, and the answer of `rankprobe diagnose`. It queries
+the collector; a rank only reports its run. Neither the server nor this tab has access control: the tab shows everything that the
+environment of rank 0 may read from the collector.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TEMPLATE = """
 
 
 def _state() -> dict[str, Any]:
-    """Of the process that is asked."""
+    """Returns the state of this process."""
     module = sys.modules.get("rankprobe.pytorch.debugger")
     debugger = None if module is None else module.PrecisionDebugger._instance
     if debugger is None or debugger._inert:
@@ -95,7 +95,7 @@ class Tab(DebugHandler):  # type: ignore[misc,unused-ignore]
 
 
 def _calls(rank: dict[str, Any], step: int | None) -> tuple[str, str]:
-    """A headline, and the calls of a step; None: the newest one that is complete."""
+    """Returns a headline and the calls of a step; for None, those of the newest complete step. Raises CommandFailed and OSError."""
     if not rank["run"]:
         return "Nothing is recorded here", "rankprobe run, PrecisionDebugger or a callback records a training."
     run, collector = rank["run"], rank["collector"]
@@ -113,7 +113,7 @@ def _calls(rank: dict[str, Any], step: int | None) -> tuple[str, str]:
 
 
 def handlers() -> list[Any]:
-    """Those that the debug server has by itself, and this one."""
+    """Returns the default handlers of the debug server and a Tab."""
     return [*default_handlers(), Tab()]
 
 

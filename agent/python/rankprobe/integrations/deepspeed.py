@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSpeed: a loop with the engine's forward, backward() and step().
+"""Integration of DeepSpeed, for a loop with the engine's forward, backward() and step().
 
     engine, *_ = deepspeed.initialize(model=model, config=config)
     watch(engine)
 
-A step ends with the engine.step() that counts global_steps up: at the boundary of gradient accumulation, also where a
-loss scale overflowed. Its number is the engine's global_steps, also behind load_checkpoint().
+A step ends with the engine.step() that increments global_steps: at the boundary of gradient accumulation, also if the
+loss scale overflowed. Its number is the engine's global_steps, also after load_checkpoint().
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rankprobe.integrations.loops import Watched, watch_loop
 
 
 def watch(engine: Any, config_path: Optional[Union[str, "os.PathLike[str]"]] = None) -> Optional[Watched]:
-    """engine: of deepspeed.initialize(), with a checkpoint loaded where there is one. config_path: as of
-    rankprobe.integrations.loops.watch."""
+    """Records the steps of an engine. engine: from deepspeed.initialize(), after a checkpoint was loaded, if any. config_path,
+    result and errors: as in rankprobe.integrations.loops.watch."""
     done = int(engine.global_steps)
 
     def is_step() -> bool:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning, as `lightning` or as `pytorch_lightning`.
+"""Integration of Lightning, imported as `lightning` or as `pytorch_lightning`.
 
     trainer = L.Trainer(callbacks=[RankprobeCallback()])
 
-A step ends with the batch in which an optimizer stepped; batches before it, whose gradients are accumulated, are in it.
-The first one has the number of the trainer's global_step, also behind fit(ckpt_path=). Validation is in no step.
+A step ends with the batch in which an optimizer stepped; it includes the batches before, whose gradients are accumulated.
+The first step has the number of the trainer's global_step, also after fit(ckpt_path=). Validation belongs to no step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ else:
 
 
 class RankprobeCallback(Callback):  # type: ignore[misc,unused-ignore]
-    """config_path: config.json of what is recorded; without one the environment and `rankprobe run` say it.
+    """Records the steps of a Lightning trainer.
+
+    config_path: config.json; None (default) leaves it to the environment and `rankprobe run` what is recorded.
 
     Raises InvalidParameterError for a bad config.
     """

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops that a program writes itself, and those of frameworks that look like them.
+"""Integration of loops that a program writes itself, and of similar loops of frameworks.
 
     watch(model, optimizer)                                                                  # before the loop
     watch(model, optimizer, step=args.iteration)                                             # Megatron: a list of models, its own optimizer
     watch(trainer.model_parts, trainer.optimizers, step=lambda: trainer.step)                # torchtitan
     watch(engine.module, engine.optimizer_step, step=trainer.resume_global_step)             # verl: an engine of a trainer or worker
 
-A step lasts from the first forward of the model for training to the end of optimizer.step(), also of one that a
-GradScaler left out. Forwards without gradients and forwards in eval() are in no step.
+A step lasts from the first training forward of the model to the end of optimizer.step(), also of one that a GradScaler
+skipped. Forwards without gradients and forwards in eval() mode belong to no step.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from rankprobe.integrations._steps import Step, TrainingSteps
 
 
 class Watched:
-    """What watch() has in place. remove() takes it off; then no step begins."""
+    """The hooks that watch() installed. remove() uninstalls them; then no step begins."""
 
     def __init__(self, steps: TrainingSteps, called: Sequence[Any], optimizer: Any, is_step: Callable[[], bool]) -> None:
         self._steps, self._is_step = steps, is_step
-        # The method that ends a step, where it is not called step().
+        # If `optimizer` is a bound method, that method ends a step; else step() does.
         method = "step"
         if isinstance(optimizer, types.MethodType):
             optimizer, method = optimizer.__self__, optimizer.__name__
         try:
             self._optimizer: Callable[[], Any] = weakref.ref(optimizer)
-        except TypeError:  # a class with __slots__
+        except TypeError:  # A class with __slots__ may have no weak references.
             self._optimizer = lambda: optimizer
         else:
-            # Else what is in place around its class's step() would stay as long as the process. Hooks of models go with the
-            # models: this may come in the middle of a forward that goes over them.
+            # Without this, the wrapper around step() of its class would stay until the process ends. Hooks of models are removed
+            # with the models and not here, because the finalizer may run during a forward that iterates over them.
             weakref.finalize(optimizer, steps.guarded, self._let_step_go).atexit = False
-        # No forward for training was seen in a step: steps last from one optimizer step to the next.
+        # True if a step had no training forward that was seen; steps then last from one optimizer step to the next.
         self._unseen = False
         self._stepped = 0
         self._undo: list[Callable[[], None]] = []
@@ -56,7 +56,7 @@ class Watched:
         for model in called:
             hook = _hidden_hooks.marked(lambda _, module, *__: self._forward(module))
             self._undo.append(_hidden_hooks.HookHandle("_forward_pre_hooks", hook).put(model).remove)
-        # The method of the class, whose calls come here: the program's object stays as it is, also for pickle.
+        # Wraps the method of the class, so that the program's object stays unchanged, also for pickle.
         around = Around(getattr(type(optimizer), method), self._around_step)
         if not around.works:
             raise TypeError(f"{type(optimizer).__name__}.{method} is not a function of Python whose calls can be seen")
@@ -96,6 +96,7 @@ class Watched:
 
     def _around_scaler(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def rankprobe_scaler_step(own: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            # If the scaler skips the step, it does not call the optimizer, and the count stays the same.
             stepped = self._stepped
             result = step(own, optimizer, *args, **kwargs)
             if optimizer is self._optimizer() and self._stepped == stepped:
@@ -116,20 +117,23 @@ class Watched:
 
 def watch_loop(loop: str, models: Sequence[Any], called: Sequence[Any], optimizer: Any, step: Step, config_path: Any,
                is_step: Callable[[], bool] = lambda: True) -> Optional[Watched]:
-    """models: what is recorded. called: what the loop calls. optimizer: anything with a step(), or another method of it;
-    is_step: whether the call of it that has just ended was the end of a step."""
+    """Records the steps of a loop. models: the modules to record. called: the modules that the loop calls. optimizer: an object with
+    step(), or a bound method. is_step: returns whether the call of the optimizer that has just returned ended a step. Returns None
+    if nothing requests recording. Raises InvalidParameterError for a bad config."""
     steps = TrainingSteps(loop, None if config_path is None else os.fspath(config_path))
     return Watched(steps, called, optimizer, is_step) if steps.begin(models, step) else None
 
 
 def watch(model: Any, optimizer: Any, step: Step = 0,
           config_path: Optional[Union[str, "os.PathLike[str]"]] = None) -> Optional[Watched]:
-    """model: a module, or a list of them (pipeline stages, parts). optimizer: the one whose step() ends a step; any object
-    with such a method, or a method that is called otherwise. step: the number of the next step, of a loop that resumes, or a
-    function that is asked for the number when a step begins, and is kept with what it names. config_path: config.json of what is recorded; without one the
-    environment and `rankprobe run` say it.
+    """Records the steps of a loop.
 
-    Returns None where nothing asks for recording, and then changes nothing. Raises InvalidParameterError for a bad config.
+    model: a module, or a list of them (pipeline stages, parts). optimizer: an object whose step() ends a step, or a bound method
+    with another name. step: number of the next step, for a loop that resumes (default 0), or a function that returns the number
+    when a step begins; the function and what it refers to are kept alive. config_path: config.json; None (default) leaves it to
+    the environment and `rankprobe run` what is recorded.
+
+    Returns None and changes nothing if nothing requests recording. Raises InvalidParameterError for a bad config.
     """
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     return watch_loop("the loop", models, models, optimizer, step, config_path)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face Trainer, and the trainers of TRL that inherit from it.
+"""Integration of the Hugging Face Trainer, and of the trainers of TRL that inherit from it.
 
     trainer = Trainer(model, args, train_dataset=data, callbacks=[RankprobeCallback()])
 
 A step is an optimizer step of the trainer: its micro batches, clipping and the optimizer, from on_step_begin to
-on_step_end. Its number is the trainer's global_step at its begin, also behind resume_from_checkpoint.
+on_step_end. Its number is the trainer's global_step at its beginning, also after resume_from_checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from rankprobe.integrations._steps import TrainingSteps
 
 
 class RankprobeCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
-    """config_path: config.json of what is recorded; without one the environment and `rankprobe run` say it.
+    """Records the steps of a Trainer.
+
+    config_path: config.json; None (default) leaves it to the environment and `rankprobe run` what is recorded.
 
     Raises InvalidParameterError for a bad config.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stand-ins for the APIs of MindSpore, and for the primitives that cells own.
 
-Each listed API is replaced, where its name lives, by a native stand-in that
-records the outermost call of a thread. A primitive is called by its class: one
-that a recorded cell owns becomes of a class that records.
+Each listed API is replaced in its module or class by a native stand-in that records
+the outermost call of a thread. The call of a primitive is defined by its class, so a
+primitive that a recorded cell owns is assigned to a class that records.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def _host(prefix: str) -> Any:
 
 
 class Apis:
-    """Installs and removes the stand-ins of one Capture. Called by PrecisionDebugger alone."""
+    """Installs and removes the stand-ins of one Capture. Called only by PrecisionDebugger."""
 
     def __init__(self, capture: Any) -> None:
         self._capture = capture
-        # (host, name, stand-in, original; None: inherited)
+        # (host, name, stand-in, original; None if the host inherits it)
         self._places: list[tuple[Any, str, Any, Any]] = []
         self._custom: dict[tuple[int, str], tuple[Any, str, Any, Any]] = {}
-        # By id: what was called before.
+        # By id: the primitive and its original class.
         self._primitives: dict[int, tuple[Any, type]] = {}
         self._installed = False
         for prefix, names in json.loads(_LIST.read_text(encoding="utf-8")).items():
@@ -87,7 +87,7 @@ class Apis:
                 setattr(host, name, original)
 
     def watch_primitives(self, cells: list[Any]) -> None:
-        """The primitives that these cells own, as Primitive.{attribute}.{Class}; a second time is a no-op."""
+        """Records the primitives that these cells own as Primitive.{attribute}.{Class}. Repeated calls have no effect."""
         for cell in cells:
             for attribute, primitive in list(vars(cell).items()):
                 if isinstance(primitive, Primitive) and id(primitive) not in self._primitives:
@@ -95,7 +95,7 @@ class Apis:
 
     def _watch_primitive(self, attribute: str, primitive: Any) -> None:
         kind = type(primitive)
-        # As it is called, which its class decides.
+        # The bound __call__ of its class, taken before the class is replaced.
         api = _native.api(primitive.__call__, self._capture, "Primitive", f"{attribute}.{kind.__name__}")
 
         def call(_: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +111,8 @@ class Apis:
 
     # --- register_custom_api
     def register_custom(self, module: Any, name: str, prefix: Optional[str]) -> None:
-        """Records `module.name` as `{prefix}.{name}`. Raises ValueError when there is no such callable."""
+        """Records `module.name` as `{prefix}.{name}`; None means the module's name. Raises ValueError if there is no such callable or
+        the prefix is not a non-empty str."""
         if not isinstance(name, str) or not callable(getattr(module, name, None)):
             raise ValueError(f"{module!r} has no callable attribute {name!r}")
         prefix = getattr(module, "__name__", type(module).__name__) if prefix is None else prefix
@@ -135,5 +136,5 @@ class Apis:
 
 
 def packages() -> list[str]:
-    """The modules of MindSpore that have stand-ins, for tests."""
+    """Returns the imported modules of MindSpore that can have stand-ins; for tests."""
     return [name for name in _HOSTS.values() if name in sys.modules]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `rankprobe run` puts into a process of MindSpore: networks and steps.
+"""Attachment of `rankprobe run` to a process of MindSpore: finds networks and steps.
 
-The first optimizer with parameters of a cell names the network: the outermost
-cell that owns them. A step lasts from the end of one call of that optimizer to
-the end of the next. The user's script knows nothing of this.
+The first optimizer with parameters of a cell determines the network, which is the
+outermost cell that owns them. A step lasts from the end of one call of that optimizer
+to the end of the next. The user's script is not changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from rankprobe.mindspore.debugger import PrecisionDebugger
 
 
 def find_networks(parameters: Any) -> list[nn.Cell]:
-    """The outermost cells of this process that own any of `parameters`; no optimizer, no loss around one."""
+    """Returns the outermost cells of this process that own any of `parameters`, those with most of them first; optimizers are
+    excluded."""
     wanted = {id(p) for p in parameters}
     cells = [c for c in gc.get_objects() if issubclass(type(c), nn.Cell) and "Optimizer" not in {k.__name__ for k in type(c).__mro__}]
     inner = {id(child) for c in cells for child in c._cells.values()}
@@ -37,7 +38,7 @@ def find_networks(parameters: Any) -> list[nn.Cell]:
 
 
 class _Attachment:
-    """The one attached optimizer of a process."""
+    """The attached optimizer of a process; only the first suitable one is attached."""
 
     def __init__(self) -> None:
         self._optimizer: Optional[nn.Optimizer] = None
@@ -61,13 +62,13 @@ class _Attachment:
         finally:
             os.unlink(path)
         self._optimizer, self._networks = optimizer, networks
-        # Before the debugger's own, which was registered before it.
+        # Runs before the debugger's handler, because handlers run in reverse order of registration.
         atexit.register(_guarded, self._end)
         self._tell()
         self._begin()
 
     def _end(self) -> None:
-        """The calls behind the optimizer's last step are a step of their own, where the program has come to its end."""
+        """Ends a last step with the calls after the optimizer's last step, unless the program ended with an exception."""
         debugger = PrecisionDebugger.instance
         if debugger is None or os.getpid() != self._pid or hasattr(sys, "last_type") or debugger._over():
             return
@@ -76,7 +77,7 @@ class _Attachment:
             PrecisionDebugger.step()
 
     def _tell(self) -> None:
-        """How to switch recording on; one rank says it."""
+        """Prints the state and how to switch recording; only rank 0 does."""
         debugger = PrecisionDebugger.instance
         if os.environ.get("RANK_ID", os.environ.get("RANK", "0")) != "0" or debugger is None or debugger._inert:
             return
@@ -102,7 +103,7 @@ class _Attachment:
 
 
 def _guarded(function: Callable[..., None], *arguments: Any) -> None:
-    """A fault of ours is one line on stderr; the training goes on."""
+    """Calls the function. A fault of rankprobe is one line on stderr; the training continues."""
     try:
         function(*arguments)
     except Exception as error:  # noqa: BLE001
@@ -111,11 +112,11 @@ def _guarded(function: Callable[..., None], *arguments: Any) -> None:
 
 
 def install(module: Any) -> None:
-    """module: mindspore. Watches every optimizer of it that is made from now on."""
+    """Watches every optimizer that is created from now on. module: mindspore."""
     attachment = _Attachment()
     for kind in OPTIMIZERS:
         _watch_making(kind, attachment)
-    # First of all watchers, so the last at the end of a call: what the monitor has to say of it belongs to its step.
+    # The first watcher is the last at the end of a call, so that the monitor's records of the call belong to its step.
     calls.watch(lambda *_: None, lambda optimizer: _guarded(attachment.stepped, optimizer))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the native code must know of this MindSpore: types, and how tensors and the graph are read.
+"""Bindings of the native code to the installed MindSpore: types, and how tensors and the graph are read.
 
-A tensor is read where asnumpy() says that it is: in place where its elements lie
-in order, and that call waits for whatever still computes it. The graph of a
-PyNative forward is MindSpore's own, looked at and not added to.
+A tensor is read at the address that asnumpy() returns, in place if its elements are
+contiguous; that call waits for pending computations of the tensor. The graph of a
+PyNative forward is MindSpore's own; it is read and not extended.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rankprobe._frontend.source_lines import source_line
 from rankprobe._frontend.values import tagged
 from rankprobe._program_error import raise_programs
 
-# Taken before any stand-in.
+# Bound before stand-ins are installed.
 _ADD, _SUB = ops.add, ops.sub
 
 
 def grad_enabled() -> bool:
-    """Whether what is called now becomes part of a graph."""
+    """Returns whether calls become part of a graph now."""
     return bool(_pynative_executor.requires_grad() and _pynative_executor.enable_grad())
 
 
@@ -34,19 +34,19 @@ def is_tensor(value: Any) -> bool:
 
 
 def wait() -> None:
-    """Until what the program has called is computed.
+    """Waits until all operators that the program has called are computed.
 
-    An operator that fails says so in the next wait for anything, once and to whoever waits: to us, where we are the
-    first. The program gets that error, as it would without us.
+    A failed operator raises once, in the next wait for anything, which may be this one. The error is raised as one of the
+    program's, so that the program gets it as it would without rankprobe.
     """
     try:
         _pynative_executor.sync()
-    except Exception as error:  # noqa: BLE001 - of whatever kind
+    except Exception as error:  # noqa: BLE001 - an operator may raise any type
         raise_programs(error)
 
 
 def array_of(tensor: Any) -> Optional[numpy.ndarray[Any, Any]]:
-    """Its asnumpy(), after wait(); None: NumPy has no such type."""
+    """Returns tensor.asnumpy() after wait(); None if NumPy has no such type."""
     wait()
     try:
         array: numpy.ndarray[Any, Any] = tensor.asnumpy()
@@ -56,7 +56,7 @@ def array_of(tensor: Any) -> Optional[numpy.ndarray[Any, Any]]:
 
 
 def describe(tensor: Any, needs: int, generation: int) -> dict[str, Any]:
-    """The fields that ValueReader::ReadDescribed takes; without `address` the statistics are null."""
+    """Returns the fields that ValueReader::ReadDescribed() takes; without `address` and `stats` the statistics are null."""
     if isinstance(tensor, numpy.ndarray):
         return _of_array(tensor, {"type": "numpy.ndarray", "numpy": True, "dtype": str(tensor.dtype),
                                   "stats": _numpy_statistics(tensor)}, tensor.shape)
@@ -78,7 +78,7 @@ def _of_array(array: Any, fields: dict[str, Any], shape: tuple[Any, ...]) -> dic
 
 
 def _numpy_statistics(array: Any) -> Optional[tuple[Any, ...]]:
-    """Max, Min, Mean and Norm; of complex numbers those of magnitudes."""
+    """Returns Max, Min, Mean and Norm, for complex numbers those of the magnitudes; None for an empty array or another type."""
     if array.size == 0 or array.dtype.kind not in "biufc":
         return None
     with numpy.errstate(all="ignore"):
@@ -87,13 +87,13 @@ def _numpy_statistics(array: Any) -> Optional[tuple[Any, ...]]:
 
 
 def _gradient_sum(one: Any, other: Any) -> Any:
-    """A new tensor, outside of any graph."""
+    """Returns the sum as a new tensor outside of any graph."""
     with _no_grad():
         return _ADD(one, other)
 
 
 def _gradient_outside(whole: Any, inside: Any) -> Any:
-    """What came from elsewhere; None for nothing."""
+    """Returns the part of the gradient `whole` that does not come from `inside`; None if there is none."""
     if whole is inside or numpy.array_equal(array_of(whole), array_of(inside)):  # type: ignore[arg-type] # None equals None
         return None
     with _no_grad():
@@ -101,7 +101,7 @@ def _gradient_outside(whole: Any, inside: Any) -> Any:
 
 
 def make_capture(session: Any, package: str) -> Any:
-    """The Capture of a native Session. package: the directory whose frames are left out of stacks."""
+    """Makes the Capture of a native Session. package: the directory whose frames are omitted from stacks."""
     return session.capture({
         "Tensor": TensorPy, "shape": TensorPy.shape, "dtype": TensorPy.dtype,
         "requires_grad": property(lambda tensor: bool(getattr(tensor, "_requires_grad", False))),
@@ -121,5 +121,5 @@ def _output_number(tensor: Any) -> int:
 
 
 def saved_types() -> tuple[type, ...]:
-    """What save() takes beside containers."""
+    """Returns the types that save() accepts besides containers."""
     return (Tensor, mindspore.Parameter, int, float, str)

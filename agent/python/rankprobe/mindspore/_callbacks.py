@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks of mindspore.train.Model: each of its steps is one of the debugger's."""
+"""Callbacks of mindspore.train.Model, which make a step of the debugger of each of its steps."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import mindspore
 
 
 class MsprobeStep(mindspore.train.Callback):  # type: ignore[misc]
-    """start, stop and step around each step of Model.train."""
+    """Calls start(), stop() and step() of the debugger around each step of Model.train()."""
 
     def __init__(self, debugger: Any) -> None:
         super().__init__()
         self._debugger = debugger
 
     def on_train_step_begin(self, run_context: Any) -> None:
-        # What is called there is the network with the loss and the optimizer around it.
+        # This is the network wrapped with the loss and the optimizer, which Model calls.
         self._debugger.start(getattr(run_context.original_args(), "network", None))
 
     def on_train_step_end(self, run_context: Any) -> None:
@@ -25,7 +25,7 @@ class MsprobeStep(mindspore.train.Callback):  # type: ignore[misc]
 
 
 class MsprobeInitStep(mindspore.train.Callback):  # type: ignore[misc]
-    """The first step has the number that the training goes on from."""
+    """Sets the number of the first step to the one from which the training continues."""
 
     def on_train_begin(self, run_context: Any) -> None:
         from rankprobe.mindspore.debugger import PrecisionDebugger

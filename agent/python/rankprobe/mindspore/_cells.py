@@ -16,11 +16,11 @@ from rankprobe.mindspore._bindings import grad_enabled, is_tensor, wait
 
 
 def is_compiled(function: Any, depth: int = 0) -> bool:
-    """Whether a construct is that of a cell under @jit: nothing below it runs in Python."""
+    """Returns whether a construct() belongs to a cell under @jit, below which nothing runs in Python."""
     for cell in getattr(function, "__closure__", None) or ():
         try:
             inner = cell.cell_contents
-        except ValueError:  # not set yet
+        except ValueError:  # The cell is empty.
             continue
         if isinstance(inner, JitConfig) or (depth < 8 and isinstance(inner, types.FunctionType) and is_compiled(inner, depth + 1)):
             return True
@@ -28,7 +28,8 @@ def is_compiled(function: Any, depth: int = 0) -> bool:
 
 
 def named_cells(model: Any, compiled: bool = False) -> Iterator[tuple[str, nn.Cell, bool]]:
-    """(path with the model's index, cell, whether it is a root) of everything that runs in Python. compiled: and what does not."""
+    """Yields (path with the model's index, cell, whether it is a root) of all cells that run in Python. compiled: includes cells that
+    are compiled."""
     for index, root in enumerate(model if isinstance(model, (list, tuple)) else [model]):
         prefix = f"{index}." if isinstance(model, (list, tuple)) else ""
         seen: set[int] = set()
@@ -44,21 +45,21 @@ def named_cells(model: Any, compiled: bool = False) -> Iterator[tuple[str, nn.Ce
 
 
 def _tensors(value: Any) -> tuple[Any, ...]:
-    """Those among a cell's arguments, or its output: what lies deeper has no gradient of its own here."""
+    """Returns the tensors of a cell's arguments or output, not those nested deeper, for which no gradient is recorded."""
     if isinstance(value, tuple):
         return tuple(item for item in value if is_tensor(item))
     return (value,) if is_tensor(value) else ()
 
 
 def own_parameters(cell: nn.Cell) -> dict[str, Any]:
-    """Its own parameters by the last part of their names."""
+    """Returns the parameters of the cell itself by the last part of their names."""
     return {parameter.name.rpartition(".")[2]: parameter for parameter in cell._params.values() if parameter is not None}
 
 
 class CellHooks:
-    """Hooks on the cells below the network(s), and what takes them off again.
+    """Installs and removes hooks on the cells below the network(s).
 
-    Faults of ours are counted by the Capture and never reach the network.
+    Faults of rankprobe are counted by the Capture and never reach the network.
     """
 
     def __init__(self, capture: Any) -> None:
@@ -70,22 +71,22 @@ class CellHooks:
         self._open = threading.local()
         # Set by the debugger from the plan in force.
         self.backward = self.parameters_grad = True
-        # A root's forward begins / has ended.
+        # Called when a root's forward begins, and when it has ended.
         self.on_root_begin: Callable[[], None] = lambda: None
         self.on_root_end: Callable[[], None] = lambda: None
 
     def hook_model(self, model: Any) -> None:
-        """Hooks everything below the root(s); a second time is a no-op."""
+        """Hooks all cells below the root(s). Repeated calls have no effect."""
         for path, cell, is_root in named_cells(model):
             if not is_root and id(cell) not in self._hooked:
                 self._hooked.add(id(cell))
                 name = f"Cell.{path}.{type(cell).__name__}"
                 self._handles.append(cell.register_forward_pre_hook(self._pre(name), with_kwargs=True))
-                # First of all: what comes after may replace the output.
+                # Prepended, because a later hook may replace the output.
                 self._handles.append(cell.register_forward_hook(self._post(), prepend=True, with_kwargs=True, always_call=True))
 
     def hook_roots(self, model: Any) -> None:
-        """Watches forwards of the first root (token_range), records nothing."""
+        """Watches forwards of the first root for token_range; records nothing."""
         root = model[0] if isinstance(model, (list, tuple)) else model
         if id(root) in self._hooked:
             return
@@ -124,7 +125,7 @@ class CellHooks:
                 stack.append((cell, None, None))
                 return
             call = gradients = None
-            capture.enter_quiet()  # what we ask of tensors is not a call of the user's
+            capture.enter_quiet()  # Calls of rankprobe on tensors must not be recorded.
             try:
                 wait()
                 call = capture.begin_module(name, args, kwargs or None)
@@ -165,10 +166,10 @@ class CellHooks:
         return rankprobe_post
 
     def _begun(self, cell: nn.Cell) -> tuple[Any, Any]:
-        """The call and the gradients of the forward of `cell` that ends."""
+        """Pops and returns the call and the gradients of the forward of `cell` that ends."""
         stack = self._stack()
         while stack and stack[-1][0] is not cell:
-            # Left by an exception that a forward in between has caught.
+            # The forward of this cell ended with an exception that an outer forward has caught.
             _, call, _ = stack.pop()
             if call is not None:
                 self._capture.abandon_module(call)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in place in MindSpore while a plan is in force."""
+"""Stand-ins and hooks that are installed in MindSpore while a plan is in force."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ Model = Union[nn.Cell, Sequence[nn.Cell]]
 
 
 class Instruments:
-    """The stand-ins of APIs and the hooks of cells, as rankprobe._frontend.debugger uses them. Between the end of a recording
-    and the next step they stay in place: the Capture records nothing then."""
+    """Stand-ins of APIs and hooks of cells, with the interface that rankprobe._frontend.debugger uses. They stay installed between
+    the end of a recording and the next step, while the Capture records nothing."""
 
     def __init__(self, capture: Any, on_root_begin: Callable[[], None], on_root_end: Callable[[], None]) -> None:
         self.apis = Apis(capture)
         self._cells = CellHooks(capture)
         self._cells.on_root_begin, self._cells.on_root_end = on_root_begin, on_root_end
-        # They are those of the plan in force.
+        # Whether the stand-ins and hooks of the plan in force are installed.
         self.applied = False
 
     def apply(self, plan: dict[str, Any]) -> None:
-        """Stand-ins and hooks that this level needs, and no others."""
+        """Installs the stand-ins and hooks that the plan's level needs, and removes others."""
         if self.applied:
             self.take_off()
         self.applied = True
-        # construct.json names backward calls even where their data is not wanted.
+        # construct.json lists backward calls even if their data is not recorded.
         self._cells.backward = plan["backward"] or plan["extra_info"]
         self._cells.parameters_grad = plan["parameters_grad"]
         if plan["records_apis"]:
             self.apis.install()
 
     def take_off(self) -> None:
-        """In steps that are not recorded nothing of ours is left in MindSpore."""
+        """Removes everything from MindSpore, for steps that are not recorded."""
         self.applied = False
         self.apis.remove()
         self._cells.remove()
@@ -44,12 +44,12 @@ class Instruments:
     set_aside = remove = take_off
 
     def put_back(self, plan: dict[str, Any]) -> None:
-        """A step is recorded again, by the plan that was applied."""
+        """Installs the stand-ins and hooks again when a step is recorded with the plan that was applied."""
         if not self.applied:
             self.apply(plan)
 
     def watch(self, model: Model, plan: dict[str, Any], tokens: bool, bare_roots: bool) -> None:
-        """The model(s) that the step records. tokens: their forwards are counted."""
+        """Hooks the model(s) that the step records. tokens: counts their forwards."""
         if plan["records_modules"]:
             self._cells.hook_model(model)
         if plan["records_apis"]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Task monitor in MindSpore: its optimizers, losses and scalers; what is made of them is in rankprobe._frontend.monitor."""
+"""Task monitor in MindSpore: access to optimizers, losses and scalers for rankprobe._frontend.monitor, which records them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rankprobe.mindspore._bindings import array_of, is_tensor, wait
 from rankprobe.mindspore._cells import is_compiled, named_cells, own_parameters
 from rankprobe.mindspore._optimizers import OPTIMIZERS, calls
 
-# Where every gradient function runs its forward.
+# The module in which every gradient function runs its forward.
 _GRADIENTS = importlib.import_module("mindspore.ops.composite.base")
 
 
@@ -27,22 +27,22 @@ def _is_number(value: Any) -> bool:
 
 
 def _gradients(arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """Of the arguments of an optimizer's call those for its parameters, one for each; empty where there are none."""
+    """Returns the gradients among the arguments of an optimizer's call, one for each of `count` parameters; () if there are none."""
     lists = (given for given in (*arguments, arguments) if isinstance(given, (tuple, list)))
     return tuple(next((given for given in lists if len(given) == count), ()))
 
 
 def _unscaled(gradient: Any, scale: float) -> Any:
-    """What an optimizer makes of a gradient that it takes with its scale."""
+    """Returns the gradient without the loss scale that the optimizer removes."""
     if scale == 1.0:
         return gradient
     array = array_of(gradient)
-    # Of no dimensions NumPy makes a number.
+    # asarray(), because the product of a 0-D array is a NumPy scalar.
     return gradient if array is None else Tensor.from_numpy(numpy.asarray(array * array.dtype.type(1.0 / scale)))
 
 
 def _states(optimizer: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(name, parameters, their states) of the lists that it has made beside its parameters, by its own names for them."""
+    """Yields (name, parameters, their states) for each list of states that the optimizer keeps, with its attribute name."""
     rates = getattr(optimizer, "learning_rate", None)
     holders = [(vars(optimizer), optimizer.parameters)]
     holders += [(group, group["params"]) for group in getattr(optimizer, "param_groups", ())]
@@ -55,8 +55,8 @@ def _states(optimizer: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _is_askable(schedule: Any, optimizer: Any) -> bool:
-    """Whether a schedule can be asked for the rate without a change to the training: MindSpore's own can; one of the
-    program's that may count what it is asked cannot, unless it is compiled and has nothing to keep a count in."""
+    """Returns whether a schedule can be evaluated without changing the training. MindSpore's own can. One of the program's may count
+    its calls, so it can only if it is compiled and has no parameters to count in."""
     if type(schedule).__module__.startswith("mindspore."):
         return True
     return is_compiled(type(optimizer).construct) and not list(schedule.get_parameters())
@@ -85,7 +85,7 @@ class Monitor(monitor.Monitor):
         def rankprobe_run(*args: Any, **kwargs: Any) -> Any:
             result = run(*args, **kwargs)
             loss = result[1]
-            # With has_aux, and of several outputs, the first.
+            # With has_aux or several outputs, the first is the loss.
             loss = loss[0] if isinstance(loss, (tuple, list)) and loss else loss
             if _is_number(loss):
                 self.note_loss(loss)
@@ -113,7 +113,7 @@ class Monitor(monitor.Monitor):
             return [float(_array(group["lr"]).item()) for group in groups]
         rates = getattr(optimizer, "learning_rate", ())
         rates = rates if isinstance(rates, (tuple, list, nn.CellList)) else (rates,)
-        # One a parameter, the same object for those of a group.
+        # There is one rate for each parameter, and parameters of a group share the object.
         rates = list({id(rate): rate for rate in rates}.values())
         if not all(_is_askable(rate, optimizer) for rate in rates if isinstance(rate, nn.Cell)):
             return []
@@ -141,7 +141,7 @@ class Monitor(monitor.Monitor):
         return _array(parameter).copy()
 
     def _added(self, parameter: Any, before: Any) -> Any:
-        """In the place of the copy of what it was, as far as there is one type and shape."""
+        """Writes the difference into the copy `before`, if type and shape are the same."""
         now = _array(parameter)
         same = now.dtype == before.dtype and now.shape == before.shape
         with numpy.errstate(all="ignore"):

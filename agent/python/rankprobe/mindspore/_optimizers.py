@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of MindSpore's optimizers, which have no hooks for all of them: watched at their classes."""
+"""Observation of calls of MindSpore's optimizers at their classes, since MindSpore has no hooks for all optimizers."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Any, Callable
 from mindspore import nn
 from mindspore.experimental.optim.optimizer import Optimizer as ExperimentalOptimizer
 
-# Those of mindspore.mint.optim are of the second.
+# The optimizers of mindspore.mint.optim derive from the second class.
 OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
 Before = Callable[[Any, tuple[Any, ...]], None]
 After = Callable[[Any], None]
 
 
 class OptimizerCalls:
-    """Tells its watchers of each call of an optimizer; the last that came is the innermost. With none there is
-    nothing in MindSpore. Watchers do not raise."""
+    """Notifies watchers of each call of an optimizer; the watcher added last is the innermost. Without watchers nothing is installed
+    in MindSpore. Watchers must not raise."""
 
     def __init__(self) -> None:
         self._watchers: list[tuple[Before, After]] = []
-        # (class, the __call__ that it had of its own; None: inherited, stand-in)
+        # (class, its own __call__ or None if inherited, stand-in)
         self._places: list[tuple[type, Any, Any]] = []
 
     def watch(self, before: Before, after: After) -> Callable[[], None]:
-        """before: with the arguments of the call. after: not where it ends with an exception. Returns what undoes it."""
+        """Adds a watcher. before: called with the optimizer and the arguments of the call. after: called with the optimizer, unless
+        the call raises. Returns a function that removes the watcher."""
         watcher = (before, after)
         self._watchers.append(watcher)
         if not self._places:
@@ -48,7 +49,7 @@ class OptimizerCalls:
     def _remove(self) -> None:
         for kind, own, stand_in in self._places:
             if vars(kind).get("__call__") is not stand_in:
-                continue  # another has wrapped it; ours only calls on
+                continue  # Another wrapper is installed; without watchers, the stand-in only calls the original.
             if own is None:
                 del kind.__call__
             else:

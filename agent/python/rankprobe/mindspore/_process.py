@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MindSpore in this process: what it is, its rank, its mode."""
+"""State of MindSpore in this process: version, rank and mode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRAMEWORK = Framework("mindspore", mindspore.__version__, nn.Cell, "mindspore.nn
 
 
 def check_mode() -> None:
-    """Graph mode runs no Python of ours: said at once, not by an empty dump."""
+    """Raises InterfaceUsageError in graph mode, which runs no Python hooks, so that the dump would be empty."""
     if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
         raise InterfaceUsageError(
             "rankprobe records MindSpore only in PyNative mode: in graph mode a network is one compiled program, which only "

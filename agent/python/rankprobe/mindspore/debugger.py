@@ -17,7 +17,7 @@ from rankprobe.mindspore._process import FRAMEWORK, check_mode
 
 
 def _check_plan(plan: dict[str, Any]) -> None:
-    """What documents allow for PyTorch alone, or for what is no PyNative mode."""
+    """Raises InvalidParameterError for settings that are documented only for PyTorch."""
     monitor = plan.get("monitor", {})
     if monitor.get("communication") and not plan["records_modules"] and not any(
             monitor[word] for word in ("weight_gradients", "parameters", "optimizer", "updates", "training")):
@@ -28,19 +28,19 @@ def _check_plan(plan: dict[str, Any]) -> None:
 
 
 class PrecisionDebugger(Debugger):
-    """Records what the tensors of a MindSpore training in PyNative mode did.
+    """Records the tensors of a MindSpore training in PyNative mode.
 
-    config_path: config.json; None: statistics of level L1.
-    task, dump_path, level, step: beat the file, also when it changes later.
+    config_path: config.json; None (default): statistics of level L1.
+    task, dump_path, level, step: override the file, also when it changes later.
     auto_export, on_collector_missing: as with rankprobe.pytorch.
 
-    The first instance of a process counts; another construction returns to it
-    without a change. Its methods can be called on the class. Where records go:
-    RANKPROBE_COLLECTOR (host:port), else a private collector whose trees appear
-    in dump_path at the end of each step.
+    A process has one instance; a later construction returns the first one
+    unchanged. Methods can be called on the class. Records go to the collector of
+    RANKPROBE_COLLECTOR (host:port), else to a private collector, which writes each
+    step's directory to dump_path at the end of the step.
 
-    Raises InvalidParameterError (a ValueError) naming every fault of the config,
-    InterfaceUsageError in graph mode.
+    Raises InvalidParameterError (a ValueError), which names every fault of the
+    config, and InterfaceUsageError in graph mode.
     """
 
     _framework = FRAMEWORK
@@ -49,13 +49,14 @@ class PrecisionDebugger(Debugger):
     @classmethod
     def start(cls, model: Optional[Model] = None, token_range: Optional[Sequence[int]] = None,
               rank_id: Optional[int] = None) -> None:
-        """Recording on, for the current step.
+        """Starts recording the current step.
 
-        model: needed for L0, mix and token_range: a Cell or a list or tuple of
-        them; what is below them is recorded, not they themselves. At L1 the
-        primitives of its cells are recorded.
-        token_range: [a, b], both inclusive: only these forwards of the (first)
-        model since start. rank_id: the rank to file under, >= 0.
+        model: a Cell, or a list or tuple of them; required for L0, mix and
+        token_range. The cells below them are recorded, not they themselves. At L1
+        the primitives of its cells are recorded.
+        token_range: [a, b], both inclusive; records only these forwards of the
+        (first) model since start(). rank_id: the rank of the records, >= 0; default
+        that of MindSpore or the launcher.
 
         Raises InterfaceUsageError before construction and in graph mode,
         InvalidParameterError for a bad argument.
@@ -66,7 +67,7 @@ class PrecisionDebugger(Debugger):
         check_mode()
 
     def _make_switch(self, config_path: Optional[str], arguments: dict[str, Any]) -> Switch:
-        # Its classes are those of PyTorch's functions: no effect here, says the document.
+        # risk_level classifies functions of PyTorch, so it is documented to have no effect here.
         switch = super()._make_switch(config_path, {**arguments, "risk_level": "ALL"})
         _check_plan(switch.plan)
         return switch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""seed_all: a run that can be repeated."""
+"""seed_all() for reproducible runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MAX_SEED = 2**32 - 1
 
 
 def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
-    """Seeds Python, NumPy and MindSpore, and asks for deterministic kernels.
+    """Seeds Python, NumPy and MindSpore, and selects deterministic kernels.
 
-    seed: 0 .. 2**32 - 1. mode: set_context(deterministic="ON"). rm_dropout: what
-    is made of dropout from here on, cells and functions, drops nothing.
+    seed: 0 .. 2**32 - 1. mode: set_context(deterministic="ON"), else "OFF".
+    rm_dropout: dropout cells created from now on, and dropout functions, drop nothing.
 
     Raises InvalidParameterError for another type or range.
     """
@@ -31,7 +31,7 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
     os.environ["PYTHONHASHSEED"] = str(seed)
     os.environ["HCCL_DETERMINISTIC"] = str(mode)
     random.seed(seed)
-    mindspore.set_seed(seed)  # NumPy's too
+    mindspore.set_seed(seed)  # Seeds NumPy too.
     mindspore.set_context(deterministic="ON" if mode else "OFF")
     if rm_dropout:
         _remove_dropout()
@@ -49,7 +49,7 @@ def _remove_dropout() -> None:
 
 
 def _unchanged(input: Any, *args: Any, **kwargs: Any) -> Any:
-    """In place of a dropout."""
+    """Replaces a dropout function; returns the input."""
     return input
 
 

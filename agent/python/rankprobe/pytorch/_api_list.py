@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of APIs that are recorded: an operator's, a file's, or the package's."""
+"""List of the APIs to record: from an operator (a person), a file or the package."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LIST = pathlib.Path(__file__).parent / "data" / "apis.json"
 
 
 def load_list(path: Optional[str] = None) -> dict[str, list[str]]:
-    """Prefix -> names. `path`, else RANKPROBE_API_LIST, else the built-in list.
+    """Reads `path`, else RANKPROBE_API_LIST, else the built-in list, as prefix -> names.
 
-    The file is a JSON object of lists or has the form of msprobe's
-    support_wrap_ops.yaml. Raises ValueError that names the file, and the place
-    in it.
+    The file is a JSON object of lists, or has the form of msprobe's
+    support_wrap_ops.yaml. Raises ValueError, which names the file and the place in
+    it.
     """
     path = path or os.environ.get("RANKPROBE_API_LIST") or str(_LIST)
     try:
@@ -29,5 +29,5 @@ def load_list(path: Optional[str] = None) -> dict[str, list[str]]:
 
 
 def parse_list(text: str) -> dict[str, list[str]]:
-    """load_list of a text. Raises ValueError."""
+    """Parses the text of a list, see load_list(). Raises ValueError."""
     return _native.parse_api_list(text)

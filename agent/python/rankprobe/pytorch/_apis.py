@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of PyTorch's APIs, and of functions that are registered, while they are recorded.
+"""Recording of calls of PyTorch's APIs and of registered functions.
 
-The calls of each listed function go to a native recorder of the outermost call of a thread (_redirect.py). The function
-stays the object that it is, also for a program that took it before (`from torch import relu` above the debugger), and what a
-program puts in its place is the program's.
+The calls of each listed function are redirected to a native recorder of the outermost call of a thread (_redirect.py). The
+function remains the same object, also for a program that imported it before (`from torch import relu` above the debugger). A
+function that a program assigns in its place is not touched.
 
-Where one object is known by several names that are recorded apart, one of them has its calls redirected. In the places of
-the others stand objects of ours while a step is recorded, which compare, hash, pickle and copy as the function:
-`torch.conv2d` and others that torch.nn.functional has too, `torch.lstm`, four methods of Tensor that are called by operators
-as well (`abs`, `neg`, `__idiv__`, `__rdiv__`), `Tensor.__setitem__`, and what is registered and no function.
+If one object has several names that are recorded separately, the calls of one name are redirected. The other names refer to
+stand-ins while a step is recorded, which compare, hash, pickle and copy like the function: `torch.conv2d` and others that
+torch.nn.functional has too, `torch.lstm`, four methods of Tensor that operators call as well (`abs`, `neg`, `__idiv__`,
+`__rdiv__`), `Tensor.__setitem__`, and registered objects that are not functions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _IGNORED_INPUTS: dict[str, tuple[list[int], list[str]]] = {
     "_all_gather_base": ([0], []), "all_to_all_single": ([0], []), "all_to_all": ([0], []),
     "all_gather_into_tensor": ([0], []), "reduce_scatter_tensor": ([0], []),
 }
-# They change arguments (running statistics) behind the version counter's back.
+# These functions change arguments (running statistics) without incrementing the version counter.
 _HIDDEN_WRITES = ("batch_norm", "instance_norm", "moving_avg", "embedding_renorm")
 _IGNORED_OUTPUTS = {"Distributed.isend": [0], "NPU.npu_fusion_attention": [4, 5]}
 
@@ -89,31 +89,31 @@ def _some(chosen: dict[str, list[str]]) -> str:
 
 
 class Apis:
-    """Has the calls of one Capture's functions recorded, and takes that off again."""
+    """Installs and removes the recording of API calls for one Capture."""
 
     def __init__(self, capture: Any, path: Optional[str] = None, only: Optional[str] = None) -> None:
-        """only: of the own list the functions of this prefix."""
+        """path: the list of APIs, see load_list(). only: uses only the functions of this prefix."""
         self._capture, self._only = capture, only
         self._own_list = {prefix: names for prefix, names in load_list(path).items() if only in (None, prefix)}
-        # An operator's list, as text; "": it is this process' own.
+        # The list of an operator (a person) as text; "" for the process's own list.
         self._text = ""
         self._calls = _native.RedirectedCalls()
         self._installed = False
-        # Calls of show_originals() that are open.
+        # Number of show_originals() calls without show_stand_ins().
         self._hidden = 0
-        # torch.compile was called.
+        # Called when torch.compile was called.
         self.on_compile: Callable[[], None] = lambda: None
-        # By what they are for: the functions to watch while APIs are recorded, and those that are watched.
+        # By purpose: wrapped functions, and those that are installed now, while APIs are recorded.
         self._around: dict[str, Around] = {}
         self._watched: list[Around] = []
-        # By host and name: prefix, and what has its calls recorded, by what.
+        # By host and name: prefix, redirect and recorder.
         self._custom: dict[tuple[int, str], tuple[str, _native.Redirect, Any]] = {}
         self._collect(self._own_list)
 
     def use(self, text: str) -> None:
-        """The list to record from now on, as an operator gave it; "": the process' own.
+        """Sets the list to record, as an operator (a person) gave it; "" selects the process's own.
 
-        Between steps. Raises ValueError, and changes nothing, for a bad one.
+        Call between steps. Raises ValueError for a bad list and changes nothing then.
         """
         if text == self._text:
             return
@@ -127,7 +127,7 @@ class Apis:
 
     def _collect(self, chosen: dict[str, list[str]]) -> None:
         self._calls = _native.RedirectedCalls()
-        # By object: the name under which its calls are recorded. Of several prefixes Torch comes last.
+        # By object: the name under which its calls are recorded. Torch has the lowest priority of the prefixes.
         names: dict[int, str] = {}
         for prefix in sorted(chosen, key=lambda prefix: prefix == "Torch"):
             for host in _hosts(prefix):
@@ -153,11 +153,11 @@ class Apis:
         names.setdefault(id(function), full)
 
     def _call(self, host: Any, name: str, function: Any, prefix: str, traits: dict[str, Any], apart: bool) -> tuple[_native.Redirect, Any]:
-        """What sends the calls elsewhere, and where to. apart: only the calls by this name are recorded."""
+        """Returns the redirect of a function and the recorder. apart: records only calls by this name."""
         itself = None if apart else redirect(function)
         found = itself or _native.place_redirect(host, name, function)
         api = _native.api(found.original, self._capture, prefix, name, traits)
-        if itself is None:  # the program sees it
+        if itself is None:  # The stand-in is visible to the program.
             _look_up_as(function, api)
         return found, api
 
@@ -191,7 +191,7 @@ class Apis:
         self._calls.take()
 
     def _watch_work(self) -> None:
-        """Waiting for an asynchronous collective completes its record."""
+        """Wraps Work.wait(), which completes the record of an asynchronous collective."""
         if not torch.distributed.is_available():
             return
         done = self._capture.work_done
@@ -208,7 +208,7 @@ class Apis:
         self._watch("wait", torch._C._distributed_c10d.Work.wait, around)
 
     def _watch_compilers(self) -> None:
-        """TorchScript and the compiler read the code of functions."""
+        """Hides the redirects from TorchScript and the compiler, which read the code of functions."""
         for host, name in ((torch.jit, "script"), (torch, "compile")):
             if hasattr(host, name):
                 self._watch(name, getattr(host, name), lambda compiler: self._unseen_by(compiler, lambda: self.on_compile()))
@@ -227,7 +227,7 @@ class Apis:
     def _unseen_by(self, function: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:
         def rankprobe_unseen(*args: Any, **kwargs: Any) -> Any:
             if function.__name__ == "script" and len(args) < 3:
-                # It finds names that a class uses in the frame that calls it, and above that are the two of this call.
+                # script() resolves names in the frame of its caller, which is above the two frames of this wrapper.
                 kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 2
             try:
                 with self.unseen():
@@ -238,7 +238,7 @@ class Apis:
         return rankprobe_unseen
 
     def show_originals(self) -> None:
-        """Until show_stand_ins(), as often: PyTorch as it is without us."""
+        """Removes all redirects until a matching call of show_stand_ins(); calls nest."""
         self._hidden += 1
         if self._hidden == 1 and self._installed:
             self._take()
@@ -250,7 +250,7 @@ class Apis:
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
-        """Within it nothing of ours is in PyTorch's functions."""
+        """Context manager in which PyTorch's functions have no redirects."""
         self.show_originals()
         try:
             yield
@@ -259,11 +259,11 @@ class Apis:
 
     # --- register_custom_api
     def register_custom(self, module: Any, name: str, prefix: Optional[str], traits: Optional[dict[str, Any]] = None) -> None:
-        """Records `module.name` as `{prefix}.{name}`, while a step is recorded;
-        what is registered stays as it is.
-        traits: as those of a list's functions.
+        """Records `module.name` as `{prefix}.{name}` while a step is recorded; an
+        earlier registration is not changed. prefix: default the module's name.
+        traits: as for functions of a list.
 
-        Raises ValueError when there is no such callable or for a bad prefix.
+        Raises ValueError if there is no such callable or the prefix is bad.
         """
         if not isinstance(name, str) or not callable(getattr(module, name, None)):
             raise ValueError(f"{module!r} has no callable attribute {name!r}")
@@ -290,7 +290,8 @@ class Apis:
 
 
 def _look_up_as(function: Any, stand_in: Any) -> None:
-    """TorchScript and torch.fx look operators up by the id of their function; a graph that was traced in a recorded step keeps ours."""
+    """Registers the stand-in with TorchScript and torch.fx, which look operators up by the id of their function; a graph that was traced
+    in a recorded step refers to the stand-in."""
     table: dict[int, str] = getattr(torch.jit._builtins, "_builtin_table", None) or {}
     operator = table.get(id(function))
     if operator is not None:
@@ -299,14 +300,14 @@ def _look_up_as(function: Any, stand_in: Any) -> None:
 
 
 def _has_unlisted_names(function: Any, listed: list[str]) -> bool:
-    """Whether a method of Tensor is called by an operator of Python too, which msprobe does not record."""
+    """Returns whether a method of Tensor is also called by an operator of Python, which msprobe does not record."""
     names = [name for kind in torch.Tensor.__mro__ for name, value in vars(kind).items() if value is function]
     return any(name not in listed for name in names)
 
 
 class _StepHook:
-    """A hook of ours in a table of torch.optim. A class of optimizers that is pickled by value (cloudpickle) takes the table along:
-    there this is a function of the standard library that does nothing."""
+    """A hook in a table of torch.optim. If an optimizer class is pickled by value (cloudpickle), the table is pickled too; the hook
+    then becomes a function of the standard library that does nothing."""
 
     def __init__(self, hook: Callable[..., Any]) -> None:
         self._hook = hook
@@ -319,7 +320,7 @@ class _StepHook:
 
 
 def around_optimizer_steps(before: Callable[..., Any], after: Callable[..., Any]) -> list[Callable[[], None]]:
-    """Hooks on the steps of all optimizers, where PyTorch has such (2.0); what takes them off again."""
+    """Installs hooks around the steps of all optimizers (PyTorch 2.0 and later). Returns functions that remove them; [] without."""
     optimizer = importlib.import_module("torch.optim.optimizer")
     if not hasattr(optimizer, "register_optimizer_step_pre_hook"):
         return []
@@ -328,9 +329,9 @@ def around_optimizer_steps(before: Callable[..., Any], after: Callable[..., Any]
 
 
 def optimizer_scopes(capture: Any) -> Iterator[Callable[[], None]]:
-    """Puts what optimizers and gradient clipping do under a pseudo parent.
+    """Records the calls of optimizers and gradient clipping under a pseudo parent.
 
-    Yields what takes each of these hooks off again.
+    Yields functions that remove these hooks.
     """
     yield from around_optimizer_steps(lambda *_: capture.push_scope("optimizer"),
                                        lambda *_: capture.pop_scope("optimizer"))

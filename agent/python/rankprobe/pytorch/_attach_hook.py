@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `rankprobe run` puts into a process: models and steps.
+"""Attachment of `rankprobe run` to a process: finds models and steps.
 
-The first optimizer with parameters of a module names the model: the outermost
-module that owns them. A step lasts from the end of one optimizer.step() of it
+The first optimizer with parameters of a module determines the model, which is the
+outermost module that owns them. A step lasts from the end of one optimizer.step()
 to the end of the next, also of one that a GradScaler skips. Models of further
-optimizers are recorded too; one that has stepped alone for a while, or whose
-predecessor is gone, is the one that ends steps from then on. Where a model is
-called and there is no optimizer (inference, a server), it is the model, and a
-step is one forward of it; an optimizer that is made later takes over. The
-user's script knows nothing of this, and what it gives up is not held.
+optimizers are recorded too. If another optimizer has stepped alone for a while, or
+the previous one no longer exists, it ends the steps from then on. If a model is
+called without an optimizer (inference, a server), a step is one forward of it, until
+an optimizer is created. The user's script is not changed, and no object of it is
+kept alive.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from rankprobe.pytorch._hidden_hooks import HookHandle, marked
 from rankprobe.pytorch._redirect import Around, hide_frames, unseen
 from rankprobe.pytorch.debugger import PrecisionDebugger
 
-# By the modules that run while an optimizer is made; the first one counts.
+# Trainer by the modules in the stack that creates an optimizer; the first match counts.
 _TRAINERS = {"trl": "a trainer of TRL", "transformers.trainer": "transformers.Trainer", "lightning.pytorch": "lightning.Trainer",
              "pytorch_lightning": "lightning.Trainer", "deepspeed.runtime.engine": "a DeepSpeed engine", "torchtitan": "torchtitan",
              "verl": "verl", "megatron.training": "Megatron"}
 
 
 def find_models(parameters: Iterable[torch.Tensor]) -> list[torch.nn.Module]:
-    """The outermost modules of this process that own any of `parameters`."""
+    """Returns the outermost modules of this process that own any of `parameters`, those with most of them first."""
     wanted = {id(p) for p in parameters}
-    # By type: isinstance() would wake what only pretends to be something. One that is still being made may have no modules yet.
+    # issubclass(), because isinstance() would run code of proxy objects. A module under construction may have no _modules yet.
     modules = [m for m in gc.get_objects() if issubclass(type(m), torch.nn.Module) and "_modules" in m.__dict__]
     inner = {id(child) for m in modules for child in m._modules.values()}
     owned = {id(m): _owned(m, wanted) for m in modules if id(m) not in inner}
@@ -55,23 +55,23 @@ def find_models(parameters: Iterable[torch.Tensor]) -> list[torch.nn.Module]:
 
 
 def _owned(root: torch.nn.Module, wanted: set[int]) -> int:
-    """How many of `wanted`, by id, it has."""
+    """Returns the number of parameters of `root` whose id is in `wanted`."""
     return len({id(p) for module in _walk.modules(root) for p in module._parameters.values()} & wanted)
 
 
 class _Forwards:
-    """Steps that are forwards of `model`. Where forwards of several threads
-    overlap, a step ends when none runs, or with the _MOST-th."""
+    """Makes a step of each forward of `model`. If forwards of several threads overlap,
+    a step ends when none runs, or with the _MOST-th."""
 
     _MOST = 64
 
     def __init__(self, model: torch.nn.Module, begin: Callable[[], None]) -> None:
         self._begin = begin
         self._lock = threading.RLock()
-        # Open forwards by thread, and how many the step has had.
+        # Open forwards by thread, and the number of forwards in the step.
         self._open: dict[int, int] = {}
         self._count = 0
-        # Without it nobody tells of a forward that ended with an exception.
+        # Whether hooks are also called for a forward that ended with an exception.
         self._always = hasattr(model, "_forward_hooks_always_called")
         _hidden_hooks.hold()
         self._handles = [HookHandle("_forward_pre_hooks", marked(lambda *_: _guarded(self.enter))).put(model),
@@ -121,7 +121,8 @@ class _Forwards:
 
 
 def _begin_call(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-    """Records the call that is under way of a model that is one layer: PyTorch collected its pre-hooks before ours was among them."""
+    """Records the call in progress of a model that is a single layer, since PyTorch collected its pre-hooks before the new one was
+    added."""
     hook = module._forward_pre_hooks.get(_hidden_hooks.MODULE_KEY)
     if hook is None:
         return
@@ -133,7 +134,7 @@ def _begin_call(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
 
 
 class _Rounds:
-    """Steps from one call of `first` to the next: of a model whose forward() the program calls itself, which no hook sees."""
+    """Makes steps from one call of `first` to the next, for a model whose forward() the program calls directly, bypassing hooks."""
 
     def __init__(self, first: torch.nn.Module, end: Callable[[], None]) -> None:
         _hidden_hooks.hold()
@@ -145,16 +146,16 @@ class _Rounds:
 
 
 class _Attachment:
-    """What is attached in a process: the optimizer that ends steps, or a model without one, and the models that are recorded."""
+    """State of a process: the optimizer that ends steps, or a model without one, and the models that are recorded."""
 
-    # A training that makes its optimizer late runs a forward or two before it.
+    # A training that creates its optimizer late runs a forward or two before it.
     _PATIENCE = 3
-    # So many steps of another optimizer in a row, and the one that ended steps is used no more.
+    # After this many steps of others in a row, the optimizer that ended steps is taken to be unused.
     _UNUSED = 6
 
     def __init__(self) -> None:
         self._optimizer: Callable[[], Optional[torch.optim.Optimizer]] = lambda: None
-        # Steps of others since its last; steps of all.
+        # Steps of other optimizers since its last one, and steps of all.
         self._others = self._stepped = 0
         self._forwards: Any = None
         self._models: list[weakref.ref[Any]] = []
@@ -164,23 +165,23 @@ class _Attachment:
         self._called: Optional[torch.nn.Module] = None
         self._calls = 0
         self._watch: Any = None
-        # A trainer's callback (rankprobe.integrations) will begin and end the steps.
+        # Whether a trainer's callback (rankprobe.integrations) will begin and end the steps.
         self._claimed = False
         self._scalers: list[Around] = []
 
     def watch_calls(self) -> None:
-        """Looks at every call of a module until something is attached to."""
+        """Watches calls of modules until the process is attached."""
         register = torch.nn.modules.module.register_module_forward_pre_hook
         self._watch = register(lambda module, args: _guarded(self.called, module, args))
         atexit.register(self._say_why_not)
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
-        if getpid() != self._pid:  # asked before the lock, which another thread may have held at the fork
+        if getpid() != self._pid:  # Checked before locking, because another thread may have held the lock at the fork.
             return
         with self._lock:
             ours = bool(self._models) or self._forwards is not None
             if self._claimed or ours != (PrecisionDebugger._instance is not None):
-                return  # the program has a debugger of its own, or has closed this one
+                return  # The program has a debugger of its own, or has closed this one.
             models = find_models(p for group in optimizer.param_groups for p in group["params"])
             if not models:
                 return
@@ -202,14 +203,14 @@ class _Attachment:
         return [model for model in (reference() for reference in self._models) if model is not None]
 
     def _adopt(self, optimizer: torch.optim.Optimizer, models: list[torch.nn.Module], why: str) -> None:
-        """`optimizer` ends steps from now on."""
+        """Makes `optimizer` the one that ends steps."""
         self._optimizer, self._others = weakref.ref(optimizer), 0
         self._add(models)
         _say_once_a_job(f"{why}: a step now ends with {type(optimizer).__name__}.step() "
                         f"(of {', '.join(type(m).__name__ for m in models[:3])})")
 
     def _add(self, models: list[torch.nn.Module]) -> None:
-        """These are recorded too."""
+        """Records these models too."""
         known = self._alive()
         new = [model for model in models if not any(model is one for one in known)]
         self._models = [weakref.ref(model) for model in known + new]
@@ -222,14 +223,14 @@ class _Attachment:
             self._begin()
 
     def called(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        """A module is called, and there is no optimizer."""
+        """Call when a module is called while there is no optimizer."""
         if getpid() == self._pid:
             with self._lock:
                 self._see(module, args)
 
     def _see(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if self._claimed:
-            return None  # an evaluation before the training, which a trainer's callback begins
+            return None  # An evaluation before the training, which a trainer's callback begins.
         if PrecisionDebugger._instance is not None:
             return self._watch_no_more()
         if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
@@ -237,7 +238,7 @@ class _Attachment:
         if self._called is None and any(p is not None for one in _walk.modules(module) for p in one._parameters.values()):
             self._called = module
         if module is not self._called:
-            # Perhaps a part of it was called first, alone.
+            # A part of it may have been called separately before.
             if self._called is None or not any(child is self._called for child in _walk.modules(module)):
                 return None
             self._called, self._calls = module, 0
@@ -249,7 +250,7 @@ class _Attachment:
             return None
         self._called = None
         if outermost or not roots:
-            # Its pre-hooks from here on do not see the call that is under way.
+            # Pre-hooks added here do not see the call in progress.
             self._attach([module])
             self._forwards = _Forwards(module, self._begin)
             self._tell("; a step is one forward, because there is no optimizer")
@@ -297,11 +298,11 @@ class _Attachment:
             raise
         self._models = [weakref.ref(model) for model in models]
         self._watch_scalers()
-        # Before the debugger's own, which was registered before it.
+        # Runs before the debugger's handler, because handlers run in reverse order of registration.
         atexit.register(_guarded, self._end)
 
     def _end(self) -> None:
-        """The calls behind the optimizer's last step are a step of their own, where the program has come to its end."""
+        """Ends a last step with the calls after the optimizer's last step, unless the program ended with an exception."""
         debugger = PrecisionDebugger._instance
         if debugger is None or isinstance(self._forwards, _Forwards) or getpid() != self._pid or hasattr(sys, "last_type"):
             return
@@ -316,11 +317,11 @@ class _Attachment:
     def _say_why_not(self) -> None:
         if self._watch is None or getpid() != self._pid or os.environ.get("RANK", "0") != "0":
             return
-        # The workers of vLLM are other processes; one of a DataLoader makes no optimizer, and is no failure.
+        # Workers of vLLM are other processes, and a worker of a DataLoader creates no optimizer; neither is a failure.
         if "rankprobe.vllm" in sys.modules or multiprocessing.parent_process() is not None:
             return
         main = getattr(sys.modules.get("__main__"), "__spec__", None)
-        # torchrun, and workers of the compiler.
+        # Excludes torchrun and workers of the compiler.
         tool = (getattr(main, "name", None) or os.path.basename(sys.argv[0] or "")).startswith(("torch.", "torchrun"))
         if not tool and not is_read_by_program():
             say("not attached: no optimizer was made of a module's parameters, and no module with parameters was called; "
@@ -338,7 +339,7 @@ class _Attachment:
         self._begin()
 
     def _watch_scalers(self) -> None:
-        """A step that a GradScaler skips is over as well."""
+        """Ends a step also if a GradScaler skips the optimizer's step()."""
         def around(step: Callable[..., Any]) -> Callable[..., Any]:
             def rankprobe_scaler_step(*args: Any, **kwargs: Any) -> Any:
                 stepped = self._stepped
@@ -355,7 +356,8 @@ class _Attachment:
             self._scalers.append(Around(module.GradScaler.step, around))
 
     def entered(self, by: int) -> bool:
-        """A step() begins (1) or ends (-1) in this thread; whether it was the outermost: a class may call its base's."""
+        """Call when a step() begins (1) or ends (-1) in this thread. Returns whether the outermost one ended, since a class may call
+        step() of its base."""
         self._depth.value = getattr(self._depth, "value", 0) + by
         return bool(self._depth.value == 0)
 
@@ -381,7 +383,7 @@ class _Attachment:
 
 
 def make_debugger(mode: str) -> PrecisionDebugger:
-    """With the config of `rankprobe run`: recording where `mode` is "on", else idle."""
+    """Constructs the debugger with the config of `rankprobe run`: recording if `mode` is "on", else idle."""
     path = config_file(mode)
     try:
         return PrecisionDebugger(config_path=path)
@@ -390,7 +392,7 @@ def make_debugger(mode: str) -> PrecisionDebugger:
 
 
 def tell(models: list[torch.nn.Module], how: str, where: str = "") -> None:
-    """How to switch recording on; one rank says it."""
+    """Prints the state and how to switch recording; only rank 0 does."""
     debugger = PrecisionDebugger._instance
     if os.environ.get("RANK", "0") != "0" or debugger is None or debugger._inert:
         return
@@ -401,7 +403,7 @@ def tell(models: list[torch.nn.Module], how: str, where: str = "") -> None:
 
 
 def _trainer() -> str:
-    """Which trainer is making its optimizer, " of .."; "" for a loop that the program has itself."""
+    """Returns the trainer that is creating its optimizer as " of .."; "" for a loop of the program itself."""
     frame: Optional[types.FrameType] = sys._getframe(1)
     modules = set()
     while frame is not None:
@@ -429,7 +431,7 @@ def _say_once_a_job(text: str) -> None:
 
 
 def _guarded(function: Callable[..., None], *arguments: Any) -> None:
-    """A fault of ours is one line on stderr; the training goes on."""
+    """Calls the function. A fault of rankprobe is one line on stderr; the training continues."""
     try:
         function(*arguments)
     except Exception as error:  # noqa: BLE001
@@ -441,25 +443,26 @@ _attachment: Optional[_Attachment] = None
 
 
 def claim() -> None:
-    """A trainer's callback was made, which hands over when the training begins: no optimizer begins steps until then."""
+    """Call when a trainer's callback is created, which calls hand_over() when the training begins. Until then no optimizer begins
+    steps."""
     if _attachment is not None:
         _attachment.claim()
 
 
 def hand_over(models: list[torch.nn.Module], how: str) -> bool:
-    """Under `rankprobe run`: the debugger of this process is there, and whoever calls begins and ends its steps from now on,
-    those of `models`. False: nothing is attached in this process, or it has been handed over."""
+    """Under `rankprobe run`, makes the caller responsible for the steps of `models`; the debugger exists afterwards. Returns False if
+    nothing is attached in this process, or it was handed over before."""
     return _attachment is not None and _attachment.hand_over(models, how)
 
 
 def stand_back() -> None:
-    """Another front end (rankprobe.vllm) knows the models and steps of this process."""
+    """Stops attaching, because another front end (rankprobe.vllm) knows the models and steps of this process."""
     if _attachment is not None:
         _attachment.stand_back()
 
 
 def install(optimizer_class: Any) -> None:
-    """Watches every optimizer that is made from now on."""
+    """Watches every optimizer that is created from now on."""
     global _attachment
     attachment = _attachment = _Attachment()
     make = optimizer_class.__init__
@@ -479,7 +482,7 @@ def install(optimizer_class: Any) -> None:
 
 
 class _Scope:
-    """Around one step of an optimizer."""
+    """Context manager around one step() of an optimizer."""
 
     def __init__(self, attachment: _Attachment, optimizer: Any) -> None:
         self._attachment, self._optimizer = attachment, optimizer
@@ -495,8 +498,8 @@ class _Scope:
 
 
 class _Watch:
-    """Makes a _Scope. A class of the program that is pickled by value (cloudpickle) takes it along in its step(): there it makes a
-    context that does nothing, and needs no rankprobe."""
+    """Makes a _Scope. If a class of the program is pickled by value (cloudpickle), this is pickled with its step(). There it makes a
+    context that does nothing and does not need rankprobe."""
 
     def __init__(self, attachment: _Attachment) -> None:
         self._attachment = attachment
@@ -516,7 +519,7 @@ def _wrap_step(cls: type, attachment: _Attachment) -> None:
 
     @functools.wraps(step)
     def rankprobe_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with watch(self):  # and no global of this file
+        with watch(self):  # Uses no global of this file, so that the class can be pickled by value.
             return step(self, *args, **kwargs)
 
     rankprobe_step.rankprobe_watched = True  # type: ignore[attr-defined]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the attention of a language model sees, read out of the graph of its loss before the backward.
+"""Checks of the attention of a language model in the graph of its loss before the backward.
 
-Questions of the first steps: does a token attend to tokens after it, do its weights sum to 1 over what they weigh, and do positions
-share one rotary embedding. All are read from tensors that the graph keeps for the backward: probabilities or masks of the attention, factors of a rotation. Nothing of
-the program is called; tensors stay on their device and are not waited for.
+In the first steps: whether a token attends to later tokens, whether the weights sum to 1 over the dimension that is summed, and whether
+positions share a rotary embedding. All are read from tensors that the graph saves for the backward: probabilities or masks of the
+attention, factors of a rotation. Calls no code of the program; tensors stay on their device, and nothing waits for them.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ import torch
 _PRODUCT = "MulBackward0"
 _SOFTMAX = ("SoftmaxBackward0", "SafeSoftmaxBackward0")
 _SDPA = "ScaledDotProduct"
-# What may lie between a softmax and its product with the values: shapes, dtypes, dropout.
+# Nodes that may be between a softmax and its product with the values: changes of shape or dtype, dropout.
 _BETWEEN = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "ExpandBackward0", "CloneBackward0", "ToCopyBackward0",
             "NativeDropoutBackward0", "MulBackward0")
 _MOST_BETWEEN = 8
-# Calls that are looked at in a graph, and sequences and places of one call: enough for a mask, little for the device.
+# Limits for the calls that are examined in a graph, and for sequences and positions of one call: enough for a mask, and cheap.
 _MOST_CALLS, _MOST_SEQUENCES, _MOST_PLACES = 64, 8, 128
 # A pattern of fewer places may be chance.
 _LEAST_PLACES = 4
-# Smaller shares of the attention's weight are left by a mask of a finite number.
+# A mask with a finite number may leave smaller shares of the attention's weight.
 _NOTHING = 1e-6
-# bfloat16 holds each integer up to 256: rows that are equal before have another reason. Tables of positions, and their sizes.
+# bfloat16 is exact for integers up to 256, so equal rows before have another reason than rounding. Limits of tables and their sizes.
 _EXACT_POSITIONS, _MOST_TABLES, _MOST_POSITIONS, _MOST_COLUMNS = 256, 16, 4096, 512
 
 
 def signed(number: int) -> int:
-    """A dimension or an index that a node has kept: PyTorch gives negative ones without their sign."""
+    """Converts a dimension or index saved by a node, which PyTorch returns as unsigned 64-bit number, to a signed one."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def saved(node: Any, name: str) -> Any:
-    """A tensor that a node keeps. None: it has none of this name, it was changed since, or hooks of the program packed it,
-    which are not called for us."""
+    """Returns a tensor saved by a node; None if it has none of this name, if it was changed since, or if hooks of the program have
+    packed it, because these hooks must not be called."""
     try:
         raw = getattr(node, f"_raw_saved_{name}", None)
         if raw is None or getattr(raw, "unpack_hook", raw) is not None:
             return None
         return getattr(node, f"_saved_{name}", None)
-    except RuntimeError:  # changed in place, or freed: the backward of the program says so
+    except RuntimeError:  # Changed in place or freed; the program's backward reports it.
         return None
 
 
 def attention_sees(nodes: Iterable[Any]) -> list[Any]:
-    """Of the calls of self-attention: the share that sees one token ahead and no further, the share that sees later tokens, and
-    their number. Empty: there is none that can be judged."""
+    """Returns, for the calls of self-attention, the share that sees exactly one token ahead, the share that sees later tokens, and the
+    number of calls. Returns [] if none can be judged."""
     seen = []
     for node in nodes:
         one = _seen_by(node)
@@ -58,13 +58,14 @@ def attention_sees(nodes: Iterable[Any]) -> list[Any]:
                 break
     if not seen:
         return []
-    # Layers may lie on several devices.
+    # Layers may be on several devices.
     shares = torch.stack([one.to(seen[0].device) for one in seen]).float().mean(0)
     return [shares[0], shares[1], torch.tensor(float(len(seen)), dtype=torch.float64)]
 
 
 def _seen_by(node: Any) -> Any:
-    """Of one call: whether it sees one token ahead and no further, and whether it sees later ones. None: it cannot be judged."""
+    """Returns whether one call sees exactly one token ahead, and whether it sees later ones, as a bool tensor of shape [2]; None if it
+    cannot be judged."""
     name = node.name()
     if name in _SOFTMAX:
         weights = saved(node, "result")
@@ -85,24 +86,24 @@ def _seen_by(node: Any) -> Any:
 
 
 def _looks_ahead(weights: Any) -> Any:
-    """weights: of a query (next to last dimension) on a key (last)."""
+    """As _seen_by(), for weights of queries (next to last dimension) on keys (last dimension)."""
     length = weights.shape[-1]
     if weights.shape[-2] != length or length < _LEAST_PLACES or weights.numel() == 0:
         return None
     each = _one_head(weights).float().nan_to_num(0.0)
     total = each.sum((1, 2))
-    # In the second half: the tokens of a prefix may see each other.
+    # Judges the second half only, because the tokens of a prefix may see each other.
     half = min(each.shape[1] // 2, each.shape[1] - 3)
     ahead = each.diagonal(1, 1, 2)[:, half:].sum(1) / total > _NOTHING
     further = each.triu(2).sum((1, 2)) / total > _NOTHING
     later = each[:, half:].triu(half + 2).sum((1, 2)) / total > _NOTHING
     before = each.tril(-2).sum((1, 2)) / total > _NOTHING
-    # Rows of padding see everything: the sequence with the fewest stands for all.
+    # Rows of padding see everything, so later tokens count only if all sequences see them.
     return torch.stack([(ahead & ~further & before).any(), later.all()])
 
 
 def _one_head(weights: Any) -> Any:
-    """The first places of the first head, of some sequences."""
+    """Returns the weights of the first head for some sequences and the first positions, [sequences, positions, positions]."""
     weights = weights.detach()
     while weights.dim() > 3:
         weights = weights.select(1, 0)
@@ -112,8 +113,8 @@ def _one_head(weights: Any) -> Any:
 
 
 def softmax_dims(nodes: Iterable[Any]) -> list[Any]:
-    """Of the products of square attention weights with values: how many sum over another dimension than the softmax did, how many of
-    these look at no later place, and how many products there are. Empty: there is none that can be judged."""
+    """Returns, for the products of square attention weights with values, how many sum over another dimension than the softmax, how many
+    of these see no later position, and the number of products. Returns [] if none can be judged."""
     wrong, causal, calls = 0, [], 0
     for node in nodes:
         if node.name() != "BmmBackward0" or calls == _MOST_CALLS:
@@ -134,7 +135,8 @@ def softmax_dims(nodes: Iterable[Any]) -> list[Any]:
 
 
 def softmax_before(product: Any) -> Any:
-    """The softmax that makes the first factor of a product, with nothing behind it that moves its last two dimensions."""
+    """Returns the softmax that makes the first factor of a product; None if there is none, or a node after it may move its last two
+    dimensions."""
     node = product.next_functions[0][0]
     for _ in range(_MOST_BETWEEN):
         if node is None or node.name() in _SOFTMAX:
@@ -146,8 +148,8 @@ def softmax_before(product: Any) -> Any:
 
 
 def merged_positions(nodes: Iterable[Any]) -> list[Any]:
-    """Of the rotary embeddings in a graph: how many positions have the same factors as the one before, and how many there are.
-    Empty: there are none that can be judged."""
+    """Returns, for the rotary embeddings in a graph, how many positions have the same factors as the previous one, and the number of
+    positions. Returns [] if none can be judged."""
     tables: dict[tuple[int, ...], Any] = {}
     for node in nodes:
         if node.name() != _PRODUCT:
@@ -159,7 +161,7 @@ def merged_positions(nodes: Iterable[Any]) -> list[Any]:
         if len(tables) >= _MOST_TABLES:
             break
     found = [_merged(table.real, table.imag) for table in tables.values() if table.is_complex()]
-    # A rotation multiplies by cosine and sine in turn, which are neighbours in the graph.
+    # A rotation multiplies by cosine and sine in sequence, so they are neighbours in the graph.
     real = [table for table in tables.values() if not table.is_complex()]
     found += [_merged(one, other) for one, other in zip(real, real[1:])
               if (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)]
@@ -170,7 +172,7 @@ def merged_positions(nodes: Iterable[Any]) -> list[Any]:
 
 
 def _table(tensor: Any) -> Any:
-    """A constant factor with a row for each position. None: it is none, or is too short to be judged."""
+    """Returns a constant factor with one row for each position; None if it is not one or is too short to be judged."""
     if type(tensor) is not torch.Tensor or tensor.requires_grad or not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     tensor = tensor.squeeze()
@@ -182,11 +184,12 @@ def _table(tensor: Any) -> Any:
 
 
 def _merged(cosine: Any, sine: Any) -> Any:
-    """How many rows equal the one before. 0: the two are no rotation, or positions are equal for another reason than rounding."""
+    """Returns the number of rows that equal the previous one; 0 if the two are not a rotation, or positions are equal for another
+    reason than rounding."""
     is_rotation = ((cosine.float().square() + sine.float().square() - 1).abs() < 0.02).all()
     equal = ((cosine[1:] == cosine[:-1]) & (sine[1:] == sine[:-1])).all(-1)
     early, late = equal[:_EXACT_POSITIONS - 1], equal[_EXACT_POSITIONS - 1:]
-    # Padding is one run of equal rows; rounding makes steps.
+    # Padding makes a single run of equal rows, rounding several.
     steps_after_first = (~late & (late.cumsum(0) > 0)).sum()
     return late.sum().float() * (is_rotation & ~early.any() & (steps_after_first > 0))
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the native code must know of this PyTorch: types and descriptors.
+"""Bindings of the native code to the installed PyTorch: types and descriptors.
 
-Tensors are read through the descriptors of the base class, so no patched
-attribute and no `__torch_function__` is run by reading, and no PyTorch ABI is
-compiled in. What cannot be read as strided CPU memory goes through `describe`;
-objects that are no tensor and no plain value go through `convert`.
+Tensors are read through the descriptors of the base class, so reading runs no
+patched attribute and no `__torch_function__`, and no PyTorch ABI is compiled in.
+Tensors that are not strided CPU memory go through `describe`; objects that are
+neither a tensor nor a plain value go through `convert`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _BASE = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
 
 
 def _without_dispatch_modes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose operators no dispatch mode of the program sees."""
+    """Wraps `function` so that dispatch modes of the program do not see its operators."""
     depth = getattr(torch._C, "_len_torch_dispatch_stack", None)
     modes_off = getattr(torch.utils._python_dispatch, "_disable_current_modes", None)
     if depth is None or modes_off is None:  # below 2.0
         return function
 
     def unseen(*args: Any) -> Any:
-        # While a graph is traced, its mode must see our operators: they become part of the graph that records.
+        # While a graph is traced, its mode must see the operators, which become part of the graph that records.
         if depth() == 0 or (_graph_ops.sink is not None and _graph_ops.in_trace()):
             return function(*args)
         with modes_off():
@@ -55,17 +55,17 @@ _NO_DISPATCH = getattr(torch.Tensor, "__torch_dispatch__", None)
 
 @contextlib.contextmanager
 def _without_own_dispatch(tensor: Any) -> Iterator[None]:
-    """What is asked of `tensor` meanwhile is not a call of the __torch_dispatch__ that its class may have."""
+    """Context manager in which operations on `tensor` do not call a __torch_dispatch__ of its class."""
     if getattr(type(tensor), "__torch_dispatch__", None) is _NO_DISPATCH:
         yield
         return
     off: Any = torch._C._DisableTorchDispatch()
-    with off if hasattr(off, "__enter__") else contextlib.nullcontext():  # below 2.0 it is on as long as it is there
+    with off if hasattr(off, "__enter__") else contextlib.nullcontext():  # Below 2.0 it is active as long as the object exists.
         yield
 
 
 def _modes_aside() -> list[Any]:
-    """Below 2.0 DisableTorchFunction lets the program's modes see calls: they are off the stack meanwhile."""
+    """Pops the program's modes and returns them, because below 2.0 DisableTorchFunction does not hide calls from them."""
     return [torch.overrides._pop_mode() for _ in range(torch._C._len_torch_function_stack())]
 
 
@@ -90,7 +90,7 @@ def _dtensor_type() -> Any:
 
 
 def _sizes(tensor: Any) -> tuple[int, ...]:
-    """Of a symbolic size what it stands for while a graph is traced: int() of it would bind the graph to that number."""
+    """Returns the sizes. Uses the hint of a symbolic size while a graph is traced, because int() would specialize the graph."""
     return tuple(size if type(size) is int else int(getattr(size.node, "hint", None) or 0) for size in tensor.shape)
 
 
@@ -100,7 +100,7 @@ def _described(tensor: Any, **fields: Any) -> dict[str, Any]:
 
 
 def _placements(tensor: Any) -> list[tuple[int, int, str, int]]:
-    """One for each mesh dimension: kind, dimension of the tensor, reduction, split factor."""
+    """Returns (kind, dimension of the tensor, reduction, split factor) for each mesh dimension."""
     out = []
     for placement in tensor.placements:
         if type(placement).__name__ == "_StridedShard":  # below 2.10 it is a Shard as well
@@ -110,7 +110,7 @@ def _placements(tensor: Any) -> list[tuple[int, int, str, int]]:
         elif placement.is_replicate():
             out.append((_REPLICATE, 0, "", 0))
         elif placement.is_partial():
-            # What a rank holds of an embedding whose rows it has not is no term of the sum before it is masked.
+            # A rank's part of an embedding with sharded rows is a term of the sum only after it is masked.
             masked = "masked_" if "Mask" in type(placement).__name__ else ""
             out.append((_PARTIAL, 0, masked + str(getattr(placement, "reduce_op", "sum")), 0))
     return out
@@ -123,11 +123,11 @@ _SPECIAL = {
 
 
 def describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -> dict[str, Any]:
-    """A tensor (or ndarray) that is not plain strided CPU memory.
+    """Describes a tensor (or ndarray) that is not plain strided CPU memory.
 
-    Returns the fields that ValueReader::ReadDescribed takes; without `address`
-    and `slot` the statistics are null. needs, generation: see DeviceReader.read.
-    What is asked of the tensor is not a call of a __torch_function__ of the program's, of its class or of a mode.
+    Returns the fields that ValueReader::ReadDescribed() takes; without `address`,
+    `slot` and `stats` the statistics are null. needs, generation: see DeviceReader.read().
+    Calls no __torch_function__ of the tensor's class or of a mode of the program.
     """
     with torch._C.DisableTorchFunction():
         return _describe(devices, tensor, needs, generation)
@@ -157,7 +157,7 @@ def _describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -
         return described_special(tensor)
     dtensor = _dtensor_type()
     if dtensor is not None and isinstance(tensor, dtensor):
-        # Not to_local(), which is a call of autograd.
+        # Avoids to_local(), which is a call of autograd.
         local = getattr(tensor, "_local_tensor", None)
         if local is None:
             local = tensor.to_local()
@@ -172,13 +172,13 @@ def _describe(devices: DeviceReader, tensor: Any, needs: int, generation: int) -
 
 
 def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict[str, Any]]) -> dict[str, Any]:
-    """Any layout; `read` gives the fields of strided memory."""
+    """Describes a tensor of any layout; `read` returns the fields of strided memory."""
     requires_grad = bool(tensor.requires_grad)
     with torch.no_grad():
         if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized or tensor.dtype is _FLOAT4:
             try:
                 statistics = _statistics_of_values(tensor)
-            except RuntimeError:  # this PyTorch has no such operator for the dtype
+            except RuntimeError:  # This PyTorch lacks an operator for the dtype.
                 statistics = None
             return {**_described(tensor), **({} if statistics is None else {"stats": statistics})}
         plain = tensor.detach()
@@ -186,20 +186,20 @@ def _describe_plain(tensor: torch.Tensor, read: Callable[[torch.Tensor], dict[st
             plain = plain.resolve_conj()
         if plain.is_neg():
             plain = plain.resolve_neg()
-        if type(tensor) is not torch.Tensor and plain.numel() > 0 and plain.data_ptr() == 0:  # what it holds only its class knows
+        if type(tensor) is not torch.Tensor and plain.numel() > 0 and plain.data_ptr() == 0:  # Only its class can access the data.
             return _described(tensor)
         return {**_described(plain, **read(plain)), "requires_grad": requires_grad}
 
 
-# An element has two values, in the lower and in the upper half of its byte; these are the numbers of the 16 patterns.
+# An element of this dtype holds two values, in the lower and the upper half of its byte. Below are the values of the 16 patterns.
 _FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
 _FLOAT4_VALUES = [sign * value for sign in (1.0, -1.0) for value in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)]
 
 
 def _statistics_of_values(tensor: torch.Tensor) -> Optional[tuple[Any, ...]]:
-    """Max, Min, Mean and Norm of a sparse, quantized or float4 tensor in host memory, as of the dense tensor of its values.
+    """Returns Max, Min, Mean and Norm of a sparse, quantized or float4 tensor in host memory, as for the dense tensor of its values.
 
-    None: it has no values, is no real floating-point tensor, or is on a device, where this would wait.
+    Returns None if it has no elements, is not a real floating-point tensor, or is on a device, for which this would wait.
     """
     if tensor.device.type != "cpu" or tensor.numel() == 0:
         return None
@@ -211,14 +211,14 @@ def _statistics_of_values(tensor: torch.Tensor) -> Optional[tuple[Any, ...]]:
     elif not tensor.is_floating_point():
         return None
     else:
-        # Entries of one place that are not added up yet are so in a copy.
+        # coalesce() adds up entries with the same index, in a copy.
         values = (tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor).values()
     values = values.detach().float() if values.dtype != torch.float64 else values.detach()
-    zeros = max(tensor.numel() - values.numel(), 0)  # float4 has two values for each element
+    zeros = max(tensor.numel() - values.numel(), 0)  # Negative for float4, which has two values in each element.
     if values.numel() == 0:
         return (0.0, 0.0, 0.0, 0.0)
     most, least = values.max().item(), values.min().item()
-    if zeros and most == most:  # a NaN stays one
+    if zeros and most == most:  # A NaN is kept.
         most, least = max(most, 0.0), min(least, 0.0)
     return (most, least, values.sum().item() / (values.numel() + zeros), values.norm().item())
 
@@ -241,7 +241,8 @@ def _describe_ndarray(array: Any) -> dict[str, Any]:
 
 
 def _ndarray_statistics(array: Any) -> Optional[tuple[Any, ...]]:
-    """NumPy's own Max, Min, Mean and Norm, in every summary mode; of complex numbers those of magnitudes."""
+    """Returns Max, Min, Mean and Norm as NumPy computes them, in every summary mode; for complex numbers those of the magnitudes,
+    without Norm. None for an empty array or another type."""
     if array.size == 0 or array.dtype.kind not in "biufc":
         return None
     try:
@@ -254,7 +255,7 @@ def _ndarray_statistics(array: Any) -> Optional[tuple[Any, ...]]:
 
 
 def group_of(group: Any) -> tuple[tuple[int, ...], str]:
-    """Ranks of a process group and the name msprobe gives it."""
+    """Returns the ranks of a process group and msprobe's name for it."""
     ranks = sorted(torch.distributed.get_process_group_ranks(group)) if hasattr(
         torch.distributed, "get_process_group_ranks") else sorted(
             torch.distributed.distributed_c10d._pg_group_ranks[group])
@@ -269,8 +270,8 @@ def _field(value: Any, name: str) -> Any:
 
 
 def convert(value: Any) -> Optional[tuple[Any, ...]]:
-    """What is not a tensor, number, text, list or plain dict, as a tagged tuple; None: null. It goes by types and by their own methods:
-    isinstance(), and a method that a subclass has, would run the program's code."""
+    """Converts an object that is not a tensor, number, text, list or plain dict to a tagged tuple; None means null. Checks types and calls
+    methods of base classes, because isinstance() and methods of subclasses could run the program's code."""
     found = tagged(value)
     if found is not None:
         return found
@@ -293,33 +294,34 @@ def convert(value: Any) -> Optional[tuple[Any, ...]]:
     return None
 
 
-# Whether nodes of the autograd graph say when they were made.
+# Whether nodes of the autograd graph have a sequence number.
 _NUMBERED = hasattr(torch.zeros(1, requires_grad=True).neg().grad_fn, "_sequence_nr")
 
 
 def _accumulator(leaf: torch.Tensor) -> Any:
-    """The node that adds to the gradient of `leaf`."""
+    """Returns the autograd node that accumulates the gradient of `leaf`."""
     with torch.enable_grad(), _without_own_dispatch(leaf):
         return _BASE.view_as(leaf, leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
 
 def _gradient_sum(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """A new tensor, outside of any graph."""
+    """Returns the sum as a new tensor outside of any graph."""
     return _BASE.add(_BASE.detach(one), _BASE.detach(other))
 
 
 def _gradient_outside(whole: torch.Tensor, inside: torch.Tensor) -> Optional[torch.Tensor]:
-    """What came from elsewhere; None for nothing. Its last bits may differ from a sum of its own."""
+    """Returns the part of the gradient `whole` that does not come from `inside`; None if there is none. Its last bits may differ
+    from those of a separate sum."""
     if whole is inside:
         return None
     whole, inside = _BASE.detach(whole), _BASE.detach(inside)
-    if _graph_ops.sink is not None and _graph_ops.in_trace():  # numbers are not known yet
+    if _graph_ops.sink is not None and _graph_ops.in_trace():  # Values are not known during tracing.
         return _BASE.sub(whole, inside)
     return None if torch._C._VariableFunctions.equal(whole, inside) else _BASE.sub(whole, inside)
 
 
 def make_capture(session: Any, package: str) -> Any:
-    """The Capture of a native Session. package: the directory whose frames are left out of stacks."""
+    """Makes the Capture of a native Session. package: the directory whose frames are omitted from stacks."""
     devices = DeviceReader()
     capture = session.capture(bindings(devices), package)
     weak = weakref.ref(capture)
@@ -334,7 +336,7 @@ def make_capture(session: Any, package: str) -> Any:
 
 
 def bindings(devices: DeviceReader) -> dict[str, Any]:
-    """The dict that native TorchBindings takes. devices: of one Capture."""
+    """Returns the dict that the native TorchBindings takes. devices: the reader of one Capture."""
     dist = _distributed()
     return {
         "Tensor": torch.Tensor, "Parameter": torch.nn.Parameter, "Size": torch.Size,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.compile while a step is recorded.
+"""Handling of torch.compile while a step is recorded.
 
-Hooks and stand-ins are no part of compiled code: a compiler that saw them would
-break its graphs at each, and compile ours. So compiled functions run as plain
-Python in recorded steps (PyTorch's own stance "force_eager"), and as what was
-compiled before in all others: nothing is compiled again.
+Hooks and stand-ins must not be part of compiled code: a compiler that saw them
+would break its graphs at each of them and compile them. So compiled functions run
+as plain Python in recorded steps (PyTorch's stance "force_eager"). All other steps
+use the code that was compiled before, and nothing is compiled again.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _DYNAMO = "torch._dynamo"
 
 
 def compiles() -> bool:
-    """Whether torch.compile was called in this process, for all that is known."""
+    """Returns whether torch.compile was called in this process, as far as is known."""
     backends: Optional[dict[str, Any]] = getattr(sys.modules.get(f"{_DYNAMO}.eval_frame"), "cached_backends", None)
     return any(backend is not None and backend is not False for backend in (backends or {}).values())
 
 
 class CompilerImport:
-    """Stands around the first import of the compiler, which keeps tables of PyTorch's
-    functions: before() and after() are called by the thread that imports. Who
-    puts it in place takes it off.
+    """Calls before() and after() around the first import of the compiler, which keeps
+    tables of PyTorch's functions; on the thread that imports. The caller of install()
+    calls remove().
     """
 
     def __init__(self, before: Callable[[], None], after: Callable[[], None]) -> None:
@@ -49,7 +49,7 @@ class CompilerImport:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """Of the protocol of sys.meta_path."""
+        """Implements the protocol of sys.meta_path."""
         if name != _DYNAMO:
             return None
         self.remove()
@@ -71,42 +71,42 @@ class CompilerImport:
 
 
 class EagerStance:
-    """The stance of the compiler in recorded steps. Called by Instruments alone.
+    """Sets the stance of the compiler in recorded steps. Called only by Instruments.
 
-    A stance that the program sets in mid-step is the program's own and stays.
-    Operators that cannot do without the compiler (torch.cond) have it, as without us.
-    unseen: within it nothing of ours is in PyTorch.
+    A stance that the program sets within a step is kept. Operators that need the
+    compiler (torch.cond) use it as without rankprobe.
+    unseen: a context manager in which PyTorch has no stand-ins.
     """
 
     def __init__(self, unseen: Callable[[], ContextManager[Any]]) -> None:
         self._unseen = unseen
-        # What such operators enter before they compile.
+        # The context manager that such operators enter before they compile.
         self._operators: Any = None
         self._environment: Any = None
-        # A step is recorded.
+        # Whether a step is being recorded.
         self.wanted = False
         self._told = False
         self._stance: Any = None
 
     def enter(self) -> None:
-        """A step is recorded from here on; a second time is a no-op."""
+        """Call when the recording of a step begins. Repeated calls have no effect."""
         self.wanted = True
         self.compiler_came()
 
     def enter_quietly(self) -> None:
-        """The same, where another has said so."""
+        """As enter(), but without the notice, since the caller has given another."""
         self._told = True
         self.enter()
 
     def compiler_came(self) -> None:
-        """The compiler is there, perhaps since now. It is not imported by us: that takes seconds."""
+        """Sets the stance if the compiler is loaded. Does not import the compiler, which takes seconds."""
         if not self.wanted or self._stance is not None or _DYNAMO not in sys.modules:
             return
         if not hasattr(getattr(torch, "compiler", None), "set_stance"):  # below PyTorch 2.6
             return
         try:
             self._stance = torch.compiler.set_stance("force_eager")
-        except RuntimeError as error:  # start() in compiled code
+        except RuntimeError as error:  # start() was called in compiled code.
             warn(f"compiled code is recorded where its graph breaks: {error}")
             return
         self._operators = sys.modules.get("torch._higher_order_ops.utils")
@@ -119,7 +119,7 @@ class EagerStance:
     def _of_operators(self) -> Iterator[Any]:
         stance, environment = self._stance, self._environment
         eval_frame = torch._C._dynamo.eval_frame
-        # Within a compiled function that runs as plain Python a stance cannot be set.
+        # A stance cannot be set within a compiled function that runs as plain Python, so its frame callback is removed meanwhile.
         around = eval_frame.set_eval_frame(None)
         stance.__exit__(None, None, None)
         try:
@@ -130,7 +130,7 @@ class EagerStance:
             eval_frame.set_eval_frame(around)
 
     def leave(self) -> None:
-        """What was compiled is used again."""
+        """Restores the stance, so that compiled code is used again."""
         self.wanted = False
         stance, self._stance = self._stance, None
         if stance is None:
@@ -146,7 +146,7 @@ class EagerStance:
             warn(f"torch.compile stays off: {error}")
 
     def _tell(self) -> None:
-        """One line, once there is something compiled."""
+        """Prints a notice once, when torch.compile was called."""
         if not self._told and compiles():
             self._told = True
             say("rankprobe: torch.compile: recorded steps run as plain Python, not compiled; the other steps run compiled")

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors on accelerators, read without waiting for the device.
+"""Reading of tensors on accelerators without waiting for the device.
 
-While training runs, a tensor's numbers are asked for in the stream that made
-it: reductions whose results stay on the device, or a copy of its bytes into
-pinned host memory. At the end of the step one copy brings all numbers to the
-host, and only there is the device waited for. A tensor seen again unchanged is
-asked for once.
+While training runs, a tensor is read in the current stream: by reductions whose
+results stay on the device, or by a copy of its bytes to pinned host memory. At the
+end of the step one copy brings all results to the host; only this waits for the
+device. A tensor that is seen again unchanged is read once.
 
-On CUDA devices one kernel of ours reduces a tensor (DeviceStatistics of
-agent/runtime/device): the native code launches it before anything here is called,
-and here it is launched for what the native code does not read itself (subclasses,
-DTensor). What that kernel cannot do, and other devices, are reduced by operators
-of PyTorch.
+On CUDA devices a kernel of rankprobe reduces a tensor (DeviceStatistics of
+agent/runtime/device). The native code launches it without calling this module; this
+module launches it for tensors that the native code does not read itself (subclasses,
+DTensor). Operators of PyTorch reduce what the kernel does not support, and tensors on
+other devices.
 
 Works with every backend of PyTorch that has streams and events (torch.cuda,
-torch.npu, torch.xpu); tensors of others are copied at once. Nothing is asked
-while a CUDA graph is being captured: such tensors have no numbers.
+torch.npu, torch.xpu); tensors of others are copied at once. Nothing is read while a
+CUDA graph is being captured; such tensors have no statistics.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ import torch
 
 from rankprobe import _native
 
-# RecordedCall::Needs of recorded_call.h.
+# Values of RecordedCall::Needs in recorded_call.h.
 NUMBERS, BYTES, NOW = 0, 1, 2
 
-# Bytes of host copies after which they are delivered in mid-step, and slots.
+# Limits of host copies in bytes, and of slots, beyond which results are delivered within a step.
 MAX_COPIED_BYTES = 256 << 20
 MAX_SLOTS = 1 << 18
-# 0-dimensional results hold a block of 512 bytes each on the device until they
-# are put together.
+# Number of 0-dimensional results that are then stacked, since each occupies a block
+# of 512 bytes on the device.
 _GATHERED = 1024
 _WORDS = 4
 
@@ -46,16 +45,16 @@ _INTS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.b
 
 @functools.lru_cache(maxsize=None)
 def _is_named(dtype: torch.dtype, part: str) -> bool:
-    return part in str(dtype)  # older PyTorch lacks some of these types
+    return part in str(dtype)  # Compares names, because older PyTorch lacks some of these types.
 
 
 def memory_of(tensor: torch.Tensor) -> dict[str, Any]:
-    """The fields that make `tensor` (strided, CPU) readable."""
+    """Returns the fields by which the native code reads `tensor` (strided, on the CPU)."""
     return {"address": tensor.data_ptr(), "strides": tuple(tensor.stride()), "keep": tensor}
 
 
 class _Results:
-    """0-dimensional tensors of one dtype, and the words they belong to."""
+    """0-dimensional tensors of one dtype, and the indices of the words that they fill."""
 
     def __init__(self) -> None:
         self.values: list[torch.Tensor] = []
@@ -67,17 +66,17 @@ class _Results:
         self.words += range(word, word + len(values))
 
     def gather(self, of_other_streams: bool, stream: Any) -> None:
-        """In `stream`, which has waited for those of the values."""
+        """Stacks the values in `stream`, which has waited for the streams of the values."""
         if not self.values:
             return
-        if of_other_streams:  # their memory must not be used again before
+        if of_other_streams:  # Keeps the allocator from reusing their memory before `stream` has read it.
             for value in self.values:
                 value.record_stream(stream)
         self.gathered.append(torch.stack(self.values))
         self.values = []
 
     def wide(self) -> torch.Tensor:
-        """All of them, gathered before, as the bits of 64-bit numbers."""
+        """Returns all gathered values as bits of 64-bit numbers, int64 of shape [values]."""
         values = torch.cat(self.gathered) if len(self.gathered) > 1 else self.gathered[0]
         if values.is_floating_point():
             return values.to(torch.float64).view(torch.int64)
@@ -85,7 +84,7 @@ class _Results:
 
 
 class _DeviceWork:
-    """What one device was asked for since the last delivery."""
+    """Pending results of one device since the last delivery."""
 
     def __init__(self, backend: Any, device: torch.device) -> None:
         self._backend, self._device = backend, device
@@ -97,7 +96,7 @@ class _DeviceWork:
         self._streams.add(self._backend.current_stream(self._device))
 
     def reduce(self, tensor: torch.Tensor, word: int) -> None:
-        """Maximum, minimum, and for small floats mean and norm, into words from `word`."""
+        """Computes maximum, minimum and, for small floats, mean and norm, for the words from `word`."""
         if tensor.dim() == 0 and tensor.dtype is not torch.bool:
             self._add((tensor.clone(),), word)
             return
@@ -107,7 +106,7 @@ class _DeviceWork:
             self._add((torch.mean(tensor, dtype=torch.float32), torch.linalg.vector_norm(tensor, dtype=torch.float32)), word + 2)
 
     def _add(self, values: tuple[torch.Tensor, ...], word: int) -> None:
-        """values: of one dtype; for words from `word`."""
+        """Adds values of one dtype for the words from `word`."""
         dtype = values[0].dtype
         results = self._results.get(dtype)
         if results is None:
@@ -124,12 +123,12 @@ class _DeviceWork:
             current.wait_stream(stream)
         for each in self._results.values():
             each.gather(bool(others), current)
-        # What is gathered belongs to this stream from now on.
+        # The gathered tensors belong to the current stream.
         self._streams = {current}
         self._pending = 0
 
     def begin_copy(self) -> "_Copy":
-        """One copy of all numbers to the host, and an event behind it."""
+        """Starts one copy of all results to the host, followed by an event."""
         with self._backend.device(self._device):
             self._gather()
             words: list[int] = []
@@ -144,7 +143,7 @@ class _DeviceWork:
                 host.copy_(on_device, non_blocking=True)
             event = self._backend.Event()
             event.record(self._backend.current_stream(self._device))
-        # What lies on the device must live until the event.
+        # Keeps the tensors on the device alive until the event.
         return _Copy(event, host, words, (self._results, parts))
 
 
@@ -159,7 +158,7 @@ class _Copy:
 
 
 def pinned(shape: Any, dtype: torch.dtype) -> torch.Tensor:
-    """Host memory that a device can write while the host goes on, if there is such."""
+    """Returns pinned host memory, which a device can write asynchronously; ordinary memory if there is none."""
     try:
         return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
     except (RuntimeError, AssertionError):
@@ -167,29 +166,29 @@ def pinned(shape: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def backend_of(device: torch.device) -> Any:
-    """torch.cuda and the like; None for one without streams."""
+    """Returns the backend module of a device, such as torch.cuda; None if it has no streams."""
     backend = getattr(torch, device.type, None)
     needed = ("current_stream", "Event", "device")
     return backend if backend is not None and all(hasattr(backend, name) for name in needed) else None
 
 
-# The library of NVIDIA's driver: loaded already where PyTorch has a CUDA device.
+# The library of NVIDIA's driver, which is loaded already if PyTorch has a CUDA device.
 CUDA_DRIVER = "libcuda.so.1" if torch.version.cuda is not None else ""
 
 
-# current_raw_stream(device) -> the handle of the current stream of a CUDA device.
+# Returns the handle of the current stream of a CUDA device.
 current_raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _device: 0)
 
 
 def cuda_device(tensor: torch.Tensor) -> int:
-    """The number of the CUDA device that it lies on; -1: on none."""
+    """Returns the number of the tensor's CUDA device; -1 if it is not on one."""
     return tensor.get_device() if tensor.is_cuda else -1
 
 
 class DeviceReader:
-    """Hands out slots for tensors on devices and delivers them. Thread-safe.
+    """Assigns slots to tensors on devices and delivers their results. Thread-safe.
 
-    A slot is never used twice. `on_fault` hears of errors of ours, once each.
+    A slot is never reused. `on_fault` is called with each error of rankprobe, once.
     """
 
     def __init__(self, find_backend: Callable[[torch.device], Any] = backend_of) -> None:
@@ -205,22 +204,23 @@ class DeviceReader:
         self.on_fault: Optional[Callable[[str], None]] = None
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether `tensor` lies on a device."""
+        """Returns whether `tensor` is on a device."""
         return tensor.device.type != "cpu"
 
     def read(self, tensor: torch.Tensor, origin: torch.Tensor, needs: int, generation: int) -> dict[str, Any]:
-        """Fields of ValueReader::ReadDescribed besides dtype, shape, requires_grad.
+        """Returns the fields of ValueReader::ReadDescribed() besides dtype, shape and requires_grad.
 
-        tensor: strided, detached, not on the CPU; origin: whose memory it shows.
-        generation: of what is known; below 0: it may have changed unseen.
+        tensor: strided, detached, not on the CPU. origin: the tensor whose memory it
+        shares. generation: results of the same generation can be reused; below 0 if
+        the tensor may have changed unnoticed.
         """
         if tensor.numel() == 0:
             return memory_of(torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"))
-        if needs == NUMBERS and _is_named(tensor.dtype, "float4"):  # two numbers in each element
+        if needs == NUMBERS and _is_named(tensor.dtype, "float4"):  # Each element has two values.
             return {}
         try:
             return self._read(tensor, origin, needs, generation)
-        except Exception as error:  # noqa: BLE001 - out of memory, no such kernel
+        except Exception as error:  # noqa: BLE001 - for example out of memory, or a missing kernel
             if not _native.raise_later_if_programs(error):
                 self.tell(f"no statistics of a tensor on {tensor.device}: {type(error).__name__}: {error}")
             return {}
@@ -233,7 +233,7 @@ class DeviceReader:
             return {}
         if needs == NOW or backend is None:
             return memory_of(tensor.cpu())
-        # Devices have no reductions in 8 bits; a cast changes no number.
+        # Devices have no 8-bit reductions; a cast to float32 is exact.
         is_float8 = needs == NUMBERS and _is_named(tensor.dtype, "float8")
         if needs == NUMBERS and tensor.dtype not in (*_SMALL_FLOATS, torch.float64, *_INTS) and not is_float8:
             needs = BYTES
@@ -277,7 +277,7 @@ class DeviceReader:
             return fields
 
     def _reduced(self, tensor: torch.Tensor) -> Optional[int]:
-        """The slot of what our kernel reduces; None: it does not."""
+        """Launches rankprobe's kernel and returns the slot; None if the kernel cannot reduce the tensor."""
         device = cuda_device(tensor) if CUDA_DRIVER else -1
         if device < 0:
             return None
@@ -285,9 +285,8 @@ class DeviceReader:
                                       device, current_raw_stream(device))
 
     def finish(self) -> tuple[int, int, int, Any]:
-        """(first slot, end slot, address of four int64 a slot, what keeps them).
-
-        Waits for the devices. Address 0: nothing came.
+        """Waits for the devices. Returns (first slot, end slot, address of four int64 for each slot, object that owns them). The
+        address is 0 if there are no results.
         """
         with self._lock:
             streams = {device: current_raw_stream(device) for device in self.statistics.devices()}
@@ -310,18 +309,18 @@ class DeviceReader:
             for copy in waiting:
                 copy.wait(numbers)
             delivery.wait(numbers.data_ptr())
-        except Exception as error:  # noqa: BLE001 - the device failed: the user's to hear
+        except Exception as error:  # noqa: BLE001 - the device failed, which the user must learn
             self._tell_lost(error)
             return first, end, 0, copies
         return first, end, numbers.data_ptr(), (numbers, copies)
 
     def _tell_lost(self, error: Exception) -> None:
-        # Lost they are, whosever the error is.
+        # Reported even for an error of the program, since the statistics are lost.
         self.tell(f"statistics computed on a device are lost: {type(error).__name__}: {error}")
         _native.raise_later_if_programs(error)
 
     def tell(self, what: str) -> None:
-        """on_fault, once for each text."""
+        """Calls on_fault, once for each text and for at most 100 texts."""
         if self.on_fault is not None and what not in self._told and len(self._told) < 100:
             self._told.add(what)
             self.on_fault(what)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of rankprobe.pytorch: those of every front end."""
+"""Errors of rankprobe.pytorch, which all front ends share."""
 
 from rankprobe._frontend.errors import CollectorMissingError, InterfaceUsageError, InvalidParameterError, RankprobeError
 

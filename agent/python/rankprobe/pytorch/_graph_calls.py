@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Module calls of compiled code, from hooks that the compiler traces to records.
+"""Recording of module calls in compiled code, from hooks that the compiler traces.
 
-A hook of a module has one line for compilers: `traced_begin`, `traced_end`.
-Dynamo takes them into its graph as calls, which then are
+A hook of a module has one line for compilers, `traced_begin` or `traced_end`. Dynamo
+adds them to its graph as calls, which become
 
-* operators of _graph_ops, where AOTAutograd traces the graph: module gradients
-  are found as in an eager step, by hooks on the nodes of the trace, so nothing
-  is put between the nodes and gradients are added in the order of a graph
-  without us;
-* the eager hooks themselves, where a backend runs the graph as it is.
+* operators of _graph_ops, if AOTAutograd traces the graph. Module gradients are
+  found by hooks on the nodes of the trace, as in an eager step. So nothing is added
+  between the nodes, and gradients are summed in the order of a graph without
+  rankprobe;
+* calls of the eager hooks, if a backend runs the graph directly.
 
 GraphCalls is the sink of the operators.
 """
@@ -25,23 +25,23 @@ import torch
 from rankprobe.pytorch import _graph_ops
 from rankprobe.pytorch._process import report_fault
 
-# Frames of ours; a program's own path may have our name in it.
+# Directory of rankprobe's frames. The complete path is used, because a program's path may contain the name rankprobe.
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
-# This PyTorch has what it takes; asked without an import of the compiler, which takes seconds.
+# Whether this PyTorch has the required features; checked without importing the compiler, which takes seconds.
 SUPPORTED = hasattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "set_eval_frame_isolate_recompiles_id")
-# PyTorch 2.7 and later say it.
+# PyTorch 2.7 and later have is_exporting().
 _is_exporting: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_exporting", lambda: False)
-# The compiler may be loaded, without which nothing is traced: False only while its import is watched.
+# Whether the compiler may be loaded, so that hooks may be traced. False only while its import is watched.
 LOADED = True
-# Hooks are traced into the graph that is compiled now; a guard of each graph.
+# Whether hooks are traced into a graph that is compiled now; each graph has a guard on it.
 TRACED = False
-# In place of a dataclass, whose gradients an eager step does not look for either.
+# Key that marks the fields of a dataclass, for whose tensors an eager step records no gradients either.
 _FIELDS = "rankprobe fields"
 _FRAME = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)\n(?:\s+(.*))?', re.MULTILINE)
 
 
 def handed(value: Any) -> Any:
-    """What a compiler can put into its graph of `value`; it is traced itself. Others become None."""
+    """Converts `value` to values that a compiler can put into its graph; others become None. This function is traced."""
     if value is None or isinstance(value, (torch.Tensor, bool, int, float, str, torch.dtype, torch.device)):
         return value
     if isinstance(value, dict):
@@ -59,7 +59,7 @@ def handed(value: Any) -> Any:
 
 
 def received(value: Any) -> Any:
-    """What was handed, on the other side of the graph."""
+    """Reverses handed() when the graph runs or is traced by AOTAutograd."""
     if isinstance(value, dict):
         if _FIELDS in value:
             return _graph_ops.Fields(received(value[_FIELDS]))
@@ -73,12 +73,13 @@ def received(value: Any) -> Any:
 
 
 def in_compiler() -> bool:
-    """A compiler traces, Dynamo or one below it, or torch.export, whose graphs have nothing of ours."""
+    """Returns whether Dynamo, a compiler below it or torch.export is tracing; graphs of torch.export do not record."""
     return (SUPPORTED and (torch.compiler.is_dynamo_compiling() or TRACED and _graph_ops.in_trace())) or _is_exporting()
 
 
 def begin_in_compiler(number: list[torch.Tensor], args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> None:
-    """number: of the module, in a list of one or none, which the hook holds: guards of a graph are on it, and nothing is on the module."""
+    """Records the beginning of a module in the traced graph. number: the module's number in a list of at most one tensor, which the hook
+    owns, so that guards of a graph are on the list and not on the module."""
     if TRACED and number and torch.compiler.is_dynamo_compiling() and not _is_exporting():
         traced_begin(number[0], handed(args), handed(kwargs or {}))
 
@@ -96,12 +97,12 @@ class _Trace(threading.local):
 
 
 _trace = _Trace()
-# The GraphCalls that is traced for and run for; None: nobody records.
+# The GraphCalls for which graphs are traced and run; None if nothing is recorded.
 _calls: Optional["GraphCalls"] = None
 
 
 def _frames() -> list[str]:
-    """Where the compiled function called the module, innermost first, as stack.json has it."""
+    """Returns the frames of the compiled function at the call of the module, innermost first, in the form of stack.json."""
     text = torch.fx.traceback.get_current_meta().get("stack_trace") or ""
     frames = [f"File {file}, line {line}, in {function}, \n {source}" for file, line, function, source
               in _FRAME.findall(text) if not file.startswith(_OWN)]
@@ -116,7 +117,7 @@ def _begin_in_graph(number: torch.Tensor, args: tuple[Any, ...], kwargs: dict[st
 
 def _end_in_graph(number: torch.Tensor, output: Any) -> None:
     _graph_ops.put_end(number, output)
-    # What a caught exception or a break of the graph left open.
+    # Skips modules that a caught exception or a graph break left open.
     while _trace.open:
         begun, gradients = _trace.open.pop()
         if begun is number:
@@ -126,7 +127,7 @@ def _end_in_graph(number: torch.Tensor, output: Any) -> None:
 
 
 def traced_begin(number: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """In a graph of Dynamo: a module begins."""
+    """Called in a graph of Dynamo when a module begins."""
     if _calls is None:
         return
     if _graph_ops.in_trace():
@@ -136,7 +137,7 @@ def traced_begin(number: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def traced_end(number: torch.Tensor, output: Any) -> None:
-    """In a graph of Dynamo: a module ends."""
+    """Called in a graph of Dynamo when a module ends."""
     if _calls is None:
         return
     if _graph_ops.in_trace():
@@ -153,7 +154,7 @@ _defined = False
 
 
 def define() -> None:
-    """What a compiler must know of this, once in a process that has one."""
+    """Registers the operators and functions with the compiler, once in a process. The compiler must be loaded."""
     global _defined
     if not _defined:
         _defined = True
@@ -163,7 +164,7 @@ def define() -> None:
 
 
 def forget_traces() -> None:
-    """A graph is traced anew on this thread."""
+    """Resets the state of this thread before another graph is traced."""
     _trace.open.clear()
     _graph_ops.forget_trace()
 
@@ -171,13 +172,13 @@ def forget_traces() -> None:
 class GraphCalls:
     """Records module calls of compiled code through the hooks of one ModuleHooks.
 
-    Its methods are called by operators and traces, on the threads where these run,
-    and never raise: a fault of ours is counted by the Capture.
+    Its methods are called by operators and traces, on the threads where these run.
+    They never raise; faults of rankprobe are counted by the Capture.
     """
 
     def __init__(self, capture: Any, hooks: Any) -> None:
         self._capture, self._hooks = capture, hooks
-        # Calls of this step whose gradients are wanted, by their numbers.
+        # Calls of this step whose gradients are recorded, by number.
         self._begun: dict[int, Any] = {}
         self._last = 0
 
@@ -186,13 +187,13 @@ class GraphCalls:
         _calls, _graph_ops.sink, TRACED = self, self, True
 
     def leave(self) -> None:
-        """No forward is recorded from here on; gradients are."""
+        """Stops recording forwards; gradients are still recorded."""
         global TRACED
         if _calls is self:
             TRACED = False
 
     def forget(self) -> None:
-        """Nothing more of the step is recorded."""
+        """Stops recording the step and forgets its calls."""
         global _calls
         self.leave()
         self._begun.clear()
@@ -200,7 +201,7 @@ class GraphCalls:
             _calls = _graph_ops.sink = None
 
     def _guarded(self, where: str, function: Callable[..., Any], *args: Any) -> Any:
-        self._capture.enter_quiet()  # what we ask of tensors is not a call of the user's
+        self._capture.enter_quiet()  # Calls of rankprobe on tensors must not be recorded.
         try:
             return function(*args)
         except Exception as error:  # noqa: BLE001 - the model must not notice

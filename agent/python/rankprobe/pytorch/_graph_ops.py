@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators that record module calls inside a compiled graph.
+"""Operators that record module calls inside a compiled graph.
 
-begin and end stand where a module begins and ends, begin_backward and backward
-where its gradients are known. They are opaque (a compiler sees a fake kernel),
-have an effect (none is dropped or repeated) and give back nothing that aliases an
-input: the graph computes what it computed. Each takes what the one before it
-gave back, `after`: inductor 2.13 moves operators past each other whose effects
-are ordered, when it reorders for memory or for CUDA graphs.
+begin and end are placed where a module begins and ends, begin_backward and backward
+where its gradients are known. They are opaque (a compiler sees a fake kernel), have
+an effect (none is dropped or repeated) and return nothing that aliases an input, so
+the graph computes the same values. Each takes the result of the previous one as
+`after`, because inductor 2.13 moves operators with ordered effects past each other
+when it reorders for memory or for CUDA graphs.
 
-What modules are called with is a constant of the graph, a text with places for
-tensors and sizes; which module it is, is a tensor of one number, so that blocks
-with the same code have one graph. `begin` gives back the number of the call,
-which the graph keeps for its backward: passes may come in any order.
+The structure of a module's arguments is a constant of the graph: a text with places
+for tensors and sizes. The module is given by a tensor of one number, so that blocks
+with the same code share a graph. `begin` returns the number of the call, which the
+graph keeps for its backward, since passes may come in any order.
 
-Operators are of the process, as PyTorch's library of them is: what they record
-through is set here by the one who records, and while there is none they do
-nothing. PyTorch 2.13 and later: `supported()`.
+Operators belong to the process, as PyTorch's library of them does. They record
+through `sink`, and do nothing while it is None. They require PyTorch 2.13 or later,
+see supported().
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _NAMES = ("begin", "end", "begin_backward", "backward")
 
 
 class Sink(Protocol):
-    """Who records what the operators see, while compiled code runs. Never raises."""
+    """Receiver of the operators' records while compiled code runs. Its methods never raise."""
 
     def begin(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], frames: list[str]) -> int:
-        """The number of the call, for its backward; 0: that is not wanted."""
+        """Records the beginning of a module and returns the number of the call for its backward; 0 if that is not recorded."""
 
     def end(self, number: int, output: Any) -> None: ...
     def begin_backward(self, call: int) -> None: ...
@@ -42,7 +42,7 @@ class Sink(Protocol):
     def failed(self, error: Exception) -> None: ...
 
 
-# What records; set and unset by RecordedGraphs.
+# The receiver of records, or None.
 sink: Optional[Sink] = None
 
 
@@ -54,7 +54,7 @@ class Fields:
 
 
 class _Values:
-    """Values as a text, with places for tensors and for sizes that are not fixed."""
+    """Encodes values as a text, with places for tensors and symbolic sizes."""
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
@@ -88,7 +88,7 @@ class _Values:
 
 
 def _with_grad(tensor: torch.Tensor, grad: bool) -> torch.Tensor:
-    # In a graph nothing requires a gradient; the record says what did when it was traced.
+    # In a graph no tensor requires a gradient; the text states which ones did during tracing.
     return tensor.detach().requires_grad_() if grad and not tensor.requires_grad else tensor
 
 
@@ -113,7 +113,7 @@ def _value(code: Any, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> 
         return {key: _value(item, tensors, sizes) for key, item in of}
     if isinstance(of, list):
         of = [_value(item, tensors, sizes) for item in of]
-    return _MAKE.get(kind, tuple)(of)  # a kind of its own is a named tuple
+    return _MAKE.get(kind, tuple)(of)  # Any other kind is a named tuple, which becomes a tuple.
 
 
 # --- the operators, when the graph runs
@@ -159,7 +159,7 @@ _library: Any = None
 
 @functools.lru_cache(None)
 def supported() -> bool:
-    """Whether this PyTorch, whose compiler is there, has what the operators need."""
+    """Returns whether this PyTorch has the features that the operators need. The compiler must be loaded."""
     try:
         from torch._dynamo.eval_frame import set_eval_frame_isolate_recompiles_id  # type: ignore[attr-defined] # noqa: F401
         from torch._higher_order_ops.effects import _register_effectful_op  # noqa: F401
@@ -170,7 +170,7 @@ def supported() -> bool:
 
 
 def define() -> None:
-    """The operators, once in a process, which has the compiler."""
+    """Defines the operators, once in a process. The compiler must be loaded."""
     global _library
     if _library is not None:
         return
@@ -178,7 +178,7 @@ def define() -> None:
     from torch._library.effects import EffectType
 
     library = torch.library.Library("rankprobe", "FRAGMENT")
-    # A CUDA graph is split at them; an input keeps the layout that the compiler gave it.
+    # cudagraph_unsafe splits a CUDA graph at the operators; flexible_layout lets the compiler choose the layout of inputs.
     tags = (torch.Tag.cudagraph_unsafe, torch.Tag.flexible_layout)
     values = "str text, Tensor[] tensors"
     library.define(f"begin(Tensor number, Tensor after, {values}, SymInt[] sizes, str[] frames) -> Tensor", tags=tags)
@@ -196,14 +196,14 @@ def define() -> None:
 
 
 def in_trace() -> bool:
-    """A graph with autograd is traced: AOTAutograd, which every compiler of training goes through."""
-    # Asked twice for each call of a module: whether there is any mode takes a third of the time.
+    """Returns whether AOTAutograd, which every compiler of training uses, is tracing a graph."""
+    # Called twice for each call of a module; the first check takes a third of the time of the second.
     return (torch._C._len_torch_dispatch_stack() != 0
             and torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FUNCTIONAL) is not None)
 
 
 class _Order(threading.local):
-    """What the last operator of the trace of this thread gives back; a trace has a mode of its own."""
+    """Result of the last operator in the trace of this thread; each trace has its own mode."""
 
     mode: Any = None
     last: Any = None
@@ -226,7 +226,7 @@ def forget_trace() -> None:
 
 
 def put_begin(number: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], frames: list[str]) -> torch.Tensor:
-    """The number of the call, as a tensor of the graph."""
+    """Adds `begin` to the graph. Returns the number of the call as a tensor of the graph."""
     values = _Values()
     text = values.text([args, kwargs])
     return _put(torch.ops.rankprobe.begin, number, text, values.tensors, values.sizes, frames)
@@ -239,7 +239,8 @@ def put_end(number: torch.Tensor, output: Any) -> None:
 
 
 def put_gradients(call: torch.Tensor) -> Callable[..., None]:
-    """What is called with nothing when the backward of `call` begins, and with its gradients when they are known."""
+    """Returns a function to be called without arguments when the backward of `call` begins, and with its gradients when they are
+    known."""
     def put(*gradients: Any) -> None:
         if not gradients:
             _put(torch.ops.rankprobe.begin_backward, call)

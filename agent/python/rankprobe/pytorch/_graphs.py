@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.compile at level L0: recorded steps run compiled code that records.
+"""torch.compile at level L0, where recorded steps run compiled code that records.
 
 Each compiled region has two sets of graphs. That of the program's own steps is
-never touched. The other one is compiled by the same backend with the same
-options when a recorded step first comes by, with the hooks of modules traced
-into it (_graph_calls). Dynamo keeps them apart by the backend, ours being a
-stand-in for the program's, and by a region of our own for recompilations
-(`isolate_recompiles`), so that none of the program's counts or limits see it.
+never changed. The other one is compiled by the same backend with the same options
+in the first recorded step, with the hooks of modules traced into it (_graph_calls).
+Dynamo distinguishes them by the backend, a stand-in for the program's, and by a
+separate region for recompilations (`isolate_recompiles`), so that they do not affect
+the program's counts and limits.
 
-What a graph cannot take, and whatever fails while one is compiled for us, runs
-as plain Python, in this step and all later ones: EagerStance. Compilation comes
-before a frame runs, so nothing runs twice.
+If a graph cannot record, or its compilation fails, the code runs as plain Python in
+this step and all later ones (EagerStance). A frame is compiled before it runs, so
+nothing runs twice.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 class CannotRecordGraphError(Exception):
-    """Why this graph is not recorded from within."""
+    """This graph cannot be recorded from within; the text says why."""
 
 
 def _check(graph: torch.fx.GraphModule) -> None:
-    """A branch of torch.cond, a loop's body, a checkpointed function: run otherwise than once and in order."""
+    """Raises CannotRecordGraphError if modules are called in a branch of torch.cond, the body of a loop or a checkpointed function, which
+    do not run exactly once and in order."""
     traced = (_graph_calls.traced_begin, _graph_calls.traced_end)
     for name, part in graph.named_modules():
         if name and isinstance(part, torch.fx.GraphModule) and any(node.target in traced for node in part.graph.nodes):
@@ -47,13 +48,13 @@ def _check(graph: torch.fx.GraphModule) -> None:
 
 
 class _Backend:
-    """The program's backend, for graphs that record. Equal backends share graphs, as Dynamo compares them; its own
-    name for a backend inside is not used, by which it would find the program's graphs."""
+    """Wrapper of the program's backend for graphs that record. Dynamo shares graphs between equal backends. The attribute for the
+    wrapped backend does not have Dynamo's name, by which Dynamo would find the program's graphs."""
 
     def __init__(self, backend: Any) -> None:
         self._rankprobe_backend = backend
         self.__name__ = getattr(backend, "__name__", type(backend).__name__)
-        # Attributes, not __getattr__: Dynamo looks for some where a frame of Python would come back to it.
+        # Copied instead of using __getattr__, whose Python frame could cause a recursion when Dynamo reads them.
         for name in ("get_compiler_config", "compiler_name"):
             if hasattr(backend, name):
                 setattr(self, name, getattr(backend, name))
@@ -61,7 +62,7 @@ class _Backend:
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         _check(graph)
         _graph_calls.forget_traces()
-        # The backward is compiled now, not in the program's backward: what fails must fail before anything runs.
+        # Compiles the backward now and not in the program's backward, so that a failure occurs before anything runs.
         with torch._functorch.config.patch(force_non_lazy_backward_lowering=True):
             return self._rankprobe_backend(graph, inputs)
 
@@ -73,8 +74,8 @@ class _Backend:
 
 
 def _whole_for_ddp() -> Any:
-    """Dynamo cuts the graph of a DistributedDataParallel by its buckets, also inside of a module: it is recorded uncut.
-    What is reduced is the same, all of it after the backward."""
+    """Returns a context manager that keeps Dynamo from splitting the graph of a DistributedDataParallel by its buckets, also within a
+    module. The same gradients are reduced, but all of them after the backward."""
     from torch._dynamo import config
 
     parallel = sys.modules.get("torch.nn.parallel.distributed")
@@ -85,14 +86,14 @@ def _whole_for_ddp() -> Any:
 
 
 class _Variant:
-    """What stands for one callback of Dynamo in recorded steps."""
+    """Replacement of one callback of Dynamo in recorded steps."""
 
     def __init__(self, callback: Any, failed: Callable[[str], None]) -> None:
         from torch._dynamo import convert_frame
         from torch._dynamo.eval_frame import innermost_backend
 
         self._failed = failed
-        # Run as plain Python from here on.
+        # Whether the code runs as plain Python after a failure.
         self._broken = False
         hooks = callback.hooks
         self._torchdynamo_orig_backend = convert_frame.catch_errors_wrapper(
@@ -102,8 +103,8 @@ class _Variant:
         from torch._dynamo.types import ConvertFrameReturn
 
         if frame.f_code.co_filename.startswith(_PACKAGE):
-            # A hook of the outermost module of a region, which PyTorch calls itself: an eager hook, with the compiled
-            # function as one node between what it sees.
+            # A frame of a hook of the outermost module of a region. PyTorch calls it as an eager hook, for which the
+            # compiled function is a single node.
             return ConvertFrameReturn()
         if not self._broken:
             try:
@@ -111,7 +112,7 @@ class _Variant:
                     result = self._torchdynamo_orig_backend(frame, cache_entry, frame_state)
                 if result.guarded_code is not None:
                     return result
-                # What Dynamo would have said here is of this code for good, also for the program's own graphs.
+                # Dynamo's result would apply to this code permanently, also for the program's own graphs, so it is dropped.
                 return ConvertFrameReturn()
             except Exception as error:  # noqa: BLE001 - the program runs as if it were not compiled
                 innermost = _innermost(error)
@@ -122,7 +123,7 @@ class _Variant:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """What Dynamo wraps in errors of its own."""
+    """Returns the error that Dynamo has wrapped in its own errors."""
     inner = getattr(error, "inner_exception", None) or error.__cause__
     while inner is not None and inner is not error:
         error, inner = inner, getattr(inner, "inner_exception", None) or inner.__cause__
@@ -130,36 +131,36 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _reason(error: BaseException) -> str:
-    """In one line."""
+    """Returns the error as one line of text."""
     text = " ".join(str(error).split())
     return text if isinstance(error, CannotRecordGraphError) else f"{type(error).__name__}: {text[:200]}"
 
 
 class RecordedGraphs:
-    """Has compiled code record in the steps of level L0. Called by Instruments alone.
+    """Makes compiled code record in steps of level L0. Called only by Instruments.
 
-    RANKPROBE_COMPILED=eager: never. on_fault: recorded steps run as plain Python,
-    from here on.
+    RANKPROBE_COMPILED=eager disables it. on_fault: called when recorded steps must
+    run as plain Python from now on.
     """
 
     def __init__(self, capture: Any, hooks: Any, on_fault: Callable[[], None]) -> None:
         self._hooks, self._on_fault = hooks, on_fault
         self._calls = _graph_calls.GraphCalls(capture, hooks)
         self._asked = _graph_calls.SUPPORTED and os.environ.get("RANKPROBE_COMPILED", "") != "eager"
-        # Why recorded steps run as plain Python from now on; "": they need not.
+        # Why recorded steps must run as plain Python; "" if they need not.
         self._fault = ""
         self._told: set[str] = set()
         self._original: Any = None
-        # What operators with a compiler of their own enter before they compile.
+        # The context manager that operators with a compiler of their own enter before they compile.
         self._operators: Any = None
         self._environment: Any = None
         self._variants: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        # Our region by the program's own.
+        # Region for graphs that record, by the program's region.
         self._regions: dict[int, int] = {}
         self.wanted = False
 
     def enter(self) -> bool:
-        """A step of level L0 is recorded. False: as plain Python."""
+        """Begins a recorded step of level L0. Returns False if it must run as plain Python."""
         if not self._asked or self._fault:
             return False
         self.wanted = True
@@ -189,7 +190,7 @@ class RecordedGraphs:
 
     @contextlib.contextmanager
     def _of_operators(self) -> Iterator[Any]:
-        """torch.cond in plain Python has a compiler of its own, whose branches are not recorded."""
+        """Disables tracing for torch.cond in plain Python, which has its own compiler and whose branches are not recorded."""
         traced, _graph_calls.TRACED = _graph_calls.TRACED, False
         try:
             with self._environment() as backend:
@@ -214,7 +215,7 @@ class RecordedGraphs:
         of = eval_frame.get_eval_frame_isolate_recompiles_id()  # type: ignore[attr-defined]
         if of not in self._regions:
             self._regions[of] = next(eval_frame._next_isolate_recompiles_id)
-        # The caller sets it back.
+        # The caller restores the region.
         eval_frame.set_eval_frame_isolate_recompiles_id(self._regions[of])  # type: ignore[attr-defined]
         return variant
 
@@ -232,7 +233,7 @@ class RecordedGraphs:
             say(f"rankprobe: {text}")
 
     def leave(self) -> None:
-        """No forward is recorded from here on: what was compiled is used again."""
+        """Stops recording forwards; the program's graphs are used again."""
         self.wanted = False
         self._calls.leave()
         if self._original is not None:
@@ -245,6 +246,6 @@ class RecordedGraphs:
                 self._operators.setup_compilation_env = self._environment
 
     def end_step(self) -> None:
-        """Nothing of the step is recorded from here on."""
+        """Ends the step; nothing of it is recorded afterwards."""
         self.leave()
         self._calls.forget()

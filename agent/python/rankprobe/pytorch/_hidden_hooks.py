@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks of ours on modules, which nothing that a program makes of a module has: pickles, torch.save, copies, scripts.
+"""Hooks on modules that pickles, torch.save(), copies and scripts of a module do not contain.
 
-A pickle of a hook would fail, or need rankprobe where it is read; a copy with hooks would record as the module that it
-is a copy of; TorchScript would compile them. While somebody holds hooks, `torch.nn.Module.__reduce_ex__` leaves them
-out and TorchScript compiles without them. Threads: as the hooks, those that call modules.
+A pickle of a hook would fail, or need rankprobe where it is read; a copy with hooks would record as the module that was
+copied; TorchScript would compile them. While hooks are held (hold()), `torch.nn.Module.__reduce_ex__` omits them and
+TorchScript compiles without them. Used on the threads that call modules.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from rankprobe.pytorch import _walk
 
 _MARK = "_rankprobe_hook"
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-# Of PyTorch 2.0 and later: what is known of a hook, by its key.
+# Tables of PyTorch 2.0 and later with flags of a hook, by its key.
 _ABOUT = {"_forward_pre_hooks": ("_forward_pre_hooks_with_kwargs",),
           "_forward_hooks": ("_forward_hooks_with_kwargs", "_forward_hooks_always_called")}
 
 
-# PyTorch counts its keys from 0. A table of hooks that came with a pickle, of a program that used more of them, may have any
-# of those, and a hook with the next one would take its place.
+# Keys are negative, because PyTorch counts its own from 0. A table of hooks from a pickle may have any of PyTorch's keys, and
+# a hook with the next key could replace one of them.
 _ANY = torch.nn.Module()
 _NEXT_KEY = itertools.count(-2, -1)
 MODULE_KEY = -1
 
 
 class _Owner:
-    """What hooks of ours are methods of. A class may save its tables of hooks itself, or copy them: there each of ours becomes
-    the method of that name of a null context, which does nothing and is there without us."""
+    """Object whose bound methods the hooks are. If a class saves or copies its tables of hooks itself, each hook is pickled as the
+    method `__exit__` of a null context, which does nothing and does not need rankprobe."""
 
     def __reduce__(self) -> Any:
         return contextlib.nullcontext, ()
@@ -48,25 +48,25 @@ _OWNER = _Owner()
 
 
 def marked(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """`hook`, known as ours; it is called with one more argument, the first."""
+    """Returns `hook` with a mark by which it is recognized; it is called with an additional first argument."""
     setattr(hook, _MARK, True)
     hook.__name__ = "__exit__"
     return types.MethodType(hook, _OWNER)
 
 
 class HookHandle:
-    """One hook of ours on a module, from put() to remove(), which may be repeated. It takes no number of PyTorch's handles, which a program
-    sees, and calls no method that a class may have overridden."""
+    """A hook on a module between put() and remove(), which can be repeated. It does not use an id of PyTorch's handles, which a
+    program could notice, and calls no method that a class may have overridden."""
 
     def __init__(self, table: str, hook: Callable[..., Any], kwargs: bool = False, always_call: bool = False, key: int = 0) -> None:
-        """table: of _HOOKS. kwargs, always_call: as of PyTorch's functions, where it has them. key: MODULE_KEY, or one of its own."""
+        """table: one of _HOOKS. kwargs, always_call: as in PyTorch's functions, if it has them. key: MODULE_KEY, or 0 for a new key."""
         about = (kwargs and f"{table}_with_kwargs", always_call and f"{table}_always_called")
         self._names = [table, *(name for name in about if name and hasattr(_ANY, name))]
         self.hook, self._key = hook, key or next(_NEXT_KEY)
         self._tables: list[Any] = []
 
     def put(self, module: torch.nn.Module, first: bool = False) -> "HookHandle":
-        """first: before the hooks that the module has."""
+        """Installs the hook. first: before the existing hooks of the module."""
         hooks, *about = (getattr(module, name) for name in self._names)
         hooks[self._key] = self.hook
         if first:
@@ -85,7 +85,7 @@ class HookHandle:
 
 
 def _position_of_forward() -> Optional[tuple[int, int]]:
-    """Instruction and line at which Module._call_impl calls the forward() of a module without hooks."""
+    """Returns instruction offset and line at which Module._call_impl calls forward() of a module without hooks; None if not found."""
     code = torch.nn.Module._call_impl.__code__
     line = code.co_firstlineno
     for instruction in dis.get_instructions(code):
@@ -103,8 +103,8 @@ _GLOBAL_HOOKS = [getattr(torch.nn.modules.module, name, {}) for name in (
 
 
 def hide_inner_frame(module: torch.nn.Module, error: BaseException) -> None:
-    """PyTorch calls the forward() of a module with hooks in one frame more. In the traceback of what it raised there is none if all
-    its hooks are ours. To be called by a forward hook that is always called."""
+    """Removes the additional frame in which PyTorch calls forward() of a module with hooks from the traceback of an exception, if all
+    hooks are rankprobe's. Call it from a forward hook that is always called."""
     here = error.__traceback__
     below = here.tb_next if here is not None else None
     if (_FORWARD is None or here is None or below is None or here.tb_frame.f_code is not _CALL_IMPL
@@ -120,8 +120,8 @@ def _keys(hooks: Any) -> list[Any]:
 
 
 def _without(state: Any, depth: int = 3) -> Any:
-    """`state` of a module without hooks of ours; itself where there are none. A class with slots, or with a __getstate__
-    or a __reduce__, may have the attributes in a tuple."""
+    """Returns the state of a module without rankprobe's hooks; `state` itself if there are none. A class with slots, __getstate__()
+    or __reduce__() may have the attributes in a tuple."""
     if type(state) in (tuple, list) and depth > 0:
         inner = [_without(value, depth - 1) for value in state]
         return state if all(new is old for new, old in zip(inner, state)) else type(state)(inner)
@@ -145,15 +145,15 @@ def _without(state: Any, depth: int = 3) -> Any:
 def _reduce_ex(module: torch.nn.Module, protocol: Any) -> Any:
     reduced = super(torch.nn.Module, module).__reduce_ex__(protocol)
     if not isinstance(reduced, tuple) or len(reduced) < 2 or sys._getframe(1).f_code is copy.copy.__code__:
-        return reduced  # a shallow copy shares the tables: a hook that the program puts on one later is called for both
+        return reduced  # A shallow copy shares the tables, so that a later hook of the program is called for both modules.
     function, arguments, *rest = reduced
-    # Some classes (fx.GraphModule) give their state to a function.
+    # Some classes (fx.GraphModule) pass their state as an argument.
     return (function, _without(arguments), *(_without(value) for value in rest[:1]), *rest[1:])
 
 
 @contextlib.contextmanager
 def set_aside(root: torch.nn.Module) -> Iterator[None]:
-    """Without our hooks on `root` and all below it."""
+    """Context manager without rankprobe's hooks on `root` and all modules below it."""
     taken: list[tuple[Any, Any, Any, bool, list[tuple[Any, Any]]]] = []
     for module in _walk.modules(root):
         for name in _HOOKS:
@@ -167,7 +167,7 @@ def set_aside(root: torch.nn.Module) -> Iterator[None]:
     finally:
         for hooks, key, hook, first, about in reversed(taken):
             hooks[key] = hook
-            if first:  # where ours were
+            if first:  # Restores the position of the hook.
                 hooks.move_to_end(key, last=False)
             for table, value in about:
                 if value:
@@ -175,7 +175,7 @@ def set_aside(root: torch.nn.Module) -> Iterator[None]:
 
 
 class _Held:
-    """What is patched while anybody holds hooks."""
+    """Patches of PyTorch that are installed while hooks are held."""
 
     def __init__(self) -> None:
         self._holders = 0
@@ -187,7 +187,7 @@ class _Held:
             return
         if "__reduce_ex__" not in torch.nn.Module.__dict__:
             self._replace(torch.nn.Module, "__reduce_ex__", _reduce_ex)
-        # Below torch.jit.script, which is replaced by others, too.
+        # Patches a function below torch.jit.script, because other code replaces script() too.
         make = getattr(torch.jit._recursive, "create_script_module", None)
         if make is not None:
 
@@ -204,7 +204,7 @@ class _Held:
 
         def undo() -> None:
             if host.__dict__.get(name) is not value:
-                return  # somebody has it; it passes through
+                return  # Other code has wrapped it; without hooks it only calls the original.
             if own is None:
                 delattr(host, name)
             else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in place in PyTorch while a plan is in force."""
+"""Stand-ins and hooks that are installed in PyTorch while a plan is in force."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Model = Union[torch.nn.Module, Sequence[torch.nn.Module]]
 
 
 class Instruments:
-    """The recorded calls of APIs, the hooks of modules, recomputations and optimizers,
-    all recording through one Capture: puts in place those that the level needs,
-    and takes them off again. Called by PrecisionDebugger alone.
+    """Installs and removes what a level needs: recorded API calls and hooks of modules,
+    recomputations and optimizers, all of which record through one Capture. Called only
+    by PrecisionDebugger.
 
-    on_root_begin, on_root_end: around each forward of a model of token_range.
+    on_root_begin, on_root_end: called around each forward of a model with token_range.
     """
 
     def __init__(self, capture: Any, on_root_begin: Callable[[], None], on_root_end: Callable[[], None]) -> None:
         self._capture = capture
         self.apis = Apis(capture)
-        # Of task monitor: the calls of torch.distributed, made when they are first wanted.
+        # Recorded calls of torch.distributed for task monitor; created when first needed.
         self._communication: Optional[Apis] = None
         self._modules = ModuleHooks(capture, warn)
         self._modules.on_root_begin = on_root_begin
@@ -39,18 +39,18 @@ class Instruments:
         self._scopes: list[Callable[[], None]] = []
         self._eager = EagerStance(self.apis.unseen)
         self._graphs = RecordedGraphs(capture, self._modules, self._eager.enter_quietly)
-        # Forwards are counted in this step, by hooks that no graph takes.
+        # Whether forwards are counted in this step, by hooks that graphs do not support.
         self._tokens = False
         self.apis.on_compile = self._compile_called
         self._import = CompilerImport(self._compiler_comes, self._compiler_came)
-        # They are those of the plan in force, and not set aside.
+        # Whether the plan in force was applied, and whether its hooks are installed and not set aside.
         self.applied = self._in_place = False
 
     def apply(self, plan: dict[str, Any]) -> None:
-        """Patches and hooks that this level needs, and no others."""
+        """Installs the stand-ins and hooks that the plan's level needs, and removes others."""
         self.applied = self._in_place = True
         self._import.install()
-        # construct.json names backward calls even where their data is not wanted.
+        # construct.json lists backward calls even if their data is not recorded.
         self._modules.want(plan["backward"] or plan["extra_info"], plan["parameters_grad"])
         if not plan["records_saved"]:
             self._recomputations.install()
@@ -68,7 +68,7 @@ class Instruments:
                 self._scopes = list(optimizer_scopes(self._capture))
 
     def _install_communication(self, plan: dict[str, Any]) -> None:
-        # A compiler that saw the stand-ins would break its graphs at each.
+        # A compiler that saw the stand-ins would break its graphs at each of them.
         if not plan.get("monitor", {}).get("communication") or compiles() or not is_distributed():
             return self._remove_communication()
         if self._communication is None:
@@ -81,12 +81,12 @@ class Instruments:
             self._communication.remove()
 
     def take_off(self) -> None:
-        """While dumping is off."""
+        """Removes everything while dumping is off."""
         self.applied = False
         self.set_aside()
 
     def set_aside(self) -> None:
-        """In steps that are not recorded nothing of ours is left that a compiler could trace."""
+        """Removes everything that a compiler could trace, for steps that are not recorded."""
         if self._in_place:
             self._in_place = False
             self._import.remove()
@@ -97,7 +97,7 @@ class Instruments:
             self._recomputations.remove()
 
     def put_back(self, plan: dict[str, Any]) -> None:
-        """A step is recorded again, by the plan that was applied."""
+        """Installs everything again when a step is recorded with the plan that was applied."""
         if not self._in_place:
             self.apply(plan)
         self._install_apis(plan)
@@ -108,7 +108,7 @@ class Instruments:
         self._scopes.clear()
 
     def _compile_called(self) -> None:
-        if not self._eager.wanted:  # a forward before the first start() may compile
+        if not self._eager.wanted:  # A forward before the first start() may compile.
             self.set_aside()
 
     def _compiler_comes(self) -> None:
@@ -122,7 +122,7 @@ class Instruments:
         self._eager.compiler_came()
 
     def watch(self, model: Model, plan: dict[str, Any], tokens: bool, bare_roots: bool) -> None:
-        """The model(s) that the step records. tokens: their forwards are counted. bare_roots: as of ModuleHooks."""
+        """Hooks the model(s) that the step records. tokens: counts their forwards. bare_roots: as in ModuleHooks."""
         self._modules.bare_roots = bare_roots
         if plan["records_modules"]:
             self._modules.hook_model(model)
@@ -132,8 +132,8 @@ class Instruments:
         self._recomputations.watch(list(model) if isinstance(model, (list, tuple)) else [model])  # type: ignore[list-item]
 
     def compile_ahead(self, model: Model, run: Callable[[], Any]) -> None:
-        """Has the graphs that record compiled now, by `run`, which calls the model; nothing is recorded. Before a server
-        serves: what its first recorded step would wait for."""
+        """Compiles the graphs that record now, by `run`, which calls the model; records nothing. It is called before a server
+        serves requests, so that its first recorded step does not wait for the compiler."""
         self._modules.hook_model(model)
         try:
             if self._graphs.enter():
@@ -143,11 +143,11 @@ class Instruments:
             self._modules.remove()
 
     def forget_models(self) -> None:
-        """Between steps: the next watch() has others, or by other names."""
+        """Removes the hooks of models. Call between steps if the next watch() has other models or other names."""
         self._modules.remove()
 
     def on_first_module(self, call: Optional[Callable[[], None]]) -> None:
-        """Calls once when the first module below a model begins its forward; None: never."""
+        """Sets a function to be called once when the first module below a model begins its forward; None unsets it."""
         self._modules.on_first = call
 
     def begin_step(self, plan: dict[str, Any]) -> None:
@@ -157,7 +157,7 @@ class Instruments:
             self._eager.enter()
 
     def end_recording(self) -> None:
-        """No API is recorded from here on; gradients are."""
+        """Stops recording APIs; gradients are still recorded."""
         self._eager.leave()
         self._graphs.leave()
         self.apis.remove()
@@ -166,7 +166,7 @@ class Instruments:
             self._remove_communication()
 
     def end_step(self) -> None:
-        """No gradient of the step is recorded from here on."""
+        """Stops recording gradients of the step as well."""
         self.end_recording()
         self._graphs.end_step()
         self.module_dump.end_step()
@@ -174,7 +174,7 @@ class Instruments:
             self.set_aside()
 
     def remove(self) -> None:
-        """Everything, for good."""
+        """Removes everything permanently."""
         self._import.remove()
         self.apis.remove()
         self._remove_communication()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `rankprobe isolate` puts into a process: it finds the model as `rankprobe run` does, isolates one step, writes the report
-for the command that waits, and ends the program."""
+"""Attachment of `rankprobe isolate` to a process: finds the model as `rankprobe run` does, isolates one step, writes the report
+for the waiting command, and ends the program."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from rankprobe._isolation_report import NOTICE
 from rankprobe.pytorch._redirect import unseen
 from rankprobe.pytorch.isolation import Isolation, IsolationError
 
-# A training that makes its optimizer late runs a forward or two before it.
+# A training that creates its optimizer late runs a forward or two before it.
 _PATIENCE = 3
 
 
 class _Isolated:
-    """settings: `step` of the program, `out` (directory of reports), `options` and `reference` of Isolation."""
+    """State of an isolated process. settings: `step` of the program, `out` (directory of reports), `options` and `reference` of
+    Isolation."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
@@ -42,7 +43,7 @@ class _Isolated:
         atexit.register(self._at_exit)
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
-        """The first optimizer of a module's parameters names the model."""
+        """Takes the model from the first optimizer with parameters of a module."""
         if os.getpid() != self._pid or self._optimizer is not None or self._ended:
             return
         models = find_models(p for group in optimizer.param_groups for p in group["params"])
@@ -52,12 +53,12 @@ class _Isolated:
             self._wait()
 
     def entered(self, by: int) -> bool:
-        """A step() begins (1) or ends (-1); whether it is the outermost."""
+        """Call when a step() begins (1) or ends (-1). Returns whether it is the outermost one in this thread."""
         self._depth.value = getattr(self._depth, "value", 0) + by
         return bool(self._depth.value == (1 if by > 0 else 0))
 
     def steps(self, optimizer: Any) -> None:
-        """Before a step(): an isolated step ends here, and its gradients change nothing."""
+        """Call before a step() of an optimizer. Ends an isolated step, so that its gradients change no parameter."""
         if os.getpid() == self._pid and optimizer is self._optimizer and self._isolation is not None:
             self._end()
 
@@ -67,7 +68,7 @@ class _Isolated:
             self._wait()
 
     def _wait(self) -> None:
-        """For the first forward of the step: a model may still be moved, or cast, before it."""
+        """Installs hooks that begin the isolation at the first forward of the step, since a model may be moved or cast before it."""
         if self._steps != self._settings["step"] or self._waiting:
             return
         _hidden_hooks.hold()
@@ -76,7 +77,7 @@ class _Isolated:
             self._waiting.append(_hidden_hooks.HookHandle("_forward_pre_hooks", begin).put(model))
 
     def _called(self, module: torch.nn.Module) -> None:
-        """A module is called and there is no optimizer: a step is one forward of the outermost."""
+        """Call when a module is called while there is no optimizer. A step is then one forward of the outermost module."""
         if os.getpid() != self._pid or self._ended or self._isolation is not None or next(module.parameters(), None) is None:
             return
         if find_models(module.parameters())[:1] != [module]:
@@ -119,7 +120,7 @@ class _Isolated:
 
     def _end(self) -> None:
         self._report()
-        # Status 0: a launcher would kill the other ranks before they have reported. The command that waits knows the verdicts.
+        # Status 0, because with another one a launcher would kill ranks that have not reported yet. The command reads the reports.
         if threading.current_thread() is threading.main_thread():
             raise SystemExit(0)
 
@@ -166,7 +167,7 @@ def _wrap_step(cls: Any, isolated: _Isolated) -> None:
 
 
 def install(optimizer_class: Any, settings: str) -> None:
-    """Watches every optimizer that is made from now on. settings: JSON of RANKPROBE_ISOLATE."""
+    """Watches every optimizer that is created from now on. settings: JSON of RANKPROBE_ISOLATE."""
     isolated = _Isolated(json.loads(settings))
     make = optimizer_class.__init__
 

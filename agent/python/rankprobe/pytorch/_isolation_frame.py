@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The own code of one call of a module: from recorded values to values that are compared, forward and backward."""
+"""Own code of one call of a module: from recorded values to values that are compared, forward and backward."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rankprobe.pytorch import _isolation_numbers as numbers
 from rankprobe._isolation_reference import Call, Reference, Unreadable, is_tensor
 from rankprobe._isolation_report import ERROR, NOT_JUDGED, PASS, Row
 
-# Of float16: gradients that are smaller than its numbers are scaled to this size and back.
+# float16 gradients are scaled so that the largest is about this, because small ones underflow, and the results scaled back.
 _HALF_SIZE = 0.125
 _USUAL = 4
-# Nodes that move numbers and make none.
+# Nodes that move or negate values and do not round.
 _MOVES = re.compile(r"(torch::autograd::)?(AccumulateGrad|Clone|Copy|ToCopy|(Unsafe)?View|Reshape|Alias|T|Transpose|Permute|Expand|Unbind|"
                     r"Select|Slice|Split|Squeeze|Unsqueeze|Cat|Stack|Index|Chunk|Narrow|AsStrided|Neg|Contiguous)(Backward|Alias|WithSizes|\d|$)")
 
 
 class Gradient(NamedTuple):
-    """A recorded gradient. value None: the reference had none there (unused); known False: it was not recorded."""
+    """A recorded gradient. value: None if the reference had none there (unused). known: False if it was not recorded."""
 
     known: bool
     value: Optional[torch.Tensor]
@@ -35,7 +35,7 @@ UNKNOWN = Gradient(False, None)
 
 
 def gradient_of(reference: Reference, records: Iterable[Any]) -> Gradient:
-    """The sum of these records: of one tensor in several places."""
+    """Returns the sum of these records, which belong to one tensor in several places."""
     value: Optional[torch.Tensor] = None
     for record in records:
         if record is None:
@@ -53,7 +53,7 @@ def gradient_of(reference: Reference, records: Iterable[Any]) -> Gradient:
 
 @dataclasses.dataclass
 class Leaf:
-    """Where own code begins: a recorded tensor, and the gradient that the reference had there."""
+    """A beginning of own code: a recorded tensor, with the gradient that the reference had there."""
 
     tensor: torch.Tensor
     where: str
@@ -66,19 +66,19 @@ class Parameter:
 
     total: Optional[torch.Tensor] = None
     last: Optional[torch.Tensor] = None
-    # The largest norm of what was summed, rows of a sum, and what rounding does, squared.
+    # Norm of the summed gradients, number of rows in the sum, and norm of the effect of rounding.
     summed: float = 0.0
     rows: int = 1
     noise: float = 0.0
     operands: list[int] = dataclasses.field(default_factory=list)
     rounding: float = 0.0
     users: list[str] = dataclasses.field(default_factory=list)
-    # Why it cannot be judged.
+    # Why it cannot be judged; "" if it can.
     reason: str = ""
 
 
 class _Token:
-    """Can be referred to weakly."""
+    """An object that supports weak references."""
 
 
 class _Found(NamedTuple):
@@ -89,12 +89,12 @@ class _Found(NamedTuple):
 
 
 def _edge(tensor: torch.Tensor) -> Any:
-    """Where it stands in the graph now: what is changed in place later stands elsewhere."""
+    """Returns the tensor's current edge in the graph; an in-place change later moves the tensor to another edge."""
     return torch.autograd.graph.get_gradient_edge(tensor)
 
 
 def _variables(edges: Iterable[Any]) -> dict[int, torch.Tensor]:
-    """The leaf tensors behind edges of the graph, by id."""
+    """Returns the leaf tensors behind edges of the graph, by id."""
     found: dict[int, torch.Tensor] = {}
     left, seen = [edge.node for edge in edges], set()
     while left:
@@ -110,7 +110,7 @@ def _variables(edges: Iterable[Any]) -> dict[int, torch.Tensor]:
 
 
 def _operations(edges: Iterable[Any]) -> int:
-    """The largest number of nodes that round, in a row behind edges of the graph."""
+    """Returns the largest number of rounding nodes on a path behind edges of the graph."""
     length: dict[Any, int] = {}
     left = [edge.node for edge in edges if edge.node is not None]
     roots = list(left)
@@ -127,19 +127,19 @@ def _operations(edges: Iterable[Any]) -> int:
 
 
 class Frame:
-    """A call that is under way. call None: of a model itself, which dumps do not have."""
+    """A call in progress. call: its record; None for a model itself, which dumps do not contain."""
 
     def __init__(self, module: torch.nn.Module, name: str, number: int, call: Optional[Call], reference: Reference,
                  fixed: Optional[float], parameters: dict[int, Parameter], generator: torch.Generator) -> None:
         self.module, self.name, self.number, self.call = module, name, number, call
         self.leaves: list[Leaf] = []
-        # Recorded values that take no gradient: operands.
+        # Operands without a gradient.
         self.others: list[torch.Tensor] = []
-        # Why nothing of it is judged, or nothing in one direction.
+        # Why the call, or its backward, is not judged.
         self.reason = self.backward_reason = ""
         self.has_children = False
         self._reference, self._fixed, self._parameters, self._generator = reference, fixed, parameters, generator
-        # Edges with the gradient that comes in there, and edges whose gradient is not known.
+        # Edges with their incoming gradient (converted, recorded), and edges whose gradient is not known.
         self._ends: list[tuple[Any, torch.Tensor, torch.Tensor]] = []
         self._unknown: list[Any] = []
         self._found: dict[str, list[_Found]] = {"forward": [], "backward": []}
@@ -147,13 +147,13 @@ class Frame:
         self._own = [p for p in module._parameters.values() if p is not None]
 
     def saw(self, recorded: torch.Tensor) -> None:
-        """A value that the reference had here: how coarse its numbers were."""
+        """Notes the rounding of a recorded value."""
         self._recorded_rounding = max(self._recorded_rounding, numbers.epsilon(recorded.dtype))
 
     # --- where own code ends
 
     def compare(self, where: str, own: torch.Tensor, recorded: torch.Tensor) -> bool:
-        """Of a value that own code made; whether it is the recorded one."""
+        """Compares a value of own code with the recorded one. Returns whether they agree."""
         found = numbers.difference(own, recorded)
         self.saw(recorded)
         rounding = self._rounding([own])
@@ -165,7 +165,7 @@ class Frame:
         return found.error <= tolerance
 
     def ends_in(self, tensor: torch.Tensor, gradient: Gradient) -> None:
-        """A value that leaves own code, with the gradient that came back to it in the reference."""
+        """Notes a value that leaves own code, with the gradient that it received in the reference."""
         if not tensor.requires_grad:
             return
         if not gradient.known:
@@ -180,7 +180,7 @@ class Frame:
     # --- backward
 
     def run_backward(self) -> None:
-        """Own code from the gradients behind it to those before it, and to parameters."""
+        """Runs the backward of own code, from the recorded gradients of its outputs to those of its inputs and parameters."""
         edges = [edge for edge, _, _ in self._ends]
         ours = {id(leaf.tensor): leaf for leaf in self.leaves if leaf.tensor.requires_grad}
         reached = _variables(edges)
@@ -231,7 +231,7 @@ class Frame:
 
     def _noise_once(self, edges: list[Any], wanted: list[torch.Tensor], grads: list[Optional[torch.Tensor]], rounding: float,
                     scale: float) -> Callable[[], list[float]]:
-        """What happens to the gradients when those behind are rounded another way: norms, measured when they are asked for."""
+        """Returns a function that measures, once, the norm of each gradient's change if the incoming gradients are rounded differently."""
         measured: list[float] = []
 
         def noise() -> list[float]:
@@ -266,7 +266,7 @@ class Frame:
     # --- tolerances
 
     def _rounding(self, values: list[torch.Tensor]) -> float:
-        """Of this program and of the reference, each by its coarsest value."""
+        """Returns the combined unit roundoff of this program and of the reference, each by its coarsest value."""
         return math.hypot(numbers.epsilon_of([*values, *self._operands()]), self._recorded_rounding)
 
     def _operands(self) -> list[torch.Tensor]:
@@ -278,13 +278,14 @@ class Frame:
         if not rounding or not (own.is_floating_point() or own.is_complex()):
             return 0.0
         sizes = sorted((value.numel() for value in self._operands()), reverse=True)
-        # What own code between children multiplies with what is not known: the measured effect of rounding has it.
+        # The products in own code between children are not known; the measured effect of rounding includes them.
         return numbers.auto_tolerance(rounding, own.numel(), sizes[:1] if self.has_children else sizes)
 
     def _in_a_row(self, edges: list[Any]) -> float:
-        """The usual tolerance is that of some _USUAL operations one behind another; roundings of more add up by their root."""
+        """Returns the factor for the number of operations in sequence. The usual tolerance covers _USUAL of them; the rounding of more
+        grows with the square root."""
         count = _operations(edges)
-        if isinstance(self.module, torch.nn.RNNBase):  # one node for all steps of a sequence
+        if isinstance(self.module, torch.nn.RNNBase):  # One node covers all steps of a sequence.
             count += 2 * self.module.num_layers * max((max(value.shape[:-1], default=1) for value in self._inputs()), default=1)
         return math.sqrt(max(1.0, count / _USUAL))
 
@@ -298,8 +299,8 @@ class Frame:
         return max(tolerance, numbers.NOISE * noise / found.size)
 
     def _forward_noise(self, own: torch.Tensor, rounding: float) -> float:
-        """The norm of what rounding of all that went in does to `own`: with random signs v, the sum over elements x of
-        (rounding * x * (J^T v))^2 is the expected square of it."""
+        """Returns the norm of the effect of input rounding on `own`: with random signs v, its expected square is the sum over
+        elements x of (rounding * x * (J^T v))^2."""
         edge = _edge(own)
         ours = {id(leaf.tensor) for leaf in self.leaves}
         wanted = [variable for key, variable in _variables([edge]).items() if key in ours or key in self._parameters]
@@ -310,10 +311,10 @@ class Frame:
                       for value, grad in zip(wanted, grads) if grad is not None)
         return rounding * math.sqrt(squares) if math.isfinite(squares) else 0.0
 
-    # --- the answer
+    # --- the report
 
     def watched(self) -> list[Any]:
-        """Weak references to what lives as long as something holds the graph of own code."""
+        """Returns weak references to objects that live as long as the graph of own code is referenced."""
         out = []
         for leaf in self.leaves:
             if leaf.tensor.requires_grad:
@@ -345,7 +346,7 @@ class Frame:
         return out
 
     def _nothing_asked(self, direction: str) -> bool:
-        """A model itself; a backward whose inputs took no gradient in the reference either."""
+        """Returns whether no row is needed: for a model itself, or a backward without input gradients in the reference."""
         if self.call is None:
             return True
         backward = self.call.backward or {}

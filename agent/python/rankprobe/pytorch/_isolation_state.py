@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model for one step with the parameters that a reference recorded; afterwards everything is as it was."""
+"""Exchange of a model's parameters with those of a reference for one step, and restoration of all state afterwards."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rankprobe._isolation_reference import Reference, Unreadable, is_tensor
 
 
 class SavedState:
-    """Gradients, buffers and random state, from now on. put_back() restores them, the parameters that exchange() took, and those
-    that keep() copied."""
+    """Saves gradients, buffers and random state at construction. put_back() restores them, the parameters that exchange() replaced,
+    and those that keep() copied."""
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
         self._parameters = [p for model in models for p in model.parameters()]
@@ -34,17 +34,17 @@ class SavedState:
             parameter.grad = None
 
     def keep(self) -> None:
-        """Copies, into the host's memory, the parameters that were not exchanged: the program's forward may write into them."""
+        """Copies the parameters that were not exchanged to host memory, because the program's forward may write to them."""
         exchanged = {id(parameter) for parameter, _ in self._exchanged}
         self._values += [(p, p.detach().cpu().clone()) for p in self._parameters
                          if id(p) not in exchanged and type(p.data) is torch.Tensor and p.device.type != "meta"]
 
     def random(self) -> tuple[torch.Tensor, ...]:
-        """What moves when a random number is drawn."""
+        """Returns the random states, which change when a random number is drawn."""
         return (torch.get_rng_state(), *(torch.cuda.get_rng_state(i) for i in range(len(self._cuda))))
 
     def exchange(self, parameter: torch.Tensor, recorded: torch.Tensor) -> float:
-        """Gives it the recorded value; how far its own was, 0 if it had that value."""
+        """Sets a parameter to the recorded value. Returns the relative difference of its own value; 0 if it is equal."""
         value = numbers.put_into(recorded, parameter.dtype, parameter.device)
         if torch.equal(value, parameter.detach()):
             return 0.0
@@ -55,7 +55,7 @@ class SavedState:
         return apart
 
     def put_back(self) -> None:
-        with contextlib.ExitStack() as all_of_it:  # also when one of them fails
+        with contextlib.ExitStack() as all_of_it:  # Runs the other callbacks even if one raises.
             all_of_it.callback(self._put_random_back)
             for tensor, value in self._values:
                 all_of_it.callback(_write_back, tensor, value)
@@ -78,7 +78,7 @@ class SavedState:
 
 
 def _register_again(module: torch.nn.Module, buffers: dict[str, Any], non_persistent: set[str]) -> None:
-    """Those of before, in their order: a forward may register, replace and remove some."""
+    """Restores the registered buffers in their order, since a forward may register, replace and remove some."""
     if list(module._buffers) != list(buffers) or any(module._buffers[name] is not buffers[name] for name in buffers):
         module._buffers.clear()
         module._buffers.update(buffers)
@@ -102,16 +102,16 @@ def _bits(value: torch.Tensor) -> torch.Tensor:
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Zeros of another sign differ, equal NaNs do not."""
+    """Compares bits: zeros of different signs differ, NaNs with equal bits do not."""
     if type(a) is torch.Tensor and a.layout is torch.strided and not a.is_quantized:
         return torch.equal(_bits(a), _bits(b))
-    return False  # rather written once more
+    return False  # Unknown, so the value is written again.
 
 
 def give_parameters(state: SavedState, reference: Reference, modules: Sequence[tuple[str, str, torch.nn.Module]]) -> tuple[
         list[str], dict[str, str]]:
-    """Gives modules (name, path in the reference, module) their recorded parameters. Notes for the reader, and by name of a
-    module why its parameters are not those of the reference."""
+    """Sets the parameters of modules (name, path in the reference, module) to the recorded ones. Returns notes for the reader, and by
+    module name the reason why its parameters are not those of the reference."""
     moved: list[tuple[float, str]] = []
     without: dict[str, str] = {}
     done: set[int] = set()
@@ -149,7 +149,7 @@ def give_parameters(state: SavedState, reference: Reference, modules: Sequence[t
 
 @contextlib.contextmanager
 def eager(models: Sequence[torch.nn.Module]) -> Any:
-    """Compiled modules run as they are written, for hooks; nothing is imported where nothing is compiled."""
+    """Context manager in which compiled modules run eagerly, as hooks require. Does not import the compiler if nothing is compiled."""
     compiled = any(hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
                    for model in models for module in model.modules())
     stance: Callable[[str], Any] | None = getattr(torch.compiler, "set_stance", None) if compiled else None

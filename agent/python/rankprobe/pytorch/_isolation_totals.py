@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of parameters: sums over the calls of a step, against what the reference had accumulated."""
+"""Gradients of parameters: sums over the calls of a step, compared with those that the reference accumulated."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rankprobe._isolation_report import ERROR, NOT_JUDGED, PASS, Row
 
 
 def _judged(known: Parameter, recorded: torch.Tensor, fixed: Optional[float], own: torch.Tensor) -> tuple[float, float]:
-    """Error and tolerance of one gradient."""
+    """Returns error and tolerance of one gradient."""
     found = numbers.difference(own, recorded)
     if fixed is not None:
         return found.error, fixed
     tolerance = numbers.auto_tolerance(known.rounding, own.numel(), known.operands, known.rows)
     if own.dim() <= 1 and found.size > 0:
-        # The gradient of a bias is a sum in which much may cancel: relative to what was summed.
+        # The gradient of a bias is a sum that may cancel, so the tolerance is relative to the summands.
         tolerance *= max(1.0, known.summed / found.size)
     if found.size == 0:
         small = max(numbers.NOISE * known.noise, tolerance * known.summed)
@@ -32,7 +32,8 @@ def _judged(known: Parameter, recorded: torch.Tensor, fixed: Optional[float], ow
 def parameter_rows(reference: Reference, targets: Sequence[tuple[str, str, torch.nn.Module]], parameters: dict[int, Parameter],
                    fixed: Optional[float], without: dict[str, str], sources: dict[str, str], before: Sequence[Row],
                    notes: list[str]) -> list[Row]:
-    """A row for each module whose gradients of parameters the reference has. before: the rows of the calls."""
+    """Returns a row for each module for which the reference has gradients of parameters. before: the rows of the calls. Adds to
+    `notes`."""
     rows = []
     not_judged = {row.module: row.reason for row in before if row.verdict == NOT_JUDGED}
     failing = {row.module for row in before if row.verdict == ERROR}
@@ -81,7 +82,7 @@ def _row(reference: Reference, record: Any, known: Parameter, fixed: Optional[fl
         row.reason = f"the gradient of {key} has another shape in the reference"
         return row
     row.error, row.tolerance = _judged(known, recorded, fixed, known.total)
-    if passes > 1 and row.error > row.tolerance:  # what a hook of msprobe sees is the part of the last micro batch
+    if passes > 1 and row.error > row.tolerance:  # A hook of msprobe records only the part of the last micro batch.
         row.error, row.tolerance = min((row.error, row.tolerance), _judged(known, recorded, fixed, known.last))
     row.verdict = ERROR if row.error > row.tolerance else PASS
     others = sorted(set(known.users) - {name})
@@ -97,7 +98,8 @@ def _beyond(row: Row) -> float:
 
 
 def _earlier_batches(rows: list[Row], notes: list[str]) -> None:
-    """Where most gradients of parameters differ, the reference had something in them before the step, or divided them."""
+    """Marks gradients of parameters as not judged if most of them differ, since the reference then had accumulated others before the
+    step, or divided them."""
     wrong = [row for row in rows if row.verdict == ERROR]
     if len(wrong) < 4 or 2 * len(wrong) <= len([row for row in rows if row.verdict != NOT_JUDGED]):
         return

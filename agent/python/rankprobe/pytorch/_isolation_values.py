@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of one call of a module: places in nested containers, and a copy with other tensors in some places."""
+"""Values of one call of a module: tensors by place in nested containers, and copies with some tensors replaced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_DEPTH = 45
 
 
 def tensors(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """(path, tensor) of what lists, tuples and dicts hold, in order."""
+    """Yields (path, tensor) of the tensors in lists, tuples and dicts, in order."""
     if isinstance(value, torch.Tensor):
         yield path, value
     elif depth < _MAX_DEPTH and isinstance(value, (list, tuple)):
@@ -25,7 +25,8 @@ def tensors(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.
 
 
 def with_tensors(value: Any, path: str, instead: Mapping[str, torch.Tensor], depth: int = 0) -> Any:
-    """The value with other tensors in these places; containers are copied, the program's are left as they are."""
+    """Returns the value with the tensors at these places replaced. Changed containers are copied; those of the program are not
+    modified."""
     if isinstance(value, torch.Tensor):
         return instead.get(path, value)
     if depth >= _MAX_DEPTH or not any(place.startswith(f"{path}.") for place in instead):
@@ -46,12 +47,12 @@ def with_tensors(value: Any, path: str, instead: Mapping[str, torch.Tensor], dep
 
 
 def as_outputs(output: Any) -> Any:
-    """As dumps have it: a list of what was returned."""
+    """Returns the outputs as a list, as dumps have them."""
     return output if isinstance(output, (list, tuple)) else [output]
 
 
 class Arguments:
-    """Names of a module's arguments, so that one that is given by position here and by keyword there is the same one."""
+    """Names of a module's arguments, which match an argument passed by position with one passed by keyword."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         try:
@@ -61,7 +62,7 @@ class Arguments:
             self._names = []
 
     def name(self, path: str) -> str:
-        """Of `input.0.1` or `kwargs.mask`."""
+        """Returns the name of the argument at a path such as `input.0.1` or `kwargs.mask`."""
         kind, _, rest = path.partition(".")
         if kind == "kwargs":
             return rest

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places that get mixed without an error, read out of the graph of a loss before its backward.
+"""Detection of mixed positions in the graph of a loss before its backward.
 
-Does a view() stand where the dimensions had to be exchanged, so that heads, places or samples mix; and does an attention look at places
-of padding. Nothing of the program is called; tensors stay on their device and are not waited for.
+Checks whether a view() is used where dimensions had to be transposed, so that heads, positions or samples mix, and whether an attention
+sees padding. Calls no code of the program; tensors stay on their device, and nothing waits for them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rankprobe.pytorch._attention_graph import saved, signed, softmax_before
 from rankprobe.pytorch._shape_graph import RECURRENT, attends, next_of, shape_of
 
 _VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0")
-# What lies between the view of a projection and the attention, and leaves places where they are.
+# Nodes that may be between the view of a projection and the attention, and do not move positions.
 _BETWEEN = ("CloneBackward0", "ToCopyBackward0", "ExpandBackward0", "NativeDropoutBackward0")
 _MOST_BETWEEN = 6
 HEADS_OF_RESULT, HEADS_OF_VALUES, HEADS_FOR_PLACES, STATES = 1, 2, 3, 4
@@ -24,9 +24,9 @@ _MOST_CALLS, _MOST_SEQUENCES, _MOST_PLACES = 16, 8, 512
 
 
 def mixed_views(nodes: Iterable[Any]) -> list[Any]:
-    """How a view mixes what it does not mean to (HEADS_OF_RESULT: heads of an attention's result become places, HEADS_OF_VALUES: places
-    become heads before an attention, HEADS_FOR_PLACES: the attention is over the heads; STATES: those that a recurrent layer ends with
-    become one row each), and how many do so. Empty: none."""
+    """Returns how a view mixes dimensions, and the number of such views; [] if there are none. HEADS_OF_RESULT: heads of an attention's
+    result become positions; HEADS_OF_VALUES: positions become heads before an attention; HEADS_FOR_PLACES: the attention is over the
+    heads; STATES: final states of a recurrent layer are mixed into rows of the batch."""
     found: dict[int, int] = {}
     for node in nodes:
         kind = _kind_of(node)
@@ -46,7 +46,7 @@ def _kind_of(node: Any) -> int:
         return _kind_of_heads(_view_behind(next_of(node, 2)), shape_of(node))
     if node.name() == "BmmBackward0" and len(shape_of(node)) == 3 and attends(node, shape_of(node)[1]):
         split = _view_behind(next_of(node, 1))
-        if split is not None and len(shape_of(split)) == 3:  # heads beside the batch
+        if split is not None and len(shape_of(split)) == 3:  # Heads and batch share a dimension.
             split = _view_behind(next_of(split))
         return _kind_of_heads(split, shape_of(split) if split is not None else ())
     return 0
@@ -64,14 +64,14 @@ def _kind_of_view(node: Any, given: tuple[int, ...], made: tuple[int, ...]) -> i
 
 
 def _stacks(node: Any) -> bool:
-    """Whether it puts what recurrent layers end with one after another, or is such a layer."""
+    """Returns whether the node stacks final states of recurrent layers, or is such a layer."""
     if node is None:
         return False
     return node.name() in RECURRENT or (node.name() == "StackBackward0" and signed(node._saved_dim) == 0)
 
 
 def _view_behind(node: Any) -> Any:
-    """The view that makes it. None: something else does."""
+    """Returns the view that made the value; None if another node did."""
     for _ in range(_MOST_BETWEEN):
         if node is None or node.name() not in _BETWEEN:
             break
@@ -80,11 +80,11 @@ def _view_behind(node: Any) -> Any:
 
 
 def _kind_of_heads(view: Any, made: tuple[int, ...]) -> int:
-    """Of the values [batch, heads, positions, features] of an attention."""
+    """Returns the kind for the values of an attention, of shape [batch, heads, positions, features]; 0 if they are not mixed."""
     given = () if view is None else tuple(getattr(view, "_saved_self_sym_sizes", ()))
     if len(made) != 4 or len(given) not in (2, 3) or min(made[1:3]) < 2 or shape_of(view) != made:
         return 0
-    # A projection may have been made of all places at once.
+    # The projection may have been computed for all positions at once.
     rows, features = (given[0], given[1]) if len(given) == 2 else (given[0] * given[1], given[2])
     if len(given) == 3 and given[0] != made[0]:
         return 0
@@ -94,8 +94,8 @@ def _kind_of_heads(view: Any, made: tuple[int, ...]) -> int:
 
 
 def padding_attended(nodes: Iterable[Any]) -> list[Any]:
-    """Of what tokens attend to, the share that is padding: the largest of the calls of self-attention; and the number of calls.
-    Empty: there is no padding, or no call that can be judged."""
+    """Returns the share of the attention of tokens that is on padding, the largest of all calls of self-attention, and the number of
+    calls. Returns [] if there is no padding or no call can be judged."""
     all_nodes = list(nodes)
     padding: Optional[torch.Tensor] = None
     for node in all_nodes:
@@ -104,7 +104,7 @@ def padding_attended(nodes: Iterable[Any]) -> list[Any]:
             continue
         ends = _ends(tokens == node._saved_padding_idx)
         if padding is not None and (padding.shape != ends.shape or padding.device != ends.device):
-            return []  # of which of them an attention is, is not known
+            return []  # It is not known to which of the inputs an attention belongs.
         padding = ends if padding is None else padding & ends
     if padding is None:
         return []
@@ -119,13 +119,13 @@ def padding_attended(nodes: Iterable[Any]) -> list[Any]:
 
 
 def _ends(is_padding: torch.Tensor) -> torch.Tensor:
-    """Padding at the end or the beginning of a row that has other tokens; a single one may end a text."""
+    """Returns the padding at the ends of rows that have other tokens. A single padding token is not counted, because it may end a text."""
     ends = is_padding.long().cumprod(1) + is_padding.flip(1).long().cumprod(1).flip(1) > 0
     return ends & (ends.sum(1, keepdim=True) > 1) & ~is_padding.all(1, keepdim=True)
 
 
 def _weights_of(node: Any, rows: int, places: int) -> Any:
-    """What each place weighs for each: [sequences, places, places] of one head of some sequences. None: it is no such call."""
+    """Returns the attention weights of one head of some sequences, [sequences, positions, positions]; None if it is not such a call."""
     if places > _MOST_PLACES:
         return None
     if node.name() == "BmmBackward0":
@@ -150,7 +150,7 @@ def _weights_of(node: Any, rows: int, places: int) -> Any:
 
 
 def _share(weights: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
-    """Of the weights of tokens of sequences that have padding, the part on padding."""
+    """Returns the share of the weights on padding, for tokens of sequences that have padding."""
     tokens = (~padding & padding.any(1, keepdim=True)).double()[:, :, None]
     weights = weights.nan_to_num(0.0) * tokens
     return (weights * padding[:, None]).sum() / weights.sum().clamp(min=1e-30)

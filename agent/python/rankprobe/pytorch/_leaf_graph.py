@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that a loss depends on and that nobody trains, read out of the graph before its backward.
+"""Detection of parameters that a loss depends on and that are not trained, in the graph before its backward.
 
-Layers in a list of Python belong to no module: no optimizer that takes model.parameters() has them. Only those between layers that are
-trained are told, for an own model before or behind is often left as it is on purpose.
+Layers in a Python list belong to no module, so an optimizer that takes model.parameters() lacks them. Only parameters between trained
+layers are reported, because a separate model before or after them is often frozen on purpose.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ def _behind(root: Any) -> set[Any]:
 
 
 def _users(nodes: list[Any]) -> dict[Any, Any]:
-    """The call that takes each leaf, behind changes of its shape alone."""
+    """Returns the node that uses each leaf, skipping nodes that only change its shape."""
     users: dict[Any, Any] = {}
     for node in nodes:
         inputs = [after for after, _ in node.next_functions if after is not None]
         for after in inputs:
-            # A weight that is turned has one user, which has other arguments, too.
+            # A node with a single input, such as a transposition of a weight, is skipped.
             users.setdefault(after, users.get(node, node) if len(inputs) == 1 else node)
     return users
 
 
 def between_trained(nodes: list[Any], is_trained: Callable[[torch.Tensor], bool]) -> list[torch.Tensor]:
-    """Parameters that are not trained, with trained ones both on the way from the loss and behind them."""
+    """Returns the parameters that are not trained and have trained ones both between them and the loss and behind them. At most
+    _MOST_LEAVES are examined."""
     leaves = [node for node in nodes if isinstance(getattr(node, "variable", None), torch.nn.Parameter)]
     others = [leaf for leaf in leaves if not is_trained(leaf.variable)][:_MOST_LEAVES]
     if not others:
         return []
     users, trained = _users(nodes), {leaf for leaf in leaves if is_trained(leaf.variable)}
-    # The nearest to the loss come first.
+    # Leaves nearest to the loss come first.
     upper = [users[leaf] for leaf in leaves if leaf in trained and leaf in users][:_MOST_UPPER]
     below = [_behind(one) - {one} for one in upper]
     return [leaf.variable for leaf in others

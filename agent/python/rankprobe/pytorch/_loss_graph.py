@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a loss can be what it is meant to be, read out of the graph behind it before its backward.
+"""Detection of misused losses in their graph before the backward.
 
-Does it take probabilities where it wants logits or logarithms, and can the layer before it reach the targets. Nothing of the program is
-called; tensors stay on their device and are not waited for.
+Checks whether a loss gets probabilities instead of logits or logarithms, and whether the layer before it can reach the targets. Calls
+no code of the program; tensors stay on their device, and nothing waits for them.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from rankprobe.pytorch._shape_graph import REGRESSIONS
 
 _OF_LOGITS, _OF_BINARY, _KL_DIV = "BinaryCrossEntropyWithLogitsBackward0", "BinaryCrossEntropyBackward0", "KlDivBackward0"
 NLL = ("NllLossBackward0", "NllLoss2DBackward0")
-# kl_div is not a node of its own: its last is the difference of what the targets alone make and of targets times logarithms.
+# kl_div may have no node of its own: its last node is the difference of a term of the targets alone and of targets times logarithms.
 OF_PROBABILITIES = (*NLL, _OF_LOGITS, _OF_BINARY, _KL_DIV, "SubBackward0")
-# Shapes, dtypes and choices of places, which leave the numbers as they are.
+# Nodes that change shapes, dtypes or the selection of elements, but not values.
 _SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "PermuteBackward0", "SqueezeBackward0",
            "SqueezeBackward1", "UnsqueezeBackward0", "CloneBackward0", "ToCopyBackward0", "SelectBackward0", "SliceBackward0", "IndexBackward0")
 _MOST_SHAPES = 8
-# Layers whose results have both signs and no bounds.
+# Layers whose results have both signs and are unbounded.
 _LINEAR = ("AddmmBackward0", "MmBackward0", "ConvolutionBackward0", "LinearBackward0")
 OF_LOGARITHMS, OF_LOGITS, OF_OTHERS, CUT, NO_LOGARITHMS, ONE_CLASS = 1, 2, 3, 4, 5, 6
 _DIFFERENCES = ("PowBackward0", "AbsBackward0")
-# What an activation can reach.
+# Range of an activation.
 _REACHES = {"SigmoidBackward0": (0.0, 1.0), "SoftmaxBackward0": (0.0, 1.0), "TanhBackward0": (-1.0, 1.0), "ReluBackward0": (0.0, float("inf"))}
 _GREATEST = ("MaxBackward0", "AmaxBackward0", "MinimumBackward0")
 _MOST_TARGETS, _ROUNDING = 65536, 0.01
 
 
 def _made_by(node: Any) -> Any:
-    """What made the first argument of a node, behind changes of its shape. None: no graph has it."""
+    """Returns the node that made the first argument of a node, skipping changes of shape; None if the argument has no graph."""
     for _ in range(_MOST_SHAPES):
         node = node.next_functions[0][0] if node.next_functions else None
         if node is None or node.name() not in _SHAPES:
@@ -42,7 +42,7 @@ def _made_by(node: Any) -> Any:
 
 
 def _softmax_dim(node: Any, name: str) -> tuple[Any, int]:
-    """The result and the dimension of a softmax of that name; (None, 0): the node is none."""
+    """Returns result and dimension of a softmax of that name; (None, 0) if the node is not one."""
     result = saved(node, "result") if node is not None and node.name() == name else None
     if result is None or result.dim() == 0:
         return None, 0
@@ -50,13 +50,14 @@ def _softmax_dim(node: Any, name: str) -> tuple[Any, int]:
 
 
 def _is_softmax(node: Any, classes: int) -> bool:
-    """Over as many numbers as there are classes: an attention before it has another number."""
+    """Returns whether the node is a softmax over as many elements as there are classes; one of an attention has another number."""
     result, dim = _softmax_dim(node, "SoftmaxBackward0")
     return result is not None and bool(result.shape[dim] == classes)
 
 
 def _is_over_another(node: Any, classes: int) -> bool:
-    """Whether a softmax is over another dimension than its last, which are the classes; of a square of likenesses both may be meant."""
+    """Returns whether a softmax is over another dimension than the last, which has the classes; for a square similarity matrix both are
+    valid."""
     for name in ("SoftmaxBackward0", "LogSoftmaxBackward0"):
         result, dim = _softmax_dim(node, name)
         if result is not None and dim < result.dim() - 1:
@@ -65,10 +66,10 @@ def _is_over_another(node: Any, classes: int) -> bool:
 
 
 def probabilities(node: Any) -> Any:
-    """Whether a loss takes probabilities in the place of other numbers. OF_LOGARITHMS: of their logarithms; OF_LOGITS: a second softmax or
-    sigmoid makes probabilities of them; OF_OTHERS: they do not sum to 1 over the classes; CUT: it takes logits that a ReLU cuts;
-    NO_LOGARITHMS: it wants logarithms of probabilities and takes what a layer makes; ONE_CLASS: a softmax over one class, which is 1
-    whatever it takes; 0: no."""
+    """Returns whether a loss gets wrong values. OF_LOGARITHMS: probabilities instead of their logarithms; OF_LOGITS: probabilities instead
+    of logits, to which it applies a second softmax or sigmoid; OF_OTHERS: they do not sum to 1 over the classes; CUT: logits that a ReLU
+    has cut; NO_LOGARITHMS: the output of a layer instead of logarithms of probabilities; ONE_CLASS: a softmax over one class, which is
+    always 1; 0: none of these."""
     made = _made_by(node)
     if node.name() == "SubBackward0":
         return _divergence(node)
@@ -84,7 +85,7 @@ def probabilities(node: Any) -> Any:
 
 
 def _likelihood(node: Any, made: Any) -> int:
-    """Of a cross entropy."""
+    """Returns the result of probabilities() for a cross entropy."""
     logits = saved(node, "self")
     if logits is None or logits.dim() < 2:
         return 0
@@ -108,7 +109,7 @@ def _is_of_one(node: Any) -> bool:
 
 
 def _divergence(node: Any) -> Any:
-    """Of kl_div: the product that is subtracted is that of a distribution and a softmax."""
+    """Returns the result of probabilities() for kl_div, where a product of a distribution and a softmax is subtracted."""
     constant, product = (after for after, _ in node.next_functions[:2])
     if constant is not None or product is None or product.name() != "MulBackward0":
         return 0
@@ -121,8 +122,8 @@ def _divergence(node: Any) -> Any:
 
 
 def unreachable_targets(nodes: Iterable[Any]) -> list[Any]:
-    """Of a regression whose prediction an activation bounds: the share of its targets that are beyond the bounds, and these. Empty: there
-    is none."""
+    """For a regression whose prediction is bounded by an activation, returns the share of the targets beyond the bounds, and the bounds.
+    Returns [] if there is none."""
     for node in nodes:
         target, made = _target_of(node)
         if target is None or target.numel() == 0:
@@ -135,8 +136,8 @@ def unreachable_targets(nodes: Iterable[Any]) -> list[Any]:
 
 
 def moving_target(nodes: Iterable[Any]) -> list[Any]:
-    """Of a regression whose target has a graph, 1: it is a number plus the largest of what has a graph, as that of Q-learning; 0: it is
-    something else. Empty: no target has one."""
+    """For a regression whose target has a graph, returns 1 if the target is a constant plus a maximum with a graph, as in Q-learning, else
+    0. Returns [] if no target has a graph."""
     found = []
     for node in nodes:
         target = node.next_functions[1][0] if node.name() in REGRESSIONS and len(node.next_functions) > 1 else None
@@ -159,7 +160,8 @@ def _is_greatest(node: Any) -> bool:
 
 
 def _target_of(node: Any) -> tuple[Any, Any]:
-    """Of a regression loss, or of a square or an absolute value of a difference: the target and the activation. (None, None): it is none."""
+    """Returns target and activation of a regression loss, or of the square or absolute value of a difference; (None, None) if it is not
+    one."""
     made = _made_by(node)
     if node.name() in REGRESSIONS:
         is_bounded = made is not None and made.name() in _REACHES

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cross entropy compares with, read out of the graph of the loss before its backward.
+"""Targets of a cross entropy, read from the graph of the loss before its backward.
 
-For each loss call: how many targets count, what one of them weighs in the loss that goes backward, and the loss of a guess
-(the logarithm of the number of classes). In the first steps also whether the targets are the tokens that went in, by how
-many places they are shifted, what the attention sees (_attention_graph.py), and of each loss whether its shapes fit
-(_shape_graph.py). Nothing of the program is called; tensors stay on their device and are not waited for.
+For each loss call: the number of targets that count, the weight of one of them in the loss, and the loss of a uniform guess
+(the logarithm of the number of classes). In the first steps also whether the targets are the input tokens, by how many
+positions they are shifted, what the attention sees (_attention_graph.py), and whether the shapes of each loss fit
+(_shape_graph.py). Calls no code of the program; tensors stay on their device, and nothing waits for them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, 
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
 
 _EMBEDDINGS = ("EmbeddingBackward0",)
-# Nodes between a loss and what it is made of; calls of a step; nodes of a model; steps in which the whole graph is read.
+# Limits: nodes near a loss; calls of a step; nodes of a model; steps in which the complete graph is read.
 _NEAR, _MOST_CALLS, _MOST_NODES, _GRAPH_STEPS = 64, 64, 20000, 3
-# Losses of a step whose shapes are looked at.
+# Number of losses of a step whose shapes are examined.
 _MOST_LOSSES = 4
 _MEAN, _SUM = 1, 2
 SHIFTS = (0, 1, 2)
-# The largest prime below 2^24; of so many targets there is a checksum.
+# The largest prime below 2^24, and the number of targets in a checksum.
 _PRIME, _MOST_TARGETS = 16777213, 65536
 
 
 def _nodes(root: Any, most: int) -> Iterator[Any]:
-    """Of a graph, the nearest first."""
+    """Yields at most `most` nodes of a graph, the nearest first."""
     seen, line = {root}, [root]
     for node in line:
         yield node
@@ -45,20 +45,21 @@ def _nodes(root: Any, most: int) -> Iterator[Any]:
 
 
 def _checksum(target: torch.Tensor) -> torch.Tensor:
-    """A checksum of the first numbers and their order, as float64. It is below 2^24, so that float32 holds it, too."""
+    """Returns a checksum of the first targets and their order, as float64. It is below 2^24, so that float32 holds it exactly."""
     target = target.reshape(-1)[:_MOST_TARGETS]
     places = torch.arange(1, target.numel() + 1, device=target.device)
     return ((target + 7) * (places * 48271 % _PRIME) % _PRIME).sum().remainder(_PRIME).double()
 
 
 class LossTargets:
-    """note() before each backward of a step, take() at its end."""
+    """Facts about the losses of one step. Call note() before each backward, hold() at each optimizer's step, and take() at the step's
+    end."""
 
     def __init__(self) -> None:
-        # All parameters of the models that are watched, or none, and those that optimizers hold, by id.
+        # Ids of all parameters of the watched models, or empty, and of those that optimizers hold.
         self.known: Collection[int] = ()
         self._held: set[int] = set()
-        # Of parameters that nobody is known to train: their sizes, by id. No parameter is kept alive.
+        # Sizes of parameters that no optimizer is known to train, by id. The parameters are not kept alive.
         self._untrained: dict[int, int] = {}
         self._probabilities: Any = None
         self._calls: list[dict[str, Any]] = []
@@ -81,12 +82,12 @@ class LossTargets:
                 self._note_call(loss.grad_fn, node)
 
     def hold(self, optimizer: Any) -> None:
-        """A step of it begins."""
+        """Call when a step of `optimizer` begins."""
         if self._shape_steps < _GRAPH_STEPS:
             self._held.update(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
 
     def take(self) -> dict[str, Any]:
-        """For Training: one value a loss call, a list of several."""
+        """Returns the values for the record Training, with one value for each loss call, or a list for several."""
         calls = [call for call in self._calls if self._weigh(call)]
         self._calls = []
         values: dict[str, Any] = {}
@@ -128,7 +129,7 @@ class LossTargets:
 
     @staticmethod
     def _weigh(call: dict[str, Any]) -> bool:
-        """Sets its "weight"; False: its backward did not come, or is of another kind."""
+        """Sets the "weight" of a call. Returns False if its backward did not run or is of another kind."""
         gradient = call.get("gradient")
         if not isinstance(gradient, torch.Tensor):
             return False
@@ -137,7 +138,7 @@ class LossTargets:
             call["weight"] = gradient
         elif call["reduction"] == _MEAN:
             call["weight"] = gradient / call["tokens"]
-        elif gradient.shape == call["counts"].shape:  # of those that the program's own mask leaves
+        elif gradient.shape == call["counts"].shape:  # Only targets that the program's own mask keeps.
             used = call["counts"] & (gradient != 0)
             call["tokens"] = used.sum().float()
             call["weight"] = (gradient * used).sum() / call["tokens"]
@@ -166,7 +167,7 @@ class LossTargets:
 
     @staticmethod
     def _padding(nodes: list[Any], counts: torch.Tensor) -> list[Any]:
-        """The share of the targets that count whose input is padding, beside more padding; of several inputs the smallest."""
+        """Returns the share of the counting targets whose input is padding next to more padding; the smallest for several inputs."""
         found = []
         for node in nodes:
             tokens = saved(node, "indices") if node.name() in _EMBEDDINGS else None
@@ -178,20 +179,20 @@ class LossTargets:
             if long < 2:
                 continue
             is_padding = tokens == padding
-            # One such token may end a text.
+            # A single padding token is not counted, because it may end a text.
             inside = is_padding[:, :-1] & is_padding[:, 1:]
-            # The last before a text predicts its first token.
+            # The last padding token before a text is not counted, because it predicts the first token.
             is_padding = torch.cat([inside, inside[:, -1:]], 1)
             counted = counts.reshape(rows, long)
             in_loss = is_padding[:, :long] & counted
-            # One in a row may be a token of its own before the padding.
+            # A single one in a row is not counted, because it may be a regular token before the padding.
             in_loss &= in_loss.sum(1, keepdim=True) > 1
             found.append(in_loss.sum() / counted.sum().clamp(min=1).double())
         return [torch.stack(found).min()] if found else []
 
     @staticmethod
     def _match(nodes: list[Any], target: torch.Tensor, counts: torch.Tensor) -> list[Any]:
-        """For each of SHIFTS which share of the targets is the input so many places on; of several inputs the most alike."""
+        """Returns, for each of SHIFTS, the share of the targets that equal the input shifted by it; the largest for several inputs."""
         found: list[list[Any]] = []
         for node in nodes:
             if node.name() not in _EMBEDDINGS:
@@ -200,7 +201,7 @@ class LossTargets:
             if tokens is None or tokens.dim() != 2 or tokens.device != target.device:
                 continue
             rows, length = tokens.shape
-            # All places of a row, or all but the last.
+            # The targets of a row may lack the last position.
             long = next((n for n in (length, length - 1) if rows * n == target.numel()), 0)
             if long <= max(SHIFTS):
                 continue

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which modules that behave differently in evaluation are in it while the model is trained.
+"""Detection of modules in evaluation mode while their model is trained, for modules that behave differently in it.
 
-A dropout that is off, or a BatchNorm that uses what it learned before, changes no shape and raises nothing. Modes are read, never
-set. A mode counts where a loss begins its backward, of a model that an optimizer's step of the same step of the program changes.
+A dropout that is off, or a BatchNorm that uses its running statistics, changes no shape and raises no error. Modes are read and
+never set. A mode is read when a loss begins its backward, and counts for a model that an optimizer changes in the same step.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ def _depends_on_mode(module: torch.nn.Module) -> bool:
 
 
 def _settings_of(modules: Iterable[Any]) -> dict[str, float]:
-    """The largest share of numbers that a dropout drops, and the largest weight of the newest batch in a norm's running statistics;
-    each where there is such a module."""
+    """Returns the largest probability of all dropouts, and the largest momentum of all norms with running statistics, if there are
+    such modules."""
     found: dict[str, float] = {}
     for module in modules:
         name, value = "", None
         if isinstance(module, _DROPOUTS):
             name, value = "drop_probability", module.p
         elif isinstance(module, _NORMS):
-            name, value = "norm_momentum", module.momentum  # None: all batches have one weight
+            name, value = "norm_momentum", module.momentum  # None if all batches have the same weight
         if isinstance(value, (int, float)):
             found[name] = max(found.get(name, 0.0), float(value))
     return found
 
 
 def _modules_below(root: torch.nn.Module, around: dict[int, torch.nn.Module]) -> list[torch.nn.Module]:
-    """It and all modules in it, each once. around: gets the one that each was found in. Methods of the program are not called."""
+    """Returns `root` and all modules below it, each once. Adds the parent of each, by id, to `around`. Calls no method of the program."""
     found = [root]
     for module in found:
         for child in module._modules.values():
@@ -57,7 +57,7 @@ def _parameters_below(root: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def _is_trained(module: torch.nn.Module, around: dict[int, torch.nn.Module]) -> bool:
-    """Whether it or the nearest module around it that has parameters has one that requires a gradient."""
+    """Returns whether the module, or the nearest enclosing one with parameters, has a parameter that requires a gradient."""
     parameters = _parameters_below(module)
     while not parameters:
         outer = around.get(id(module))
@@ -69,11 +69,11 @@ def _is_trained(module: torch.nn.Module, around: dict[int, torch.nn.Module]) -> 
 
 
 class _Root:
-    """A model: what is called, and what of it depends on its mode."""
+    """A model, and its modules that depend on the mode."""
 
     def __init__(self, root: torch.nn.Module) -> None:
         self.root = weakref.ref(root)
-        # A wrapper (DistributedDataParallel) keeps its mode when eval() is called of what it wraps.
+        # A wrapper (DistributedDataParallel) does not change its mode if eval() of the wrapped model is called.
         inner = root
         while len(inner._modules) == 1 and not inner._parameters:
             child = next(iter(inner._modules.values()))
@@ -88,16 +88,17 @@ class _Root:
 
 
 class Modes:
-    """begin() with a step, note() before each backward, hold() at each optimizer's step, take() at the end of the step."""
+    """Modes in one step. Call begin() at its beginning, note() before each backward, hold() at each optimizer's step, and take() at its
+    end."""
 
     def __init__(self) -> None:
         self._roots: list[_Root] = []
-        # By root: the switches that no loss of this step found in training, and whether the model was in evaluation at all of them.
+        # By root: modules that were in evaluation at every loss of this step, and whether the model was.
         self._asleep: list[list[weakref.ref[Any]]] = []
         self._evaluated: list[bool] = []
         self._noted = False
         self._held: set[int] = set()
-        # Of the models of the last take() that gave something.
+        # Settings of the models in the last take() that did not return None.
         self.settings: dict[str, float] = {}
 
     def begin(self, model: Any) -> None:
@@ -117,13 +118,14 @@ class Modes:
             self._evaluated[number] = self._evaluated[number] and not getattr(known.inner(), "training", True)
 
     def hold(self, optimizer: Any) -> None:
-        """A step of it begins."""
+        """Call when a step of `optimizer` begins."""
         for number, known in enumerate(self._roots):
             if number not in self._held and any(id(parameter) in known.parameters for parameter in _parameters_of(optimizer)):
                 self._held.add(number)
 
     def take(self) -> Optional[list[int]]:
-        """Switches in evaluation, all switches, and 1 where all models were in evaluation; None: nothing depends on it."""
+        """Returns the number of mode-dependent modules in evaluation, the number of all of them, and 1 if all models were in evaluation,
+        else 0. Returns None if no trained module depends on the mode."""
         trained = sorted(self._held) if self._noted else []
         number = sum(len(self._roots[one].switches) for one in trained)
         self._noted, self._held = False, set()

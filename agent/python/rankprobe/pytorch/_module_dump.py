@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""module_dump: one module alone is recorded, its children and all APIs are silent."""
+"""Recording of a single module by module_dump(), without its children and without APIs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rankprobe.pytorch._process import warn
 
 
 class ModuleDump:
-    """At most one module at a time; another one takes its place."""
+    """Records at most one module at a time; a further one replaces it."""
 
     def __init__(self, capture: Any, hooks: ModuleHooks) -> None:
         self._capture, self._hooks = capture, hooks
         self._dumped: Optional[tuple[torch.nn.Module, list[Any]]] = None
 
     def begin(self, module: Any, name: Any) -> None:
-        """Raises InvalidParameterError for another type."""
+        """Starts recording `module` under `name`. Raises InvalidParameterError for other types or an empty name."""
         if not isinstance(module, torch.nn.Module):
             raise InvalidParameterError(f"module must be a torch.nn.Module, not {type(module).__name__}")
         if not isinstance(name, str) or not name:
@@ -43,7 +43,7 @@ class ModuleDump:
         self._capture.set_modules_forced(False)
 
     def end_step(self) -> None:
-        """An exception may have kept module_dump_end() from being called."""
+        """Ends a module_dump() with the step, with a warning. An exception may have prevented module_dump_end()."""
         if self._dumped is not None:
             warn("module_dump() was not followed by module_dump_end(): it ends with the step")
             self.end()

@@ -21,7 +21,7 @@ from rankprobe.pytorch._recompute import stopped as recomputation_stopped
 _MAX_DEPTH = 350
 _MAX_VALUES = 1 << 20
 _HAS_ALWAYS_CALL = hasattr(torch.nn.Module(), "_forward_hooks_always_called")
-# As PyTorch has it, whatever a program or a class of parameters puts in its place.
+# PyTorch's own method, even if a program or a parameter class overrides it.
 _REGISTER: Any = getattr(torch.Tensor, "register_post_accumulate_grad_hook", None)
 _HAS_POST_ACCUMULATE = _REGISTER is not None
 
@@ -31,12 +31,12 @@ def _is_skipped(module: torch.nn.Module) -> bool:
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """What torch.compile(module) gives: a module around the module, `_orig_mod`."""
+    """Returns whether `module` is the result of torch.compile(module), which wraps the module in `_orig_mod`."""
     return type(module).__name__ == "OptimizedModule" and "_orig_mod" in module._modules
 
 
 def uncompiled_path(path: str) -> str:
-    """As if nothing were compiled."""
+    """Returns the path without the components of compiled wrappers."""
     return ".".join(part for part in path.split(".") if part != "_orig_mod") if "_orig_mod" in path else path
 
 
@@ -47,13 +47,13 @@ def _uncompiled(module: Any) -> Any:
 
 
 def _is_bare(module: torch.nn.Module) -> bool:
-    """A layer without modules of its own."""
+    """Returns whether `module` is a layer without submodules."""
     return all(child is None for child in module._modules.values())
 
 
 def named_targets(model: Any, bare_roots: bool = False) -> Iterator[tuple[str, torch.nn.Module]]:
-    """(path with the model's index, module) of everything below the root(s). bare_roots: of a model that is one layer
-    that layer too, which has no path but its index."""
+    """Yields (path with the model's index, module) of all modules below the root(s). bare_roots: includes a root that is a single
+    layer, whose path is only the index."""
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     for index, root in enumerate(models):
         prefix = f"{index}." if isinstance(model, (list, tuple)) else ""
@@ -66,15 +66,15 @@ def named_targets(model: Any, bare_roots: bool = False) -> Iterator[tuple[str, t
 
 
 def _opened(value: Any, inside: tuple[Any, ...]) -> Optional[tuple[Any, ...]]:
-    """The containers around the items of `value`; None: it is no container, one
-    that holds itself, or too deep."""
+    """Returns the containers around the items of `value`; None if it is not a
+    container, contains itself or is nested too deep."""
     if not issubclass(type(value), (list, tuple, dict)) or len(inside) >= _MAX_DEPTH or any(value is c for c in inside):
         return None
     return (*inside, value)
 
 
 def _items(value: Any) -> Any:
-    """Of a container, without a method that its class may have overridden."""
+    """Returns the items of a container without calling a method that its class may have overridden."""
     for kind, items in ((dict, dict.values), (list, list.__iter__), (tuple, tuple.__iter__)):
         if issubclass(type(value), kind):
             return items(value)
@@ -83,7 +83,8 @@ def _items(value: Any) -> Any:
 
 def _differentiable(value: Any, out: list[torch.Tensor], inside: tuple[Any, ...] = (),
                     left: Optional[list[int]] = None) -> list[torch.Tensor]:
-    """The tensors of nested containers that require a gradient, in order. By type: isinstance() asks an object of the program."""
+    """Returns the tensors in nested containers that require a gradient, in order. Uses issubclass(), since isinstance() may run code
+    of the program."""
     if issubclass(type(value), torch.Tensor):
         if value.requires_grad:
             out.append(value)
@@ -100,8 +101,8 @@ def _differentiable(value: Any, out: list[torch.Tensor], inside: tuple[Any, ...]
 
 
 def _wanting(value: Any) -> tuple[Any, ...]:
-    """The tensors of a module's arguments or output that require a gradient."""
-    # One tensor is by far the most frequent.
+    """Returns the tensors of a module's arguments or output that require a gradient."""
+    # A fast path for a single tensor, the most frequent case.
     one = value[0] if type(value) is tuple and len(value) == 1 else value
     if issubclass(type(one), torch.Tensor):
         return (one,) if one.requires_grad else ()
@@ -109,7 +110,7 @@ def _wanting(value: Any) -> tuple[Any, ...]:
 
 
 def _text(name: str) -> str:
-    """As UTF-8 can hold it; a lone surrogate by its number."""
+    """Replaces lone surrogates, which UTF-8 cannot encode, by escapes."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
@@ -123,7 +124,7 @@ def _quiet(capture: Any) -> Iterator[None]:
 
 
 def _guarded(capture: Any, where: str, function: Callable[..., Any], *args: Any) -> Any:
-    """function(*args); a fault of ours becomes None and a report."""
+    """Returns function(*args); reports a fault of rankprobe and returns None."""
     try:
         return function(*args)
     except Exception as error:  # noqa: BLE001 - the model must not notice
@@ -132,23 +133,23 @@ def _guarded(capture: Any, where: str, function: Callable[..., Any], *args: Any)
 
 
 class _Hooked(NamedTuple):
-    """The hooks of one module. They are kept when they are taken off: put back the
-    same, they are what a graph that was compiled with them asks for."""
+    """The hooks of one module. They are kept after removal and installed again, because
+    guards of graphs that were compiled with them require the same objects."""
 
     module: weakref.ref[Any]
     name: str
-    # Its backward is recorded.
+    # Whether its backward is recorded.
     full: bool
-    # Of the forward pre-hook and the forward hook.
+    # Handles of the forward pre-hook and the forward hook.
     handles: list[HookHandle]
-    # What it is called in compiled code: a number, and the same as a tensor once the compiler is there, which the hooks hold.
+    # Id in compiled code: a number, and the same number as a tensor when the compiler is loaded; the hooks hold the list.
     number: int
     tensor: list[torch.Tensor]
 
 
 class _Watched(NamedTuple):
-    """A parameter with a hook of ours. The hook belongs to it and goes with it. No weak reference is made to a parameter:
-    torch.utils.swap_tensors, which Module.to() uses for DTensors, refuses what has one."""
+    """A parameter with a hook, which the parameter owns. There is no weak reference to the parameter, because
+    torch.utils.swap_tensors(), which Module.to() uses for DTensors, refuses tensors with weak references."""
 
     parameter: int
     hook: weakref.ref[Any]
@@ -159,42 +160,42 @@ class _Watched(NamedTuple):
 
 
 class ModuleHooks:
-    """Hooks on the modules of a model, and what takes them off again.
+    """Installs and removes hooks on the modules of a model.
 
-    Faults of ours are counted by the Capture and never reach the model.
+    Faults of rankprobe are counted by the Capture and never reach the model.
     """
 
     def __init__(self, capture: Any, warn: Callable[[str], None]) -> None:
         self._capture = capture
         self._warn = warn
         self._handles: list[Any] = []
-        # What has begun and not ended, by thread.
+        # Forwards in progress, by thread.
         self._forwards = _native.ModuleForwards(capture, lambda value: _wanting(value), _walk.own_parameters)
-        # By id; another module may have that of one that is gone.
+        # Hooked modules by id; the reference is checked, since an id may be reused after its module was deleted.
         self._hooked: dict[int, weakref.ref[Any]] = {}
-        # Of _hidden_hooks.
+        # Whether this object has called _hidden_hooks.hold().
         self._holds = False
-        # A model that is one layer is recorded, which the layout of msprobe leaves out as it does each model: without it
-        # nothing of such a model would be recorded by module.
+        # Whether a model that is a single layer is recorded. msprobe's layout omits each model itself, so nothing of such a
+        # model would be recorded by module otherwise.
         self.bare_roots = False
-        # Names of modules that were warned about.
+        # Names of modules about which a warning was given.
         self._told: set[str] = set()
-        # By module and name: a _Watched, or the parameter's accumulator and a handle. Nothing else holds them: models come and go.
+        # By module and name: a _Watched, or the parameter's accumulator and a handle. Does not keep the modules alive.
         self._watched: _walk.ByModule[dict[str, Any]] = _walk.ByModule()
-        # By module, and by number.
+        # Known modules, by module and by number.
         self._known: _walk.ByModule[_Hooked] = _walk.ByModule()
         self._numbers: dict[int, _Hooked] = {}
         self._last_number = 0
-        # Something hooked may have no number as a tensor.
+        # Whether a hooked module may lack its number as a tensor.
         self._unnumbered = True
-        # A root model's forward begins / has ended.
+        # Called when a root model's forward begins, and when it has ended.
         self.on_root_begin: Callable[[], None] = lambda: None
         self.on_root_end: Callable[[], None] = lambda: None
-        # The first module of a step begins its forward; called once.
+        # Called once when the first module of a step begins its forward.
         self.on_first: Optional[Callable[[], None]] = None
 
     def want(self, backward: bool, parameters_grad: bool) -> None:
-        """What the plan in force has of gradients."""
+        """Sets which gradients the plan in force records."""
         self._forwards.backward, self._forwards.parameters_grad = backward, parameters_grad
 
     def is_hooked(self, module: torch.nn.Module) -> bool:
@@ -202,15 +203,15 @@ class ModuleHooks:
         return known is not None and known() is module
 
     def hook_model(self, model: Any) -> None:
-        """Hooks everything below the root(s), and the root that is bare where that is wanted; a second time is a no-op."""
+        """Hooks all modules below the root(s), and with bare_roots a root without submodules. Repeated calls have no effect."""
         if not self._are_hooked(model):
             for path, module in named_targets(model, self.bare_roots):
                 self.hook_module(path, module)
         if not _HAS_ALWAYS_CALL:
-            self.hook_roots(model)  # what an exception left open is closed there
+            self.hook_roots(model)  # Forwards that an exception left open are closed there.
 
     def _are_hooked(self, model: Any) -> bool:
-        """Whether nothing is to be hooked, found without the names, which take most of the time of a step's begin."""
+        """Returns whether all modules are hooked already. Does not compute names, which take most of the time at a step's beginning."""
         left = [_uncompiled(root) for root in (model if isinstance(model, (list, tuple)) else [model])]
         if self.bare_roots and not all(self.is_hooked(root) for root in left if _is_bare(root)):
             return False
@@ -229,7 +230,7 @@ class ModuleHooks:
         return True
 
     def hook_roots(self, model: Any) -> None:
-        """Watches forwards of the first root (token_range), records nothing."""
+        """Watches forwards of the first root for token_range; records nothing."""
         for root in list(model)[:1] if isinstance(model, (list, tuple)) else [model]:
             if not self.is_hooked(root):
                 self._hooked[id(root)] = weakref.ref(root)
@@ -238,7 +239,7 @@ class ModuleHooks:
                                   HookHandle("_forward_hooks", marked(lambda *_: self.on_root_end())).put(root)]
 
     def hook_module(self, path: str, module: torch.nn.Module) -> list[Any]:
-        """Hooks one module under the name Module.{path}.{Class}; Module.{Class} without a path."""
+        """Hooks one module under the name Module.{path}.{Class}, or Module.{Class} without a path. Returns the handles."""
         if self.is_hooked(module):
             return []
         if isinstance(module, torch.jit.ScriptModule):
@@ -262,15 +263,16 @@ class ModuleHooks:
             self._numbers[self._last_number] = known
         pre, post = known.handles
         pre.put(module)
-        # First of all: what comes after may replace the output (parallelize_module makes a local tensor of a DTensor)
-        # or free the parameters (fully_shard). A forward pre-hook is the last for the same reason.
+        # The forward hook is first, because later ones may replace the output (parallelize_module converts a DTensor to a
+        # local tensor) or free the parameters (fully_shard). The forward pre-hook is last for the same reason.
         post.put(module, first=True)
         self._unnumbered = True
         self._handles += known.handles
         return known.handles
 
     def _make(self, name: str, full: bool, module: torch.nn.Module, number: list[torch.Tensor]) -> list[HookHandle]:
-        """Its hooks. torch.compile's guards are on the keys of hooks: one graph for modules with one code asks for one key."""
+        """Makes the hooks of a module. All use one key, because guards of torch.compile check the keys, and modules with the same
+        code should share a graph."""
         pre, post = self._pre(name, full, module, number), self._post(name, module, number)
         return [HookHandle("_forward_pre_hooks", pre, kwargs=True, key=MODULE_KEY),
                 HookHandle("_forward_hooks", post, kwargs=True, always_call=True, key=MODULE_KEY)]
@@ -304,7 +306,7 @@ class ModuleHooks:
         def rankprobe_pre(_: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Optional[dict[str, Any]] = None) -> None:
             if _graph_calls.LOADED and _graph_calls.in_compiler():
                 return _graph_calls.begin_in_compiler(number, args, kwargs)
-            if own() is not module:  # somebody has put the hook on another one (torch.ao.quantization), or has copied it
+            if own() is not module:  # The hook was moved to another module (torch.ao.quantization) or copied.
                 return
             if self.on_first is not None and capture.active:
                 self._begin_first()
@@ -318,7 +320,7 @@ class ModuleHooks:
 
     def _begin_first(self) -> None:
         first, self.on_first = self.on_first, None
-        with _quiet(self._capture):  # what we ask of tensors is not a call of the user's
+        with _quiet(self._capture):  # Calls of rankprobe on tensors must not be recorded.
             _guarded(self._capture, "the first module", first)  # type: ignore[arg-type]
 
     def _post(self, name: str, hooked: torch.nn.Module, number: list[torch.Tensor]) -> Callable[..., Any]:
@@ -326,7 +328,7 @@ class ModuleHooks:
         end = forwards.module_end()
 
         def rankprobe_post(_: Any, module: torch.nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
-            output = rest[-1]  # behind the keyword arguments, where somebody has not put the hook on without them
+            output = rest[-1]  # After the keyword arguments, which are absent if other code has installed the hook without them.
             if _graph_calls.LOADED and _graph_calls.in_compiler():
                 return _graph_calls.end_in_compiler(number, output)
             if own() is not module:
@@ -347,13 +349,13 @@ class ModuleHooks:
     # --- compiled code, called by GraphCalls
 
     def give_numbers(self) -> None:
-        """What is hooked can be recorded from within a graph."""
+        """Gives hooked modules their numbers as tensors, so that they can be recorded from within a graph."""
         if not self._unnumbered:
             return
         self._unnumbered = False
         for known in self._known.values():
             if not known.tensor:
-                # No operator is called, which a profiler of the program would count.
+                # frombuffer() calls no operator, which a profiler of the program would count.
                 known.tensor.append(torch.frombuffer(array.array("q", [known.number]), dtype=torch.int64))
 
     def numbered(self, number: int) -> Optional[_Hooked]:
@@ -361,7 +363,7 @@ class ModuleHooks:
         return known if known is not None and known.module() is not None else None
 
     def begin_compiled(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], frames: list[str]) -> Any:
-        """The call, if its gradients are wanted."""
+        """Records the beginning of a module call in compiled code. Returns the call if its gradients are recorded, else None."""
         known = self.numbered(number)
         if known is None:
             return None
@@ -398,7 +400,8 @@ class ModuleHooks:
                        "backward of the module that made it")
 
     def _watch_parameters(self, module_name: str, module: torch.nn.Module, begin: Any = None) -> None:
-        """begin: of the module, which is told."""
+        """Hooks the parameters of a module that are not hooked. begin: the native begin function of the module, to which they are
+        passed."""
         watched = self._watched.get(module)
         if watched is None:
             watched = self._watched.set(module, {})
@@ -408,7 +411,7 @@ class ModuleHooks:
             if parameter is not None and (known is None or not _HAS_POST_ACCUMULATE or not known.is_on(parameter)):
                 missing.append((name, parameter, known))
         if missing:
-            with _quiet(self._capture):  # what we ask of tensors is not a call of the user's
+            with _quiet(self._capture):  # Calls of rankprobe on tensors must not be recorded.
                 self._watch(module_name, missing, watched)
         if _HAS_POST_ACCUMULATE and begin is not None:
             begin.set_known(module, {name: watched[name].hook for name, parameter in module._parameters.items()
@@ -416,7 +419,7 @@ class ModuleHooks:
 
     def _watch(self, module_name: str, missing: list[Any], watched: dict[str, Any]) -> None:
         for name, parameter, known in missing:
-            # torch.func puts computed tensors in place of parameters.
+            # torch.func replaces parameters by computed tensors.
             if not parameter.requires_grad or not parameter.is_leaf:
                 continue
             if _HAS_POST_ACCUMULATE:
@@ -429,11 +432,11 @@ class ModuleHooks:
                 continue
             with torch.enable_grad():
                 made = parameter.expand_as(parameter).grad_fn
-            if made is None:  # in inference mode, in functorch: no gradient comes
+            if made is None:  # In inference mode and functorch there is no gradient.
                 continue
             node = made.next_functions[0][0]
             if known is None or known[0] is not node:
-                # The graph holds accumulators weakly: this keeps it.
+                # Keeps the accumulator alive, to which the graph has only a weak reference.
                 handle = node.register_hook(self._on_gradient(module_name, name, parameter))
                 watched[name] = (node, handle)
                 self._handles.append(handle)

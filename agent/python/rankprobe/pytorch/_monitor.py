@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Task monitor in PyTorch: its optimizers, losses and scalers; what is made of them is in rankprobe._frontend.monitor."""
+"""Task monitor in PyTorch: access to optimizers, losses and scalers for rankprobe._frontend.monitor, which records them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from rankprobe.pytorch._modules import named_targets
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a DTensor, which needs no dispatch to be read; else the tensor."""
+    """Returns this rank's part of a DTensor, which can be read without dispatch; another tensor unchanged."""
     return getattr(tensor, "_local_tensor", tensor)
 
 
 def _unscaled(gradient: torch.Tensor, scale: Any) -> torch.Tensor:
-    """What a fused optimizer makes of a gradient that it takes with its scale."""
+    """Returns the gradient without the scale that a fused optimizer removes."""
     if not isinstance(scale, torch.Tensor) or gradient.is_sparse:
         return gradient
     local = _local(gradient)
     divided = torch.div(local, scale.to(local.device))
     if local is gradient:
         return divided
-    # Of a DTensor: with its mesh and placements.
+    # Makes a DTensor with the same mesh and placements.
     sharded: Any = gradient
     made: torch.Tensor = type(sharded).from_local(divided, sharded.device_mesh, sharded.placements, run_check=False,
                                                   shape=sharded.shape, stride=sharded.stride())
@@ -46,9 +46,9 @@ def _is_optimizer_state(value: Any, parameter: torch.Tensor) -> bool:
 
 
 def parameter_names(model: Any, wanted: list[str]) -> dict[int, str]:
-    """id of each parameter below the root(s), and of the root(s) themselves -> its name.
+    """Returns id -> name of each parameter of the root(s) and the modules below.
 
-    wanted: parts of names of modules (Module.{path}.{Class}) or parameters; empty: all.
+    wanted: substrings of names of modules (Module.{path}.{Class}) or parameters; empty selects all.
     """
     return matching_names(((f"Module.{path}.{type(module).__name__}", path, _walk.own_parameters(module).items())
                            for path, module in _modules_of(model)), wanted)
@@ -61,7 +61,7 @@ def _modules_of(model: Any) -> list[tuple[str, Any]]:
 
 
 def _buffer_of(module: weakref.ref[Any], name: str) -> Any:
-    """A module may put another tensor in its place in each step."""
+    """Returns the current tensor of a floating-point buffer, which a module may replace in each step; None if there is none."""
     buffer = getattr(module(), "_buffers", {}).get(name)
     return buffer.detach() if isinstance(buffer, torch.Tensor) and buffer.is_floating_point() else None
 
@@ -75,7 +75,7 @@ class Monitor(monitor.Monitor):
     def _buffers_of(self, model: Any, wanted: list[str]) -> list[tuple[str, Callable[[], Any]]]:
         found: list[tuple[str, Callable[[], Any]]] = []
         for path, module in _modules_of(model):
-            # Each rank has the running statistics of its own batches, by PyTorch's design.
+            # Running statistics are skipped, because they differ between ranks by PyTorch's design.
             if isinstance(module, torch.nn.modules.batchnorm._NormBase):
                 continue
             entry = f"Module.{path}.{type(module).__name__}"
@@ -94,7 +94,7 @@ class Monitor(monitor.Monitor):
 
     def _named(self, model: Any, wanted: list[str]) -> dict[int, str]:
         names = parameter_names(model, wanted)
-        # What the graph has in the place of a shard is another tensor.
+        # With sharded parameters, the graph holds other tensors than the parameters.
         are_whole = not wanted and not any(hasattr(parameter, "_local_tensor") for _, module in _modules_of(model)
                                            for parameter in _walk.own_parameters(module).values())
         self._loss_targets.known = names if are_whole else ()
@@ -106,7 +106,7 @@ class Monitor(monitor.Monitor):
         return hooks or self._wrap_steps()
 
     def _wrap_steps(self) -> list[Callable[[], None]]:
-        """PyTorch below 2.0 has no hooks of optimizers: their `step` is wrapped, for this step."""
+        """Wraps step() of all optimizers for this step, because PyTorch below 2.0 has no hooks of optimizers."""
         undo = []
         for optimizer in gc.get_objects():
             if issubclass(type(optimizer), torch.optim.Optimizer) and hasattr(optimizer, "param_groups"):
@@ -123,12 +123,12 @@ class Monitor(monitor.Monitor):
             self.after_optimizer(optimizer)
             return result
 
-        # A method as before: a scheduler that is made now asks it whose it is.
+        # A bound method as before, because a scheduler that is created now reads its __self__.
         method = optimizer.step = types.MethodType(rankprobe_step, optimizer)
 
         def undo() -> None:
             if vars(optimizer).get("step") is not method:
-                return  # that scheduler has wrapped it in its turn; outside of our steps it only calls on
+                return  # A scheduler has wrapped it; outside of monitored steps the wrapper only calls step().
             if own is None:
                 del optimizer.step
             else:
@@ -179,7 +179,7 @@ class Monitor(monitor.Monitor):
             self._loss_targets.hold(optimizer)
         states = getattr(optimizer, "state", {})
         scale = getattr(optimizer, "grad_scale", None)
-        # What is there at the beginning is of the step before: a closure computes the gradients that the optimizer takes.
+        # With a closure, gradients at the beginning are those of the previous step, since the closure computes new ones.
         has_closure = any(callable(argument) for argument in arguments)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -201,7 +201,7 @@ class Monitor(monitor.Monitor):
         return _local(parameter).detach().clone()
 
     def _added(self, parameter: Any, before: Any) -> Any:
-        """In the place of the copy of what it was: new memory costs more than the subtraction."""
+        """Writes into the copy `before` if possible, since allocating memory costs more than the subtraction."""
         now = _local(parameter).detach()
         same = now.dtype == before.dtype and now.shape == before.shape and now.device == before.device and not now.is_sparse
         return torch.sub(now, before, out=before) if same else torch.sub(now, before)

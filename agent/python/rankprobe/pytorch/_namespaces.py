@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`custom_op_namespaces`: calls of torch.ops.NS, recorded as NS.op."""
+"""`custom_op_namespaces`: recording of calls of torch.ops.NS as NS.op."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rankprobe.pytorch._apis import Apis
 from rankprobe.pytorch._operator_traits import traits_of
 from rankprobe.pytorch._process import warn
 
-# vLLM's own. What they call of one another is inside of the outermost.
+# Namespaces of vLLM. Calls of one operator by another are inside of the outermost call.
 _VLLM = ("_C", "_C_cache_ops", "_moe_C", "vllm", "vllm_ir")
 
 
 def namespaces_of(plan: dict[str, Any]) -> list[str]:
-    """Those of the plan in force; where it names none msprobe's, and in a program that has imported vLLM vLLM's own."""
+    """Returns the namespaces of the plan in force. The default is msprobe's, and also vLLM's in a program that has imported vLLM."""
     named: Optional[list[str]] = plan.get("custom_op_namespaces")
     if named is not None:
         return named
@@ -26,8 +26,8 @@ def namespaces_of(plan: dict[str, Any]) -> list[str]:
 
 
 class Namespaces:
-    """The operators of some namespaces, as many as there are: libraries that are
-    loaded later are found at the next refresh(). Called by PrecisionDebugger alone.
+    """Registers the existing operators of some namespaces. Those of libraries that are
+    loaded later are found by the next refresh(). Called only by PrecisionDebugger.
     """
 
     def __init__(self, apis: Apis) -> None:
@@ -37,7 +37,7 @@ class Namespaces:
         self._registered: list[tuple[Any, str]] = []
 
     def use(self, names: list[str]) -> None:
-        """Others from now on: those that are not named any more are taken off, new ones come with the next refresh()."""
+        """Sets the namespaces. Operators of others are removed at once, new ones are added by the next refresh()."""
         if set(names) == self._names:
             return
         self._names, self._loaded = set(names), None
@@ -47,13 +47,13 @@ class Namespaces:
         self._registered = [entry for entry in self._registered if entry[0].name in self._names]
 
     def refresh(self) -> None:
-        """Registers what was not there the last time. Nothing loaded since: at once."""
+        """Registers operators that did not exist at the last call. Returns at once if nothing was loaded since."""
         loaded = (len(sys.modules), len(torch.ops.loaded_libraries))
         if not self._names or loaded == self._loaded:
             return
         try:
             self._register()
-        except Exception as error:  # noqa: BLE001 - the training goes on
+        except Exception as error:  # noqa: BLE001 - the training continues
             if _native.raise_later_if_programs(error):
                 return
             warn(f"operators of {sorted(self._names)} are not recorded: {error!r}")
@@ -75,7 +75,7 @@ class Namespaces:
             self._registered.append((host, name))
 
     def remove(self) -> None:
-        """Takes the stand-ins off again."""
+        """Removes the stand-ins."""
         for host, name in self._registered:
             self._apis.restore_custom(host, name)
         self._registered.clear()

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the schemas of an operator say of its arguments: which it writes, and, of
-vLLM's, which hold no data of the call. Pure functions of schemas."""
+"""Traits of an operator's arguments by its schemas: which ones it writes and, for
+vLLM's operators, which ones hold no data of the call. Pure functions of schemas."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Iterable
 
-# Addresses in the memory of the process, as a number or in a tensor.
+# Names of arguments that hold memory addresses of the process, as a number or in a tensor.
 _ADDRESS = re.compile(r"handle|ptr|pointer|^_?fa$")
 _MAKES_ADDRESS = re.compile(r"handler|ptr|pointer|shared_buffer|custom_ar")
-# Memory of all requests that are or were served, 1 GiB of it and more; most of it was never written.
+# Names of arguments that hold the memory of all requests, which has 1 GiB and more, most of it never written.
 _CACHE = re.compile(r"cache|^(conv_|ssm_)?states?$|state_source")
 _NO_CACHE = re.compile(r"cos_sin|dtype|dummy")
 
 
 def traits_of(schemas: Iterable[Any], of_vllm: bool) -> dict[str, Any]:
-    """Of all overloads of one operator, as `api()` takes them.
+    """Returns the traits of all overloads of one operator, as `api()` takes them.
 
-    What any overload writes may be written: which one a call takes is not known.
-    of_vllm: a server's own operator, of whose record msprobe says nothing.
+    An argument that any overload writes is treated as written, since the overload of a call is not known.
+    of_vllm: whether it is an operator of vLLM, for which msprobe defines no record.
     """
     written: tuple[list[int], list[str]] = ([], [])
     addresses: tuple[list[int], list[str]] = ([], [])

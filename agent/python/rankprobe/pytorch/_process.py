@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch in this process: what it is, its rank, whether it compiles."""
+"""State of PyTorch in this process: version, rank and whether it compiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rankprobe._frontend.framework import Framework
 from rankprobe._frontend.process import InstanceOfProcess, report_fault, warn
 
 
-# PyTorch's own: tests of programs put a mock in its place, without a group that has a rank.
+# The original function: tests of programs may replace it by a mock without a process group.
 _is_initialized = torch.distributed.is_initialized if torch.distributed.is_available() else None
 
 
@@ -33,8 +33,8 @@ FRAMEWORK = Framework("pytorch", torch.__version__, torch.nn.Module, "torch.nn.M
 
 
 def check_torch_compile() -> None:
-    """Dynamo would trace the stand-ins: said at once, not deep in a compiler."""
-    # Not asked of torch, which would import it.
+    """Raises InterfaceUsageError while Dynamo compiles, because it would trace the stand-ins and fail later."""
+    # Checks sys.modules, because an access through torch would import Dynamo.
     if "torch._dynamo" not in sys.modules:
         return
     compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
@@ -43,7 +43,7 @@ def check_torch_compile() -> None:
 
 
 def environment_rank() -> Optional[int]:
-    """The rank of torch.distributed, or of the launcher; None: not known yet."""
+    """Returns the rank of torch.distributed, else that of the launcher; None if it is not known yet."""
     return process.environment_rank(FRAMEWORK)
 
 

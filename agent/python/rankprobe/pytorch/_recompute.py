@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recomputed forwards of torch.utils.checkpoint(use_reentrant=False), recorded whole.
+"""Complete recording of recomputed forwards of torch.utils.checkpoint(use_reentrant=False).
 
-PyTorch ends a recomputation as soon as it has the tensors that the backward
-needs, by an exception in the middle of the forward: a module around that place
-has inputs and no outputs. While a step is recorded such a recomputation goes
-on to its end, where that cannot change the training:
+PyTorch ends a recomputation by an exception in the forward as soon as it has the
+tensors that the backward needs, so enclosing modules have inputs and no outputs.
+While a step is recorded, a recomputation continues to its end if that cannot change
+the training:
 
-* nothing in the checkpointed function talked to other processes, as far as can
-  be known: there is one process only (a rank that records would wait for one
-  that does not);
-* PyTorch's random state is restored afterwards (preserve_rng_state, the
-  default), and the forward did not use Python's or NumPy's;
-* the forward left all buffers of the recorded models as they were (a running
-  average would be updated once more). At level L1 without a model that is not
-  known.
+* the checkpointed function does not communicate with other processes; this is only
+  known if there is a single process (a rank that records would wait for one that
+  does not);
+* PyTorch's random state is restored afterwards (preserve_rng_state, the default),
+  and the forward did not use that of Python or NumPy;
+* the forward did not change a buffer of the recorded models (a running average
+  would be updated once more). At level L1 without a model this is not known.
 
-Elsewhere it ends where PyTorch ends it, and the entries say so. What the rest
-of the forward raises, and tensors that it saves too many, are ignored: without
-us it would not have run.
+Otherwise it ends where PyTorch ends it, and the entries say so. Exceptions of the
+rest of the forward, and tensors that it saves in addition, are ignored, because it
+would not have run without rankprobe.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ _MODULE = "torch.utils.checkpoint"
 
 
 def stopped(error: Optional[type]) -> bool:
-    """Whether `error` is the exception that ends a recomputation."""
-    # PyTorch below 2.1 has none, it recomputes to the end.
+    """Returns whether `error` is the type of the exception that ends a recomputation."""
+    # PyTorch below 2.1 has no such exception and recomputes to the end.
     return error is not None and error is getattr(sys.modules.get(_MODULE), "_StopRecomputationError", None)
 
 
@@ -49,7 +48,7 @@ def _alone() -> bool:
 
 
 def _keeps_random_state(function: Callable[..., Any]) -> bool:
-    """The `preserve_rng_state` that this recompute_fn of PyTorch has closed over."""
+    """Returns the value of `preserve_rng_state` in the closure of PyTorch's recompute_fn."""
     code = getattr(function, "__code__", None)
     cells = getattr(function, "__closure__", None) or ()
     names = code.co_freevars if code is not None else ()
@@ -66,7 +65,7 @@ def _random_states() -> tuple[Any, ...]:
 
 
 class _Whole:
-    """One checkpointed region: from its forward to its recomputations."""
+    """One checkpointed region, from its forward to its recomputations."""
 
     def __init__(self, frame: Any, recompute: Callable[..., Any], owner: "Recomputations") -> None:
         self._frame, self._recompute, self._owner = frame, recompute, owner
@@ -77,7 +76,7 @@ class _Whole:
         try:
             buffers = self._owner.buffers()
             return None if buffers is None else (buffers, _random_states())
-        except Exception as error:  # noqa: BLE001 - a fault of ours: not known
+        except Exception as error:  # noqa: BLE001 - after a fault of rankprobe the state is not known
             _native.raise_later_if_programs(error)
             return None
 
@@ -104,13 +103,13 @@ class _Whole:
         frame.early_stop, frame.runs_on = False, True
         try:
             self._recompute(*args)
-        except Exception as error:  # see above; another region's end is not ours
+        except Exception as error:  # Ignored only after all needed tensors were saved, and not if another region ends.
             enough = sum(counter.values()) - before >= needed
             if stopped(type(error)) or not enough or came_from_signal(error.__traceback__):
                 raise
         finally:
             frame.early_stop, frame.runs_on = True, False
-            # Of tensors beyond the needed ones early stop hears nothing.
+            # Early stopping must not count tensors beyond the needed ones.
             frame.ignore_saved_mismatch = strict
             for group, count in list(counter.items()):
                 counter[group] = min(count, needed)
@@ -118,7 +117,7 @@ class _Whole:
 
 def _frame_class(owner: "Recomputations", base: Any) -> type:
     class Frame(base):  # type: ignore[misc]
-        """PyTorch's record of a checkpointed region, with a recomputation of ours."""
+        """PyTorch's record of a checkpointed region, with a recomputation that can run to its end."""
 
         runs_on = False
 
@@ -131,7 +130,7 @@ def _frame_class(owner: "Recomputations", base: Any) -> type:
 
         @property
         def forward_completed(self) -> bool:
-            # While it runs on, more saved tensors than needed are no error.
+            # While it runs to its end, saving more tensors than needed is not an error.
             return self._completed and not self.runs_on
 
         @forward_completed.setter
@@ -144,9 +143,9 @@ def _frame_class(owner: "Recomputations", base: Any) -> type:
 
 
 class Recomputations:
-    """Puts this in place of PyTorch's records, and takes it away again.
+    """Installs and removes the replacement of PyTorch's records.
 
-    wanted: whether calls are recorded now.
+    wanted: returns whether calls are recorded now.
     """
 
     def __init__(self, wanted: Callable[[], bool]) -> None:
@@ -154,20 +153,20 @@ class Recomputations:
         self._models: list[weakref.ref[Any]] = []
         # Dicts of the modules that have buffers.
         self._buffers: Optional[list[dict[str, Any]]] = None
-        # torch.utils.checkpoint, its class, and what is in place of it.
+        # The module torch.utils.checkpoint, its class, and the replacement.
         self._code: Any = None
         self._original: Any = None
         self._class: Optional[type] = None
 
     def watch(self, models: Sequence[torch.nn.Module]) -> None:
-        """The models whose buffers tell whether a forward changes state."""
+        """Sets the models whose buffers show whether a forward changes state."""
         if self._buffers is None or len(models) != len(self._models) or any(
                 one is not other() for one, other in zip(models, self._models)):
-            self._models = [weakref.ref(model) for model in models]  # a program may give them up
+            self._models = [weakref.ref(model) for model in models]  # The program may delete them.
             self._buffers = [module._buffers for model in models for module in _walk.modules(model) if module._buffers]
 
     def buffers(self) -> Optional[tuple[Any, ...]]:
-        """Which buffers there are, and how often each was written; None: not known."""
+        """Returns the ids and version counters of all buffers; None if no model is known."""
         if self._buffers is None:
             return None
         return tuple((id(buffer), buffer._version) for own in self._buffers for buffer in own.values()
@@ -176,7 +175,7 @@ class Recomputations:
     def install(self) -> None:
         if self._class is not None:
             return
-        # Not before: an attached process knows us before its torch is whole.
+        # Imported here, because in an attached process this file may be imported before torch is complete.
         self._code = importlib.import_module(_MODULE)
         self._original = getattr(self._code, "_CheckpointFrame", None)
         if self._original is not None and hasattr(self._code, "_StopRecomputationError"):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a function that go elsewhere, while the function stays the object that it is.
+"""Redirection of a function's calls without replacing the function object.
 
-A program may compare a function of PyTorch, keep it, pickle it or put its own in its place at any time. Nothing of this
-can go wrong where no attribute of PyTorch is changed. A function of C has its call pointers changed, a
-function of Python its code (Redirect of _native).
+A program may compare a function of PyTorch, keep it, pickle it or replace it at any time. All of this stays correct
+because no attribute of PyTorch is changed. For a function of C the call pointers are changed, for a function of
+Python its code (Redirect of _native).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Callable, Optional
 
 from rankprobe import _native
 
-# Below our own directory, so that no stack of a call shows it. warnings.warn(stacklevel=) passes over frames of files with these
-# two words in their names, and names the line that it names without us.
+# The path is below this directory, so that stacks of calls omit it. warnings.warn(stacklevel=) skips frames of files with these
+# two words in their names, so that it reports the same line as without rankprobe.
 _FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "<importlib _bootstrap>")
 
 
 def hide_frames(error: BaseException) -> None:
-    """Takes our own frames off the beginning of its traceback. To be called where it is caught and raised again, by a `raise` without
-    operand: that adds no frame. Below Python 3.11 they stay."""
+    """Removes rankprobe's frames from the beginning of the traceback. Call it in an except block that ends with `raise` without operand,
+    which adds no frame. Below Python 3.11 the frames stay."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename == _FILE:
         traceback = traceback.tb_next
@@ -45,7 +45,7 @@ _CODE = _template()
 
 
 def _code_to(target: Callable[..., Any], own: types.CodeType) -> types.CodeType:
-    """Code that calls `target`, for a function that has `own`."""
+    """Returns code that calls `target`, for a function with the code `own`."""
     given = {"the target": target, "hide_frames": hide_frames}
     changes: dict[str, Any] = {"co_consts": tuple(given.get(constant, constant) for constant in _CODE.co_consts),
                                "co_filename": _FILE, "co_name": own.co_name, "co_freevars": own.co_freevars}
@@ -55,8 +55,8 @@ def _code_to(target: Callable[..., Any], own: types.CodeType) -> types.CodeType:
 
 
 def _function_redirect(function: types.FunctionType) -> _native.Redirect:
-    """While calls are redirected inspect finds the signature and the source of the function by `__wrapped__`. A program that
-    gives the function another code meanwhile keeps it."""
+    """Makes the redirect of a Python function. While calls are redirected, inspect finds signature and source by `__wrapped__`. If
+    the program assigns other code to the function meanwhile, that code is kept."""
     original = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__,
                                   function.__closure__)
     for name in ("__kwdefaults__", "__qualname__", "__module__", "__doc__", "__annotations__"):
@@ -66,23 +66,23 @@ def _function_redirect(function: types.FunctionType) -> _native.Redirect:
 
 
 def unseen(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose frame warnings.warn(stacklevel=) passes over, as those of redirected calls."""
+    """Changes `function` so that warnings.warn(stacklevel=) skips its frame, as those of redirected calls, and returns it."""
     function.__code__ = function.__code__.replace(co_filename=_FILE)
     return function
 
 
 def redirect(function: Any) -> Optional[_native.Redirect]:
-    """None: its calls cannot be redirected."""
+    """Returns a Redirect for the function; None if its calls cannot be redirected."""
     if type(function) is types.FunctionType:
         return _function_redirect(function)
-    # pybind11 keeps the function of a method in one of these.
+    # pybind11 wraps the function of a method in this type.
     if type(function).__name__ == "instancemethod":
         function = function.__func__
     return _native.call_redirect(function)
 
 
 class Around:
-    """One function whose calls go to `make(original)`, until remove() and again from put() on."""
+    """Redirects the calls of a function to `make(original)` until remove(); put() redirects them again."""
 
     def __init__(self, function: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self.function = function
@@ -93,7 +93,7 @@ class Around:
 
     @property
     def works(self) -> bool:
-        """Whether calls of this function can go elsewhere."""
+        """Whether calls of this function can be redirected."""
         return self._redirect is not None
 
     def put(self) -> None:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tells whether two runs are the same experiment, for `rankprobe config_check`.
+"""Facts that show whether two runs are the same experiment, for `rankprobe config_check`.
 
-In the first step that it records a process says once what it is: versions,
-settings, the model and its weights. In every recorded step it says the states of
-its random generators, the digests of what the model is called with and the
-learning rates. Environment and command line pass an allow-list: what is not
-known to be harmless is named without its value.
+In its first recorded step, a process records once its versions and settings, the
+model and its weights. In every recorded step it records the states of its random
+generators, digests of the model's inputs, and the learning rates. Environment and
+command line are filtered by an allow-list: a value that is not known to be harmless
+is not recorded, only its name.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from rankprobe.pytorch._process import is_distributed
 
 Fact = tuple[str, str, str]
 
-# Of each parameter this much is read: another seed or another checkpoint differs from its first elements on.
+# Bytes of each parameter that are read, which suffice because another seed or checkpoint differs in the first elements.
 _WEIGHT_BYTES = 256 << 10
-# Of what one forward is called with.
+# Bytes of the inputs of one forward that are read.
 _BATCH_BYTES = 16 << 20
 _MAX_PARAMETERS = 4096
 _MAX_LEAVES = 256
-# What every call of a module runs in.
+# The function in which every call of a module runs.
 _CALL = torch.nn.Module._call_impl
-# Of dispatch: PyTorch 1.13 has no such functions.
+# Functions for dispatch modes, which PyTorch 1.13 lacks.
 _disable_modes = getattr(torch.utils._python_dispatch, "_disable_current_modes", contextlib.nullcontext)
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 _AS_IT_IS = contextlib.nullcontext()
-# Whose methods a program that puts its own into torch.Tensor does not see called.
+# Methods of this class are called, because a program may replace those of torch.Tensor.
 _BASE = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
 
-# Options whose values say how the training is done, whatever they are.
+# Options of training, whose values are recorded.
 _OPTION = re.compile(
     r"(.*[-_.])?(seed|lr|learning[-_]rate|batch[-_]size|epochs?|steps?|optimizer|optim|scheduler|dtype|precision|"
     r"model|arch|backend|device|loss|dropout|momentum|weight[-_]decay|warmup|layers?|heads?|hidden[-_]size)",
@@ -64,7 +64,7 @@ def is_wanted() -> bool:
 
 
 def _early_modes() -> int:
-    # Looked up late: this file is imported in the middle of an import of torch.
+    # Looked up at the call, because this file may be imported during the import of torch.
     return getattr(torch._ops, "_len_torch_dispatch_stack_pre_dispatch", lambda: 0)()
 
 
@@ -74,20 +74,20 @@ def _without_modes() -> ContextManager[Any]:
 
 
 def digest(tensor: torch.Tensor, limit_bytes: int) -> str:
-    """ "float32[2, 3] 91c0..": of the first `limit_bytes` of its elements; without digits
-    where they cannot be read. No call of a __torch_function__ of the program's, nor of a mode of its, which would trace what we read."""
+    """Returns a digest of the first `limit_bytes` of the elements, such as "float32[2, 3] 91c0..", without the digits if they cannot be
+    read. Calls no __torch_function__ and no mode of the program, which would trace the reading."""
     with torch._C.DisableTorchFunction(), _without_modes():
         return _digest(tensor, limit_bytes)
 
 
 def _digest(tensor: torch.Tensor, limit_bytes: int) -> str:
-    local = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
+    local = getattr(tensor, "_local_tensor", tensor)  # this rank's part of a DTensor
     head = f"{str(local.dtype).replace('torch.', '')}{list(local.shape)}"
-    # No operator for what lies in memory as it is: a profiler of the program would count it.
+    # Plain tensors are read without an operator, which a profiler of the program would count.
     if type(local) not in (torch.Tensor, torch.nn.Parameter):
         local = local.detach()
     if type(local) not in (torch.Tensor, torch.nn.Parameter):
-        return head  # of a FakeTensor, say: there is no memory, and a question for a symbolic size would bind a graph to it
+        return head  # For example a FakeTensor, which has no memory, and whose symbolic sizes must not be specialized.
     if local.layout != torch.strided or local.device.type == "meta" or local.is_quantized or not _BASE.numel(local):
         return head
     size = _BASE.element_size(local)
@@ -98,7 +98,7 @@ def _digest(tensor: torch.Tensor, limit_bytes: int) -> str:
         flat = local.view(-1)[:count] if local.is_contiguous() else local.reshape(-1)[:count]
         flat = flat.resolve_conj().resolve_neg().cpu().contiguous()
     address = _BASE.data_ptr(flat)
-    # None where the storage was given back, as FSDP does.
+    # No digits if the storage was freed, as FSDP does.
     return f"{head} {_native.memory_digest(address, count * size)}" if address else head
 
 
@@ -107,13 +107,14 @@ def _short(data: bytes) -> str:
 
 
 def _drawn(first: int, second: int, position: int) -> str:
-    """Of a Mersenne Twister: a seed leaves it behind its last words, with a start that no drawing leaves (`rankprobe` reads this)."""
+    """Returns a note if a Mersenne Twister was seeded and not used since: seeding leaves a position and first words that drawing does
+    not leave. `rankprobe` parses the note."""
     seeded = first == 1 << 31 or second == (1812433253 * (first ^ first >> 30) + 1) % (1 << 32)
     return ", never drawn from" if seeded and position >= 623 else ""
 
 
 def random_state(quick: Callable[[torch.Tensor, int], str]) -> Iterator[tuple[str, str]]:
-    """quick: digest() of what is plain; "" of what is not."""
+    """Yields (generator, digest of its state). quick: returns digest() of a plain tensor, "" for another one."""
     _, words, spare = random.getstate()
     yield "python", _native.words_digest(words, repr(spare).encode()) + _drawn(words[0], words[1], words[-1])
     state = torch.default_generator.get_state()
@@ -139,10 +140,10 @@ def versions() -> Iterator[tuple[str, str]]:
 
 
 def packages() -> Iterator[tuple[str, str]]:
-    """Of a name that two folders of sys.path have, the first: that is the one that is imported."""
+    """Yields name and version of installed packages. If two folders of sys.path have a name, the first counts, which is imported."""
     known: set[str] = set()
     for found in importlib.metadata.distributions():
-        # The name of the folder: reading each one's metadata takes half a second.
+        # Uses the folder name, because reading the metadata of all packages takes half a second.
         folder = re.fullmatch(r"(.+?)-([^-]+)(-py[\d.]+)?\.(dist|egg)-info",
                               getattr(getattr(found, "_path", None), "name", ""))
         if folder is None:
@@ -154,7 +155,7 @@ def packages() -> Iterator[tuple[str, str]]:
 
 
 def _option_value(name: str, value: str) -> str:
-    """`value`, where it is known to be harmless; else 16 bits that tell two values apart."""
+    """Returns `value` if it is known to be harmless, else a checksum of 16 bits that distinguishes two values."""
     if SECRET.search(name):
         return "(not recorded)"
     if _PLAIN.fullmatch(value) or (_OPTION.fullmatch(name) and len(value) <= 64 and "://" not in value):
@@ -163,7 +164,7 @@ def _option_value(name: str, value: str) -> str:
 
 
 def command_line(arguments: list[str]) -> Iterator[tuple[str, str]]:
-    """Of sys.argv: options by name (`--lr 0.1`, `--lr=0.1`, `lr=0.1`), others by position."""
+    """Yields the words of sys.argv: options by name (`--lr 0.1`, `--lr=0.1`, `lr=0.1`), others by position."""
     if not arguments:
         return
     yield "program", os.path.basename(arguments[0])
@@ -207,13 +208,13 @@ def world() -> Iterator[tuple[str, str]]:
 
 
 def replicas(model: Any) -> Iterator[tuple[str, str]]:
-    """The ranks that hold the same parameters as this one: those of a DistributedDataParallel that has all of the model's."""
+    """Yields the ranks with the same parameters as this one: those of a DistributedDataParallel that has all parameters of the model."""
     own = {id(parameter) for _, root in _roots(model) for parameter in _walk.parameters(root)}
     ranks_of = getattr(torch.distributed, "get_process_group_ranks", None)
     if not own or ranks_of is None or not is_distributed():
         return
     for wrapper in _living(torch.nn.parallel.DistributedDataParallel):
-        if "module" not in wrapper._modules or "process_group" not in vars(wrapper):  # its __init__ has not ended
+        if "module" not in wrapper._modules or "process_group" not in vars(wrapper):  # Its __init__ has not finished.
             continue
         ignored = vars(wrapper).get("parameters_to_ignore", ())
         held = {id(parameter) for name, parameter in _walk.named_parameters(wrapper._modules["module"]) if name not in ignored}
@@ -223,7 +224,7 @@ def replicas(model: Any) -> Iterator[tuple[str, str]]:
 
 
 def layout(model: Any) -> Iterator[tuple[str, str]]:
-    """How the ranks share the model, as its framework says: Megatron's groups, the mesh of a DTensor among the parameters."""
+    """Yields how the ranks share the model, by Megatron's groups or the mesh of the first DTensor among the parameters."""
     groups = sys.modules.get("megatron.core.parallel_state")
     if groups is not None and groups.model_parallel_is_initialized():
         for name in ("tensor_model", "pipeline_model", "context", "expert_model"):
@@ -261,7 +262,7 @@ def model_facts(model: Any) -> Iterator[Fact]:
     parameters = elements = trainable = 0
     whole: list[str] = []
     for prefix, root in _roots(model):
-        while is_compiled(root):  # a compiled model is the same model
+        while is_compiled(root):  # A compiled model has the same facts as the model itself.
             root = root._orig_mod  # type: ignore[assignment]
         modules = [(uncompiled_path(path), type(module).__qualname__) for path, module in _walk.named_modules(root)
                    if not is_compiled(module)]
@@ -285,7 +286,7 @@ def model_facts(model: Any) -> Iterator[Fact]:
 
 
 def _living(base: type) -> list[Any]:
-    # By type: isinstance() would wake what only pretends to be something.
+    # issubclass(), because isinstance() would run code of proxy objects.
     return [found for found in gc.get_objects() if issubclass(type(found), base)]
 
 
@@ -294,7 +295,7 @@ def _size_of(optimizer: Any) -> tuple[str, list[list[int]]]:
 
 
 def _said(value: Any) -> str:
-    """repr, without addresses, which are no setting: "<function f at 0x7efc2a6eb7e0>"."""
+    """Returns repr() without addresses such as in "<function f at 0x7efc2a6eb7e0>", which are not settings."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
@@ -332,7 +333,7 @@ def _tensors(value: Any, out: list[torch.Tensor], depth: int = 0) -> None:
 
 def batch_digest(arguments: tuple[Any, ...], keywords: Optional[Mapping[str, Any]],
                  quick: Callable[[torch.Tensor, int], str] = digest) -> str:
-    """One digest of all tensors on the host; what lies on a device is not waited for. quick: as of random_state()."""
+    """Returns one digest of all tensors, "" if there are none. Does not wait for tensors on a device. quick: as in random_state()."""
     tensors: list[torch.Tensor] = []
     _tensors(arguments, tensors)
     _tensors(keywords or {}, tensors)
@@ -354,25 +355,25 @@ def _rates(number: int, optimizer: Any) -> list[tuple[str, str]]:
 
 
 class RunCard:
-    """Says the facts of one process through its Capture. Called by PrecisionDebugger
-    alone. A fault of ours is a fact, and nothing else comes of it.
+    """Records the facts of one process through its Capture. Called only by
+    PrecisionDebugger. A fault of rankprobe becomes a fact and has no other effect.
 
-    on_first_module: has a function called when the first module of the step begins.
+    on_first_module: sets a function to be called when the first module of the step begins.
     """
 
     def __init__(self, capture: Any, on_first_module: Callable[[Optional[Callable[[], None]]], None]) -> None:
         self._capture = capture
         self._on_first_module = on_first_module
         self._wanted = is_wanted()
-        # The process has said what it is, and what optimizers it has.
+        # Whether the facts of the process, and those of its optimizers, were recorded.
         self._told = self._optimizers_told = False
         self._optimizers: list[Any] = []
         self._step: Optional[int] = None
-        # The prefixes of models' names, by their ids.
+        # Prefixes of names by the ids of the models.
         self._roots: dict[int, str] = {}
 
     def begin_step(self, step: int, model: Any) -> None:
-        """The step is recorded; again in the same step it does nothing."""
+        """Records facts at the beginning of a recorded step. Repeated calls in a step have no effect."""
         if not self._wanted or self._step == step or not self._capture.wants_facts:
             return
         self._step = step
@@ -392,7 +393,7 @@ class RunCard:
         self._on_first_module(self._batch)
 
     def end_recording(self) -> None:
-        """Before the step's records end."""
+        """Records facts about optimizers; call it before the recording of the step ends."""
         self._on_first_module(None)
         if self._step is None or not self._capture.wants_facts:
             return
@@ -410,7 +411,7 @@ class RunCard:
         self._step = None
 
     def _find_optimizers(self) -> list[Fact]:
-        # The collector of garbage has them in an order that differs from run to run.
+        # Sorted, because the order of gc.get_objects() differs from run to run.
         optimizers = sorted(_living(torch.optim.Optimizer), key=_size_of)
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         scheduler = getattr(torch.optim.lr_scheduler, "LRScheduler", torch.optim.lr_scheduler._LRScheduler)
@@ -423,8 +424,8 @@ class RunCard:
         self._capture.record_facts(self._section("batch", self._forwards))
 
     def _forwards(self) -> Iterator[tuple[str, str]]:
-        """What the models are called with that the caller's caller is a part of."""
-        # A hook on a model would show in every stack below it.
+        """Yields the digests of the inputs of all models in whose forward the caller runs."""
+        # Searches the frames, because a hook on a model would appear in every stack below it.
         frame: Any = sys._getframe()
         while frame is not None:
             if frame.f_code is _CALL.__code__:
@@ -439,7 +440,7 @@ class RunCard:
         return self._facts(section, lambda: [(section, name, value) for name, value in source() if value])
 
     def _facts(self, section: str, source: Callable[[], Iterable[Fact]]) -> list[Fact]:
-        self._capture.enter_quiet()  # what we ask of tensors is not a call of the user's
+        self._capture.enter_quiet()  # Calls of rankprobe on tensors must not be recorded.
         try:
             return [(part, _text(name), _text(value)) for part, name, value in source()]
         except Exception as error:  # noqa: BLE001 - the training must not notice
@@ -450,5 +451,5 @@ class RunCard:
 
 
 def _text(value: str) -> str:
-    """What can be sent: no lone surrogates."""
+    """Replaces lone surrogates, which UTF-8 cannot encode."""
     return value.encode("utf-8", "replace").decode("utf-8")

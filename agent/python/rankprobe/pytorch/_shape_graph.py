@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes that PyTorch takes without an error and that no program means, read out of the graph of a loss before its backward.
+"""Detection of unintended but valid shapes in the graph of a loss before its backward.
 
-Does the loss compare each prediction with each target, because [N, 1] and [N] broadcast to [N, N]; and does an attention or a recurrent
-layer go along another dimension than the one whose last place is taken behind it, because batch_first is missing. Nothing of the program
-is called; tensors stay on their device and are not waited for.
+Checks whether the loss compares each prediction with each target, because [N, 1] and [N] broadcast to [N, N], and whether an attention
+or recurrent layer runs along another dimension than the sequence, because batch_first is missing. Calls no code of the program; tensors
+stay on their device, and nothing waits for them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from rankprobe.pytorch._attention_graph import saved, signed, softmax_before
 
 REGRESSIONS = ("MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0")
 _WHOLE = ("MeanBackward0", "SumBackward0")
-# What may lie between a product or difference and the mean over it.
+# Nodes that may be between a product or difference and the mean over it.
 _CHAIN = ("PowBackward0", "AbsBackward0", "NegBackward0", "MulBackward0", "DivBackward0", "MinimumBackward0", "MaximumBackward0")
 _MOST_CHAIN = 6
-# Who shapes the prediction for it means all pairs.
+# A program that reshapes the prediction explicitly intends all pairs.
 _EXPLICIT = ("UnsqueezeBackward0", "TransposeBackward0", "TBackward0", "PermuteBackward0", "ViewBackward0", "ReshapeAliasBackward0")
-# Elements of a difference that are looked at, along the first two dimensions and along others.
+# Number of elements of a difference that are examined, along the first two dimensions and along others.
 _ROWS, _PLACES = 16, 4
 LOSS, DIFFERENCE, PRODUCT = 1, 2, 3
-# Layers that leave each place of a sequence where it is.
+# Layers that do not move positions of a sequence.
 _PLACEWISE = ("AddBackward0", "MulBackward0", "NativeLayerNormBackward0", "FusedRmsNormBackward0", "NativeDropoutBackward0", "ReluBackward0",
               "GeluBackward0", "SiluBackward0", "TanhBackward0", "LogSoftmaxBackward0", "ViewBackward0", "UnsafeViewBackward0",
               "ReshapeAliasBackward0", "CloneBackward0", "ToCopyBackward0", "AddmmBackward0", "MmBackward0")
@@ -37,7 +37,7 @@ POOLED, TAKEN, NEXT_TOKEN = 1, 2, 3
 
 
 def shape_of(node: Any) -> tuple[int, ...]:
-    """Of what a node made; () where it is not known."""
+    """Returns the shape of a node's result; () if it is not known."""
     metadata = getattr(node, "_input_metadata", ())
     return tuple(metadata[0].shape) if metadata and not getattr(metadata[0], "is_nested_tensor", False) else ()
 
@@ -47,14 +47,15 @@ def next_of(node: Any, number: int = 0) -> Any:
 
 
 def loss_broadcast(nodes: Iterable[Any]) -> list[Any]:
-    """How the loss compares all with all (LOSS, DIFFERENCE, PRODUCT; 0: it does not), and how many there are. Empty: it is no such loss."""
+    """Returns how the loss compares all pairs (LOSS, DIFFERENCE, PRODUCT; 0 if it does not), and the number of elements. Returns [] for
+    other losses."""
     near = list(nodes)
     for node in near:
         if node.name() in REGRESSIONS and node._saved_reduction != 0:
             one, other = saved(node, "self"), saved(node, "target")
             if one is not None and other is not None:
                 return _told(LOSS if _crosses(one, other) else 0, one.shape[0] if one.dim() else 1)
-    # The distance of two sets of samples has the differences within one of them beside those between both.
+    # A distance of two sets of samples uses differences within one of them too, so all pairs are intended.
     has_pairs = any(node.name() == "SubBackward0" and _is_square(shape_of(node)) and None not in (next_of(node), next_of(node, 1)) for node in near)
     for node in near:
         if node.name() not in _WHOLE or has_pairs:
@@ -85,7 +86,7 @@ def _is_square(shape: tuple[int, ...]) -> bool:
 
 
 def _crosses(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether one is repeated along the first dimension alone, and the other along the second alone."""
+    """Returns whether one is broadcast only along the first dimension, and the other only along the second."""
     if not _is_square(tuple(one.shape)) or one.shape != other.shape:
         return False
     repeats = [[dim for dim in range(tensor.dim()) if tensor.stride(dim) == 0 and tensor.shape[dim] > 1] for tensor in (one, other)]
@@ -93,7 +94,7 @@ def _crosses(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _is_weighted(node: Any) -> bool:
-    """Whether each element is multiplied by a number of its own, as pairs on purpose are; not by itself."""
+    """Returns whether the elements are multiplied by separate weights, as in intended pairs; a product with itself does not count."""
     if node.name() not in ("MulBackward0", "DivBackward0"):
         return False
     if None not in (next_of(node), next_of(node, 1)):
@@ -103,7 +104,7 @@ def _is_weighted(node: Any) -> bool:
 
 
 def _is_outer_product(node: Any) -> bool:
-    """Of [N] and [N, 1], one of which has no graph: nobody means the mean of all their products."""
+    """Returns whether it is a product of [N] and [N, 1], one of which has no graph; the mean of all products is never intended."""
     if node.name() != "MulBackward0" or len(shape_of(node)) != 2:
         return False
     at = 0 if next_of(node) is not None else 1
@@ -115,8 +116,8 @@ def _is_outer_product(node: Any) -> bool:
 
 
 def _is_outer_difference(node: Any, difference: Any) -> Any:
-    """Of a prediction [N, 1] and a target [N] that has no graph, or the other way round, as a tensor: it is read from the numbers what the
-    target was. None: it cannot be one."""
+    """Returns a bool tensor: whether it is the difference of a prediction [N, 1] and a target [N] without a graph, or vice versa. The
+    shape of the target is derived from the values. Returns None if it cannot be one."""
     makers = [maker for maker in (next_of(node), next_of(node, 1)) if maker is not None]
     shape = shape_of(node)
     if len(makers) != 1 or not _is_square(shape) or type(difference) is not torch.Tensor or tuple(difference.shape) != shape:
@@ -133,9 +134,10 @@ def _is_outer_difference(node: Any, difference: Any) -> Any:
 
 
 def sequence_dims(nodes: Iterable[Any]) -> list[Any]:
-    """How it is known that the second dimension is the sequence (POOLED: it is averaged, or one place is taken; TAKEN: its last place, or a token put before it, is
-    taken; NEXT_TOKEN: it is if targets are the next tokens along it), while attention and recurrent layers go along the first, with the
-    sizes of both. All 0: they do not. Empty: there are no such layers."""
+    """Returns the evidence that the second dimension is the sequence while attention and recurrent layers run along the first, and the
+    sizes of both. POOLED: it is averaged or one position is selected; TAKEN: its last position, or a token added before it, is selected;
+    NEXT_TOKEN: targets would be the next tokens along it. All are 0 if the layers do not run along the first. [] if there are no such
+    layers."""
     all_nodes = list(nodes)
     if not any(_is_of_sequences(node) for node in all_nodes):
         return []
@@ -150,7 +152,7 @@ def sequence_dims(nodes: Iterable[Any]) -> list[Any]:
 
 
 def _is_pool(node: Any) -> bool:
-    """Whether it leaves of three dimensions the first and the last."""
+    """Returns whether it reduces or selects the second of three dimensions."""
     if node.name() not in (*_POOLS, "SelectBackward0"):
         return False
     shape, dim = _pooled_shape(node), node._saved_dim
@@ -173,7 +175,7 @@ def _pool_of(node: Any, nodes: list[Any]) -> Optional[tuple[int, int, int]]:
 
 
 def _has_places(node: Any, rows: int, columns: int) -> bool:
-    """Whether it says that the second dimension is the sequence: tokens are looked up, or each place has something learned."""
+    """Returns whether it shows that the second dimension is the sequence: an embedding of tokens, or a parameter for each position."""
     if node.name() == "EmbeddingBackward0":
         return shape_of(node)[:2] == (rows, columns)
     leaf = getattr(node, "variable", None)
@@ -181,14 +183,15 @@ def _has_places(node: Any, rows: int, columns: int) -> bool:
 
 
 def _is_end(node: Any, shape: tuple[int, ...], nodes: list[Any]) -> bool:
-    """Whether it takes the last place, or a token before the first, and nothing takes another one: those would be nodes or agents."""
+    """Returns whether it selects the last position, or a token before the first, and nothing selects another one. If several are
+    selected, they may be nodes or agents."""
     taken = {signed(one._saved_index) % shape[1] for one in nodes
              if one.name() == "SelectBackward0" and next_of(one) is next_of(node) and _is_pool(one)}
     return taken == {shape[1] - 1} or (taken == {0} and any(shape_of(one) == shape and _prepends(one) for one in nodes))
 
 
 def _prepends(node: Any) -> bool:
-    """Whether it puts a token that is learned before a sequence."""
+    """Returns whether it adds a learned token before a sequence."""
     if node.name() != "CatBackward0" or signed(node._saved_dim) % 3 != 1:
         return False
     token = next_of(node)
@@ -196,7 +199,7 @@ def _prepends(node: Any) -> bool:
 
 
 def _tokens_of(node: Any, nodes: list[Any]) -> Optional[tuple[int, int, int]]:
-    """Of the cross entropy of a language model."""
+    """Returns (NEXT_TOKEN, sizes) for the cross entropy of a language model whose layers run along the first dimension, else None."""
     if node.name() != "NllLossBackward0":
         return None
     target = saved(node, "target")
@@ -211,8 +214,8 @@ def _tokens_of(node: Any, nodes: list[Any]) -> Optional[tuple[int, int, int]]:
 
 
 def _mixed(root: Any, rows: int, columns: int) -> tuple[set[int], bool]:
-    """Along which of the first two dimensions what makes [rows, columns, ...] mixes places, and whether all of it are layers that are known.
-    Of what is behind other changes of shape nothing is said."""
+    """Returns along which of the first two dimensions the graph of [rows, columns, ...] mixes positions, and whether it does so only in
+    known layers. Does not look behind other changes of shape."""
     found: set[int] = set()
     are_layers = True
     line, seen = [(root, False)], {root}
@@ -238,29 +241,29 @@ def _mixed(root: Any, rows: int, columns: int) -> tuple[set[int], bool]:
 
 
 def _is_of(shape: tuple[int, ...], first: int, second: int) -> bool:
-    """Each place for itself, or heads beside the second dimension."""
+    """Returns whether the shape has a row for each position, or heads combined with the second dimension."""
     if len(shape) == 2:
         return shape[0] == first * second
     return len(shape) > 2 and shape[0] == first and shape[1] % second == 0
 
 
 def _joins_features(node: Any, shape: tuple[int, ...]) -> bool:
-    """Both directions of a recurrent layer."""
+    """Returns whether it concatenates features, such as both directions of a recurrent layer."""
     return bool(node.name() == "CatBackward0" and len(shape) == 3 and signed(node._saved_dim) % 3 == 2)
 
 
 def _turns(node: Any) -> bool:
-    """Whether it exchanges the first two of three dimensions."""
+    """Returns whether it exchanges the first two of three dimensions."""
     if node.name() == "PermuteBackward0":
         return [signed(one) % 3 for one in node._saved_dims] == [1, 0, 2]
     return bool(node.name() == "TransposeBackward0" and {signed(node._saved_dim0) % 3, signed(node._saved_dim1) % 3} == {0, 1})
 
 
 def _mixed_by(node: Any, shape: tuple[int, ...], first: int, second: int) -> Optional[int]:
-    """The dimension along which a node itself mixes places; None: none."""
+    """Returns the dimension along which the node itself mixes positions, or None."""
     name = node.name()
     if name in RECURRENT and shape[:2] == (first, second):
-        # One layer of oneDNN stands before the transposition that batch_first asks for, those of devices behind it.
+        # A layer of oneDNN is before the transposition of batch_first, those of devices include it.
         return int(name != "MkldnnRnnLayerBackward0" and bool(node._saved_batch_first))
     if name == "StackBackward0" and shape[:2] == (first, second):
         dim = signed(node._saved_dim) % max(len(shape), 1)
@@ -275,7 +278,7 @@ def _mixed_by(node: Any, shape: tuple[int, ...], first: int, second: int) -> Opt
 
 
 def attends(node: Any, places: int) -> bool:
-    """Whether it is the result of a self-attention over so many places."""
+    """Returns whether it is the result of a self-attention over `places` positions."""
     if node is not None and node.name() in ("ViewBackward0", "UnsafeViewBackward0"):
         node = next_of(node)
     if node is None:
@@ -288,7 +291,7 @@ def attends(node: Any, places: int) -> bool:
 
 
 def _is_chain(node: Any) -> bool:
-    """Whether of the first parts of a stack each is made of its neighbour."""
+    """Returns whether each of the first parts of a stack is computed from its neighbour."""
     parts = [part for part, _ in node.next_functions[:3]]
     if len(parts) < 2 or None in parts:
         return False
@@ -296,7 +299,7 @@ def _is_chain(node: Any) -> bool:
 
 
 def _is_of_sequences(node: Any) -> bool:
-    """Whether it is an attention, or a recurrent layer, which may be no node of its own."""
+    """Returns whether it is an attention or a recurrent layer, which may consist of several nodes."""
     if node.name() in _SOFTMAX:
         return len(shape_of(node)) > 2
     return node.name() in RECURRENT or node.name().startswith("ScaledDotProduct") or (node.name() == "StackBackward0" and _is_chain(node))

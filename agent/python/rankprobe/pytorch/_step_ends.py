@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step that ends with optimizer.step(), for TrainerMon and TrainerMonitorV2."""
+"""Detection of the end of a step by optimizer.step(), for TrainerMon and TrainerMonitorV2."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rankprobe.pytorch._redirect import unseen
 
 
 class StepEnds:
-    """Has `ended()` called behind each step() of one optimizer, until remove().
+    """Calls `ended()` after each step() of one optimizer, until remove().
 
-    Around `ended()` the optimizer is without it: what ended() puts around step() itself
-    (PyTorch below 2.0 has no hooks of optimizers) comes to lie inside, as it did before.
+    The wrapper is removed during `ended()`, so that a wrapper that ended() itself installs
+    around step() (PyTorch below 2.0 has no hooks of optimizers) is inside of this one again.
     """
 
     def __init__(self, optimizer: Any, ended: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ class StepEnds:
             warn(f"the end of a step was not recorded, and the training continues: {error!r}")
 
     def remove(self) -> bool:
-        """False: it stays, a scheduler has wrapped it in its turn; or it is gone already."""
+        """Returns False if the wrapper stays, because a scheduler has wrapped it, or if it was removed already."""
         if self._method is None or vars(self._optimizer).get("step") is not self._method:
             return False
         if self._own is None:

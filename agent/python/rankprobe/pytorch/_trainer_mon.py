@@ -37,7 +37,7 @@ _FIELDS = {"targets": dict, "module_ranks": list, "ops": list, "start_step": int
            "step_count_per_record": int, "ndigits": int, "format": str, "forward_only": bool, "backward_only": bool,
            "cc_distribution": dict, **dict.fromkeys(_DISTRIBUTIONS, bool)}
 _COMMUNICATION = {"enable": bool, "cc_pre_hook": bool, "cc_log_only": bool, "cc_codeline": list}
-# Taken, and without effect: with what serves instead.
+# Accepted fields without effect, with the replacement that a warning names.
 _WITHOUT_EFFECT = {
     "mg_direction": "compare the sign of gradients and exp_avg in dumps of task tensor", "alert": "rankprobe triggers set",
     "monitor_mbs_grad": "parameters_grad.{n} of `rankprobe query` has each micro batch", "stack_info": "stack.json of a dump",
@@ -48,7 +48,7 @@ _LAST_STEP = 1_000_000
 
 
 def read_config(path: str) -> dict[str, Any]:
-    """msprobe's monitor config, checked. Raises InvalidParameterError with every fault."""
+    """Reads and checks msprobe's monitor config. Warns about fields without effect. Raises InvalidParameterError with every fault."""
     try:
         given = read_object(path)
     except (OSError, ValueError) as error:
@@ -89,7 +89,7 @@ def _communication_faults(given: dict[str, Any]) -> list[str]:
 
 
 def plan_of(given: dict[str, Any], dump_path: str) -> dict[str, Any]:
-    """config.json of task monitor for a config that read_config took."""
+    """Returns the config.json of task monitor for a config of read_config()."""
     values = [word for name, words in _DISTRIBUTIONS.items() if given.get(name) for word in words]
     for only, other in (("forward_only", "activation_gradients"), ("backward_only", "activations")):
         if given.get(only) and other in values:
@@ -107,21 +107,21 @@ def plan_of(given: dict[str, Any], dump_path: str) -> dict[str, Any]:
         monitor["list"] = targets
     return {"task": "monitor", "dump_path": dump_path, "rank": given.get("module_ranks", []),
             "step": [f"{start}-{last}"] if last >= start and (start or last < _LAST_STEP) else [],
-            # Where a call comes from is in stack.json.
+            # Call sites are in stack.json.
             **({"extra_info": True} if calls.get("enable") and (calls.get("cc_codeline") or calls.get("cc_log_only")) else {}),
             "dump_enable": last >= start, "monitor": monitor}
 
 
 class TrainerMon:
-    """msprobe's training monitor; one a process.
+    """msprobe's training monitor; use one in a process.
 
     config_file_path: msprobe's monitor config (targets, xy_, wg_, mv_, param_distribution,
     cc_distribution, ops, start_step, step_interval, collect_times, module_ranks, ndigits,
     step_count_per_record); fields without effect here are warned about.
-    process_group, opt_ty: taken, without effect. params_have_main_grad: gradients
-    are taken of `main_grad` where a parameter has one, in any case.
+    process_group, opt_ty: accepted, without effect. params_have_main_grad: without
+    effect; gradients are read from `main_grad` if a parameter has one.
 
-    Raises InvalidParameterError naming every fault of the config.
+    Raises InvalidParameterError, which names every fault of the config.
     """
 
     def __init__(self, config_file_path: str, process_group: Any = None, params_have_main_grad: bool = True,
@@ -134,16 +134,18 @@ class TrainerMon:
 
     def monitor_gnorm_with_ad(self, model: Any, optimizer: Any = None, grad_acc_steps: int = 1, tp_group: Any = None,
                               dp_group: Any = None, start_iteration: int = 0) -> None:
-        """The older name of set_monitor."""
+        """Older name of set_monitor()."""
         self.set_monitor(model, optimizer, grad_acc_steps, tp_group, dp_group, start_iteration)
 
     def set_monitor(self, model: Any, optimizer: Any, grad_acc_steps: int = 1, tp_group: Any = None, dp_group: Any = None,
                     start_iteration: int = 0) -> None:
-        """From here on; after the model is wrapped and the optimizer made.
+        """Starts monitoring. Call it after the model is wrapped and the optimizer created.
 
         model: a module or a list of chunks. optimizer: a step ends with its step().
         grad_acc_steps: micro batches of a step, >= 1. start_iteration: number of the
-        first step, >= 0. tp_group, dp_group: taken, without effect.
+        first step, >= 0. tp_group, dp_group: accepted, without effect.
+
+        Raises InvalidParameterError for a bad number. A second call only warns.
         """
         for name, value, low in (("grad_acc_steps", grad_acc_steps, 1), ("start_iteration", start_iteration, 0)):
             if not isinstance(value, int) or isinstance(value, bool) or value < low:
@@ -176,7 +178,7 @@ class TrainerMon:
             PrecisionDebugger.start(model=self._model)
 
     def _write_csv(self, dump: pathlib.Path, out: pathlib.Path) -> None:
-        """What the private collector has written of this process; with another collector there is nothing here."""
+        """Writes the csv files from the steps of this process that a private collector has exported; with another collector, none."""
         debugger = self._debugger
         if debugger is None or debugger._over() or debugger._session.embedded is None:
             return

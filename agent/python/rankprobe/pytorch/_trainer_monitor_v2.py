@@ -37,7 +37,7 @@ _OF_KIND: dict[str, dict[str, Any]] = {"module": {"targets": list}, "weight_grad
             "optimizer": {"mv_distribution": bool}, "param": {"param_distribution": bool},
             "cc": {"cc_codeline": list, "cc_log_only": bool, "cc_pre_hook": bool, "module_ranks": list, "cc_distribution": dict}}
 _OF_ALL: dict[str, Any] = {"enabled": bool, "ops": (list, str), "eps": (int, float)}
-# Taken, and without effect: with what serves instead.
+# Accepted fields without effect, with the replacement that a warning names.
 _WITHOUT_EFFECT = {"async_write": "files are written by stop(), the training waits for none",
                    "mg_direction": "compare the sign of gradients and exp_avg in dumps of task tensor",
                    "ur_distribution": "task monitor has update and ratio (`\"values\": [\"optimizer\"]`)"}
@@ -54,7 +54,7 @@ def _faults_of(given: dict[str, Any], kinds: dict[str, Any], before: str = "") -
 
 
 def _read_monitor(name: str, given: dict[str, Any], faults: list[str], unknown: list[str]) -> dict[str, Any]:
-    """One of `monitors`, with its defaults; what is wrong goes to `faults`."""
+    """Reads one of `monitors` and adds defaults. Appends errors to `faults`, and unknown fields to `unknown`."""
     kind, at = name.lower(), f"monitors.{name}."
     told = {**given, **(given["cc_distribution"] if kind == "cc" and isinstance(given.get("cc_distribution"), dict) else {})}
     legal = {**_OF_ALL, **_OF_KIND[kind]}
@@ -87,7 +87,8 @@ def _read_monitor(name: str, given: dict[str, Any], faults: list[str], unknown: 
 
 
 def read_config(path: str, fr: Optional[str] = None) -> dict[str, Any]:
-    """msprobe's config of `monitors`, checked and with its defaults. Raises InvalidParameterError with every fault."""
+    """Reads and checks msprobe's config of `monitors`, and adds defaults. Warns about fields without effect. Raises
+    InvalidParameterError with every fault."""
     try:
         given = read_object(path)
     except (OSError, ValueError) as error:
@@ -131,10 +132,11 @@ def read_config(path: str, fr: Optional[str] = None) -> dict[str, Any]:
 
 
 def plan_of(config: dict[str, Any], dump_path: str, rank: Optional[int]) -> dict[str, Any]:
-    """config.json of task monitor for what read_config gave. rank: None: a process that knows none, which is 0 to msprobe."""
+    """Returns the config.json of task monitor for a config of read_config(). rank: None if the process has none, which msprobe treats
+    as 0."""
     monitors = config["monitors"].values()
     values = [word for told in monitors for word in _KINDS[told["kind"]]]
-    # Something, for a plan that records the optimizer's state alone, which is taken when its step is over.
+    # Values must not be empty, even if only the optimizer's state is recorded, which _record_states() does.
     monitor: dict[str, Any] = {"every": config["every"], "values": list(dict.fromkeys(values)) or ["training"]}
     if any("nans" in told["ops"] for told in monitors):
         monitor["extra_statistics"] = ["counts"]
@@ -147,13 +149,13 @@ def plan_of(config: dict[str, Any], dump_path: str, rank: Optional[int]) -> dict
 
 
 class TrainerMonitorV2:
-    """msprobe's second training monitor; one a process.
+    """msprobe's second training monitor; use one in a process.
 
     config_path: its config (rank, start_step, stop_step, step_interval, collect_times, step_count_per_record,
     output_dir, patch_optimizer_step, and `monitors`: module, weight_grad, optimizer, param, cc); fields without
-    effect here are warned about. fr: "pytorch", in place of `framework`.
+    effect here are warned about. fr: "pytorch"; overrides `framework` of the config.
 
-    Raises InvalidParameterError naming every fault of the config.
+    Raises InvalidParameterError, which names every fault of the config.
     """
 
     def __init__(self, config_path: str, fr: Optional[str] = None) -> None:
@@ -169,10 +171,12 @@ class TrainerMonitorV2:
         self._steps = 0
 
     def start(self, model: Any = None, optimizer: Any = None, **context: Any) -> None:
-        """From here on; after the model is wrapped and the optimizer made.
+        """Starts monitoring. Call it after the model is wrapped and the optimizer created.
 
-        model: a module or a list of chunks. optimizer: a step ends with its step(), unless the config says
-        `"patch_optimizer_step": false`. context: `grad_acc_steps`, micro batches of a step; the rest is without effect.
+        model: a module or a list of chunks. optimizer: a step ends with its step(), unless the config has
+        `"patch_optimizer_step": false`. context: `grad_acc_steps`, micro batches of a step (default 1); the rest has no effect.
+
+        Raises InvalidParameterError if a required argument is None, InterfaceUsageError if it was called before.
         """
         needs_model, needs_optimizer = self._kinds & {"module", "optimizer", "param"}, self._kinds & {"weight_grad", "optimizer", "param"}
         for name, value, needs in (("model", model, needs_model), ("optimizer", optimizer, needs_optimizer)):
@@ -201,7 +205,7 @@ class TrainerMonitorV2:
             self._step_ends = StepEnds(optimizer, self._end_step)
 
     def step(self) -> None:
-        """The step is over. Where optimizer.step() says so this is without effect."""
+        """Ends the step. Has no effect, except for a warning, if optimizer.step() ends steps."""
         if self._patched:
             if not self._told_of_step:
                 self._told_of_step = True
@@ -211,7 +215,7 @@ class TrainerMonitorV2:
         self._end_step()
 
     def stop(self) -> None:
-        """No step from here on is recorded; writes the csv files."""
+        """Stops recording and writes the csv files. Repeated calls have no effect; it is also called at exit."""
         if self._over or self._debugger is None:
             return
         self._over = True
@@ -229,7 +233,7 @@ class TrainerMonitorV2:
 
     @staticmethod
     def _names_of(model: Any) -> dict[int, str]:
-        """id of each parameter -> its name; in a list of chunks the chunk's number ahead of it."""
+        """Returns id of each parameter -> its name, prefixed by the number of the chunk in a list of chunks."""
         chunks = enumerate(model) if isinstance(model, (list, tuple)) else [(None, model)]
         names: dict[int, str] = {}
         for number, chunk in chunks:
@@ -240,7 +244,7 @@ class TrainerMonitorV2:
     def _end_step(self) -> None:
         if self._over or self._debugger is None or PrecisionDebugger._instance is not self._debugger:
             return
-        # One that nothing can be recorded by has no capture.
+        # A debugger that cannot record has no capture.
         if "optimizer" in self._kinds and not self._debugger._over():
             self._record_states()
         PrecisionDebugger.stop()
@@ -249,7 +253,7 @@ class TrainerMonitorV2:
         PrecisionDebugger.start(model=self._model)
 
     def _record_states(self) -> None:
-        """exp_avg and exp_avg_sq when the optimizer's step is over, as msprobe's second monitor has them."""
+        """Records exp_avg and exp_avg_sq after the optimizer's step, as msprobe's second monitor does."""
         capture = self._debugger._capture  # type: ignore[union-attr]
         for optimizer in getattr(self._optimizer, "chained_optimizers", None) or [self._optimizer]:
             states = getattr(optimizer, "state", {})
@@ -263,7 +267,7 @@ class TrainerMonitorV2:
                             capture.save_monitored(f"State.{name}", values)
 
     def _write_csv(self) -> None:
-        """What the private collector has written of this process; with another collector there is nothing here."""
+        """Writes the csv files from the steps of this process that a private collector has exported; with another collector, none."""
         debugger = self._debugger
         if debugger is None or debugger._over() or debugger._session.embedded is None:
             return
@@ -276,7 +280,7 @@ class TrainerMonitorV2:
         rows = _monitor_v2_csv.Rows(monitors, isinstance(self._model, (list, tuple)), rank or 0)
         for step, place in sorted((int(place.parent.name[4:]), place) for place in self._dump.glob(f"step*/{folder}")):
             if step >= self._steps:
-                continue  # of a step that did not end, or of a longer training before this one
+                continue  # A step that did not end, or one of a longer training before this one.
             modules, others, stacks = (monitor_csv.load(place, name) for name in ("dump.json", "debug.json", "stack.json"))
             for slug, told in monitors.items():
                 if not told["cc_log_only"]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is below a model. Methods of modules are not called: a class may have others, and an attribute may have the name of one
-(`self.named_modules = {}`)."""
+"""Traversal of the modules below a model. Calls no methods of modules, because a class may override them, and an attribute may have
+the name of a method (`self.named_modules = {}`)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _Value = TypeVar("_Value")
 
 
 class ByModule(Generic[_Value]):
-    """Values of modules, which are not held. A module is known by its id, never hashed or compared: its class may have an
-    __eq__ or a __hash__ of its own, or none."""
+    """Values by module, which do not keep the modules alive. Modules are identified by id and never hashed or compared, because their
+    class may override __eq__ and __hash__."""
 
     def __init__(self) -> None:
         self._values: dict[int, tuple[weakref.ref[Any], _Value]] = {}
@@ -41,7 +41,7 @@ class ByModule(Generic[_Value]):
 
 
 def named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """It and all modules below it with their paths, each once, in the order of PyTorch's own."""
+    """Yields (path, module) of `root` and all modules below it, each once, in the order of PyTorch's method."""
     seen: set[int] = set()
     left = [("", root)]
     while left:
@@ -58,7 +58,7 @@ def modules(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def own_parameters(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """By name, each once."""
+    """Returns the parameters of the module itself by name; a parameter with several names has the first one."""
     found: dict[str, torch.Tensor] = {name: p for name, p in module._parameters.items() if p is not None}
     if len(found) > 1 and len(set(map(id, found.values()))) < len(found):
         first = {id(p): name for name, p in reversed(found.items())}

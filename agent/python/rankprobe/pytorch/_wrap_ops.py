@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""custom_wrap_ops.yaml: functions of any module, recorded as {module path}.{name}, with no call in the program."""
+"""custom_wrap_ops.yaml: functions of any module that are recorded as {module path}.{name} without a call in the program."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LINE = re.compile(r"(?P<key>[^\s:#\[\]{}-][^\s:#]*)\s*:(?:\s+(?P<value>.*))?|(?
 
 
 def parse(text: str) -> dict[str, list[str]]:
-    """Module path -> names, of a block list, a list in brackets or one name, as msprobe 26.2 reads them.
+    """Parses the file to module path -> names. Values are a block list, a list in brackets or one name, as in msprobe 26.2.
 
-    Raises ValueError, with the line, for what is neither.
+    Raises ValueError, which names the line, for other text.
     """
     found: dict[str, list[str]] = {}
     names: Optional[list[str]] = None
@@ -61,7 +61,7 @@ def parse(text: str) -> dict[str, list[str]]:
 
 
 def read(path: str) -> dict[str, list[str]]:
-    """Of a file. Raises ValueError that names it."""
+    """Parses a file. Raises ValueError, which names it, for a bad file or one that cannot be read."""
     try:
         return parse(read_regular(path, _MAX_BYTES).decode("utf-8"))
     except (OSError, ValueError) as error:
@@ -69,8 +69,8 @@ def read(path: str) -> dict[str, list[str]]:
 
 
 def wanted() -> dict[str, list[str]]:
-    """What RANKPROBE_CUSTOM_WRAP_OPS names (ValueError if it is bad); under `rankprobe run --as-msprobe`
-    else the file inside the msprobe that is installed beside us (warned about if it is bad)."""
+    """Returns the functions of the file that RANKPROBE_CUSTOM_WRAP_OPS names; raises ValueError if it is bad. Otherwise, under
+    `rankprobe run --as-msprobe`, uses the file of an installed msprobe, with a warning if it is bad."""
     if path := os.environ.get("RANKPROBE_CUSTOM_WRAP_OPS"):
         return read(path)
     if not os.environ.get("RANKPROBE_AS_MSPROBE"):
@@ -78,7 +78,7 @@ def wanted() -> dict[str, list[str]]:
     try:
         real = importlib.machinery.PathFinder.find_spec("msprobe")
         place = pathlib.Path(real.origin).parent if real is not None and real.origin else None
-    except Exception as error:  # noqa: BLE001 - a broken installation is none of ours
+    except Exception as error:  # noqa: BLE001 - the installation of msprobe may be broken
         _native.raise_later_if_programs(error)
         return {}
     file = None if place is None else place / "pytorch" / "dump" / "api_dump" / "custom_wrap_ops.yaml"
@@ -92,8 +92,8 @@ def wanted() -> dict[str, list[str]]:
 
 
 class WrapOps:
-    """Those functions, as many as there are: a module that cannot be imported yet, or lacks a name, is asked again when others
-    have been loaded. Called by PrecisionDebugger alone.
+    """Registers the existing ones of these functions. A module that cannot be imported yet, or lacks a name, is tried again when
+    other modules have been loaded. Called only by PrecisionDebugger.
     """
 
     def __init__(self, apis: Apis, functions: dict[str, list[str]]) -> None:
@@ -104,7 +104,7 @@ class WrapOps:
         self._registered: list[tuple[Any, str]] = []
 
     def refresh(self) -> None:
-        """Registers what was not there the last time. Nothing loaded since: at once."""
+        """Registers functions that did not exist at the last call. Returns at once if no module was loaded since."""
         if not self._pending or len(sys.modules) == self._loaded:
             return
         left = []
@@ -113,7 +113,7 @@ class WrapOps:
                 host = _resolve(path)
                 self._apis.register_custom(host, name, path)
                 self._registered.append((host, name))
-            except Exception as error:  # noqa: BLE001 - a module of the program's may raise anything; the training goes on
+            except Exception as error:  # noqa: BLE001 - a module of the program may raise any type; the training continues
                 left.append((path, name))
                 if _native.raise_later_if_programs(error):
                     continue
@@ -123,7 +123,7 @@ class WrapOps:
         self._pending, self._loaded = left, len(sys.modules)
 
     def remove(self) -> None:
-        """Takes the stand-ins off again."""
+        """Removes the stand-ins."""
         for host, name in self._registered:
             self._apis.restore_custom(host, name)
         self._registered.clear()
@@ -131,7 +131,7 @@ class WrapOps:
 
 
 def _resolve(path: str) -> Any:
-    """A module, or what is below one: a class. Imports what has not been."""
+    """Returns a module, or an object in one such as a class. Imports modules that are not imported yet."""
     if sys.modules.get(path) is not None:
         return sys.modules[path]
     first, *rest = path.split(".")

@@ -25,24 +25,23 @@ from rankprobe.pytorch._wrap_ops import WrapOps, wanted
 
 
 class PrecisionDebugger(Debugger):
-    """Records what the tensors of a training process did.
+    """Records the tensors of a training process.
 
-    config_path: config.json; None: statistics of level L1.
-    task, dump_path, level, step: beat the file, also when it changes later.
-    auto_export: with a collector elsewhere, fetch the tree of each step into
-    dump_path when it has ended (else `rankprobe export` does it on demand).
-    on_collector_missing: when no collector answers: "fail" raises here, "spool"
-    keeps what is recorded in RANKPROBE_SPOOL, "ignore" records nothing; None:
-    RANKPROBE_ON_COLLECTOR_MISSING, else "ignore".
+    config_path: config.json; None (default): statistics of level L1.
+    task, dump_path, level, step: override the file, also when it changes later.
+    auto_export: with a named collector, fetches each step to dump_path when it has
+    ended; otherwise `rankprobe export` does it on demand.
+    on_collector_missing: if no collector answers, "fail" raises
+    CollectorMissingError here, "spool" keeps the records in RANKPROBE_SPOOL, and
+    "ignore" records nothing; None: RANKPROBE_ON_COLLECTOR_MISSING, else "ignore".
 
-    A process has one instance: constructing another one returns the first
-    unchanged. Under `rankprobe run` that is the one of the command, and start,
-    stop and step of the program have no effect. Methods can be called on the
-    class. Where records go:
-    RANKPROBE_COLLECTOR (host:port), else a private collector whose trees appear
-    in dump_path at the end of each step.
+    A process has one instance: a later construction returns the first one
+    unchanged. Under `rankprobe run` that is the instance of the command, and
+    start(), stop() and step() of the program have no effect. Methods can be called
+    on the class. Records go to the collector of RANKPROBE_COLLECTOR (host:port),
+    else to a private collector, which writes each step to dump_path at its end.
 
-    Raises InvalidParameterError (a ValueError) naming every fault of the config.
+    Raises InvalidParameterError (a ValueError), which names every fault of the config.
     """
 
     _framework = FRAMEWORK
@@ -51,25 +50,26 @@ class PrecisionDebugger(Debugger):
 
     @property
     def service(self) -> Service:
-        """For drivers that reach into msprobe's debugger."""
+        """Object for drivers that access internals of msprobe's debugger."""
         return Service(self)
 
     @classmethod
     def start(cls, model: Optional[Model] = None, token_range: Optional[Sequence[int]] = None,
               rank_id: Optional[int] = None, scheduled_tokens: Optional[Mapping[str, int]] = None,
               first_positions: Optional[Mapping[str, int]] = None) -> None:
-        """Recording on, for the current step.
+        """Starts recording the current step.
 
-        model: needed for L0, mix and token_range: a Module or a list or tuple
-        of them; what is below them is recorded, not they themselves.
-        token_range: [a, b], both inclusive: only these forwards of the (first)
-        model since start. rank_id: the rank to file under, >= 0.
-        scheduled_tokens: of a server's step, how many tokens of each request it
-        computes, in the order of their rows in dim 0. The records say so; with a
-        request_id in the plan only steps with that request are recorded, and of
-        tensors with as many rows as there are tokens only its rows. A bad one is
-        warned about and ignored. first_positions: where in its request the first
-        of these tokens is, for the record.
+        model: a Module, or a list or tuple of them; required for L0, mix and
+        token_range. The modules below them are recorded, not they themselves.
+        token_range: [a, b], both inclusive; records only these forwards of the
+        (first) model since start(). rank_id: the rank of the records, >= 0;
+        default that of torch.distributed or the launcher.
+        scheduled_tokens: for a server's step, the number of tokens of each request
+        in it, in the order of their rows in dim 0; it is recorded. With a
+        request_id in the plan, only steps with that request are recorded, and only
+        its rows of tensors with one row for each token. An invalid value causes a
+        warning and is ignored. first_positions: the position of the first of these
+        tokens in its request; it is recorded.
 
         Raises InterfaceUsageError before construction, InvalidParameterError
         for a bad argument.
@@ -78,10 +78,11 @@ class PrecisionDebugger(Debugger):
 
     @classmethod
     def report_replica(cls, replica: Union[Model, Sequence[torch.Tensor]]) -> None:
-        """What every rank should hold alike in this step, for trigger rules `replica`.
+        """Reports tensors that should be equal on every rank in this step, for trigger rules `replica`.
 
         replica: a module or several (their parameters), or tensors, in the same
-        order on every rank. Read only while such a rule is set.
+        order on every rank. They are read only while such a rule is set.
+        Raises InterfaceUsageError before construction.
         """
         self = cls._get("report_replica")
         if self._inert:
@@ -145,8 +146,8 @@ class PrecisionDebugger(Debugger):
         self._wrap_ops.remove()
 
     def _optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer's step has ended, and ours ends with it: told within the optimizer's `step`, before its hooks
-        and what is around it run, which the monitor has in place itself."""
+        """Call when a step ends with an optimizer's step(). It is called within step(), before the hooks and wrappers that the
+        monitor installed run."""
         if not self._over():
             self._monitor.after_optimizer(optimizer)
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each module of a model on the inputs that a reference recorded for it, in one step, so that errors do not add up.
+"""Judgement of each module of a model on the inputs that a reference recorded for it, in one step, so that errors do not add up.
 
     with rankprobe.isolate(model, "reference/step0/rank0") as report:
         model(batch)
     print(report)
 
-A hook before each module exchanges its inputs with the recorded ones, and a hook behind it compares what it returned and returns
-what was recorded. So the own code of a module begins at recorded values (its inputs, and what its children return) and ends in
-values that are compared (its outputs, and what it gives to its children). Its backward is run there and then, from the gradients
-that were recorded behind it to those that were recorded before it. After the step parameters, gradients, buffers and random state
-are those of before, and no hook is left.
+A hook before each module replaces its inputs by the recorded ones, and a hook after it compares its outputs and returns the
+recorded ones. So the own code of a module begins at recorded values (its inputs, and the outputs of its children) and ends in
+values that are compared (its outputs, and the inputs of its children). Its backward runs immediately, from the recorded gradients
+of its outputs to those of its inputs. After the step, parameters, gradients, buffers and random state are restored, and no hook is
+left.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from rankprobe.pytorch._isolation_totals import parameter_rows
 from rankprobe.pytorch._isolation_values import Arguments, as_outputs, tensors, with_tensors
 from rankprobe.pytorch._modules import named_targets
 
-# Autograd that begins at an edge of the graph.
+# The oldest PyTorch whose autograd can begin at an edge of the graph.
 _OLDEST = (2, 5)
 
 
 def _same_kind(own: torch.Tensor, record: dict[str, Any]) -> bool:
-    """Both of numbers with a fraction, or both of integers and booleans."""
+    """Returns whether both have real floating-point, both complex, or both integer or boolean elements."""
     dtype = getattr(torch, record["dtype"].removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype):
         return False
@@ -49,7 +49,8 @@ def _same_kind(own: torch.Tensor, record: dict[str, Any]) -> bool:
 
 
 def reference_paths(modules: list[tuple[str, str]], layer_mapping: Any, cell_mapping: Any, force: bool) -> list[str]:
-    """The paths that these modules (path, class) have in the reference, by the mappings of `compare` (-lm, -cm)."""
+    """Returns the paths of these modules (path, class) in the reference, by the mappings of `compare` (-lm, -cm). Raises
+    IsolationError for a bad mapping."""
     if layer_mapping is None and cell_mapping is None:
         return [path for path, _ in modules]
     from rankprobe import _analysis
@@ -63,7 +64,8 @@ def reference_paths(modules: list[tuple[str, str]], layer_mapping: Any, cell_map
 
 
 class Isolation:
-    """A context manager around one step of `model` (or models). Threads: the one that enters it."""
+    """Context manager around one step of `model` (or models); yields the Report. Only the thread that enters it is judged. For the
+    options see rankprobe.isolate(). Raises IsolationError, a ValueError, for bad input and if it is entered twice."""
 
     def __init__(self, model: Any, reference: str | os.PathLike[str], *, step: Optional[int] = None, rank: Optional[int] = None,
                  tolerance: Optional[float] = None, layer_mapping: Any = None, cell_mapping: Any = None, force: bool = False) -> None:
@@ -80,7 +82,7 @@ class Isolation:
         names = [(path, type(module).__name__) for path, module in found]
         paths = reference_paths(names, layer_mapping, cell_mapping, force)
         if not any(known in self._reference.calls for known in paths):
-            # A wrapper around all of one side (DistributedDataParallel).
+            # One side may be wrapped completely (DistributedDataParallel).
             paths = next((other for other in ([f"module.{known}" for known in paths], [known.removeprefix("module.") for known in paths])
                           if any(known in self._reference.calls for known in other)), paths)
         # (name, path in the reference, module)
@@ -92,7 +94,7 @@ class Isolation:
         self._fixed = tolerance
         self.report = Report(self._reference.directory)
         self._stack: list[Optional[Frame]] = []
-        # What is undone behind a module: gradient mode, hooks on saved tensors.
+        # State to restore after a module: gradient mode, hooks on saved tensors.
         self._modes: list[contextlib.ExitStack] = []
         self._counts: dict[int, int] = {}
         self._parameters: dict[int, Parameter] = {}
@@ -102,7 +104,7 @@ class Isolation:
         self._random: tuple[torch.Tensor, ...] = ()
         self._without: dict[str, str] = {}
         self._skipped: dict[tuple[str, str], str] = {}
-        # Rows of a backward that differs, and what lives as long as the graph of that call.
+        # Rows of a backward that differs, with weak references that live as long as the graph of that call.
         self._kept: list[tuple[Row, list[Any]]] = []
         # Called when the forward of a model has ended.
         self.on_forward_end: Callable[[], None] = lambda: None
@@ -123,7 +125,7 @@ class Isolation:
         self._open.callback(self._state.put_back)
         self._open.enter_context(eager(self._models))
         for model in self._models:
-            if isinstance(model, torch.nn.parallel.DistributedDataParallel):  # the cut graph does not reach its parameters
+            if isinstance(model, torch.nn.parallel.DistributedDataParallel):  # Gradients do not reach its parameters in the cut graph.
                 self._open.enter_context(model.no_sync())
         torch.clear_autocast_cache()
         notes, self._without = give_parameters(self._state, self._reference, self._targets)
@@ -146,17 +148,17 @@ class Isolation:
 
     @property
     def reference(self) -> str:
-        """The directory that is read."""
+        """The directory of the reference."""
         return self._reference.directory
 
     def begin_within(self, model: torch.nn.Module) -> None:
-        """Enters from a hook that stands before the forward of one of the models: its own hooks see the next call only."""
+        """Enters from a pre-forward hook of one of the models, and calls its own hook, which PyTorch calls only from the next call on."""
         self.__enter__()
         index = next(i for i, one in enumerate(self._models) if one is model)
         self._before(model, "Module" if len(self._models) == 1 else f"Module.{index}", None, Arguments(model), (), {})
 
     def complete(self) -> bool:
-        """Whether every recorded call of the model's modules has been seen."""
+        """Returns whether every recorded call of the model's modules has been seen."""
         return not self._stack and all(self._counts.get(id(module), 0) >= len(self._reference.calls.get(path, ()))
                                        for _, path, module in self._targets)
 
@@ -179,7 +181,7 @@ class Isolation:
     # --- before a module
 
     def _passes_by(self) -> bool:
-        """Another thread, or a forward that is computed again for a backward."""
+        """Returns whether the call is in another thread or is a recomputation in a backward, and is not judged."""
         return threading.get_ident() != self._thread or torch._C._current_graph_task_id() != -1
 
     def _before(self, module: torch.nn.Module, name: str, path: Optional[str], arguments: Arguments, args: tuple[Any, ...],
@@ -203,13 +205,13 @@ class Isolation:
         try:
             if call is not None:
                 changed = self._exchange(frame, call, arguments, args, kwargs)
-        except Exception as fault:  # noqa: BLE001 - of one module; the others are judged
+        except Exception as fault:  # noqa: BLE001 - a fault of one module must not affect the others
             frame.reason = f"its inputs could not be exchanged ({type(fault).__name__}: {' '.join(str(fault).split())[:160]})"
         self._stack.append(frame)
         return changed
 
     def _around(self) -> Optional[Frame]:
-        """The innermost call that is judged: what is not recorded is part of the module around it."""
+        """Returns the innermost call that is judged; modules that were not recorded are part of the enclosing one."""
         return next((frame for frame in reversed(self._stack) if frame is not None), None)
 
     def _enable_gradients(self, frame: Frame, call: Call) -> None:
@@ -221,7 +223,7 @@ class Isolation:
         self._modes[-1].callback(torch._C._set_grad_enabled, torch.is_grad_enabled())
         torch._C._set_grad_enabled(True)
         hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-        if hooks is None or hooks(True) is not None:  # of activation checkpointing, which would compute the module again
+        if hooks is None or hooks(True) is not None:  # Hooks of activation checkpointing would compute the module again.
             self._modes[-1].enter_context(torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach(), lambda x: x))
 
     def _exchange(self, frame: Frame, call: Call, arguments: Arguments, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -246,7 +248,7 @@ class Isolation:
             if list(tensor.shape) != record["shape"]:
                 frame.reason = frame.reason or f"{where} has shape {list(tensor.shape)}, the reference's {record['shape']}"
             elif not _same_kind(tensor, record):
-                frame.others.append(tensor)  # a mask of another kind stays the target's
+                frame.others.append(tensor)  # A mask of another kind is not replaced.
             else:
                 try:
                     value = self._reference.load(record)
@@ -273,7 +275,7 @@ class Isolation:
                 wants = wants and call.backward is not None and not frame.backward_reason and leaf.is_floating_point()
                 if wants:
                     frame.leaves.append(Leaf(leaf.requires_grad_(), f"gradient of {where}", self._sum(gradients, places[id(tensor)], call)))
-                    leaf = leaf.clone()  # what changes in place must be no leaf
+                    leaf = leaf.clone()  # In-place operations must not change a leaf.
                 else:
                     frame.others.append(leaf)
                 made[id(tensor)] = leaf
@@ -286,7 +288,7 @@ class Isolation:
         return gradient_of(self._reference, [gradients[place] for place in places])
 
     def _given(self, around: Frame, frame: Frame, where: str, own: torch.Tensor, recorded: torch.Tensor) -> None:
-        """Own code of the module around has made this input."""
+        """Compares an input that the own code of the enclosing module has computed."""
         around.has_children = True
         first = around.call is None and not around.leaves
         same = around.compare(f"{where} of {frame.name}.forward.{frame.number}", own, recorded)
@@ -294,7 +296,7 @@ class Isolation:
             around.reason = (f"{where} of {frame.name} differs from the reference: the batch, or code before the first module "
                              "(neither was recorded)")
 
-    # --- behind a module
+    # --- after a module
 
     def _behind(self, module: torch.nn.Module, name: str, output: Any) -> Any:
         if self._passes_by() or not self._stack:
@@ -311,7 +313,7 @@ class Isolation:
         if frame is not None:
             try:
                 changed = self._judge(frame, output, modes)
-            except Exception as fault:  # noqa: BLE001 - of one module; the others are judged
+            except Exception as fault:  # noqa: BLE001 - a fault of one module must not affect the others
                 frame.reason = frame.reason or f"{type(fault).__name__}: {' '.join(str(fault).split())[:160]}"
             rows = frame.rows(source_of(frame.module))
             self.report.rows.extend(rows)
@@ -357,7 +359,7 @@ class Isolation:
         return made if isinstance(output, (list, tuple)) else made[0]
 
     def _recorded_outputs(self, frame: Frame, own: list[tuple[str, torch.Tensor]]) -> Any:
-        """(place, own tensor, recorded value, recorded gradient) of what can be compared."""
+        """Yields (place, own tensor, recorded value, recorded gradient) of the outputs that can be compared."""
         assert frame.call is not None
         record, backward = frame.call.forward.get("output"), frame.call.backward
         everything = {place: item for place, item in leaves(record, "output") if is_tensor(item)}
@@ -388,14 +390,14 @@ class Isolation:
             if not frame.reason and not frame.backward_reason:
                 frame.run_backward()
                 return
-        except Exception as fault:  # noqa: BLE001 - of one module; the others are judged
+        except Exception as fault:  # noqa: BLE001 - a fault of one module must not affect the others
             frame.backward_reason = f"its backward raised {type(fault).__name__}: {' '.join(str(fault).split())[:160]}"
         for parameter in frame.module._parameters.values():
             if parameter is not None and id(parameter) in self._parameters:
                 self._parameters[id(parameter)].reason = f"{frame.name} was not judged"
 
     def _drawn(self) -> None:
-        """Whoever runs now has drawn random numbers if their state has moved."""
+        """Marks the running module as not judged if the random state has changed, which means that it drew random numbers."""
         now = self._state.random()
         moved = len(now) != len(self._random) or any(not torch.equal(a, b) for a, b in zip(now, self._random))
         self._random = now
@@ -405,14 +407,14 @@ class Isolation:
             what = f" (dropout with p={p} in training mode)" if isinstance(p, float) and around.module.training else ""
             around.reason = f"it draws random numbers{what}, whose state was not recorded"
 
-    # --- the answer
+    # --- the report
 
     def _finish(self) -> None:
         rows = self.report.rows
         if self._kept:
             gc.collect()
         for row, watched in self._kept:
-            if any(one() is not None for one in watched):  # such as a loss for the balance of experts
+            if any(one() is not None for one in watched):  # For example a loss for balancing experts.
                 row.verdict, row.reason = NOT_JUDGED, "it stores a value itself, and the gradient of that value was not recorded"
         sources = {name: source_of(module) for name, _, module in self._targets}
         rows.extend(parameter_rows(self._reference, self._targets, self._parameters, self._fixed, self._without, sources, list(rows),

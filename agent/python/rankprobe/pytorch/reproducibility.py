@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""seed_all: a run that can be repeated. random_save: who draws random numbers."""
+"""seed_all() for reproducible runs, and random_save(), which logs calls that draw random numbers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _LIST = pathlib.Path(__file__).parent / "data" / "random_apis.json"
 
 
 def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False, is_enhanced: bool = False) -> None:
-    """Seeds Python, NumPy and PyTorch, and asks for deterministic kernels.
+    """Seeds Python, NumPy and PyTorch, and selects deterministic kernels.
 
     seed: 0 .. 2**32 - 1. mode: torch.use_deterministic_algorithms(mode).
-    rm_dropout: every functional dropout runs with p=0. is_enhanced: each random
-    API starts from the generator state of this call, so each call repeats.
+    rm_dropout: functional dropouts run with p=0. is_enhanced: each random API
+    starts from the generator state of this call, so that each call repeats.
 
     Raises InvalidParameterError for another type or range.
     """
@@ -81,7 +81,7 @@ def _remove_dropout() -> None:
 
 
 def _random_apis() -> Iterator[tuple[str, Any, str]]:
-    """(library, host, name) of every random API that this process has."""
+    """Yields (library, host, name) of every random API that exists in this process."""
     hosts = {"python_random": random, "numpy_random": numpy.random if numpy is not None else None,
              "torch_random": torch, "tensor_random": torch.Tensor}
     for library, names in json.loads(_LIST.read_text(encoding="utf-8")).items():
@@ -118,7 +118,7 @@ def _repeat_every_call() -> None:
 
 
 class _RandomLog:
-    """One CSV of random calls; renamed when the rank becomes known."""
+    """CSV file of random calls, which is renamed when the rank becomes known."""
 
     def __init__(self, directory: str) -> None:
         self._directory = pathlib.Path(directory)
@@ -159,8 +159,8 @@ class _RandomLog:
 def random_save(output_path: str = "./output") -> None:
     """Writes a row (api_name, stack) for each call of a random API from now on.
 
-    The file is output_path/random_rank{R}_{time}.csv, random_proc{pid}_.. as
-    long as there is no rank. Raises InvalidParameterError for a non-str.
+    The file is output_path/random_rank{R}_{time}.csv, or random_proc{pid}_.. while
+    there is no rank. Raises InvalidParameterError for an empty or non-str path.
     """
     if not isinstance(output_path, str) or not output_path:
         raise InvalidParameterError(f"output_path must be a non-empty str, not {output_path!r}")

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rankprobe in vLLM: an entry point of vLLM's plugins (vllm.general_plugins).
+"""Integration of vLLM: an entry point of vLLM's plugins (vllm.general_plugins).
 
     vllm serve MODEL --enforce-eager --additional-config '{"dump_config_path": "config.json"}'
     vllm serve MODEL --enforce-eager --additional-config '{"dump_config": {"task": "statistics", ...}}'
     rankprobe run -- vllm serve MODEL --enforce-eager
 
-vLLM calls register() in each of its processes. Without one of the three it does
-nothing but look at the configuration of a worker once. Nothing here raises into
-the server: what goes wrong is one line on stderr, and serving goes on.
+vLLM calls register() in each of its processes. Without one of the three options it
+only reads the configuration of a worker once. Nothing here raises into the server: a
+fault is one line on stderr, and serving continues.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _registered = False
 
 
 def register() -> None:
-    """Watches for workers that are made in this process; any number of calls."""
+    """Attaches to workers that are created in this process. Repeated calls have no effect."""
     global _registered
     if _registered:
         return

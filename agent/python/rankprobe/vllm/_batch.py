@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose tokens the rows of a batch are."""
+"""Assignment of the rows of a batch to requests."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 
 
 class Batch(NamedTuple):
-    """Of each request, in the order of its rows: how many tokens, and where in the
-    request the first of them is (what is before it was computed earlier, or is cached)."""
+    """The requests of a batch, in the order of their rows: the number of tokens, and the
+    position of the first of them in the request (tokens before it are computed or cached)."""
 
     tokens: dict[str, int]
     positions: dict[str, int]
 
 
 def batch_of(scheduled: Any, laid_out: Any) -> Batch:
-    """scheduled: vLLM's SchedulerOutput; its own order is not that of the rows.
-    laid_out: the runner's InputBatch, of either runner, once it is prepared."""
+    """Returns the requests of a batch. scheduled: vLLM's SchedulerOutput, whose order is not
+    that of the rows. laid_out: the prepared InputBatch of either runner."""
     if not hasattr(laid_out, "req_ids"):
         return Batch({}, {})
     computed = getattr(laid_out, "num_computed_tokens_cpu", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache of keys and values of a vLLM runner, as its witness takes it: layers, block tables, slot mappings, tokens."""
+"""Adapter from the KV cache of a vLLM runner to its witness: layers, block tables, slot mappings, tokens."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from rankprobe.vllm._batch import Batch
 from rankprobe.vllm._cache_witness import CacheWitness, Fault, Row, layers_of
 
-# Specs whose slots are those of the block table: position / block size, and the rest.
+# Specs in which a position's block is entry position / block size of the block table, and its row the remainder.
 _PLAIN = ("FullAttentionSpec", "MLAAttentionSpec", "SlidingWindowSpec")
-# Most faults that are kept for the next recorded step, and most that are logged by a process.
+# Limits for the faults kept for the next recorded step, and for those logged by a process.
 _MOST_WAITING = 64
 _MOST_LOGGED = 1000
 
 
 def why_not_witnessed(vllm_config: Any, runner: Any) -> str:
-    """Why the runner's cache cannot be witnessed; empty: it can be."""
+    """Returns why the runner's cache cannot be witnessed, or ""."""
     if getattr(vllm_config, "speculative_config", None) is not None:
         return "with speculative decoding tokens are written that are taken back"
     parallel = vllm_config.parallel_config
@@ -30,10 +30,10 @@ def why_not_witnessed(vllm_config: Any, runner: Any) -> str:
 
 
 class RunnerCache:
-    """A witness of each group of layers that have a block table. Used by the one thread that runs the model.
+    """Witnesses for all groups of layers with a block table. Used only by the thread that runs the model.
 
-    A fault is one line to `say` and one event of the run at once, and a fact of the step, or where that is not recorded
-    of the next one that is. every: as CacheWitness has it.
+    A fault is reported at once, as one line to `say` and one event of the run. It is also a fact of the step, or of the next
+    recorded step if that step is not recorded. every: as for CacheWitness.
     """
 
     def __init__(self, runner: Any, vllm_config: Any, every: int, debugger: Any, say: Callable[[str], None]) -> None:
@@ -53,7 +53,7 @@ class RunnerCache:
         self.layers = sum(len(witness.names) for _, witness in self._groups)
 
     def before(self, step: int, scheduled: Any, batch: Batch, input_ids: Optional[torch.Tensor]) -> None:
-        """The model is about to run the batch; the step is begun, and records if it is recorded."""
+        """Checks the batch that the model is about to run. The caller has begun the step. `input_ids`: 1-D, or None if unknown."""
         laid_out = self._runner.input_batch
         total = sum(batch.tokens.values())
         places = [(laid_out.req_id_to_index[request], request) for request in batch.tokens]

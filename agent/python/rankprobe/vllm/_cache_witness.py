@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A witness of a paged cache of keys and values: what was written into its blocks, and what is read of them.
+"""Witness of a paged KV cache, which checks that requests read the keys and values that were written for them.
 
-Of each row of the cache (a slot) it keeps whose tokens it holds: a hash of the tokens of the request up to the
-position, who wrote it and in which step. Of each block and layer it keeps a digest of the bytes, taken at the end of
-the step that wrote into it. Before a step it compares both with what the step is about to read, and where the step
-writes with what the block table says. Knows PyTorch, and not vLLM.
+For each row of the cache (a slot) it keeps a hash of the request's tokens up to the position, the request that wrote
+it, and the step. For each block and layer it keeps a digest of the bytes, computed at the end of the step that wrote
+to it. Before a step it compares both with what the step is about to read, and compares the slots that the step writes
+with the block table. Depends on PyTorch but not on vLLM.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import torch
 
 from rankprobe import _native
 
-# Constants of splitmix64 and others, as signed 64 bits: products wrap.
+# Constants of splitmix64 and others as signed 64-bit integers; products wrap around.
 _TOKEN, _POSITION, _FIRST, _SECOND = -0x61C8864680B583EB, -0x4B47D0C5A1A2B69D, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
-# Names of requests that have written, the newest.
+# Limits for the kept names of writing requests, of which the newest are kept, and for the remembered reports.
 _MOST_NAMES = 100_000
 _MOST_TOLD = 10_000
 _NOBODY = "(unknown)"
 
 
 class Fault(NamedTuple):
-    """One block that does not hold what a request reads of it, or a row that it writes elsewhere."""
+    """A block whose content differs from what a request should read, or a row written to a wrong slot."""
 
-    # "changed": other bytes than were written. "tokens": it holds other tokens. "unwritten": nothing was written.
-    # "slot": a row is written where the block table does not say.
+    # "changed": the bytes differ from those written. "tokens": it holds other tokens. "unwritten": nothing was written.
+    # "slot": a row is written to another slot than the block table says.
     kind: str
     step: int
     layer: str
@@ -37,24 +37,24 @@ class Fault(NamedTuple):
     position: int
     reader: str
     writer: str
-    written: int  # the step of the write; -1: none is known
+    written: int  # step of the write; -1 if unknown
     what: str
 
     @property
     def text(self) -> str:
-        """`rankprobe diagnose` reads it: what is before the first ": " is the place, and requests are in quotes."""
+        """The message. `rankprobe diagnose` parses it: the place is before the first ": ", and requests are in quotes."""
         return f"block {self.block} of {self.layer}: {self.what}"
 
 
 class Row(NamedTuple):
-    """What one request does in a step."""
+    """The part of a step that belongs to one request."""
 
     request: str
-    # Tokens before the ones of this step: their keys and values are read from the cache.
+    # Number of tokens before those of this step; their keys and values are read from the cache.
     computed: int
-    # Tokens of this step.
+    # Number of tokens of this step.
     length: int
-    # (begin, end): the tokens at these positions, int64 on the host. Of positions before `computed` alone.
+    # Takes (begin, end) and returns the tokens at these positions, int64 on the host. Only for positions before `computed`.
     known: Callable[[int, int], torch.Tensor]
     # The request's row of the block table, as far as these tokens reach.
     blocks: list[int]
@@ -63,31 +63,32 @@ class Row(NamedTuple):
 class _Request:
     def __init__(self, number: int) -> None:
         self.number = number
-        # Of each position the hash of the tokens up to it.
+        # For each position, the hash of the tokens up to it.
         self.hashes = array.array("q")
-        # Blocks whose tokens were found to be the request's, and when.
+        # Blocks whose tokens were verified to be the request's, and the clock of that check.
         self.blocks: list[int] = []
         self.at = 0
 
 
 class _Read(NamedTuple):
-    """The blocks that a step reads, one after the other."""
+    """The blocks that a step reads, in sequence."""
 
     blocks: torch.Tensor
-    # Whose they are: (index of the row, index of the block in it).
+    # Owner of each block: (index of the row, index of the block in it).
     owners: list[tuple[int, int]]
-    # When the request's tokens were last found in it; -1: never.
+    # Clock at which the request's tokens were last verified in it; -1 for never.
     at: torch.Tensor
-    # It is being filled: by this step, too.
+    # Whether the block is only partly filled, so that this step writes to it too.
     partial: torch.Tensor
 
 
 class CacheWitness:
-    """Of the layers that share one block table. Used by the one thread that runs the model.
+    """Witness of the layers that share one block table. Used only by the thread that runs the model.
 
-    layers: (name, tensor whose dimension 0 is the block). every: the bytes of a block that nobody writes any more are looked
-    at once in so many steps, and whenever a request reads the block for the first time. adopts: what no running request is
-    known to have written came from elsewhere (a KV connector), and is taken as it is first read.
+    layers: (name, tensor whose dimension 0 is the block). block_size: rows of a block. every: interval in steps at which the
+    bytes of a completed block are checked; they are also checked when a request reads the block for the first time. adopts:
+    content that no running request is known to have written comes from another source (a KV connector), and is accepted as it
+    is at the first read.
     """
 
     def __init__(self, layers: Sequence[tuple[str, torch.Tensor]], block_size: int, every: int = 1, adopts: bool = False) -> None:
@@ -96,11 +97,11 @@ class CacheWitness:
         self._size, self._every, self._adopts = block_size, every, adopts
         blocks = len(self._tensors[0])
         self._weights: dict[int, torch.Tensor] = {}
-        # Of a slot: the hash of the tokens up to it, its position (-1: never written), who wrote it, and in which step.
+        # By slot: hash of the tokens up to it, position (-1 if never written), number of the writer, and step of the write.
         self._hash = torch.zeros(blocks * block_size, dtype=torch.int64)
         self._position, self._writer, self._step = (torch.full((blocks * block_size,), -1) for _ in range(3))
-        # Of a block: who wrote into it last; and in steps that were seen, when somebody else than before did, and when its
-        # bytes were last looked at.
+        # By block: number of the last writer, and, in values of _clock, when the writer last changed and when the bytes were
+        # last checked.
         self._last_writer = torch.full((blocks,), -1)
         self._version, self._looked = (torch.zeros(blocks, dtype=torch.int64) for _ in range(2))
         self._digests = torch.zeros(len(layers), blocks, dtype=torch.int64, device=self._tensors[0].device)
@@ -114,19 +115,20 @@ class CacheWitness:
         self.blocks_checked = 0
 
     def ended(self, requests: Sequence[str]) -> None:
-        """These requests are over."""
+        """Forgets these requests, which have ended."""
         for request in requests:
             self._requests.pop(request, None)
 
     def before(self, step: int, rows: Sequence[Row], tokens: torch.Tensor, slots: torch.Tensor) -> list[Fault]:
-        """The step is about to run: what it reads and where it writes is compared. What is told once is taken as it is.
-        tokens, slots: of all rows, and where they are written, int64 on the host."""
+        """Checks what the step, which is about to run, reads and where it writes. Returns new faults; content that was reported is
+        accepted afterwards. tokens, slots: the tokens of all rows and the slots that they are written to; 1-D, int64, on the host."""
+        # Takes the digests of the previous step if after() was not called for it.
         self.after()
         self._clock += 1
         if not rows:
             return []
         followed = [self._follow(row) for row in rows]
-        # First what is written: of two requests of one step the second may read what the first writes.
+        # Registers writes first, because a request may read what another one writes in the same step.
         faults = self._write(step, rows, followed, tokens, slots)
         read = self._reads(rows, followed)
         if len(read.owners):
@@ -135,7 +137,7 @@ class CacheWitness:
         return faults
 
     def after(self) -> None:
-        """The step has run: takes the digests of the blocks that it has written."""
+        """Computes the digests of the blocks that the step, which has run, has written."""
         if not len(self._touched):
             return
         self._digests[:, self._touched.to(self._digests.device)] = self._digest(self._touched)
@@ -144,7 +146,7 @@ class CacheWitness:
         self._touched = self._touched[:0]
 
     def _follow(self, row: Row) -> _Request:
-        """Its hashes are those of the tokens before the step."""
+        """Returns the request of a row, with hashes for exactly the tokens before the step."""
         request = self._requests.get(row.request)
         if request is None:
             self._numbers += 1
@@ -165,7 +167,7 @@ class CacheWitness:
         ends = counts.cumsum(0)
         of_row = torch.repeat_interleave(torch.arange(len(rows)), counts)
         positions = torch.arange(len(of_row)) + (torch.tensor([row.computed for row in rows]) - ends + counts)[of_row]
-        # The sum over all rows, from which each takes what is before its own.
+        # One cumulative sum over all rows; each row subtracts the sum before its own tokens.
         sums = _mixed(tokens, positions).cumsum(0)
         before = torch.cat([sums.new_zeros(1), sums[ends[:-1] - 1]]) - torch.tensor([request.hashes[-1] if request.hashes else 0 for request in followed])
         hashes = sums - before[of_row]
@@ -176,13 +178,13 @@ class CacheWitness:
             begin += row.length
             blocks += [row.blocks[position // self._size] for position in range(row.computed, row.computed + row.length)]
         meant = torch.tensor(blocks) * self._size + positions % self._size
-        # What is not a row of the cache is written nowhere, as is block 0.
+        # Invalid slots are mapped to block 0, whose content is not checked.
         slots = slots.where((slots >= 0) & (slots < len(self._hash)), 0)
         faults = []
         if not torch.equal(meant, slots):
             faults = self._tell_slots(step, rows, of_row, positions, meant, slots)
         numbers = torch.tensor([request.number for request in followed])[of_row]
-        # What a wrong slot mapping leaves out is told once, here.
+        # After a wrong slot mapping, the intended slots are registered too, so that the fault is reported only once, here.
         for where in [slots] if not faults else [meant, slots]:
             self._hash[where], self._position[where], self._writer[where], self._step[where] = hashes, positions, numbers, step
             into = where // self._size
@@ -224,13 +226,13 @@ class CacheWitness:
         return _Read(torch.tensor(blocks, dtype=torch.int64), owners, torch.tensor(at, dtype=torch.int64), torch.tensor(partial, dtype=torch.bool))
 
     def _read_tokens(self, step: int, rows: Sequence[Row], followed: list[_Request], read: _Read) -> list[Fault]:
-        # Block 0 stands for none, where a window has moved on.
+        # Block 0 is a placeholder for blocks that a sliding window has left.
         look = ((read.at < 0) | (self._version[read.blocks] >= read.at)) & (read.blocks != 0)
         faults: list[Fault] = []
         wrong = set()
         for place in torch.nonzero(look).flatten().tolist():
             number, index = read.owners[place]
-            # Of a wrong row of the table all blocks are wrong: the first says it.
+            # If a row of the block table is wrong, all its blocks are; only the first is reported.
             found = [] if number in wrong else self._compare_tokens(step, rows[number], followed[number], index)
             if found:
                 wrong.add(number)
@@ -262,7 +264,7 @@ class CacheWitness:
                           f"{reads}, and it holds position {held} of other tokens, which request {_quoted(owner)}{ended} wrote in {when}")
 
     def _read_bytes(self, step: int, rows: Sequence[Row], read: _Read) -> list[Fault]:
-        # What another request writes in this very step has no digest yet.
+        # Blocks that another request writes in this step have no digest yet.
         due = (self._clock - self._looked[read.blocks] >= self._every) | (read.at < 0) | read.partial
         due &= (read.blocks != 0) & (self._step[read.blocks * self._size] != step)
         places = torch.nonzero(due).flatten()
@@ -273,7 +275,7 @@ class CacheWitness:
         self.blocks_checked += len(blocks)
         self._looked[blocks] = self._clock
         found, at = self._digest(blocks), blocks.to(self._digests.device)
-        # What came from elsewhere is taken as it is first read.
+        # Blocks from another source have no digest and are accepted at the first read.
         differs = (found != self._digests[:, at]) & self._digested[blocks].to(found.device)
         self._digested[blocks] = True
         self._digests[:, at] = found
@@ -299,7 +301,8 @@ class CacheWitness:
         return self._names.get(int(self._writer[slot]), _NOBODY), int(self._step[slot])
 
     def _tell(self, kind: str, step: int, block: int, row: Row, position: int, slot: int, what: str, layer: str = "") -> list[Fault]:
-        """Once for what is in the block: each step and each request that reads it would say so again."""
+        """Returns a fault, or nothing if it was reported for this content of the block; otherwise each step and each reader would
+        repeat it."""
         told = (kind, block, int(self._version[block]) if kind == "tokens" else self._clock)
         if told in self._told:
             return []
@@ -310,12 +313,13 @@ class CacheWitness:
         return [Fault(kind, step, layer or f"all {len(self.names)} layers", block, position, row.request, owner, written, what)]
 
     def _digest(self, blocks: torch.Tensor) -> torch.Tensor:
-        """[layer, block]"""
+        """Returns the digests of the blocks, int64 of shape [layer, block]."""
         return torch.stack([_digest_memory(tensor, blocks.tolist()) if tensor.device.type == "cpu" and tensor[0].is_contiguous()
                             else self._weigh(tensor, blocks.to(tensor.device)) for tensor in self._tensors])
 
     def _weigh(self, tensor: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
-        """On its device: a weighted sum of each block's words, mixed so that of no two the highest bits alone cancel out."""
+        """Computes digests on the tensor's device, as a weighted sum of each block's words. Words are mixed first, so that changes of
+        the highest bits of two words do not cancel."""
         words = tensor.index_select(0, blocks).reshape(len(blocks), -1).view(torch.uint8)
         words = words.view(torch.int64) if words.shape[1] % 8 == 0 else words.to(torch.int64)
         return (words ^ (words >> 32)).mul_(self._weights_of(words)).sum(1)
@@ -330,7 +334,7 @@ class CacheWitness:
 
 
 def _mixed(tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Of each token at its position a number; their sums stand for the sequence."""
+    """Returns a number for each token at its position; the sum of these numbers is the hash of a sequence."""
     mixed = tokens * _TOKEN + (positions + 1) * _POSITION
     mixed = (mixed ^ (mixed >> 30)) * _FIRST
     mixed = (mixed ^ (mixed >> 27)) * _SECOND
@@ -349,8 +353,8 @@ def _quoted(request: str) -> str:
 
 
 def layers_of(found: Sequence[tuple[str, Any]], blocks: int) -> list[tuple[str, torch.Tensor]]:
-    """Tensors of layers as CacheWitness takes them, of any layout in which one dimension counts the blocks, or parts of
-    blocks that follow each other. One of several layers that share their memory."""
+    """Returns (name, tensor with the block as dimension 0) for CacheWitness. One of the first two dimensions must count the `blocks`,
+    or consecutive parts of blocks; other layers are left out. Of layers that share memory, only the first is returned."""
     out: list[tuple[str, torch.Tensor]] = []
     memory: set[int] = set()
     for name, tensor in found:

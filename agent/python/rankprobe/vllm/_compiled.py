@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers without --enforce-eager, where vLLM compiles with torch.compile and captures no graphs (as it does on a CPU).
+"""Recording of servers without --enforce-eager, where vLLM uses torch.compile and captures no graphs (as it does on a CPU).
 
-A class that vLLM compiles calls what it has compiled once, past Dynamo and past all hooks. That code is never
-touched, nor is its cache: batches that are not recorded run exactly it. For a recorded batch the class' `__call__`
-is another one, which goes through the module's own torch.compile object, so that the graphs that record
-(pytorch/_graphs.py) are compiled by vLLM's backend with vLLM's options, beside its own.
+A class that vLLM compiles calls its compiled code directly, bypassing Dynamo and all hooks. Neither that code nor its
+cache is changed, so batches that are not recorded run the same code. For a recorded batch, `__call__` of the class is
+replaced. The replacement uses the module's own torch.compile object, so that vLLM's backend compiles the graphs that
+record (pytorch/_graphs.py) with vLLM's options, in addition to its own.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import torch
 
 
 def _marks(given: Any) -> list[int]:
-    """Dimensions, as support_torch_compile() takes them."""
+    """Converts dimensions, as support_torch_compile() takes them, to a list."""
     return [given] if isinstance(given, int) else list(given)
 
 
 class CompiledParts:
-    """The modules of a model that vLLM has compiled. Used by the one thread that runs the model.
+    """The modules of a model that vLLM has compiled. Used only by the thread that runs the model.
 
-    Between enter() and leave() they run graphs that record, compiled when they are first called so.
+    Between enter() and leave() they run graphs that record, which are compiled at their first call.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._parts = {id(module): module for module in model.modules()
                        if hasattr(module, "_compiled_callable") and not getattr(module, "do_not_compile", True)}
         self._marked: set[int] = set()
-        # By class: its own __call__, and whether the class itself has it.
+        # By class: its own __call__, and whether the class itself defines it.
         self._original: dict[type, tuple[Any, bool]] = {}
 
     def __bool__(self) -> bool:
@@ -77,7 +77,7 @@ class CompiledParts:
         if id(part) not in self._marked:
             self._marked.add(id(part))
             _mark_dynamic(part, args, kwargs)
-        # vLLM keeps the code that Dynamo makes of this function, of whichever graph: ours is not its own.
+        # vLLM stores the code that Dynamo generates for this function, also for the graphs that record, so it is restored.
         code = getattr(part, "_compiled_bytecode", None)
         try:
             with torch._dynamo.config.patch(recompile_limit=2048, accumulated_recompile_limit=8192,
@@ -95,14 +95,14 @@ def _skips_compiled() -> bool:
 
 
 def _of_inductor(part: Any) -> Any:
-    """What vLLM sets while it compiles."""
+    """Returns a context manager with the Inductor options that vLLM sets while it compiles."""
     shapes = getattr(part.vllm_config.compilation_config, "dynamic_shapes_config", None)
     wide: Optional[bool] = getattr(shapes, "assume_32_bit_indexing", None)
     return torch._inductor.config.patch({} if wide is None else {"assume_32bit_indexing": wide})
 
 
 def _mark_dynamic(part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The sizes that no graph may fix, which vLLM marks when it compiles."""
+    """Marks the dimensions that a graph must not specialize, as vLLM does when it compiles."""
     bound = inspect.signature(type(part).forward).bind(part, *args, **kwargs)
     for name, dims in part._dynamic_arg_dims.items():
         value = bound.arguments.get(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a vLLM configuration asks of rankprobe. Knows neither PyTorch nor vLLM."""
+"""Settings for rankprobe in a vLLM configuration. Depends on neither PyTorch nor vLLM."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ GRAPH_MODE = ("Please enforce eager mode: restart vLLM and add the --enforce-eag
               "This server runs compiled graphs, in which no call of the model is seen")
 ONLY_MODULES = ("this server runs compiled graphs, in which only modules are recorded: give \"level\": \"L0\" in config.json, "
                 "or restart vLLM and add the --enforce-eager flag")
-# vLLM's numbers of CompilationMode in which PyTorch's own compiler compiles the model.
+# Numbers of vLLM's CompilationMode in which PyTorch's own compiler compiles the model.
 _STOCK, _TRACED_ONCE = 1, 2
 
 
 class Settings(NamedTuple):
-    """What is to be recorded: a config.json by path or by content, or, of a
-    process under `rankprobe run`, neither; and whether the cache of keys and values has
-    a witness, which looks at all of it in every so many steps (0: none)."""
+    """What to record: a config.json by path or by content, or neither in a process under
+    `rankprobe run`. cache_every: interval in steps at which the witness of the KV cache
+    checks all of it; 0 (default) means no witness."""
 
     path: Optional[str] = None
     content: Optional[dict[str, Any]] = None
@@ -29,7 +29,7 @@ class Settings(NamedTuple):
 
     @contextlib.contextmanager
     def config_file(self, level: str = "mix") -> Iterator[str]:
-        """A config.json to construct a PrecisionDebugger from. level: where nobody has said one."""
+        """Yields the path of a config.json for a PrecisionDebugger. level: the level if neither path nor content is given."""
         if self.path is not None:
             yield self.path
             return
@@ -48,9 +48,9 @@ class Settings(NamedTuple):
 
 
 def settings(additional_config: Any, environment: Mapping[str, str]) -> Optional[Settings]:
-    """Of `--additional-config` and the environment; None: nothing is asked for.
+    """Reads `--additional-config` and the environment. Returns None if they do not request recording.
 
-    Keys of others are left alone. ValueError for ours that cannot be meant.
+    Ignores keys that do not begin with dump_. Raises ValueError for an unknown key or an invalid value.
     """
     given = additional_config if isinstance(additional_config, dict) else {}
     unknown = sorted(key for key in given if isinstance(key, str) and key.startswith("dump_") and key not in _KNOWN)
@@ -74,25 +74,26 @@ def settings(additional_config: Any, environment: Mapping[str, str]) -> Optional
 
 
 def _number(value: Any) -> int:
-    """Of an enumerator, a number or None, which both modes have for their 0, "none"."""
+    """Converts an enumerator, a number or None to a number. In both modes None means 0, the mode "none"."""
     value = getattr(value, "value", value)
     return value if isinstance(value, int) else 0 if value is None else 1
 
 
 def _modes(vllm_config: Any) -> tuple[int, int]:
-    """How the model is compiled, and which of it is captured as graphs."""
+    """Returns the numbers of the compilation mode and of the CUDA graph mode."""
     compilation = vllm_config.compilation_config
     mode = getattr(compilation, "mode", getattr(compilation, "level", 1))
     return _number(mode), _number(getattr(compilation, "cudagraph_mode", None))
 
 
 def graph_mode(vllm_config: Any) -> bool:
-    """Whether the model runs compiled or as a captured graph, where no hook of it is called."""
+    """Returns whether the model runs compiled or as a captured graph, in which its hooks are not called."""
     return not getattr(vllm_config.model_config, "enforce_eager", False) and any(_modes(vllm_config))
 
 
 def why_not_recorded(vllm_config: Any, supported: bool) -> str:
-    """Of a server in graph mode; "": its level L0 can be recorded. supported: PyTorch can record from within a graph."""
+    """Returns why a server in graph mode cannot be recorded; "" if level L0 can be. supported: whether this PyTorch can record from
+    within a graph."""
     mode, captured = _modes(vllm_config)
     if captured:
         return f"{GRAPH_MODE} (they are captured and replayed)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a server: one scheduled batch each."""
+"""Steps of a server, one for each scheduled batch."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from rankprobe.vllm._batch import batch_of
 
 
 class Steps:
-    """A step begins with the model's forward in an execute_model of `runner`, when
-    the batch is laid out, and ends with its sampled tokens, its pooled
-    states, or where neither follows, with the forward. Warm-up and other forwards
-    that serve no request are no steps. Used by the one thread that runs `runner`.
+    """Makes a step of each batch that `runner` executes. A step begins with the model's
+    forward in execute_model(), when the batch is prepared. It ends with the sampled
+    tokens or the pooled states, or with the forward if neither follows. Warm-up and other
+    forwards that serve no request are not steps. Used only by the thread that runs `runner`.
 
-    A fault of ours ends recording with one line to `say`; the server continues.
-    parts: of the model, that vLLM has compiled; None: none. cache: the witness of the runner's keys and values; None: none.
+    A fault of rankprobe ends recording with one line to `say`; the server continues.
+    parts: the CompiledParts of the model, or None. cache: the witness of the KV cache, or None.
     """
 
     def __init__(self, runner: Any, model: Any, debugger: Any, say: Callable[[str], None], parts: Any = None, cache: Any = None) -> None:
         self._runner, self._model, self._debugger, self._say, self._parts = runner, model, debugger, say, parts
         self._cache = cache
-        # What execute_model was called with, until the model is.
+        # Argument of execute_model() until the model's forward begins.
         self._scheduled: Optional[Any] = None
-        # Of the newer runner (v1/worker/gpu): what prepare_inputs() last returned.
+        # Last result of prepare_inputs() of the newer runner (v1/worker/gpu).
         self._prepared: Any = None
         self._open = False
         self._broken = False
@@ -44,7 +44,7 @@ class Steps:
                 return result
             finally:
                 self._scheduled = None
-                # None: what makes tokens of it is called next.
+                # If the result is None, sample_tokens() or pool() follows and ends the step.
                 if result is not None:
                     self._guarded(self._end)
 
@@ -78,6 +78,7 @@ class Steps:
             return
         scheduled, self._scheduled = self._scheduled, None
         prepared, self._prepared = self._prepared, None
+        # Ends a previous step that neither sample_tokens() nor pool() has ended.
         self._end()
         batch = batch_of(scheduled, prepared if prepared is not None else getattr(self._runner, "input_batch", None))
         self._open = True
@@ -99,10 +100,10 @@ class Steps:
             self._debugger.step()
 
     def _guard_cache(self, function: Callable[[], None]) -> None:
-        """A fault of the witness ends it alone: recording goes on."""
+        """Calls the function. A fault ends only the witness; recording continues."""
         try:
             function()
-        except Exception as error:  # noqa: BLE001 - serving goes on
+        except Exception as error:  # noqa: BLE001 - serving continues
             if not _native.raise_later_if_programs(error):
                 self._cache = None
                 self._say(f"the witness of the KV cache ended: {error!r}; recording continues")
@@ -112,7 +113,7 @@ class Steps:
             return
         try:
             function()
-        except Exception as error:  # noqa: BLE001 - serving goes on
+        except Exception as error:  # noqa: BLE001 - serving continues
             if _native.raise_later_if_programs(error):
                 return
             self._broken = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attaches to the workers that vLLM makes in this process."""
+"""Attachment to the workers that vLLM creates in this process."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def say(text: str) -> None:
 
 
 def watch(wrapper_class: Any) -> None:
-    """Looks at each worker when its device is ready: vLLM loads plugins inside
-    init_worker(), what comes next in every process is init_device()."""
+    """Wraps init_device() of the class to inspect each worker when its device is
+    ready. vLLM loads plugins in init_worker(), which init_device() follows in every
+    process."""
     init = wrapper_class.init_device
 
     @functools.wraps(init)
@@ -55,12 +56,12 @@ def _look_at(worker: Any, vllm_config: Any) -> None:
         if getattr(parallel, "data_parallel_index", 0) > 0 and torch.distributed.get_world_size() == parallel.world_size:
             raise RuntimeError("of several data-parallel engines only the first is recorded")
         _when_ready(worker, functools.partial(_attach, worker, vllm_config, wanted, compiled))
-    except Exception as error:  # noqa: BLE001 - serving goes on
+    except Exception as error:  # noqa: BLE001 - serving continues
         _say_why_not(worker, error)
 
 
 def _when_ready(worker: Any, attach: Any) -> None:
-    """After the warm-up, whose forwards are nobody's request."""
+    """Calls `attach` after the warm-up, whose forwards serve no request."""
     warm_up = worker.compile_or_warm_up_model
 
     @functools.wraps(warm_up)
@@ -69,7 +70,7 @@ def _when_ready(worker: Any, attach: Any) -> None:
         del worker.compile_or_warm_up_model
         try:
             attach()
-        except Exception as error:  # noqa: BLE001 - serving goes on
+        except Exception as error:  # noqa: BLE001 - serving continues
             _say_why_not(worker, error)
         return result
 
@@ -84,29 +85,29 @@ def _say_why_not(worker: Any, error: Exception) -> None:
 def _debugger(vllm_config: Any, wanted: Settings, level: str = "mix") -> Any:
     from rankprobe.pytorch import PrecisionDebugger
 
-    # Workers of one server are one run; each is a child of another process.
+    # All workers of a server share one run. The instance id names it, because each is a child of another process.
     os.environ.setdefault("RANKPROBE_RUN", f"vllm-{socket.gethostname()}-{vllm_config.instance_id}")
     with wanted.config_file(level) as path:
         return PrecisionDebugger(config_path=path)
 
 
 def _refuse(worker: Any, vllm_config: Any, wanted: Settings, why: str) -> None:
-    """Connects, so that `status`, `enable` and the page say why this server is not recorded, not only its log."""
+    """Connects to the collector without recording, so that `status`, `enable` and the page say why this server is not recorded."""
     _say_why_not(worker, RuntimeError(why))
     if not (os.environ.get("RANKPROBE_COLLECTOR") or os.environ.get("RANKPROBE_ATTACH")):
-        return  # a dump_path of its own, which nobody asks from elsewhere
+        return  # A private collector, which is not queried from outside.
     from rankprobe.pytorch import PrecisionDebugger
 
     if PrecisionDebugger._instance is not None:
-        return  # of a training in this process, which is recorded
+        return  # A training in this process is recorded by it.
     debugger = _debugger(vllm_config, wanted)
     if not debugger._inert:
-        debugger._started = True  # no step is begun here, and that is not a fault
+        debugger._started = True  # Suppresses the report that no step was begun.
         debugger._session.native.refuse_recording(why)
 
 
 def _wants_apis(wanted: Settings) -> bool:
-    """Whether it is told to record more than modules from its start on."""
+    """Returns whether the config requests API calls, which only eager mode can record, from the start."""
     with wanted.config_file("L0") as path:
         plan, _ = parse(merged_text(path, {}), path)
     return bool(plan.get("dump_enable", True) and plan["records_apis"])
@@ -123,11 +124,11 @@ def _attach(worker: Any, vllm_config: Any, wanted: Settings, compiled: bool) -> 
 
         parts = CompiledParts(model)
         if not parts:
-            parts = None  # vLLM compiles nothing of this model: it runs as with --enforce-eager
+            parts = None  # vLLM compiles no module of this model, so it runs as with --enforce-eager.
     debugger = _debugger(vllm_config, wanted, "mix" if parts is None else "L0")
-    if debugger._inert:  # it has said why nothing is recorded
+    if debugger._inert:  # It has reported why nothing is recorded.
         return
-    # A server that nobody asks begins no step, and that is not a fault.
+    # Suppresses the report that no step was begun, since a server without requests begins none.
     debugger._started = True
     if parts is not None:
         debugger._session.native.refuse_recording(ONLY_MODULES, only_apis=True)
@@ -143,7 +144,7 @@ def _attach(worker: Any, vllm_config: Any, wanted: Settings, compiled: bool) -> 
 
 
 def _cache_of(worker: Any, vllm_config: Any, wanted: Settings, debugger: Any) -> Any:
-    """The witness of its cache; None: nobody asks for one, or there can be none."""
+    """Returns the witness of the worker's KV cache; None if it is not requested or not possible."""
     if not wanted.cache_every:
         return None
     from rankprobe.vllm._cache import RunnerCache, why_not_witnessed
@@ -158,10 +159,10 @@ def _cache_of(worker: Any, vllm_config: Any, wanted: Settings, debugger: Any) ->
 
 
 def _compile_ahead(worker: Any, vllm_config: Any, debugger: Any, model: Any, parts: Any) -> None:
-    """So that the first recorded batch does not wait for the compiler, by a forward as vLLM compiled with.
+    """Compiles the graphs that record by a dummy forward, as vLLM does, so that the first recorded batch does not wait for it.
 
-    Of several ranks one that does not record would leave the others waiting in this forward: they compile with the
-    first recorded batch, which all ranks run.
+    Skipped with several ranks, because those that record would wait in this forward for one that does not. They compile with
+    the first recorded batch, which all ranks run.
     """
     parallel = vllm_config.parallel_config
     if parallel.world_size > 1 or getattr(parallel, "data_parallel_size", 1) > 1:
@@ -174,6 +175,6 @@ def _compile_ahead(worker: Any, vllm_config: Any, debugger: Any, model: Any, par
     try:
         with parts.entered():
             debugger._instruments.compile_ahead(model, warm_up)
-    except Exception as error:  # noqa: BLE001 - serving goes on
+    except Exception as error:  # noqa: BLE001 - serving continues
         if not _native.raise_later_if_programs(error):
             say(f"the graphs that record are compiled with the first recorded batch: {error!r}")
