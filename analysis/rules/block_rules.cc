@@ -312,8 +312,7 @@ class GradientMissing : public BlockRule {
           const bool is_last = number == row.rbegin()->first;
           // Nobody takes the second stream behind the last block.
           if (is_last && blocks.GivesSeveral(member.block)) continue;
-          const bool is_sure =
-              !is_last && blocks.IsTrainedInPart(member.block);
+          const bool is_sure = !is_last && blocks.IsTrainedInPart(member.block);
           Keep(Finding(input, member, is_sure,
                        "while its counterparts in other blocks have one"),
                &in_some);

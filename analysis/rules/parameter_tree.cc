@@ -19,7 +19,7 @@ struct Below {
 
 // The usual names of what is behind a backbone.
 bool IsHead(absl::string_view part) {
-  constexpr absl::string_view kWords[] = {"head", "classif", "score",
+  constexpr absl::string_view kWords[] = {"head",   "classif", "score",
                                           "output", "predict", "norm"};
   return absl::StartsWith(part, "fc") || part == "ln_f" ||
          std::any_of(std::begin(kWords), std::end(kWords),

@@ -85,9 +85,13 @@ class UpdateZero : public Rule {
     const std::map<std::string, const ScanSeries*> gradients =
         OwnGradients(norms);
     const std::vector<double> noise = NoiseOf(norms, gradients);
+    const size_t first_with_gradient = FirstWithGradient(gradients);
     // Of parameters that the optimizer does not hold, and of those that it does.
     std::optional<RuleFinding> foreign, held;
     std::vector<std::string> moved, foreigners;
+    // Whether one of them had no gradient in the first step: who unfreezes a part
+    // wants it to be trained.
+    bool is_unfrozen = false;
     for (const auto& [parameter, gradient] : gradients) {
       if (gradient->cells.size() != norms.steps.size() ||
           IsTied(norms, index, parameter, *gradient))
@@ -98,7 +102,10 @@ class UpdateZero : public Rule {
       if (updates.steps < kLeast) continue;
       Judge();
       if (updates.zero < updates.steps) continue;
-      if (!updates.is_held) foreigners.push_back(parameter);
+      if (!updates.is_held) {
+        foreigners.push_back(parameter);
+        is_unfrozen |= updates.first > first_with_gradient;
+      }
       std::optional<RuleFinding>& found = updates.is_held ? held : foreign;
       if (found.has_value()) {
         ++found->others;
@@ -121,7 +128,8 @@ class UpdateZero : public Rule {
     if (held.has_value()) findings.push_back(*std::move(held));
     // Many train the last layers in this way, and leave the rest as it is.
     const bool are_few = !moved.empty() && foreigners.size() >= moved.size();
-    if (foreign.has_value() && !(are_few && IsTheEnd(moved, foreigners))) {
+    if (foreign.has_value() &&
+        (!are_few || is_unfrozen || !IsTheEnd(moved, foreigners))) {
       foreign->exact = !are_few;
       findings.push_back(*std::move(foreign));
     }
@@ -143,6 +151,17 @@ class UpdateZero : public Rule {
     bool is_held = false;
   };
 
+  static size_t FirstWithGradient(
+      const std::map<std::string, const ScanSeries*>& gradients) {
+    size_t first = SIZE_MAX;
+    for (const auto& [parameter, gradient] : gradients) {
+      const auto begin = gradient->cells.begin();
+      const auto there = std::find_if(begin, gradient->cells.end(), IsThere);
+      if (there != gradient->cells.end())
+        first = std::min(first, static_cast<size_t>(there - begin));
+    }
+    return first;
+  }
   // Only gradients above `noise` count.
   static Updates UpdatesOf(const ValueIndex& index,
                            const std::string& parameter,

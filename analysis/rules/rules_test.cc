@@ -98,7 +98,8 @@ TEST_F(RulesTest, AnOptimizerOfFewParametersIsOnlyWorthALook) {
 TEST_F(RulesTest, AnOptimizerOfTheHeadAloneIsSound) {
   const auto train = [&](const std::string& last) {
     norms_.values.clear();
-    for (const std::string& layer : {std::string("l0"), std::string("l1"), last})
+    for (const std::string& layer :
+         {std::string("l0"), std::string("l1"), last})
       Add(&norms_, absl::StrCat("Module.", layer, ".L.parameters_grad.0.w"), 1,
           1);
     Add(&norms_, absl::StrCat("Parameter.", last, ".w.0.debug.grad"), 1, 1);

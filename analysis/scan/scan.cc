@@ -22,6 +22,9 @@ constexpr size_t kLeastAlike = 3;
 // Steps.
 constexpr size_t kLeastAgreed = 3;
 constexpr double kMostUnlike = 0.34;
+// Of the largest gradient.
+constexpr double kRounding = 1e-6;
+constexpr absl::string_view kOfSquares = "exp_avg_sq";
 
 bool IsPresent(const ScanCell& cell) { return cell.count > 0; }
 bool IsFinite(const ScanCell& cell) {
@@ -58,6 +61,7 @@ class Scanner {
     for (const ScanSeries& series : input_.values) {
       if (series.passes_zero) pass_zero_.insert(series.name);
     }
+    FindLargestGradients();
     for (size_t value = 0; value < input_.values.size(); ++value) {
       if (input_.values[value].cells.size() != input_.steps.size()) continue;
       FindNonFinite(value);
@@ -110,9 +114,46 @@ class Scanner {
            pass_zero_.contains(absl::StrCat(name, "update"));
   }
 
+  // Of gradients, and of averages of them; "" of other values.
+  static absl::string_view GradientKind(absl::string_view name) {
+    if (absl::StrContains(name, ".parameters_grad.")) return "own";
+    if (!absl::StartsWith(name, "Parameter.")) return "";
+    constexpr absl::string_view kKinds[] = {"grad", "exp_avg", kOfSquares,
+                                            "momentum_buffer"};
+    for (const absl::string_view kind : kKinds) {
+      if (absl::ConsumeSuffix(&name, kind) && absl::EndsWith(name, ".debug."))
+        return kind;
+    }
+    return "";
+  }
+  void FindLargestGradients() {
+    for (const ScanSeries& series : input_.values) {
+      const absl::string_view kind = GradientKind(series.name);
+      if (kind.empty()) continue;
+      double& largest = largest_gradients_[kind];
+      for (const ScanCell& cell : series.cells) {
+        if (IsFinite(cell)) largest = std::max(largest, cell.largest);
+      }
+    }
+  }
+  // A bias before a normalization has no other gradient than rounding.
+  bool IsRoundingOfGradients(size_t value) const {
+    const absl::string_view kind = GradientKind(input_.values[value].name);
+    const auto it = largest_gradients_.find(kind);
+    if (it == largest_gradients_.end()) return false;
+    const double limit =
+        it->second * (kind == kOfSquares ? kRounding * kRounding : kRounding);
+    return std::all_of(Cells(value).begin(), Cells(value).end(),
+                       [&](const ScanCell& cell) {
+                         return !IsFinite(cell) || cell.largest <= limit;
+                       });
+  }
+
   void FindMoves(size_t value) {
     const std::string& name = input_.values[value].name;
-    if (HasNoCourse(name) || IsRatioToOneNumber(name)) return;
+    if (HasNoCourse(name) || IsRatioToOneNumber(name) ||
+        IsRoundingOfGradients(value))
+      return;
     CourseLimits limits(options_, name);
     CourseLimits spread_limits = limits;
     spread_limits.only_up = false;
@@ -430,6 +471,8 @@ class Scanner {
   std::map<std::string, std::vector<bool>> updated_;
   // Names of values.
   absl::flat_hash_set<std::string> pass_zero_;
+  // By kind, over all steps.
+  absl::flat_hash_map<absl::string_view, double> largest_gradients_;
   absl::flat_hash_map<std::string, size_t> by_name_;
 };
 

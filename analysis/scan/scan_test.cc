@@ -96,6 +96,15 @@ TEST_F(ScanTest, AMoveOfAllRanksIsOneFindingWithWhatIsUsual) {
   EXPECT_EQ(found.others, 1);
 }
 
+TEST_F(ScanTest, RoundingHasNoCourse) {
+  // A bias before a normalization.
+  for (const double size : {1e-5, 1e-8}) {
+    for (size_t i = 0; i < kSteps; ++i)
+      At(3, i) = Of(size * (i == kFault ? 9 : 1), size * (i == kFault ? 9 : 1));
+    EXPECT_THAT(Find(), SizeIs(size > 1e-7 ? 1 : 0));
+  }
+}
+
 TEST_F(ScanTest, TheLossWandersLess) {
   for (size_t step = 0; step < kSteps; ++step) {
     const double loss = std::exp(-0.02 * static_cast<double>(step));

@@ -42,6 +42,10 @@ def test_weight_of_a_target(reduction):
     assert taken["guessing_loss"].item() == pytest.approx(2.0794415)
 
 
+def _ctc(x):
+    return F.ctc_loss(x.transpose(0, 1), torch.ones(4, 2).long(), torch.full((4,), 6), torch.full((4,), 2))
+
+
 @pytest.mark.parametrize("made, told", [
     (lambda x, y: F.cross_entropy(x.softmax(-1).reshape(-1, 8), y), 2), (lambda x, y: F.nll_loss(x.softmax(-1).reshape(-1, 8), y), 1),
     (lambda x, y: F.binary_cross_entropy_with_logits(x.sigmoid()[..., 0].reshape(-1), y.clamp(0, 1).float()), 2),
@@ -60,6 +64,7 @@ def test_weight_of_a_target(reduction):
     (lambda x, y: F.binary_cross_entropy_with_logits(x[..., 0].relu().reshape(-1), y.clamp(0, 1).float()), 4),
     # What a layer makes; a softmax of one number; a divergence, and a sum that looks like one.
     (lambda x, y: F.nll_loss(x.reshape(-1, 8) @ torch.ones(8, 8), y), 5), (lambda x, y: F.nll_loss(-x.reshape(-1, 8), y), None),
+    (lambda x, y: _ctc(x.log_softmax(-1)), None), (lambda x, y: _ctc(x.softmax(-1)), 1), (lambda x, y: _ctc(x @ torch.ones(8, 8)), 5),
     (lambda x, y: F.cross_entropy(x.reshape(-1, 1), torch.zeros(192).long()), 6),
     (lambda x, y: F.binary_cross_entropy(x[..., :1].reshape(-1, 1).softmax(1), torch.ones(24, 1)), 6),
     (lambda x, y: F.binary_cross_entropy(x[..., :2].softmax(-1).reshape(-1, 2), torch.ones(24, 2)), None),
@@ -95,6 +100,23 @@ def test_hooks_of_the_program_that_pack_tensors_are_not_called():
     assert not unpacked
     loss.backward()
     assert targets.take() == {}
+
+
+def test_the_input_checksum_is_of_what_the_first_layers_take():
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16, 8))
+    embed = torch.nn.Embedding(9, 8)
+
+    def checksum(made):
+        return _taken(F.cross_entropy(made, torch.arange(2)), LossTargets()).get("input_checksum")
+
+    images = torch.rand(2, 3, 4, 4)
+    first = checksum(net(images))
+    with torch.no_grad():
+        net[0].weight.add_(1)
+    assert checksum(net(images)) == first != checksum(net(images.flip(0)))
+    tokens = torch.tensor([[1, 2], [3, 4]])
+    assert checksum(embed(tokens).sum(1)) == checksum(embed(tokens).sum(1)) != checksum(embed(tokens.flip(0)).sum(1))
+    assert checksum(torch.rand(2, 8, requires_grad=True)) is None  # no layer
 
 
 def test_the_checksum_is_of_targets_and_their_order():

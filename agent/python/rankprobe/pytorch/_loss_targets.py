@@ -16,7 +16,7 @@ import torch
 
 from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, saved, signed, softmax_dims
 from rankprobe.pytorch._layout_graph import mixed_views, padding_attended
-from rankprobe.pytorch._leaf_graph import between_trained
+from rankprobe.pytorch._leaf_graph import between_trained, data_of
 from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, probabilities, unreachable_targets
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
 
@@ -47,6 +47,8 @@ def _nodes(root: Any, most: int) -> Iterator[Any]:
 def _checksum(target: torch.Tensor) -> torch.Tensor:
     """A checksum of the first numbers and their order, as float64. It is below 2^24, so that float32 holds it, too."""
     target = target.reshape(-1)[:_MOST_TARGETS]
+    if target.is_floating_point():
+        target = target.float().contiguous().view(torch.int32).long()
     places = torch.arange(1, target.numel() + 1, device=target.device)
     return ((target + 7) * (places * 48271 % _PRIME) % _PRIME).sum().remainder(_PRIME).double()
 
@@ -125,6 +127,10 @@ class LossTargets:
         for name, values in read.items():
             if values:
                 self._shapes.setdefault(name, values)
+        if "input_checksum" not in self._shapes:
+            checksums = [_checksum(data) for data in data_of(nodes) if not data.is_complex()]
+            if checksums and len({one.device for one in checksums}) == 1:
+                self._shapes["input_checksum"] = torch.stack(checksums).sum()
 
     @staticmethod
     def _weigh(call: dict[str, Any]) -> bool:
