@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rankprobe.pytorch._loss_targets import LossTargets
+from rankprobe.pytorch._loss_targets import LossTargets, _checksum
 from rankprobe.pytorch._monitor import Monitor
 
 pytestmark = pytest.mark.skipif(not hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook"), reason="PyTorch below 2 has no hooks of nodes")
@@ -129,6 +129,14 @@ def test_the_checksum_is_of_targets_and_their_order():
     assert checksum(target) == checksum(target.clone())
     assert len({checksum(target), checksum(swapped), checksum(target.flip(0)), checksum((target + 1).clamp(0, 7))}) == 4
     assert 0 <= checksum(target) < 1 << 24
+
+
+def test_batches_of_few_classes_and_of_numbers_in_a_row_have_their_own_checksums():
+    generator = torch.Generator().manual_seed(0)
+    for made in (lambda: torch.randint(0, 10, (20,), generator=generator),
+                 lambda: torch.randint(0, 60, (4, 1), generator=generator) + torch.arange(16)):
+        batches = [made() for _ in range(400)]
+        assert len({_checksum(batch).item() for batch in batches}) == len(batches)
 
 
 @pytest.mark.parametrize("shift", [0, 1, 2])
