@@ -296,7 +296,7 @@ class GradientMissing : public BlockRule {
            "experts and heads that no batch uses; the last block, whose output "
            "may be unused, and a part of another kind, as a backbone that runs "
            "without a graph: these are only worth a look; the last of blocks "
-           "that give several tensors, some of which nobody takes";
+           "that give several tensors, some of which are not used";
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {

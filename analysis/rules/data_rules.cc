@@ -84,8 +84,8 @@ class LossConstant : public RankRule {
     return "one loss a step and gradients that are not 0";
   }
   absl::string_view twin() const override {
-    return "a loss that is divided by itself, or less itself, which is a whole "
-           "number; gradients that are 0; a loss that is constant for another "
+    return "a loss that is divided by itself, or less itself, which is an "
+           "integer; gradients that are 0; a loss that is constant for another "
            "reason: worth a look, no fault";
   }
   size_t LeastSteps() const override { return kLeast; }
@@ -182,7 +182,7 @@ class FrozenMoves : public RankRule {
         found->what = absl::StrCat(
             parameter,
             " requires no gradient from here on, its gradient is 0, and the "
-            "optimizer goes on to change it, by its averages or by decay: "
+            "optimizer still changes it, by its averages or by decay: "
             "freezing it wants grad = None, or an optimizer without it");
       }
       if (found.has_value()) return {*std::move(found)};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the names of parameters say of the model: which part is its end. Pure
-// functions of names.
+// The end of a model, found by the names of its parameters. Pure functions of
+// names.
 #ifndef RANKPROBE_ANALYSIS_RULES_PARAMETER_TREE_H_
 #define RANKPROBE_ANALYSIS_RULES_PARAMETER_TREE_H_
 

@@ -181,8 +181,8 @@ class MicroBatchWeights : public RankRule {
           RankFinding{input.steps[i], -1, "Training.0.debug.token_weight", ""};
       first->what = absl::StrCat(
           "of the ", calls.size(), " losses of the step one weighs ", ratio,
-          " times another, which is the factor of the GradScaler: it goes "
-          "backward without scaler.scale() and counts for nothing");
+          " times another, which is the factor of the GradScaler: its "
+          "backward is without scaler.scale(), and it counts for nothing");
     }
     if (steps < kLeast) return std::nullopt;
     Judge();

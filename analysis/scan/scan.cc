@@ -22,6 +22,8 @@ constexpr size_t kLeastAlike = 3;
 // Steps.
 constexpr size_t kLeastAgreed = 3;
 constexpr double kMostUnlike = 0.34;
+// Of the least steps that a course needs.
+constexpr size_t kFewSteps = 2;
 // Of the largest gradient.
 constexpr double kRounding = 1e-6;
 constexpr absl::string_view kOfSquares = "exp_avg_sq";
@@ -160,7 +162,8 @@ class Scanner {
     limits.passes_zero = input_.values[value].passes_zero;
     const std::vector<ScanCell>& cells = Cells(value);
     Course course, spread;
-    size_t quiet_until = 0;
+    size_t quiet_until = 0, known = 0;
+    double lowest = HUGE_VAL, highest = 0;
     for (size_t i = 0; i < cells.size(); ++i) {
       const ScanCell& cell = cells[i];
       if (!IsFinite(cell)) continue;
@@ -169,8 +172,12 @@ class Scanner {
       const double apart = cell.largest / cell.smallest;
       if (i >= quiet_until) {
         // Where one rank alone moves the smallest one stays, or the largest.
+        // The first steps of a training fall fast, which is no course to go on.
+        const bool was_there = known < kFewSteps * options_.least &&
+                               cell.largest <= highest &&
+                               cell.smallest >= lowest;
         const bool all =
-            course.IsMove(cell.largest, limits) &&
+            !was_there && course.IsMove(cell.largest, limits) &&
             (cell.count < 2 || course.IsMove(cell.smallest, limits));
         // Of one rank alone it may pass through 0, too.
         const bool one =
@@ -190,6 +197,9 @@ class Scanner {
           continue;  // not part of the course
         }
       }
+      ++known;
+      lowest = std::min(lowest, cell.smallest);
+      highest = std::max(highest, cell.largest);
       course.Add(std::sqrt(cell.largest) * std::sqrt(cell.smallest),
                  options_.window);
       spread.Add(apart, options_.window);
@@ -500,8 +510,18 @@ absl::string_view ScanKindText(ScanKind kind) {
   return "";
 }
 
+// `sign`: 1 or -1.
+static bool HasSign(const std::vector<ScanCell>& means, double sign) {
+  return std::any_of(means.begin(), means.end(), [&](const ScanCell& mean) {
+    return IsFinite(mean) && mean.largest * sign > 0;
+  });
+}
+
 bool MayPassZero(const ScanSeries& norms, const std::vector<ScanCell>& means) {
   if (norms.cells.size() != means.size()) return false;
+  // The loss of a policy or of a critic has both signs.
+  if (absl::StartsWith(norms.name, "Training."))
+    return HasSign(means, 1) && HasSign(means, -1);
   bool any = false;
   for (size_t i = 0; i < means.size(); ++i) {
     const ScanCell& norm = norms.cells[i];
