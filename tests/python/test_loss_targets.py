@@ -139,6 +139,12 @@ def test_batches_of_few_classes_and_of_numbers_in_a_row_have_their_own_checksums
         assert len({_checksum(batch).item() for batch in batches}) == len(batches)
 
 
+def test_the_checksum_of_many_numbers_is_not_of_the_first_alone():
+    masks = torch.zeros(3, 2, 512, 512)
+    masks[1, 1, 200:300, 200:300], masks[2, 1, 400:, 400:] = 1, 1
+    assert len({_checksum(mask).item() for mask in masks}) == 3
+
+
 @pytest.mark.parametrize("shift", [0, 1, 2])
 def test_targets_that_are_tokens_of_the_input(shift):
     torch.manual_seed(0)
