@@ -67,6 +67,20 @@ class Blocks {
   bool IsTrainedInPart(const std::string& block) const {
     return trained_.count(block) > 0;
   }
+  // Whether it gives more than one tensor, as blocks of two streams do.
+  bool GivesSeveral(const std::string& block) const {
+    const std::string path = absl::StrCat("Module.", block, ".");
+    for (auto it = rank_.values.lower_bound(path);
+         it != rank_.values.end() && absl::StartsWith(it->first, path); ++it) {
+      // "{Class}.forward.0.output.1"
+      absl::string_view rest = it->first;
+      rest.remove_prefix(path.size());
+      rest.remove_prefix(std::min(rest.find('.'), rest.size()));
+      if (absl::ConsumePrefix(&rest, ".forward.0.output.") && rest != "0")
+        return true;
+    }
+    return false;
+  }
 
  private:
   // "Module.{path}.{Class}.forward.{n}.parameters.{parameter}"
@@ -279,9 +293,10 @@ class GradientMissing : public BlockRule {
   absl::string_view name() const override { return "gradient-missing"; }
   absl::string_view twin() const override {
     return "blocks that are frozen, or run without a graph, completely; "
-           "experts and heads that no batch uses and the last block, whose "
-           "output may be unused; a part of another kind, as a backbone that "
-           "runs without a graph: these are only worth a look";
+           "experts and heads that no batch uses; the last block, whose output "
+           "may be unused, and a part of another kind, as a backbone that runs "
+           "without a graph: these are only worth a look; the last of blocks "
+           "that give several tensors, some of which are not used";
   }
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
@@ -294,8 +309,10 @@ class GradientMissing : public BlockRule {
             Exceptions(row, BlockTraining::kMissing);
         for (const int64_t number : some) {
           const BlockMember& member = row.at(number);
-          const bool is_sure = number != row.rbegin()->first &&
-                               blocks.IsTrainedInPart(member.block);
+          const bool is_last = number == row.rbegin()->first;
+          // Nobody takes the second stream behind the last block.
+          if (is_last && blocks.GivesSeveral(member.block)) continue;
+          const bool is_sure = !is_last && blocks.IsTrainedInPart(member.block);
           Keep(Finding(input, member, is_sure,
                        "while its counterparts in other blocks have one"),
                &in_some);

@@ -38,8 +38,9 @@ class MicroBatchesLost : public RankRule {
   }
   absl::string_view twin() const override {
     return "accumulation in the gradient, which grows with each micro batch; "
-           "accumulation in a tensor of the program's, which is their sum; of "
-           "two it is only worth a look, for some optimizers want the second";
+           "accumulation in a tensor of the program's, which is their sum; "
+           "several losses, as of a discriminator; of two it is only worth a "
+           "look, for some optimizers want the second";
   }
   size_t LeastSteps() const override { return kLeastSteps; }
   bool CanJudge(const RankInput& input) const override {
@@ -80,7 +81,8 @@ class MicroBatchesLost : public RankRule {
       }
       if (looked >= kLeastParameters) ++steps;
     }
-    if (steps < kLeastSteps) return std::nullopt;
+    if (steps < kLeastSteps || !MayBeMicroBatches(input, rank))
+      return std::nullopt;
     Judge();
     // Independent micro batches make a sum of the root of their number.
     const double grown = MedianOf(growth);

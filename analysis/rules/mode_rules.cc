@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/rules/rank_rule.h"
 
@@ -155,12 +156,135 @@ class InvertedMomentum : public InvertedSetting {
   }
 };
 
+// Dropouts that drop, and norms that take their batch's statistics, in calls that
+// no gradient comes back to.
+class EvaluationInTraining : public RankRule {
+ public:
+  absl::string_view name() const override { return "evaluation-in-training"; }
+  absl::string_view needs() const override {
+    return "activations, activation gradients";
+  }
+  absl::string_view cost() const override {
+    return "none beside the recording";
+  }
+  absl::string_view subject() const override {
+    return "a dropout or BatchNorm that is called without gradients in some "
+           "steps";
+  }
+  absl::string_view twin() const override {
+    return "model.eval() around an evaluation; calls without gradients in half "
+           "of the steps or more, as those of a generator or of recomputed "
+           "blocks; samples on purpose: worth a look, no fault";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool CanJudge(const RankInput& input) const override {
+    return std::any_of(
+        input.ranks.begin(), input.ranks.end(),
+        [](const RankSeries& rank) { return !SwitchesOf(rank).empty(); });
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      for (const std::string& module : SwitchesOf(rank)) {
+        const Calls calls = CallsOf(input, rank, module);
+        if (calls.trained < kLeast || calls.without == 0 ||
+            2 * calls.steps >= calls.trained)
+          continue;
+        Judge();
+        if (calls.active < calls.without || calls.without < 2) continue;
+        RankFinding finding;
+        finding.step = input.steps[calls.first];
+        if (input.ranks.size() > 1) finding.rank = rank.rank;
+        finding.name = absl::StrCat(module, ".forward.0.output.0");
+        finding.exact = false;
+        finding.what = absl::StrCat(
+            "in ", calls.steps, " of ", input.steps.size(),
+            " steps the model is called ", calls.without,
+            " times without gradients, and is in training mode in each: ",
+            IsDropout(module) ? "a dropout drops numbers"
+                              : "a BatchNorm uses the statistics of that batch "
+                                "and keeps them",
+            ". model.eval() is missing before an evaluation, or this is meant");
+        return {finding};
+      }
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLeast = 6;  // steps that train
+
+  struct Calls {
+    // Steps that train it, and those with calls without gradients.
+    size_t trained = 0, steps = 0;
+    // These calls, and those of them in training mode.
+    size_t without = 0, active = 0;
+    size_t first = 0;
+  };
+
+  static bool IsDropout(absl::string_view module) {
+    return absl::StrContains(module.substr(module.rfind('.') + 1), "Dropout");
+  }
+  // "Module.drop.Dropout"
+  static std::vector<std::string> SwitchesOf(const RankSeries& rank) {
+    std::vector<std::string> out;
+    for (const auto& [name, cells] : rank.values) {
+      const size_t at = name.find(".forward.0.output.0");
+      if (at == std::string::npos || at + 19 != name.size()) continue;
+      std::string module = name.substr(0, at);
+      if (IsDropout(module) ||
+          absl::StartsWith(module.substr(module.rfind('.') + 1), "BatchNorm"))
+        out.push_back(std::move(module));
+    }
+    return out;
+  }
+  // A norm that uses its batch leaves the mean of its bias.
+  static bool IsActive(const RankSeries& rank, const std::string& module,
+                       const std::string& call, size_t step) {
+    const auto* const out = rank.Find(absl::StrCat(call, "output.0"));
+    const auto* const other = rank.Find(
+        absl::StrCat(call, IsDropout(module) ? "input.0" : "parameters.bias"));
+    if (out == nullptr || other == nullptr || !IsFinite((*out)[step]) ||
+        !IsFinite((*other)[step]) || (*out)[step].norm == 0)
+      return false;
+    if (IsDropout(module)) return !AreEqual((*out)[step], (*other)[step]);
+    return std::fabs((*out)[step].mean - (*other)[step].mean) <
+           1e-5 * LargestOf((*out)[step]);
+  }
+  static Calls CallsOf(const RankInput& input, const RankSeries& rank,
+                       const std::string& module) {
+    Calls calls;
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      bool is_trained = false;
+      size_t without = 0;
+      for (size_t n = 0;; ++n) {
+        const std::string call = absl::StrCat(module, ".forward.", n, ".");
+        const auto* const out = rank.Find(absl::StrCat(call, "output.0"));
+        if (out == nullptr) break;
+        if (!(*out)[i].is_there) continue;
+        const auto* const back =
+            rank.Find(absl::StrCat(module, ".backward.", n, ".input.0"));
+        if (back != nullptr && (*back)[i].is_there) {
+          is_trained = true;
+          continue;
+        }
+        if (without++ == 0 && calls.steps == 0) calls.first = i;
+        if (IsActive(rank, module, call, i)) ++calls.active;
+      }
+      calls.trained += is_trained ? 1 : 0;
+      calls.steps += without > 0 ? 1 : 0;
+      calls.without += without;
+    }
+    return calls;
+  }
+};
+
 }  // namespace
 
 void AddModeRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<ModelInEval>());
   rules->push_back(std::make_unique<InvertedDropout>());
   rules->push_back(std::make_unique<InvertedMomentum>());
+  rules->push_back(std::make_unique<EvaluationInTraining>());
 }
 
 }  // namespace rankprobe::analysis

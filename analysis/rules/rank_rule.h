@@ -89,12 +89,14 @@ void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddCollectiveRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddGatherRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddMessageRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddWeightRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddBatchRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddAttentionRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddModeRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddBlockRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddOriginRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddDataRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddScheduleRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddShapeRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddStartRules(std::vector<std::unique_ptr<RankRule>>* rules);
@@ -113,7 +115,11 @@ std::vector<OwnGradient> OwnGradientsOf(const RankSeries& rank);
 // Returns the gradient of the last micro batch of a step (an index), or null.
 const RankCell* LastMicro(const OwnGradient& own, size_t step);
 
-// Returns the names of the parameters that the rank's optimizer held.
+// False where the backwards of a step are those of several losses: some
+// parameters have fewer of them than others, or one loss is always the larger.
+bool MayBeMicroBatches(const RankInput& input, const RankSeries& rank);
+
+// Names of parameters that the optimizer of a rank was seen to hold.
 std::vector<std::string> ParametersOf(const RankSeries& rank);
 bool HasParameters(const RankInput& input);
 // Whether a rank recorded both the gradients that backward left and those that

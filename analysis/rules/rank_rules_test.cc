@@ -133,7 +133,8 @@ TEST_F(RankRulesTest, ARuleWithoutItsSubjectHasNotJudged) {
     (rule->has_judged() ? busy : idle).emplace_back(rule->name());
   }
   EXPECT_THAT(idle, UnorderedElementsAre("micro-batches-lost", "clip-uneven",
-                                         "clip-norm", "tied-weights-part"));
+                                         "clip-norm", "tied-weights-part",
+                                         "frozen-moves"));
   EXPECT_THAT(busy, IsSupersetOf({"gradients-not-zeroed", "gradient-rounded",
                                   "weight-after-forward", "gradient-stale",
                                   "gradient-not-mean"}));
@@ -240,6 +241,22 @@ TEST_F(OneRankTest, MicroBatchesThatAreLost) {
   EXPECT_THAT(Find(""), IsEmpty());
   accumulate(false);
   EXPECT_THAT(Find("micro-batches-lost"), SizeIs(1));
+  // Losses of two kinds, as those of a discriminator.
+  for (size_t i = 0; i < kRankSteps; ++i) {
+    for (size_t k = 0; k < 4; ++k)
+      Training(0, absl::StrCat("loss.", k), i,
+               1 + 0.1 * static_cast<double>(k));
+  }
+  EXPECT_THAT(Find(""), IsEmpty());
+  for (size_t i = 0; i < kRankSteps; ++i) {
+    for (size_t k = 0; k < 4; ++k)
+      Training(0, absl::StrCat("loss.", k), i, 1 + 0.1 * Noise(k, i));
+  }
+  EXPECT_THAT(Find("micro-batches-lost"), SizeIs(1));
+  // A generator's parameters have one backward a step.
+  for (size_t i = 0; i < kRankSteps; ++i)
+    At(0, "Module.made.Linear.parameters_grad.0.weight", i) = Cell(1, 0.01);
+  EXPECT_THAT(Find(""), IsEmpty());
 }
 
 TEST_F(OneRankTest, GradientsThatAreAddedUpIn16Bits) {
@@ -544,7 +561,7 @@ class MicroBatchesTest : public OneRankTest {
     for (size_t i = 0; i < kRankSteps; ++i) {
       for (size_t k = 0; k < 2; ++k) {
         Training(0, absl::StrCat("loss_tokens.", k), i, 48);
-        Training(0, absl::StrCat("loss.", k), i, 1);
+        Training(0, absl::StrCat("loss.", k), i, k == 0 ? first : second);
         Training(0, absl::StrCat("target_checksum.", k), i,
                  checksum_ + static_cast<double>(10 * i + k * apart_));
         Training(0, absl::StrCat("token_weight.", k), i,
@@ -758,6 +775,10 @@ TEST_F(BlocksTest, ABranchThatIsDetached) {
   found = Find("gradient-missing");
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_FALSE(found[0].exact);
+  // Nobody takes the second of two tensors that it gives.
+  for (size_t i = 0; i < kRankSteps; ++i)
+    At(0, "Module.blocks.3.Block.forward.0.output.1", i) = Cell(2, 0.3);
+  EXPECT_THAT(Find("gradient-missing"), IsEmpty());
   // In all blocks.
   for (size_t layer = 0; layer < 4; ++layer) Use(layer, "two", {"param"}, true);
   found = Find("gradient-missing");

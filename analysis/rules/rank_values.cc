@@ -112,6 +112,59 @@ const RankCell* LastMicro(const OwnGradient& own, size_t step) {
   return last;
 }
 
+namespace {
+
+// The losses of a step, each without the weight of its targets where that is known.
+std::vector<double> PlainLossesAt(const RankSeries& rank, size_t step) {
+  std::vector<double> losses = TrainingAt(rank, "loss", step);
+  const std::vector<double> tokens = TrainingAt(rank, "loss_tokens", step);
+  const std::vector<double> weights = TrainingAt(rank, "token_weight", step);
+  if (tokens.size() != losses.size() || weights.size() != losses.size())
+    return losses;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const double weight = tokens[i] * weights[i];
+    if (weight > 0) losses[i] /= weight;
+  }
+  return losses;
+}
+
+// Whether the first or the last loss of a step is the larger in nearly all steps.
+// Batches of one data set take turns.
+bool IsOneLossLarger(const RankInput& input, const RankSeries& rank) {
+  constexpr size_t kLeast = 8;
+  size_t steps = 0, first = 0, last = 0;
+  for (size_t i = 0; i < input.steps.size(); ++i) {
+    const std::vector<double> losses = PlainLossesAt(rank, i);
+    if (losses.size() < 2) continue;
+    ++steps;
+    first += losses.front() > losses.back() ? 1 : 0;
+    last += losses.front() < losses.back() ? 1 : 0;
+  }
+  return steps >= kLeast && 10 * std::max(first, last) >= 9 * steps;
+}
+
+}  // namespace
+
+bool MayBeMicroBatches(const RankInput& input, const RankSeries& rank) {
+  std::vector<size_t> counts;
+  for (const OwnGradient& own : OwnGradientsOf(rank)) {
+    size_t most = 0;
+    for (size_t i = 0; i < input.steps.size(); ++i) {
+      const auto count = static_cast<size_t>(std::count_if(
+          own.micro.begin(), own.micro.end(),
+          [&](const auto* cells) { return (*cells)[i].is_there; }));
+      most = std::max(most, count);
+    }
+    if (most > 0) counts.push_back(most);
+  }
+  if (counts.empty()) return true;
+  const size_t most = *std::max_element(counts.begin(), counts.end());
+  const auto fewer = static_cast<size_t>(std::count_if(
+      counts.begin(), counts.end(), [&](size_t one) { return one < most; }));
+  // Experts may be used by some micro batches only.
+  return fewer * 10 <= counts.size() && !IsOneLossLarger(input, rank);
+}
+
 std::vector<std::string> ParametersOf(const RankSeries& rank) {
   std::vector<std::string> out;
   for (const auto& [name, cells] : rank.values) {
@@ -204,10 +257,12 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   AddOriginRules(&rules);
   AddStateRules(&rules);
   AddStartRules(&rules);
+  AddWeightRules(&rules);
   AddLossRules(&rules);
   AddScheduleRules(&rules);
   AddShapeRules(&rules);
   AddBatchRules(&rules);
+  AddDataRules(&rules);
   AddAttentionRules(&rules);
   AddModeRules(&rules);
   AddBlockRules(&rules);

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "analysis/rules/parameter_tree.h"
 #include "analysis/rules/rule.h"
 
 namespace rankprobe::analysis {
@@ -70,9 +71,9 @@ class UpdateZero : public Rule {
   absl::string_view twin() const override {
     return "frozen layers, which have no gradient; a bias before a "
            "normalization, whose gradient is rounding; an optimizer of the "
-           "last layers alone, which is only worth a look; a learning rate of "
-           "0 in the first steps of a warm-up; a tied weight, which is updated "
-           "by its other name";
+           "head or of the last blocks alone; one of few other layers, which "
+           "is only worth a look; a learning rate of 0 in the first steps of a "
+           "warm-up; a tied weight, which is updated by its other name";
   }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RuleInput& input) const override {
@@ -84,20 +85,27 @@ class UpdateZero : public Rule {
     const std::map<std::string, const ScanSeries*> gradients =
         OwnGradients(norms);
     const std::vector<double> noise = NoiseOf(norms, gradients);
+    const size_t first_with_gradient = FirstWithGradient(gradients);
     // Of parameters that the optimizer does not hold, and of those that it does.
     std::optional<RuleFinding> foreign, held;
-    size_t moved = 0, foreigners = 0;
+    std::vector<std::string> moved, foreigners;
+    // Whether one of them had no gradient in the first step: who unfreezes a part
+    // wants it to be trained.
+    bool is_unfrozen = false;
     for (const auto& [parameter, gradient] : gradients) {
       if (gradient->cells.size() != norms.steps.size() ||
           IsTied(norms, index, parameter, *gradient))
         continue;
       const Updates updates = UpdatesOf(index, parameter, *gradient, noise);
       // A warm-up begins with nothing, and a scaler leaves steps out.
-      if (updates.zero < updates.steps) ++moved;
+      if (updates.zero < updates.steps) moved.push_back(parameter);
       if (updates.steps < kLeast) continue;
       Judge();
       if (updates.zero < updates.steps) continue;
-      if (!updates.is_held) ++foreigners;
+      if (!updates.is_held) {
+        foreigners.push_back(parameter);
+        is_unfrozen |= updates.first > first_with_gradient;
+      }
       std::optional<RuleFinding>& found = updates.is_held ? held : foreign;
       if (found.has_value()) {
         ++found->others;
@@ -118,9 +126,11 @@ class UpdateZero : public Rule {
     }
     std::vector<RuleFinding> findings;
     if (held.has_value()) findings.push_back(*std::move(held));
-    if (foreign.has_value()) {
-      // Many train the last layers in this way, and leave the rest as it is.
-      foreign->exact = moved == 0 || foreigners < moved;
+    // Many train the last layers in this way, and leave the rest as it is.
+    const bool are_few = !moved.empty() && foreigners.size() >= moved.size();
+    if (foreign.has_value() &&
+        (!are_few || is_unfrozen || !IsTheEnd(moved, foreigners))) {
+      foreign->exact = !are_few;
       findings.push_back(*std::move(foreign));
     }
     return findings;
@@ -141,6 +151,17 @@ class UpdateZero : public Rule {
     bool is_held = false;
   };
 
+  static size_t FirstWithGradient(
+      const std::map<std::string, const ScanSeries*>& gradients) {
+    size_t first = SIZE_MAX;
+    for (const auto& [parameter, gradient] : gradients) {
+      const auto begin = gradient->cells.begin();
+      const auto there = std::find_if(begin, gradient->cells.end(), IsThere);
+      if (there != gradient->cells.end())
+        first = std::min(first, static_cast<size_t>(there - begin));
+    }
+    return first;
+  }
   // Only gradients above `noise` count.
   static Updates UpdatesOf(const ValueIndex& index,
                            const std::string& parameter,

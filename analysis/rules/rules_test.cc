@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "analysis/rules/parameter_tree.h"
 #include "analysis/rules/rule.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -92,6 +93,33 @@ TEST_F(RulesTest, AnOptimizerOfFewParametersIsOnlyWorthALook) {
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_FALSE(found[0].exact);
   EXPECT_EQ(found[0].others, 2);
+}
+
+TEST_F(RulesTest, AnOptimizerOfTheHeadAloneIsSound) {
+  const auto train = [&](const std::string& last) {
+    norms_.values.clear();
+    for (const std::string& layer :
+         {std::string("l0"), std::string("l1"), last})
+      Add(&norms_, absl::StrCat("Module.", layer, ".L.parameters_grad.0.w"), 1,
+          1);
+    Add(&norms_, absl::StrCat("Parameter.", last, ".w.0.debug.grad"), 1, 1);
+    Add(&norms_, absl::StrCat("Update.", last, ".w.0.debug.update"), 1, 1);
+  };
+  train("l3");
+  EXPECT_THAT(Find("update-zero"), SizeIs(1));
+  train("head");
+  EXPECT_THAT(Find("update-zero"), IsEmpty());
+}
+
+TEST(ParameterTreeTest, WhatIsTheEndOfAModel) {
+  EXPECT_TRUE(IsTheEnd({"classifier.6.weight", "classifier.6.bias"},
+                       {"features.0.weight", "classifier.3.weight"}));
+  EXPECT_TRUE(IsTheEnd({"m.layers.10.up", "m.layers.11.up", "lm_head.w"},
+                       {"m.embed.w", "m.layers.2.up", "m.layers.9.up"}));
+  // Others are behind them, beside them, or in them.
+  EXPECT_FALSE(IsTheEnd({"layers.0.up"}, {"layers.1.up", "layers.2.up"}));
+  EXPECT_FALSE(IsTheEnd({"encoder.w"}, {"decoder.up.w", "decoder.down.w"}));
+  EXPECT_FALSE(IsTheEnd({"blocks.1.bias"}, {"blocks.0.bias", "blocks.1.w"}));
 }
 
 // A run has such steps after a change of its configuration.

@@ -318,7 +318,8 @@ class TargetMoves : public ShapeRule {
  public:
   absl::string_view name() const override { return "target-moves"; }
   absl::string_view subject() const override {
-    return "a regression whose target has a graph";
+    return "a regression whose target has a graph, or an advantage that has "
+           "one";
   }
   absl::string_view twin() const override {
     return "detach() or no_grad() of the target; losses between two parts that "
@@ -327,6 +328,9 @@ class TargetMoves : public ShapeRule {
   }
 
  private:
+  // As the agent writes it; 1 is a target.
+  static constexpr double kAdvantage = 2;
+
   std::optional<RankFinding> LookAt(const RankSeries& rank,
                                     size_t step) const override {
     const std::vector<double> found = TrainingAt(rank, "moving_target", step);
@@ -337,9 +341,13 @@ class TargetMoves : public ShapeRule {
     finding.name = "Training.0.debug.moving_target";
     finding.exact = false;
     finding.what =
-        "the target of the regression (a reward plus the value of the next "
-        "state) has a graph, and the gradient changes it, too: detach() or "
-        "no_grad() is missing";
+        found[0] == kAdvantage
+            ? "the advantage (a return less the value) that weighs the "
+              "log-probabilities has a graph: the policy's loss trains the "
+              "value, too. detach() is missing"
+            : "the target of the regression (a reward plus the value of the "
+              "next state) has a graph, and the gradient changes it, too: "
+              "detach() or no_grad() is missing";
     return finding;
   }
 };

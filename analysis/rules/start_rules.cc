@@ -36,6 +36,8 @@ class GradientZero : public RankRule {
   std::vector<RankFinding> Look(const RankInput& input) const override {
     for (const RankSeries& rank : input.ranks) {
       const std::vector<OwnGradient> own = OwnGradientsOf(rank);
+      std::optional<RankFinding> nothing = NoneHasOne(input, rank, own);
+      if (nothing.has_value()) return {*std::move(nothing)};
       size_t others = 0;
       std::vector<std::string> zero, stuck;
       for (const std::string& parameter : ParametersOf(rank)) {
@@ -77,6 +79,36 @@ class GradientZero : public RankRule {
  private:
   static constexpr size_t kLeast = 8, kLeastParameters = 2;
 
+  // A backward in each step that reaches nothing: the loss is a number without a
+  // graph that was made to require a gradient.
+  static std::optional<RankFinding> NoneHasOne(
+      const RankInput& input, const RankSeries& rank,
+      const std::vector<OwnGradient>& own) {
+    size_t losses = 0, held = 0;
+    for (size_t i = 0; i < input.steps.size(); ++i)
+      losses += TrainingAt(rank, "loss", i).empty() ? 0 : 1;
+    if (losses < kLeast || !own.empty()) return std::nullopt;
+    const std::vector<std::string> parameters = ParametersOf(rank);
+    for (const std::string& parameter : parameters) {
+      const auto* const taken = rank.Of("Parameter", parameter, "grad");
+      const auto* const update = rank.Of("Update", parameter, "update");
+      if (taken != nullptr && StepsWith(*taken) > 0) return std::nullopt;
+      if (update == nullptr) continue;
+      if (!AreZero(*update)) return std::nullopt;
+      held += StepsWith(*update) >= kLeast ? 1 : 0;
+    }
+    if (held < kLeastParameters) return std::nullopt;
+    RankFinding finding;
+    finding.step = input.steps[0];
+    finding.name = absl::StrCat("Parameter.", parameters[0], ".0.debug.param");
+    finding.others = parameters.size() - 1;
+    finding.what = absl::StrCat(
+        "backward() is called in each of ", losses,
+        " steps, and no parameter that the optimizer holds ever has a "
+        "gradient: the loss has no graph (no_grad(), item() or a new tensor, "
+        "and requires_grad_() to have no error), so that nothing is trained");
+    return finding;
+  }
   static bool HasLoss(const RankInput& input, const RankSeries& rank) {
     for (size_t i = 0; i < input.steps.size(); ++i) {
       const std::vector<double> losses = TrainingAt(rank, "loss", i);

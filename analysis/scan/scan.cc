@@ -23,6 +23,11 @@ constexpr size_t kLeastAlike = 3;
 // Number of steps.
 constexpr size_t kLeastAgreed = 3;
 constexpr double kMostUnlike = 0.34;
+// Of the least steps that a course needs.
+constexpr size_t kFewSteps = 2;
+// Of the largest gradient.
+constexpr double kRounding = 1e-6;
+constexpr absl::string_view kOfSquares = "exp_avg_sq";
 
 bool IsPresent(const ScanCell& cell) { return cell.count > 0; }
 bool IsFinite(const ScanCell& cell) {
@@ -60,6 +65,7 @@ class Scanner {
     for (const ScanSeries& series : input_.values) {
       if (series.passes_zero) pass_zero_.insert(series.name);
     }
+    FindLargestGradients();
     for (size_t value = 0; value < input_.values.size(); ++value) {
       if (input_.values[value].cells.size() != input_.steps.size()) continue;
       FindNonFinite(value);
@@ -112,16 +118,54 @@ class Scanner {
            pass_zero_.contains(absl::StrCat(name, "update"));
   }
 
+  // Of gradients, and of averages of them; "" of other values.
+  static absl::string_view GradientKind(absl::string_view name) {
+    if (absl::StrContains(name, ".parameters_grad.")) return "own";
+    if (!absl::StartsWith(name, "Parameter.")) return "";
+    constexpr absl::string_view kKinds[] = {"grad", "exp_avg", kOfSquares,
+                                            "momentum_buffer"};
+    for (const absl::string_view kind : kKinds) {
+      if (absl::ConsumeSuffix(&name, kind) && absl::EndsWith(name, ".debug."))
+        return kind;
+    }
+    return "";
+  }
+  void FindLargestGradients() {
+    for (const ScanSeries& series : input_.values) {
+      const absl::string_view kind = GradientKind(series.name);
+      if (kind.empty()) continue;
+      double& largest = largest_gradients_[kind];
+      for (const ScanCell& cell : series.cells) {
+        if (IsFinite(cell)) largest = std::max(largest, cell.largest);
+      }
+    }
+  }
+  // A bias before a normalization has no other gradient than rounding.
+  bool IsRoundingOfGradients(size_t value) const {
+    const absl::string_view kind = GradientKind(input_.values[value].name);
+    const auto it = largest_gradients_.find(kind);
+    if (it == largest_gradients_.end()) return false;
+    const double limit =
+        it->second * (kind == kOfSquares ? kRounding * kRounding : kRounding);
+    return std::all_of(Cells(value).begin(), Cells(value).end(),
+                       [&](const ScanCell& cell) {
+                         return !IsFinite(cell) || cell.largest <= limit;
+                       });
+  }
+
   void FindMoves(size_t value) {
     const std::string& name = input_.values[value].name;
-    if (HasNoCourse(name) || IsRatioToOneNumber(name)) return;
+    if (HasNoCourse(name) || IsRatioToOneNumber(name) ||
+        IsRoundingOfGradients(value))
+      return;
     CourseLimits limits(options_, name);
     CourseLimits spread_limits = limits;
     spread_limits.only_up = false;
     limits.passes_zero = input_.values[value].passes_zero;
     const std::vector<ScanCell>& cells = Cells(value);
     Course course, spread;
-    size_t quiet_until = 0;
+    size_t quiet_until = 0, known = 0;
+    double lowest = HUGE_VAL, highest = 0;
     for (size_t i = 0; i < cells.size(); ++i) {
       const ScanCell& cell = cells[i];
       if (!IsFinite(cell)) continue;
@@ -129,10 +173,13 @@ class Scanner {
       if (cell.largest == 0 || cell.smallest == 0) continue;
       const double apart = cell.largest / cell.smallest;
       if (i >= quiet_until) {
-        // If only one rank moves, either the smallest or the largest value
-        // stays.
+        // Where one rank alone moves the smallest one stays, or the largest.
+        // The first steps of a training fall fast, which is no course to go on.
+        const bool was_there = known < kFewSteps * options_.least &&
+                               cell.largest <= highest &&
+                               cell.smallest >= lowest;
         const bool all =
-            course.IsMove(cell.largest, limits) &&
+            !was_there && course.IsMove(cell.largest, limits) &&
             (cell.count < 2 || course.IsMove(cell.smallest, limits));
         // The value of a single rank may also pass through 0.
         const bool one =
@@ -152,6 +199,9 @@ class Scanner {
           continue;  // not added to the usual range
         }
       }
+      ++known;
+      lowest = std::min(lowest, cell.smallest);
+      highest = std::max(highest, cell.largest);
       course.Add(std::sqrt(cell.largest) * std::sqrt(cell.smallest),
                  options_.window);
       spread.Add(apart, options_.window);
@@ -436,6 +486,8 @@ class Scanner {
   std::map<std::string, std::vector<bool>> updated_;
   // Names of values.
   absl::flat_hash_set<std::string> pass_zero_;
+  // By kind, over all steps.
+  absl::flat_hash_map<absl::string_view, double> largest_gradients_;
   absl::flat_hash_map<std::string, size_t> by_name_;
 };
 
@@ -463,8 +515,18 @@ absl::string_view ScanKindText(ScanKind kind) {
   return "";
 }
 
+// `sign`: 1 or -1.
+static bool HasSign(const std::vector<ScanCell>& means, double sign) {
+  return std::any_of(means.begin(), means.end(), [&](const ScanCell& mean) {
+    return IsFinite(mean) && mean.largest * sign > 0;
+  });
+}
+
 bool MayPassZero(const ScanSeries& norms, const std::vector<ScanCell>& means) {
   if (norms.cells.size() != means.size()) return false;
+  // The loss of a policy or of a critic has both signs.
+  if (absl::StartsWith(norms.name, "Training."))
+    return HasSign(means, 1) && HasSign(means, -1);
   bool any = false;
   for (size_t i = 0; i < means.size(); ++i) {
     const ScanCell& norm = norms.cells[i];

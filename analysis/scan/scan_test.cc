@@ -96,6 +96,34 @@ TEST_F(ScanTest, AMoveOfAllRanksIsOneFindingWithWhatIsUsual) {
   EXPECT_EQ(found.others, 1);
 }
 
+TEST_F(ScanTest, RoundingHasNoCourse) {
+  // A bias before a normalization.
+  for (const double size : {1e-5, 1e-8}) {
+    for (size_t i = 0; i < kSteps; ++i)
+      At(3, i) = Of(size * (i == kFault ? 9 : 1), size * (i == kFault ? 9 : 1));
+    EXPECT_THAT(Find(), SizeIs(size > 1e-7 ? 1 : 0));
+  }
+}
+
+TEST_F(ScanTest, TheFallOfTheFirstStepsIsNoCourse) {
+  constexpr double kFirst[] = {7.1, 4.3, 1.04, 0.87, 1.03, 2.87, 1.45, 2.78};
+  for (size_t i = 0; i < std::size(kFirst); ++i)
+    At(0, i) = Of(kFirst[i], kFirst[i]);
+  EXPECT_THAT(Find(), IsEmpty());
+  // Higher than ever.
+  At(0, 5) = Of(71, 71);
+  EXPECT_THAT(Find(), SizeIs(1));
+}
+
+TEST_F(ScanTest, ALossOfBothSignsPassesZero) {
+  ScanSeries loss;
+  loss.name = "Training.0.debug.loss";
+  for (const double x : {0.3, 0.1, -0.2}) loss.cells.push_back(Of(x, x));
+  EXPECT_TRUE(MayPassZero(loss, loss.cells));
+  loss.cells.pop_back();
+  EXPECT_FALSE(MayPassZero(loss, loss.cells));
+}
+
 TEST_F(ScanTest, TheLossWandersLess) {
   for (size_t step = 0; step < kSteps; ++step) {
     const double loss = std::exp(-0.02 * static_cast<double>(step));

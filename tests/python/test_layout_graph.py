@@ -120,6 +120,20 @@ def test_a_target_that_has_a_graph():
     assert _read(moving_target, F.mse_loss(net(x), net(x + 1))) == _read(moving_target, F.mse_loss(net(x), 1 + 2 * net(x + 1))) == [0]
 
 
+def test_an_advantage_that_has_a_graph():
+    policy, value = nn.Linear(4, 3), nn.Linear(4, 1)
+    x, reward, action = torch.randn(8, 4), torch.randn(8), torch.randint(0, 3, (8,))
+    chosen = policy(x).log_softmax(-1).gather(-1, action[:, None])[:, 0]
+    of_categorical = torch.distributions.Categorical(logits=policy(x)).log_prob(action)
+    for advantage in (reward - value(x).squeeze(-1), value(x)[:, 0] - reward):
+        assert _read(moving_target, -(chosen * advantage).mean()) == _read(moving_target, (advantage * of_categorical).mean()) == [2]
+        assert _read(moving_target, -(chosen * advantage.detach()).mean()) == []
+    # A focal loss, a weight that is learned, a square.
+    assert _read(moving_target, -((1 - chosen.exp()) ** 2 * chosen).mean()) == []
+    assert _read(moving_target, -(chosen * value(x)[:, 0].sigmoid()).mean()) == []
+    assert _read(moving_target, ((reward - value(x)[:, 0]) * (reward - value(x)[:, 0])).mean()) == []
+
+
 def test_layers_that_nobody_trains():
     first, middle, last = nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 2)
 

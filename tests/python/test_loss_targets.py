@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rankprobe.pytorch._loss_targets import LossTargets
+from rankprobe.pytorch._loss_targets import LossTargets, _checksum
 from rankprobe.pytorch._monitor import Monitor
 
 pytestmark = pytest.mark.skipif(not hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook"), reason="PyTorch below 2 has no hooks of nodes")
@@ -42,6 +42,10 @@ def test_weight_of_a_target(reduction):
     assert taken["guessing_loss"].item() == pytest.approx(2.0794415)
 
 
+def _ctc(x):
+    return F.ctc_loss(x.transpose(0, 1), torch.ones(4, 2).long(), torch.full((4,), 6), torch.full((4,), 2))
+
+
 @pytest.mark.parametrize("made, told", [
     (lambda x, y: F.cross_entropy(x.softmax(-1).reshape(-1, 8), y), 2), (lambda x, y: F.nll_loss(x.softmax(-1).reshape(-1, 8), y), 1),
     (lambda x, y: F.binary_cross_entropy_with_logits(x.sigmoid()[..., 0].reshape(-1), y.clamp(0, 1).float()), 2),
@@ -60,6 +64,7 @@ def test_weight_of_a_target(reduction):
     (lambda x, y: F.binary_cross_entropy_with_logits(x[..., 0].relu().reshape(-1), y.clamp(0, 1).float()), 4),
     # What a layer makes; a softmax of one number; a divergence, and a sum that looks like one.
     (lambda x, y: F.nll_loss(x.reshape(-1, 8) @ torch.ones(8, 8), y), 5), (lambda x, y: F.nll_loss(-x.reshape(-1, 8), y), None),
+    (lambda x, y: _ctc(x.log_softmax(-1)), None), (lambda x, y: _ctc(x.softmax(-1)), 1), (lambda x, y: _ctc(x @ torch.ones(8, 8)), 5),
     (lambda x, y: F.cross_entropy(x.reshape(-1, 1), torch.zeros(192).long()), 6),
     (lambda x, y: F.binary_cross_entropy(x[..., :1].reshape(-1, 1).softmax(1), torch.ones(24, 1)), 6),
     (lambda x, y: F.binary_cross_entropy(x[..., :2].softmax(-1).reshape(-1, 2), torch.ones(24, 2)), None),
@@ -97,6 +102,23 @@ def test_hooks_of_the_program_that_pack_tensors_are_not_called():
     assert targets.take() == {}
 
 
+def test_the_input_checksum_is_of_what_the_first_layers_take():
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16, 8))
+    embed = torch.nn.Embedding(9, 8)
+
+    def checksum(made):
+        return _taken(F.cross_entropy(made, torch.arange(2)), LossTargets()).get("input_checksum")
+
+    images = torch.rand(2, 3, 4, 4)
+    first = checksum(net(images))
+    with torch.no_grad():
+        net[0].weight.add_(1)
+    assert checksum(net(images)) == first != checksum(net(images.flip(0)))
+    tokens = torch.tensor([[1, 2], [3, 4]])
+    assert checksum(embed(tokens).sum(1)) == checksum(embed(tokens).sum(1)) != checksum(embed(tokens.flip(0)).sum(1))
+    assert checksum(torch.rand(2, 8, requires_grad=True)) is None  # no layer
+
+
 def test_the_checksum_is_of_targets_and_their_order():
     def checksum(target: torch.Tensor) -> float:
         return _taken(F.cross_entropy(torch.randn(24, 8, requires_grad=True), target), LossTargets())["target_checksum"].item()
@@ -107,6 +129,20 @@ def test_the_checksum_is_of_targets_and_their_order():
     assert checksum(target) == checksum(target.clone())
     assert len({checksum(target), checksum(swapped), checksum(target.flip(0)), checksum((target + 1).clamp(0, 7))}) == 4
     assert 0 <= checksum(target) < 1 << 24
+
+
+def test_batches_of_few_classes_and_of_numbers_in_a_row_have_their_own_checksums():
+    generator = torch.Generator().manual_seed(0)
+    for made in (lambda: torch.randint(0, 10, (20,), generator=generator),
+                 lambda: torch.randint(0, 60, (4, 1), generator=generator) + torch.arange(16)):
+        batches = [made() for _ in range(400)]
+        assert len({_checksum(batch).item() for batch in batches}) == len(batches)
+
+
+def test_the_checksum_of_many_numbers_is_not_of_the_first_alone():
+    masks = torch.zeros(3, 2, 512, 512)
+    masks[1, 1, 200:300, 200:300], masks[2, 1, 400:, 400:] = 1, 1
+    assert len({_checksum(mask).item() for mask in masks}) == 3
 
 
 @pytest.mark.parametrize("shift", [0, 1, 2])

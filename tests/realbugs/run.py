@@ -35,14 +35,16 @@ MIX = {"task": "statistics", "dump_path": "./dump", "step": [0, 1, 12], "level":
 LONG = ("hunt-flip", "hunt-grad")
 
 
-def mechanisms() -> dict[str, tuple[int, str]]:
-    """CASES of mechanisms.py, which only runs with a CASE."""
-    text = (HERE / "mechanisms.py").read_text()
-    cases: dict[str, tuple[int, str]] = ast.literal_eval(text[text.index("CASES = {") + 8:text.index("\n}\n") + 2])
+def cases_of(file: str) -> dict[str, tuple[int, str]]:
+    """Its CASES: it only runs with a CASE."""
+    text = (HERE / file).read_text()
+    begin = text.index("\nCASES = {")
+    cases: dict[str, tuple[int, str]] = ast.literal_eval(text[begin + 9:text.index("\n}\n", begin) + 2])
     return cases
 
 
-MECHANISMS = mechanisms()
+MISTAKES = cases_of("mistakes.py")
+MECHANISMS = cases_of("mechanisms.py") | MISTAKES
 EXPECTED |= {name: expected for name, (_, expected) in MECHANISMS.items()}
 RANKS |= {name: ranks for name, (ranks, _) in MECHANISMS.items()}
 
@@ -64,7 +66,7 @@ class Setup(NamedTuple):
 
 def program_of(name: str) -> Path:
     if name in MECHANISMS:
-        return HERE / "mechanisms.py"
+        return HERE / ("mistakes.py" if name in MISTAKES else "mechanisms.py")
     return HERE / "hunt.py" if name.startswith("hunt") else next(HERE.glob(f"{name}_*.py"))
 
 

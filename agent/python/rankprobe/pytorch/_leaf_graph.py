@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection of parameters that a loss depends on and that are not trained, in the graph before its backward.
+"""What a loss depends on that nobody trains, read out of the graph before its backward: parameters, and data.
 
 Layers in a Python list belong to no module, so an optimizer that takes model.parameters() lacks them. Only parameters between trained
 layers are reported, because a separate model before or after them is often frozen on purpose.
@@ -11,6 +11,11 @@ from typing import Any, Callable
 
 import torch
 
+from rankprobe.pytorch._attention_graph import saved
+
+# Of layers: the place of what they take among the arguments, and the name of what they keep of it.
+_TAKES = {"ConvolutionBackward0": (0, "input"), "AddmmBackward0": (1, "mat1"), "MmBackward0": (0, "self"), "EmbeddingBackward0": (0, "indices")}
+_MOST_INPUTS = 16
 _MOST_UPPER, _MOST_NODES, _MOST_LEAVES = 8, 20000, 64
 
 
@@ -50,4 +55,19 @@ def between_trained(nodes: list[Any], is_trained: Callable[[torch.Tensor], bool]
             if leaf in users and any(users[leaf] in one for one in below) and not trained.isdisjoint(_behind(users[leaf]))]
 
 
-__all__ = ["between_trained"]
+def data_of(nodes: list[Any]) -> list[torch.Tensor]:
+    """What the first layers take: it has no graph. Of an embedding the graph is that of its weight."""
+    found = []
+    for node in nodes:
+        if node.name() not in _TAKES:
+            continue
+        place, name = _TAKES[node.name()]
+        if name != "indices" and (len(node.next_functions) <= place or node.next_functions[place][0] is not None):
+            continue
+        data = saved(node, name)
+        if type(data) is torch.Tensor and data.numel() > 0:
+            found.append(data.detach())
+    return found[:_MOST_INPUTS]
+
+
+__all__ = ["between_trained", "data_of"]

@@ -16,9 +16,10 @@ from rankprobe.pytorch._shape_graph import REGRESSIONS
 
 _OF_LOGITS, _OF_BINARY, _KL_DIV = "BinaryCrossEntropyWithLogitsBackward0", "BinaryCrossEntropyBackward0", "KlDivBackward0"
 NLL = ("NllLossBackward0", "NllLoss2DBackward0")
-# kl_div may have no node of its own: its last node is the difference of a term of the targets alone and of targets times logarithms.
-OF_PROBABILITIES = (*NLL, _OF_LOGITS, _OF_BINARY, _KL_DIV, "SubBackward0")
-# Nodes that change shapes, dtypes or the selection of elements, but not values.
+# kl_div is no node of its own: its last is the difference of what the targets alone make and of targets times logarithms.
+_CTC = "CtcLossBackward0"
+OF_PROBABILITIES = (*NLL, _CTC, _OF_LOGITS, _OF_BINARY, _KL_DIV, "SubBackward0")
+# Shapes, dtypes and choices of places, which leave the numbers as they are.
 _SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "PermuteBackward0", "SqueezeBackward0",
            "SqueezeBackward1", "UnsqueezeBackward0", "CloneBackward0", "ToCopyBackward0", "SelectBackward0", "SliceBackward0", "IndexBackward0")
 _MOST_SHAPES = 8
@@ -81,6 +82,8 @@ def probabilities(node: Any) -> Any:
         return {"SigmoidBackward0": OF_LOGITS, "ReluBackward0": CUT}.get(made.name(), 0)
     if node.name() == _KL_DIV:
         return OF_LOGARITHMS if made.name() == "SoftmaxBackward0" else 0
+    if node.name() == _CTC:
+        return OF_LOGARITHMS if made.name() == "SoftmaxBackward0" else NO_LOGARITHMS if made.name() in _LINEAR else 0
     return _likelihood(node, made) if node.name() in NLL else 0
 
 
@@ -136,10 +139,12 @@ def unreachable_targets(nodes: Iterable[Any]) -> list[Any]:
 
 
 def moving_target(nodes: Iterable[Any]) -> list[Any]:
-    """For a regression whose target has a graph, returns 1 if the target is a constant plus a maximum with a graph, as in Q-learning, else
-    0. Returns [] if no target has a graph."""
+    """Of a regression whose target has a graph, 1: it is a number plus the largest of what has a graph, as that of Q-learning; 0: it is
+    something else; 2: log-probabilities are weighed by numbers less what a layer makes. Empty: none of these."""
     found = []
     for node in nodes:
+        if node.name() == "MulBackward0" and len(node.next_functions) == 2 and _is_weighed(*(after for after, _ in node.next_functions)):
+            found.append(2.0)
         target = node.next_functions[1][0] if node.name() in REGRESSIONS and len(node.next_functions) > 1 else None
         if target is None:
             continue
@@ -147,6 +152,25 @@ def moving_target(nodes: Iterable[Any]) -> list[Any]:
         is_sum = target.name() in ("AddBackward0", "SubBackward0") and parts.count(None) == 1 and node.next_functions[0][0] is not None
         found.append(float(is_sum and _is_greatest(parts[0] or parts[1])))
     return [torch.tensor(max(found), dtype=torch.float64)] if found else []
+
+
+def _behind_shapes(node: Any) -> Any:
+    return node if node is None or node.name() not in _SHAPES else _made_by(node)
+
+
+def _is_weighed(one: Any, other: Any) -> bool:
+    """Of a product: whether one factor is a log-probability of a choice and the other an advantage."""
+    parts = [_behind_shapes(one), _behind_shapes(other)]
+    return any(first is not None and first.name() == "GatherBackward0" and _is_advantage(second) for first, second in (parts, parts[::-1]))
+
+
+def _is_advantage(node: Any) -> bool:
+    """A number less what a layer makes, or the other way round."""
+    if node is None or node.name() != "SubBackward0":
+        return False
+    parts = [after for after, _ in node.next_functions]
+    made = _behind_shapes(parts[0] or parts[1])
+    return parts.count(None) == 1 and made is not None and made.name() in _LINEAR
 
 
 def _is_greatest(node: Any) -> bool:

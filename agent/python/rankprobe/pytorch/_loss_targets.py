@@ -16,7 +16,7 @@ import torch
 
 from rankprobe.pytorch._attention_graph import attention_sees, merged_positions, saved, signed, softmax_dims
 from rankprobe.pytorch._layout_graph import mixed_views, padding_attended
-from rankprobe.pytorch._leaf_graph import between_trained
+from rankprobe.pytorch._leaf_graph import between_trained, data_of
 from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, probabilities, unreachable_targets
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
 
@@ -27,7 +27,7 @@ _NEAR, _MOST_CALLS, _MOST_NODES, _GRAPH_STEPS = 64, 64, 20000, 3
 _MOST_LOSSES = 4
 _MEAN, _SUM = 1, 2
 SHIFTS = (0, 1, 2)
-# The largest prime below 2^24, and the number of targets in a checksum.
+# The largest prime below 2^24; a checksum is of so many numbers at most.
 _PRIME, _MOST_TARGETS = 16777213, 65536
 
 
@@ -45,10 +45,17 @@ def _nodes(root: Any, most: int) -> Iterator[Any]:
 
 
 def _checksum(target: torch.Tensor) -> torch.Tensor:
-    """Returns a checksum of the first targets and their order, as float64. It is below 2^24, so that float32 holds it exactly."""
-    target = target.reshape(-1)[:_MOST_TARGETS]
+    """A checksum of numbers and their order, as float64. It is below 2^24, so that float32 holds it, too. Of many numbers some from all
+    parts: images and their masks begin with what is the same in all. An odd distance meets all columns."""
+    target = target.reshape(-1)
+    if target.numel() > _MOST_TARGETS:
+        target = target[::target.numel() // _MOST_TARGETS + 1 | 1]
+    if target.is_floating_point():
+        target = target.float().contiguous().view(torch.int32).long()
     places = torch.arange(1, target.numel() + 1, device=target.device)
-    return ((target + 7) * (places * 48271 % _PRIME) % _PRIME).sum().remainder(_PRIME).double()
+    mixed = ((target + 7) % _PRIME * 40503 + places * 48271) % _PRIME
+    # A sum of products with the places would be the same of many targets that are small or in a row.
+    return (mixed * mixed % _PRIME * mixed % _PRIME).sum().remainder(_PRIME).double()
 
 
 class LossTargets:
@@ -126,6 +133,10 @@ class LossTargets:
         for name, values in read.items():
             if values:
                 self._shapes.setdefault(name, values)
+        if "input_checksum" not in self._shapes:
+            checksums = [_checksum(data) for data in data_of(nodes) if not data.is_complex()]
+            if checksums and len({one.device for one in checksums}) == 1:
+                self._shapes["input_checksum"] = torch.stack(checksums).sum()
 
     @staticmethod
     def _weigh(call: dict[str, Any]) -> bool:

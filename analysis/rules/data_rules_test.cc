@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules of data, modes and frozen parameters on values that are made here, with
+// and without their fault.
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "analysis/rules/rank_rule.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rankprobe::analysis {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr size_t kDataSteps = 16;
+
+// One rank with three parameters that are trained.
+class DataRulesTest : public ::testing::Test {
+ protected:
+  DataRulesTest() {
+    for (size_t i = 0; i < kDataSteps; ++i)
+      input_.steps.push_back(static_cast<int64_t>(i));
+    input_.ranks.emplace_back();
+    for (const char* const name : {"a", "b", "c"}) {
+      for (size_t i = 0; i < kDataSteps; ++i) {
+        const double x = std::sin(static_cast<double>(7 * i + name[0]));
+        Set(absl::StrCat("Module.", name, ".L.parameters_grad.0.w"), i, x);
+        Set(absl::StrCat("Parameter.", name, ".w.0.debug.grad"), i, x);
+        Set(absl::StrCat("Parameter.", name, ".w.0.debug.param"), i, x + 2);
+        Set(absl::StrCat("Update.", name, ".w.0.debug.update"), i, 0.1 * x);
+        Set(absl::StrCat("Update.", name, ".w.0.debug.param"), i, x + 2.1);
+      }
+    }
+  }
+  RankCell& At(const std::string& name, size_t step) {
+    std::vector<RankCell>& cells = input_.ranks[0].values[name];
+    cells.resize(kDataSteps);
+    return cells[step];
+  }
+  void Set(const std::string& name, size_t step, double value) {
+    At(name, step) = {true, std::fabs(value), value / 8, value / 2, -value};
+  }
+  void Training(const std::string& name, size_t step, double value) {
+    At(absl::StrCat("Training.0.debug.", name), step) = {true, std::fabs(value),
+                                                         value, value, value};
+  }
+  // Of the rule of that name alone.
+  std::vector<RankFinding> Find(absl::string_view name) const {
+    std::vector<RankFinding> found;
+    for (const auto& rule : AllRankRules()) {
+      EXPECT_FALSE(rule->needs().empty() || rule->cost().empty() ||
+                   rule->twin().empty());
+      if (rule->name() != name || !rule->CanJudge(input_)) continue;
+      found = rule->Look(input_);
+      EXPECT_TRUE(found.empty() || rule->has_judged()) << name;
+    }
+    return found;
+  }
+  RankInput input_;
+};
+
+TEST_F(DataRulesTest, OneInputForAllTargets) {
+  const auto take = [&](double input, double target) {
+    for (size_t i = 0; i < 3; ++i) {
+      const auto step = static_cast<double>(i);
+      Training("input_checksum", i, 50 + input * step);
+      Training("target_checksum", i, 90 + target * step);
+    }
+  };
+  take(1, 1);
+  EXPECT_THAT(Find("input-constant"), IsEmpty());
+  // One batch on purpose.
+  take(0, 0);
+  EXPECT_THAT(Find("input-constant"), IsEmpty());
+  take(0, 1);
+  const auto found = Find("input-constant");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+}
+
+TEST_F(DataRulesTest, ALossThatStaysWhileWeightsMove) {
+  const auto lose = [&](double loss, double change) {
+    for (size_t i = 0; i < kDataSteps; ++i)
+      Training("loss", i, loss + change * static_cast<double>(i));
+  };
+  lose(0.693147, 1e-4);
+  EXPECT_THAT(Find("loss-constant"), IsEmpty());
+  // Divided by itself, or less itself.
+  for (const double whole : {0., 1., 3.}) {
+    lose(whole, 0);
+    EXPECT_THAT(Find("loss-constant"), IsEmpty());
+  }
+  lose(0.693147, 0);
+  const auto found = Find("loss-constant");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  // Nothing is trained.
+  for (const char* const name : {"a", "b", "c"})
+    for (size_t i = 0; i < kDataSteps; ++i)
+      Set(absl::StrCat("Parameter.", name, ".w.0.debug.grad"), i, 0);
+  EXPECT_THAT(Find("loss-constant"), IsEmpty());
+}
+
+TEST_F(DataRulesTest, AFrozenParameterThatMoves) {
+  EXPECT_THAT(Find("frozen-moves"), IsEmpty());
+  const auto freeze = [&](double gradient, double moved) {
+    for (size_t i = 8; i < kDataSteps; ++i) {
+      At("Update.b.w.0.debug.update", i).is_there = false;
+      Set("Parameter.b.w.0.debug.grad", i, gradient);
+      Set("Parameter.b.w.0.debug.param", i, 2);
+      Set("Update.b.w.0.debug.param", i, 2 + moved);
+    }
+  };
+  freeze(0, 0);
+  EXPECT_THAT(Find("frozen-moves"), IsEmpty());
+  // The program makes its gradient.
+  freeze(1, 0.1);
+  EXPECT_THAT(Find("frozen-moves"), IsEmpty());
+  freeze(0, 0.1);
+  const auto found = Find("frozen-moves");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+  EXPECT_EQ(found[0].step, 8);
+  EXPECT_THAT(found[0].what, HasSubstr("b.w requires no gradient"));
+}
+
+TEST_F(DataRulesTest, ABackwardThatReachesNothing) {
+  for (size_t i = 0; i < kDataSteps; ++i) Training("loss", i, 2);
+  EXPECT_THAT(Find("gradient-zero"), IsEmpty());
+  for (const char* const name : {"a", "b", "c"}) {
+    input_.ranks[0].values.erase(
+        absl::StrCat("Parameter.", name, ".w.0.debug.grad"));
+    for (size_t i = 0; i < kDataSteps; ++i)
+      Set(absl::StrCat("Update.", name, ".w.0.debug.update"), i, 0);
+  }
+  // What backward leaves goes to other tensors.
+  EXPECT_THAT(Find("gradient-zero"), IsEmpty());
+  for (const char* const name : {"a", "b", "c"})
+    input_.ranks[0].values.erase(
+        absl::StrCat("Module.", name, ".L.parameters_grad.0.w"));
+  const auto found = Find("gradient-zero");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("the loss has no graph"));
+  // An optimizer whose closure makes the gradients.
+  Set("Update.b.w.0.debug.update", 3, 0.1);
+  EXPECT_THAT(Find("gradient-zero"), IsEmpty());
+}
+
+TEST_F(DataRulesTest, AnEvaluationInTrainingMode) {
+  // Calls without gradients in each `every`th step, before the one that trains.
+  const auto evaluate = [&](size_t every, const std::string& module,
+                            const char* given, double out) {
+    for (size_t i = 0; i < kDataSteps; ++i) {
+      const size_t calls = i % every == 1 ? 3 : 1;
+      for (size_t n = 0; n < 3; ++n) {
+        const std::string call = absl::StrCat(module, ".forward.", n, ".");
+        const bool is_there = n < calls, is_last = n + 1 == calls;
+        At(absl::StrCat(call, given), i) = {is_there, 3, 0.2, 1, -1};
+        At(absl::StrCat(call, "output.0"), i) = {
+            is_there, is_last ? 3.5 : 3 + 10 * out, is_last ? 0.3 : 0.2 + out,
+            1, -1};
+        At(absl::StrCat(module, ".backward.", n, ".input.0"), i) = {
+            is_last, 0.1, 0, 0.1, -0.1};
+      }
+    }
+  };
+  const std::string dropout = "Module.drop.Dropout";
+  evaluate(4, dropout, "input.0", 0);
+  EXPECT_THAT(Find("evaluation-in-training"), IsEmpty());
+  // A generator's, in each step.
+  evaluate(2, dropout, "input.0", 0.01);
+  EXPECT_THAT(Find("evaluation-in-training"), IsEmpty());
+  evaluate(4, dropout, "input.0", 0.01);
+  auto found = Find("evaluation-in-training");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_EQ(found[0].step, 1);
+  EXPECT_THAT(found[0].what, HasSubstr("in 4 of 16 steps"));
+  evaluate(4, dropout, "input.0", 0);
+  // A norm leaves the mean of its bias, unless it is in evaluation.
+  evaluate(4, "Module.bn.BatchNorm2d", "parameters.bias", 0.01);
+  EXPECT_THAT(Find("evaluation-in-training"), IsEmpty());
+  evaluate(4, "Module.bn.BatchNorm2d", "parameters.bias", 0);
+  EXPECT_THAT(Find("evaluation-in-training"), SizeIs(1));
+}
+
+TEST_F(DataRulesTest, ALossWithoutTheFactorOfTheScaler) {
+  const auto scale = [&](double first, double second) {
+    for (size_t i = 0; i < kDataSteps; ++i) {
+      Training("loss_scale", i, 1024);
+      for (size_t k = 0; k < 2; ++k) {
+        Training(absl::StrCat("loss_tokens.", k), i, 48);
+        Training(absl::StrCat("token_weight.", k), i, k == 0 ? first : second);
+      }
+    }
+    Training("target_checksum", 0, 7);
+  };
+  scale(1024, 512);
+  EXPECT_THAT(Find("micro-batch-weights"), IsEmpty());
+  scale(1, 1024);
+  const auto found = Find("micro-batch-weights");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_TRUE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("without scaler.scale()"));
+}
+
+TEST_F(DataRulesTest, AnAdvantageWithAGraph) {
+  Training("loss", 1, 2);
+  Training("moving_target", 1, 2);
+  const auto found = Find("target-moves");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_THAT(found[0].what, HasSubstr("advantage"));
+}
+
+}  // namespace
+}  // namespace rankprobe::analysis
