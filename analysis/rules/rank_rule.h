@@ -115,11 +115,11 @@ std::vector<OwnGradient> OwnGradientsOf(const RankSeries& rank);
 // Returns the gradient of the last micro batch of a step (an index), or null.
 const RankCell* LastMicro(const OwnGradient& own, size_t step);
 
-// False where the backwards of a step are those of several losses: some
-// parameters have fewer of them than others, or one loss is always the larger.
+// Returns false if the backwards of a step belong to several losses: some
+// parameters have fewer backwards than others, or one loss is always larger.
 bool MayBeMicroBatches(const RankInput& input, const RankSeries& rank);
 
-// Names of parameters that the optimizer of a rank was seen to hold.
+// Returns the names of the parameters that the rank's optimizer held.
 std::vector<std::string> ParametersOf(const RankSeries& rank);
 bool HasParameters(const RankInput& input);
 // Whether a rank recorded both the gradients that backward left and those that

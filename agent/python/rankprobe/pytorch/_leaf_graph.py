@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loss depends on that nobody trains, read out of the graph before its backward: parameters, and data.
+"""Detection of parameters and data that a loss depends on and that are not trained, in the graph before its backward.
 
 Layers in a Python list belong to no module, so an optimizer that takes model.parameters() lacks them. Only parameters between trained
 layers are reported, because a separate model before or after them is often frozen on purpose.

@@ -16,10 +16,10 @@ from rankprobe.pytorch._shape_graph import REGRESSIONS
 
 _OF_LOGITS, _OF_BINARY, _KL_DIV = "BinaryCrossEntropyWithLogitsBackward0", "BinaryCrossEntropyBackward0", "KlDivBackward0"
 NLL = ("NllLossBackward0", "NllLoss2DBackward0")
-# kl_div is no node of its own: its last is the difference of what the targets alone make and of targets times logarithms.
 _CTC = "CtcLossBackward0"
+# kl_div may have no node of its own: its last node is the difference of a term of the targets alone and of targets times logarithms.
 OF_PROBABILITIES = (*NLL, _CTC, _OF_LOGITS, _OF_BINARY, _KL_DIV, "SubBackward0")
-# Shapes, dtypes and choices of places, which leave the numbers as they are.
+# Nodes that change shapes, dtypes or the selection of elements, but not values.
 _SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "PermuteBackward0", "SqueezeBackward0",
            "SqueezeBackward1", "UnsqueezeBackward0", "CloneBackward0", "ToCopyBackward0", "SelectBackward0", "SliceBackward0", "IndexBackward0")
 _MOST_SHAPES = 8
@@ -139,8 +139,8 @@ def unreachable_targets(nodes: Iterable[Any]) -> list[Any]:
 
 
 def moving_target(nodes: Iterable[Any]) -> list[Any]:
-    """Of a regression whose target has a graph, 1: it is a number plus the largest of what has a graph, as that of Q-learning; 0: it is
-    something else; 2: log-probabilities are weighed by numbers less what a layer makes. Empty: none of these."""
+    """For a regression whose target has a graph, returns 1 if the target is a constant plus a maximum with a graph, as in Q-learning, else
+    0. Returns 2 if log-probabilities are weighed by numbers less the output of a layer. Returns [] if neither is found."""
     found = []
     for node in nodes:
         if node.name() == "MulBackward0" and len(node.next_functions) == 2 and _is_weighed(*(after for after, _ in node.next_functions)):

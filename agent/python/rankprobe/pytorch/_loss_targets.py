@@ -27,7 +27,7 @@ _NEAR, _MOST_CALLS, _MOST_NODES, _GRAPH_STEPS = 64, 64, 20000, 3
 _MOST_LOSSES = 4
 _MEAN, _SUM = 1, 2
 SHIFTS = (0, 1, 2)
-# The largest prime below 2^24; a checksum is of so many numbers at most.
+# The largest prime below 2^24, and the maximum number of elements in a checksum.
 _PRIME, _MOST_TARGETS = 16777213, 65536
 
 
@@ -45,8 +45,9 @@ def _nodes(root: Any, most: int) -> Iterator[Any]:
 
 
 def _checksum(target: torch.Tensor) -> torch.Tensor:
-    """A checksum of numbers and their order, as float64. It is below 2^24, so that float32 holds it, too. Of many numbers some from all
-    parts: images and their masks begin with what is the same in all. An odd distance meets all columns."""
+    """Returns a checksum of the elements and their order, as float64. It is below 2^24, so that float32 holds it exactly. Of a large
+    tensor it samples elements from all parts, because images and masks often begin with equal elements; an odd stride reaches all
+    columns."""
     target = target.reshape(-1)
     if target.numel() > _MOST_TARGETS:
         target = target[::target.numel() // _MOST_TARGETS + 1 | 1]
