@@ -43,7 +43,7 @@ TEST(BackwardKeysTest, RecomputedForwardsShiftNumbers) {
 }
 
 // A pipeline stage: no call precedes the input of its first cast, so that there
-// is no gradient for it.
+// is not a gradient for it.
 TEST(BackwardKeysTest, RanksThatWerePutTogetherHaveTheNamesOfTheOtherRun) {
   const Names stages = {"Tensor.to.2.backward", "Tensor.to.0.backward"};
   const Names one = {"Tensor.to.2.backward", "Tensor.to.1.backward",

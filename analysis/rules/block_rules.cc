@@ -173,7 +173,7 @@ class BlockRule : public RankRule {
     return "activations, weight_gradients, parameters, optimizer";
   }
   absl::string_view cost() const override {
-    return "none beside the recording";
+    return "none besides the recording";
   }
   absl::string_view subject() const override {
     return "blocks of one kind with a number (layers.0, layers.1)";
@@ -258,7 +258,7 @@ class PartsWithoutGradient {
     return absl::StrContains(last, "router") || last == "gate" ||
            last == "gating";
   }
-  // A pooler whose output nobody takes has no gradient, and is no fault.
+  // A pooler whose output nobody takes has no gradient, and is not a fault.
   bool IsUsedByTrained(const std::string& part) const {
     const auto outputs = Values(".forward.0.output.0");
     for (const auto& [taker, input] : Values(".forward.0.input.0")) {

@@ -322,7 +322,7 @@ class ClipScaled : public LossScaleRule {
   static constexpr double kTooSmall = 1e-3;
 };
 
-// optimizer.step() in the place of scaler.step(optimizer).
+// optimizer.step() instead of scaler.step(optimizer).
 class GradientScaled : public LossScaleRule {
  public:
   absl::string_view name() const override { return "gradient-scaled"; }
@@ -356,7 +356,7 @@ class GradientScaled : public LossScaleRule {
           "the optimizer takes the gradients of the scaled loss in each of ",
           steps,
           " steps: nothing divides them by the scale. optimizer.step() is "
-          "called in the place of scaler.step(optimizer)");
+          "called instead of scaler.step(optimizer)");
       return {finding};
     }
     return {};

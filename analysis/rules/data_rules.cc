@@ -78,7 +78,7 @@ class LossConstant : public RankRule {
     return "training, parameters, weight_gradients, optimizer";
   }
   absl::string_view cost() const override {
-    return "none beside the recording";
+    return "none besides the recording";
   }
   absl::string_view subject() const override {
     return "one loss a step and gradients that are not 0";
@@ -152,7 +152,7 @@ class FrozenMoves : public RankRule {
     return "parameters, weight_gradients, optimizer";
   }
   absl::string_view cost() const override {
-    return "none beside the recording";
+    return "none besides the recording";
   }
   absl::string_view subject() const override {
     return "a parameter that is frozen while the optimizer holds it";

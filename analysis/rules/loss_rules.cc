@@ -106,7 +106,7 @@ class LossOfProbabilities : public RankRule {
 
   static const char* WhatOf(double kind) {
     if (kind == kOfLogarithms)
-      return "the loss takes probabilities where it wants their logarithms: "
+      return "the loss takes probabilities where it expects their logarithms: "
              "nll_loss, ctc_loss or kl_div of a softmax";
     if (kind == kOfAnother)
       return "the loss takes a softmax that is over another dimension than "
@@ -120,9 +120,9 @@ class LossOfProbabilities : public RankRule {
       return "the loss takes a softmax over one class, which is 1 whatever the "
              "model computes: a sigmoid is meant, or another dimension";
     if (kind == kCut)
-      return "the loss wants logits of both signs and takes what a ReLU "
+      return "the loss expects logits of both signs and takes what a ReLU "
              "leaves: a class cannot be said to be less likely than 0 says";
-    return "the loss wants logits and takes probabilities: a softmax or "
+    return "the loss expects logits and takes probabilities: a softmax or "
            "sigmoid is applied before a loss that applies its own";
   }
 };
@@ -262,9 +262,10 @@ class LearningRateZero : public RankRule {
     finding.step = input.steps[*first];
     finding.name = absl::StrCat("Training.0.debug.lr.", group);
     finding.exact = false;
-    finding.what = absl::StrCat("the learning rate of parameter group ", group,
-                                " is 0 from here on, and was ", before,
-                                ", while that of others is not (", others, ")");
+    finding.what =
+        absl::StrCat("the learning rate of parameter group ", group,
+                     " is 0 from this step on; before it was ", before,
+                     ", while that of others is not (", others, ")");
     return finding;
   }
 };

@@ -125,7 +125,7 @@ TEST_F(MessageRulesTest, GroupsThatCallUnequallyOften) {
   EXPECT_THAT(found[0].what, HasSubstr("from rank 2"));
 }
 
-// Gathered into one tensor, the result is no rank's argument; a NaN is the
+// Gathered into one tensor, the result is not a rank's argument; a NaN is the
 // question of overflow_check.
 TEST_F(MessageRulesTest, WhatCannotBeJudgedIsNot) {
   for (size_t i = 0; i < kMessageSteps; ++i) {

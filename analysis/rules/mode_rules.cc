@@ -165,7 +165,7 @@ class EvaluationInTraining : public RankRule {
     return "activations, activation gradients";
   }
   absl::string_view cost() const override {
-    return "none beside the recording";
+    return "none besides the recording";
   }
   absl::string_view subject() const override {
     return "a dropout or BatchNorm that is called without gradients in some "

@@ -199,7 +199,7 @@ class GradientStale : public OriginRule {
   }
 };
 
-// A broadcast in the place of an all_reduce, or a reduction that lost all ranks
+// A broadcast instead of an all_reduce, or a reduction that lost all ranks
 // but one.
 class GradientOfOneRank : public OriginRule {
  public:

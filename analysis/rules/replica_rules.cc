@@ -518,13 +518,14 @@ void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules) {
       "any more"));
   rules->push_back(std::make_unique<ReplicaParts>(
       "reduced-gradient-parts", "Parameter.", ".grad", 3,
-      "the reduced gradient was the same on the replicas and is not any more"));
+      "the reduced gradient was the same on the replicas and no longer is"));
   rules->push_back(std::make_unique<ReplicaParts>(
       "learning-rate-parts", "Training.0.debug.lr", "", 0,
       "replicas have different learning rates"));
   rules->push_back(std::make_unique<ReplicaParts>(
       "loss-scale-parts", "Training.0.debug.loss_scale", "", 1,
-      "replicas had the same loss scale and have it no more: a rank judges its "
+      "replicas had the same loss scale and no longer have it: a rank judges "
+      "its "
       "own gradients alone, and skips its own steps"));
   rules->push_back(std::make_unique<GradientsNotReduced>());
   rules->push_back(std::make_unique<ReplicasNeverAlike>());

@@ -70,7 +70,7 @@ class ResidualDetached : public RankRule {
     return "activations, activation_gradients";
   }
   absl::string_view cost() const override {
-    return "none beside the recording";
+    return "none besides the recording";
   }
   absl::string_view twin() const override {
     return "a residual that passes its gradient on, or passes through a module "

@@ -63,7 +63,7 @@ class UpdateZero : public Rule {
     return "weight_gradients, parameters or optimizer";
   }
   absl::string_view cost() const override {
-    return "none beside the recording: one pass over two values a parameter";
+    return "none besides the recording: one pass over two values a parameter";
   }
   absl::string_view subject() const override {
     return "gradients in three steps of an optimizer";

@@ -38,7 +38,7 @@ class ScheduleRule : public RankRule {
  public:
   absl::string_view needs() const override { return "training"; }
   absl::string_view cost() const override {
-    return "none beside the recording";
+    return "none besides the recording";
   }
   absl::string_view subject() const override {
     return "a learning rate that changes";

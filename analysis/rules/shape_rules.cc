@@ -151,7 +151,7 @@ class PaddingInLoss : public ShapeRule {
     finding.exact = false;
     finding.what = absl::StrCat(
         Percent(found[0]),
-        " of the targets of the cross entropy are at places whose input is "
+        " of the targets of the cross entropy are at positions whose input is "
         "the embedding's padding_idx, and count in the loss: ignore_index, or "
         "-100 in the targets, leaves them out");
     return finding;
@@ -221,17 +221,20 @@ class ViewMixes : public ShapeRule {
     finding.exact = found[0] != kHeads;
     finding.what = absl::StrCat(
         "in ", found[1], found[1] == 1 ? " place" : " places", " ",
-        found[0] == kResult
-            ? "the result of an attention, [batch, heads, places, features], "
-              "is "
-              "viewed as [batch, places, heads * features]: heads and places "
-              "mix"
-        : found[0] == kValues
-            ? "[batch, places, heads * features] is viewed as [batch, heads, "
-              "places, features] before an attention: heads and places mix"
+        found[0] == kResult   ? "the result of an attention, [batch, heads, "
+                                "positions, features], "
+                                "is "
+                                "viewed as [batch, positions, heads * features]: "
+                                "heads and positions "
+                                "mix"
+        : found[0] == kValues ? "[batch, positions, heads * features] is "
+                                "viewed as [batch, heads, "
+                                "positions, features] before an attention: "
+                                "heads and positions mix"
         : found[0] == kHeads
-            ? "an attention takes [batch, places, heads, features] and works "
-              "over the heads of one place"
+            ? "an attention takes [batch, positions, heads, features] and "
+              "works "
+              "over the heads of one position"
             : "what a recurrent layer ends with, [layers, batch, features], is "
               "viewed as [batch, layers * features]: samples of a batch mix",
         ". transpose() is missing: view() and reshape() exchange no "
@@ -308,7 +311,7 @@ class LayersUntrained : public ShapeRule {
         found[1],
         " numbers between layers that are trained require a gradient, and "
         "belong neither to the model nor to an optimizer: layers in a list or "
-        "dict of Python, in the place of nn.ModuleList, are not registered");
+        "dict of Python, instead of an nn.ModuleList, are not registered");
     return finding;
   }
 };

@@ -23,7 +23,7 @@ class GradientZero : public RankRule {
     return "weight_gradients, parameters";
   }
   absl::string_view cost() const override {
-    return "none beside the recording";
+    return "none besides the recording";
   }
   absl::string_view twin() const override {
     return "parameters that no batch uses, biases, one factor of a product "
@@ -144,7 +144,7 @@ class UnitsAlike : public RankRule {
   absl::string_view name() const override { return "units-alike"; }
   absl::string_view needs() const override { return "parameters"; }
   absl::string_view cost() const override {
-    return "none beside the recording";
+    return "none besides the recording";
   }
   absl::string_view subject() const override {
     return "linear or convolution layers";

@@ -65,7 +65,7 @@ int WeightOf(const DiagnosisReport::Finding& finding) {
                                           "scan: not alike",
                                           "replicas",
                                           "rule: reduced-gradient-parts",
-                                          "scan: no more there",
+                                          "scan: disappeared",
                                           "overflow_check",
                                           "scan: non-finite",
                                           "rule: learning-rate-zero",

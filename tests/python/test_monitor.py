@@ -272,7 +272,7 @@ def test_attached_it_records_what_a_debugger_of_the_script_records(tmp_path, opt
     assert len(wanted) == 3 * ranks * 2, sorted(wanted)
     assert {name.split("/")[0] for name in attached} == {"step0", "step1", "step2"}
 
-    def by_place(keys: dict) -> dict:  # one process has a pid in the place of a rank
+    def by_place(keys: dict) -> dict:  # one process has a pid instead of a rank
         return {name if ranks > 1 else f"{name.split('/')[0]}/{name.split('/')[2]}": found for name, found in keys.items()}
 
     assert by_place(attached) == by_place(wanted)

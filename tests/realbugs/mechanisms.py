@@ -609,7 +609,7 @@ def clipped_before_unscaling():
 
 
 def never_unscaled():
-    """optimizer.step() in the place of scaler.step(optimizer); Adam's division hides it."""
+    """optimizer.step() instead of scaler.step(optimizer); Adam's division hides it."""
     net = Lm()
     opt = torch.optim.AdamW(net.parameters(), 1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
@@ -1330,7 +1330,7 @@ def negative_target_of_relu():
 
 
 def layers_in_a_list():
-    """A list of Python holds the layers, in the place of nn.ModuleList."""
+    """A list of Python holds the layers instead of an nn.ModuleList."""
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -1398,7 +1398,7 @@ def adapters_recomputed_without_graph():
 
 
 class ViewAttention(SdpaAttention):
-    """view() in the place of transpose(), before the attention or behind it."""
+    """view() instead of transpose(), before the attention or behind it."""
     where = ""
     is_causal = True
 
@@ -1425,12 +1425,12 @@ def viewed(where):
 
 
 def heads_viewed_before():
-    """[batch, places, features] is viewed as [batch, heads, places, features]."""
+    """[batch, positions, features] is viewed as [batch, heads, positions, features]."""
     viewed("before")
 
 
 def heads_viewed_behind():
-    """The attention's result is viewed as [batch, places, features]."""
+    """The attention's result is viewed as [batch, positions, features]."""
     viewed("behind")
 
 

@@ -16,7 +16,7 @@ class Paged:
     def begin(self, prompt):
         self.table, self.length = [], 0
         key = tuple(prompt[:PAGE])
-        if key in self.prefix:                             # prefix hit: its first page is there already
+        if key in self.prefix:                             # prefix hit: its first page already exists
             self.table, self.length = [self.prefix[key]], PAGE
         else:
             self.key = key

@@ -27,7 +27,7 @@ EXPECTED = {
     "p06": "tokens-weigh-unequally", "p08": "", "p09": "out_norm.weight", "p11": "update-zero", "p12": "layers.0.attn",
     "p14": "positions-merge", "p15": "attention-sees-future",
     "p17": "", "p19": "mlp.bias", "p20": "", "p23": "gradients-not-reduced", "p25": "gradient-rounded", "p26": "", "p28": "label-shift",
-    "p29": "no more there", "p32": "gradients-not-reduced", "hunt-flip": "layers.1.mlp.up.weight", "hunt-grad": "layers.2.mlp.down.weight",
+    "p29": "disappeared", "p32": "gradients-not-reduced", "hunt-flip": "layers.1.mlp.up.weight", "hunt-grad": "layers.2.mlp.down.weight",
 }
 MIX = {"task": "statistics", "dump_path": "./dump", "step": [0, 1, 12], "level": "mix",
        "statistics": {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"}}

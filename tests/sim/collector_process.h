@@ -54,7 +54,7 @@ class CollectorProcess {
   // From now on it does nothing any more that others could notice, but for
   // streams, which the network cuts.
   void Kill();
-  // The same in the place of its `count`th write from now; then `killed` is called.
+  // The same instead of its `count`th write from now; then `killed` is called.
   void KillAtWrite(uint64_t count, std::function<void()> killed);
   // As on SIGTERM: ranks are told, and what was received is written.
   void SayGoodbye();

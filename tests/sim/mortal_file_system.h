@@ -24,7 +24,7 @@ class MortalFileSystem final : public FileSystem {
   explicit MortalFileSystem(FileSystem* disk)
       : disk_(disk), dead_(std::make_shared<std::atomic<bool>>(false)) {}
 
-  // It is killed in the place of its `count`th write from now, and `killed` is
+  // It is killed instead of its `count`th write from now, and `killed` is
   // called.
   void KillAtWrite(uint64_t count, std::function<void()> killed) {
     *writes_ = {count, std::move(killed)};

@@ -32,7 +32,7 @@ namespace rankprobe::sim {
 
 class Scheduler final : public TimeSource, public RandomSource {
  public:
-  // Puts itself in the place of the operating system's time and randomness.
+  // Puts itself instead of the operating system's time and randomness.
   explicit Scheduler(uint64_t seed);
   // All fibers have ended.
   ~Scheduler() override;

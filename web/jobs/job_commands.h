@@ -56,7 +56,7 @@ struct JobSources {
   };
   Runs runs = Runs::kAsked;
   // Returns the directory of "root:PATH", or why there is none. Empty if there
-  // is no root.
+  // is not a root.
   std::function<absl::StatusOr<std::string>(absl::string_view path)> below_root;
 };
 
