@@ -250,6 +250,9 @@ def api(function: Callable[..., Any], capture: Capture, prefix: str, op: str,
 def traced_module_call(callback: Any) -> ModuleCall:
     """A call that a compiler traces: its gradients go to `callback`."""
 
+def all_hooked(roots: list[Any], hooked: dict[int, Any], skipped: Callable[[Any], bool]) -> bool:
+    """Whether each module below `roots` is in `hooked`, weak references by id, or skipped(module) is true."""
+
 class Redirect:
     """Redirects the calls of a function. `original` is never redirected. put(target) sends calls to `target`, of several targets
     to the last one; take(target) removes it."""

@@ -12,6 +12,7 @@
 #include "agent/python/native/torch/call_redirect.h"
 #include "agent/python/native/torch/capture.h"
 #include "agent/python/native/torch/function_redirect.h"
+#include "agent/python/native/torch/hooked_modules.h"
 #include "agent/python/native/torch/module_forwards.h"
 #include "agent/python/native/torch/module_gradients.h"
 #include "agent/python/native/torch/module_hooks.h"
@@ -245,6 +246,17 @@ void RegisterCapture(py::module_& m) {
       .def_property_readonly("seen", &Capture::seen)
       .def_property_readonly("matched", &Capture::matched)
       .def_property_readonly("faults", &Capture::faults);
+  m.def(
+      "all_hooked",
+      [](const py::list& roots, const py::dict& hooked,
+         const py::function& skipped) {
+        const int all = AllHooked(roots.ptr(), hooked.ptr(), skipped.ptr());
+        if (all < 0) throw py::error_already_set();
+        return all != 0;
+      },
+      py::arg("roots"), py::arg("hooked"), py::arg("skipped"),
+      "Whether each module below `roots` is in `hooked`, weak references by "
+      "id, or skipped(module) is true.");
   py::class_<Redirect, std::shared_ptr<Redirect>>(
       m, "Redirect", "Redirects the calls of a function.")
       .def_property_readonly(
