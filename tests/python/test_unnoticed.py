@@ -35,7 +35,7 @@ def _places() -> Iterator[tuple[str, Any, str]]:
 _PLACES = list(_places())
 # Another object, equal to the function, while a step is recorded: see _apis.py.
 _APART = {f"Torch.{name}" for name in dir(torch) if vars(F).get(name, torch) is getattr(torch, name)}
-_APART |= {"Torch.lstm", "Tensor.abs", "Tensor.neg", "Tensor.__idiv__", "Tensor.__rdiv__", "Tensor.__setitem__"}
+_APART |= {"Torch.lstm", "Tensor.abs", "Tensor.neg", "Tensor.__idiv__", "Tensor.__rdiv__"}
 
 
 def _signature(function: Any) -> Any:

@@ -269,6 +269,9 @@ class RedirectedCalls:
     def put(self) -> None: ...
     def take(self) -> None: ...
 
+def slot_redirect(function: Any) -> Redirect | None:
+    """None: not what assigns items of a type of C, of which one is redirected in a process."""
+
 def call_redirect(function: Any) -> Redirect | None:
     """None: not a function of C's."""
 

@@ -19,7 +19,8 @@
 #include "agent/python/native/torch/node_hook.h"
 #include "agent/python/native/torch/place_redirect.h"
 #include "agent/python/native/torch/program_error.h"
-#include "agent/python/native/torch/redirect.h"
+#include "agent/python/native/torch/redirected_calls.h"
+#include "agent/python/native/torch/slot_redirect.h"
 
 namespace py = pybind11;
 
@@ -310,6 +311,13 @@ void RegisterCapture(py::module_& m) {
                                          [](Redirect*) {});
       },
       py::arg("function"), "None if it is not a C function.");
+  m.def(
+      "slot_redirect",
+      [](const py::object& function) {
+        return std::shared_ptr<Redirect>(SlotRedirect::Of(function.ptr()),
+                                         [](Redirect*) {});
+      },
+      py::arg("function"), "None if it is not `Tensor.__setitem__`.");
   m.def(
       "place_redirect",
       [](const py::object& host, const py::str& name,

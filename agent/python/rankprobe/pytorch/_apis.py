@@ -8,7 +8,7 @@ program puts in its place is the program's.
 Where one object is known by several names that are recorded apart, one of them has its calls redirected. In the places of
 the others stand objects of ours while a step is recorded, which compare, hash, pickle and copy as the function:
 `torch.conv2d` and others that torch.nn.functional has too, `torch.lstm`, four methods of Tensor that are called by operators
-as well (`abs`, `neg`, `__idiv__`, `__rdiv__`), `Tensor.__setitem__`, and what is registered and no function.
+as well (`abs`, `neg`, `__idiv__`, `__rdiv__`), and what is registered and no function.
 """
 
 from __future__ import annotations

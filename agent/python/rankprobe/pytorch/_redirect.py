@@ -78,7 +78,7 @@ def redirect(function: Any) -> Optional[_native.Redirect]:
     # pybind11 keeps the function of a method in one of these.
     if type(function).__name__ == "instancemethod":
         function = function.__func__
-    return _native.call_redirect(function)
+    return _native.call_redirect(function) or _native.slot_redirect(function)
 
 
 class Around:
