@@ -306,7 +306,7 @@ class Debugger:
         if over:
             return
         # Also what is off here may be switched on by the collector.
-        requests = self._requests_of(scheduled_tokens, first_positions)
+        requests = None if scheduled_tokens is None else self._requests_of(scheduled_tokens, first_positions)
         self._started = True
         rank = self._session.start(rank_id, requests)
         nothing_in_place = not (self._instruments.applied or self._steps.running or self._steps.has_records)

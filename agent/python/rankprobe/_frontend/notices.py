@@ -53,10 +53,12 @@ class Notices:
 
     def _lacks(self, plan: dict[str, Any], rank: Optional[int]) -> bool:
         """rank: that of this process, None: unknown. A job of one process has no other rank."""
-        ranks, world = plan["ranks"], self._world()
-        has = rank is not None and any(first <= rank <= last for first, last in ranks) if world == 1 else any(
-            first < world for first, _ in ranks)
-        return bool(ranks) and not has
+        ranks = plan["ranks"]
+        if not ranks:
+            return False
+        world = self._world()
+        return not (rank is not None and any(first <= rank <= last for first, last in ranks) if world == 1 else any(
+            first < world for first, _ in ranks))
 
     def ended(self, plan: dict[str, Any], steps: int, started: bool) -> None:
         """The program ends after so many steps, the one that has not ended included where it has records: one rank says

@@ -138,7 +138,7 @@ class TrainingSteps:
 
     def _alive(self) -> list[Any]:
         """The models, as long as the program has them: nothing here keeps one."""
-        return [model for model in (known() for known in self._models) if model is not None]
+        return [model for model in [known() for known in self._models] if model is not None]
 
     def _end(self) -> None:
         if self._debugger._capture.wants_replica:
