@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether all modules of a model have hooks, asked in each step that begins.
+// Checks whether all modules of a model have hooks, when a step begins.
 //
 // Threads: the GIL is held.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_HOOKED_MODULES_H_
