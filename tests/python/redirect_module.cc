@@ -34,7 +34,32 @@ PyObject* Original(PyObject*, PyObject* function) {
   return redirect->original();
 }
 
+rankprobe::CallRedirects* Group() {
+  static auto* const group = new rankprobe::CallRedirects();
+  return group;
+}
+
+PyObject* Add(PyObject*, PyObject* args) {
+  PyObject *function = nullptr, *target = nullptr;
+  if (!PyArg_ParseTuple(args, "OO", &function, &target)) return nullptr;
+  auto* const redirect = RedirectOf(function);
+  if (redirect == nullptr) return nullptr;
+  Group()->Add(redirect, target);
+  Py_RETURN_NONE;
+}
+
+template <void (rankprobe::CallRedirects::*kMethod)() const>
+PyObject* ChangeAll(PyObject*, PyObject*) {
+  (Group()->*kMethod)();
+  Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
+    {"add", Add, METH_VARARGS, nullptr},
+    {"put_all", ChangeAll<&rankprobe::CallRedirects::Put>, METH_NOARGS,
+     nullptr},
+    {"take_all", ChangeAll<&rankprobe::CallRedirects::Take>, METH_NOARGS,
+     nullptr},
     {"put", Change<&rankprobe::CallRedirect::Put>, METH_VARARGS, nullptr},
     {"take", Change<&rankprobe::CallRedirect::Take>, METH_VARARGS, nullptr},
     {"original", Original, METH_O, nullptr},

@@ -151,4 +151,57 @@ assert math.sqrt(9.0) == 3.0 and math.sqrt(16.0) == 4.0 and inner == [(16.0,)]
 redirect.take(math.sqrt, outer)
 redirect.take(math.sqrt, innermost)
 assert math.sqrt(9.0) == 3.0 and len(inner) == 1
+# Many that are put together, also over and under one that is put by itself.
+called = []
+
+
+def counting(function):
+    original = redirect.original(function)
+
+    def target(*args, **kwargs):
+        called.append(function)
+        return original(*args, **kwargs)
+
+    return target
+
+
+for function, _ in FUNCTIONS:
+    redirect.add(function, counting(function))
+alone = []
+
+
+def own(*args):
+    alone.append(args)
+    return redirect.original(math.sqrt)(*args)
+
+
+def call_all():
+    called.clear()
+    alone.clear()
+    bound = "a".upper
+    for function, arguments in FUNCTIONS:
+        loops(function, arguments)
+    return len(set(called)), len(alone), bound
+
+
+_, _, bound = call_all()
+assert not called
+for _ in range(3):
+    redirect.put_all()
+    assert call_all()[:2] == (len(FUNCTIONS), 0)
+    bound_inside = call_all()[2]
+    redirect.put(math.sqrt, own)
+    assert call_all()[:2] == (len(FUNCTIONS) - 1, 360)
+    redirect.take_all()
+    assert call_all()[:2] == (0, 360)
+    redirect.put_all()
+    assert call_all()[:2] == (len(FUNCTIONS), 0)
+    redirect.take(math.sqrt, own)
+    assert call_all()[:2] == (len(FUNCTIONS), 0)
+    redirect.take_all()
+    assert call_all()[:2] == (0, 0) and bound() == bound_inside() == "A" and not called
+    redirect.put_all()
+    called.clear()
+    assert bound_inside() == "A" and called == [str.upper]
+    redirect.take_all()
 print("done", sys.version.split()[0])

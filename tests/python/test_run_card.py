@@ -336,3 +336,43 @@ def test_a_generator_that_nobody_drew_from_is_known(module: str) -> None:
     finally:
         random.setstate(python)
         numpy.random.set_state(before)
+
+
+def test_the_state_of_a_generator_is_told_anew_whatever_of_it_has_changed() -> None:
+    """What was said is kept as long as the memory of the generator is the same."""
+    import random
+
+    import numpy
+
+    from rankprobe.pytorch import _generators
+
+    before = random.getstate(), numpy.random.get_state()
+    changes = [lambda: random.seed(1), random.random, lambda: random.gauss(0, 1), lambda: random.gauss(0, 1),
+               lambda: random.setstate(before[0]), lambda: numpy.random.seed(1), numpy.random.random_sample,
+               numpy.random.randn, numpy.random.randn, lambda: numpy.random.shuffle([1, 2, 3]),
+               lambda: numpy.random.set_state(before[1])]
+    try:
+        told = None
+        for change in changes:
+            change()
+            states = [(_generators.python_state(), _generators.numpy_state(numpy.random)) for _ in range(2)]
+            _generators._said_of.clear()
+            states.append((_generators.python_state(), _generators.numpy_state(numpy.random)))
+            assert states[0] == states[1] == states[2] != told
+            told = states[0]
+    finally:
+        random.setstate(before[0])
+        numpy.random.set_state(before[1])
+
+
+def test_another_generator_in_the_place_of_numpys_is_asked_itself(monkeypatch) -> None:
+    import numpy
+
+    from rankprobe.pytorch import _generators
+
+    def states(generator: numpy.random.RandomState) -> list[str]:
+        monkeypatch.setattr(numpy.random, "get_state", generator.get_state)
+        return [_generators.numpy_state(numpy.random), generator.random_sample() and _generators.numpy_state(numpy.random)]
+
+    first, second = states(numpy.random.RandomState(3))
+    assert first != second and states(numpy.random.RandomState(3)) == [first, second]

@@ -35,7 +35,7 @@ def _places() -> Iterator[tuple[str, Any, str]]:
 _PLACES = list(_places())
 # Another object, equal to the function, while a step is recorded: see _apis.py.
 _APART = {f"Torch.{name}" for name in dir(torch) if vars(F).get(name, torch) is getattr(torch, name)}
-_APART |= {"Torch.lstm", "Tensor.abs", "Tensor.neg", "Tensor.__idiv__", "Tensor.__rdiv__", "Tensor.__setitem__"}
+_APART |= {"Torch.lstm", "Tensor.abs", "Tensor.neg", "Tensor.__idiv__", "Tensor.__rdiv__"}
 
 
 def _signature(function: Any) -> Any:
@@ -476,3 +476,65 @@ def test_targets_of_a_function_of_python_are_taken_in_any_order() -> None:
     assert function(1) == "one" and redirected.original(1) == (1, 3)
     redirected.take(one)
     assert function(1) == (1, 3) and function.__defaults__ is defaults
+
+
+def test_items_are_assigned_in_every_class_of_tensors_and_recorded_in_a_step_alone(dump) -> None:
+    class Early(torch.Tensor):
+        pass
+
+    class Doubling(torch.Tensor):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            super().__setitem__(key, 2 * value)
+
+    assign = torch.Tensor.__setitem__
+    debugger = dump.debugger(level="L1")
+    for step in range(3):
+        debugger.start()
+
+        class Late(torch.Tensor):
+            pass
+
+        kinds = (torch.Tensor, Early, Doubling, Late)
+
+        def assigned() -> list[list[float]]:
+            values = [torch.zeros(2).as_subclass(kind) for kind in kinds]
+            for value in values:
+                value[0] = 1.0
+                torch.Tensor.__setitem__(value, 1, 3.0)
+                with pytest.raises(TypeError, match="delet|remove"):
+                    del value[0]
+                with pytest.raises(IndexError):
+                    value[5] = 1.0
+            return [value.as_subclass(torch.Tensor).tolist() for value in values]
+
+        wanted = [[1.0, 3.0], [1.0, 3.0], [2.0, 3.0], [1.0, 3.0]]
+        assert assigned() == wanted
+        assert torch.Tensor.__setitem__ is assign and "__setitem__" not in vars(torch.Tensor)
+        debugger.stop()
+        assert assigned() == wanted
+        debugger.step()
+        names = [name for name in dump.data(step) if name.startswith("Tensor.__setitem__")]
+        assert len(names) == 3 * len(kinds), names  # an assignment that fails too
+    debugger.close()
+
+
+def test_attributes_that_a_program_gives_a_function_in_a_step_stay(dump) -> None:
+    debugger = dump.debugger(level="L1")
+    x = torch.ones(2)
+    try:
+        for step in range(5):
+            debugger.start()
+            F.silu(x)
+            kept = F.silu.__dict__ if step == 1 else None
+            if step == 2:
+                F.silu.note = "the program's"  # type: ignore[attr-defined]
+            debugger.stop()
+            assert getattr(F.silu, "note", None) == ("the program's" if step >= 2 else None)
+            assert kept is None or kept is F.silu.__dict__
+            assert not hasattr(F.silu, "__wrapped__")
+            F.silu(x)
+            debugger.step()
+            assert [name for name in dump.data(step) if "silu" in name] == ["Functional.silu.0.forward"]
+    finally:
+        F.silu.__dict__.pop("note", None)
+        debugger.close()

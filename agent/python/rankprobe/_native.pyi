@@ -250,6 +250,9 @@ def api(function: Callable[..., Any], capture: Capture, prefix: str, op: str,
 def traced_module_call(callback: Any) -> ModuleCall:
     """A call that a compiler traces: its gradients go to `callback`."""
 
+def all_hooked(roots: list[Any], hooked: dict[int, Any], skipped: Callable[[Any], bool]) -> bool:
+    """Whether each module below `roots` is in `hooked`, weak references by id, or skipped(module) is true."""
+
 class Redirect:
     """Redirects the calls of a function. `original` is never redirected. put(target) sends calls to `target`, of several targets
     to the last one; take(target) removes it."""
@@ -265,6 +268,9 @@ class RedirectedCalls:
     def add(self, redirect: Redirect, target: Callable[..., Any]) -> None: ...
     def put(self) -> None: ...
     def take(self) -> None: ...
+
+def slot_redirect(function: Any) -> Redirect | None:
+    """None: not what assigns items of a type of C, of which one is redirected in a process."""
 
 def call_redirect(function: Any) -> Redirect | None:
     """None: not a function of C's."""

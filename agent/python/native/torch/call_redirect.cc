@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <unordered_map>
 #include <utility>
 
@@ -55,17 +56,14 @@ PyMethodDef** DefOf(PyObject* function) {
   return &reinterpret_cast<PyMethodDescrObject*>(function)->d_method;
 }
 
+static_assert(offsetof(PyCFunctionObject, vectorcall) ==
+              offsetof(PyMethodDescrObject, vectorcall));
+
 vectorcallfunc* CallOf(PyObject* function) {
-  if (Py_TYPE(function) == &PyCFunction_Type)
-    return &reinterpret_cast<PyCFunctionObject*>(function)->vectorcall;
-  return &reinterpret_cast<PyMethodDescrObject*>(function)->vectorcall;
+  return &reinterpret_cast<PyCFunctionObject*>(function)->vectorcall;
 }
 
 }  // namespace
-
-CallRedirect* CallRedirect::Find(PyObject* function) {
-  return reinterpret_cast<Definition*>(*DefOf(function))->redirect;
-}
 
 CallRedirect* CallRedirect::Of(PyObject* function) {
   const bool is_method = Py_TYPE(function) == &PyMethodDescr_Type;
@@ -107,23 +105,30 @@ CallRedirect::CallRedirect(PyObject* function, PyRef original,
       original_(std::move(original)),
       own_def_(own_def),
       own_call_(*CallOf(function)),
-      definition_{*own_def, this} {
-  // A builtin keeps its ml_meth, by which CPython hashes and compares it. If
-  // that takes arguments in another form, it must not be called by these flags;
-  // CPython does not do so while the object has a vectorcall.
+      definition_{*own_def, this, PyRef()} {
+  // A builtin keeps its ml_meth, by which CPython hashes and compares it. Where
+  // that takes arguments in another form nobody may call it by these flags, and
+  // nobody does while the object has a vectorcall.
   const int flags = own_def->ml_flags & kCallFlags;
   if (Py_TYPE(function) == &PyCFunction_Type && flags == METH_VARARGS) return;
   definition_.def.ml_flags =
       (own_def->ml_flags & ~kCallFlags) | METH_VARARGS | METH_KEYWORDS;
 }
 
-void CallRedirect::Prefetch() const {
-  __builtin_prefetch(DefOf(function_.get()));
-  __builtin_prefetch(CallOf(function_.get()));
-  __builtin_prefetch(targets_.data());
+CallRedirect::Definition* CallRedirect::NewDefinition(PyObject* target) {
+  auto at = std::find_if(definitions_.begin(), definitions_.end(),
+                         [](const Definition& one) { return !one.target; });
+  if (at == definitions_.end())
+    at = definitions_.insert(at, {definition_.def, this, PyRef()});
+  at->target = PyRef::Share(target);
+  return &*at;
 }
 
 void CallRedirect::Put(PyObject* target) {
+  PyMethodDef* const def = *DefOf(function_.get());
+  // Put by CallRedirects, and from now on one of several.
+  if (targets_.empty() && def != own_def_)
+    targets_.push_back(reinterpret_cast<Definition*>(def)->target);
   targets_.push_back(PyRef::Share(target));
   Apply();
 }
@@ -153,14 +158,64 @@ void CallRedirect::Apply() {
 }
 
 PyRef CallRedirect::Current() const {
-  return targets_.empty() ? PyRef::Share(original_.get())
-                          : PyRef::Share(targets_.back().get());
+  PyMethodDef* const def = *DefOf(function_.get());
+  if (def == own_def_) return original_;
+  if (def == &definition_.def) return targets_.back();
+  return reinterpret_cast<Definition*>(def)->target;
 }
 
 PyObject* CallRedirect::Call(PyObject* function, PyObject* const* args,
                              size_t flagged_count, PyObject* keywords) {
-  const PyRef target = Find(function)->Current();
+  const auto* const now = reinterpret_cast<Definition*>(*DefOf(function));
+  const PyRef target = now->target ? now->target : now->redirect->Current();
   return PyObject_Vectorcall(target.get(), args, flagged_count, keywords);
+}
+
+CallRedirects::~CallRedirects() {
+  for (const Call& call : calls_) {
+    // What is in place stays as it is.
+    if (*DefOf(call.function) != &call.definition->def)
+      call.definition->target = PyRef();
+  }
+}
+
+void CallRedirects::Add(CallRedirect* redirect, PyObject* target) {
+  calls_.push_back({redirect->function_.get(), redirect->own_def_,
+                    redirect->own_call_, redirect->NewDefinition(target)});
+}
+
+template <typename Fn>
+void CallRedirects::ForEach(const Fn& fn) const {
+  constexpr size_t kAhead = 16;
+  const size_t count = calls_.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) {
+      PyObject* const ahead = calls_[i + kAhead].function;
+      __builtin_prefetch(ahead, /*rw=*/1);
+      __builtin_prefetch(CallOf(ahead), /*rw=*/1);
+    }
+    fn(calls_[i]);
+  }
+}
+
+void CallRedirects::Put() const {
+  ForEach([](const Call& call) {
+    PyMethodDef** const def = DefOf(call.function);
+    if (*def != call.own_def)
+      return call.definition->redirect->Put(call.definition->target.get());
+    *def = &call.definition->def;
+    *CallOf(call.function) = &CallRedirect::Call;
+  });
+}
+
+void CallRedirects::Take() const {
+  ForEach([](const Call& call) {
+    PyMethodDef** const def = DefOf(call.function);
+    if (*def != &call.definition->def)
+      return call.definition->redirect->Take(call.definition->target.get());
+    *def = call.own_def;
+    *CallOf(call.function) = call.own_call;
+  });
 }
 
 }  // namespace rankprobe

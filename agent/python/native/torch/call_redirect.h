@@ -13,6 +13,7 @@
 
 #include <Python.h>
 
+#include <deque>
 #include <vector>
 
 #include "agent/python/native/session/py_ref.h"
@@ -32,25 +33,28 @@ class CallRedirect : public Redirect {
   PyObject* original() const override { return original_.get(); }
   void Put(PyObject* target) override;
   void Take(PyObject* target) override;
-  void Prefetch() const override;
 
   // Returns a new reference to the current target, or to the original.
   PyRef Current() const;
 
-  // A CPython type cannot determine to which redirection a bound method
-  // belongs, so each method has its own C function.
-  static constexpr size_t kMaxMethods = 2048;
-
- private:
-  // The first member of the object that PyMethodDef pointers of functions refer
-  // to.
+  // What a function points to while a target is set. It stays as long as the
+  // process: a method that was bound meanwhile refers to it.
   struct Definition {
     PyMethodDef def;
     CallRedirect* redirect;
+    // Null in that of targets_.
+    PyRef target;
   };
 
+  // A CPython type cannot tell a bound method which of the redirections it
+  // belongs to, so each method has a C function of its own.
+  static constexpr size_t kMaxMethods = 2048;
+
+ private:
+  friend class CallRedirects;
+
   CallRedirect(PyObject* function, PyRef original, PyMethodDef* own_def);
-  static CallRedirect* Find(PyObject* function);
+  Definition* NewDefinition(PyObject* target);
   static PyObject* Call(PyObject* function, PyObject* const* args,
                         size_t flagged_count, PyObject* keywords);
   void Apply();
@@ -60,6 +64,36 @@ class CallRedirect : public Redirect {
   vectorcallfunc const own_call_;
   Definition definition_;
   std::vector<PyRef> targets_;
+  // Those of CallRedirects; without a target one is free.
+  std::deque<Definition> definitions_;
+};
+
+// Redirections of many functions, which are put and taken together. Where
+// nobody else redirects a function, they read and write the function alone and
+// one list in its order: a training step evicts all this from the processor's
+// caches, and there are a thousand functions. Threads: the GIL is held.
+class CallRedirects {
+ public:
+  CallRedirects() = default;
+  ~CallRedirects();
+  CallRedirects(const CallRedirects&) = delete;
+  CallRedirects& operator=(const CallRedirects&) = delete;
+
+  void Add(CallRedirect* redirect, PyObject* target);
+  void Put() const;
+  void Take() const;
+
+ private:
+  struct Call {
+    PyObject* function;
+    PyMethodDef* own_def;
+    vectorcallfunc own_call;
+    CallRedirect::Definition* definition;
+  };
+  template <typename Fn>
+  void ForEach(const Fn& fn) const;
+
+  std::vector<Call> calls_;
 };
 
 }  // namespace rankprobe

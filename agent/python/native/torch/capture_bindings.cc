@@ -12,13 +12,15 @@
 #include "agent/python/native/torch/call_redirect.h"
 #include "agent/python/native/torch/capture.h"
 #include "agent/python/native/torch/function_redirect.h"
+#include "agent/python/native/torch/hooked_modules.h"
 #include "agent/python/native/torch/module_forwards.h"
 #include "agent/python/native/torch/module_gradients.h"
 #include "agent/python/native/torch/module_hooks.h"
 #include "agent/python/native/torch/node_hook.h"
 #include "agent/python/native/torch/place_redirect.h"
 #include "agent/python/native/torch/program_error.h"
-#include "agent/python/native/torch/redirect.h"
+#include "agent/python/native/torch/redirected_calls.h"
+#include "agent/python/native/torch/slot_redirect.h"
 
 namespace py = pybind11;
 
@@ -245,6 +247,17 @@ void RegisterCapture(py::module_& m) {
       .def_property_readonly("seen", &Capture::seen)
       .def_property_readonly("matched", &Capture::matched)
       .def_property_readonly("faults", &Capture::faults);
+  m.def(
+      "all_hooked",
+      [](const py::list& roots, const py::dict& hooked,
+         const py::function& skipped) {
+        const int all = AllHooked(roots.ptr(), hooked.ptr(), skipped.ptr());
+        if (all < 0) throw py::error_already_set();
+        return all != 0;
+      },
+      py::arg("roots"), py::arg("hooked"), py::arg("skipped"),
+      "Whether each module below `roots` is in `hooked`, weak references by "
+      "id, or skipped(module) is true.");
   py::class_<Redirect, std::shared_ptr<Redirect>>(
       m, "Redirect", "Redirects the calls of a function.")
       .def_property_readonly(
@@ -298,6 +311,13 @@ void RegisterCapture(py::module_& m) {
                                          [](Redirect*) {});
       },
       py::arg("function"), "None if it is not a C function.");
+  m.def(
+      "slot_redirect",
+      [](const py::object& function) {
+        return std::shared_ptr<Redirect>(SlotRedirect::Of(function.ptr()),
+                                         [](Redirect*) {});
+      },
+      py::arg("function"), "None if it is not `Tensor.__setitem__`.");
   m.def(
       "place_redirect",
       [](const py::object& host, const py::str& name,

@@ -13,17 +13,39 @@ PyObject* WrappedName() {
   return name;
 }
 
-}  // namespace
-
-void FunctionRedirect::Prefetch() const {
-  const PyFunctionObject* const function = Function();
-  __builtin_prefetch(function);
-  __builtin_prefetch(reinterpret_cast<const char*>(function) + 64);
-  __builtin_prefetch(made_.code.get());
-  __builtin_prefetch(made_.own.get());
-  __builtin_prefetch(original_.get());
-  __builtin_prefetch(put_.data());
+PyObject* CodeName() {
+  static PyObject* const name = PyUnicode_InternFromString("__code__");
+  return name;
 }
+
+// Whether a function with these attributes has `__wrapped__` of its own.
+bool HasWrapped(PyObject* dict) {
+  const int found = dict == nullptr ? 0 : PyDict_Contains(dict, WrappedName());
+  if (found < 0) ClearOwnError();
+  return found > 0;
+}
+
+// The two codes have as many free variables.
+bool ExchangeCode(PyFunctionObject* function, PyObject* code) {
+#if PY_VERSION_HEX >= 0x030C0000  // somebody may watch functions
+  if (PyObject_SetAttr(reinterpret_cast<PyObject*>(function), CodeName(),
+                       code) == 0)
+    return true;
+  ClearOwnError();
+  return false;
+#else
+  Py_INCREF(code);
+  PyObject* const before = std::exchange(function->func_code, code);
+#if PY_VERSION_HEX >= 0x030B0000
+  // What the interpreter knows of calls of this function is of the other code.
+  function->func_version = 0;
+#endif
+  Py_DECREF(before);
+  return true;
+#endif
+}
+
+}  // namespace
 
 bool FunctionRedirect::IsOurs(PyObject* code) const {
   PyObject* const file =
@@ -32,17 +54,15 @@ bool FunctionRedirect::IsOurs(PyObject* code) const {
 }
 
 bool FunctionRedirect::SetCode(PyObject* code) const {
-  static PyObject* const name = PyUnicode_InternFromString("__code__");
-  return PyObject_SetAttr(function_.get(), name, code) == 0;
+  return PyObject_SetAttr(function_.get(), CodeName(), code) == 0;
 }
 
 // Updates the original: the program may have changed the code or the defaults.
 bool FunctionRedirect::RefreshOriginal(PyObject* own) {
-  static PyObject* const code = PyUnicode_InternFromString("__code__");
   const PyFunctionObject* const now = Function();
   auto* const twin = reinterpret_cast<PyFunctionObject*>(original_.get());
   if (twin->func_code != own &&
-      PyObject_SetAttr(original_.get(), code, own) != 0)
+      PyObject_SetAttr(original_.get(), CodeName(), own) != 0)
     return false;
   const auto or_none = [](PyObject* value) {
     return value == nullptr ? Py_None : value;
@@ -74,11 +94,9 @@ void FunctionRedirect::Put(PyObject* target) {
     put_.pop_back();
     return ClearOwnError();
   }
-  PyObject* const attributes = Function()->func_dict;
-  const int wrapped =
-      attributes == nullptr ? 0 : PyDict_Contains(attributes, WrappedName());
-  if (wrapped != 0 || PyObject_GenericSetAttr(function_.get(), WrappedName(),
-                                              original_.get()) != 0)
+  if (!HasWrapped(Function()->func_dict) &&
+      PyObject_GenericSetAttr(function_.get(), WrappedName(),
+                              original_.get()) != 0)
     ClearOwnError();
 }
 
@@ -97,10 +115,94 @@ void FunctionRedirect::Take(PyObject* target) {
     ClearOwnError();
   PyObject* const attributes = Function()->func_dict;
   if (!put_.empty() || attributes == nullptr) return;
-  if (PyDict_GetItemWithError(attributes, WrappedName()) == original_.get() &&
-      PyDict_DelItem(attributes, WrappedName()) == 0)
+  if (PyDict_GetItemWithError(attributes, WrappedName()) != original_.get() ||
+      PyDict_DelItem(attributes, WrappedName()) != 0)
+    return ClearOwnError();
+  // Made for it, or as good as none.
+  if (PyDict_GET_SIZE(attributes) == 0 && Py_REFCNT(attributes) == 1)
+    Py_CLEAR(Function()->func_dict);
+}
+
+bool FunctionRedirects::PutSeen(Call* call) {
+  PyFunctionObject* const function = call->function;
+  Seen& seen = call->seen;
+  PyObject* const dict = function->func_dict;
+  if (!seen.code || seen.is_put || function->func_code != seen.own.get() ||
+      function->func_defaults != seen.defaults.get() ||
+      function->func_kwdefaults != seen.keyword_defaults.get() ||
+      (seen.attributes ? dict != nullptr : !HasWrapped(dict)))
+    return false;
+  if (!ExchangeCode(function, seen.code.get())) return false;
+  if (seen.attributes) function->func_dict = PyRef(seen.attributes).release();
+  seen.is_put = true;
+  return true;
+}
+
+bool FunctionRedirects::TakeSeen(Call* call) {
+  PyFunctionObject* const function = call->function;
+  Seen& seen = call->seen;
+  PyObject* const attributes = seen.attributes.get();
+  if (!seen.is_put || function->func_code != seen.code.get()) return false;
+  // Somebody else has the attributes, or has added one.
+  if (attributes != nullptr &&
+      (function->func_dict != attributes || Py_REFCNT(attributes) != 2 ||
+       PyDict_GET_SIZE(attributes) != 1))
+    return false;
+  if (!ExchangeCode(function, seen.own.get())) return false;
+  seen.is_put = false;
+  if (attributes != nullptr) Py_CLEAR(function->func_dict);
+  return true;
+}
+
+// As if the redirect had been put by itself.
+void FunctionRedirects::Forget(Call* call) {
+  Seen& seen = call->seen;
+  if (!seen.is_put) return;
+  auto& put = call->redirect->put_;
+  put.insert(put.begin(), {call->target, seen.code, seen.own});
+  seen = Seen();
+}
+
+// After Put: the next one may find the same.
+void FunctionRedirects::See(Call* call) {
+  const FunctionRedirect& redirect = *call->redirect;
+  PyFunctionObject* const function = call->function;
+  if (call->seen.is_put || redirect.put_.size() != 1 ||
+      redirect.put_.back().target.get() != call->target.get())
     return;
-  ClearOwnError();
+  PyRef attributes;
+  PyObject* const dict = function->func_dict;
+  if (dict != nullptr &&
+      PyDict_GetItemWithError(dict, WrappedName()) == redirect.original()) {
+    attributes = PyRef::Steal(PyDict_Copy(dict));
+    // A function with others is not put so.
+    if (!attributes || PyDict_GET_SIZE(attributes.get()) != 1)
+      return ClearOwnError();
+  }
+  call->seen = {redirect.put_.back().own, redirect.put_.back().code,
+                PyRef::Share(function->func_defaults),
+                PyRef::Share(function->func_kwdefaults), std::move(attributes)};
+}
+
+void FunctionRedirects::Put() {
+  constexpr size_t kAhead = 6;
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    if (i + kAhead < calls_.size()) calls_[i + kAhead].Prefetch();
+    if (PutSeen(&calls_[i])) continue;
+    Forget(&calls_[i]);
+    calls_[i].redirect->Put(calls_[i].target.get());
+    See(&calls_[i]);
+  }
+}
+
+void FunctionRedirects::Take() {
+  constexpr size_t kAhead = 6;
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    if (i + kAhead < calls_.size()) calls_[i + kAhead].Prefetch();
+    if (TakeSeen(&calls_[i])) continue;
+    Forget(&calls_[i]);
+    calls_[i].redirect->Take(calls_[i].target.get());
+  }
 }
 
 }  // namespace rankprobe

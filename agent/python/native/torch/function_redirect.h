@@ -11,6 +11,7 @@
 
 #include <Python.h>
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -33,9 +34,10 @@ class FunctionRedirect : public Redirect {
   PyObject* original() const override { return original_.get(); }
   void Put(PyObject* target) override;
   void Take(PyObject* target) override;
-  void Prefetch() const override;
 
  private:
+  friend class FunctionRedirects;
+
   struct Code {
     PyRef target, code;
     // The code that it replaced.
@@ -53,6 +55,48 @@ class FunctionRedirect : public Redirect {
   // The last replacement, reused in the next step.
   Code made_;
   std::vector<Code> put_;
+};
+
+// Redirects of many functions, which are put and taken together. Where a
+// function is as it was at the last time, its code is exchanged and nothing
+// else is read: see CallRedirects. Threads: the GIL is held.
+class FunctionRedirects {
+ public:
+  void Add(std::shared_ptr<FunctionRedirect> redirect, PyObject* target) {
+    PyFunctionObject* const function = redirect->Function();
+    calls_.push_back({std::move(redirect), PyRef::Share(target), function, {}});
+  }
+  void Put();
+  void Take();
+
+ private:
+  // A function as Put found it, and what it gets.
+  struct Seen {
+    PyRef own, code, defaults, keyword_defaults;
+    // {"__wrapped__": original}, for a function that has no attributes.
+    PyRef attributes;
+    bool is_put = false;
+  };
+  struct Call {
+    std::shared_ptr<FunctionRedirect> redirect;
+    PyRef target;
+    PyFunctionObject* function;
+    Seen seen;
+
+    void Prefetch() const {
+      __builtin_prefetch(function, /*rw=*/1);
+      __builtin_prefetch(reinterpret_cast<const char*>(function) + 64);
+      __builtin_prefetch(seen.own.get(), /*rw=*/1);
+      __builtin_prefetch(seen.code.get(), /*rw=*/1);
+      __builtin_prefetch(seen.attributes.get(), /*rw=*/1);
+    }
+  };
+  static bool PutSeen(Call* call);
+  static bool TakeSeen(Call* call);
+  static void Forget(Call* call);
+  static void See(Call* call);
+
+  std::vector<Call> calls_;
 };
 
 }  // namespace rankprobe

@@ -17,11 +17,6 @@ PyRef AttributesOf(PyObject* host) {
 
 }  // namespace
 
-void PlaceRedirect::Prefetch() const {
-  __builtin_prefetch(name_.get());
-  __builtin_prefetch(own_.get());
-}
-
 PyRef PlaceRedirect::Now() const {
   const PyRef attributes = AttributesOf(host_.get());
   if (!attributes) return PyRef();

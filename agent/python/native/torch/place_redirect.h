@@ -30,7 +30,6 @@ class PlaceRedirect : public Redirect {
   PyObject* original() const override { return original_.get(); }
   void Put(PyObject* target) override;
   void Take(PyObject* target) override;
-  void Prefetch() const override;
 
  private:
   // Null if the attribute is inherited.

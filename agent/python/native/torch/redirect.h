@@ -8,12 +8,6 @@
 
 #include <Python.h>
 
-#include <memory>
-#include <utility>
-#include <vector>
-
-#include "agent/python/native/session/py_ref.h"
-
 namespace rankprobe {
 
 class Redirect {
@@ -27,29 +21,6 @@ class Redirect {
   virtual void Put(PyObject* target) = 0;
   // Removes `target` from the targets.
   virtual void Take(PyObject* target) = 0;
-  // Prefetches the memory that Put and Take access.
-  virtual void Prefetch() const = 0;
-};
-
-// Redirections that are put and taken together: hundreds at the begin and at
-// the end of each recorded step.
-class RedirectedCalls {
- public:
-  void Add(std::shared_ptr<Redirect> redirect, PyObject* target) {
-    calls_.push_back({std::move(redirect), PyRef::Share(target)});
-  }
-  void Put() const;
-  void Take() const;
-
- private:
-  struct Call {
-    std::shared_ptr<Redirect> redirect;
-    PyRef target;
-  };
-  template <typename Fn>
-  void ForEach(const Fn& fn) const;
-
-  std::vector<Call> calls_;
 };
 
 }  // namespace rankprobe

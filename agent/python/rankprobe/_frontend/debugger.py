@@ -313,8 +313,8 @@ class Debugger:
         _config.check_start(self._framework, model, token_range, rank_id, self._switch.checked_plan)
         if over:
             return
-        # Continues even if recording is off here, because the collector may switch it on.
-        requests = self._requests_of(scheduled_tokens, first_positions)
+        # Also what is off here may be switched on by the collector.
+        requests = None if scheduled_tokens is None else self._requests_of(scheduled_tokens, first_positions)
         self._started = True
         rank = self._session.start(rank_id, requests)
         nothing_in_place = not (self._instruments.applied or self._steps.running or self._steps.has_records)

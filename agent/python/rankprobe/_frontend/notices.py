@@ -52,12 +52,13 @@ class Notices:
         return self._lacks(plan, environment_rank(self._framework))
 
     def _lacks(self, plan: dict[str, Any], rank: Optional[int]) -> bool:
-        """Returns whether the job lacks all ranks of the plan. rank: that of this process, None if unknown. A job of one process has no
-        other rank."""
-        ranks, world = plan["ranks"], self._world()
-        has = rank is not None and any(first <= rank <= last for first, last in ranks) if world == 1 else any(
-            first < world for first, _ in ranks)
-        return bool(ranks) and not has
+        """rank: that of this process, None: unknown. A job of one process has no other rank."""
+        ranks = plan["ranks"]
+        if not ranks:
+            return False
+        world = self._world()
+        return not (rank is not None and any(first <= rank <= last for first, last in ranks) if world == 1 else any(
+            first < world for first, _ in ranks))
 
     def ended(self, plan: dict[str, Any], steps: int, started: bool) -> None:
         """Checks at the end of the program whether any step was selected; only rank 0 reports. `steps` includes an unfinished step that

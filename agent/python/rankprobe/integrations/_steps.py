@@ -139,8 +139,8 @@ class TrainingSteps:
         debugger.set_init_step(max(step, state.current))
 
     def _alive(self) -> list[Any]:
-        """Returns the models that still exist; this object does not keep them alive."""
-        return [model for model in (known() for known in self._models) if model is not None]
+        """The models, as long as the program has them: nothing here keeps one."""
+        return [model for model in [known() for known in self._models] if model is not None]
 
     def _end(self) -> None:
         if self._debugger._capture.wants_replica:

@@ -5,10 +5,10 @@ The calls of each listed function are redirected to a native recorder of the out
 function remains the same object, also for a program that imported it before (`from torch import relu` above the debugger). A
 function that a program assigns in its place is not touched.
 
-If one object has several names that are recorded separately, the calls of one name are redirected. The other names refer to
-stand-ins while a step is recorded, which compare, hash, pickle and copy like the function: `torch.conv2d` and others that
-torch.nn.functional has too, `torch.lstm`, four methods of Tensor that operators call as well (`abs`, `neg`, `__idiv__`,
-`__rdiv__`), `Tensor.__setitem__`, and registered objects that are not functions.
+Where one object is known by several names that are recorded apart, one of them has its calls redirected. In the places of
+the others stand objects of ours while a step is recorded, which compare, hash, pickle and copy as the function:
+`torch.conv2d` and others that torch.nn.functional has too, `torch.lstm`, four methods of Tensor that are called by operators
+as well (`abs`, `neg`, `__idiv__`, `__rdiv__`), and what is registered and no function.
 """
 
 from __future__ import annotations

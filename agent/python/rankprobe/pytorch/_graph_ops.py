@@ -158,6 +158,7 @@ _library: Any = None
 
 
 @functools.lru_cache(None)
+@functools.lru_cache(maxsize=None)
 def supported() -> bool:
     """Returns whether this PyTorch has the features that the operators need. The compiler must be loaded."""
     try:
@@ -166,7 +167,10 @@ def supported() -> bool:
         from torch._library.effects import EffectType  # noqa: F401
     except ImportError:
         return False
-    return hasattr(torch.Tag, "cudagraph_unsafe") and hasattr(torch.Tag, "flexible_layout")
+    import torch._functorch.config as functorch
+
+    return (hasattr(torch.Tag, "cudagraph_unsafe") and hasattr(torch.Tag, "flexible_layout")
+            and hasattr(functorch, "force_non_lazy_backward_lowering"))
 
 
 def define() -> None:

@@ -169,13 +169,14 @@ class RecordedGraphs:
     def compiler_came(self) -> bool:
         if not self.wanted or self._original is not None:
             return self.wanted
-        import torch._functorch.config
-        from torch._dynamo import config, eval_frame
+        # Not `from`, for which the interpreter runs a function of Python's.
+        import torch._dynamo.config
+        import torch._dynamo.eval_frame
 
+        config, eval_frame = torch._dynamo.config, torch._dynamo.eval_frame
         stance = eval_frame._stance
         if (stance.stance != "default" or stance.backend is not None or stance.skip_guard_eval_unsafe
-                or config.compiled_autograd or not hasattr(torch._functorch.config, "force_non_lazy_backward_lowering")
-                or not _graph_ops.supported()):
+                or config.compiled_autograd or not _graph_ops.supported()):
             self.wanted = False
             return False
         _graph_calls.define()
@@ -237,8 +238,7 @@ class RecordedGraphs:
         self.wanted = False
         self._calls.leave()
         if self._original is not None:
-            from torch._dynamo import eval_frame
-
+            eval_frame: Any = sys.modules[f"{_DYNAMO}.eval_frame"]
             if eval_frame._callback_from_stance == self._callback:
                 eval_frame._callback_from_stance = self._original
             self._original = None

@@ -35,6 +35,10 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return type(module).__name__ == "OptimizedModule" and "_orig_mod" in module._modules
 
 
+def _has_no_hook(module: torch.nn.Module) -> bool:
+    return _is_skipped(module) or is_compiled(module)
+
+
 def uncompiled_path(path: str) -> str:
     """Returns the path without the components of compiled wrappers."""
     return ".".join(part for part in path.split(".") if part != "_orig_mod") if "_orig_mod" in path else path
@@ -211,23 +215,11 @@ class ModuleHooks:
             self.hook_roots(model)  # Forwards that an exception left open are closed there.
 
     def _are_hooked(self, model: Any) -> bool:
-        """Returns whether all modules are hooked already. Does not compute names, which take most of the time at a step's beginning."""
-        left = [_uncompiled(root) for root in (model if isinstance(model, (list, tuple)) else [model])]
-        if self.bare_roots and not all(self.is_hooked(root) for root in left if _is_bare(root)):
+        """Whether nothing is to be hooked, found without the names, which take most of the time of a step's begin."""
+        roots = [_uncompiled(root) for root in (model if isinstance(model, (list, tuple)) else [model])]
+        if self.bare_roots and not all(self.is_hooked(root) for root in roots if _is_bare(root)):
             return False
-        seen: set[int] = set()
-        hooked = self._hooked
-        while left:
-            module = left.pop()
-            for child in module._modules.values():
-                if child is None or id(child) in seen:
-                    continue
-                known = hooked.get(id(child))
-                if (known is None or known() is not child) and not (_is_skipped(child) or is_compiled(child)):
-                    return False
-                seen.add(id(child))
-                left.append(child)
-        return True
+        return _native.all_hooked(roots, self._hooked, _has_no_hook)
 
     def hook_roots(self, model: Any) -> None:
         """Watches forwards of the first root for token_range; records nothing."""

@@ -78,7 +78,7 @@ def redirect(function: Any) -> Optional[_native.Redirect]:
     # pybind11 wraps the function of a method in this type.
     if type(function).__name__ == "instancemethod":
         function = function.__func__
-    return _native.call_redirect(function)
+    return _native.call_redirect(function) or _native.slot_redirect(function)
 
 
 class Around:

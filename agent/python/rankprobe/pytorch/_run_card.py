@@ -17,7 +17,6 @@ import importlib.metadata
 import os
 import pathlib
 import platform
-import random
 import re
 import socket
 import sys
@@ -30,6 +29,7 @@ import torch.utils._python_dispatch
 from rankprobe import _native
 from rankprobe._harmless import SECRET, environment
 from rankprobe.pytorch import _walk
+from rankprobe.pytorch._generators import numpy_state, python_state
 from rankprobe.pytorch._modules import is_compiled, uncompiled_path
 from rankprobe.pytorch._process import is_distributed
 
@@ -106,24 +106,14 @@ def _short(data: bytes) -> str:
     return _native.content_digest(data)
 
 
-def _drawn(first: int, second: int, position: int) -> str:
-    """Returns a note if a Mersenne Twister was seeded and not used since: seeding leaves a position and first words that drawing does
-    not leave. `rankprobe` parses the note."""
-    seeded = first == 1 << 31 or second == (1812433253 * (first ^ first >> 30) + 1) % (1 << 32)
-    return ", never drawn from" if seeded and position >= 623 else ""
-
-
 def random_state(quick: Callable[[torch.Tensor, int], str]) -> Iterator[tuple[str, str]]:
-    """Yields (generator, digest of its state). quick: returns digest() of a plain tensor, "" for another one."""
-    _, words, spare = random.getstate()
-    yield "python", _native.words_digest(words, repr(spare).encode()) + _drawn(words[0], words[1], words[-1])
+    """quick: digest() of what is plain; "" of what is not."""
+    yield "python", python_state()
     state = torch.default_generator.get_state()
     yield "torch", quick(state, 1 << 20) or digest(state, 1 << 20)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        kind, keys, *rest = numpy.random.get_state()
-        said = _drawn(int(keys[0]), int(keys[1]), rest[0]) if kind == "MT19937" else ""
-        yield "numpy", _short(f"{kind}{rest}".encode() + keys.tobytes()) + said
+        yield "numpy", numpy_state(numpy.random)
     if torch.cuda.is_initialized():
         yield f"cuda:{torch.cuda.current_device()}", digest(torch.cuda.get_rng_state(), 1 << 20)
 
@@ -350,8 +340,9 @@ def batch_digest(arguments: tuple[Any, ...], keywords: Optional[Mapping[str, Any
     return told[0] if len(told) == 1 else f"{len(told)} tensors {_short(repr(told).encode())}"
 
 
-def _rates(number: int, optimizer: Any) -> list[tuple[str, str]]:
-    return [(f"{number} {type(optimizer).__name__}", ", ".join(str(group.get("lr")) for group in optimizer.param_groups[:64]))]
+def _rates(number: int, optimizer: Any) -> list[Fact]:
+    rates = ", ".join([str(group.get("lr")) for group in optimizer.param_groups[:64]])
+    return [("learning rate", f"{number} {type(optimizer).__name__}", rates)] if rates else []
 
 
 class RunCard:
@@ -404,7 +395,7 @@ class RunCard:
         for number, reference in enumerate(self._optimizers):
             optimizer = reference()
             if optimizer is not None:
-                facts += self._section("learning rate", functools.partial(_rates, number, optimizer))
+                facts += self._facts("learning rate", functools.partial(_rates, number, optimizer))
         self._capture.record_facts(facts)
 
     def end_step(self) -> None:
@@ -437,7 +428,7 @@ class RunCard:
             frame = frame.f_back
 
     def _section(self, section: str, source: Callable[[], Iterable[tuple[str, str]]]) -> list[Fact]:
-        return self._facts(section, lambda: [(section, name, value) for name, value in source() if value])
+        return self._facts(section, lambda: ((section, name, value) for name, value in source() if value))
 
     def _facts(self, section: str, source: Callable[[], Iterable[Fact]]) -> list[Fact]:
         self._capture.enter_quiet()  # Calls of rankprobe on tensors must not be recorded.
@@ -451,5 +442,5 @@ class RunCard:
 
 
 def _text(value: str) -> str:
-    """Replaces lone surrogates, which UTF-8 cannot encode."""
-    return value.encode("utf-8", "replace").decode("utf-8")
+    """What can be sent: no lone surrogates."""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks whether all modules of a model have hooks, when a step begins.
+//
+// Threads: the GIL is held.
+#ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_HOOKED_MODULES_H_
+#define RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_HOOKED_MODULES_H_
+
+#include <Python.h>
+
+namespace rankprobe {
+
+// Whether each module below `roots`, a list, is in `hooked`: weak references by
+// id. skipped(module): whether one that is not needs no hook. False also where
+// `_modules` of one is no dict. -1 with an error set.
+int AllHooked(PyObject* roots, PyObject* hooked, PyObject* skipped);
+
+}  // namespace rankprobe
+
+#endif  // RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_HOOKED_MODULES_H_
