@@ -87,10 +87,9 @@ absl::Status ExportValues(const Globals& globals, const ValueExport& wanted,
                           int* exit_code) {
   const Client client(globals);
   // The collector goes through the records of the steps, however many.
-  AnswerStream<v1::ValuesReply> reader(
-      client, /*extra_seconds=*/86400, [&](grpc::ClientContext* context) {
-        return client.archive->ReadValues(context, wanted.request);
-      });
+  AnswerStream<v1::ValuesReply> reader(client, /*extra_seconds=*/86400,
+                                       &ArchiveStub::ReadValues,
+                                       wanted.request);
   // Opened with the first answer: a run that is not there leaves nothing.
   std::optional<ValueOutput> output;
   std::optional<v1::ValuesEnd> end;

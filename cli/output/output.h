@@ -77,6 +77,12 @@ std::string HumanBytes(uint64_t bytes);
 // One line of strict JSON with the proto's field names; every key is there.
 std::string ToJson(const google::protobuf::Message& message);
 
+// Prints the message so, where JSON is `wanted`, and answers whether.
+inline bool PrintIf(bool wanted, const google::protobuf::Message& message) {
+  if (wanted) PrintJson(ToJson(message));
+  return wanted;
+}
+
 // How far a verb is, on standard error. One thread.
 class Progress {
  public:
