@@ -32,7 +32,6 @@ struct FoundDump {
 struct Found {
   std::vector<FoundFile> databases;  // the newest first
   std::vector<FoundDump> dumps;
-  std::vector<std::string> mappings;  // *.vis.config
   // There is more than was looked at.
   bool truncated = false;
 };
