@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cli/output/export_receiver.h"
@@ -46,12 +45,8 @@ struct Read {
 Read ReadAll(const RawServer& server,
              Ledger::Repeats repeats = Ledger::Repeats::kFromWhereItEnded) {
   const Client client = ClientOf(server);
-  Ledger reader(
-      client, /*extra_seconds=*/0,
-      [&client](grpc::ClientContext* context) {
-        return client.archive->GetLedger(context, v1::GetLedgerRequest());
-      },
-      repeats);
+  Ledger reader(client, /*extra_seconds=*/0, &ArchiveStub::GetLedger,
+                v1::GetLedgerRequest(), repeats);
   Read read;
   for (v1::StepLedger step; reader.Read(&step);)
     read.steps.push_back(step.step());

@@ -9,28 +9,29 @@
 namespace rankprobe {
 
 void RegisterCommands(CLI::App* app, Globals* globals, ParsedCommand* command) {
-  RegisterAttachCommand(app, command);
-  RegisterRunCommands(app, globals, command);
-  RegisterStatusCommand(app, globals, command);
-  RegisterSwitchCommands(app, globals, command);
-  RegisterMonitorCommands(app, globals, command);
-  RegisterExportCommand(app, globals, command);
-  RegisterLedgerCommand(app, globals, command);
-  RegisterQueryCommand(app, globals, command);
-  RegisterScanCommand(app, globals, command);
-  RegisterDiagnoseCommand(app, globals, command);
-  RegisterViewCommand(app, globals, command);
-  RegisterArchiveCommands(app, globals, command);
-  RegisterDeliverCommand(app, globals, command);
-  RegisterCompareCommand(app, globals, command);
-  RegisterFirstDivergenceCommand(app, globals, command);
-  RegisterOverflowCheckCommand(app, globals, command);
-  RegisterConfigCheckCommand(app, globals, command);
-  RegisterReplicasCommand(app, globals, command);
-  RegisterGraphCommand(app, globals, command);
-  RegisterAccCheckCommand(app, globals, command);
-  RegisterAlignCommand(app, globals, command);
-  RegisterSchemaCommand(app, command);
+  const Registry to(app, globals, command);
+  RegisterAttachCommand(to);
+  RegisterRunCommands(to);
+  RegisterStatusCommand(to);
+  RegisterSwitchCommands(to);
+  RegisterMonitorCommands(to);
+  RegisterExportCommand(to);
+  RegisterLedgerCommand(to);
+  RegisterQueryCommand(to);
+  RegisterScanCommand(to);
+  RegisterDiagnoseCommand(to);
+  RegisterViewCommand(to);
+  RegisterArchiveCommands(to);
+  RegisterDeliverCommand(to);
+  RegisterCompareCommand(to);
+  RegisterFirstDivergenceCommand(to);
+  RegisterOverflowCheckCommand(to);
+  RegisterConfigCheckCommand(to);
+  RegisterReplicasCommand(to);
+  RegisterGraphCommand(to);
+  RegisterAccCheckCommand(to);
+  RegisterAlignCommand(to);
+  RegisterSchemaCommand(to);
 }
 
 void AddGlobals(CLI::App* app, Globals* globals) {

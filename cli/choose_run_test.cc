@@ -4,7 +4,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"

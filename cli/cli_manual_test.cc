@@ -2,9 +2,9 @@
 #include "cli/cli_manual.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -29,9 +29,8 @@ class CliManualTest : public ::testing::Test {
   const Command* Find(const std::vector<std::string>& path) const {
     const Command* command = &root_;
     for (const std::string& name : path) {
-      const auto it =
-          std::find_if(command->commands.begin(), command->commands.end(),
-                       [&](const Command& c) { return c.name == name; });
+      const auto it = absl::c_find_if(
+          command->commands, [&](const Command& c) { return c.name == name; });
       if (it == command->commands.end()) return nullptr;
       command = &*it;
     }

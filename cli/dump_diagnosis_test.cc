@@ -11,7 +11,6 @@
 #include "analysis/testing/dump_text.h"
 #include "cli/client/request_diagnosis.h"
 #include "cli/client/run_rules.h"
-#include "cli/flags/ranges.h"
 #include "cli/output/diagnosis_text.h"
 #include "dump_format/dump_layout.h"
 #include "gmock/gmock.h"

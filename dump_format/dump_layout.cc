@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dump_format/dump_layout.h"
 
-#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
 #include <tuple>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -33,7 +33,7 @@ std::optional<int64_t> Numbered(absl::string_view name,
   if (!absl::ConsumePrefix(&name, prefix)) return std::nullopt;
   if (name.empty()) return 0;
   int64_t number = 0;
-  if (!std::all_of(name.begin(), name.end(), absl::ascii_isdigit) ||
+  if (!absl::c_all_of(name, absl::ascii_isdigit) ||
       !absl::SimpleAtoi(name, &number)) {
     return std::nullopt;
   }
@@ -81,7 +81,7 @@ absl::Status AddRanks(FileSystem* file_system, const std::string& path,
   const auto by_rank = [](const DumpPlace& a, const DumpPlace& b) {
     return a.rank < b.rank;
   };
-  std::sort(processes.begin(), processes.end(), by_rank);
+  absl::c_sort(processes, by_rank);
   int64_t index = 0;
   // Several processes without a rank belong to several jobs; ChooseJobOfDump()
   // leaves one.
@@ -95,7 +95,7 @@ absl::Status AddRanks(FileSystem* file_system, const std::string& path,
     places.push_back(process);
   }
   if (places.empty()) return Bad(path, absl::StrCat("has no dump; ", kForms));
-  std::sort(places.begin(), places.end(), by_rank);
+  absl::c_sort(places, by_rank);
   out->places.insert(out->places.end(), places.begin(), places.end());
   return absl::OkStatus();
 }
@@ -220,11 +220,9 @@ std::string PlacesText(const DumpLayout& layout, bool steps, bool ranks) {
 const DumpPlace& OwnPlace(const DumpLayout& layout,
                           const std::vector<int64_t>& others,
                           int64_t DumpPlace::*number) {
-  const auto own = std::find_if(
-      layout.places.begin(), layout.places.end(), [&](const DumpPlace& place) {
-        return std::find(others.begin(), others.end(), place.*number) ==
-               others.end();
-      });
+  const auto own = absl::c_find_if(layout.places, [&](const DumpPlace& place) {
+    return !absl::c_linear_search(others, place.*number);
+  });
   return own == layout.places.end() ? layout.places.front() : *own;
 }
 

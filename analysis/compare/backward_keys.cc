@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "analysis/compare/backward_keys.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
@@ -21,8 +21,7 @@ struct Numbered {
 };
 
 bool IsDigits(absl::string_view text) {
-  return !text.empty() &&
-         std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+  return !text.empty() && absl::c_all_of(text, absl::ascii_isdigit);
 }
 
 // Finds the number in "Prefix.op.N.backward" or "Module.path.Class.backward.N".

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "analysis/compare/compare.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "dump_format/statistics.h"

@@ -13,7 +13,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/parallel_for.h"
 #include "common/base/status_macros.h"
-#include "common/tensor/dtype.h"
 #include "common/text/json_text.h"
 
 namespace rankprobe::analysis {

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
-#include <tuple>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"

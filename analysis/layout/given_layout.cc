@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "analysis/layout/given_layout.h"
 
-#include <algorithm>
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -41,8 +41,8 @@ bool Fits(const PlacementRule& rule, const GivenLayout::Call& call,
   }
   if (rule.at.empty()) return true;
   const std::string position = Position(call.name, place);
-  return std::any_of(rule.at.begin(), rule.at.end(),
-                     [&](const std::string& at) { return Fits(at, position); });
+  return absl::c_any_of(
+      rule.at, [&](const std::string& at) { return Fits(at, position); });
 }
 
 }  // namespace
@@ -110,9 +110,8 @@ std::map<int64_t, int64_t> GivenLayout::ModelGroups() const {
 
 const PlacementRule* GivenLayout::Find(const Call& call,
                                        absl::string_view place) {
-  const auto rule =
-      std::find_if(side_.rules.begin(), side_.rules.end(),
-                   [&](const auto& one) { return Fits(one, call, place); });
+  const auto rule = absl::c_find_if(
+      side_.rules, [&](const auto& one) { return Fits(one, call, place); });
   if (rule == side_.rules.end()) return nullptr;
   used_[static_cast<size_t>(rule - side_.rules.begin())] = true;
   return &*rule;

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "analysis/layout/layout_execute.h"
 #include "common/base/status_macros.h"
-#include "common/tensor/dtype.h"
 #include "dump_format/pt_reader.h"
 
 namespace rankprobe::analysis {

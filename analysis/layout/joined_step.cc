@@ -17,7 +17,6 @@
 #include "analysis/layout/record_leaves.h"
 #include "analysis/layout/step_ranks.h"
 #include "common/base/status_macros.h"
-#include "common/tensor/dtype.h"
 #include "common/text/json_text.h"
 #include "dump_format/dump_rows.h"
 #include "dump_format/dump_walk.h"

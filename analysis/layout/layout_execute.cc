@@ -6,10 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/tensor/dtype.h"
 
 namespace rankprobe::analysis {
 namespace {

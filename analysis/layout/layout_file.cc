@@ -3,9 +3,9 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include <algorithm>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -151,9 +151,8 @@ void Mark(const YAML::Node& side, const char* key, absl::string_view usual,
     names.emplace_back(usual);
   }
   for (const std::string& name : names) {
-    const auto it =
-        std::find_if(out->mesh.begin(), out->mesh.end(),
-                     [&](const auto& one) { return one.name == name; });
+    const auto it = absl::c_find_if(
+        out->mesh, [&](const auto& one) { return one.name == name; });
     if (it != out->mesh.end()) {
       (*it).*mark = true;
     } else if (given) {
@@ -232,9 +231,8 @@ PlacementRule ReadRule(const YAML::Node& node, const SideLayout& side) {
   }
   for (const auto& item : place) {
     const std::string name = item.first.IsScalar() ? item.first.Scalar() : "?";
-    const auto it =
-        std::find_if(side.mesh.begin(), side.mesh.end(),
-                     [&](const auto& one) { return one.name == name; });
+    const auto it = absl::c_find_if(
+        side.mesh, [&](const auto& one) { return one.name == name; });
     if (it == side.mesh.end()) {
       Refuse(item.first,
              absl::StrCat("place: the mesh has no dimension ", name));
@@ -251,8 +249,8 @@ PlacementRule ReadRule(const YAML::Node& node, const SideLayout& side) {
     }
     rule.placements.emplace_back(index, ReadPlacement(item.second));
   }
-  std::sort(rule.placements.begin(), rule.placements.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
+  absl::c_sort(rule.placements,
+               [](const auto& a, const auto& b) { return a.first < b.first; });
   return rule;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "analysis/layout/layout_plan.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -152,11 +152,9 @@ absl::StatusOr<Piece> JoinMesh(const DeviceMesh& mesh,
 
 bool SamePlacements(const std::vector<Placement>& a,
                     const std::vector<Placement>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const Placement& x, const Placement& y) {
-                      return x.kind == y.kind && x.dim == y.dim &&
-                             x.reduce_op == y.reduce_op;
-                    });
+  return absl::c_equal(a, b, [](const Placement& x, const Placement& y) {
+    return x.kind == y.kind && x.dim == y.dim && x.reduce_op == y.reduce_op;
+  });
 }
 
 class Planner {
@@ -256,7 +254,7 @@ class Planner {
 
   bool HasNan(const Piece& piece) const {
     const PartStats stats = JoinStatistics(piece.plan, parts_).stats;
-    return std::any_of(stats.begin(), stats.end(), [](const auto& number) {
+    return absl::c_any_of(stats, [](const auto& number) {
       return number.has_value() && std::isnan(number->value);
     });
   }
@@ -268,9 +266,8 @@ class Planner {
     for (Piece& piece : pieces) {
       const int64_t group = GroupOf(piece);
       if (groups.empty() || groups.back().first != group) {
-        const auto known =
-            std::find_if(groups.begin(), groups.end(),
-                         [&](const auto& g) { return g.first == group; });
+        const auto known = absl::c_find_if(
+            groups, [&](const auto& g) { return g.first == group; });
         if (known != groups.end()) {
           known->second.push_back(std::move(piece));
           continue;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "analysis/layout/own_values.h"
 
-#include <algorithm>
-
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -73,7 +72,7 @@ bool OwnValues::IsKnown(const std::string& place,
   }
   if (IsOutput(place)) return own_floats_ || (own_input_ && !other_tensor_);
   return !parts.empty() && IsFloat(parts[0]) &&
-         std::all_of(parts.begin(), parts.end(), [&](const TensorPart& part) {
+         absl::c_all_of(parts, [&](const TensorPart& part) {
            return tensors_.contains(TensorText(part));
          });
 }
@@ -95,9 +94,8 @@ std::string OwnValues::Why(const std::string& place,
                            absl::Span<const TensorPart> parts,
                            const PartStats* joined, const TensorPart* whole) {
   if (!inside()) return "";
-  const bool placed =
-      std::any_of(parts.begin(), parts.end(),
-                  [](const TensorPart& part) { return part.mesh.has_value(); });
+  const bool placed = absl::c_any_of(
+      parts, [](const TensorPart& part) { return part.mesh.has_value(); });
   std::string why;
   if (placed) {
     // A weight whose placement is known.

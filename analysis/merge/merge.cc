@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "analysis/merge/merge.h"
 
-#include <algorithm>
 #include <map>
 #include <optional>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "analysis/calls/comm_links.h"
 #include "analysis/merge/merge_stages.h"
 #include "analysis/merge/merge_tensors.h"
@@ -34,8 +33,7 @@ class GroupFinder {
                    absl::StrContains(id, "all_reduce");
           }));
       if (!call.has_value() || call->group_ranks.empty()) continue;
-      if (std::find(groups.begin(), groups.end(), call->group_ranks) ==
-          groups.end()) {
+      if (!absl::c_linear_search(groups, call->group_ranks)) {
         groups.push_back(call->group_ranks);
       }
     }
@@ -188,10 +186,10 @@ class Merger {
   static void SortCollections(MergeTree* tree) {
     for (MergeNode* const node : tree->root->children) {
       if (!IsApiCollection(*node)) continue;
-      std::stable_sort(node->children.begin(), node->children.end(),
-                       [](const MergeNode* a, const MergeNode* b) {
-                         return a->rank < b->rank;
-                       });
+      absl::c_stable_sort(node->children,
+                          [](const MergeNode* a, const MergeNode* b) {
+                            return a->rank < b->rank;
+                          });
     }
   }
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "analysis/merge/merge_tensors.h"
 #include "analysis/merge/merge_tree.h"
@@ -111,7 +111,7 @@ class StageMerger {
 
   static void Mark(MergeNode* node, int64_t rank) {
     const auto& siblings = node->parent->children;
-    const auto at = std::find(siblings.begin(), siblings.end(), node);
+    const auto at = absl::c_find(siblings, node);
     node->mark = MergeNode::Mark{at - siblings.begin(), rank};
     for (MergeNode* const child : node->children) Mark(child, rank);
   }
@@ -160,9 +160,8 @@ class StageMerger {
     for (MergeNode* const child : parent->children) {
       (child->mark.has_value() ? marked : own).push_back(child);
     }
-    std::stable_sort(
-        marked.begin(), marked.end(),
-        [forward](const MergeNode* a, const MergeNode* b) {
+    absl::c_stable_sort(
+        marked, [forward](const MergeNode* a, const MergeNode* b) {
           const int64_t sign = forward ? 1 : -1;
           return std::pair(sign * a->mark->rank, a->mark->position) <
                  std::pair(sign * b->mark->rank, b->mark->position);
@@ -201,7 +200,7 @@ class StageMerger {
     const auto is_layer = [](const MergeNode* node) {
       return FindLayer(node->id()).has_value();
     };
-    if (std::none_of(root->children.begin(), root->children.end(), is_layer)) {
+    if (absl::c_none_of(root->children, is_layer)) {
       return;
     }
     std::set<std::string> known;
@@ -220,14 +219,11 @@ class StageMerger {
       }
     }
     for (MergeNode* const child : added) Mark(child, child->rank);
-    std::stable_sort(added.begin(), added.end(),
-                     [](const MergeNode* a, const MergeNode* b) {
-                       return std::pair(a->mark->rank, a->mark->position) <
-                              std::pair(b->mark->rank, b->mark->position);
-                     });
-    int64_t index =
-        std::count_if(root->children.begin(), root->children.end(), is_layer) -
-        1;
+    absl::c_stable_sort(added, [](const MergeNode* a, const MergeNode* b) {
+      return std::pair(a->mark->rank, a->mark->position) <
+             std::pair(b->mark->rank, b->mark->position);
+    });
+    int64_t index = absl::c_count_if(root->children, is_layer) - 1;
     for (MergeNode* const child : added) {
       child->parent = root;
       root->children.push_back(child);
@@ -258,9 +254,8 @@ class ChunkMerger {
     if (first == std::string::npos) return "";
     const size_t second = std::min(id.find('.', first + 1), id.size());
     const std::string part = id.substr(first + 1, second - first - 1);
-    const bool digits = std::all_of(part.begin(), part.end(), [](char c) {
-      return absl::ascii_isdigit(c);
-    });
+    const bool digits =
+        absl::c_all_of(part, [](char c) { return absl::ascii_isdigit(c); });
     return digits ? part : "";
   }
   static std::string WithChunk(const std::string& id, int64_t chunk) {
@@ -323,7 +318,7 @@ class ChunkMerger {
     std::vector<MergeNode*> lists;
     ForChunkZero([&lists](MergeNode* node) {
       if (!IsLayerOrMoved(*node)) return true;
-      if (std::find(lists.begin(), lists.end(), node->parent) == lists.end()) {
+      if (!absl::c_linear_search(lists, node->parent)) {
         lists.push_back(node->parent);
       }
       return false;

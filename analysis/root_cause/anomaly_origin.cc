@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "analysis/calls/call_place.h"
 #include "common/base/status_macros.h"
 #include "common/text/json_text.h"
@@ -76,12 +77,10 @@ class Search {
         break;
       }
     }
-    // The rank that had it first is listed first: a reduction passes it to the
-    // others later.
-    std::stable_sort(out.begin(), out.end(),
-                     [](const FoundNode& a, const FoundNode& b) {
-                       return a.entry < b.entry;
-                     });
+    // The rank that had it first leads: a reduction brings it to the others later.
+    absl::c_stable_sort(out, [](const FoundNode& a, const FoundNode& b) {
+      return a.entry < b.entry;
+    });
     return out;
   }
 
@@ -125,10 +124,9 @@ class Search {
       for (const size_t i : group) least = std::min(least, steps_[i].layer);
       return least;
     };
-    std::stable_sort(groups.begin(), groups.end(),
-                     [&](const auto& a, const auto& b) {
-                       return layer_of(a) < layer_of(b);
-                     });
+    absl::c_stable_sort(groups, [&](const auto& a, const auto& b) {
+      return layer_of(a) < layer_of(b);
+    });
     for (const std::vector<size_t>& group : groups) {
       std::vector<FoundNode> found = Judge(group);
       if (!found.empty()) return found;
@@ -148,11 +146,10 @@ class Search {
       }
     }
     if (!found.empty() || bad_source) return found;
-    // Good inputs and a bad output: the call itself is the origin, unless it
-    // passed on intended infinities.
-    const bool meant = std::any_of(
-        group.begin(), group.end(),
-        [this](size_t i) { return steps_[i].node->meant_infinity; });
+    // Nothing bad went in, something bad came out: the call itself, unless it
+    // handed on infinities that were meant.
+    const bool meant = absl::c_any_of(
+        group, [this](size_t i) { return steps_[i].node->meant_infinity; });
     for (const size_t i : group) {
       const Step& step = steps_[i];
       if (meant && !step.node->nan_output) continue;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "analysis/run_card/run_card.h"
 
-#include <algorithm>
 #include <array>
 #include <map>
 #include <set>
@@ -9,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -43,8 +43,7 @@ constexpr std::array<absl::string_view, 3> kOfEveryStep = {
 template <size_t n>
 size_t Position(const std::array<absl::string_view, n>& list,
                 absl::string_view section) {
-  return static_cast<size_t>(std::find(list.begin(), list.end(), section) -
-                             list.begin());
+  return static_cast<size_t>(absl::c_find(list, section) - list.begin());
 }
 
 size_t Weight(absl::string_view section) {
@@ -133,14 +132,12 @@ class Collector {
     std::vector<std::pair<Key, std::set<int64_t>>> sorted(
         std::make_move_iterator(found_.begin()),
         std::make_move_iterator(found_.end()));
-    std::stable_sort(sorted.begin(), sorted.end(),
-                     [](const auto& a, const auto& b) {
-                       const auto rank = [](const Key& key) {
-                         return std::make_pair(Weight(std::get<0>(key).first),
-                                               std::get<1>(key));
-                       };
-                       return rank(a.first) < rank(b.first);
-                     });
+    absl::c_stable_sort(sorted, [](const auto& a, const auto& b) {
+      const auto rank = [](const Key& key) {
+        return std::make_pair(Weight(std::get<0>(key).first), std::get<1>(key));
+      };
+      return rank(a.first) < rank(b.first);
+    });
     for (auto& [key, ranks] : sorted) {
       Difference* out = report->add_differences();
       out->set_section(std::get<0>(key).first);
@@ -296,9 +293,9 @@ v1::RunCardReport CompareCards(const Cards& a, const Cards& b) {
   }
   // Packs that were made without the program have no steps.
   const auto has_steps = [](const Cards& cards) {
-    return std::any_of(
-        cards.ranks.begin(), cards.ranks.end(),
-        [](const auto& rank) { return !rank.second.steps.empty(); });
+    return absl::c_any_of(cards.ranks, [](const auto& rank) {
+      return !rank.second.steps.empty();
+    });
   };
   if (report.steps_compared() == 0 && (has_steps(a) || has_steps(b)))
     report.add_unseen("no step is on both sides");
@@ -330,10 +327,9 @@ std::vector<std::string> CardExplanations(FileSystem* file_system,
   const std::vector<Cards> cards = {ReadCards(file_system, target),
                                     ReadCards(file_system, reference)};
   const bool data_differ =
-      std::any_of(report->differences().begin(), report->differences().end(),
-                  [](const Difference& d) {
-                    return d.section() == "batch" || d.section() == "weights";
-                  });
+      absl::c_any_of(report->differences(), [](const Difference& d) {
+        return d.section() == "batch" || d.section() == "weights";
+      });
   for (const Difference& difference : report->differences()) {
     if (out.size() >= most) break;
     if (Explains(difference, what, data_differ, cards))
@@ -370,8 +366,8 @@ std::vector<std::vector<int64_t>> ReplicasByCards(FileSystem* file_system,
       if (!placed.insert(rank).second) return {};
     }
     std::vector<int64_t> here(ranks.begin(), ranks.end());
-    if (std::any_of(here.begin(), here.end(), [&g = group](int64_t rank) {
-          return std::find(g.begin(), g.end(), rank) == g.end();
+    if (absl::c_any_of(here, [&g = group](int64_t rank) {
+          return !absl::c_linear_search(g, rank);
         }))
       return {};
     if (here.size() > 1) groups.push_back(std::move(here));

@@ -25,24 +25,28 @@
 
 namespace rankprobe {
 
-// Used by one thread. The client and everything that `open` refers to outlive
-// it.
+// From one thread. The client outlives it.
 template <typename Message>
 class AnswerStream {
  public:
-  using Open = std::function<std::unique_ptr<grpc::ClientReader<Message>>(
-      grpc::ClientContext*)>;
-  // kFromItsBegin is for answers that change when repeated: the call is
-  // repeated only if no message was read yet.
+  using Reader = std::unique_ptr<grpc::ClientReader<Message>>;
+  // kFromItsBegin: the answer is not the same when it is repeated, so the call is only
+  // repeated before a message was read.
   enum class Repeats : uint8_t { kFromWhereItEnded, kFromItsBegin };
   static constexpr int kMostCalls = 4;
 
   // `extra_seconds`: see Client::Prepare.
-  AnswerStream(const Client& client, double extra_seconds, Open open,
+  template <typename Request>
+  AnswerStream(const Client& client, double extra_seconds,
+               Reader (ArchiveStub::*method)(grpc::ClientContext*,
+                                             const Request&),
+               const Request& request,
                Repeats repeats = Repeats::kFromWhereItEnded)
       : client_(client),
         extra_seconds_(extra_seconds),
-        open_(std::move(open)),
+        open_([&client, method, request](grpc::ClientContext* context) {
+          return (client.archive.get()->*method)(context, request);
+        }),
         repeats_(repeats) {
     Begin();
   }
@@ -142,7 +146,7 @@ class AnswerStream {
 
   const Client& client_;
   const double extra_seconds_;
-  const Open open_;
+  const std::function<Reader(grpc::ClientContext*)> open_;
   const Repeats repeats_;
   int calls_ = 0;
   // Messages received by this call, and messages returned by Read() in total,
@@ -150,7 +154,7 @@ class AnswerStream {
   uint64_t received_ = 0, returned_ = 0;
   uint32_t digest_ = 0, returned_digest_ = 0;
   std::unique_ptr<grpc::ClientContext> context_;
-  std::unique_ptr<grpc::ClientReader<Message>> reader_;
+  Reader reader_;
   std::optional<grpc::Status> ended_;
 };
 

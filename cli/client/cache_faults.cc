@@ -83,10 +83,8 @@ absl::StatusOr<CacheFaults> AskCacheFaults(
   v1::ListEventsRequest request;
   request.set_run(run);
   request.set_limit(kMostEvents);
-  v1::ListEventsResponse response;
-  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
-    return client.control->ListEvents(context, request, &response);
-  }));
+  RP_ASSIGN_OR_RETURN(const v1::ListEventsResponse response,
+                      client.Ask(&ControlStub::ListEvents, request));
   CacheFaults out;
   for (const v1::Event& event : response.events()) {
     absl::string_view text = event.detail();

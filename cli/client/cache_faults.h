@@ -8,9 +8,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
-#include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/client/client.h"
 #include "cli/output/diagnosis_report.h"

@@ -35,12 +35,9 @@ absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
 std::optional<Plan> PlanOfRun(const Client& client, const std::string& run) {
   v1::GetConfigRequest request;
   request.set_run(run);
-  v1::GetConfigResponse response;
-  const absl::Status status = client.Ask([&](grpc::ClientContext* context) {
-    return client.control->GetConfig(context, request, &response);
-  });
-  if (!status.ok()) return std::nullopt;
-  auto parsed = ParseConfig(response.config_json(), {});
+  const auto response = client.Ask(&ControlStub::GetConfig, request);
+  if (!response.ok()) return std::nullopt;
+  auto parsed = ParseConfig(response->config_json(), {});
   if (!parsed.ok()) return std::nullopt;
   return std::move(parsed->plan);
 }
@@ -68,11 +65,9 @@ absl::StatusOr<std::string> ChooseRun(const Client& client,
             : ""));
     return named;
   }
-  v1::ListAgentsResponse agents;
-  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
-    return client.control->ListAgents(context, v1::ListAgentsRequest(),
-                                      &agents);
-  }));
+  RP_ASSIGN_OR_RETURN(
+      const v1::ListAgentsResponse agents,
+      client.Ask(&ControlStub::ListAgents, v1::ListAgentsRequest()));
   std::set<std::string> runs;
   for (const v1::AgentInfo& agent : agents.agents()) {
     if (agent.connected()) runs.insert(agent.identity().run());

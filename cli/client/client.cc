@@ -88,11 +88,7 @@ absl::StatusOr<v1::ListAgentsResponse> Client::ListAgents(
     const std::string& run) const {
   v1::ListAgentsRequest request;
   request.set_run(run);
-  v1::ListAgentsResponse response;
-  RP_RETURN_IF_ERROR(Ask([&](grpc::ClientContext* context) {
-    return control->ListAgents(context, request, &response);
-  }));
-  return response;
+  return Ask(&ControlStub::ListAgents, request);
 }
 
 absl::StatusOr<std::vector<v1::StepInfo>> Client::ListSteps(
@@ -101,10 +97,8 @@ absl::StatusOr<std::vector<v1::StepInfo>> Client::ListSteps(
   request.set_run(run);
   std::vector<v1::StepInfo> steps;
   for (;;) {
-    v1::ListStepsResponse response;
-    RP_RETURN_IF_ERROR(Ask([&](grpc::ClientContext* context) {
-      return archive->ListSteps(context, request, &response);
-    }));
+    RP_ASSIGN_OR_RETURN(v1::ListStepsResponse response,
+                        Ask(&ArchiveStub::ListSteps, request));
     for (v1::StepInfo& step : *response.mutable_steps())
       steps.emplace_back().Swap(&step);
     if (!response.truncated() || steps.empty()) return steps;

@@ -9,12 +9,14 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/client/away_notes.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/damaged_answers.h"
 #include "common/rpc/grpc_channel.h"
 #include "rankprobe/v1/archive.grpc.pb.h"
@@ -38,8 +40,15 @@ struct Globals {
   std::shared_ptr<grpc::Channel> local_reader;
 };
 
+using ControlStub = v1::ControlService::Stub;
+using ArchiveStub = v1::ArchiveService::Stub;
+
 class Client {
  public:
+  template <typename Stub, typename Request, typename Response>
+  using Method = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&,
+                                        Response*);
+
   explicit Client(const Globals& globals) : globals_(globals) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(64 << 20);
@@ -86,15 +95,29 @@ class Client {
       return call(&context);
     }));
   }
-  // Makes a call that changes state, and repeats it only if the request was
-  // damaged, so that it is not executed twice.
-  template <typename Call>
-  absl::Status Act(const Call& call, double extra_seconds = 0) const {
-    return ToStatus(ActAgain([&] {
+  // What such a method of the collector answers.
+  template <typename Stub, typename Request, typename Response>
+  absl::StatusOr<Response> Ask(Method<Stub, Request, Response> method,
+                               const Request& request) const {
+    Response response;
+    RP_RETURN_IF_ERROR(Ask([&](grpc::ClientContext* context) {
+      return (StubOf<Stub>()->*method)(context, request, &response);
+    }));
+    return response;
+  }
+  // What one answers that changes something: once more where the request was
+  // damaged.
+  template <typename Stub, typename Request, typename Response>
+  absl::StatusOr<Response> Act(Method<Stub, Request, Response> method,
+                               const Request& request,
+                               double extra_seconds = 0) const {
+    Response response;
+    RP_RETURN_IF_ERROR(ToStatus(ActAgain([&] {
       grpc::ClientContext context;
       Prepare(&context, extra_seconds);
-      return call(&context);
-    }));
+      return (StubOf<Stub>()->*method)(&context, request, &response);
+    })));
+    return response;
   }
 
   // Returns the connected and the disconnected ranks of the run, or of all runs
@@ -110,10 +133,19 @@ class Client {
   // remedy.
   absl::Status ToStatus(const grpc::Status& status) const;
 
-  std::unique_ptr<v1::ControlService::Stub> control;
-  std::unique_ptr<v1::ArchiveService::Stub> archive;
+  std::unique_ptr<ControlStub> control;
+  std::unique_ptr<ArchiveStub> archive;
 
  private:
+  template <typename Stub>
+  Stub* StubOf() const {
+    if constexpr (std::is_same_v<Stub, ControlStub>) {
+      return control.get();
+    } else {
+      return archive.get();
+    }
+  }
+
   const Globals globals_;
   std::shared_ptr<grpc::Channel> channel_;
 };

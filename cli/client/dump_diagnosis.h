@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/output/diagnosis_report.h"
 #include "common/io/file_system.h"

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "analysis/calls/call_place.h"
 #include "cli/client/run_rules.h"
 #include "cli/client/run_scope.h"

@@ -70,12 +70,8 @@ absl::StatusOr<v1::SwitchResult> Switch(const Client& client,
   request.mutable_options()->set_for_steps(for_steps);
   request.mutable_options()->set_no_wait(true);
   client.Introduce(config.size());
-  v1::SwitchResult result;
-  RP_RETURN_IF_ERROR(client.Act(
-      [&](grpc::ClientContext* context) {
-        return client.control->SetDumpEnable(context, request, &result);
-      },
-      10));
+  RP_ASSIGN_OR_RETURN(v1::SwitchResult result,
+                      client.Act(&ControlStub::SetDumpEnable, request, 10));
   return result;
 }
 
@@ -132,10 +128,8 @@ absl::Status WaitForStep(const Client& client, const State& state, int64_t step,
     request.set_run(state.request.run);
     request.set_after_step(step - 1);
     request.set_limit(1);
-    v1::ListStepsResponse response;
-    RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
-      return client.archive->ListSteps(context, request, &response);
-    }));
+    RP_ASSIGN_OR_RETURN(const v1::ListStepsResponse response,
+                        client.Ask(&ArchiveStub::ListSteps, request));
     std::set<int64_t> missing = state.pids;
     for (const v1::StepInfo& info : response.steps()) {
       if (info.step() == step && info.complete()) missing.erase(info.pid());
@@ -174,7 +168,6 @@ absl::StatusOr<bool> IsLive(const Client& client, const std::string& run) {
 absl::StatusOr<std::string> CaptureConfig(
     const std::string& config_json, const std::vector<std::string>& calls) {
   using google::protobuf::Struct;
-  using google::protobuf::Value;
   Struct config;
   if (!google::protobuf::util::JsonStringToMessage(
            config_json.empty() ? "{}" : config_json, &config)
@@ -223,9 +216,8 @@ absl::StatusOr<int64_t> CaptureCalls(const Client& client,
     RP_RETURN_IF_ERROR(ReadAgents(client, &state));
     v1::GetConfigRequest request;
     request.set_run(run.run);
-    RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
-      return client.control->GetConfig(context, request, &state.before);
-    }));
+    RP_ASSIGN_OR_RETURN(state.before,
+                        client.Ask(&ControlStub::GetConfig, request));
     RP_ASSIGN_OR_RETURN(state.config,
                         CaptureConfig(state.before.config_json(), run.calls));
   }

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <memory>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

@@ -138,10 +138,8 @@ bool GoesOn(const RunJob& before, const RunJob& after) {
 absl::StatusOr<bool> HasOneJob(const Client& client, const std::string& run) {
   v1::ListRunsRequest request;
   for (;;) {
-    v1::ListRunsResponse response;
-    RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
-      return client.archive->ListRuns(context, request, &response);
-    }));
+    RP_ASSIGN_OR_RETURN(const v1::ListRunsResponse response,
+                        client.Ask(&ArchiveStub::ListRuns, request));
     for (const v1::RunInfo& info : response.runs()) {
       if (info.run() != run) continue;
       // If a process without a rank ran together with others, only its times

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "analysis/rules/rule.h"
@@ -23,11 +24,10 @@ constexpr size_t kMostRanksOfRules = 64;
 using analysis::RankCell;
 
 bool HasRanks(const analysis::ScanInput& input) {
-  return std::any_of(
-      input.values.begin(), input.values.end(), [](const auto& series) {
-        return std::any_of(series.cells.begin(), series.cells.end(),
-                           [](const auto& cell) { return cell.count > 1; });
-      });
+  return absl::c_any_of(input.values, [](const auto& series) {
+    return absl::c_any_of(series.cells,
+                          [](const auto& cell) { return cell.count > 1; });
+  });
 }
 
 // Reads the columns of steps and ranks that have any value.
@@ -60,8 +60,7 @@ absl::StatusOr<analysis::RankInput> ReadRankInput(const Globals& globals,
             std::vector<RankCell>& cells = values.values[name];
             cells.resize(input.steps.size());
             for (size_t i = 0; i < steps.size(); ++i) {
-              const auto at = std::lower_bound(input.steps.begin(),
-                                               input.steps.end(), steps[i]);
+              const auto at = absl::c_lower_bound(input.steps, steps[i]);
               if (!is_there[i] || at == input.steps.end() || *at != steps[i])
                 continue;
               RankCell& cell =

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
@@ -29,11 +30,9 @@ constexpr size_t kMostRanks = 64;
 absl::Status ReadGrid(const Client& client, const v1::QueryGridRequest& request,
                       v1::GridHead* head,
                       absl::FunctionRef<void(const v1::GridRow&)> take) {
-  // The collector reads the records of all steps, which may take long.
-  AnswerStream<v1::GridReply> reader(
-      client, /*extra_seconds=*/3600, [&](grpc::ClientContext* context) {
-        return client.archive->QueryGrid(context, request);
-      });
+  // The collector goes through the records of the steps, however many.
+  AnswerStream<v1::GridReply> reader(client, /*extra_seconds=*/3600,
+                                     &ArchiveStub::QueryGrid, request);
   return ReadGridReply(
       &reader, [head](const v1::GridHead& came) { *head = came; },
       [&take](const v1::GridRow& row, int columns) {
@@ -106,11 +105,10 @@ absl::StatusOr<analysis::ScanInput> ReadCells(const Client& client,
 }
 
 bool HasMoves(const std::vector<analysis::ScanFinding>& found) {
-  return std::any_of(found.begin(), found.end(),
-                     [](const analysis::ScanFinding& finding) {
-                       return finding.kind == analysis::ScanKind::kMove ||
-                              finding.kind == analysis::ScanKind::kRankMoves;
-                     });
+  return absl::c_any_of(found, [](const analysis::ScanFinding& finding) {
+    return finding.kind == analysis::ScanKind::kMove ||
+           finding.kind == analysis::ScanKind::kRankMoves;
+  });
 }
 
 // Determines by their means which values are single numbers that may pass
@@ -142,10 +140,9 @@ absl::Status ReadMasks(const Globals& globals, const RunScanRequest& asked,
                        const v1::GridHead& head, analysis::ScanInput* input) {
   absl::flat_hash_map<std::string, std::vector<analysis::ScanCell>*> masks;
   const auto is_infinite = [](const analysis::ScanSeries& series) {
-    return std::any_of(series.cells.begin(), series.cells.end(),
-                       [](const analysis::ScanCell& cell) {
-                         return cell.non_finite > 0 && std::isinf(cell.largest);
-                       });
+    return absl::c_any_of(series.cells, [](const analysis::ScanCell& cell) {
+      return cell.non_finite > 0 && std::isinf(cell.largest);
+    });
   };
   absl::flat_hash_set<absl::string_view> given;
   for (const analysis::ScanSeries& series : input->values) {
@@ -330,11 +327,11 @@ absl::StatusOr<RunScan> ScanRun(const Globals& globals,
     RP_ASSIGN_OR_RETURN(const analysis::ScanInput input,
                         ReadCells(Client(globals), RequestOf(of_group), &head));
     for (analysis::ScanFinding& finding : analysis::ScanReplicas(input)) {
-      const auto known = std::find_if(
-          scan.input.values.begin(), scan.input.values.end(),
+      const auto known = absl::c_find_if(
+          scan.input.values,
           [&](const auto& series) { return series.name == finding.name; });
-      const bool is_known = std::any_of(
-          scan.findings.begin(), scan.findings.end(), [&](const auto& other) {
+      const bool is_known =
+          absl::c_any_of(scan.findings, [&](const auto& other) {
             return other.kind == finding.kind && other.name == finding.name;
           });
       if (known == scan.input.values.end() || is_known) continue;
@@ -348,7 +345,7 @@ absl::StatusOr<RunScan> ScanRun(const Globals& globals,
            (finding.kind == analysis::ScanKind::kRanksPart ||
             finding.kind == analysis::ScanKind::kNotAlike);
   };
-  if (std::any_of(scan.findings.begin(), scan.findings.end(), is_of_replicas)) {
+  if (absl::c_any_of(scan.findings, is_of_replicas)) {
     RP_ASSIGN_OR_RETURN(const bool all_sharded,
                         IsAllSharded(globals, asked, scan.input));
     if (all_sharded) std::erase_if(scan.findings, is_of_replicas);
@@ -385,7 +382,7 @@ absl::StatusOr<std::vector<int64_t>> ReadRankNumbers(
         if (absl::ConsumePrefix(&name, "rank") && absl::SimpleAtoi(name, &rank))
           ranks.push_back(rank);
       }));
-  std::sort(ranks.begin(), ranks.end());
+  absl::c_sort(ranks);
   return ranks;
 }
 

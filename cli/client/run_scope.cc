@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/client/run_scope.h"
 
-#include <algorithm>
-
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/text/counted.h"
@@ -87,10 +86,9 @@ bool IsMonitoredWhole(const analysis::ScanInput& input) {
 }
 
 bool HasValuesOf(const analysis::ScanInput& input, absl::string_view prefix) {
-  return std::any_of(input.values.begin(), input.values.end(),
-                     [&](const analysis::ScanSeries& series) {
-                       return absl::StartsWith(series.name, prefix);
-                     });
+  return absl::c_any_of(input.values, [&](const analysis::ScanSeries& series) {
+    return absl::StartsWith(series.name, prefix);
+  });
 }
 
 bool MonitorsWhole(const Plan& plan) {
@@ -109,11 +107,10 @@ std::string StepsShort(size_t least, bool successive,
 
 ScanScope ScopeOf(const analysis::ScanInput& input) {
   const size_t least = analysis::ScanOptions().least;
-  const bool has_ranks = std::any_of(
-      input.values.begin(), input.values.end(), [](const auto& series) {
-        return std::any_of(series.cells.begin(), series.cells.end(),
-                           [](const auto& cell) { return cell.count > 1; });
-      });
+  const bool has_ranks = absl::c_any_of(input.values, [](const auto& series) {
+    return absl::c_any_of(series.cells,
+                          [](const auto& cell) { return cell.count > 1; });
+  });
   ScanScope scope;
   const auto judge = [&](const std::string& what, size_t steps,
                          bool successive) {

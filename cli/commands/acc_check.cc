@@ -114,23 +114,19 @@ absl::Status AccCheck(const Globals& globals,
 
 }  // namespace
 
-void RegisterAccCheckCommand(CLI::App* app, Globals* globals,
-                             ParsedCommand* command) {
-  CLI::App* const acc_check = app->add_subcommand(
+void RegisterAccCheckCommand(const Registry& to) {
+  const auto [acc_check, self] = to.Add<const CLI::App*>(
       "acc_check",
       "run the API calls of a dump again, in their own precision and a higher "
       "one\nNeeds Python with torch. -api_info takes run:NAME[@STEP] too, with "
       "--collector\nbefore the verb, and a directory; of several jobs in it "
       "--job N "
-      "reads one.\nHelp of the worker: acc_check -- -h");
-  AddGlobals(acc_check, globals);
+      "reads one.\nHelp of the worker: acc_check -- -h",
+      [](const Globals& globals, const CLI::App* verb, int* exit_code) {
+        return AccCheck(globals, verb->remaining(), exit_code);
+      });
+  *self = acc_check;
   acc_check->prefix_command();
-  acc_check->callback([command, acc_check] {
-    const std::vector<std::string> rest = acc_check->remaining();
-    command->run = [rest](const Globals& g, int* code) {
-      return AccCheck(g, rest, code);
-    };
-  });
 }
 
 }  // namespace rankprobe

@@ -102,14 +102,12 @@ absl::Status Align(const Globals& globals, const AlignVerbFlags& flags,
 
 }  // namespace
 
-void RegisterAlignCommand(CLI::App* app, Globals* globals,
-                          ParsedCommand* command) {
-  CLI::App* const verb = app->add_subcommand(
+void RegisterAlignCommand(const Registry& to) {
+  const auto [verb, flags] = to.Add<AlignVerbFlags>(
       "align",
       "align a dump with a reference of another program (vLLM, "
-      "transformers)");
-  AddGlobals(verb, globals);
-  auto flags = std::make_shared<AlignVerbFlags>();
+      "transformers)",
+      Align);
   AddTarget(verb, &flags->target, "the dump in question")->required();
   AddReference(verb, &flags->reference, "the dump to compare with")->required();
   AddAlignFlags(verb, &flags->align);
@@ -119,11 +117,6 @@ void RegisterAlignCommand(CLI::App* app, Globals* globals,
       ->required();
   AddJobs(verb, &flags->job, &flags->reference_job);
   AddForce(verb, &flags->force);
-  verb->callback([command, flags] {
-    command->run = [flags](const Globals& g, int* code) {
-      return Align(g, *flags, code);
-    };
-  });
 }
 
 }  // namespace rankprobe

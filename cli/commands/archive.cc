@@ -39,10 +39,8 @@ absl::Status Verify(const Globals& globals, const VerifyFlags& flags,
     request.set_subset_percent(percent);
   }
   const Client client(globals);
-  AnswerStream<v1::VerifyReport> reader(
-      client, kLongestSeconds, [&](grpc::ClientContext* context) {
-        return client.archive->Verify(context, request);
-      });
+  AnswerStream<v1::VerifyReport> reader(client, kLongestSeconds,
+                                        &ArchiveStub::Verify, request);
   v1::VerifyReport report;
   // Reports arrive during the work; the last one is the result.
   while (reader.Read(&report)) {
@@ -52,10 +50,7 @@ absl::Status Verify(const Globals& globals, const VerifyFlags& flags,
   // exit code.
   const bool sound = report.fault_count() == 0 && report.finished();
   if (!sound || report.missing_payloads() > 0) *exit_code = kPartial;
-  if (globals.json) {
-    PrintJson(ToJson(report));
-    return absl::OkStatus();
-  }
+  if (PrintIf(globals.json, report)) return absl::OkStatus();
   for (const std::string& fault : report.faults())
     Print(stdout, "fault: %s\n", fault.c_str());
   if (report.objects() > 0) {
@@ -75,26 +70,23 @@ absl::Status Verify(const Globals& globals, const VerifyFlags& flags,
   return absl::OkStatus();
 }
 
-absl::Status Delete(const Globals& globals, const std::string& run,
-                    const std::string& steps_text) {
+struct DeleteFlags {
+  std::string run, steps;
+};
+
+absl::Status Delete(const Globals& globals, const DeleteFlags& flags) {
   v1::DeleteRequest request;
-  request.set_run(run);
-  // No steps mean the complete run, here and in the request, so a text that is
-  // not a list of steps must be refused here.
+  request.set_run(flags.run);
+  // No steps mean the whole run, here and on the wire: text that is no list of
+  // steps must not get past this.
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
-                      ParseRanges("--steps", steps_text));
+                      ParseRanges("--steps", flags.steps));
   request.mutable_steps()->Assign(steps.begin(), steps.end());
   const Client client(globals);
-  v1::DeleteReport report;
-  RP_RETURN_IF_ERROR(client.Act(
-      [&](grpc::ClientContext* context) {
-        return client.archive->Delete(context, request, &report);
-      },
-      kLongestSeconds));
-  if (globals.json) {
-    PrintJson(ToJson(report));
-    return absl::OkStatus();
-  }
+  RP_ASSIGN_OR_RETURN(
+      const v1::DeleteReport report,
+      client.Act(&ArchiveStub::Delete, request, kLongestSeconds));
+  if (PrintIf(globals.json, report)) return absl::OkStatus();
   if (report.later()) {
     Print(stdout,
           "deleted %s, %s; a janitor of the store gives their space back "
@@ -118,25 +110,23 @@ absl::Status Delete(const Globals& globals, const std::string& run,
   return absl::OkStatus();
 }
 
-absl::Status Backup(const Globals& globals, const std::string& directory,
-                    bool copy) {
+struct BackupFlags {
+  std::string directory;
+  bool copy = false;
+};
+
+absl::Status Backup(const Globals& globals, const BackupFlags& flags) {
   v1::BackupRequest request;
-  request.set_server_directory(directory);
-  request.set_copy(copy);
+  request.set_server_directory(flags.directory);
+  request.set_copy(flags.copy);
   const Client client(globals);
-  v1::BackupReport report;
-  RP_RETURN_IF_ERROR(client.Act(
-      [&](grpc::ClientContext* context) {
-        return client.archive->Backup(context, request, &report);
-      },
-      kLongestSeconds));
-  if (globals.json) {
-    PrintJson(ToJson(report));
-    return absl::OkStatus();
-  }
+  RP_ASSIGN_OR_RETURN(
+      const v1::BackupReport report,
+      client.Act(&ArchiveStub::Backup, request, kLongestSeconds));
+  if (PrintIf(globals.json, report)) return absl::OkStatus();
   Print(stdout,
         "backup at %s on the collector's machine: %s (%s, %d shared), %s\n",
-        directory, Counted(report.segments(), "segment"),
+        flags.directory, Counted(report.segments(), "segment"),
         HumanBytes(report.segment_bytes()), report.linked(),
         Counted(report.index_rows(), "index row"));
   return absl::OkStatus();
@@ -146,16 +136,10 @@ absl::Status Reindex(const Globals& globals, const std::string& run) {
   v1::ReindexRequest request;
   request.set_run(run);
   const Client client(globals);
-  v1::ReindexReport report;
-  RP_RETURN_IF_ERROR(client.Act(
-      [&](grpc::ClientContext* context) {
-        return client.archive->Reindex(context, request, &report);
-      },
-      kLongestSeconds));
-  if (globals.json) {
-    PrintJson(ToJson(report));
-    return absl::OkStatus();
-  }
+  RP_ASSIGN_OR_RETURN(
+      const v1::ReindexReport report,
+      client.Act(&ArchiveStub::Reindex, request, kLongestSeconds));
+  if (PrintIf(globals.json, report)) return absl::OkStatus();
   Print(stdout,
         "%d of %d rank-steps will be rolled up; the others already are\n",
         report.queued(), report.rank_steps());
@@ -164,68 +148,40 @@ absl::Status Reindex(const Globals& globals, const std::string& run) {
 
 }  // namespace
 
-void RegisterArchiveCommands(CLI::App* app, Globals* globals,
-                             ParsedCommand* command) {
-  CLI::App* const verify =
-      app->add_subcommand("verify", "check the archive while it is in use");
-  AddGlobals(verify, globals);
-  auto flags = std::make_shared<VerifyFlags>();
+void RegisterArchiveCommands(const Registry& to) {
+  const auto [verify, flags] = to.Add<VerifyFlags>(
+      "verify", "check the archive while it is in use", Verify);
   verify->add_flag("--read-data", flags->read_data,
                    "read the payload bytes too");
   verify->add_option("--subset", flags->subset,
                      "percent of the payloads to read, like 10%");
-  verify->callback([command, flags] {
-    command->run = [flags](const Globals& g, int* code) {
-      return Verify(g, *flags, code);
-    };
-  });
 
-  CLI::App* const remove =
-      app->add_subcommand("delete", "delete a run, or steps of it");
-  AddGlobals(remove, globals);
-  auto run = std::make_shared<std::string>();
-  auto steps = std::make_shared<std::string>();
-  remove->add_option("--run", *run, "the run")->required();
+  const auto [remove, of] =
+      to.Add<DeleteFlags>("delete", "delete a run, or steps of it", Delete);
+  remove->add_option("--run", of->run, "the run")->required();
   remove
-      ->add_option("--steps", *steps,
+      ->add_option("--steps", of->steps,
                    "like 0,4-6; all steps of the run if left out")
       ->check(WhyNoRanges);
-  remove->callback([command, run, steps] {
-    command->run = [run, steps](const Globals& g, int*) {
-      return Delete(g, *run, *steps);
-    };
-  });
 
-  CLI::App* const reindex =
-      app->add_subcommand("reindex",
+  const auto [reindex, run] =
+      to.Add<std::string>("reindex",
                           "roll up the steps of a run that are not rolled up "
-                          "yet; this makes query, scan and tables fast");
-  AddGlobals(reindex, globals);
-  auto reindexed = std::make_shared<std::string>();
-  reindex->add_option("--run", *reindexed, "the run")->required();
-  reindex->callback([command, reindexed] {
-    command->run = [reindexed](const Globals& g, int*) {
-      return Reindex(g, *reindexed);
-    };
-  });
+                          "yet; this makes query, "
+                          "scan and tables fast",
+                          Reindex);
+  reindex->add_option("--run", *run, "the run")->required();
 
-  CLI::App* const backup = app->add_subcommand(
-      "backup", "make a consistent copy of the archive, while it is in use");
-  AddGlobals(backup, globals);
-  auto directory = std::make_shared<std::string>();
-  auto copy = std::make_shared<bool>(false);
+  const auto [backup, copied] = to.Add<BackupFlags>(
+      "backup", "make a consistent copy of the archive, while it is in use",
+      Backup);
   backup
-      ->add_option("directory", *directory,
+      ->add_option("directory", copied->directory,
                    "new directory on the collector's machine, below an "
                    "--export-root")
       ->required();
-  backup->add_flag("--copy", *copy,
+  backup->add_flag("--copy", copied->copy,
                    "copy all bytes, also where they could be shared");
-  backup->callback([command, directory, copy] {
-    command->run = [directory, copy](const Globals& g, int*) {
-      return Backup(g, *directory, *copy);
-    };
-  });
 }
 
 }  // namespace rankprobe

@@ -114,19 +114,20 @@ absl::Status BecomePython(const std::string& verb,
                    "RANKPROBE_PYTHON names it)"));
 }
 
-void RegisterAttachCommand(CLI::App* app, ParsedCommand* command) {
+void RegisterAttachCommand(const Registry& to) {
   for (const PythonVerb& verb : kPythonVerbs) {
-    // Registered only for the help. main() calls BecomePython itself, because
-    // CLI11 would remove a "--" and some of the words around it.
-    CLI::App* const known = app->add_subcommand(verb.name, verb.description);
+    // Here for the help. main() calls BecomePython itself: CLI11 would take a
+    // "--" and part of what stands around it.
+    const auto [known, own] = to.AddLocal<const PythonVerb*>(
+        verb.name, verb.description,
+        [](const Globals&, const PythonVerb* python) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              python->name,
+              " must come first and its options after it: rankprobe ",
+              python->name, " ", python->usage));
+        });
+    *own = &verb;
     known->prefix_command();
-    known->callback([command, &verb] {
-      command->run = [&verb](const Globals&, int*) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            verb.name, " must come first and its options after it: rankprobe ",
-            verb.name, " ", verb.usage));
-      };
-    });
   }
 }
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "analysis/compare/mapping_files.h"
 #include "analysis/compare/run_compare.h"
 #include "analysis/root_cause/diff_analyze.h"
@@ -15,7 +14,6 @@
 #include "cli/client/aligned_dumps.h"
 #include "cli/client/dump_input.h"
 #include "cli/client/joined_runs.h"
-#include "cli/exit_codes.h"
 #include "cli/flags/analysis_flags.h"
 #include "cli/output/output.h"
 #include "cli/output/run_card_text.h"
@@ -37,6 +35,7 @@ struct CompareFlags {
   std::string cell_mapping;
   std::string data_mapping;
   std::string layer_mapping;
+  const CLI::Option* layers = nullptr;
   analysis::MappingFiles mappings;
   bool xlsx = false;
   bool diff_analyze = false;
@@ -74,10 +73,7 @@ void PrintResults(const Globals& globals,
                   const std::vector<CompareResult>& results,
                   const std::vector<std::string>& unpaired,
                   const std::string& hint) {
-  if (globals.json) {
-    PrintJson(ToJson(ToMessage(results, unpaired)));
-    return;
-  }
+  if (PrintIf(globals.json, ToMessage(results, unpaired))) return;
   for (const CompareResult& result : results) {
     const CompareCounts& c = result.counts;
     Print(stdout,
@@ -234,7 +230,12 @@ class ResultFiles : public analysis::CompareVisitor {
   std::vector<std::unique_ptr<analysis::TableSink>> sinks_;
 };
 
-absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
+// The table is the answer, so differences have no exit code here; that is for
+// first-divergence (docs/analysis.md).
+absl::Status Compare(const Globals& globals, CompareFlags& flags) {
+  flags.mappings.cells = flags.cell_mapping;
+  flags.mappings.data = flags.data_mapping;
+  if (flags.layers->count() > 0) flags.mappings.layers = flags.layer_mapping;
   RP_RETURN_IF_ERROR(CheckLayoutFlags(
       flags.layout, !flags.align.rules.empty()          ? "--rules"
                     : flags.mappings.layers.has_value() ? "--layer_mapping"
@@ -293,12 +294,10 @@ absl::Status Compare(const Globals& globals, const CompareFlags& flags) {
 
 }  // namespace
 
-void RegisterCompareCommand(CLI::App* app, Globals* globals,
-                            ParsedCommand* command) {
-  CLI::App* const verb = app->add_subcommand(
-      "compare", "write a table of two dumps, value by value (csv or xlsx)");
-  AddGlobals(verb, globals);
-  auto flags = std::make_shared<CompareFlags>();
+void RegisterCompareCommand(const Registry& to) {
+  const auto [verb, flags] = to.Add<CompareFlags>(
+      "compare", "write a table of two dumps, value by value (csv or xlsx)",
+      Compare);
   AddTarget(verb, &flags->target,
             "dump.json, or a rank, step or dump directory, or "
             "run:NAME[@STEP] of the archive")
@@ -322,17 +321,7 @@ void RegisterCompareCommand(CLI::App* app, Globals* globals,
   verb->add_option("--data_mapping", flags->data_mapping,
                    "-dm: yaml of row names, target: reference");
   AddApiMapping(verb, &flags->mappings.apis);
-  CLI::Option* const layers = AddLayerMapping(verb, &flags->layer_mapping);
-  verb->callback([command, flags, layers] {
-    flags->mappings.cells = flags->cell_mapping;
-    flags->mappings.data = flags->data_mapping;
-    if (layers->count() > 0) flags->mappings.layers = flags->layer_mapping;
-    // The table is the answer, so differences have no exit code here;
-    // first-divergence has one (docs/analysis.md).
-    command->run = [flags](const Globals& g, int*) {
-      return Compare(g, *flags);
-    };
-  });
+  flags->layers = AddLayerMapping(verb, &flags->layer_mapping);
 }
 
 }  // namespace rankprobe

@@ -23,8 +23,8 @@ namespace {
 struct ConfigCheckFlags {
   std::string target;
   std::string reference;
-  // Options for creating a pack.
-  bool dump = false;
+  // Of a pack, which is to be made where this option is there.
+  const CLI::Option* dump = nullptr;
   std::string output;
   std::vector<std::string> scripts;
   bool all = false;
@@ -66,7 +66,7 @@ absl::StatusOr<v1::RunCardReport> CompareDumps(const Globals& globals,
 
 absl::Status ConfigCheck(const Globals& globals, const ConfigCheckFlags& flags,
                          int* exit_code) {
-  if (flags.dump) {
+  if (flags.dump->count() > 0) {
     if (!flags.target.empty())
       return absl::InvalidArgumentError("-d makes a pack and compares nothing");
     return MakePack(flags, exit_code);
@@ -102,15 +102,12 @@ absl::Status ConfigCheck(const Globals& globals, const ConfigCheckFlags& flags,
 
 }  // namespace
 
-void RegisterConfigCheckCommand(CLI::App* app, Globals* globals,
-                                ParsedCommand* command) {
-  CLI::App* const check = app->add_subcommand(
+void RegisterConfigCheckCommand(const Registry& to) {
+  const auto [check, flags] = to.Add<ConfigCheckFlags>(
       "config_check",
-
       "say whether two dumps are of the same experiment: weights, "
-      "batches, random states, settings, versions");
-  AddGlobals(check, globals);
-  auto flags = std::make_shared<ConfigCheckFlags>();
+      "batches, random states, settings, versions",
+      ConfigCheck);
   AddTarget(check, &flags->target,
             "the dump in question, or a pack of msprobe (.zip)");
   AddReference(check, &flags->reference, "what to compare it with");
@@ -121,6 +118,7 @@ void RegisterConfigCheckCommand(CLI::App* app, Globals* globals,
                        "the settings in these scripts (.sh) and files (.yaml)")
           ->expected(0, -1)
           ->type_name("FILE");
+  flags->dump = dump;
   flags->output = "./config_check_pack.zip";
   check
       ->add_option("-o,--output", flags->output,
@@ -130,12 +128,6 @@ void RegisterConfigCheckCommand(CLI::App* app, Globals* globals,
                   "print every difference, not the first of each section");
   AddForce(check, &flags->force);
   AddJobs(check, &flags->job, &flags->reference_job);
-  check->callback([command, flags, dump] {
-    flags->dump = dump->count() > 0;
-    command->run = [flags](const Globals& g, int* code) {
-      return ConfigCheck(g, *flags, code);
-    };
-  });
 }
 
 }  // namespace rankprobe

@@ -67,24 +67,17 @@ absl::Status Deliver(const Globals& globals, const std::string& directory,
 
 }  // namespace
 
-void RegisterDeliverCommand(CLI::App* app, Globals* globals,
-                            ParsedCommand* command) {
-  CLI::App* const deliver = app->add_subcommand(
+void RegisterDeliverCommand(const Registry& to) {
+  const auto [deliver, directory] = to.Add<std::string>(
       "deliver",
       "send the collector the records that killed processes left in a "
-      "spool directory");
-  AddGlobals(deliver, globals);
-  auto directory = std::make_shared<std::string>();
+      "spool directory",
+      Deliver);
   deliver
       ->add_option("directory", *directory,
                    "the RANKPROBE_SPOOL of these processes; spools of running "
                    "processes are not touched")
       ->required();
-  deliver->callback([command, directory] {
-    command->run = [directory](const Globals& g, int* code) {
-      return Deliver(g, *directory, code);
-    };
-  });
 }
 
 }  // namespace rankprobe

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// diagnose: one answer from all analyses.
-#include <algorithm>
+// diagnose: one answer of all analyses.
 #include <memory>
 #include <optional>
 #include <set>
@@ -8,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -429,8 +429,7 @@ class Diagnosis {
   }
   // Whether a later job recorded the step again.
   bool IsReplaced(int64_t step) const {
-    return job_.has_value() &&
-           std::any_of(jobs_.begin(), jobs_.end(), [&](const RunJob& other) {
+    return job_.has_value() && absl::c_any_of(jobs_, [&](const RunJob& other) {
              return other.first_ns > job_->first_ns &&
                     other.steps.contains(step);
            });
@@ -619,15 +618,13 @@ absl::Status Diagnose(const Globals& globals, const DiagnoseFlags& flags,
 
 }  // namespace
 
-void RegisterDiagnoseCommand(CLI::App* app, Globals* globals,
-                             ParsedCommand* command) {
-  CLI::App* const verb = app->add_subcommand(
+void RegisterDiagnoseCommand(const Registry& to) {
+  const auto [verb, flags] = to.Add<DiagnoseFlags>(
       "diagnose",
 
       "give one ranked answer: what went wrong first, where, how sure, "
-      "and what was not recorded");
-  AddGlobals(verb, globals);
-  auto flags = std::make_shared<DiagnoseFlags>();
+      "and what was not recorded",
+      Diagnose);
   AddInput(verb, "input", &flags->input,
            "run:NAME, run:NAME@STEP, or a step or dump directory")
       ->required();
@@ -654,11 +651,6 @@ void RegisterDiagnoseCommand(CLI::App* app, Globals* globals,
                    "write the answer as a page without a server, too; -: to "
                    "standard output");
   AddForce(verb, &flags->force);
-  verb->callback([command, flags] {
-    command->run = [flags](const Globals& g, int* code) {
-      return Diagnose(g, *flags, code);
-    };
-  });
 }
 
 }  // namespace rankprobe

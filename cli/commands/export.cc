@@ -198,10 +198,7 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
   }
   SayWhatElse(done, flags.run);
   if (done.gaps() > 0 || done.incomplete_steps() > 0) *exit_code = kPartial;
-  if (globals.json) {
-    PrintJson(ToJson(done));
-    return absl::OkStatus();
-  }
+  if (PrintIf(globals.json, done)) return absl::OkStatus();
   std::FILE* const out = to_stdout ? stderr : stdout;
   const std::string place = to_stdout ? "step*/ of the tar"
                             : tar != nullptr
@@ -219,14 +216,12 @@ absl::Status Export(const Globals& globals, const ExportFlags& flags,
 
 }  // namespace
 
-void RegisterExportCommand(CLI::App* app, Globals* globals,
-                           ParsedCommand* command) {
-  CLI::App* const verb =
-      app->add_subcommand("export",
+void RegisterExportCommand(const Registry& to) {
+  const auto [verb, flags] =
+      to.Add<ExportFlags>("export",
                           "write a run as a dump (the msprobe layout), or its "
-                          "statistics as a table");
-  AddGlobals(verb, globals);
-  auto flags = std::make_shared<ExportFlags>();
+                          "statistics as a table",
+                          Export);
   verb->add_option("--run", flags->run, "the run")->required();
   verb->add_option("--steps", flags->steps, "like 0,4-6; all if left out")
       ->check(WhyNoRanges);
@@ -273,11 +268,6 @@ void RegisterExportCommand(CLI::App* app, Globals* globals,
   verb->add_flag("--unchecked", flags->unchecked,
                  "do not check tensors against the digests in their records "
                  "while writing them");
-  verb->callback([command, flags] {
-    command->run = [flags](const Globals& g, int* code) {
-      return Export(g, *flags, code);
-    };
-  });
 }
 
 }  // namespace rankprobe

@@ -87,12 +87,11 @@ std::vector<std::string> ValueFormats() {
 absl::Status ExportValues(const Globals& globals, const ValueExport& wanted,
                           int* exit_code) {
   const Client client(globals);
-  // The collector reads the records of all steps, which may take long.
-  AnswerStream<v1::ValuesReply> reader(
-      client, /*extra_seconds=*/86400, [&](grpc::ClientContext* context) {
-        return client.archive->ReadValues(context, wanted.request);
-      });
-  // Opened with the first answer, so a run that does not exist leaves no file.
+  // The collector goes through the records of the steps, however many.
+  AnswerStream<v1::ValuesReply> reader(client, /*extra_seconds=*/86400,
+                                       &ArchiveStub::ReadValues,
+                                       wanted.request);
+  // Opened with the first answer: a run that is not there leaves nothing.
   std::optional<ValueOutput> output;
   std::optional<v1::ValuesEnd> end;
   absl::Status written;

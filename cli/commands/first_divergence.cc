@@ -2,7 +2,6 @@
 // first-divergence.
 #include "analysis/root_cause/first_divergence.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -10,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "absl/strings/match.h"
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -47,6 +46,7 @@ struct DivergenceFlags {
   std::string noise;
   analysis::MappingFiles mappings;
   std::string layer_mapping;
+  const CLI::Option* layers = nullptr;
   bool live = false;
   bool force = false;
   std::optional<int64_t> job, reference_job;
@@ -256,8 +256,7 @@ absl::StatusOr<Captured> CaptureOrigins(
   LiveRun reference{RunOf(flags.reference), {}};
   for (const Divergence& d : report.origins) {
     const auto add = [](const std::string& call, LiveRun* run) {
-      if (call.empty() || std::find(run->calls.begin(), run->calls.end(),
-                                    call) != run->calls.end()) {
+      if (call.empty() || absl::c_linear_search(run->calls, call)) {
         return;
       }
       run->calls.push_back(call);
@@ -304,8 +303,9 @@ void PrintCaptured(const Captured& captured) {
   }
 }
 
-absl::Status FirstDivergence(const Globals& globals,
-                             const DivergenceFlags& flags, int* exit_code) {
+absl::Status FirstDivergence(const Globals& globals, DivergenceFlags& flags,
+                             int* exit_code) {
+  if (flags.layers->count() > 0) flags.mappings.layers = flags.layer_mapping;
   const std::unique_ptr<FileSystem> file_system = OpenInputs(flags.force);
   if (!flags.align.rules.empty() && (flags.live || !flags.noise.empty())) {
     return absl::InvalidArgumentError(
@@ -364,14 +364,11 @@ absl::Status FirstDivergence(const Globals& globals,
 
 }  // namespace
 
-void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
-                                    ParsedCommand* command) {
-  CLI::App* const divergence = app->add_subcommand(
+void RegisterFirstDivergenceCommand(const Registry& to) {
+  const auto [divergence, flags] = to.Add<DivergenceFlags>(
       "first-divergence",
-
-      "find the first calls whose outputs differ while their inputs match");
-  AddGlobals(divergence, globals);
-  auto flags = std::make_shared<DivergenceFlags>();
+      "find the first calls whose outputs differ while their inputs match",
+      FirstDivergence);
   AddTarget(divergence, &flags->target, "the dump in question")->required();
   AddReference(divergence, &flags->reference, "the dump to compare with")
       ->required();
@@ -385,8 +382,7 @@ void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
   divergence->add_flag("--fuzzy_match", flags->mappings.fuzzy,
                        "-fm: match calls in order, whatever their numbers");
   AddApiMapping(divergence, &flags->mappings.apis);
-  CLI::Option* const layers =
-      AddLayerMapping(divergence, &flags->layer_mapping);
+  flags->layers = AddLayerMapping(divergence, &flags->layer_mapping);
   AddForce(divergence, &flags->force);
   AddJobs(divergence, &flags->job, &flags->reference_job);
   AddAlignFlags(divergence, &flags->align);
@@ -398,12 +394,6 @@ void RegisterFirstDivergenceCommand(CLI::App* app, Globals* globals,
       ->add_option("--wait", flags->wait_seconds,
                    "seconds to wait for that step")
       ->check(NumberWithin(0.1, 3600.0));
-  divergence->callback([command, flags, layers] {
-    if (layers->count() > 0) flags->mappings.layers = flags->layer_mapping;
-    command->run = [flags](const Globals& g, int* code) {
-      return FirstDivergence(g, *flags, code);
-    };
-  });
 }
 
 }  // namespace rankprobe

@@ -33,8 +33,8 @@ struct GraphFlags {
   std::string reference;
   std::string output;
   std::string layer_mapping;
+  const CLI::Option* layers = nullptr;
   std::string file_type = "db";
-  bool has_layer_mapping = false;
   bool overflow_check = false;
   bool fuzzy = false;
   bool tensor_log = false;
@@ -179,7 +179,7 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
   }
   options.overflow_check = flags.overflow_check;
   options.fuzzy = flags.fuzzy;
-  if (flags.has_layer_mapping) {
+  if (flags.layers->count() > 0) {
     options.layer_mapping =
         flags.layer_mapping.empty() ? "auto" : flags.layer_mapping;
     if (flags.reference.empty()) {
@@ -246,13 +246,11 @@ absl::Status GraphVisualize(const Globals& globals, GraphFlags flags) {
 
 }  // namespace
 
-void RegisterGraphCommand(CLI::App* app, Globals* globals,
-                          ParsedCommand* command) {
-  CLI::App* const verb = app->add_subcommand(
+void RegisterGraphCommand(const Registry& to) {
+  const auto [verb, flags] = to.Add<GraphFlags>(
       "graph_visualize",
-      "write the graph database of one dump, or of two compared");
-  AddGlobals(verb, globals);
-  auto flags = std::make_shared<GraphFlags>();
+      "write the graph database of one dump, or of two compared",
+      GraphVisualize);
   AddTarget(verb, &flags->target,
             "a rank, step or dump directory, or run:NAME[@STEP]");
   AddReference(verb, &flags->reference, "the dump to compare with");
@@ -264,7 +262,7 @@ void RegisterGraphCommand(CLI::App* app, Globals* globals,
   verb->add_option("-o,--output_path", flags->output,
                    "directory for the database")
       ->required();
-  CLI::Option* const layers = AddLayerMapping(verb, &flags->layer_mapping);
+  flags->layers = AddLayerMapping(verb, &flags->layer_mapping);
   AddJobs(verb, &flags->job, &flags->reference_job);
   AddForce(verb, &flags->force);
   AddLayoutFlags(verb, &flags->layout);
@@ -296,12 +294,6 @@ void RegisterGraphCommand(CLI::App* app, Globals* globals,
                    "db, or json: the merged ranks as a dump, "
                    "step{S}/rank{R} in the output directory [db]")
       ->check(CLI::IsMember({"db", "json"}));
-  verb->callback([command, flags, layers] {
-    flags->has_layer_mapping = layers->count() > 0;
-    command->run = [flags](const Globals& g, int*) {
-      return GraphVisualize(g, *flags);
-    };
-  });
 }
 
 }  // namespace rankprobe

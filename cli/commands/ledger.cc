@@ -45,12 +45,10 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
   request.mutable_steps()->Assign(steps.begin(), steps.end());
   request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
   const Client client(globals);
-  // With details the collector reads all records of the run, which may take
-  // long.
-  AnswerStream<v1::StepLedger> reader(
-      client, /*extra_seconds=*/3600, [&](grpc::ClientContext* context) {
-        return client.archive->GetLedger(context, request);
-      });
+  // With details the collector goes through the records of the run, however
+  // many there are.
+  AnswerStream<v1::StepLedger> reader(client, /*extra_seconds=*/3600,
+                                      &ArchiveStub::GetLedger, request);
   Table table({"STEP", "RANK", "STATE", "RECORDS", "EXPECTED", "PAYLOADS",
                "EXPECTED", "FILTERED"});
   std::string gaps;
@@ -58,12 +56,8 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
   v1::StepLedger ledger;
   while (reader.Read(&ledger)) {
     totals.Add(ledger);
-    // Programs get each line as it arrives; a table needs all rows for its
-    // widths.
-    if (globals.json) {
-      PrintJson(ToJson(ledger));
-      continue;
-    }
+    // Programs get each line as it comes; a table waits for its widths.
+    if (PrintIf(globals.json, ledger)) continue;
     const std::string rank = LedgerRank(ledger);
     table.Add(
         // Refused frames have step -1 (docs/wire.md, "Wire").
@@ -99,13 +93,10 @@ absl::Status Ledger(const Globals& globals, const LedgerFlags& flags,
 
 }  // namespace
 
-void RegisterLedgerCommand(CLI::App* app, Globals* globals,
-                           ParsedCommand* command) {
-  CLI::App* const verb = app->add_subcommand(
+void RegisterLedgerCommand(const Registry& to) {
+  const auto [verb, flags] = to.Add<LedgerFlags>(
       "ledger",
-      "account for every record and payload: stored, left out or lost");
-  AddGlobals(verb, globals);
-  auto flags = std::make_shared<LedgerFlags>();
+      "account for every record and payload: stored, left out or lost", Ledger);
   verb->add_option("--run", flags->run, "the run")->required();
   verb->add_option("--steps", flags->steps, "like 0,4-6; all if left out")
       ->check(WhyNoRanges);
@@ -113,11 +104,6 @@ void RegisterLedgerCommand(CLI::App* app, Globals* globals,
       ->check(WhyNoRanges);
   verb->add_flag("--counts", flags->counts,
                  "only the counts kept while recording; quick");
-  verb->callback([command, flags] {
-    command->run = [flags](const Globals& g, int* code) {
-      return Ledger(g, *flags, code);
-    };
-  });
 }
 
 }  // namespace rankprobe

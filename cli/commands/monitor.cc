@@ -119,16 +119,11 @@ absl::Status Explain(const Globals& globals, const ExplainFlags& flags,
   request.set_call(flags.call);
   request.set_max_calls(flags.max_calls);
   client.Introduce(request.config_json().size());
-  v1::ExplainResponse response;
-  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
-    return client.control->Explain(context, request, &response);
-  }));
-  // There is no such rank.
+  RP_ASSIGN_OR_RETURN(const v1::ExplainResponse response,
+                      client.Ask(&ControlStub::Explain, request));
+  // No such rank.
   if (flags.rank >= 0 && response.ranks().empty()) *exit_code = kNotFound;
-  if (globals.json) {
-    PrintJson(ToJson(response));
-    return absl::OkStatus();
-  }
+  if (PrintIf(globals.json, response)) return absl::OkStatus();
   for (const v1::Explanation& stage : response.stages()) {
     Print(stdout, "%s %s: %s\n", stage.passes() ? "yes" : "NO ",
           stage.stage().c_str(), stage.reason().c_str());
@@ -145,24 +140,24 @@ absl::StatusOr<v1::ListEventsResponse> FetchEvents(const Client& client,
   request.set_run(run);
   request.set_after_id(after);
   request.set_limit(limit);
-  v1::ListEventsResponse response;
-  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
-    return client.control->ListEvents(context, request, &response);
-  }));
+  RP_ASSIGN_OR_RETURN(v1::ListEventsResponse response,
+                      client.Ask(&ControlStub::ListEvents, request));
   return response;
 }
 
-absl::Status Events(const Globals& globals, const std::string& run,
-                    uint64_t after, uint32_t limit) {
+struct EventsFlags {
+  std::string run;
+  uint64_t after = 0;
+  uint32_t limit = 100;
+};
+
+absl::Status Events(const Globals& globals, const EventsFlags& flags) {
   const Client client(globals);
   RP_ASSIGN_OR_RETURN(const v1::ListEventsResponse response,
-                      FetchEvents(client, run, after, limit));
+                      FetchEvents(client, flags.run, flags.after, flags.limit));
   if (response.events().empty())
-    RP_RETURN_IF_ERROR(SayNoSuchRun(client, globals, run));
-  if (globals.json) {
-    PrintJson(ToJson(response));
-    return absl::OkStatus();
-  }
+    RP_RETURN_IF_ERROR(SayNoSuchRun(client, globals, flags.run));
+  if (PrintIf(globals.json, response)) return absl::OkStatus();
   for (const v1::Event& event : response.events())
     Print(stdout, "%s\n", EventLine(event).c_str());
   return absl::OkStatus();
@@ -297,25 +292,27 @@ class Top {
   std::map<uint64_t, uint64_t> received_;
 };
 
-absl::Status TriggersSet(const Globals& globals, const std::string& named,
-                         const std::string& path, bool create) {
-  RP_ASSIGN_OR_RETURN(const std::string json, ReadSmallFile(path));
+struct TriggersFlags {
+  std::string run, file;
+  bool create = false;
+};
+
+absl::Status TriggersSet(const Globals& globals, const TriggersFlags& flags) {
+  RP_ASSIGN_OR_RETURN(const std::string json, ReadSmallFile(flags.file));
   auto spec = ParseTriggerSpec(json);
   if (!spec.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", spec.status().message()));
+        absl::StrCat(flags.file, ": ", spec.status().message()));
   }
   const Client client(globals);
   v1::SetTriggersRequest request;
   *request.mutable_spec() = *std::move(spec);
-  RP_ASSIGN_OR_RETURN(
-      *request.mutable_run(),
-      ChooseRun(client, named, create ? NewRun::kTake : NewRun::kOffer));
+  RP_ASSIGN_OR_RETURN(*request.mutable_run(),
+                      ChooseRun(client, flags.run,
+                                flags.create ? NewRun::kTake : NewRun::kOffer));
   client.Introduce(request.ByteSizeLong());
-  v1::SetTriggersResponse response;
-  RP_RETURN_IF_ERROR(client.Act([&](grpc::ClientContext* context) {
-    return client.control->SetTriggers(context, request, &response);
-  }));
+  RP_ASSIGN_OR_RETURN(const v1::SetTriggersResponse response,
+                      client.Act(&ControlStub::SetTriggers, request));
   if (globals.json) {
     PrintJson(ToJson(response));
   } else {
@@ -329,26 +326,25 @@ absl::Status TriggersGet(const Globals& globals, const std::string& named) {
   const Client client(globals);
   v1::GetTriggersRequest request;
   RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, named));
-  v1::TriggerSpec spec;
-  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
-    return client.control->GetTriggers(context, request, &spec);
-  }));
+  RP_ASSIGN_OR_RETURN(const v1::TriggerSpec spec,
+                      client.Ask(&ControlStub::GetTriggers, request));
   PrintJson(globals.json ? ToJson(spec) : TriggerSpecToJson(spec));
   return absl::OkStatus();
 }
 
-absl::Status Flight(const Globals& globals, const std::string& named,
-                    const std::string& ranks) {
+struct FlightFlags {
+  std::string run, ranks;
+};
+
+absl::Status Flight(const Globals& globals, const FlightFlags& flags) {
   const Client client(globals);
   v1::ShipFlightRequest request;
   RP_ASSIGN_OR_RETURN(const std::vector<int64_t> chosen,
-                      ParseRanges("--ranks", ranks));
+                      ParseRanges("--ranks", flags.ranks));
   for (const int64_t rank : chosen) request.add_ranks(rank);
-  RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, named));
-  v1::ShipFlightResponse response;
-  RP_RETURN_IF_ERROR(client.Act([&](grpc::ClientContext* context) {
-    return client.control->ShipFlight(context, request, &response);
-  }));
+  RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, flags.run));
+  RP_ASSIGN_OR_RETURN(const v1::ShipFlightResponse response,
+                      client.Act(&ControlStub::ShipFlight, request));
   if (globals.json) {
     PrintJson(ToJson(response));
   } else {
@@ -358,51 +354,43 @@ absl::Status Flight(const Globals& globals, const std::string& named,
   return absl::OkStatus();
 }
 
-template <typename Flags>
-void AddRun(CLI::App* verb, Flags* run) {
+void AddRun(CLI::App* verb, std::string* run) {
   verb->add_option("--run", *run,
                    "the run; may be left out when one is connected");
 }
 
-void AddTriggers(CLI::App* app, Globals* globals, ParsedCommand* command) {
-  CLI::App* const triggers = app->add_subcommand(
+void AddTriggers(const Registry& to) {
+  const Registry triggers = to.AddGroup(
       "triggers",
       "read or replace flight recorder, triggers and budgets of a run");
-  triggers->require_subcommand(1);
-  CLI::App* const set = triggers->add_subcommand("set", "replace them");
-  CLI::App* const get = triggers->add_subcommand("get", "print them");
-  auto run = std::make_shared<std::string>();
-  auto file = std::make_shared<std::string>();
-  for (CLI::App* const verb : {set, get}) {
-    AddGlobals(verb, globals);
-    AddRun(verb, run.get());
-  }
-  set->add_option("FILE", *file, "JSON; docs/formats.md, \"Triggers\"")
+  const auto [set, flags] =
+      triggers.Add<TriggersFlags>("set", "replace them", TriggersSet);
+  AddRun(set, &flags->run);
+  set->add_option("FILE", flags->file, "JSON; docs/formats.md, \"Triggers\"")
       ->required();
-  auto create = std::make_shared<bool>(false);
   set->add_flag(
-      "--create", *create,
+      "--create", flags->create,
       "the run may not exist yet: its ranks get this when they connect");
-  set->callback([command, run, file, create] {
-    command->run = [run, file, create](const Globals& g, int*) {
-      return TriggersSet(g, *run, *file, *create);
-    };
-  });
-  get->callback([command, run] {
-    command->run = [run](const Globals& g, int*) {
-      return TriggersGet(g, *run);
-    };
-  });
+  const auto [get, run] =
+      triggers.Add<std::string>("get", "print them", TriggersGet);
+  AddRun(get, run);
+}
+
+void AddWatchFlags(CLI::App* verb, WatchFlags* flags) {
+  verb->add_option("--run", flags->run, "only this run");
+  verb->add_option("--interval", flags->interval_seconds, "seconds (1)")
+      ->check(NumberWithin(0.1, 3600.0));
+  verb->add_option("--rounds", flags->rounds,
+                   "number of rounds; 0: until interrupted")
+      ->check(IntegerWithin(0, std::numeric_limits<int>::max()));
 }
 
 }  // namespace
 
-void RegisterMonitorCommands(CLI::App* app, Globals* globals,
-                             ParsedCommand* command) {
-  CLI::App* const explain = app->add_subcommand(
-      "explain", "say why calls are, will be or would be recorded or not");
-  AddGlobals(explain, globals);
-  auto question = std::make_shared<ExplainFlags>();
+void RegisterMonitorCommands(const Registry& to) {
+  const auto [explain, question] = to.Add<ExplainFlags>(
+      "explain", "say why calls are, will be or would be recorded or not",
+      Explain);
   AddRun(explain, &question->run);
   explain->add_option("--rank", question->rank, "only this rank")
       ->check(IntegerWithin(0, kLargestStep));
@@ -416,73 +404,40 @@ void RegisterMonitorCommands(CLI::App* app, Globals* globals,
                       "a config.json to try instead of the run's");
   explain->add_option("--max-calls", question->max_calls,
                       "calls to show per rank (200)");
-  explain->callback([command, question] {
-    command->run = [question](const Globals& g, int* code) {
-      return Explain(g, *question, code);
-    };
-  });
 
-  CLI::App* const events = app->add_subcommand(
-      "events", "list past events: triggers, budgets, connections, errors");
-  AddGlobals(events, globals);
-  auto run = std::make_shared<std::string>();
-  auto limit = std::make_shared<uint32_t>(100);
-  auto after = std::make_shared<uint64_t>(0);
-  events->add_option("--run", *run, "only this run");
+  const auto [events, which] = to.Add<EventsFlags>(
+      "events", "list past events: triggers, budgets, connections, errors",
+      Events);
+  events->add_option("--run", which->run, "only this run");
   events
-      ->add_option("--after", *after,
+      ->add_option("--after", which->after,
                    "only events with a greater id, which --json shows")
       ->check(IntegerWithin(0, std::numeric_limits<int64_t>::max()));
-  events->add_option("--limit", *limit, "number of newest events (100)")
+  events->add_option("--limit", which->limit, "number of newest events (100)")
       ->check(IntegerWithin(1, 10000));
-  events->callback([command, run, after, limit] {
-    command->run = [run, after, limit](const Globals& g, int*) {
-      return Events(g, *run, *after, *limit);
-    };
-  });
 
-  auto flags = std::make_shared<WatchFlags>();
-  CLI::App* const watch = app->add_subcommand(
-      "watch", "print events as they arrive; --json for programs");
-  CLI::App* const top = app->add_subcommand(
-      "top", "show ranks, steps, rates, lag and events, live");
-  for (CLI::App* const verb : {watch, top}) {
-    AddGlobals(verb, globals);
-    verb->add_option("--run", flags->run, "only this run");
-    verb->add_option("--interval", flags->interval_seconds, "seconds (1)")
-        ->check(NumberWithin(0.1, 3600.0));
-    verb->add_option("--rounds", flags->rounds,
-                     "number of rounds; 0: until interrupted")
-        ->check(IntegerWithin(0, std::numeric_limits<int>::max()));
-  }
-  watch->callback([command, flags] {
-    command->run = [flags](const Globals& g, int*) { return Watch(g, *flags); };
-  });
-  top->callback([command, flags] {
-    command->run = [flags](const Globals& g, int*) -> absl::Status {
-      if (g.json) {
-        return absl::InvalidArgumentError(
-            "top is for people; programs read rankprobe watch --json");
-      }
-      return Top(g, *flags).Run();
-    };
-  });
+  const auto [watch, watched] = to.Add<WatchFlags>(
+      "watch", "print events as they arrive; --json for programs", Watch);
+  AddWatchFlags(watch, watched);
+  const auto [top, shown] = to.Add<WatchFlags>(
+      "top", "show ranks, steps, rates, lag and events, live",
+      [](const Globals& globals, const WatchFlags& flags) {
+        if (globals.json) {
+          return absl::InvalidArgumentError(
+              "top is for people; programs read rankprobe watch --json");
+        }
+        return Top(globals, flags).Run();
+      });
+  AddWatchFlags(top, shown);
 
-  AddTriggers(app, globals, command);
+  AddTriggers(to);
 
-  CLI::App* const flight = app->add_subcommand(
-      "flight", "write the contents of the flight recorders to the archive");
-  AddGlobals(flight, globals);
-  auto flight_run = std::make_shared<std::string>();
-  auto ranks = std::make_shared<std::string>();
-  AddRun(flight, flight_run.get());
-  flight->add_option("--ranks", *ranks, "like 0,2-3; all if left out")
+  const auto [flight, flags] = to.Add<FlightFlags>(
+      "flight", "write the contents of the flight recorders to the archive",
+      Flight);
+  AddRun(flight, &flags->run);
+  flight->add_option("--ranks", flags->ranks, "like 0,2-3; all if left out")
       ->check(WhyNoRanges);
-  flight->callback([command, flight_run, ranks] {
-    command->run = [flight_run, ranks](const Globals& g, int*) {
-      return Flight(g, *flight_run, *ranks);
-    };
-  });
 }
 
 }  // namespace rankprobe

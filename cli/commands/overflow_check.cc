@@ -94,10 +94,8 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags,
     RP_RETURN_IF_ERROR(WriteNewFile(file_system.get(), path,
                                     analysis::AnomalyJson(findings.found)));
   }
-  if (globals.json) {
-    PrintJson(ToJson(analysis::ToMessage(findings, path)));
+  if (PrintIf(globals.json, analysis::ToMessage(findings, path)))
     return absl::OkStatus();
-  }
   for (const analysis::OverflowOrigin& origin : findings.found)
     PrintOrigin(origin);
   if (!findings.found.empty()) {
@@ -117,13 +115,11 @@ absl::Status OverflowCheck(const Globals& globals, const OverflowFlags& flags,
 
 }  // namespace
 
-void RegisterOverflowCheckCommand(CLI::App* app, Globals* globals,
-                                  ParsedCommand* command) {
-  CLI::App* const overflow = app->add_subcommand(
+void RegisterOverflowCheckCommand(const Registry& to) {
+  const auto [overflow, overflow_flags] = to.Add<OverflowFlags>(
       "overflow_check",
-      "find the call that made the first NaN or infinity, over all ranks");
-  AddGlobals(overflow, globals);
-  auto overflow_flags = std::make_shared<OverflowFlags>();
+      "find the call that made the first NaN or infinity, over all ranks",
+      OverflowCheck);
   AddInput(overflow, "step", &overflow_flags->input,
            "a step directory with its ranks")
       ->required();
@@ -136,11 +132,6 @@ void RegisterOverflowCheckCommand(CLI::App* app, Globals* globals,
       ->check(CLI::IsMember({"nan", "inf"}));
   AddForce(overflow, &overflow_flags->force);
   AddJob(overflow, &overflow_flags->job);
-  overflow->callback([command, overflow_flags] {
-    command->run = [overflow_flags](const Globals& g, int* code) {
-      return OverflowCheck(g, *overflow_flags, code);
-    };
-  });
 }
 
 }  // namespace rankprobe

@@ -194,11 +194,9 @@ absl::Status Query(const Globals& globals, const QueryFlags& flags,
   if (flags.over_ranks)
     return PrintOverRanks(globals, request, limit, flags.csv, exit_code);
   const Client client(globals);
-  // The collector reads the records of all steps, which may take long.
-  AnswerStream<v1::GridReply> reader(
-      client, /*extra_seconds=*/3600, [&](grpc::ClientContext* context) {
-        return client.archive->QueryGrid(context, request);
-      });
+  // The collector goes through the records of the steps, however many.
+  AnswerStream<v1::GridReply> reader(client, /*extra_seconds=*/3600,
+                                     &ArchiveStub::QueryGrid, request);
   GridPrinter printer(globals, flags);
   RP_RETURN_IF_ERROR(ReadGridReply(
       &reader, [&](const v1::GridHead& head) { printer.Head(head); },
@@ -216,15 +214,13 @@ absl::Status Query(const Globals& globals, const QueryFlags& flags,
 
 }  // namespace
 
-void RegisterQueryCommand(CLI::App* app, Globals* globals,
-                          ParsedCommand* command) {
-  CLI::App* const verb = app->add_subcommand(
+void RegisterQueryCommand(const Registry& to) {
+  const auto [verb, flags] = to.Add<QueryFlags>(
       "query",
 
       "print one statistic over the steps of a run: by tensor, call, "
-      "module or rank");
-  AddGlobals(verb, globals);
-  auto flags = std::make_shared<QueryFlags>();
+      "module or rank",
+      Query);
   verb->add_option("--run", flags->run, "the run")->required();
   verb->add_option("match", flags->match,
                    "names: a part of them, or a pattern with * and ?; all if "
@@ -285,11 +281,6 @@ void RegisterQueryCommand(CLI::App* app, Globals* globals,
   for (CLI::Option* const other :
        {statistic, reduce, from_step, to_step, ranks, heat, over_ranks})
     names->excludes(other);
-  verb->callback([command, flags] {
-    command->run = [flags](const Globals& g, int* code) {
-      return Query(g, *flags, code);
-    };
-  });
 }
 
 }  // namespace rankprobe

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -163,10 +162,8 @@ absl::Status PrintOverRanks(const Globals& globals,
   v1::QuerySeriesRequest request;
   *request.mutable_grid() = grid;
   const Client client(globals);
-  AnswerStream<v1::SeriesReply> reader(
-      client, /*extra_seconds=*/3600, [&](grpc::ClientContext* context) {
-        return client.archive->QuerySeries(context, request);
-      });
+  AnswerStream<v1::SeriesReply> reader(client, /*extra_seconds=*/3600,
+                                       &ArchiveStub::QuerySeries, request);
   SeriesPrinter printer(globals, grid.statistic(), limit, csv);
   RP_RETURN_IF_ERROR(ReadGridReply(
       &reader, [&](const v1::GridHead& head) { printer.Head(head); },
@@ -201,10 +198,8 @@ absl::Status PrintNames(const Globals& globals,
       request.set_limit(static_cast<uint32_t>(
           std::min<uint64_t>(limit - printed, uint64_t{1} << 31)));
     }
-    v1::ListModulesResponse response;
-    RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
-      return client.archive->ListModules(context, request, &response);
-    }));
+    RP_ASSIGN_OR_RETURN(const v1::ListModulesResponse response,
+                        client.Ask(&ArchiveStub::ListModules, request));
     for (const v1::ModuleName& module : response.modules()) {
       if (globals.json) {
         PrintJson(ToJson(module));

@@ -8,7 +8,6 @@
 #include <cstddef>
 
 #include "absl/status/status.h"
-#include "cli/app.h"
 #include "rankprobe/v1/query.pb.h"
 
 namespace rankprobe {

@@ -68,10 +68,8 @@ absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
       const analysis::ReplicaReport report,
       analysis::CheckReplicas(file_system.get(), std::move(layout), options));
   if (!report.differences.empty()) *exit_code = kPartial;
-  if (globals.json) {
-    PrintJson(ToJson(analysis::ToMessage(report)));
+  if (PrintIf(globals.json, analysis::ToMessage(report)))
     return absl::OkStatus();
-  }
   for (const analysis::ReplicaDifference& d : report.differences) {
     Print(stdout, "step %d %s %s\n", d.step, analysis::ReplicaKindName(d.kind),
           d.row.c_str());
@@ -100,14 +98,12 @@ absl::Status Replicas(const Globals& globals, const ReplicaFlags& flags,
 
 }  // namespace
 
-void RegisterReplicasCommand(CLI::App* app, Globals* globals,
-                             ParsedCommand* command) {
-  CLI::App* const replicas = app->add_subcommand(
+void RegisterReplicasCommand(const Registry& to) {
+  const auto [replicas, replica_flags] = to.Add<ReplicaFlags>(
       "replicas",
       "find values that should be equal across the ranks of a dump and "
-      "are not");
-  AddGlobals(replicas, globals);
-  auto replica_flags = std::make_shared<ReplicaFlags>();
+      "are not",
+      Replicas);
   AddInput(replicas, "dump", &replica_flags->dump, "a step or dump directory")
       ->required();
   replicas->add_option("--groups", replica_flags->groups,
@@ -117,11 +113,6 @@ void RegisterReplicasCommand(CLI::App* app, Globals* globals,
                      "averaged differ by design)");
   AddJob(replicas, &replica_flags->job);
   AddForce(replicas, &replica_flags->force);
-  replicas->callback([command, replica_flags] {
-    command->run = [replica_flags](const Globals& g, int* code) {
-      return Replicas(g, *replica_flags, code);
-    };
-  });
 }
 
 }  // namespace rankprobe

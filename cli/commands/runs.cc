@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // runs.
 #include <cstdio>
-#include <memory>
 
-#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "cli/app.h"
 #include "cli/client/away_notes.h"
@@ -20,7 +18,10 @@ std::string RanksText(const v1::RunInfo& run) {
   return absl::StrCat(run.ranks(), " of ", run.processes(), " processes");
 }
 
-absl::Status Runs(const Globals& globals, int* exit_code) {
+struct NoFlags {};
+
+absl::Status Runs(const Globals& globals, const NoFlags& /*flags*/,
+                  int* exit_code) {
   const Client client(globals);
   v1::ListRunsResponse response;
   for (bool more = true; more;) {
@@ -44,10 +45,7 @@ absl::Status Runs(const Globals& globals, int* exit_code) {
     }
     response.mutable_runs()->MergeFrom(page.runs());
   }
-  if (globals.json) {
-    PrintJson(ToJson(response));
-    return absl::OkStatus();
-  }
+  if (PrintIf(globals.json, response)) return absl::OkStatus();
   Table table(
       {"RUN", "RANKS", "STEPS", "RECORDS", "STORED", "OFFERED", "UPDATED"});
   for (const v1::RunInfo& run : response.runs()) {
@@ -78,16 +76,8 @@ absl::Status Runs(const Globals& globals, int* exit_code) {
 
 }  // namespace
 
-void RegisterRunCommands(CLI::App* app, Globals* globals,
-                         ParsedCommand* command) {
-  CLI::App* const runs =
-      app->add_subcommand("runs", "list the runs in the archive");
-  AddGlobals(runs, globals);
-  runs->callback([command] {
-    command->run = [](const Globals& g, int* exit_code) {
-      return Runs(g, exit_code);
-    };
-  });
+void RegisterRunCommands(const Registry& to) {
+  to.Add<NoFlags>("runs", "list the runs in the archive", Runs);
 }
 
 }  // namespace rankprobe

@@ -169,14 +169,12 @@ absl::Status Scan(const Globals& globals, const ScanFlags& flags,
 
 }  // namespace
 
-void RegisterScanCommand(CLI::App* app, Globals* globals,
-                         ParsedCommand* command) {
-  CLI::App* const verb = app->add_subcommand(
+void RegisterScanCommand(const Registry& to) {
+  const auto [verb, flags] = to.Add<ScanFlags>(
       "scan",
       "find where a run first went wrong: values that are not finite, "
-      "move far off their course, vanish, or differ between ranks");
-  AddGlobals(verb, globals);
-  auto flags = std::make_shared<ScanFlags>();
+      "move far off their course, vanish, or differ between ranks",
+      Scan);
   verb->add_option("--run", flags->run, "the run")->required();
   verb->add_option("match", flags->match,
                    "names: a part of them, or a pattern with * and ?; all if "
@@ -198,11 +196,6 @@ void RegisterScanCommand(CLI::App* app, Globals* globals,
   verb->add_option(
       "--limit", flags->limit,
       "maximum number of findings in the table; 0: all; default 20");
-  verb->callback([command, flags] {
-    command->run = [flags](const Globals& g, int* code) {
-      return Scan(g, *flags, code);
-    };
-  });
 }
 
 }  // namespace rankprobe

@@ -12,24 +12,21 @@
 
 namespace rankprobe {
 
-void RegisterSchemaCommand(CLI::App* app, ParsedCommand* command) {
-  // AddGlobals is not needed, because no collector is called.
-  CLI::App* const schema = app->add_subcommand(
+void RegisterSchemaCommand(const Registry& to) {
+  const auto [schema, words] = to.AddLocal<std::vector<std::string>>(
       "schema",
       "print the JSON schema of what a command prints with --json\nWithout "
-      "a command: the names of those that have one.");
-  auto words = std::make_shared<std::vector<std::string>>();
+      "a command: the names of those that have one.",
+      [](const Globals&,
+         const std::vector<std::string>& command) -> absl::Status {
+        std::string text = absl::StrJoin(CommandsWithSchema(), "\n") + "\n";
+        if (!command.empty()) {
+          RP_ASSIGN_OR_RETURN(text, AnswerSchema(absl::StrJoin(command, " ")));
+        }
+        Print(stdout, "%s", Lines{text});
+        return absl::OkStatus();
+      });
   schema->add_option("COMMAND", *words, "diagnose, status, config get, ..");
-  schema->callback([command, words] {
-    command->run = [words](const Globals&, int*) -> absl::Status {
-      std::string text = absl::StrJoin(CommandsWithSchema(), "\n") + "\n";
-      if (!words->empty()) {
-        RP_ASSIGN_OR_RETURN(text, AnswerSchema(absl::StrJoin(*words, " ")));
-      }
-      Print(stdout, "%s", Lines{text});
-      return absl::OkStatus();
-    };
-  });
 }
 
 }  // namespace rankprobe

@@ -114,10 +114,7 @@ absl::Status Agents(const Globals& globals, const std::string& run) {
                       client.ListAgents(run));
   if (response.agents().empty())
     RP_RETURN_IF_ERROR(SayNoSuchRun(client, globals, run));
-  if (globals.json) {
-    PrintJson(ToJson(response));
-    return absl::OkStatus();
-  }
+  if (PrintIf(globals.json, response)) return absl::OkStatus();
   PrintAgents(response);
   if (run.empty()) return absl::OkStatus();
   RP_RETURN_IF_ERROR(PrintLedgerSummary(client, run));
@@ -215,12 +212,9 @@ absl::Status Status(const Globals& globals, const StatusFlags& flags) {
 
 }  // namespace
 
-void RegisterStatusCommand(CLI::App* app, Globals* globals,
-                           ParsedCommand* command) {
-  CLI::App* const verb = app->add_subcommand(
-      "status", "list the ranks: host, step, recording or not, lag");
-  AddGlobals(verb, globals);
-  auto flags = std::make_shared<StatusFlags>();
+void RegisterStatusCommand(const Registry& to) {
+  const auto [verb, flags] = to.Add<StatusFlags>(
+      "status", "list the ranks: host, step, recording or not, lag", Status);
   verb->add_option(
       "directory", flags->directory,
       "a dump_path, or a directory with some: the jobs that record "
@@ -229,11 +223,6 @@ void RegisterStatusCommand(CLI::App* app, Globals* globals,
       verb->add_option("--run", flags->run, "only this run");
   verb->add_flag("--steps", flags->steps, "the recorded steps instead")
       ->needs(run);
-  verb->callback([command, flags] {
-    command->run = [flags](const Globals& g, int*) {
-      return Status(g, *flags);
-    };
-  });
 }
 
 }  // namespace rankprobe

@@ -21,7 +21,6 @@
 #include "common/text/counted.h"
 #include "common/text/ranges_text.h"
 #include "common/text/shell_word.h"
-#include "common/text/visible_text.h"
 
 namespace rankprobe {
 namespace {
@@ -94,10 +93,7 @@ void Report(const Globals& globals, const v1::SwitchOptions& options,
   const std::string absent =
       result.ranks().empty() ? "" : AbsentRanks(options, result);
   if (!absent.empty()) *exit_code = kPartial;
-  if (globals.json) {
-    PrintJson(ToJson(result));
-    return;
-  }
+  if (PrintIf(globals.json, result)) return;
   Print(stdout, "%s%s\n", result.ranks().empty() ? "" : prefix,
         result.summary());
   if (!absent.empty()) Print(stdout, "  not connected: rank %s\n", absent);
@@ -196,13 +192,10 @@ absl::Status LeaveRanksToConfig(const Client& client, const SwitchFlags& flags,
   if (config->empty()) {
     v1::GetConfigRequest request;
     request.set_run(run);
-    v1::GetConfigResponse known;
-    const absl::Status status = client.Ask([&](grpc::ClientContext* context) {
-      return client.control->GetConfig(context, request, &known);
-    });
-    // The configuration of `rankprobe run`.
-    *config = status.ok() && !known.config_json().empty()
-                  ? known.config_json()
+    const auto known = client.Ask(&ControlStub::GetConfig, request);
+    // That of `rankprobe run`.
+    *config = known.ok() && !known->config_json().empty()
+                  ? known->config_json()
                   : R"({"task": "statistics", "level": "mix"})";
   }
   *config =
@@ -260,12 +253,9 @@ absl::Status SetEnable(const Globals& globals, const SwitchFlags& flags,
   RP_RETURN_IF_ERROR(CheckRanksAreConnected(client, flags, request.run(),
                                             request.config_json()));
   client.Introduce(request.config_json().size());
-  v1::SwitchResult result;
-  RP_RETURN_IF_ERROR(client.Act(
-      [&](grpc::ClientContext* context) {
-        return client.control->SetDumpEnable(context, request, &result);
-      },
-      flags.wait_seconds));
+  RP_ASSIGN_OR_RETURN(
+      const v1::SwitchResult result,
+      client.Act(&ControlStub::SetDumpEnable, request, flags.wait_seconds));
   Report(globals, request.options(),
          enable ? "recording on: " : "recording off: ", result, exit_code);
   // A script that continues after `enable` relies on the recording.
@@ -313,12 +303,9 @@ absl::Status ConfigSet(const Globals& globals, const SwitchFlags& flags,
   RP_RETURN_IF_ERROR(CheckRanksAreConnected(client, flags, request.run(),
                                             request.config_json()));
   client.Introduce(request.ByteSizeLong());
-  v1::SwitchResult result;
-  RP_RETURN_IF_ERROR(client.Act(
-      [&](grpc::ClientContext* context) {
-        return client.control->SetConfig(context, request, &result);
-      },
-      flags.wait_seconds));
+  RP_ASSIGN_OR_RETURN(
+      const v1::SwitchResult result,
+      client.Act(&ControlStub::SetConfig, request, flags.wait_seconds));
   Report(globals, request.options(), "", result, exit_code);
   SayStepsThatAreOver(flags, request.config_json(), result, exit_code);
   return absl::OkStatus();
@@ -354,10 +341,8 @@ absl::Status ConfigGet(const Globals& globals, const std::string& run) {
   const Client client(globals);
   v1::GetConfigRequest request;
   RP_ASSIGN_OR_RETURN(*request.mutable_run(), ChooseRun(client, run));
-  v1::GetConfigResponse response;
-  RP_RETURN_IF_ERROR(client.Ask([&](grpc::ClientContext* context) {
-    return client.control->GetConfig(context, request, &response);
-  }));
+  RP_ASSIGN_OR_RETURN(const v1::GetConfigResponse response,
+                      client.Ask(&ControlStub::GetConfig, request));
   if (globals.json) {
     PrintJson(ToJson(response));
   } else {
@@ -409,13 +394,13 @@ void AddSwitchFlags(CLI::App* verb, SwitchFlags* flags) {
 
 }  // namespace
 
-void RegisterSwitchCommands(CLI::App* app, Globals* globals,
-                            ParsedCommand* command) {
-  CLI::App* const enable = app->add_subcommand(
-      "enable", "switch recording on, on the same step of all chosen ranks");
-  AddGlobals(enable, globals);
-  auto on = std::make_shared<SwitchFlags>();
-  AddSwitchFlags(enable, on.get());
+void RegisterSwitchCommands(const Registry& to) {
+  const auto [enable, on] = to.Add<SwitchFlags>(
+      "enable", "switch recording on, on the same step of all chosen ranks",
+      [](const Globals& globals, const SwitchFlags& flags, int* exit_code) {
+        return SetEnable(globals, flags, true, exit_code);
+      });
+  AddSwitchFlags(enable, on);
   enable
       ->add_option("--for-steps", on->for_steps,
                    "number of steps, after which recording is switched off")
@@ -433,52 +418,31 @@ void RegisterSwitchCommands(CLI::App* app, Globals* globals,
       ->add_flag("--all-requests", on->all_requests,
                  "take --request out of the run's config again")
       ->excludes(one);
-  enable->callback([command, on] {
-    command->run = [on](const Globals& g, int* code) {
-      return SetEnable(g, *on, true, code);
-    };
-  });
 
-  CLI::App* const disable =
-      app->add_subcommand("disable", "switch recording off");
-  AddGlobals(disable, globals);
-  auto off = std::make_shared<SwitchFlags>();
-  AddSwitchFlags(disable, off.get());
-  disable->callback([command, off] {
-    command->run = [off](const Globals& g, int* code) {
-      return SetEnable(g, *off, false, code);
-    };
-  });
+  const auto [disable, off] = to.Add<SwitchFlags>(
+      "disable", "switch recording off",
+      [](const Globals& globals, const SwitchFlags& flags, int* exit_code) {
+        return SetEnable(globals, flags, false, exit_code);
+      });
+  AddSwitchFlags(disable, off);
 
-  CLI::App* const config =
-      app->add_subcommand("config", "read or replace a run's config.json");
-  config->require_subcommand(1);
-  CLI::App* const get = config->add_subcommand("get", "print it");
-  AddGlobals(get, globals);
-  auto run = std::make_shared<std::string>();
+  const Registry config =
+      to.AddGroup("config", "read or replace a run's config.json");
+  const auto [get, run] = config.Add<std::string>("get", "print it", ConfigGet);
   get->add_option("--run", *run,
                   "the run; may be left out when one is connected");
-  get->callback([command, run] {
-    command->run = [run](const Globals& g, int*) { return ConfigGet(g, *run); };
-  });
-  // AddGlobals is not needed, because no collector is called.
-  CLI::App* const schema = config->add_subcommand(
-      "schema", "print the JSON schema of config.json, for editors");
-  auto markdown = std::make_shared<bool>(false);
+  const auto [schema, markdown] = config.AddLocal<bool>(
+      "schema", "print the JSON schema of config.json, for editors",
+      [](const Globals&, bool for_readers) {
+        Print(stdout, "%s",
+              Lines{for_readers ? ConfigMarkdown() : ConfigJsonSchema()});
+        return absl::OkStatus();
+      });
   schema->add_flag("--markdown", *markdown,
                    "the same for readers: tables of all fields");
-  schema->callback([command, markdown] {
-    command->run = [markdown](const Globals&, int*) {
-      Print(stdout, "%s",
-            Lines{*markdown ? ConfigMarkdown() : ConfigJsonSchema()});
-      return absl::OkStatus();
-    };
-  });
-  CLI::App* const set = config->add_subcommand(
-      "set", "replace it, on the same step on all chosen ranks");
-  AddGlobals(set, globals);
-  auto flags = std::make_shared<SwitchFlags>();
-  AddSwitchFlags(set, flags.get());
+  const auto [set, flags] = config.Add<SwitchFlags>(
+      "set", "replace it, on the same step on all chosen ranks", ConfigSet);
+  AddSwitchFlags(set, flags);
   set->add_option("FILE", flags->config,
                   "config.json; its dump_enable switches dumping on or off, "
                   "and without it dumping stays as it is; enable --for-steps "
@@ -490,11 +454,6 @@ void RegisterSwitchCommands(CLI::App* app, Globals* globals,
   set->add_flag("--own-api-list", flags->own_api_list,
                 "use each rank's own list of functions again")
       ->excludes(list);
-  set->callback([command, flags] {
-    command->run = [flags](const Globals& g, int* code) {
-      return ConfigSet(g, *flags, code);
-    };
-  });
 }
 
 }  // namespace rankprobe

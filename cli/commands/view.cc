@@ -36,7 +36,7 @@ struct ViewFlags {
   uint16_t port = 0;
   bool no_open = false;
   std::string root;
-  bool collector_given = false;
+  std::function<bool()> collector_given;
 };
 
 // Holds a run of the archive as a dump until it is no longer needed.
@@ -179,8 +179,8 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);
 
   GatewayOptions options;
-  // A directory alone needs no collector, unless one is named.
-  if (flags.root.empty() || flags.collector_given ||
+  // A directory alone is looked at without a collector, unless one is named.
+  if (flags.root.empty() || flags.collector_given() ||
       globals.collector_in_environment) {
     options.collector = globals.collector;
   }
@@ -223,14 +223,12 @@ absl::Status View(const Globals& globals, const ViewFlags& flags) {
 
 }  // namespace
 
-void RegisterViewCommand(CLI::App* app, Globals* globals,
-                         ParsedCommand* command) {
-  CLI::App* const verb = app->add_subcommand(
+void RegisterViewCommand(const Registry& to) {
+  const auto [verb, flags] = to.Add<ViewFlags>(
       "view",
       "serve the archive, graphs and dumps to a browser: runs, ranks, "
-      "steps, values, switches (for a team: rankprobed --web-listen)");
-  AddGlobals(verb, globals);
-  auto flags = std::make_shared<ViewFlags>();
+      "steps, values, switches (for a team: rankprobed --web-listen)",
+      View);
   verb->add_option("--port", flags->port,
                    "the port of 127.0.0.1 to serve on; default: one that is "
                    "free")
@@ -241,11 +239,9 @@ void RegisterViewCommand(CLI::App* app, Globals* globals,
                    "show the graph databases and dumps below DIR; without "
                    "--collector, those alone")
       ->type_name("DIR");
-  verb->callback([command, flags, app, verb] {
-    flags->collector_given =
-        app->count("--collector") + verb->count("--collector") > 0;
-    command->run = [flags](const Globals& g, int*) { return View(g, *flags); };
-  });
+  flags->collector_given = [app = to.app(), verb = verb] {
+    return app->count("--collector") + verb->count("--collector") > 0;
+  };
 }
 
 }  // namespace rankprobe

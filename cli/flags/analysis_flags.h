@@ -14,7 +14,6 @@
 #include "absl/strings/string_view.h"
 #include "analysis/compare/compare.h"
 #include "analysis/compare/mapping_files.h"
-#include "cli/app.h"
 #include "cli/output/output.h"
 #include "common/io/file_system.h"
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/flags/numbers.h"
 
-#include <algorithm>
-
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -25,8 +24,8 @@ std::function<std::string(const std::string&)> IntegerWithin(int64_t min,
                                                              int64_t max) {
   return [min, max](const std::string& text) -> std::string {
     int64_t value = 0;
-    const bool digits = !text.empty() && std::all_of(text.begin(), text.end(),
-                                                     absl::ascii_isdigit);
+    const bool digits =
+        !text.empty() && absl::c_all_of(text, absl::ascii_isdigit);
     if (digits && absl::SimpleAtoi(text, &value) && value >= min &&
         value <= max)
       return "";

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/flags/ranges.h"
 
-#include <algorithm>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -16,9 +16,8 @@ namespace {
 constexpr int64_t kMaxNumber = 1000000;
 
 bool ParseOne(absl::string_view text, int64_t* value) {
-  // SimpleAtoi also accepts signs and blanks.
-  return !text.empty() &&
-         std::all_of(text.begin(), text.end(), absl::ascii_isdigit) &&
+  // SimpleAtoi takes signs and blanks too.
+  return !text.empty() && absl::c_all_of(text, absl::ascii_isdigit) &&
          absl::SimpleAtoi(text, value) && *value <= kMaxNumber;
 }
 

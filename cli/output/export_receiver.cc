@@ -50,12 +50,8 @@ ReceivedExport ReceiveExport(
     const Client& client, const v1::ExportRequest& request,
     absl::FunctionRef<absl::Status(const v1::ExportEvent&)> take) {
   using Stream = AnswerStream<v1::ExportEvent>;
-  Stream reader(
-      client, kLongestExportSeconds,
-      [&](grpc::ClientContext* context) {
-        return client.archive->Export(context, request);
-      },
-      Stream::Repeats::kFromItsBegin);
+  Stream reader(client, kLongestExportSeconds, &ArchiveStub::Export, request,
+                Stream::Repeats::kFromItsBegin);
   ReceivedExport received;
   for (v1::ExportEvent event; received.written.ok() && reader.Read(&event);) {
     if (event.has_done()) received.done = event.done();

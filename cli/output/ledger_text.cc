@@ -122,10 +122,8 @@ absl::StatusOr<std::string> ReadEndedRanks(
     const std::set<uint64_t>& incarnations) {
   v1::GetLedgerRequest request;
   request.set_run(run);
-  AnswerStream<v1::StepLedger> reader(
-      client, /*extra_seconds=*/3600, [&](grpc::ClientContext* context) {
-        return client.archive->GetLedger(context, request);
-      });
+  AnswerStream<v1::StepLedger> reader(client, /*extra_seconds=*/3600,
+                                      &ArchiveStub::GetLedger, request);
   EndedRanks ended;
   v1::StepLedger ledger;
   while (reader.Read(&ledger)) {
@@ -139,10 +137,8 @@ absl::StatusOr<std::string> ReadEndedRanks(
 absl::Status PrintLedgerSummary(const Client& client, const std::string& run) {
   v1::GetLedgerRequest request;
   request.set_run(run);
-  AnswerStream<v1::StepLedger> reader(
-      client, /*extra_seconds=*/0, [&](grpc::ClientContext* context) {
-        return client.archive->GetLedger(context, request);
-      });
+  AnswerStream<v1::StepLedger> reader(client, /*extra_seconds=*/0,
+                                      &ArchiveStub::GetLedger, request);
   LedgerTotals totals;
   v1::StepLedger ledger;
   bool any = false;

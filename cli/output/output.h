@@ -78,7 +78,13 @@ std::string HumanBytes(uint64_t bytes);
 // present.
 std::string ToJson(const google::protobuf::Message& message);
 
-// Progress of a verb, on standard error. Used by one thread.
+// Prints the message so, where JSON is `wanted`, and answers whether.
+inline bool PrintIf(bool wanted, const google::protobuf::Message& message) {
+  if (wanted) PrintJson(ToJson(message));
+  return wanted;
+}
+
+// How far a verb is, on standard error. One thread.
 class Progress {
  public:
   enum class Style {

@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "collector/control/control_plane.h"
@@ -30,7 +31,7 @@ constexpr absl::Duration kForgettingInterval = absl::Seconds(1);
 
 bool IsLeafName(const std::string& name) {
   return name.size() == kLeafNameBytes &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+         absl::c_all_of(name, [](unsigned char c) {
            return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
          });
 }
@@ -200,12 +201,11 @@ std::string LeafRegistry::TakeReserved(const std::string& who,
                                        const std::set<std::string>& leaves) {
   const auto own = reserved_.find(who);
   const size_t have = own == reserved_.end() ? 0 : own->second.size();
-  const auto most = std::max_element(reserved_.begin(), reserved_.end(),
-                                     [](const auto& a, const auto& b) {
-                                       return a.second.size() < b.second.size();
-                                     });
-  // Requires a difference of more than one, so that a place does not alternate
-  // between two principals.
+  const auto most =
+      absl::c_max_element(reserved_, [](const auto& a, const auto& b) {
+        return a.second.size() < b.second.size();
+      });
+  // Not to and fro between two.
   if (most == reserved_.end() || most->second.size() <= have + 1) return "";
   size_t looked = 0;
   for (const RankKey& key : most->second) {
@@ -338,8 +338,8 @@ absl::StatusOr<v1::FoundCollector> LeafRegistry::Find(
     return absl::AbortedError(
         absl::StrCat("none of its ", there, " leaves was reached"));
   }
-  std::sort(order.begin(), order.end(), std::greater<>());
-  // Ranks of one replica stay together up to the limit of a leaf.
+  absl::c_sort(order, std::greater<>());
+  // Copies of one replica stay together up to what a leaf takes.
   const double share =
       kMaxShare * static_cast<double>(ranks + 1) / static_cast<double>(there);
   for (const bool within_share : {untrusted.replica().empty(), false}) {
@@ -386,17 +386,15 @@ v1::ListAgentsResponse LeafRegistry::ListAgents(const std::string& run,
     agent.set_lag_steps(
         std::max<int64_t>(furthest[agent.identity().run()] - agent.step(), 0));
   }
-  std::sort(response.mutable_agents()->begin(),
-            response.mutable_agents()->end(),
-            [](const v1::AgentInfo& a, const v1::AgentInfo& b) {
-              const auto place = [](const v1::AgentInfo& agent) {
-                const v1::Identity& id = agent.identity();
-                return std::make_tuple(id.run(),
-                                       id.has_rank() ? id.rank() : INT64_MAX,
-                                       id.host(), id.pid(), id.incarnation());
-              };
-              return place(a) < place(b);
-            });
+  absl::c_sort(*response.mutable_agents(), [](const v1::AgentInfo& a,
+                                              const v1::AgentInfo& b) {
+    const auto place = [](const v1::AgentInfo& agent) {
+      const v1::Identity& id = agent.identity();
+      return std::make_tuple(id.run(), id.has_rank() ? id.rank() : INT64_MAX,
+                             id.host(), id.pid(), id.incarnation());
+    };
+    return place(a) < place(b);
+  });
   return response;
 }
 
@@ -407,10 +405,9 @@ std::vector<std::string> LeafRegistry::LeavesOf(const std::string& run,
   for (const auto& [name, leaf] : leaves_) {
     if (!IsThere(leaf, now)) continue;
     const bool has =
-        std::any_of(leaf.agents.begin(), leaf.agents.end(),
-                    [&](const v1::AgentInfo& agent) {
-                      return agent.connected() && agent.identity().run() == run;
-                    });
+        absl::c_any_of(leaf.agents, [&](const v1::AgentInfo& agent) {
+          return agent.connected() && agent.identity().run() == run;
+        });
     if (run.empty() || has) addresses.push_back(leaf.address);
   }
   return addresses;

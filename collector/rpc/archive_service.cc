@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/rpc/archive_service.h"
 
-#include <algorithm>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -106,6 +105,24 @@ grpc::ServerWriteReactor<Response>* ArchiveService::AnswerStream(
                              });
 }
 
+template <typename Reply, typename Request, typename Query>
+grpc::ServerWriteReactor<Reply>* ArchiveService::AnswerQuery(
+    grpc::CallbackServerContext* context, const std::string& run,
+    const Request& request, Query query) {
+  return AnswerStream<Reply>(
+      context, run,
+      [this, request, query](typename StreamWriter<Reply>::Handle* out) {
+        std::vector<std::string> unreadable;
+        const absl::Status status = query(
+            sources_, request, [out] { return out->cancelled(); },
+            [out](Reply reply) { return out->Write(std::move(reply)); },
+            &unreadable);
+        for (const std::string& why : AwayTrailer(unreadable))
+          out->AddTrailer(kAwayKey, why);
+        return status;
+      });
+}
+
 grpc::ServerUnaryReactor* ArchiveService::ListRuns(
     grpc::CallbackServerContext* context, const v1::ListRunsRequest* request,
     v1::ListRunsResponse* response) {
@@ -117,12 +134,11 @@ grpc::ServerUnaryReactor* ArchiveService::ListRuns(
                 : std::min<uint32_t>(request->limit(), kMaxRunsListed);
         RP_ASSIGN_OR_RETURN(std::vector<v1::RunInfo> runs,
                             archive_->ListRuns());
-        std::sort(runs.begin(), runs.end(),
-                  [](const v1::RunInfo& a, const v1::RunInfo& b) {
-                    return a.run() < b.run();
-                  });
-        auto next = std::upper_bound(
-            runs.begin(), runs.end(), request->after_run(),
+        absl::c_sort(runs, [](const v1::RunInfo& a, const v1::RunInfo& b) {
+          return a.run() < b.run();
+        });
+        auto next = absl::c_upper_bound(
+            runs, request->after_run(),
             [](const std::string& after, const v1::RunInfo& run) {
               return after < run.run();
             });
@@ -249,37 +265,15 @@ grpc::ServerWriteReactor<v1::StepLedger>* ArchiveService::GetLedger(
 
 grpc::ServerWriteReactor<v1::GridReply>* ArchiveService::QueryGrid(
     grpc::CallbackServerContext* context, const v1::QueryGridRequest* request) {
-  return AnswerStream<v1::GridReply>(
-      context, request->run(),
-      [this, request = *request](StreamWriter<v1::GridReply>::Handle* out) {
-        std::vector<std::string> unreadable;
-        const absl::Status status = rankprobe::QueryGrid(
-            sources_, request, [out] { return out->cancelled(); },
-            [out](v1::GridReply reply) { return out->Write(std::move(reply)); },
-            &unreadable);
-        for (const std::string& why : AwayTrailer(unreadable))
-          out->AddTrailer(kAwayKey, why);
-        return status;
-      });
+  return AnswerQuery<v1::GridReply>(context, request->run(), *request,
+                                    rankprobe::QueryGrid);
 }
 
 grpc::ServerWriteReactor<v1::SeriesReply>* ArchiveService::QuerySeries(
     grpc::CallbackServerContext* context,
     const v1::QuerySeriesRequest* request) {
-  return AnswerStream<v1::SeriesReply>(
-      context, request->grid().run(),
-      [this, request = *request](StreamWriter<v1::SeriesReply>::Handle* out) {
-        std::vector<std::string> unreadable;
-        const absl::Status status = rankprobe::QuerySeries(
-            sources_, request, [out] { return out->cancelled(); },
-            [out](v1::SeriesReply reply) {
-              return out->Write(std::move(reply));
-            },
-            &unreadable);
-        for (const std::string& why : AwayTrailer(unreadable))
-          out->AddTrailer(kAwayKey, why);
-        return status;
-      });
+  return AnswerQuery<v1::SeriesReply>(context, request->grid().run(), *request,
+                                      rankprobe::QuerySeries);
 }
 
 grpc::ServerUnaryReactor* ArchiveService::ListModules(
@@ -296,20 +290,8 @@ grpc::ServerUnaryReactor* ArchiveService::ListModules(
 grpc::ServerWriteReactor<v1::ValuesReply>* ArchiveService::ReadValues(
     grpc::CallbackServerContext* context,
     const v1::ReadValuesRequest* request) {
-  return AnswerStream<v1::ValuesReply>(
-      context, request->run(),
-      [this, request = *request](StreamWriter<v1::ValuesReply>::Handle* out) {
-        std::vector<std::string> unreadable;
-        const absl::Status status = rankprobe::ReadValues(
-            sources_, request, [out] { return out->cancelled(); },
-            [out](v1::ValuesReply reply) {
-              return out->Write(std::move(reply));
-            },
-            &unreadable);
-        for (const std::string& why : AwayTrailer(unreadable))
-          out->AddTrailer(kAwayKey, why);
-        return status;
-      });
+  return AnswerQuery<v1::ValuesReply>(context, request->run(), *request,
+                                      rankprobe::ReadValues);
 }
 
 grpc::ServerWriteReactor<v1::VerifyReport>* ArchiveService::Verify(

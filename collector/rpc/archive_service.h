@@ -103,6 +103,11 @@ class ArchiveService : public v1::ArchiveService::CallbackService {
   template <typename Response, typename Work>
   grpc::ServerWriteReactor<Response>* AnswerStream(
       grpc::CallbackServerContext* context, const std::string& run, Work work);
+  // The answer of a query of collector/archive, and what it could not read.
+  template <typename Reply, typename Request, typename Query>
+  grpc::ServerWriteReactor<Reply>* AnswerQuery(
+      grpc::CallbackServerContext* context, const std::string& run,
+      const Request& request, Query query);
 
   ArchiveReader* const archive_;
   ArchiveUpkeep* const upkeep_;

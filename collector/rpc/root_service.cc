@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "collector/auth/server_credentials.h"
 #include "collector/rpc/server_stream.h"
 #include "common/base/monotonic_time.h"

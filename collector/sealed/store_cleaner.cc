@@ -5,11 +5,9 @@
 #include <limits>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "collector/sealed/pack_object.h"
 #include "collector/sealed/sealed_keys.h"
 #include "collector/sealed/sealed_reader.h"
@@ -30,12 +28,10 @@ using StepIds = std::set<std::pair<int64_t, uint64_t>>;
 constexpr int64_t kKeptSteps = 64;
 
 bool IsDead(const v1::SealedLogEntry& set, const Maintenance& maintenance) {
-  return std::all_of(set.steps().begin(), set.steps().end(),
-                     [&](const v1::SealedStep& step) {
-                       return maintenance.FateOf(step.info().step(),
-                                                 step.info().incarnation()) !=
-                              Maintenance::Fate::kThere;
-                     });
+  return absl::c_all_of(set.steps(), [&](const v1::SealedStep& step) {
+    return maintenance.FateOf(step.info().step(), step.info().incarnation()) !=
+           Maintenance::Fate::kThere;
+  });
 }
 
 // Adds the objects that an entry names and no collection does.
@@ -183,10 +179,9 @@ absl::Status StoreCleaner::DeleteForSpace(const std::vector<std::string>& runs,
       }
       if (!set.steps.empty()) of_run.push_back(std::move(set));
     }
-    std::stable_sort(of_run.begin(), of_run.end(),
-                     [](const Set& a, const Set& b) {
-                       return a.updated_unix_ns < b.updated_unix_ns;
-                     });
+    absl::c_stable_sort(of_run, [](const Set& a, const Set& b) {
+      return a.updated_unix_ns < b.updated_unix_ns;
+    });
     if (of_run.empty()) continue;
     const StepIds newest = std::move(of_run.back().steps);
     of_run.pop_back();
@@ -196,7 +191,7 @@ absl::Status StoreCleaner::DeleteForSpace(const std::vector<std::string>& runs,
     }
   }
   if (all <= options_.max_bytes) return absl::OkStatus();
-  std::stable_sort(sets.begin(), sets.end(), [](const Set& a, const Set& b) {
+  absl::c_stable_sort(sets, [](const Set& a, const Set& b) {
     return a.updated_unix_ns < b.updated_unix_ns;
   });
   const uint64_t goal = options_.max_bytes - options_.max_bytes / 10;
@@ -308,11 +303,10 @@ absl::Status StoreCleaner::CollectPacks(const std::string& run,
   const std::string run_key = sealed::RunKey(run);
   std::set<std::string> dead, kept;
   for (const v1::SealedLogEntry& set : log.sets) {
-    const bool is_new = std::any_of(
-        set.steps().begin(), set.steps().end(), [&](const auto& step) {
-          return newest != std::numeric_limits<int64_t>::min() &&
-                 step.info().step() > newest - kKeptSteps;
-        });
+    const bool is_new = absl::c_any_of(set.steps(), [&](const auto& step) {
+      return newest != std::numeric_limits<int64_t>::min() &&
+             step.info().step() > newest - kKeptSteps;
+    });
     for (const v1::SealedObject& pack : set.packs()) {
       if (is_new) kept.insert(pack.name());
       if (is_new || log.maintenance.IsRemoved(pack.name()) ||
@@ -325,11 +319,11 @@ absl::Status StoreCleaner::CollectPacks(const std::string& run,
       // known.
       const bool needed =
           !index.ok() ||
-          std::any_of(index->payloads().begin(), index->payloads().end(),
-                      [&](const v1::SealedPayload& payload) {
-                        return referred.contains(
-                            {payload.digest(), payload.length_bytes()});
-                      });
+          absl::c_any_of(index->payloads(),
+                         [&](const v1::SealedPayload& payload) {
+                           return referred.contains(
+                               {payload.digest(), payload.length_bytes()});
+                         });
       (needed ? kept : dead).insert(pack.name());
     }
   }

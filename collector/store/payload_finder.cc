@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/store/payload_finder.h"
 
-#include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "collector/store/chunk_packer.h"
 #include "collector/store/segment_reader.h"
 #include "common/base/status_macros.h"
@@ -25,11 +25,10 @@ std::vector<PayloadFinder::Piece> Chain(
   std::vector<const PayloadFinder::Piece*> by_offset;
   by_offset.reserve(pieces.size());
   for (const PayloadFinder::Piece& piece : pieces) by_offset.push_back(&piece);
-  std::stable_sort(
-      by_offset.begin(), by_offset.end(),
-      [](const PayloadFinder::Piece* a, const PayloadFinder::Piece* b) {
-        return a->offset > b->offset;
-      });
+  absl::c_stable_sort(by_offset, [](const PayloadFinder::Piece* a,
+                                    const PayloadFinder::Piece* b) {
+    return a->offset > b->offset;
+  });
   for (const PayloadFinder::Piece* const piece : by_offset) {
     const uint64_t end = piece->offset + piece->row.length_bytes();
     if (end == length || leads.count(end) > 0) leads[piece->offset] = *piece;
@@ -108,13 +107,12 @@ absl::StatusOr<PayloadFinder::Whole> PayloadFinder::Assemble(
   for (const bool compressed : {true, false}) {
     std::vector<Piece> some;
     for (const Piece& piece : pieces) {
-      // If a frame was read in two ways, this is the other one.
-      const bool two = std::any_of(
-          pieces.begin(), pieces.end(), [&piece](const Piece& other) {
-            return other.row.segment() == piece.row.segment() &&
-                   other.row.offset_bytes() == piece.row.offset_bytes() &&
-                   other.row.compressed_bytes() != piece.row.compressed_bytes();
-          });
+      // Of two readings of one frame the other one.
+      const bool two = absl::c_any_of(pieces, [&piece](const Piece& other) {
+        return other.row.segment() == piece.row.segment() &&
+               other.row.offset_bytes() == piece.row.offset_bytes() &&
+               other.row.compressed_bytes() != piece.row.compressed_bytes();
+      });
       if (!two || (piece.row.compressed_bytes() > 0) == compressed)
         some.push_back(piece);
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/store/payload_table.h"
 
-#include <memory>
 #include <utility>
 
 #include "absl/strings/match.h"

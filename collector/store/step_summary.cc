@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <optional>
 
 #include "absl/numeric/bits.h"
 #include "common/base/little_endian.h"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/store/store_reader.h"
 
-#include <algorithm>
 #include <limits>
 #include <map>
 #include <tuple>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "collector/store/keys.h"
@@ -56,15 +56,13 @@ class StepReader {
 
   size_t size() const { return out_.size(); }
   std::vector<v1::StepInfo> TakeSorted() {
-    std::stable_sort(
-        out_.begin(), out_.end(),
-        [](const v1::StepInfo& a, const v1::StepInfo& b) {
-          const auto rank = [](const v1::StepInfo& s) {
-            return s.has_rank() ? s.rank() : INT64_MAX;
-          };
-          return std::make_tuple(a.step(), rank(a), a.pid(), a.incarnation()) <
-                 std::make_tuple(b.step(), rank(b), b.pid(), b.incarnation());
-        });
+    absl::c_stable_sort(out_, [](const v1::StepInfo& a, const v1::StepInfo& b) {
+      const auto rank = [](const v1::StepInfo& s) {
+        return s.has_rank() ? s.rank() : INT64_MAX;
+      };
+      return std::make_tuple(a.step(), rank(a), a.pid(), a.incarnation()) <
+             std::make_tuple(b.step(), rank(b), b.pid(), b.incarnation());
+    });
     return std::move(out_);
   }
 

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/filter/call_filter.h"
 
-#include <fstream>
 #include <random>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "common/records/entry_names.h"
-#include "common/testing/source_tree.h"
+#include "common/testing/golden_edits.h"
+#include "common/testing/scratch_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rapidjson/document.h"
@@ -19,11 +18,7 @@ namespace rankprobe {
 namespace {
 
 std::string GoldenText(const std::string& name) {
-  std::ifstream file(testing::GoldenDir() + "/dumps/" + name, std::ios::binary);
-  EXPECT_TRUE(file.good()) << name;
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+  return testing::GoldenFile(testing::GoldenDir() + "/dumps/" + name);
 }
 
 std::vector<std::string> KeysOf(const std::string& json, const char* member) {
@@ -116,9 +111,12 @@ class GoldenFilter : public ::testing::TestWithParam<GoldenCase> {};
 TEST_P(GoldenFilter, KeepsTheSameEntries) {
   const std::string base = GetParam().directory;
   std::set<std::string> want;
+  const testing::ScratchDirectory scratch;
+  const std::string dump = testing::WholeDump(
+      testing::GoldenDir() + "/dumps/" + base + "/step0/" + GetParam().dump,
+      scratch.path() + "/whole");
   for (const std::string& key :
-       KeysOf(GoldenText(base + "/step0/" + GetParam().dump + "/dump.json"),
-              "data")) {
+       KeysOf(testing::GoldenFile(dump + "/dump.json"), "data")) {
     if (ClassifyEntry(key) != EntryKind::kParametersGrad) want.insert(key);
   }
   EXPECT_EQ(Kept(GoldenText(base + "/config.json"), CnnEvents()), want);

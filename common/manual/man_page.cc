@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // roff of the man(7) macros. Text is never read as a request: what begins with
 // a dot or a quote, and every backslash and minus, is escaped.
-#include <algorithm>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -110,9 +110,8 @@ std::string ManPage(const Manual& manual, const Command& root) {
   for (const Manual::Purpose& purpose : PurposesOf(manual, root)) {
     absl::StrAppend(&out, ".SS ", Escaped(purpose.title), "\n");
     for (const std::string& name : purpose.commands) {
-      const auto command =
-          std::find_if(root.commands.begin(), root.commands.end(),
-                       [&](const Command& c) { return c.name == name; });
+      const auto command = absl::c_find_if(
+          root.commands, [&](const Command& c) { return c.name == name; });
       AppendCommand(manual, *command, name, &out);
     }
   }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/manual/manual.h"
 
-#include <algorithm>
-#include <functional>
 #include <memory>
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -95,9 +94,8 @@ std::string RootHelp(const Manual& manual, const Command& root) {
   for (const Manual::Purpose& purpose : PurposesOf(manual, root)) {
     absl::StrAppend(&out, "\n", purpose.title, ":\n");
     for (const std::string& name : purpose.commands) {
-      const auto command =
-          std::find_if(root.commands.begin(), root.commands.end(),
-                       [&](const Command& c) { return c.name == name; });
+      const auto command = absl::c_find_if(
+          root.commands, [&](const Command& c) { return c.name == name; });
       out += TermLine(name, command->summary);
     }
   }
@@ -189,8 +187,8 @@ std::vector<Manual::Purpose> PurposesOf(const Manual& manual,
   std::vector<Manual::Purpose> out;
   std::set<std::string> placed;
   const auto has = [&](const std::string& name) {
-    return std::any_of(root.commands.begin(), root.commands.end(),
-                       [&](const Command& c) { return c.name == name; });
+    return absl::c_any_of(root.commands,
+                          [&](const Command& c) { return c.name == name; });
   };
   for (const Manual::Purpose& purpose : manual.purposes) {
     Manual::Purpose kept{purpose.title, {}};
@@ -212,9 +210,8 @@ std::string HelpText(const Manual& manual, const Command& root,
                      const std::vector<std::string>& path) {
   const Command* command = &root;
   for (const std::string& name : path) {
-    const auto it =
-        std::find_if(command->commands.begin(), command->commands.end(),
-                     [&](const Command& c) { return c.name == name; });
+    const auto it = absl::c_find_if(
+        command->commands, [&](const Command& c) { return c.name == name; });
     if (it == command->commands.end()) break;  // a hidden one
     command = &*it;
   }

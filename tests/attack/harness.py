@@ -77,11 +77,8 @@ class Daemon(Rankprobed):
         return self._status("VmRSS")
 
     def peak_memory(self) -> int:
-        """Returns the largest resident size in bytes so far, or since forget_peak()."""
+        """Largest resident size so far."""
         return self._status("VmHWM")
-
-    def forget_peak(self) -> None:
-        pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def threads(self) -> int:
         return self._status("Threads")

@@ -81,8 +81,6 @@ def test_examples_of_the_page_are_right(schema: dict):
 # What only the parser knows: combinations, forms of names, and what is legal elsewhere.
 BEYOND = {"bad_rank_range", "bad_data_mode_all", "bad_data_mode_many", "bad_scope_len", "bad_scope_level",
           "bad_scope_mixed_L0", "bad_scope_name"}
-# Accepted, with a warning that the schema has as a fault.
-WARNED = {"bad_unknown_key"}
 ACCEPTED = {"bad_L0_nomodel", "bad_bench_missing", "bad_bench_nomd5", "bad_notjson"}
 
 

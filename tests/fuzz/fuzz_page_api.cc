@@ -10,7 +10,6 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "web/jobs/job_commands.h"
 #include "web/jobs/job_output.h"
 #include "web/tensor/tensor_look.h"

@@ -29,11 +29,6 @@ def disk(tmp_path: pathlib.Path):
     subprocess.run(["umount", "-l", path], check=True)
 
 
-def used_percent(disk: pathlib.Path) -> float:
-    stat = os.statvfs(disk)
-    return 100 * (stat.f_blocks - stat.f_bfree) / stat.f_blocks
-
-
 def fill(disk: pathlib.Path, percent: float) -> None:
     """Something else takes so much that the disk is `percent` full."""
     filler = disk / "filler"

@@ -20,10 +20,6 @@ _TOLERANCE = 1e-5
 _MISSING = "(absent)"
 
 
-def _normal_frame(frame: str) -> str:
-    return frame
-
-
 def _numbers_equal(key: str, a: Any, b: Any) -> bool:
     if isinstance(a, bool) != isinstance(b, bool) or isinstance(a, int) != isinstance(b, int):
         return False

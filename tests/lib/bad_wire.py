@@ -54,11 +54,6 @@ class BadWire:
         with self._lock:
             self._once = (way, byte, bit)
 
-    def calm(self) -> None:
-        """Stops random flips."""
-        with self._lock:
-            self._every = (0, 0)
-
     def end(self) -> None:
         self._ending = True
         self._listen.close()

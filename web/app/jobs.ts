@@ -23,7 +23,6 @@ export interface JobInfo {
   endedUnixNs: Int64;
   stage: string;
   percent: number;
-  exitCode: number;
   messages: string;
   reportJson: string;
   files: { name: string; lengthBytes: Int64 }[];

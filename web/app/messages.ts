@@ -19,7 +19,6 @@ export interface RunInfo {
 export interface Identity {
   run: string;
   rank?: Int64;
-  worldSize: Int64;
   host: string;
   pid: Int64;
 }
@@ -31,12 +30,10 @@ export interface AgentInfo {
   planEpoch: Int64;
   dumping: boolean;
   receivedBytes: Int64;
-  pendingBytes: Int64;
   lagSteps: Int64;
   silentMs: Int64;
   stepNs: Int64;
   lostRecords: Int64;
-  lostPayloads: Int64;
   frameworkVersion: string;
   configFault: string;
 }
@@ -48,7 +45,6 @@ export interface GetConfigResponse {
   effectiveAtStep: Int64;
   forSteps: Int64;
   source: string;
-  sourceDetail: string;
   configFault: string;
 }
 
@@ -72,9 +68,7 @@ export interface SwitchResult {
 export interface RankExplanation {
   identity: Identity;
   stages: { stage: string; passes: boolean; reason: string }[];
-  callsStep: Int64;
   calls: { entry: string; captured: boolean; withPayload: boolean; stage: string; reason: string }[];
-  callsKnown: Int64;
 }
 
 export interface ExplainResponse {
@@ -109,14 +103,6 @@ export interface GridHead {
   rows: Int64;
 }
 
-export interface GridRow {
-  name: string;
-  cells: Double[];
-  counts: number[];
-  nonFinite: number[];
-  ranks: Int64[];
-}
-
 export interface StepLedger {
   step: Int64;
   rank?: Int64;
@@ -148,7 +134,6 @@ export interface TensorSummary {
   dtypeName: string;
   shape: Int64[];
   stats?: TensorStats;
-  requiresGrad: boolean;
   payload?: { digest: string; lengthBytes: Int64; lost: string };
 }
 

@@ -2,7 +2,6 @@
 #include "web/graph/graph_builder.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>

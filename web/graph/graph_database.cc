@@ -2,7 +2,6 @@
 #include "web/graph/graph_database.h"
 
 #include <array>
-#include <cmath>
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
@@ -411,8 +410,7 @@ absl::StatusOr<std::string> GraphDatabase::NodeJson(int64_t step, int64_t rank,
           "SELECT input_data, output_data, ", Column("stack_id", "NULL"), ", ",
           Column("parallel_merge_info", "NULL"), ", ",
           Column("matched_distributed", "NULL"), ", ",
-          Column("matched_node_link", "NULL"), ", ",
-          Column("dump_data_dir", "NULL"),
+          Column("matched_node_link", "NULL"),
           " FROM tb_nodes WHERE step = ? AND rank = ? AND data_source = ? AND "
           "node_name = ? LIMIT 1")));
   rows.Bind(1, step).Bind(2, rank).Bind(3, side).Bind(4, node);
@@ -428,7 +426,6 @@ absl::StatusOr<std::string> GraphDatabase::NodeJson(int64_t step, int64_t rank,
   absl::StrAppend(&out, ",\"merged\":", JsonOr(rows.Text(3)));
   absl::StrAppend(&out, ",\"links\":", JsonOr(rows.Text(4)));
   absl::StrAppend(&out, ",\"partner\":", JsonOr(rows.Text(5)));
-  absl::StrAppend(&out, ",\"dataDir\":", JsonString(rows.Text(6)));
   std::string stack = "null";
   if (!stack_id.empty()) {
     absl::StatusOr<SqliteRows> frames =

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -15,6 +14,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -34,7 +34,7 @@ constexpr size_t kMostFound = 10'000;
 // processes of a dump, "step5" is a step.
 bool IsNumbered(absl::string_view name, absl::string_view word) {
   return absl::ConsumePrefix(&name, word) &&
-         std::all_of(name.begin(), name.end(), absl::ascii_isdigit);
+         absl::c_all_of(name, absl::ascii_isdigit);
 }
 bool IsProcess(absl::string_view name) {
   return IsNumbered(name, "rank") || IsNumbered(name, "proc");
@@ -171,8 +171,6 @@ Found GraphRoot::List() const {
           found.databases.push_back({Join(directory, name),
                                      static_cast<uint64_t>(info.st_size),
                                      info.st_mtim.tv_sec});
-        } else if (absl::EndsWith(name, ".vis.config")) {
-          found.mappings.push_back(Join(directory, name));
         } else if (name == "dump.json") {
           const DumpPart part = PartOf(directory);
           auto& [steps, processes] = dumps[part.top];
@@ -188,12 +186,10 @@ Found GraphRoot::List() const {
     found.dumps.push_back({path, static_cast<int64_t>(parts.first.size()),
                            static_cast<int64_t>(parts.second.size())});
   }
-  std::sort(found.databases.begin(), found.databases.end(),
-            [](const FoundFile& a, const FoundFile& b) {
-              return std::make_pair(-a.modified_unix_s, a.path) <
-                     std::make_pair(-b.modified_unix_s, b.path);
-            });
-  std::sort(found.mappings.begin(), found.mappings.end());
+  absl::c_sort(found.databases, [](const FoundFile& a, const FoundFile& b) {
+    return std::make_pair(-a.modified_unix_s, a.path) <
+           std::make_pair(-b.modified_unix_s, b.path);
+  });
   return found;
 }
 

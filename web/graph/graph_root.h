@@ -32,8 +32,7 @@ struct FoundDump {
 struct Found {
   std::vector<FoundFile> databases;  // the newest first
   std::vector<FoundDump> dumps;
-  std::vector<std::string> mappings;  // *.vis.config
-  // The search ended at its limit, so there may be more.
+  // There is more than was looked at.
   bool truncated = false;
 };
 

@@ -40,9 +40,8 @@ class GraphRootTest : public ::testing::Test {
   std::unique_ptr<GraphRoot> root_;
 };
 
-TEST_F(GraphRootTest, FindsDatabasesMappingsAndDumps) {
+TEST_F(GraphRootTest, FindsDatabasesAndDumps) {
   Write("root/deep/compare_1.vis.db", "db");
-  Write("root/deep/compare_1_0_0.vis.config", "{}");
   Write("root/run/step0/rank0/dump.json", "{}");
   Write("root/run/step0/rank1/dump.json", "{}");
   Write("root/run/step5/rank1/dump.json", "{}");
@@ -54,8 +53,6 @@ TEST_F(GraphRootTest, FindsDatabasesMappingsAndDumps) {
   ASSERT_EQ(found.databases.size(), 1u);
   EXPECT_EQ(found.databases[0].path, "deep/compare_1.vis.db");
   EXPECT_EQ(found.databases[0].size_bytes, 2u);
-  EXPECT_EQ(found.mappings,
-            std::vector<std::string>{"deep/compare_1_0_0.vis.config"});
   ASSERT_EQ(found.dumps.size(), 3u);
   EXPECT_EQ(found.dumps[0].path, "ranks");
   EXPECT_EQ(found.dumps[1].path, "run");

@@ -189,8 +189,7 @@ absl::StatusOr<std::string> GraphService::FindDirectory(
 absl::StatusOr<std::string> GraphService::ListJson() const {
   if (root_ == nullptr) {
     return std::string(
-        "{\"root\":\"\",\"databases\":[],\"dumps\":[],\"mappings\":[],"
-        "\"truncated\":false}");
+        "{\"root\":\"\",\"databases\":[],\"dumps\":[],\"truncated\":false}");
   }
   const Found found = root_->List();
   std::string out = absl::StrCat("{\"root\":", JsonString(root_->directory()),
@@ -209,11 +208,6 @@ absl::StatusOr<std::string> GraphService::ListJson() const {
   for (const FoundDump& dump : found.dumps) {
     absl::StrAppend(&out, comma(), "{\"path\":", JsonString(dump.path),
                     ",\"steps\":", dump.steps, ",\"ranks\":", dump.ranks, "}");
-  }
-  out.append("],\"mappings\":[");
-  first = true;
-  for (const std::string& path : found.mappings) {
-    absl::StrAppend(&out, comma(), JsonString(path));
   }
   absl::StrAppend(&out, "],\"truncated\":", found.truncated ? "true" : "false",
                   "}");

@@ -7,7 +7,6 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/read.hpp>
-#include <chrono>
 #include <exception>
 #include <utility>
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "web/http/request_guard.h"
 
-#include <algorithm>
-
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -100,9 +99,7 @@ std::optional<Refusal> WhyRefused(const RequestHead& head,
   if (hosts.size() != 1)
     return Refusal{400, kInvalid, "a request names one Host"};
   const std::string host = absl::AsciiStrToLower(hosts[0]);
-  // Another site's name may resolve to this address (DNS rebinding).
-  if (std::find(rules.hosts.begin(), rules.hosts.end(), host) ==
-      rules.hosts.end()) {
+  if (!absl::c_linear_search(rules.hosts, host)) {
     return Refusal{403, kDenied,
                    absl::StrCat("this server answers to ",
                                 absl::StrJoin(rules.hosts, " and "),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -146,8 +147,7 @@ absl::Status CheckValue(absl::string_view option, absl::string_view value) {
     return absl::InvalidArgumentError(
         absl::StrCat(option, ": expected 1 to ", kMaxValueBytes, " bytes"));
   }
-  if (std::any_of(value.begin(), value.end(),
-                  [](char c) { return absl::ascii_iscntrl(c); })) {
+  if (absl::c_any_of(value, [](char c) { return absl::ascii_iscntrl(c); })) {
     return absl::InvalidArgumentError(
         absl::StrCat(option, ": it has control characters"));
   }
@@ -241,12 +241,11 @@ class CommandMaker {
   absl::Status CheckNames(const JobCommandRow& row) const {
     size_t bytes = 0;
     const auto known = [&row](absl::string_view name, bool file) {
-      return std::any_of(
-          row.options.begin(), row.options.end(), [&](const JobOption& option) {
-            return option.name == name &&
-                   (!file || option.kind == kFile ||
-                    option.kind == kFlagOrFile || option.kind == kWordOrFile);
-          });
+      return absl::c_any_of(row.options, [&](const JobOption& option) {
+        return option.name == name &&
+               (!file || option.kind == kFile || option.kind == kFlagOrFile ||
+                option.kind == kWordOrFile);
+      });
     };
     for (const auto& [name, value] : spec_.options()) {
       if (!known(name, false)) return NoSuch(row, name);

@@ -4,15 +4,12 @@
 #include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/strip.h"
 #include "common/base/monotonic_time.h"
 #include "common/base/random_bytes.h"
 #include "common/base/status_macros.h"
@@ -141,10 +138,9 @@ absl::StatusOr<JobRunner::JobPointer> JobRunner::Begin(
       }
     }
   }
-  const auto waiting =
-      std::count_if(jobs_.begin(), jobs_.end(), [](const JobPointer& one) {
-        return one->info.state() == v1::JOB_STATE_WAITING;
-      });
+  const auto waiting = absl::c_count_if(jobs_, [](const JobPointer& one) {
+    return one->info.state() == v1::JOB_STATE_WAITING;
+  });
   if (static_cast<size_t>(waiting) >= options_.most_waiting) {
     return absl::ResourceExhaustedError(absl::StrCat(
         waiting, " jobs wait already: wait for them, or cancel some"));
@@ -217,9 +213,8 @@ absl::Status JobRunner::Delete(const std::string& id) {
   RP_RETURN_IF_ERROR(Cancel(id).status());
   JobPointer gone;  // its directory is deleted without holding the lock
   const absl::MutexLock lock(&mutex_);
-  const auto job = std::find_if(
-      jobs_.begin(), jobs_.end(),
-      [&id](const JobPointer& one) { return one->info.id() == id; });
+  const auto job = absl::c_find_if(
+      jobs_, [&id](const JobPointer& one) { return one->info.id() == id; });
   if (job == jobs_.end()) return absl::OkStatus();
   gone = std::move(*job);
   jobs_.erase(job);
@@ -296,18 +291,15 @@ void JobRunner::Work() {
     JobPointer job;
     {
       const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return ending_ ||
-               std::any_of(jobs_.begin(), jobs_.end(),
-                           [](const JobPointer& one) {
-                             return one->info.state() == v1::JOB_STATE_WAITING;
-                           });
+        return ending_ || absl::c_any_of(jobs_, [](const JobPointer& one) {
+                 return one->info.state() == v1::JOB_STATE_WAITING;
+               });
       };
       const absl::MutexLock lock(&mutex_, absl::Condition(&ready));
       if (ending_) return;
-      job =
-          *std::find_if(jobs_.begin(), jobs_.end(), [](const JobPointer& one) {
-            return one->info.state() == v1::JOB_STATE_WAITING;
-          });
+      job = *absl::c_find_if(jobs_, [](const JobPointer& one) {
+        return one->info.state() == v1::JOB_STATE_WAITING;
+      });
       job->info.set_state(v1::JOB_STATE_RUNNING);
       job->info.set_started_unix_ns(NowNanos(*clock_));
     }

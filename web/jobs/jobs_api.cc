@@ -3,10 +3,10 @@
 
 #include <fcntl.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -164,9 +164,8 @@ absl::StatusOr<std::shared_ptr<ResultTable>> JobsApi::Table(
   RP_ASSIGN_OR_RETURN(const JobRunner::File found, runner_.FindFile(id, file));
   // Only one table is read at a time, because reading needs much memory.
   const absl::MutexLock lock(&mutex_);
-  const auto at = std::find_if(
-      tables_.begin(), tables_.end(),
-      [&found](const auto& one) { return one.first == found.path(); });
+  const auto at = absl::c_find_if(
+      tables_, [&found](const auto& one) { return one.first == found.path(); });
   if (at != tables_.end()) {
     tables_.splice(tables_.begin(), tables_, at);
     return tables_.front().second;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -84,11 +85,9 @@ absl::StatusOr<std::shared_ptr<ResultTable>> ResultTable::Read(
   if (table->columns_.empty())
     return absl::InvalidArgumentError("the table has no head");
   table->result_column_ =
-      std::find(table->columns_.begin(), table->columns_.end(), kResultColumn) -
-      table->columns_.begin();
-  table->partner_column_ = std::find(table->columns_.begin(),
-                                     table->columns_.end(), kPartnerColumn) -
-                           table->columns_.begin();
+      absl::c_find(table->columns_, kResultColumn) - table->columns_.begin();
+  table->partner_column_ =
+      absl::c_find(table->columns_, kPartnerColumn) - table->columns_.begin();
   return table;
 }
 
@@ -111,8 +110,7 @@ absl::Status ResultTable::CheckRequest(const v1::JobRowsRequest& request,
     return absl::InvalidArgumentError("find: the text is too long");
   *sort_column = columns_.size();
   if (!request.sort().empty()) {
-    *sort_column = std::find(columns_.begin(), columns_.end(), request.sort()) -
-                   columns_.begin();
+    *sort_column = absl::c_find(columns_, request.sort()) - columns_.begin();
     if (*sort_column == columns_.size())
       return absl::InvalidArgumentError("sort: there is no such column");
   }
@@ -171,8 +169,7 @@ void ResultTable::Choose(const v1::JobRowsRequest& request,
     const absl::string_view result = ResultOf(row);
     if (has_result) ++counts[result];
     if (request.results().empty() ||
-        std::find(request.results().begin(), request.results().end(), result) !=
-            request.results().end()) {
+        absl::c_linear_search(request.results(), result)) {
       chosen_.push_back(static_cast<uint32_t>(row));
     }
   }
@@ -192,15 +189,13 @@ void ResultTable::Sort(size_t column, bool descending) {
   };
   // Equal rows keep the order of execution in both directions.
   if (descending) {
-    // Texts such as "unsupported", and empty cells, stay at the end.
-    std::stable_sort(chosen_.begin(), chosen_.end(),
-                     [&](uint32_t a, uint32_t b) {
-                       if ((keys[a].kind == 2) != (keys[b].kind == 2))
-                         return keys[b].kind == 2;
-                       return before(b, a);
-                     });
+    // Texts, "unsupported" and what is empty, stay behind.
+    absl::c_stable_sort(chosen_, [&](uint32_t a, uint32_t b) {
+      if ((keys[a].kind == 2) != (keys[b].kind == 2)) return keys[b].kind == 2;
+      return before(b, a);
+    });
   } else {
-    std::stable_sort(chosen_.begin(), chosen_.end(), before);
+    absl::c_stable_sort(chosen_, before);
   }
 }
 

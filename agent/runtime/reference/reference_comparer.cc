@@ -3,8 +3,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 namespace rankprobe {
 
 void ReferenceComparer::NotePlan(const Plan& plan, uint64_t epoch) {

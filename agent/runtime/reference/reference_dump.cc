@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/runtime/reference/reference_dump.h"
 
-#include <algorithm>
-#include <utility>
-
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -25,7 +23,7 @@ absl::StatusOr<std::string> RankDirectory(FileSystem* file_system,
   }
   if (rank.has_value()) {
     std::string name = absl::StrCat("rank", *rank);
-    if (std::find(names->begin(), names->end(), name) == names->end()) {
+    if (!absl::c_linear_search(*names, name)) {
       return absl::NotFoundError(
           absl::StrCat("the reference has no ", name, " in ", step_directory));
     }
@@ -51,8 +49,7 @@ absl::StatusOr<std::string> RankDirectory(FileSystem* file_system,
 
 bool SameShape(const v1::TensorSummary& tensor,
                const std::vector<int64_t>& shape) {
-  return std::equal(tensor.shape().begin(), tensor.shape().end(), shape.begin(),
-                    shape.end());
+  return absl::c_equal(tensor.shape(), shape);
 }
 
 }  // namespace
@@ -139,10 +136,9 @@ bool ReferenceDump::InputsMatch(absl::string_view name,
   for (int i = 0; i < inputs.items_size(); ++i) {
     if (!IsReferenceTensor(inputs.items(i))) continue;
     const v1::TensorSummary& tensor = inputs.items(i).tensor();
-    const auto it = std::find_if(
-        entry->inputs.begin(), entry->inputs.end(), [&](const Tensor& t) {
-          return t.position == static_cast<uint32_t>(i);
-        });
+    const auto it = absl::c_find_if(entry->inputs, [&](const Tensor& t) {
+      return t.position == static_cast<uint32_t>(i);
+    });
     if (it == entry->inputs.end() || !SameShape(tensor, it->shape) ||
         !tensor.checksum().has_crc32() ||
         it->crc32 != tensor.checksum().crc32())

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "common/config/trigger_spec.h"
 
 namespace rankprobe {
@@ -135,12 +136,10 @@ void TriggerWatcher::EmitFired(std::vector<v1::TriggerFired> fired) {
 }
 
 bool TriggerWatcher::WantsTensors(const v1::TriggerFired& fired) const {
-  return std::any_of(spec_.rules().begin(), spec_.rules().end(),
-                     [&](const v1::TriggerRule& rule) {
-                       return rule.name() == fired.rule() &&
-                              rule.raise_to() ==
-                                  v1::TriggerRule::EVIDENCE_TENSORS;
-                     });
+  return absl::c_any_of(spec_.rules(), [&](const v1::TriggerRule& rule) {
+    return rule.name() == fired.rule() &&
+           rule.raise_to() == v1::TriggerRule::EVIDENCE_TENSORS;
+  });
 }
 
 bool TriggerWatcher::OnPhase(const v1::CallPhase& phase) {
@@ -168,8 +167,8 @@ void TriggerWatcher::OnLoss(double loss) {
 bool TriggerWatcher::wants_replica() const {
   if (!active()) return false;
   absl::MutexLock lock(&mutex_);
-  return std::any_of(spec_.rules().begin(), spec_.rules().end(),
-                     [](const auto& rule) { return rule.has_replica(); });
+  return absl::c_any_of(spec_.rules(),
+                        [](const auto& rule) { return rule.has_replica(); });
 }
 
 void TriggerWatcher::OnReplica(uint64_t digest) {

@@ -8,7 +8,6 @@ export interface Listing {
   root: string;
   databases: { path: string; bytes: number; modified: number }[];
   dumps: { path: string; steps: number; ranks: number }[];
-  mappings: string[];
   truncated: boolean;
 }
 
@@ -31,7 +30,6 @@ export interface NodeDetail {
   links: unknown;
   partner: unknown;
   stack: unknown;
-  dataDir: string;
 }
 
 export interface PlaceSummary {

@@ -39,7 +39,6 @@ interface DivergenceReport {
   origins: Origin[];
   carried: { step: Int64; rank: Int64; call: string; from_rank: Int64 }[];
   calls_compared: Int64;
-  calls_differing: Int64;
   unseen: { only_in_target: Int64; only_in_reference: Int64; rows_without_partner: Int64; rows_without_values: Int64; lost: Int64; examples: string[] } | null;
   captured?: { step: Int64; target: string; report?: DivergenceReport | null } | null;
 }

@@ -29,8 +29,6 @@ interface TensorLook {
   };
   edges: Double[];
   counts: Int64[];
-  rowsTotal: Int64;
-  columnsTotal: Int64;
   rows: number;
   columns: number;
   cells: Double[];

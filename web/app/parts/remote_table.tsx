@@ -8,6 +8,7 @@ import type { JobRows } from "../jobs";
 import { asApiError } from "../load";
 import { t } from "../text";
 import { Failure } from "./basics";
+import { onRowKey } from "./table";
 
 export interface RemoteRow {
   row: number;
@@ -101,15 +102,6 @@ export function RemoteTable(props: Props) {
   const end = Math.min(matching, last);
   const rows: (RemoteRow | undefined)[] = [];
   for (let i = first; i < end; ++i) rows.push(state.windows.get(Math.floor(i / WINDOW))?.[i % WINDOW]);
-  const onKey = (event: KeyboardEvent, row: RemoteRow) => {
-    if (event.key === "Enter") props.onOpen(row, columns);
-    const step = event.key === "ArrowDown" ? "nextElementSibling" : event.key === "ArrowUp" ? "previousElementSibling" : undefined;
-    const target = step && (event.currentTarget as HTMLElement)[step];
-    if (target instanceof HTMLElement && target.tabIndex === 0) {
-      event.preventDefault();
-      target.focus();
-    }
-  };
   return (
     <div class="table remote" aria-busy={state.key !== key}>
       {error && <Failure error={error} />}
@@ -131,7 +123,7 @@ export function RemoteTable(props: Props) {
           <tbody>
             {first > 0 && <tr class="spacer" style={{ height: `${first * ROW_PX}px` }}><td colSpan={places.length} /></tr>}
             {rows.map((row, i) => row === undefined ? <tr key={`w${first + i}`}><td colSpan={places.length}>…</td></tr> : (
-              <tr key={row.row} class={props.rowClass(row, columns)} tabIndex={0} onClick={() => props.onOpen(row, columns)} onKeyDown={(event) => onKey(event, row)}>
+              <tr key={row.row} class={props.rowClass(row, columns)} tabIndex={0} onClick={() => props.onOpen(row, columns)} onKeyDown={(event) => onRowKey(event, () => props.onOpen(row, columns))}>
                 {places.map((place) => <td key={place} class={isNumber(row.cells[place]) ? "numeric" : ""} title={row.cells[place].slice(0, 500)}>{row.cells[place].slice(0, 200)}</td>)}
               </tr>
             ))}

@@ -39,6 +39,17 @@ function compare(a: string | number, b: string | number): number {
   return String(a).localeCompare(String(b), "en", { numeric: true });
 }
 
+// Enter opens the row that has the focus, arrows move it.
+export function onRowKey(event: KeyboardEvent, open: () => void) {
+  if (event.key === "Enter") open();
+  const step = event.key === "ArrowDown" ? "nextElementSibling" : event.key === "ArrowUp" ? "previousElementSibling" : undefined;
+  const target = step && (event.currentTarget as HTMLElement)[step];
+  if (target instanceof HTMLElement && target.tabIndex === 0) {
+    event.preventDefault();
+    target.focus();
+  }
+}
+
 export function Table<Row>(props: Props<Row>) {
   const { rows, columns, heightPx = 520 } = props;
   const [sort, setSort] = useState<{ column: number; down: boolean } | undefined>();
@@ -57,15 +68,6 @@ export function Table<Row>(props: Props<Row>) {
     const lines = [columns.map((column) => csvField(column.name)).join(",")];
     for (const row of sorted) lines.push(columns.map((column) => csvField(String(column.text(row)))).join(","));
     saveBlob(props.file, new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
-  };
-  const onKey = (event: KeyboardEvent, row: Row) => {
-    if (event.key === "Enter") props.onOpen?.(row);
-    const step = event.key === "ArrowDown" ? "nextElementSibling" : event.key === "ArrowUp" ? "previousElementSibling" : undefined;
-    const target = step && (event.currentTarget as HTMLElement)[step];
-    if (target instanceof HTMLElement && target.tabIndex === 0) {
-      event.preventDefault();
-      target.focus();
-    }
   };
   return (
     <div class="table">
@@ -92,7 +94,7 @@ export function Table<Row>(props: Props<Row>) {
             {first > 0 && <tr class="spacer" style={{ height: `${first * ROW_PX}px` }}><td colSpan={columns.length} /></tr>}
             {shown.map((row) => (
               <tr key={props.rowKey(row)} class={props.rowClass?.(row) ?? ""} tabIndex={props.onOpen ? 0 : -1}
-                onClick={() => props.onOpen?.(row)} onKeyDown={(event) => onKey(event, row)}>
+                onClick={() => props.onOpen?.(row)} onKeyDown={(event) => onRowKey(event, () => props.onOpen?.(row))}>
                 {columns.map((column) => (
                   <td key={column.name} class={column.numeric ? "numeric" : ""} title={String(column.text(row))}>
                     {column.show ? column.show(row) : column.text(row)}

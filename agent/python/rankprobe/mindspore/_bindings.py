@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import mindspore
 import numpy
-from mindspore import Tensor, ops
+from mindspore import ops
 from mindspore._c_expression import TensorPy, typing
 from mindspore.common.api import _no_grad, _pynative_executor
 
@@ -118,8 +117,3 @@ def make_capture(session: Any, package: str) -> Any:
 def _output_number(tensor: Any) -> int:
     number = tensor._output_index
     return int(number() if callable(number) else number)
-
-
-def saved_types() -> tuple[type, ...]:
-    """Returns the types that save() accepts besides containers."""
-    return (Tensor, mindspore.Parameter, int, float, str)
