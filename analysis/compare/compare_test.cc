@@ -14,7 +14,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "common/testing/golden_edits.h"
 #include "dump_format/dump_layout.h"
 #include "dump_format/testing/testing_files.h"
 
@@ -129,11 +128,6 @@ class CompareTest : public ::testing::Test {
     }
   }
 
-  std::string Planted(const std::string& name) {
-    return testing::WholeDump(AnalysisGolden("dumps/" + name),
-                              dir_.path() + "/" + name);
-  }
-
   std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
   TempDir dir_;
   DumpReader::Options reader_options_;
@@ -142,19 +136,19 @@ class CompareTest : public ::testing::Test {
 };
 
 TEST_F(CompareTest, PerturbedWeight) {
-  ExpectPeer(Planted("cnn_stat_perturbed"), GoldenDump("cnn_stat_mix"),
-             "cnn_stat_perturbed.csv");
+  ExpectPeer(AnalysisGolden("dumps/cnn_stat_perturbed"),
+             GoldenDump("cnn_stat_mix"), "cnn_stat_perturbed.csv");
 }
 
 TEST_F(CompareTest, PlantedDefectsStatistics) {
-  ExpectPeer(Planted("cnn_stat_planted"), GoldenDump("cnn_stat_mix"),
-             "cnn_stat_planted.csv");
+  ExpectPeer(AnalysisGolden("dumps/cnn_stat_planted"),
+             GoldenDump("cnn_stat_mix"), "cnn_stat_planted.csv");
   EXPECT_EQ(counts_.error, 8);
   EXPECT_EQ(counts_.unmatched, 3);
 }
 
 TEST_F(CompareTest, PlantedDefectsMd5) {
-  ExpectPeer(Planted("cnn_md5_planted"), GoldenDump("cnn_md5_mix"),
+  ExpectPeer(AnalysisGolden("dumps/cnn_md5_planted"), GoldenDump("cnn_md5_mix"),
              "cnn_md5_planted.csv");
   EXPECT_EQ(counts_.error, 3);
 }
@@ -190,8 +184,8 @@ TEST_F(CompareTest, MissingDataIsNeverPass) {
 }
 
 TEST_F(CompareTest, UnmatchedIsNeverPass) {
-  const Table rows = ParseCsv(
-      Compare(Planted("cnn_stat_planted"), GoldenDump("cnn_stat_mix")));
+  const Table rows = ParseCsv(Compare(AnalysisGolden("dumps/cnn_stat_planted"),
+                                      GoldenDump("cnn_stat_mix")));
   int unmatched = 0;
   for (const auto& row : rows) {
     if (row[1] != "N/A") continue;

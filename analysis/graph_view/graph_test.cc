@@ -16,7 +16,6 @@
 #include "analysis/compare/layer_mapping.h"
 #include "analysis/graph_view/graph_match.h"
 #include "analysis/graph_view/graph_visualize.h"
-#include "common/testing/golden_edits.h"
 #include "dump_format/testing/testing_files.h"
 
 namespace rankprobe::analysis {
@@ -161,8 +160,7 @@ TEST_F(GraphTest, BuildOfRanks) {
 
 TEST_F(GraphTest, Compare) {
   VisualizeOptions options;
-  options.target = testing::WholeDump(
-      AnalysisGolden("dumps/cnn_stat_perturbed"), dir_.path() + "/perturbed");
+  options.target = AnalysisGolden("dumps/cnn_stat_perturbed");
   options.reference = GoldenDump("cnn_stat_mix");
   ExpectPeer(options, "cmp_cnn.vis.db");
 }

@@ -12,7 +12,6 @@
 #include "absl/strings/str_replace.h"
 #include "analysis/compare/mapping_files.h"
 #include "analysis/testing/dump_text.h"
-#include "common/testing/golden_edits.h"
 
 namespace rankprobe::analysis {
 namespace {
@@ -35,11 +34,6 @@ class FirstDivergenceTest : public ::testing::Test {
         FindDivergence(file_system_.get(), target, reference, match, tolerance);
     EXPECT_TRUE(report.ok()) << report.status();
     return report.ok() ? *std::move(report) : DivergenceReport();
-  }
-
-  std::string Planted(const std::string& name) {
-    return rankprobe::testing::WholeDump(AnalysisGolden("dumps/" + name),
-                                         dir_.path() + "/" + name);
   }
 
   std::unique_ptr<FileSystem> file_system_ = NewPosixFileSystem();
@@ -333,8 +327,8 @@ TEST_F(FirstDivergenceTest, DivergenceThatCameInByCommunication) {
 }
 
 TEST_F(FirstDivergenceTest, AWeightThatDiffersCameFromOutside) {
-  const DivergenceReport report =
-      Diverge(Planted("cnn_stat_perturbed"), GoldenDump("cnn_stat_mix"));
+  const DivergenceReport report = Diverge(
+      AnalysisGolden("dumps/cnn_stat_perturbed"), GoldenDump("cnn_stat_mix"));
   ASSERT_THAT(report.origins, SizeIs(1));
   EXPECT_TRUE(report.origins[0].from_outside);
   EXPECT_EQ(report.origins[0].row, "Functional.linear.0.forward.input.1");
@@ -342,8 +336,8 @@ TEST_F(FirstDivergenceTest, AWeightThatDiffersCameFromOutside) {
 }
 
 TEST_F(FirstDivergenceTest, WhatWasNotSeenIsSaid) {
-  const DivergenceReport report =
-      Diverge(Planted("cnn_stat_planted"), GoldenDump("cnn_stat_mix"));
+  const DivergenceReport report = Diverge(
+      AnalysisGolden("dumps/cnn_stat_planted"), GoldenDump("cnn_stat_mix"));
   EXPECT_EQ(report.unseen.only_in_target, 1);
   EXPECT_EQ(report.unseen.only_in_reference, 1);
   EXPECT_EQ(report.unseen.rows_without_partner, 1);

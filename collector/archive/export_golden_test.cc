@@ -7,7 +7,7 @@
 #include "collector/archive/testing/export_fixture.h"
 #include "collector/testing/dump_importer.h"
 #include "collector/testing/frames.h"
-#include "common/testing/golden_edits.h"
+#include "common/testing/source_tree.h"
 #include "gtest/gtest.h"
 
 namespace rankprobe {
@@ -30,10 +30,8 @@ class GoldenExport : public ExportTest,
 // A dump made by msprobe is exported with the same bytes after it was converted
 // to records and stored.
 TEST_P(GoldenExport, IsByteExact) {
-  const std::string golden =
-      testing::WholeDump(testing::GoldenDir() + "/dumps/" + GetParam().name +
-                             "/step0/" + GetParam().directory,
-                         root_ + "/golden");
+  const std::string golden = testing::GoldenDir() + "/dumps/" +
+                             GetParam().name + "/step0/" + GetParam().directory;
   const std::string directory = GetParam().directory;
   v1::Identity identity = MakeIdentity("run", -1, 77);
   if (directory.substr(0, 4) == "rank") {

@@ -19,7 +19,7 @@
 #include "collector/sealed/testing/sealed_fixture.h"
 #include "collector/testing/dump_importer.h"
 #include "common/base/random_bytes.h"
-#include "common/testing/golden_edits.h"
+#include "common/testing/source_tree.h"
 
 namespace rankprobe {
 namespace {
@@ -84,11 +84,9 @@ TEST_P(SealedExport, HasTheBytesOfTheCollectorsOwn) {
       identity.set_pid(std::stoll(directory.substr(4)));
     }
     Frames frames(identity);
-    ImportDump(
-        testing::WholeDump(absl::StrCat(testing::GoldenDir(), "/dumps/",
-                                        golden.name, "/step0/", directory),
-                           absl::StrCat(root_, "/", golden.name)),
-        0, "./dump", &frames);
+    ImportDump(absl::StrCat(testing::GoldenDir(), "/dumps/", golden.name,
+                            "/step0/", directory),
+               0, "./dump", &frames);
     ASSERT_TRUE(store->OpenIncarnation(identity).ok());
     ASSERT_TRUE(store->Commit(frames.All()).ok());
     runs.push_back(run);

@@ -16,7 +16,7 @@
 #include "collector/sealed/store_deletion.h"
 #include "collector/sealed/testing/whole_steps.h"
 #include "collector/testing/dump_importer.h"
-#include "common/testing/golden_edits.h"
+#include "common/testing/source_tree.h"
 
 namespace rankprobe {
 namespace {
@@ -101,12 +101,12 @@ TEST_F(Merging, ExportsAreTheSameBytesBeforeMeanwhileAndAfter) {
   v1::Identity identity = MakeIdentity("run", -1, 77);
   identity.set_pid(27141);
   Frames frames(identity);
-  const std::string dump = testing::WholeDump(
-      absl::StrCat(testing::GoldenDir(),
-                   "/dumps/cnn_tensor_md5_mix/step0/proc27141"),
-      root_ + "/golden");
-  for (int64_t step = 0; step < 4; ++step)
-    testing::ImportDump(dump, step, "./dump", &frames);
+  for (int64_t step = 0; step < 4; ++step) {
+    testing::ImportDump(
+        absl::StrCat(testing::GoldenDir(),
+                     "/dumps/cnn_tensor_md5_mix/step0/proc27141"),
+        step, "./dump", &frames);
+  }
   Commit(store.get(), frames);
   FaultObjectStore objects;
   SealerOptions options;

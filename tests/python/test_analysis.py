@@ -19,13 +19,12 @@ import pytest
 import harness
 import rankprobe
 import rankprobe.analysis as analysis
-from planted import planted_dump
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "interop"))
 GOLDEN = ROOT / "tests" / "golden"
 BIN = pathlib.Path(os.environ.get("RANKPROBE_BUILD_DIR", ROOT / "build" / "release")) / "bin" / "rankprobe"
-PLANTED = planted_dump("cnn_stat_planted")
+PLANTED = GOLDEN / "analysis" / "dumps" / "cnn_stat_planted"
 CNN = next((GOLDEN / "dumps" / "cnn_stat_mix" / "step0").iterdir())
 DDP = GOLDEN / "dumps" / "ddp_stat_mix" / "step0"
 

@@ -13,13 +13,12 @@ import sys
 import pytest
 
 import rankprobe.analysis as analysis
-from planted import planted_dump
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "interop"))
 BIN = pathlib.Path(os.environ.get("RANKPROBE_BUILD_DIR", ROOT / "build" / "release")) / "bin" / "rankprobe"
 CNN = next((ROOT / "tests" / "golden" / "dumps" / "cnn_stat_mix" / "step0").iterdir())
-PLANTED = planted_dump("cnn_stat_planted")
+PLANTED = ROOT / "tests" / "golden" / "analysis" / "dumps" / "cnn_stat_planted"
 
 
 def verb(*words):

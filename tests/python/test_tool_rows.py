@@ -17,7 +17,6 @@ import subprocess
 import pytest
 
 import harness
-from planted import planted_dump
 
 GOLDEN = harness.ROOT / "tests" / "golden"
 CNN = next((GOLDEN / "dumps" / "cnn_stat_mix" / "step0").iterdir())
@@ -245,7 +244,8 @@ def test_d1_d19_an_output_that_cannot_be_is_one_line(tmp_path: pathlib.Path, ver
 # --- F: what is asked of dumps
 
 def test_f6_a_comparison_says_where_the_first_difference_is(tmp_path: pathlib.Path) -> None:
-    planted, out = planted_dump("cnn_stat_planted"), tmp_path / "out"
+    planted = GOLDEN / "analysis" / "dumps" / "cnn_stat_planted"
+    out = tmp_path / "out"
     cli("compare", "-tp", planted, "-gp", CNN, "-o", out, "-da")
     assert list(out.glob("*.csv"))
     said = "".join(path.read_text() for path in out.glob("*.json"))
