@@ -11,7 +11,7 @@ namespace rankprobe {
 
 // Whether each module below `roots`, a list, is in `hooked`: weak references by
 // id. skipped(module): whether one that is not needs no hook. False also where
-// `_modules` of one is no dict. -1 with an error set.
+// `_modules` of one is not a dict. -1 with an error set.
 int AllHooked(PyObject* roots, PyObject* hooked, PyObject* skipped);
 
 }  // namespace rankprobe
