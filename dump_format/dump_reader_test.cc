@@ -197,8 +197,9 @@ TEST_F(DumpReaderTest, BadDumps) {
   ExpectBad(Open("{}"), "/dump.json", "no \"data\"");
   ExpectBad(Open(R"({"data":{}})"), "/dump.json", "no \"task\"");
   ExpectBad(Open(R"({"task":"dance","data":{}})"), "/dump.json", "dance");
-  ExpectBad(Open(R"({"task":7,"data":{}})"), "/dump.json", "no string");
-  ExpectBad(Open(R"({"task":"tensor","data":[]})"), "/dump.json", "no object");
+  ExpectBad(Open(R"({"task":7,"data":{}})"), "/dump.json", "not a string");
+  ExpectBad(Open(R"({"task":"tensor","data":[]})"), "/dump.json",
+            "not an object");
   ExpectBad(Open(R"({"task":"tensor","data":{"a":[1}}})"), "/dump.json",
             "bracket");
   ExpectBad(Open(R"({"task":"tensor","data":{"a":)" + std::string(600, '[')),
@@ -214,11 +215,12 @@ TEST_F(DumpReaderTest, AFaultInsideARecordIsFoundWhenItIsRead) {
 TEST_F(DumpReaderTest, BadNeighbours) {
   const std::string dump = R"({"task":"statistics","data":{}})";
   ExpectBad(Open(dump, "{}"), "/construct.json", "empty");
-  ExpectBad(Open(dump, "[]"), "/construct.json", "no object");
+  ExpectBad(Open(dump, "[]"), "/construct.json", "not an object");
   ExpectBad(Open(dump, R"({"a":3})"), "/construct.json", "entry a");
   ExpectBad(Open(dump, R"({"a":null)"), "/construct.json", "unexpected end");
-  ExpectBad(Open(dump, "", R"({"0":[["a"],[1]]})"), "/stack.json", "no stack");
-  ExpectBad(Open(dump, "", R"({"0":"a"})"), "/stack.json", "no stack");
+  ExpectBad(Open(dump, "", R"({"0":[["a"],[1]]})"), "/stack.json",
+            "not a stack");
+  ExpectBad(Open(dump, "", R"({"0":"a"})"), "/stack.json", "not a stack");
 }
 
 TEST_F(DumpReaderTest, MissingFiles) {

@@ -309,7 +309,7 @@ TEST(LayoutPlanTest, BatchesAreJoinedOnTheUsersWordOnly) {
   EXPECT_EQ(Joined(rows, split, &whole), "[2, 2] 1 2 3 4");
   // Gradients that were not averaged yet are not parts of a batch.
   const TensorPart gradient = Tensor(0, {1, 2}, {2, 3}).part;
-  EXPECT_THAT(Joined(rows, split, &gradient), HasSubstr("no parts"));
+  EXPECT_THAT(Joined(rows, split, &gradient), HasSubstr("not parts"));
   // The values are equal on all ranks, so one is used.
   EXPECT_EQ(Joined({rows[0], Tensor(1, {1, 2}, {1, 2})}), "[1, 2] 1 2");
 }

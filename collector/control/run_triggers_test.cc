@@ -88,7 +88,7 @@ TEST(RunTriggersTest, AFarewellIsNoSilenceAndALostConnectionIs) {
   ranks[0].farewell = false;
   const auto fired = triggers.CheckSilence(ranks, kStart + absl::Seconds(5));
   ASSERT_THAT(fired, SizeIs(1));
-  EXPECT_THAT(fired[0].detail, HasSubstr("without a word"));
+  EXPECT_THAT(fired[0].detail, HasSubstr("without a goodbye"));
 }
 
 TEST(RunTriggersTest, ARuleRestsAndHasABudgetOfTurns) {

@@ -264,7 +264,7 @@ TEST_F(DamageTest, AFifoOrDirectoryAsSegmentIsRefusedAtOnce) {
   auto store = Open();
   ASSERT_FALSE(store.ok());
   EXPECT_THAT(std::string(store.status().message()),
-              HasSubstr("no regular file"));
+              HasSubstr("not a regular file"));
   ASSERT_TRUE(file_system_->Delete(Segment(9)).ok());
   ASSERT_TRUE(file_system_->CreateDirectories(Segment(9)).ok());
   EXPECT_FALSE(Open().ok());

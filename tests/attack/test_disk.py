@@ -146,7 +146,7 @@ def test_a_lost_index_is_not_made_anew_and_can_be_rebuilt(filled, tmp_path, atta
 def test_K17_a_fifo_as_newest_segment_is_refused_at_once(filled):
     daemon = filled()
     os.mkfifo(daemon.data_dir / "segments" / "0000000099.seg")
-    expect_refused(daemon, "0000000099.seg", "no regular file")
+    expect_refused(daemon, "0000000099.seg", "not a regular file")
 
 
 def test_K09_a_truncated_index_log_is_told(start_daemon):

@@ -66,7 +66,7 @@ def test_l01_a_reference_is_taken_once_its_memory_was_handed_over(daemon, tmp_pa
     data = bytes(range(256)) * 1024
     digest = harness.digest(data)
     other = harness.RawAgent(daemon, run="other")
-    assert "handed none over" in refusal(other, refer(other, digest, len(data), 4096))
+    assert "not shared any" in refusal(other, refer(other, digest, len(data), 4096))
     fd = shared_memory()
     os.pwrite(fd, data, 4096)
     assert hand_over(rank, fd) == "taken"
@@ -166,7 +166,7 @@ def test_l05_memory_is_one_sessions_and_given_once(daemon):
     os.pwrite(fd, b"first---", 0)
     os.pwrite(other, b"second--", 0)
     assert hand_over(rank, fd) == "taken"
-    assert "has handed" in hand_over(rank, other)
+    assert "already shares" in hand_over(rank, other)
     assert refusal(rank, refer(rank, harness.digest(b"first---"), 8, 0)) == ""
     # What another session handed over is not read for this one.
     second = harness.RawAgent(daemon, rank=1)

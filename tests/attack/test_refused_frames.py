@@ -103,7 +103,7 @@ def test_nonsense_without_a_number_ends_the_upload_by_name(daemon, kind, data):
     assert rank.committed()
     rank.upload.send(data)
     status, why = rank.upload.end()
-    assert status == "INVALID_ARGUMENT" and "no upload frame" in why, kind
+    assert status == "INVALID_ARGUMENT" and "not an upload frame" in why, kind
     harness.wait_for(lambda: "upload_ended" in daemon.log(), what="a line in the log")
     rank.open_upload()
     rank.step(1)

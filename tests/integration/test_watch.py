@@ -265,7 +265,7 @@ def test_a_killed_rank_is_told_and_events_outlive_the_collector(collector, start
     job.ranks[0].process.kill()
     fired = harness.wait_for(lambda: events(collector, "silent", "TRIGGER_FIRED"), 60, "the event")
     assert fired[0]["rule"] == "gone" and fired[0]["identity"]["rank"] == 0
-    assert "without a word" in fired[0]["detail"]
+    assert "without a goodbye" in fired[0]["detail"]
     # They are listed before they are written, and all of them are told by now.
     harness.wait_for(lambda: events(collector, "silent", "DISCONNECTED"), 30, "the end of the rank")
     before = events(collector, "silent")

@@ -137,6 +137,6 @@ def test_a_fault_at_the_end_of_a_step_is_told_once(monkeypatch, recwarn) -> None
 def test_a_config_is_a_file_of_some_size(tmp_path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "deep").write_text("[" * 100000)
-    for path, words in ((tmp_path / "fifo", "no regular file"), ("/dev/zero", "no regular file"), (tmp_path / "deep", "deep")):
+    for path, words in ((tmp_path / "fifo", "not a regular file"), ("/dev/zero", "not a regular file"), (tmp_path / "deep", "deep")):
         with pytest.raises(InvalidParameterError, match=words):
             TrainerMonitorV2(str(path))

@@ -264,7 +264,7 @@ def test_e9_match_by_hand_save_load_and_take_apart(page, files, root) -> None:
     page.get_by_text("2 pairs read").wait_for()
     card.get_by_role("link", name=RELU, exact=True).wait_for()
     page.get_by_label("Load a mapping").set_input_files({"name": "x.config", "mimeType": "application/json", "buffer": b"[1]"})
-    page.get_by_role("alert").filter(has_text="no mapping").wait_for()
+    page.get_by_role("alert").filter(has_text="not a mapping").wait_for()
     # Nodes of two kinds are no pair, and it says so.
     page.get_by_label("Load a mapping").set_input_files({"name": "x.config", "mimeType": "application/json", "buffer": json.dumps({"Module.relu.ReLU.forward.0": "Torch.flatten.0.forward"}).encode()})
     page.locator(".failure", has_text="are not a pair").wait_for()
@@ -395,7 +395,7 @@ def test_e16_other_files_are_said_to_be_unsupported(page, files, root) -> None:
         for index in range(1, 8):
             db.execute(f"DROP INDEX IF EXISTS index{index}")
         db.execute("ALTER TABLE tb_nodes DROP COLUMN up_node")
-    for name, reason in (("text", "no SQLite database"), ("foreign", "table tb_nodes"), ("old", "no column up_node"), ("gone", "No such file")):
+    for name, reason in (("text", "not an SQLite database"), ("foreign", "table tb_nodes"), ("old", "no column up_node"), ("gone", "No such file")):
         page.goto(f"{files.origin}/#/graph?db={name}.vis.db")
         page.get_by_role("alert").filter(has_text=reason).wait_for()
     for query, reason in (("step=99", "no step 99"), ("node=Torch.none", "no node Torch.none")):

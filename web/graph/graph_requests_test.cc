@@ -38,10 +38,10 @@ TEST(GraphRequestsTest, WhatIsNoRequestIsRefusedInOneLine) {
   for (size_t i = 0; i < kMostGraphPairs; ++i) pairs += ",[\"a\",\"b\"]";
   pairs += "]}";
   const std::pair<std::string, const char*> bad[] = {
-      {"", "no JSON"},
-      {"{", "no JSON"},
-      {"[]", "no JSON object"},
-      {"{} {}", "no JSON"},
+      {"", "not JSON"},
+      {"{", "not JSON"},
+      {"[]", "not a JSON object"},
+      {"{} {}", "not JSON"},
       {"{\"db\":1}", "db: no text"},
       {"{\"step\":1.5}", "step: not an integer"},
       {"{\"step\":\"1\"}", "step: not an integer"},
@@ -50,7 +50,7 @@ TEST(GraphRequestsTest, WhatIsNoRequestIsRefusedInOneLine) {
       {"{\"pairs\":[[\"a\"]]}", "a pair is a list of two names"},
       {"{\"pairs\":{}}", "pairs: no list"},
       {"{\"sql\":\"DROP TABLE\"}", "sql: there is no such field"},
-      {"{\"pairs\":[[[[[[\"a\"]]]]]]}", "no JSON"},
+      {"{\"pairs\":[[[[[[\"a\"]]]]]]}", "not JSON"},
       {many, "longer than 64 KiB"},
       {pairs, "more than 10000"},
   };

@@ -118,7 +118,7 @@ TEST_F(CollectorFinderTest, ARootNamesALeaf) {
   EXPECT_THAT(root_.asked().failed(), IsEmpty());
   root_.Reply("a", "anywhere");
   EXPECT_THAT(std::string(finder_->Find(identity_).status().message()),
-              HasSubstr("no HOST:PORT"));
+              HasSubstr("not a HOST:PORT"));
   root_.Reply(grpc::Status(grpc::StatusCode::ABORTED, "no leaf is connected"));
   EXPECT_TRUE(absl::IsUnavailable(finder_->Find(identity_).status()));
 }
