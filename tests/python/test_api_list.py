@@ -28,7 +28,7 @@ def test_what_is_no_list_is_refused_at_once(tmp_path: pathlib.Path, monkeypatch,
     else:
         path = pathlib.Path("/dev/zero")
     monkeypatch.setenv("RANKPROBE_API_LIST", str(path))
-    with pytest.raises(ValueError, match=f"API list {path}: .*(no regular file|directory|more than)"):
+    with pytest.raises(ValueError, match=f"API list {path}: .*(not a regular file|directory|more than)"):
         load_list()
 
 

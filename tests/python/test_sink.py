@@ -147,7 +147,7 @@ def test_events_arrive_once_and_the_next_start_continues(recorded, hook, send, t
 def test_what_a_webhook_does_not_take_is_sent_again(hook, send, tmp_path) -> None:
     hook.answers = [500, 429]
     done = send("webhook", "--once", "--run", "train")
-    assert done.returncode == 0 and hook.tries == 3 and "answered 500" in done.stderr and "once more" in done.stderr, done.stderr
+    assert done.returncode == 0 and hook.tries == 3 and "answered 500" in done.stderr and "next try in" in done.stderr, done.stderr
     assert SECRET not in done.stderr and "http://127.0.0.1" in done.stderr
 
 
