@@ -170,7 +170,7 @@ def test_l05_memory_is_one_sessions_and_given_once(daemon):
     assert refusal(rank, refer(rank, harness.digest(b"first---"), 8, 0)) == ""
     # What another session handed over is not read for this one.
     second = harness.RawAgent(daemon, rank=1)
-    assert "handed none over" in refusal(second, refer(second, harness.digest(b"first---"), 8, 0))
+    assert "not shared any" in refusal(second, refer(second, harness.digest(b"first---"), 8, 0))
     before = daemon.open_files()
     rank.goodbye()
     harness.wait_for(lambda: daemon.open_files() < before, harness.SOON, "the memory to be let go of")
@@ -215,7 +215,7 @@ def test_l08_a_collector_that_offers_no_lane_takes_no_reference(start_daemon):
     daemon = start_daemon("--no-lane")
     rank = harness.RawAgent(daemon)
     assert rank.welcome.lane_socket == ""
-    assert "handed none over" in refusal(rank, refer(rank, b"d" * 16, 8, 0))
+    assert "not shared any" in refusal(rank, refer(rank, b"d" * 16, 8, 0))
 
 
 def test_l09_a_reference_outlives_its_session_and_is_not_refused(daemon, tmp_path):

@@ -396,7 +396,7 @@ def test_flags_of_a_root_that_do_not_go_together(tmp_path, flags, says):
     assert ended.returncode == 2 and says in ended.stderr, ended.stderr
 
 
-@pytest.mark.parametrize("advertise,says", [("ROOT:0", "this leaf's own"), ("node 17:7411", "HOST:PORT"),
+@pytest.mark.parametrize("advertise,says", [("ROOT:0", "an address of this leaf"), ("node 17:7411", "HOST:PORT"),
                                             ("node17: 7411", "HOST:PORT"), ("\tnode17:7411", "HOST:PORT")])
 def test_an_address_that_ranks_cannot_use_is_refused(tmp_path, advertise, says):
     ended = subprocess.run([harness.BIN / "rankprobed", "--data-dir", tmp_path, "--role", "leaf", "--object-store",
