@@ -183,7 +183,8 @@ class FrozenMoves : public RankRule {
             parameter,
             " requires no gradient from here on, its gradient is 0, and the "
             "optimizer still changes it, by its averages or by decay: "
-            "freezing it wants grad = None, or an optimizer without it");
+            "to freeze it, set its grad to None or leave it out of the "
+            "optimizer");
       }
       if (found.has_value()) return {*std::move(found)};
     }

@@ -113,7 +113,8 @@ class LossOfProbabilities : public RankRule {
              "that of the classes (dim=0 is the batch): the probabilities of a "
              "sample do not sum to 1";
     if (kind == kNoLogarithms)
-      return "nll_loss or ctc_loss wants logarithms of probabilities and takes "
+      return "nll_loss or ctc_loss expects logarithms of probabilities and "
+             "takes "
              "what a layer makes: log_softmax is missing, or cross_entropy is "
              "meant";
     if (kind == kOneClass)

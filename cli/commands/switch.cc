@@ -166,7 +166,7 @@ absl::Status CheckRanksAreConnected(const Client& client,
   return absl::NotFoundError(absl::StrCat(
       is_named_absent
           ? absl::StrCat("--ranks ", flags.ranks)
-          : absl::StrCat(flags.config, " wants ranks ", wanted.Text()),
+          : absl::StrCat(flags.config, " selects ranks ", wanted.Text()),
       ": none of them is connected, nothing was changed; ",
       connected.empty()
           ? "the connected processes have no rank"
@@ -215,7 +215,7 @@ void SayStepsThatAreOver(const SwitchFlags& flags,
   if (!last.has_value() || *last >= result.effective_at_step()) return;
   if (!flags.create) *exit_code = kPartial;
   Print(stderr,
-        "rankprobe: nothing will be recorded: %s wants steps %s, and this "
+        "rankprobe: nothing will be recorded: %s selects steps %s, and this "
         "takes effect at step %d; \"step\": [] selects every step\n",
         flags.config, config->plan.steps.Text(), result.effective_at_step());
 }

@@ -143,7 +143,8 @@ constexpr ConfigField kFields[] = {
      kFormats},
     {"bench_path", kTensorSection, kText, R"("")", R"("run:good")",
      "A dump directory, or `run:NAME` of the same collector, with whose md5 "
-     "each forward is compared; tensors are kept of differences alone. Wants "
+     "each forward is compared; tensors are kept of differences alone. "
+     "Requires "
      "summary_mode md5 on both sides ([how]"
      "(formats.md#a-reference-tensorbench_path-and-tensordiff_nums))."},
     {"diff_nums",

@@ -227,7 +227,7 @@ def test_a_list_of_steps_that_are_over_is_said_by_the_switch(collector, tmp_path
         for verb in (("enable", "--no-wait", "--config"), ("config", "set", "--no-wait")):
             done = collector.cli(*verb, tmp_path / "c.json", check=False)
             assert done.returncode == over, "a script that goes on takes it that something is recorded"
-            assert (f"nothing will be recorded: {tmp_path / 'c.json'} wants steps 0-1, and this takes effect at step " in done.stderr) == over
+            assert (f"nothing will be recorded: {tmp_path / 'c.json'} selects steps 0-1, and this takes effect at step " in done.stderr) == over
     session.close()
 
 
@@ -241,7 +241,7 @@ def test_ranks_that_nobody_has_are_an_error_that_names_those_connected(collector
             plan = collector.cli("config", "get").stdout
             done = collector.cli(*verb, config, check=False)
             assert done.returncode == (4 if never else 0), done.stderr
-            assert (f"{config} wants ranks 5,7: none of them is connected, nothing was changed; connected ranks of run r: 0; " in done.stderr) == never
+            assert (f"{config} selects ranks 5,7: none of them is connected, nothing was changed; connected ranks of run r: 0; " in done.stderr) == never
             assert not never or collector.cli("config", "get").stdout == plan
             assert collector.cli(*verb, config, "--create", check=False).returncode == 0, "for a rank that comes later"
     config.write_text('{"dump_path": "d"}')
