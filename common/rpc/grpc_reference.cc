@@ -47,7 +47,7 @@ GrpcReference::~GrpcReference() {
     --ending;
     return;
   }
-  argument.release();
+  (void)argument.release();  // End() owns it.
   pthread_detach(thread);
   ended->WaitFor(kPatience);
 }
