@@ -147,8 +147,8 @@ int Main(int argc, char** argv) {
     auto arguments = WithRunFlags(app, ArgumentsOf(argc, argv));
     if (!arguments.ok())
       return NotKnown(std::string(arguments.status().message()));
-    std::reverse(arguments->begin(),
-                 arguments->end());  // in the order that CLI11 expects
+    // CLI11 expects the last argument first.
+    std::reverse(arguments->begin(), arguments->end());
     app.parse(*std::move(arguments));
   } catch (const CLI::Success& success) {
     // "bogus --help" asks for the help of an unknown verb.

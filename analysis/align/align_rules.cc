@@ -264,9 +264,7 @@ absl::StatusOr<AlignRules> ReadAlignRules(FileSystem* file_system,
     names.reserve(known.size());
     for (const auto& [built_in, text] : known) names.push_back(built_in);
     return absl::InvalidArgumentError(
-        absl::StrCat(name,
-                     ": is not a file, and none of the rules that come "
-                     "along: ",
+        absl::StrCat(name, ": is not a file, and none of the built-in rules: ",
                      absl::StrJoin(names, ", ")));
   }
   RP_ASSIGN_OR_RETURN(const std::string text, ReadInput(file_system, name));

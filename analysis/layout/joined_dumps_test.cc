@@ -129,7 +129,7 @@ TEST_F(JoinedDumpsTest, RanksBecomeTheDumpOfOne) {
   EXPECT_EQ(report_.target.refused, 1);
   EXPECT_THAT(report_.target.refusals,
               ElementsAre(HasSubstr("Module.a.Linear.forward.0.output.0: a sum "
-                                    "that was not made yet")));
+                                    "that is not reduced yet")));
   EXPECT_THAT(LayoutTexts(report_)[0],
               HasSubstr("target: 2 ranks, 2 tensors, 1 assembled from shards, "
                         "1 of terms of a sum, 1 not assembled"));

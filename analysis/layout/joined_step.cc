@@ -388,8 +388,8 @@ class StepJoiner {
       stats = *std::move(of_bytes);
     } else if (HasSum(plan) && why.empty()) {
       why =
-          "a sum that was not made yet (Partial); of its statistics the terms "
-          "say the mean only";
+          "a sum that is not reduced yet (Partial); its terms give only the "
+          "mean";
     }
     if (std::any_of(parts.begin(), parts.end(),
                     [](const TensorPart& part) { return part.waiting; }) &&

@@ -213,8 +213,7 @@ absl::StatusOr<StepRanks> StepRanks::Open(FileSystem* file_system,
           dump->path(), ": holds ",
           dump->mode() == DumpMode::kMd5 ? "checksums" : "no values",
           ", from which no complete tensor can be assembled; record task "
-          "statistics "
-          "or tensor"));
+          "statistics or tensor"));
     }
     if (!out.dumps_.empty() && dump->mode() != out.dumps_[0]->mode()) {
       return absl::InvalidArgumentError(absl::StrCat(dump->path(), " and ",

@@ -23,8 +23,8 @@ struct MergedGraph {
   Graph graph;
 };
 struct MergedGraphs {
-  std::vector<std::unique_ptr<DumpReader>>
-      dumps;  // indexed by the nodes' `dump`
+  // Indexed by the nodes' `dump`.
+  std::vector<std::unique_ptr<DumpReader>> dumps;
   std::vector<MergedGraph> graphs;
 };
 

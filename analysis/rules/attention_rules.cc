@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kCostOfAttentionRules[] =
     "in three steps a reading of the graph, and of each attention call at most "
-    "128 places of 8 sequences";
+    "128 positions of 8 sequences";
 
 // A token that must be predicted is seen by the attention.
 class AttentionSeesFuture : public RankRule {
@@ -116,8 +116,9 @@ class SoftmaxDimension : public RankRule {
   absl::string_view needs() const override { return "training"; }
   absl::string_view cost() const override { return kCostOfAttentionRules; }
   absl::string_view twin() const override {
-    return "weights that are turned before the product, or whose product is no "
-           "square of places; without a causal mask it is only worth a look";
+    return "weights that are turned before the product, or whose product is "
+           "not a square of positions; without a causal mask it is only worth "
+           "a look";
   }
   size_t LeastSteps() const override { return 1; }
   bool CanJudge(const RankInput& input) const override {

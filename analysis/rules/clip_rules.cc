@@ -213,8 +213,8 @@ class ClipNorm : public RankRule {
     }
     return out;
   }
-  // Whether an earlier rank holds the same in every step: shards of a norm begin
-  // as one number, and part.
+  // Whether an earlier rank holds the same in every step: shards of a norm
+  // begin as one number, and part.
   static bool IsCopy(const std::vector<const RankSeries*>& ranks, size_t r,
                      const std::string& parameter) {
     const auto* const own = ranks[r]->Of("Parameter", parameter, "param");
@@ -306,8 +306,7 @@ class ClipScaled : public LossScaleRule {
       finding.name = "Training.0.debug.grad_norm";
       finding.what = absl::StrCat(
           "gradients are clipped while they contain the loss scale: their norm "
-          "times the "
-          "scale is ",
+          "times the scale is ",
           scaled[0], " in each of ", left.size(),
           " steps, and the optimizer "
           "takes a norm of ",

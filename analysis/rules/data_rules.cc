@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the data, and what the model's own weights, must change from step to step.
+// Rules for values that must change from step to step, and for frozen weights
+// that must not.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -13,7 +14,8 @@
 namespace rankprobe::analysis {
 namespace {
 
-// One input for all targets: a cache, a view of one buffer, an index that stays.
+// The same input for all targets: a cache, a view of one buffer, an index that
+// does not move.
 class InputConstant : public RankRule {
  public:
   absl::string_view name() const override { return "input-constant"; }
@@ -26,10 +28,8 @@ class InputConstant : public RankRule {
   }
   absl::string_view twin() const override {
     return "one batch in all steps on purpose, whose targets stay, too; a "
-           "model "
-           "that learns the distribution of its targets alone: worth a look, "
-           "no "
-           "fault";
+           "model that learns the distribution of its targets alone: worth a "
+           "look, no fault";
   }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
@@ -70,7 +70,7 @@ class InputConstant : public RankRule {
   static constexpr size_t kLeast = 3;
 };
 
-// A loss of a model and itself.
+// A loss that compares the model with itself.
 class LossConstant : public RankRule {
  public:
   absl::string_view name() const override { return "loss-constant"; }
@@ -119,7 +119,7 @@ class LossConstant : public RankRule {
           "the loss is ", one, " in each of ", losses.size(),
           " steps, although gradients are not 0 and the optimizer changes the "
           "weights: it compares the model with itself (a reference or a "
-          "teacher that is no copy), or does not depend on what is learned");
+          "teacher that is not a copy), or does not depend on what is learned");
       return {finding};
     }
     return {};
@@ -129,7 +129,8 @@ class LossConstant : public RankRule {
   static constexpr size_t kLeast = 8;
   static constexpr double kSame = 1e-6;
 
-  // Whether a gradient and an update of the step are not 0.
+  // Returns whether a parameter has a gradient and an update other than 0 in
+  // the step.
   static bool Moves(const RankSeries& rank, size_t step) {
     const auto is_there = [&](const std::vector<RankCell>* cells) {
       return cells != nullptr && IsFinite((*cells)[step]) &&
@@ -144,7 +145,8 @@ class LossConstant : public RankRule {
   }
 };
 
-// The optimizer moves what requires no gradient, by decay or by its averages.
+// The optimizer changes a parameter that requires no gradient, by weight decay
+// or by its averages.
 class FrozenMoves : public RankRule {
  public:
   absl::string_view name() const override { return "frozen-moves"; }
@@ -194,15 +196,15 @@ class FrozenMoves : public RankRule {
  private:
   static constexpr size_t kLeast = 3;
 
-  // The first step of those up to the end in which it is frozen and changed; it
-  // was trained before.
+  // Returns the first of the last steps in which the parameter is frozen and
+  // changes, if it was trained before.
   std::optional<size_t> MovesSince(const RankInput& input,
                                    const RankSeries& rank,
                                    const std::string& parameter) const {
     const auto* const grad = rank.Of("Parameter", parameter, "grad");
     const auto* const before = rank.Of("Parameter", parameter, "param");
     const auto* const after = rank.Of("Update", parameter, "param");
-    // Only what requires a gradient has one.
+    // An update is recorded only for a parameter that requires a gradient.
     const auto* const update = rank.Of("Update", parameter, "update");
     if (grad == nullptr || before == nullptr || after == nullptr ||
         update == nullptr)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cross entropies of a step, as rules read them. Pure functions of values.
+// The cross entropies of a step, read from recorded values. Pure functions.
 #ifndef RANKPROBE_ANALYSIS_RULES_LOSS_CALLS_H_
 #define RANKPROBE_ANALYSIS_RULES_LOSS_CALLS_H_
 
@@ -13,12 +13,12 @@
 
 namespace rankprobe::analysis {
 
-// But for rounding.
+// Returns whether two numbers are equal except for rounding.
 inline bool AreAlike(double a, double b) {
   return std::fabs(a - b) <= 1e-4 * std::max(std::fabs(a), std::fabs(b));
 }
 
-// A cross entropy: how many targets count, and what each weighs.
+// A cross entropy: the number of targets that count, and the weight of each.
 struct LossCall {
   int64_t rank = 0;
   double tokens = 0;

@@ -26,7 +26,7 @@ class LabelShift : public RankRule {
   absl::string_view needs() const override { return "training"; }
   absl::string_view cost() const override { return kCostOfLossRules; }
   absl::string_view twin() const override {
-    return "targets that are the next tokens; targets that are no tokens of "
+    return "targets that are the next tokens; targets that are not tokens of "
            "the input";
   }
   size_t LeastSteps() const override { return 1; }
@@ -55,7 +55,7 @@ class LabelShift : public RankRule {
       finding.what =
           same == steps
               ? "the targets of the cross entropy are the tokens that went in, "
-                "place by place: labels are not shifted"
+                "position by position: labels are not shifted"
               : "the targets of the cross entropy are the tokens after the "
                 "next ones: labels are shifted twice";
       return {finding};
@@ -114,9 +114,8 @@ class LossOfProbabilities : public RankRule {
              "sample do not sum to 1";
     if (kind == kNoLogarithms)
       return "nll_loss or ctc_loss expects logarithms of probabilities and "
-             "takes "
-             "what a layer makes: log_softmax is missing, or cross_entropy is "
-             "meant";
+             "takes what a layer makes: log_softmax is missing, or "
+             "cross_entropy is meant";
     if (kind == kOneClass)
       return "the loss takes a softmax over one class, which is 1 whatever the "
              "model computes: a sigmoid is meant, or another dimension";
@@ -189,8 +188,8 @@ class WorseThanGuessing : public RankRule {
   static constexpr double kFalls = 0.75;
 };
 
-// Finds a parameter group whose learning rate becomes 0 while that of others does
-// not.
+// Finds a parameter group whose learning rate becomes 0 while that of others
+// does not.
 class LearningRateZero : public RankRule {
  public:
   absl::string_view name() const override { return "learning-rate-zero"; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares what a rank received with what the ranks sent: all_gather, broadcast,
-// scatter, gather and all_to_all pass tensors unchanged.
+// Compares what a rank received with what the ranks sent: all_gather,
+// broadcast, scatter, gather and all_to_all pass tensors unchanged.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -75,9 +75,9 @@ bool AreClose(const RankCell& a, const RankCell& b) {
          std::fabs(a.mean - b.mean) <= kOrderOfSum * size;
 }
 
-// The tensors that ranks passed to a function in one step, whatever the number of
-// the call: where ranks call the function unequally often, equal numbers do not
-// belong to one call.
+// The tensors that ranks passed to a function in one step, whatever the number
+// of the call: where ranks call the function unequally often, equal numbers do
+// not belong to one call.
 class SentOfStep {
  public:
   void Add(int64_t rank, const RankCell& cell) {
@@ -119,7 +119,7 @@ class MessageChanged : public RankRule {
   absl::string_view name() const override { return "message-changed"; }
   absl::string_view needs() const override { return "communication"; }
   absl::string_view twin() const override {
-    return "results that are no rank's argument in most steps, messages "
+    return "results that are not a rank's argument in most steps, messages "
            "between ranks that are not recorded";
   }
   bool IsOfRanks() const override { return true; }
@@ -174,8 +174,8 @@ class MessageChanged : public RankRule {
     return out;
   }
 
-  // Fills `strange` and `sender`. True: ranks sent the result in most steps, or in
-  // all steps before one, and not in others.
+  // Fills `strange` and `sender`. True: ranks sent the result in most steps, or
+  // in all steps before one, and not in others.
   static bool LookAt(const RankInput& input, const SentBySteps& sent,
                      Received* result) {
     const auto of_function = sent.find(SentBy(result->value.function));
@@ -206,7 +206,8 @@ class MessageChanged : public RankRule {
            (result->strange.size() * 10 <= fits || fits_before == fits);
   }
 
-  // Compares with what the other ranks received from the same sender in that step.
+  // Compares with what the other ranks received from the same sender in that
+  // step.
   static RankFinding Describe(const RankInput& input,
                               const std::vector<Received>& all,
                               const Received& result) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which mode the modules are while the model is trained.
+// Rules for the mode and the settings of modules while the model is trained.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -14,7 +14,7 @@
 namespace rankprobe::analysis {
 namespace {
 
-// model.eval() that nobody undoes, or model.train() that nobody calls.
+// model.eval() that is not undone, or model.train() that is not called.
 class ModelInEval : public RankRule {
  public:
   absl::string_view name() const override { return "model-in-eval"; }
@@ -55,8 +55,8 @@ class ModelInEval : public RankRule {
       finding.step = input.steps[*first];
       if (input.ranks.size() > 1) finding.rank = rank.rank;
       finding.name = "Training.0.debug.in_eval.0";
-      // Some train a complete model in evaluation on purpose, from the first step
-      // on, or beside another model that is in training.
+      // Some train a complete model in evaluation on purpose, from the first
+      // step on, or beside another model that is in training.
       finding.exact = switches_before == switches;
       finding.what = absl::StrCat(
           "the model is in evaluation (model.eval()) in ", asleep, " of ",
@@ -156,8 +156,8 @@ class InvertedMomentum : public InvertedSetting {
   }
 };
 
-// Dropouts that drop, and norms that take their batch's statistics, in calls that
-// no gradient comes back to.
+// Calls without gradients in which dropouts drop elements, or BatchNorms use
+// the statistics of their batch.
 class EvaluationInTraining : public RankRule {
  public:
   absl::string_view name() const override { return "evaluation-in-training"; }
@@ -214,9 +214,9 @@ class EvaluationInTraining : public RankRule {
   static constexpr size_t kLeast = 6;  // steps that train
 
   struct Calls {
-    // Steps that train it, and those with calls without gradients.
+    // Steps that train the module, and steps with calls without gradients.
     size_t trained = 0, steps = 0;
-    // These calls, and those of them in training mode.
+    // Calls without gradients, and how many of them were in training mode.
     size_t without = 0, active = 0;
     size_t first = 0;
   };
@@ -237,7 +237,7 @@ class EvaluationInTraining : public RankRule {
     }
     return out;
   }
-  // A norm that uses its batch leaves the mean of its bias.
+  // The output of a BatchNorm that uses its batch has the mean of its bias.
   static bool IsActive(const RankSeries& rank, const std::string& module,
                        const std::string& call, size_t step) {
     const auto* const out = rank.Find(absl::StrCat(call, "output.0"));

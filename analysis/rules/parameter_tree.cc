@@ -12,12 +12,12 @@
 namespace rankprobe::analysis {
 namespace {
 
-// What follows the first part of the names, of both kinds.
+// The rest of the names behind their first component.
 struct Below {
   std::vector<std::string> some, others;
 };
 
-// The usual names of what is behind a backbone.
+// Returns whether it is a usual name of a layer behind a backbone.
 bool IsHead(absl::string_view part) {
   constexpr absl::string_view kWords[] = {"head",   "classif", "score",
                                           "output", "predict", "norm"};
@@ -38,8 +38,8 @@ void Add(const std::string& name, bool is_other,
 
 }  // namespace
 
-bool IsTheEnd(const std::vector<std::string>& some,
-              const std::vector<std::string>& others) {
+bool IsEndOfModel(const std::vector<std::string>& some,
+                  const std::vector<std::string>& others) {
   std::map<std::string, Below> parts;
   for (const std::string& name : some) Add(name, false, &parts);
   for (const std::string& name : others) Add(name, true, &parts);
@@ -51,7 +51,7 @@ bool IsTheEnd(const std::vector<std::string>& some,
   return std::all_of(parts.begin(), parts.end(), [&](const auto& one) {
     const auto& [part, below] = one;
     if (below.some.empty()) return true;
-    if (!below.others.empty()) return IsTheEnd(below.some, below.others);
+    if (!below.others.empty()) return IsEndOfModel(below.some, below.others);
     int64_t own = 0;
     return IsHead(part) || (absl::SimpleAtoi(part, &own) && own > last_other &&
                             last_other >= 0);

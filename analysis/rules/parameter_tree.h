@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a model, found by the names of its parameters. Pure functions of
-// names.
+// Position of parameters in a model, determined from their names. Pure
+// functions.
 #ifndef RANKPROBE_ANALYSIS_RULES_PARAMETER_TREE_H_
 #define RANKPROBE_ANALYSIS_RULES_PARAMETER_TREE_H_
 
@@ -9,10 +9,11 @@
 
 namespace rankprobe::analysis {
 
-// Whether `some` are those of a head, or of the last of numbered layers, and
-// `others` are before them. People train such a part of a model alone.
-bool IsTheEnd(const std::vector<std::string>& some,
-              const std::vector<std::string>& others);
+// Returns whether `some` belong to a head or to the last numbered layers, and
+// `others` to layers before them. Such a part of a model is often trained
+// alone.
+bool IsEndOfModel(const std::vector<std::string>& some,
+                  const std::vector<std::string>& others);
 
 }  // namespace rankprobe::analysis
 

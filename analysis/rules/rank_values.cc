@@ -29,7 +29,7 @@ std::vector<double> TrainingAt(const RankSeries& rank, absl::string_view name,
   const std::string whole = absl::StrCat("Training.0.debug.", name);
   const auto* const one = rank.Find(whole);
   if (one != nullptr && IsFinite((*one)[step])) return {(*one)[step].mean};
-  // Another step may have had one.
+  // Another step may have one.
   for (size_t i = 0;; ++i) {
     const auto* const next = rank.Find(absl::StrCat(whole, ".", i));
     if (next == nullptr) break;
@@ -114,7 +114,8 @@ const RankCell* LastMicro(const OwnGradient& own, size_t step) {
 
 namespace {
 
-// The losses of a step, each without the weight of its targets where that is known.
+// Returns the losses of a step, each divided by the weight of its targets if
+// that is known.
 std::vector<double> PlainLossesAt(const RankSeries& rank, size_t step) {
   std::vector<double> losses = TrainingAt(rank, "loss", step);
   const std::vector<double> tokens = TrainingAt(rank, "loss_tokens", step);
@@ -128,8 +129,8 @@ std::vector<double> PlainLossesAt(const RankSeries& rank, size_t step) {
   return losses;
 }
 
-// Whether the first or the last loss of a step is the larger in nearly all steps.
-// Batches of one data set take turns.
+// Returns whether the same one of the first and the last loss is larger in
+// nearly all steps. For batches of one data set this varies.
 bool IsOneLossLarger(const RankInput& input, const RankSeries& rank) {
   constexpr size_t kLeast = 8;
   size_t steps = 0, first = 0, last = 0;
@@ -161,7 +162,7 @@ bool MayBeMicroBatches(const RankInput& input, const RankSeries& rank) {
   const size_t most = *std::max_element(counts.begin(), counts.end());
   const auto fewer = static_cast<size_t>(std::count_if(
       counts.begin(), counts.end(), [&](size_t one) { return one < most; }));
-  // Experts may be used by some micro batches only.
+  // Only some micro batches may use an expert.
   return fewer * 10 <= counts.size() && !IsOneLossLarger(input, rank);
 }
 

@@ -219,7 +219,8 @@ class GradientsNotReduced : public RankRule {
     }
     if (*looked < 3 || unlike.empty()) return std::nullopt;
     if (unlike.size() * 4 < *looked * 3) {
-      // What a layer does by itself: it parts on the replicas, the others do not.
+      // What a layer does by itself: it parts on the replicas, the others do
+      // not.
       std::erase_if(unlike, [&](const auto& one) {
         return !PartsForGood(input, one.first, step);
       });
@@ -464,10 +465,10 @@ class TiedWeightsPart : public RankRule {
           finding.step = input.steps[*part];
           finding.exact = HasMoved(held, *part);
           finding.name = absl::StrCat("Parameter.", other, ".0.debug.param");
-          finding.what = absl::StrCat(
-              other, " and ", embedding,
-              " begin with the same numbers and part here: two tensors in the "
-              "place of one that was tied");
+          finding.what =
+              absl::StrCat(other, " and ", embedding,
+                           " begin with the same numbers and part here: two "
+                           "tensors instead of one that was tied");
           return {finding};
         }
       }
@@ -512,10 +513,10 @@ class TiedWeightsPart : public RankRule {
 }  // namespace
 
 void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules) {
-  rules->push_back(std::make_unique<ReplicaParts>(
-      "buffer-parts", "Buffer.", ".buffer", 1,
-      "a buffer of the model's state was the same on the replicas and is not "
-      "any more"));
+  rules->push_back(
+      std::make_unique<ReplicaParts>("buffer-parts", "Buffer.", ".buffer", 1,
+                                     "a buffer of the model's state was the "
+                                     "same on the replicas and no longer is"));
   rules->push_back(std::make_unique<ReplicaParts>(
       "reduced-gradient-parts", "Parameter.", ".grad", 3,
       "the reduced gradient was the same on the replicas and no longer is"));
@@ -525,8 +526,7 @@ void AddReplicaRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<ReplicaParts>(
       "loss-scale-parts", "Training.0.debug.loss_scale", "", 1,
       "replicas had the same loss scale and no longer have it: a rank judges "
-      "its "
-      "own gradients alone, and skips its own steps"));
+      "its own gradients alone, and skips its own steps"));
   rules->push_back(std::make_unique<GradientsNotReduced>());
   rules->push_back(std::make_unique<ReplicasNeverAlike>());
   rules->push_back(std::make_unique<ForwardParameter>());

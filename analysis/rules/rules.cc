@@ -86,11 +86,12 @@ class UpdateZero : public Rule {
         OwnGradients(norms);
     const std::vector<double> noise = NoiseOf(norms, gradients);
     const size_t first_with_gradient = FirstWithGradient(gradients);
-    // Of parameters that the optimizer does not hold, and of those that it does.
+    // Of parameters that the optimizer does not hold, and of those that it
+    // does.
     std::optional<RuleFinding> foreign, held;
     std::vector<std::string> moved, foreigners;
-    // Whether one of them had no gradient in the first step: who unfreezes a part
-    // wants it to be trained.
+    // Whether one of them had no gradient in the first step: who unfreezes a
+    // part wants it to be trained.
     bool is_unfrozen = false;
     for (const auto& [parameter, gradient] : gradients) {
       if (gradient->cells.size() != norms.steps.size() ||
@@ -129,7 +130,7 @@ class UpdateZero : public Rule {
     // Many train the last layers in this way, and leave the rest as it is.
     const bool are_few = !moved.empty() && foreigners.size() >= moved.size();
     if (foreign.has_value() &&
-        (!are_few || is_unfrozen || !IsTheEnd(moved, foreigners))) {
+        (!are_few || is_unfrozen || !IsEndOfModel(moved, foreigners))) {
       foreign->exact = !are_few;
       findings.push_back(*std::move(foreign));
     }
@@ -206,8 +207,8 @@ class UpdateZero : public Rule {
   }
 
   // Whether the optimizer holds the weight of this gradient under another name.
-  // Only steps that have both values count: an evaluation after the last step of
-  // the optimizer uses the weight alone.
+  // Only steps that have both values count: an evaluation after the last step
+  // of the optimizer uses the weight alone.
   static bool IsTied(const ScanInput& norms, const ValueIndex& index,
                      const std::string& parameter, const ScanSeries& gradient) {
     // "Module.head.Linear.parameters_grad.0.weight"
@@ -241,8 +242,8 @@ class UpdateZero : public Rule {
     }
     return both > 0;
   }
-  // Steps in which the optimizer was watched, also those in which it had nothing to
-  // update. None if no step has values of an optimizer.
+  // Steps in which the optimizer was watched, also those in which it had
+  // nothing to update. None if no step has values of an optimizer.
   static std::vector<bool> StepsOfOptimizer(const ScanInput& norms) {
     std::vector<bool> seen(norms.steps.size());
     bool has_optimizer = false;
@@ -261,8 +262,8 @@ class UpdateZero : public Rule {
     return has_optimizer ? seen : std::vector<bool>(seen.size());
   }
   // For each step, the norm up to which a gradient is taken as rounding. It is
-  // infinite if no optimizer was recorded in the step: the configuration was another
-  // one, or the step is of another job of that name.
+  // infinite if no optimizer was recorded in the step: the configuration was
+  // another one, or the step is of another job of that name.
   static std::vector<double> NoiseOf(
       const ScanInput& norms,
       const std::map<std::string, const ScanSeries*>& gradients) {
@@ -278,8 +279,8 @@ class UpdateZero : public Rule {
     }
     return noise;
   }
-  // The name of a recorded value: of a parameter that no optimizer holds, only the
-  // gradient may be recorded.
+  // The name of a recorded value: of a parameter that no optimizer holds, only
+  // the gradient may be recorded.
   static std::string NameOf(const ValueIndex& index,
                             const std::string& parameter,
                             const ScanSeries& gradient) {

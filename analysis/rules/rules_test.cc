@@ -111,15 +111,16 @@ TEST_F(RulesTest, AnOptimizerOfTheHeadAloneIsSound) {
   EXPECT_THAT(Find("update-zero"), IsEmpty());
 }
 
-TEST(ParameterTreeTest, WhatIsTheEndOfAModel) {
-  EXPECT_TRUE(IsTheEnd({"classifier.6.weight", "classifier.6.bias"},
-                       {"features.0.weight", "classifier.3.weight"}));
-  EXPECT_TRUE(IsTheEnd({"m.layers.10.up", "m.layers.11.up", "lm_head.w"},
-                       {"m.embed.w", "m.layers.2.up", "m.layers.9.up"}));
+TEST(ParameterTreeTest, WhatIsEndOfModelOfAModel) {
+  EXPECT_TRUE(IsEndOfModel({"classifier.6.weight", "classifier.6.bias"},
+                           {"features.0.weight", "classifier.3.weight"}));
+  EXPECT_TRUE(IsEndOfModel({"m.layers.10.up", "m.layers.11.up", "lm_head.w"},
+                           {"m.embed.w", "m.layers.2.up", "m.layers.9.up"}));
   // Others are behind them, beside them, or in them.
-  EXPECT_FALSE(IsTheEnd({"layers.0.up"}, {"layers.1.up", "layers.2.up"}));
-  EXPECT_FALSE(IsTheEnd({"encoder.w"}, {"decoder.up.w", "decoder.down.w"}));
-  EXPECT_FALSE(IsTheEnd({"blocks.1.bias"}, {"blocks.0.bias", "blocks.1.w"}));
+  EXPECT_FALSE(IsEndOfModel({"layers.0.up"}, {"layers.1.up", "layers.2.up"}));
+  EXPECT_FALSE(IsEndOfModel({"encoder.w"}, {"decoder.up.w", "decoder.down.w"}));
+  EXPECT_FALSE(
+      IsEndOfModel({"blocks.1.bias"}, {"blocks.0.bias", "blocks.1.w"}));
 }
 
 // A run has such steps after a change of its configuration.

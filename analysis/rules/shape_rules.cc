@@ -18,8 +18,9 @@ std::string Percent(double share) {
   return absl::StrCat(std::round(share * 1000) / 10, " %");
 }
 
-// The first recorded value that shows the fault is the finding. The agent records
-// these values in the first steps; the first number says how the fault is known.
+// The first recorded value that shows the fault is the finding. The agent
+// records these values in the first steps; the first number says how the fault
+// is known.
 class ShapeRule : public RankRule {
  public:
   absl::string_view needs() const override { return "training"; }
@@ -186,10 +187,10 @@ class PaddingAttended : public ShapeRule {
         finding.exact
             ? "tokens attend to nothing but padding (the embedding's "
               "padding_idx): the padding mask is inverted"
-            : absl::StrCat(Percent(found[0]),
-                           " of the attention of tokens is on places of "
-                           "padding (the embedding's padding_idx): the padding "
-                           "mask is missing");
+            : absl::StrCat(
+                  Percent(found[0]),
+                  " of the attention of tokens is on positions of padding (the "
+                  "embedding's padding_idx): the padding mask is missing");
     return finding;
   }
 
@@ -221,20 +222,17 @@ class ViewMixes : public ShapeRule {
     finding.exact = found[0] != kHeads;
     finding.what = absl::StrCat(
         "in ", found[1], found[1] == 1 ? " place" : " places", " ",
-        found[0] == kResult   ? "the result of an attention, [batch, heads, "
-                                "positions, features], "
-                                "is "
-                                "viewed as [batch, positions, heads * features]: "
-                                "heads and positions "
-                                "mix"
+        found[0] == kResult
+            ? "the result of an attention, [batch, heads, positions, "
+              "features], is viewed as [batch, positions, heads * features]: "
+              "heads and positions mix"
         : found[0] == kValues ? "[batch, positions, heads * features] is "
                                 "viewed as [batch, heads, "
                                 "positions, features] before an attention: "
                                 "heads and positions mix"
         : found[0] == kHeads
             ? "an attention takes [batch, positions, heads, features] and "
-              "works "
-              "over the heads of one position"
+              "works over the heads of one position"
             : "what a recurrent layer ends with, [layers, batch, features], is "
               "viewed as [batch, layers * features]: samples of a batch mix",
         ". transpose() is missing: view() and reshape() exchange no "

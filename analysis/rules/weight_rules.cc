@@ -109,8 +109,7 @@ class MicroBatchWeights : public RankRule {
   absl::string_view twin() const override {
     return "several losses of one batch or of several heads, means and sums of "
            "different numbers of targets; data that is weighed on purpose: "
-           "worth "
-           "a look, no fault";
+           "worth a look, no fault";
   }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
@@ -234,8 +233,7 @@ class GradientMultiple : public RankRule {
   absl::string_view twin() const override {
     return "losses that are sums on purpose, gradients that the program "
            "divides and then clips in each step: worth a look, no fault; "
-           "losses "
-           "of several heads, each with a backward of its own";
+           "losses of several heads, each with a backward of its own";
   }
   size_t LeastSteps() const override { return 3; }
   bool CanJudge(const RankInput& input) const override {
@@ -332,8 +330,8 @@ class GradientMultiple : public RankRule {
     }
     if (IsConstant(multiples)) return Multiple{MedianOf(multiples), false};
     if (whole <= 0 || !IsConstant(weights)) return std::nullopt;
-    // Those with the largest norm are clipped, and those with the largest factor
-    // are not.
+    // Those with the largest norm are clipped, and those with the largest
+    // factor are not.
     size_t clipped = 0, left = 0;
     for (const At& at : steps) {
       const bool is_whole = at.factor > whole * (1 - 1e-3);

@@ -23,9 +23,10 @@ constexpr size_t kLeastAlike = 3;
 // Number of steps.
 constexpr size_t kLeastAgreed = 3;
 constexpr double kMostUnlike = 0.34;
-// Of the least steps that a course needs.
+// Multiple of the minimum number of steps of a course, in which a return into
+// the earlier range is not reported.
 constexpr size_t kFewSteps = 2;
-// Of the largest gradient.
+// Share of the largest gradient below which a gradient is rounding.
 constexpr double kRounding = 1e-6;
 constexpr absl::string_view kOfSquares = "exp_avg_sq";
 
@@ -118,7 +119,8 @@ class Scanner {
            pass_zero_.contains(absl::StrCat(name, "update"));
   }
 
-  // Of gradients, and of averages of them; "" of other values.
+  // Returns the kind of a gradient or of an average of gradients, or "" for
+  // other values.
   static absl::string_view GradientKind(absl::string_view name) {
     if (absl::StrContains(name, ".parameters_grad.")) return "own";
     if (!absl::StartsWith(name, "Parameter.")) return "";
@@ -140,7 +142,7 @@ class Scanner {
       }
     }
   }
-  // A bias before a normalization has no other gradient than rounding.
+  // The gradient of a bias before a normalization is only rounding.
   bool IsRoundingOfGradients(size_t value) const {
     const absl::string_view kind = GradientKind(input_.values[value].name);
     const auto it = largest_gradients_.find(kind);
@@ -173,8 +175,9 @@ class Scanner {
       if (cell.largest == 0 || cell.smallest == 0) continue;
       const double apart = cell.largest / cell.smallest;
       if (i >= quiet_until) {
-        // Where one rank alone moves the smallest one stays, or the largest.
-        // The first steps of a training fall fast, which is no course to go on.
+        // If only one rank moves, either the smallest or the largest value
+        // stays. Values fall fast in the first steps of a training, so that
+        // their trend does not predict the next ones.
         const bool was_there = known < kFewSteps * options_.least &&
                                cell.largest <= highest &&
                                cell.smallest >= lowest;
@@ -524,7 +527,7 @@ static bool HasSign(const std::vector<ScanCell>& means, double sign) {
 
 bool MayPassZero(const ScanSeries& norms, const std::vector<ScanCell>& means) {
   if (norms.cells.size() != means.size()) return false;
-  // The loss of a policy or of a critic has both signs.
+  // The loss of a policy or of a critic can have both signs.
   if (absl::StartsWith(norms.name, "Training."))
     return HasSign(means, 1) && HasSign(means, -1);
   bool any = false;

@@ -247,7 +247,7 @@ class DumpDiagnosis {
         absl::StrCat(analysis::ReplicaKindName(d.kind),
                      exact ? " that should be the same on these ranks is not ("
                            : " that was the same on these ranks in an earlier "
-                             "step is not: replicas that parted, or parts of "
+                             "step differs: replicas that parted, or parts of "
                              "the model that each rank has for itself (",
                      replicas.differences.size(), " in this step)"),
         exact);

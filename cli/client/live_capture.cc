@@ -70,9 +70,7 @@ absl::StatusOr<v1::SwitchResult> Switch(const Client& client,
   request.mutable_options()->set_for_steps(for_steps);
   request.mutable_options()->set_no_wait(true);
   client.Introduce(config.size());
-  RP_ASSIGN_OR_RETURN(v1::SwitchResult result,
-                      client.Act(&ControlStub::SetDumpEnable, request, 10));
-  return result;
+  return client.Act(&ControlStub::SetDumpEnable, request, 10);
 }
 
 // Agrees with all runs on a step that each of them can still reach.

@@ -146,9 +146,8 @@ absl::StatusOr<std::string> WhatIsThere(const PrivateCollectors& found) {
   for (const std::string& path : found.silent) {
     absl::StrAppend(
         &out, path,
-        ": its private collector does not answer: its job begins or "
-        "ends just now, or was killed; `python -m "
-        "rankprobe.embedded ",
+        ": its private collector does not answer: its job is starting or "
+        "ending, or was killed; `python -m rankprobe.embedded ",
         ShellWord(path), "` exports what a killed job left\n");
   }
   for (const std::string& path : found.elsewhere)

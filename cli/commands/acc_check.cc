@@ -101,8 +101,7 @@ absl::Status AccCheck(const Globals& globals,
   if (wanted.job.has_value() && inputs.empty())
     return absl::InvalidArgumentError(
         "--job chooses among the jobs of a run or directory, and no run:NAME "
-        "or "
-        "directory was given");
+        "or directory was given");
   if (globals.json) words.emplace_back("--json");
   RP_ASSIGN_OR_RETURN(const std::unique_ptr<PythonWorker> worker,
                       PythonWorker::Start("rankprobe.acc_check", words,

@@ -394,8 +394,7 @@ class Diagnosis {
         {.payloads = false, .rank_directory = false, .job = flags_.job});
     const std::string record = absl::StrCat(
         "rankprobe run --run NAME --config FILE --on -- PROGRAM, with "
-        "\"step\": "
-        "[",
+        "\"step\": [",
         step, "] and \"level\": \"mix\" in FILE");
     if (!input.ok() || IsReplaced(step)) {
       report_.Unjudged(

@@ -83,8 +83,7 @@ std::string Ground(const Divergence& d) {
   }
   if (d.from_outside) {
     return "no recorded call made this input differ: it came in from outside "
-           "(a "
-           "weight, a batch, a call that is not recorded)";
+           "(a weight, a batch, a call that is not recorded)";
   }
   std::string out =
       absl::StrCat("its inputs match (", Counted(d.inputs_matched, "row"));

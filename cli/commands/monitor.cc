@@ -140,9 +140,7 @@ absl::StatusOr<v1::ListEventsResponse> FetchEvents(const Client& client,
   request.set_run(run);
   request.set_after_id(after);
   request.set_limit(limit);
-  RP_ASSIGN_OR_RETURN(v1::ListEventsResponse response,
-                      client.Ask(&ControlStub::ListEvents, request));
-  return response;
+  return client.Ask(&ControlStub::ListEvents, request);
 }
 
 struct EventsFlags {

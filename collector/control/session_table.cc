@@ -197,8 +197,7 @@ absl::StatusOr<std::string> SessionTable::TakeOver(const v1::Identity& identity,
         agent->identity.incarnation() == identity.incarnation()) {
       return absl::AlreadyExistsError(
           "this process is connected, and without a secret no process can "
-          "prove "
-          "to be it; try again when that connection has ended");
+          "prove to be it; try again when that connection has ended");
     }
   }
   std::string replaced;

@@ -71,8 +71,7 @@ absl::Status DecodeFrame(grpc::ByteBuffer* untrusted, v1::UploadFrame* frame,
   frame->set_sequence(FindSequence(untrusted));
   return absl::InvalidArgumentError(
       "the bytes are not an upload frame: cut off, not UTF-8 where text "
-      "stands, or "
-      "nested deeper than 100 messages");
+      "stands, or nested deeper than 100 messages");
 }
 
 }  // namespace rankprobe

@@ -212,8 +212,8 @@ std::string MetricsText(const MetricsInput& input) {
                "Share in use of the disk space that the archive may use.",
                input.disk->used_percent());
     text.Gauge("disk_pressure",
-               "1 when no payloads are taken for want of room, 2 when records "
-               "alone are.",
+               "1 when payloads are refused because the disk is full, 2 when "
+               "only records are accepted.",
                input.disk->level() == v1::DiskState::LEVEL_FULL   ? 2
                : input.disk->level() == v1::DiskState::LEVEL_HIGH ? 1
                                                                   : 0);

@@ -41,21 +41,19 @@ constexpr TextKey kTexts[] = {
     {"token-file", &ServerConfig::token_file,
      "file of bearer tokens, one `ROLE NAME TOKEN [BINDING..]` a line"},
     {"metrics-host", &ServerConfig::metrics_host,
-     "IPv4 address that --metrics-port listens on (127.0.0.1); who reaches it "
-     "reads counts, and the statistics that --metrics-values names, never "
-     "tensors"},
+     "IPv4 address that --metrics-port listens on (127.0.0.1); a client that "
+     "can connect reads counts, and the statistics that --metrics-values "
+     "names, never tensors"},
     {"web-listen", &ServerConfig::web_listen,
      "serve the page of `rankprobe view` on this address, with --tls-cert by "
      "TLS; beyond loopback with --tls-cert and --token-file only. A viewer's "
      "token looks, an operator's switches"},
     {"root-ca", &ServerConfig::root_ca,
      "with --root: PEM certificates that vouch for the root; the connection to "
-     "it "
-     "is TLS, with --tls-cert as this leaf's own"},
+     "it is TLS, with --tls-cert as this leaf's own"},
     {"root-token-file", &ServerConfig::root_token_file,
      "with --root: file with this leaf's token, which the root's token file "
-     "has "
-     "as `leaf NAME TOKEN`"},
+     "has as `leaf NAME TOKEN`"},
     {"web-root", &ServerConfig::web_root,
      "with --web-listen: the page shows the graph databases and dumps below "
      "this directory, too, and writes nothing there"},
@@ -117,14 +115,14 @@ constexpr NumberKey kNumbers[] = {
     {"seal-seconds", &ServerConfig::seal_seconds, 1, 3600,
      "for a leaf: interval between checks for steps that have ended"},
     {"seal-quiet-seconds", &ServerConfig::seal_quiet_seconds, 1, 1000000,
-     "of a leaf: a step that nothing comes of for so long is stored "
+     "for a leaf: a step that receives nothing for this long is stored "
      "unfinished"},
     {"grace-seconds", &ServerConfig::grace_seconds, 0, 100000000,
-     "of a janitor: from when nothing needs an object any more until it is "
-     "removed; longer than any export takes"},
+     "for a janitor: time between the last use of an object and its removal; "
+     "longer than any export takes"},
     {"merge-bytes", &ServerConfig::merge_bytes, 0, uint64_t{4} << 30,
-     "of a janitor: sets that are smaller than half of it are merged, 16 or "
-     "more of one leaf to one of this size; 0 merges none"},
+     "for a janitor: sets smaller than half of this size are merged, 16 or "
+     "more of one leaf into one; 0 merges none"},
     {"drain-seconds", &ServerConfig::drain_seconds, 0, 3600,
      "time after which a shutdown waits for queries no longer"},
 };

@@ -109,8 +109,7 @@ constexpr ConfigField kFields[] = {
     {"list", kAllTasks, kTexts, "[]", R"(["linear", "layers.0"])",
      "Only calls whose name has one of these as a part; `[]`: all. At mix a "
      "word that fits a module takes all calls inside it. Of task monitor: "
-     "parts "
-     "of names of modules and parameters."},
+     "parts of names of modules and parameters."},
     {"data_mode", kStatisticsSection | kTensorSection | kStructureSection,
      kWords, R"(["all"])", R"(["forward", "output"])",
      "Which sides of a call; `all` is used alone.", kDataModes},
@@ -144,17 +143,15 @@ constexpr ConfigField kFields[] = {
     {"bench_path", kTensorSection, kText, R"("")", R"("run:good")",
      "A dump directory, or `run:NAME` of the same collector, with whose md5 "
      "each forward is compared; tensors are kept of differences alone. "
-     "Requires "
-     "summary_mode md5 on both sides ([how]"
-     "(formats.md#a-reference-tensorbench_path-and-tensordiff_nums))."},
+     "Requires summary_mode md5 on both sides "
+     "([how](formats.md#a-reference-tensorbench_path-and-tensordiff_nums))."},
     {"diff_nums",
      kTensorSection,
      kInteger,
      "1",
      "5",
      "With `bench_path`: the number of differences after which recording ends; "
-     "-1: never. "
-     "0 is refused.",
+     "-1: never. 0 is refused.",
      {},
      -1,
      INT64_MAX},

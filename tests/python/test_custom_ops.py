@@ -105,7 +105,7 @@ def test_a_module_that_comes_later_is_recorded_from_then_on(dump, own, monkeypat
 
 @pytest.mark.parametrize("text, why", [
     ("- add\n", "line 1: a name without a module path above it"), ("rpown:\n  add\n", "line 2: 'add' is not an entry"),
-    ("rpown:\n  - a.b\n", "line 2: 'a.b' is not a name"), ("rp own:\n  - a\n", "line 1: 'rp own:' is not an entry"),
+    ("rpown:\n  - a.b\n", "line 2: 'a.b' is not the name"), ("rp own:\n  - a\n", "line 1: 'rp own:' is not an entry"),
     ("9a: b\n", "line 1: '9a' is not a module path"), ("a: b\na: c\n", "line 2: a appears twice"), ("a: {b: c}\n", "line 1: ")])
 def test_a_bad_custom_wrap_ops_is_refused_with_its_line(dump, own, text: str, why: str) -> None:
     own(text)

@@ -304,8 +304,9 @@ void JobRunner::Work() {
       job->info.set_started_unix_ns(NowNanos(*clock_));
     }
     Run(job);
-    std::vector<JobPointer>
-        gone;  // their directories are deleted without holding the lock
+    // Declared before the lock, so that their directories are deleted without
+    // it.
+    std::vector<JobPointer> gone;
     const absl::MutexLock lock(&mutex_);
     gone = Forget();
   }

@@ -97,8 +97,8 @@ class BidiStream : public grpc::ClientBidiReactor<Request, Response> {
   grpc::Status status() const {
     absl::MutexLock lock(&mutex_);
     return damaged_ ? grpc::Status(grpc::StatusCode::DATA_LOSS,
-                                   "what the collector sent was damaged on "
-                                   "the way: its checksum does not match")
+                                   "what the collector sent was damaged in "
+                                   "transit: its checksum does not match")
                     : status_;
   }
 

@@ -106,9 +106,9 @@ CallRedirect::CallRedirect(PyObject* function, PyRef original,
       own_def_(own_def),
       own_call_(*CallOf(function)),
       definition_{*own_def, this, PyRef()} {
-  // A builtin keeps its ml_meth, by which CPython hashes and compares it. Where
-  // that takes arguments in another form nobody may call it by these flags, and
-  // nobody does while the object has a vectorcall.
+  // A builtin keeps its ml_meth, by which CPython hashes and compares it. If
+  // that takes arguments in another form, it must not be called by these flags;
+  // CPython does not do so while the object has a vectorcall.
   const int flags = own_def->ml_flags & kCallFlags;
   if (Py_TYPE(function) == &PyCFunction_Type && flags == METH_VARARGS) return;
   definition_.def.ml_flags =
@@ -126,7 +126,7 @@ CallRedirect::Definition* CallRedirect::NewDefinition(PyObject* target) {
 
 void CallRedirect::Put(PyObject* target) {
   PyMethodDef* const def = *DefOf(function_.get());
-  // Put by CallRedirects, and from now on one of several.
+  // CallRedirects has put a target, which is now one of several.
   if (targets_.empty() && def != own_def_)
     targets_.push_back(reinterpret_cast<Definition*>(def)->target);
   targets_.push_back(PyRef::Share(target));
@@ -173,7 +173,7 @@ PyObject* CallRedirect::Call(PyObject* function, PyObject* const* args,
 
 CallRedirects::~CallRedirects() {
   for (const Call& call : calls_) {
-    // What is in place stays as it is.
+    // A definition that a function still points to keeps its target.
     if (*DefOf(call.function) != &call.definition->def)
       call.definition->target = PyRef();
   }

@@ -21,9 +21,9 @@
 
 namespace rankprobe {
 
-// The redirections of one function. Lives as long as the process: a method that
-// a program bound while calls were redirected refers to it. Threads: the GIL is
-// held.
+// The redirections of one function. It is never destroyed, because a method
+// that a program bound while calls were redirected refers to it. Threads: the
+// GIL is held.
 class CallRedirect : public Redirect {
  public:
   // Returns null, without an error set, if `function` is of another kind, or if
@@ -37,17 +37,17 @@ class CallRedirect : public Redirect {
   // Returns a new reference to the current target, or to the original.
   PyRef Current() const;
 
-  // What a function points to while a target is set. It stays as long as the
-  // process: a method that was bound meanwhile refers to it.
+  // The PyMethodDef of a function while a target is set. It is never destroyed,
+  // because a method that a program bound in the meantime refers to it.
   struct Definition {
     PyMethodDef def;
     CallRedirect* redirect;
-    // Null in that of targets_.
+    // Null if the target is the last of targets_.
     PyRef target;
   };
 
-  // A CPython type cannot tell a bound method which of the redirections it
-  // belongs to, so each method has a C function of its own.
+  // A CPython type cannot determine to which redirection a bound method
+  // belongs, so each method has its own C function.
   static constexpr size_t kMaxMethods = 2048;
 
  private:
@@ -64,14 +64,15 @@ class CallRedirect : public Redirect {
   vectorcallfunc const own_call_;
   Definition definition_;
   std::vector<PyRef> targets_;
-  // Those of CallRedirects; without a target one is free.
+  // Definitions of CallRedirects. One without a target is free.
   std::deque<Definition> definitions_;
 };
 
-// Redirections of many functions, which are put and taken together. Where
-// nobody else redirects a function, they read and write the function alone and
-// one list in its order: a training step evicts all this from the processor's
-// caches, and there are a thousand functions. Threads: the GIL is held.
+// Redirections of many functions, which are put and taken together. For a
+// function without another redirection, Put and Take access only the function
+// and the list of calls, in order: a training step evicts both from the
+// processor's caches, and there are a thousand functions. Threads: the GIL is
+// held.
 class CallRedirects {
  public:
   CallRedirects() = default;

@@ -18,7 +18,7 @@ PyObject* CodeName() {
   return name;
 }
 
-// Whether a function with these attributes has `__wrapped__` of its own.
+// Returns whether the attributes contain a `__wrapped__` of the program.
 bool HasWrapped(PyObject* dict) {
   const int found = dict == nullptr ? 0 : PyDict_Contains(dict, WrappedName());
   if (found < 0) ClearOwnError();
@@ -37,7 +37,8 @@ bool ExchangeCode(PyFunctionObject* function, PyObject* code) {
   Py_INCREF(code);
   PyObject* const before = std::exchange(function->func_code, code);
 #if PY_VERSION_HEX >= 0x030B0000
-  // What the interpreter knows of calls of this function is of the other code.
+  // The interpreter's caches for calls of this function refer to the other
+  // code.
   function->func_version = 0;
 #endif
   Py_DECREF(before);
@@ -118,7 +119,7 @@ void FunctionRedirect::Take(PyObject* target) {
   if (PyDict_GetItemWithError(attributes, WrappedName()) != original_.get() ||
       PyDict_DelItem(attributes, WrappedName()) != 0)
     return ClearOwnError();
-  // Made for it, or as good as none.
+  // Removes the dict if the redirect created it and nothing else refers to it.
   if (PyDict_GET_SIZE(attributes) == 0 && Py_REFCNT(attributes) == 1)
     Py_CLEAR(Function()->func_dict);
 }
@@ -143,7 +144,7 @@ bool FunctionRedirects::TakeSeen(Call* call) {
   Seen& seen = call->seen;
   PyObject* const attributes = seen.attributes.get();
   if (!seen.is_put || function->func_code != seen.code.get()) return false;
-  // Somebody else has the attributes, or has added one.
+  // Another object refers to the attributes, or the program has added one.
   if (attributes != nullptr &&
       (function->func_dict != attributes || Py_REFCNT(attributes) != 2 ||
        PyDict_GET_SIZE(attributes) != 1))
@@ -154,7 +155,8 @@ bool FunctionRedirects::TakeSeen(Call* call) {
   return true;
 }
 
-// As if the redirect had been put by itself.
+// Hands the redirection over to FunctionRedirect, as if Put of that had made
+// it.
 void FunctionRedirects::Forget(Call* call) {
   Seen& seen = call->seen;
   if (!seen.is_put) return;
@@ -163,7 +165,7 @@ void FunctionRedirects::Forget(Call* call) {
   seen = Seen();
 }
 
-// After Put: the next one may find the same.
+// Remembers the state after FunctionRedirect::Put, which the next Put may find.
 void FunctionRedirects::See(Call* call) {
   const FunctionRedirect& redirect = *call->redirect;
   PyFunctionObject* const function = call->function;
@@ -175,7 +177,7 @@ void FunctionRedirects::See(Call* call) {
   if (dict != nullptr &&
       PyDict_GetItemWithError(dict, WrappedName()) == redirect.original()) {
     attributes = PyRef::Steal(PyDict_Copy(dict));
-    // A function with others is not put so.
+    // A function with other attributes takes the way of FunctionRedirect.
     if (!attributes || PyDict_GET_SIZE(attributes.get()) != 1)
       return ClearOwnError();
   }

@@ -40,7 +40,7 @@ class FunctionRedirect : public Redirect {
 
   struct Code {
     PyRef target, code;
-    // The code that it replaced.
+    // The code that was replaced.
     PyRef own;
   };
 
@@ -57,9 +57,9 @@ class FunctionRedirect : public Redirect {
   std::vector<Code> put_;
 };
 
-// Redirects of many functions, which are put and taken together. Where a
-// function is as it was at the last time, its code is exchanged and nothing
-// else is read: see CallRedirects. Threads: the GIL is held.
+// Redirects of many functions, which are put and taken together. If a function
+// has not changed since the last step, Put and Take only exchange its code, for
+// the reason that CallRedirects gives. Threads: the GIL is held.
 class FunctionRedirects {
  public:
   void Add(std::shared_ptr<FunctionRedirect> redirect, PyObject* target) {
@@ -70,10 +70,10 @@ class FunctionRedirects {
   void Take();
 
  private:
-  // A function as Put found it, and what it gets.
+  // The state in which Put found a function, and the code that it sets.
   struct Seen {
     PyRef own, code, defaults, keyword_defaults;
-    // {"__wrapped__": original}, for a function that has no attributes.
+    // {"__wrapped__": original} if the function has no other attributes.
     PyRef attributes;
     bool is_put = false;
   };

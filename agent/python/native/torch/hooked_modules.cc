@@ -11,7 +11,7 @@
 namespace rankprobe {
 namespace {
 
-// 1, 0 or -1 with an error set.
+// Returns 1 or 0, or -1 with an error set.
 int IsHooked(PyObject* module, PyObject* hooked) {
   const PyRef id = PyRef::Steal(PyLong_FromVoidPtr(module));
   if (!id) return -1;
@@ -41,7 +41,8 @@ int AllHooked(PyObject* roots, PyObject* hooked, PyObject* skipped) {
       if (child != Py_None && seen.insert(child).second)
         left.push_back(PyRef::Share(child));
     }
-    // Not while the dict is read: this may run code of the program.
+    // Not inside the loop over the dict, because this may run code of the
+    // program.
     for (size_t i = first; i < left.size(); ++i) {
       int found = IsHooked(left[i].get(), hooked);
       if (found == 0) {

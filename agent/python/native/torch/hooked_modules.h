@@ -9,9 +9,9 @@
 
 namespace rankprobe {
 
-// Whether each module below `roots`, a list, is in `hooked`: weak references by
-// id. skipped(module): whether one that is not needs no hook. False also where
-// `_modules` of one is not a dict. -1 with an error set.
+// Returns 1 if each module below `roots`, a list, is in `hooked`, which maps
+// ids to weak references, or if skipped(module) is true; 0 otherwise, also if
+// the `_modules` of a module is not a dict; -1 with an error set.
 int AllHooked(PyObject* roots, PyObject* hooked, PyObject* skipped);
 
 }  // namespace rankprobe

@@ -16,7 +16,8 @@
 
 namespace rankprobe {
 
-// Hundreds, at the begin and at the end of each recorded step.
+// Puts and takes hundreds of redirects at the beginning and at the end of each
+// recorded step.
 class RedirectedCalls {
  public:
   void Add(std::shared_ptr<Redirect> redirect, PyObject* target);

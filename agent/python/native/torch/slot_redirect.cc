@@ -14,7 +14,7 @@ PyWrapperDescrObject* AsWrapper(PyObject* function) {
   return reinterpret_cast<PyWrapperDescrObject*>(function);
 }
 
-// Of `type` and all classes made of it that have `from` as their slot.
+// Replaces the slot `from` of `type` and of all its subclasses that have it.
 void Exchange(PyTypeObject* type, objobjargproc from, objobjargproc to) {
   PyMappingMethods* const methods = type->tp_as_mapping;
   if (methods != nullptr && methods->mp_ass_subscript == from)
@@ -42,7 +42,7 @@ SlotRedirect* SlotRedirect::Of(PyObject* function) {
       type->tp_as_mapping == nullptr || wrapper->d_wrapped == nullptr ||
       reinterpret_cast<void*>(type->tp_as_mapping->mp_ass_subscript) !=
           wrapper->d_wrapped ||
-      // The interpreter assigns to these itself.
+      // The interpreter assigns to lists and dicts without using the slot.
       PyType_FastSubclass(type,
                           Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS))
     return nullptr;
@@ -58,7 +58,7 @@ SlotRedirect* SlotRedirect::Of(PyObject* function) {
 }
 
 int SlotRedirect::Assign(PyObject* self, PyObject* key, PyObject* value) {
-  // To delete an item is another method.
+  // A null value deletes the item, which is __delitem__.
   if (value == nullptr || one_->targets_.empty())
     return one_->own_(self, key, value);
   const PyRef target = one_->targets_.back();
@@ -85,7 +85,8 @@ void SlotRedirect::Take(PyObject* target) {
       std::find_if(targets_.rbegin(), targets_.rend(),
                    [&](const PyRef& known) { return known.get() == target; });
   if (at == targets_.rend()) return;
-  // Its end may run code of Python's: not while the list changes.
+  // Its destructor may run Python code, which must not see the list while it
+  // changes.
   const PyRef taken = std::move(*at);
   targets_.erase(std::next(at).base());
   if (targets_.empty()) Set(own_);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Redirects item assignment of a C type, `Tensor.__setitem__`: the slot of the
-// type and of the classes that inherit it, and its slot wrapper. To set another
-// attribute in its place would have CPython look up all slots of all these
-// classes, twice a step. Classes that are made while it is redirected inherit
-// the redirected slot, until it is taken.
+// type and of the classes that inherit it, and its slot wrapper. Assigning
+// another attribute instead makes CPython look up all slots of all these
+// classes, twice in each step. A class that is created while calls are
+// redirected inherits the redirected slot until the target is taken.
 //
 // Threads: the GIL is held. Failure: errors of rankprobe are cleared.
 #ifndef RANKPROBE_AGENT_PYTHON_NATIVE_TORCH_SLOT_REDIRECT_H_
@@ -19,11 +19,11 @@
 
 namespace rankprobe {
 
-// Lives as long as the process.
+// Never destroyed.
 class SlotRedirect : public Redirect {
  public:
-  // Null, and no error set: `function` is no slot wrapper of item assignment, or
-  // that of another type is redirected already.
+  // Returns null, without an error set, if `function` is not a slot wrapper of
+  // item assignment, or if that of another type is already redirected.
   static SlotRedirect* Of(PyObject* function);
 
   PyObject* original() const override { return original_.get(); }
@@ -35,7 +35,8 @@ class SlotRedirect : public Redirect {
       : function_(PyRef::Share(function)),
         original_(std::move(original)),
         own_(own) {}
-  // The one, since a slot is not told which it is.
+  // The only redirection: a slot function cannot determine to which one it
+  // belongs.
   static SlotRedirect* one_;
   static int Assign(PyObject* self, PyObject* key, PyObject* value);
   void Set(objobjargproc to) const;

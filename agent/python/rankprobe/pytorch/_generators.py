@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of the random generators of Python and NumPy, as the run card says them."""
+"""Digests of the states of Python's and NumPy's random generators, for the run card."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, Callable
 
 from rankprobe import _native
 
-# Of a generator: the memory that its state is in, and what was said of it. A generator makes a thousand objects to tell its state.
+# For each generator, a digest of the memory that holds its state, and the text made of that state. Reading the state creates a thousand objects.
 _said_of: dict[str, tuple[Any, str]] = {}
-# What a type of C keeps in its objects is behind this: their count of references, and the type.
+# Bytes of an object before the fields of its C type: its reference count and its type.
 _HEAD = object.__basicsize__
 _PYTHON_BYTES = _random.Random.__basicsize__ - _HEAD
 
 
 def _unchanged(of: Any, memory: Callable[[Any], Any], say: Callable[[Any], str]) -> str:
-    """say(of), or what it said when memory(of) was the same; None: it is not known."""
+    """Returns say(of), or its previous result if memory(of) has not changed. memory() returns None if it does not know the object's layout."""
     now = memory(of)
     known = _said_of.get(of.__name__)
     if known is None or now is None or known[0] != now:
         known = now, say(of)
-        if memory(of) == now:  # else another thread draws
+        if memory(of) == now:  # Otherwise another thread has drawn a number in between.
             _said_of[of.__name__] = known
     return known[1]
 
@@ -55,18 +55,19 @@ def _tell_numpy(of: Any) -> str:
 
 
 def _drawn(first: int, second: int, position: int) -> str:
-    """Of a Mersenne Twister: a seed leaves it behind its last words, with a start that no drawing leaves (`rankprobe` reads this)."""
+    """Returns a note if a Mersenne Twister was seeded and not used since: seeding leaves a position and first words that drawing does
+    not leave. `rankprobe` parses the note."""
     seeded = first == 1 << 31 or second == (1812433253 * (first ^ first >> 30) + 1) % (1 << 32)
     return ", never drawn from" if seeded and position >= 623 else ""
 
 
 def python_state() -> str:
-    """Of the generator behind the functions of `random`."""
+    """Returns the digest of the generator that the functions of `random` use."""
     return _unchanged(random, _python_memory, _tell_python)
 
 
 def numpy_state(of: Any) -> str:
-    """Of the generator behind the functions of numpy.random, which is given."""
+    """Returns the digest of the generator that the functions of numpy.random use. of: the module numpy.random."""
     return _unchanged(of, _numpy_memory, _tell_numpy)
 
 

@@ -157,7 +157,6 @@ def _backward(call: torch.Tensor, after: torch.Tensor, text: str, tensors: list[
 _library: Any = None
 
 
-@functools.lru_cache(None)
 @functools.lru_cache(maxsize=None)
 def supported() -> bool:
     """Returns whether this PyTorch has the features that the operators need. The compiler must be loaded."""

@@ -55,7 +55,7 @@ def parse(text: str) -> dict[str, list[str]]:
             listed = [match["item"]]
         for name in (text.strip().strip("'\"") for text in listed):
             if not _NAME.fullmatch(name):
-                raise fault(number, f"{name!r} is not a name of a function")
+                raise fault(number, f"{name!r} is not the name of a function")
             names.append(name)
     return found
 
