@@ -123,7 +123,7 @@ TEST_F(JoinedDumpsTest, RanksBecomeTheDumpOfOne) {
   EXPECT_THAT(Names(*dump), ElementsAre("Module.a.Linear.forward.0"));
   EXPECT_THAT(Rows(*dump, "Module.a.Linear.forward.0"),
               ElementsAre("[4, 2] 4 1.0", AllOf(HasSubstr("[4] None 3.0"),
-                                                HasSubstr("the mean only"))));
+                                                HasSubstr("only the mean"))));
   EXPECT_EQ(report_.target.shards, 1);
   EXPECT_EQ(report_.target.sums, 1);
   EXPECT_EQ(report_.target.refused, 1);
