@@ -58,6 +58,22 @@ def test_an_optimizer_that_is_replaced(tmp_path: pathlib.Path) -> None:
     assert len(steps) == 7 and len(_forwards(steps[2])) == 12 and all(len(_forwards(step)) == 2 for step in steps[3:])
 
 
+def test_a_container_steps_its_optimizers(tmp_path: pathlib.Path) -> None:
+    """torchtitan: an Optimizer that is made last, and whose step() calls those of the others."""
+    steps, said = _run(tmp_path, """
+        class Container(torch.optim.Optimizer):
+            def __init__(self, inner):
+                self.inner = inner
+                super().__init__([p for one in inner for group in one.param_groups for p in group["params"]], {})
+            def step(self, closure=None):
+                for one in self.inner: one.step()
+        m = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+        o = Container([torch.optim.AdamW(m[0].parameters()), torch.optim.SGD(m[1].parameters(), lr=.1)])
+        for i in range(3): l = m(torch.ones(2, 4)).mean(); o.zero_grad(); l.backward(); o.step()
+        """)
+    assert "a step ends with AdamW.step()" in said and [len(_forwards(step)) for step in steps] == [2, 2, 2]
+
+
 def test_two_models_with_an_optimizer_each(tmp_path: pathlib.Path) -> None:
     """A GAN: both models are recorded, and a step has both."""
     steps, said = _run(tmp_path, """

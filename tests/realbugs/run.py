@@ -138,10 +138,13 @@ def document(rows: list[tuple[str, Answer, Answer, str]]) -> str:
     bugs = [row for row in rows if not row[0].startswith("sound")]
     published = [row for row in bugs if row[0] not in MECHANISMS and row[0] not in LONG]
     own = [row for row in bugs if row not in published]
-    false = sum(good.sure for _, _, good, _ in rows) + sum(bad.sure for name, bad, _, _ in rows if name.startswith("sound"))
+    twins = [good for _, _, good, _ in rows] + [bad for name, bad, _, _ in rows if name.startswith("sound")]
 
     def found(of: list[tuple[str, Answer, Answer, str]]) -> str:
         return f"{sum(row[1].found for row in of)} of {len(of)}, {sum(row[1].found and row[1].sure for row in of)} of them surely"
+
+    def answer(of: Answer) -> str:
+        return of.text + ("" if of.sure or of.text == "-" else ", worth a look")
 
     lines = ["# Bugs that were published, and what diagnose says", "",
              "Made by `tests/realbugs/run.py --reference --doc docs/realbugs.md`; the programs, each with its sound twin, are in `tests/realbugs`.", "",
@@ -149,13 +152,17 @@ def document(rows: list[tuple[str, Answer, Answer, str]]) -> str:
              f"* Published bugs (p01 to p32) whose kind or place is in the first answer, without a reference: {found(published)}. Of p01, p23 and p32 it is the",
              "  kind alone: gradients that differ on ranks, by a parameter that they have in common.",
              f"* Faults of this project's own, for which rules were written: {found(own)}.",
-             f"* Findings that are said to be sure in sound programs: {false}, of {len(rows)} twins.",
-             "* No rule finds the others: they need the reference.", "",
-             "| program | without a reference | with the twin as reference | sound twin |", "| --- | --- | --- | --- |"]
-    for name, bad, good, beside in sorted(bugs, key=lambda row: row[1].found):
-        lines.append(f"| {name} | {'' if bad.found else '**not found** '}{bad.text}{'' if bad.sure or bad.text == '-' else ', worth a look'} | {beside} | "
-                     f"{good.text if good.sure else '-'} |")
-    return "\n".join([*lines, ""])
+             f"* Findings in {len(twins)} sound programs: {sum(twin.sure for twin in twins)} that are said to be sure, and in "
+             f"{sum(twin.text != '-' and not twin.sure for twin in twins)} one that is only worth a look.",
+             "* No rule finds the others: they need the reference.", ""]
+    for title, part in (("Published", published), ("Own", own)):
+        lines += [f"## {title}", "", "| program | without a reference | line with the twin as reference | its twin alone |", "| --- | --- | --- | --- |"]
+        for name, bad, good, beside in sorted(part, key=lambda row: row[1].found):
+            # A line of code is named by its file and number. A call without one keeps its name.
+            line = re.sub(r"^.*?`([^`]*?)(?: in [^`:]*: [^`]*)?`.*$", r"`\1`", beside)
+            lines.append(f"| {name} | {'' if bad.found else '**not found** '}{answer(bad)} | {line} | {answer(good)} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def main() -> int:

@@ -160,7 +160,8 @@ class _Attachment:
         self._forwards: Any = None
         self._models: list[weakref.ref[Any]] = []
         self._pid = getpid()
-        self._depth = threading.local()
+        # Of each thread: how many step() are open, and whether the optimizer that ends steps was among those that ended.
+        self._open = threading.local()
         self._lock = threading.RLock()
         self._called: Optional[torch.nn.Module] = None
         self._calls = 0
@@ -355,11 +356,21 @@ class _Attachment:
         if module is not None:
             self._scalers.append(Around(module.GradScaler.step, around))
 
-    def entered(self, by: int) -> bool:
-        """Call when a step() begins (1) or ends (-1) in this thread. Returns whether the outermost one ended, since a class may call
-        step() of its base."""
-        self._depth.value = getattr(self._depth, "value", 0) + by
-        return bool(self._depth.value == 0)
+    def enter(self) -> None:
+        """Call when step() of an optimizer begins in this thread."""
+        self._open.count = getattr(self._open, "count", 0) + 1
+
+    def leave(self, optimizer: torch.optim.Optimizer) -> Optional[torch.optim.Optimizer]:
+        """Call when step() of `optimizer` ends in this thread. Returns None unless it was the outermost: a class may call step() of its
+        base, and a container (torchtitan's) that of its optimizers. Then returns the one that ends steps, if it was among them, else
+        `optimizer`."""
+        ends = self._optimizer()
+        self._open.count -= 1
+        self._open.ended = ended = optimizer is ends or getattr(self._open, "ended", False)
+        if self._open.count:
+            return None
+        self._open.ended = False
+        return ends if ended else optimizer
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         if getpid() != self._pid or PrecisionDebugger._instance is None or not self._models or self._forwards is not None:
@@ -488,11 +499,12 @@ class _Scope:
         self._attachment, self._optimizer = attachment, optimizer
 
     def __enter__(self) -> None:
-        self._attachment.entered(1)
+        self._attachment.enter()
 
     def __exit__(self, kind: Any, error: Optional[BaseException], *_: Any) -> None:
-        if self._attachment.entered(-1) and kind is None:
-            _guarded(self._attachment.stepped, self._optimizer)
+        stepped = self._attachment.leave(self._optimizer)
+        if stepped is not None and kind is None:
+            _guarded(self._attachment.stepped, stepped)
         if error is not None:
             hide_frames(error)
 
