@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import subprocess
+import sys
 from typing import Any, Iterator
 
 import pytest
@@ -72,3 +74,27 @@ def bits(model: Any) -> str:
     import hashlib
 
     return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+def launch(directory: pathlib.Path, program: str, *arguments: str, attach: bool = False, **environment: str) -> tuple[list[str], str]:
+    """Runs the program on two ranks, under `rankprobe run --on` if `attach`. Returns its lines that begin with "bits",
+    of which it writes each at once, and stderr."""
+    (directory / "program.py").write_text(program.format(tests=str(pathlib.Path(__file__).parent)))
+    package = str(pathlib.Path(__import__("rankprobe").__file__).parents[1])
+    before = [sys.executable, "-m", "rankprobe.run", "--on", "--"] if attach else []
+    done = subprocess.run([*before, sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "program.py",
+                           *arguments], cwd=directory, capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "PYTHONPATH": package, "OMP_NUM_THREADS": "1", **environment})
+    assert done.returncode == 0, done.stderr[-3000:]
+    return sorted(line for line in done.stdout.splitlines() if line.startswith("bits")), done.stderr
+
+
+def forwards(tree: pathlib.Path, module: str) -> dict[tuple[int, str], list[str]]:
+    """The forwards of the module by step and rank. A step without one, such as the calls after the last optimizer.step(), is omitted."""
+    found: dict[tuple[int, str], list[str]] = {}
+    for path in tree.glob("step*/rank*/dump.json"):
+        data: dict[str, Any] = json.loads(path.read_text())["data"]
+        names = [name for name in data if name.startswith(f"Module.{module}.") and ".forward." in name]
+        if names:
+            found[int(path.parts[-3][4:]), path.parts[-2]] = names
+    return found

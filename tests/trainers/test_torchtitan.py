@@ -8,16 +8,13 @@ tokens in place of a dataset, and the attention that runs on a CPU. Its training
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
-from typing import Any
 
 import pytest
 
+from conftest import forwards, launch
+
 pytest.importorskip("torchtitan")
-PACKAGE = str(pathlib.Path(__import__("rankprobe").__file__).parents[1])
 PROGRAM = """
 import sys, types
 from dataclasses import dataclass
@@ -87,45 +84,23 @@ if "watch" in sys.argv:
     from rankprobe.integrations.loops import watch
     watch(trainer.model_parts, trainer.optimizers, step=lambda: trainer.step)
 trainer.train()
-print("bits", torch.distributed.get_rank(), bits(types.SimpleNamespace(parameters=lambda: (
-    p.to_local() for part in trainer.model_parts for p in part.parameters()))))
+local = types.SimpleNamespace(parameters=lambda: (p.to_local() for part in trainer.model_parts for p in part.parameters()))
+sys.stdout.write(f"bits {{torch.distributed.get_rank()}} {{bits(local)}}\\n")
 trainer.close()
 torch.distributed.destroy_process_group()
 """
 
 
-def launch(directory: pathlib.Path, *arguments: str, attach: bool = False, **environment: str) -> tuple[list[str], str]:
-    """The bits of each rank's parameters, and stderr."""
-    (directory / "program.py").write_text(PROGRAM.format(tests=str(pathlib.Path(__file__).parent)))
-    before = [sys.executable, "-m", "rankprobe.run", "--on", "--"] if attach else []
-    done = subprocess.run([*before, sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "program.py",
-                           *arguments], cwd=directory, capture_output=True, text=True, timeout=300,
-                          env={**os.environ, "PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1", **environment})
-    assert done.returncode == 0, done.stderr[-3000:]
-    return sorted(line for line in done.stdout.splitlines() if line.startswith("bits")), done.stderr
-
-
-def heads(tree: pathlib.Path) -> dict[tuple[int, str], list[str]]:
-    """The forwards of the embedding in each step and rank."""
-    found: dict[tuple[int, str], list[str]] = {}
-    for path in tree.glob("step*/rank*/dump.json"):
-        data: dict[str, Any] = json.loads(path.read_text())["data"]
-        names = [n for n in data if n.startswith("Module.tok_embeddings.") and ".forward." in n]
-        if names:  # What follows the last optimizer.step() is a step too.
-            found[int(path.parts[-3][4:]), path.parts[-2]] = names
-    return found
-
-
 def test_steps_are_those_of_the_trainer(tmp_path: pathlib.Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({
         "task": "statistics", "dump_path": str(tmp_path / "watched"), "rank": [], "step": [], "level": "L0"}))
-    plain, _ = launch(tmp_path)
+    plain, _ = launch(tmp_path, PROGRAM)
     assert len(plain) == 2
     two = [f"Module.tok_embeddings.FSDPEmbedding.forward.{i}" for i in (0, 1)]
     ranks = ("rank0", "rank1")
-    watched, _ = launch(tmp_path, "watch", RANKPROBE_CONFIG=str(tmp_path / "config.json"))
+    watched, _ = launch(tmp_path, PROGRAM, "watch", RANKPROBE_CONFIG=str(tmp_path / "config.json"))
     assert watched == plain
-    assert heads(tmp_path / "watched") == {(step, rank): two for step in (1, 2, 3) for rank in ranks}
-    attached, said = launch(tmp_path, attach=True)
+    assert forwards(tmp_path / "watched", "tok_embeddings") == {(step, rank): two for step in (1, 2, 3) for rank in ranks}
+    attached, said = launch(tmp_path, PROGRAM, attach=True)
     assert attached == plain and "FSDPLlama3Model of torchtitan, recording; a step ends with AdamW.step()" in said
-    assert heads(tmp_path / "dump_path") == {(step, rank): two for step in (0, 1, 2) for rank in ranks}
+    assert forwards(tmp_path / "dump_path", "tok_embeddings") == {(step, rank): two for step in (0, 1, 2) for rank in ranks}
