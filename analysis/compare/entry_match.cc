@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "analysis/compare/backward_keys.h"
+#include "analysis/compare/checkpoint_names.h"
 #include "common/base/status_macros.h"
 #include "common/records/entry_names.h"
 #include "common/tensor/dtype.h"
@@ -179,6 +180,21 @@ std::vector<int64_t> MatchLayers(const LayerRules& rules,
   return out;
 }
 
+// Changes the names of a dump to those without the calls that its checkpoints
+// computed again, and returns which entries are such calls.
+std::vector<bool> LeaveOutRecomputed(const RecomputedCalls& calls,
+                                     std::vector<std::string>* names) {
+  std::vector<bool> recomputed(names->size());
+  for (size_t i = 0; i < names->size(); ++i) {
+    std::string& name = (*names)[i];
+    const std::optional<std::string> without = calls.WithoutThem(name);
+    recomputed[i] = !without.has_value();
+    // No entry has such a name.
+    name = without.value_or(absl::StrCat(name, " recomputed"));
+  }
+  return recomputed;
+}
+
 }  // namespace
 
 EntryMatch EntryMatch::Make(const DumpReader& target,
@@ -191,6 +207,18 @@ EntryMatch EntryMatch::Make(const DumpReader& target,
   }
   std::vector<std::string> n = NamesOf(target);
   std::vector<std::string> b = NamesOf(reference);
+  if (options.without_checkpoints) {
+    const RecomputedCalls of_target(target);
+    const RecomputedCalls of_reference(reference);
+    // Two runs with checkpoints have the same numbers.
+    if ((of_target.size() > 0) != (of_reference.size() > 0)) {
+      match.target_recomputed_ = LeaveOutRecomputed(of_target, &n);
+      match.reference_recomputed_ = LeaveOutRecomputed(of_reference, &b);
+    }
+    for (std::vector<std::string>* const names : {&n, &b}) {
+      for (std::string& name : *names) name = WithoutWrappers(name);
+    }
+  }
   for (std::string& name : n) {
     if (!options.cells.empty()) name = MapCell(name, options.cells);
     if (const ApiRule* const rule = FindApiRule(options.apis, name);

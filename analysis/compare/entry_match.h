@@ -29,6 +29,10 @@ struct MatchOptions {
   // Matches layers by scope and rules. Requires readers with construct.json;
   // the dtype is not checked.
   std::optional<LayerRules> layers;
+  // Where one side alone has activation checkpoints, their recomputed calls are
+  // left out of its numbers; wrappers of checkpoints and FSDP are left out of
+  // the names of both.
+  bool without_checkpoints = false;
 };
 
 // Reads a YAML file of `name: name` lines. Returns INVALID_ARGUMENT with the
@@ -51,9 +55,21 @@ class EntryMatch {
                ? std::nullopt
                : std::optional<size_t>(static_cast<size_t>(reference_[target]));
   }
+  // Whether an activation checkpoint that only this side has computed the entry
+  // again.
+  bool IsRecomputedInTarget(size_t target) const {
+    return target < target_recomputed_.size() && target_recomputed_[target];
+  }
+  bool IsRecomputedInReference(size_t reference) const {
+    return reference < reference_recomputed_.size() &&
+           reference_recomputed_[reference];
+  }
 
  private:
   std::vector<int64_t> reference_;
+  // Empty where neither side, or each, has activation checkpoints.
+  std::vector<bool> target_recomputed_;
+  std::vector<bool> reference_recomputed_;
 };
 
 // Compares one target entry with its partner, row by row. The object is reused

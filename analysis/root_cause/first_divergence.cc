@@ -68,7 +68,9 @@ class Finder {
  public:
   Finder(FileSystem* file_system, const MatchOptions& match,
          const Tolerance& tolerance)
-      : file_system_(file_system), match_(match), tolerance_(tolerance) {}
+      : file_system_(file_system), match_(match), tolerance_(tolerance) {
+    match_.without_checkpoints = true;
+  }
 
   absl::StatusOr<DivergenceReport> Run(const DumpLayout& n,
                                        const DumpLayout& b) {
@@ -100,6 +102,11 @@ class Finder {
           pairs[i + 1].first.step != pairs[i].first.step) {
         EndStep();
       }
+    }
+    if (recomputed_ > 0) {
+      report_.notes.push_back(absl::StrCat(
+          "Only one side has activation checkpoints. Its ", recomputed_,
+          " calls that were computed again in the backward are not compared."));
     }
     return std::move(report_);
   }
@@ -190,6 +197,10 @@ class Finder {
     for (size_t i = 0; i < target.size(); ++i) {
       const std::optional<size_t> partner = match.ReferenceOf(i);
       if (!partner.has_value()) {
+        if (match.IsRecomputedInTarget(i)) {
+          ++recomputed_;
+          continue;
+        }
         ++report_.unseen.only_in_target;
         Example(absl::StrCat(target.path(), ": ", target.name(i),
                              " is in this dump only"));
@@ -202,6 +213,10 @@ class Finder {
     }
     for (size_t i = 0; i < seen.size(); ++i) {
       if (seen[i]) continue;
+      if (match.IsRecomputedInReference(i)) {
+        ++recomputed_;
+        continue;
+      }
       ++report_.unseen.only_in_reference;
       Example(absl::StrCat(reference.path(), ": ", reference.name(i),
                            " is in this dump only"));
@@ -496,7 +511,7 @@ class Finder {
   }
 
   FileSystem* const file_system_;
-  const MatchOptions& match_;
+  MatchOptions match_;
   const Tolerance& tolerance_;
   const MatchOptions no_options_;
   struct ModuleCall {
@@ -519,6 +534,7 @@ class Finder {
   double forward_drift_ = 0;  // without gradients
   ValueSources sources_;      // of the rank that is compared
   std::vector<RankOutcome> outcomes_;
+  int64_t recomputed_ = 0;  // entries of checkpoints that one side alone has
   DivergenceReport report_;
 };
 
