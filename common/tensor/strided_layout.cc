@@ -123,12 +123,14 @@ StridedLayout LayoutInAnyOrder(const TensorView& view, size_t element_bytes) {
       layout.data += (size - 1) * stride * static_cast<int64_t>(element_bytes);
       stride = -stride;
     }
+    layout.sizes.push_back(size);
+    layout.strides.push_back(stride);
     // Sorted by falling stride; views have few dimensions.
-    size_t at = layout.sizes.size();
-    while (at > 0 && layout.strides[at - 1] < stride) --at;
-    layout.sizes.insert(layout.sizes.begin() + static_cast<int64_t>(at), size);
-    layout.strides.insert(layout.strides.begin() + static_cast<int64_t>(at),
-                          stride);
+    for (size_t at = layout.sizes.size() - 1;
+         at > 0 && layout.strides[at - 1] < layout.strides[at]; --at) {
+      std::swap(layout.sizes[at - 1], layout.sizes[at]);
+      std::swap(layout.strides[at - 1], layout.strides[at]);
+    }
   }
   Coalesce(&layout);
   return layout;
