@@ -27,6 +27,28 @@ void Coalesce(StridedLayout* layout) {
   strides.resize(kept);
 }
 
+// Whether the elements lie without gaps, the last dimension innermost. Most
+// tensors do. Returns their number in `count`.
+bool IsContiguous(const TensorView& view, int64_t* count) {
+  *count = 1;
+  for (size_t d = view.sizes.size(); d-- > 0;) {
+    if (view.sizes[d] == 1) continue;
+    if (view.strides[d] != *count) return false;
+    *count *= view.sizes[d];
+  }
+  return true;
+}
+
+StridedLayout Contiguous(const void* data, int64_t count) {
+  StridedLayout layout;
+  layout.data = static_cast<const char*>(data);
+  if (count != 1) {
+    layout.sizes.push_back(count);
+    layout.strides.push_back(1);
+  }
+  return layout;
+}
+
 struct Bytes16 {
   uint64_t words[2];
 };
@@ -71,6 +93,8 @@ void GatherAs(const char* from, int64_t rows, int64_t columns,
 }  // namespace
 
 StridedLayout LayoutInOrder(const TensorView& view) {
+  int64_t count = 0;
+  if (IsContiguous(view, &count)) return Contiguous(view.data, count);
   StridedLayout layout;
   layout.data = static_cast<const char*>(view.data);
   for (size_t d = 0; d < view.sizes.size(); ++d) {
@@ -83,6 +107,8 @@ StridedLayout LayoutInOrder(const TensorView& view) {
 }
 
 StridedLayout LayoutInAnyOrder(const TensorView& view, size_t element_bytes) {
+  int64_t count = 0;
+  if (IsContiguous(view, &count)) return Contiguous(view.data, count);
   StridedLayout layout;
   layout.data = static_cast<const char*>(view.data);
   for (size_t d = 0; d < view.sizes.size(); ++d) {
@@ -97,12 +123,14 @@ StridedLayout LayoutInAnyOrder(const TensorView& view, size_t element_bytes) {
       layout.data += (size - 1) * stride * static_cast<int64_t>(element_bytes);
       stride = -stride;
     }
+    layout.sizes.push_back(size);
+    layout.strides.push_back(stride);
     // Sorted by falling stride; views have few dimensions.
-    size_t at = layout.sizes.size();
-    while (at > 0 && layout.strides[at - 1] < stride) --at;
-    layout.sizes.insert(layout.sizes.begin() + static_cast<int64_t>(at), size);
-    layout.strides.insert(layout.strides.begin() + static_cast<int64_t>(at),
-                          stride);
+    for (size_t at = layout.sizes.size() - 1;
+         at > 0 && layout.strides[at - 1] < layout.strides[at]; --at) {
+      std::swap(layout.sizes[at - 1], layout.sizes[at]);
+      std::swap(layout.strides[at - 1], layout.strides[at]);
+    }
   }
   Coalesce(&layout);
   return layout;

@@ -58,6 +58,10 @@ TEST(StridedLayoutTest, ReshapesAreOneDimension) {
   EXPECT_THAT(layout.strides, ElementsAre(1));
   EXPECT_TRUE(layout.contiguous());
   EXPECT_THAT(LayoutInOrder(View(memory, {1, 1}, {7, 7})).sizes, IsEmpty());
+  EXPECT_THAT(LayoutInAnyOrder(View(memory, {1, 24}, {5, 1}), 4).sizes,
+              ElementsAre(24));
+  EXPECT_THAT(LayoutInAnyOrder(View(memory, {1, 1}, {7, 7}), 4).sizes,
+              IsEmpty());
 }
 
 TEST(StridedLayoutTest, TransposesAreOneDimensionInAnyOrderOnly) {

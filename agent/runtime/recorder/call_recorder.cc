@@ -60,16 +60,26 @@ void CallRecorder::Judge(Verdict verdict, RecordedCall* call) {
   core_->records.CountForward(call->stack_wanted);
 }
 
-void CallRecorder::Inputs(const RecordedCall& call, BuildPhase build) {
+bool CallRecorder::Add(const std::string& entry, v1::CallKind kind,
+                       BuildPhase build, ReferenceComparer::Phase phase,
+                       bool may_wait) {
+  StepRecords& records = core_->records;
+  const bool in_full = records.AddPhase(entry, kind, build, phase, may_wait);
+  due_.store(!may_wait && records.IsDue(), std::memory_order_relaxed);
+  return in_full;
+}
+
+void CallRecorder::Inputs(const RecordedCall& call, BuildPhase build,
+                          bool may_wait) {
   if (!call.kept || core_->Forked()) return;
   absl::MutexLock lock(&core_->mutex);
   if (!IsOfStep(call) || !core_->filter.plan().data_mode.input) return;
-  core_->records.AddPhase(call.forward_entry, ForwardKind(call), build,
-                          ReferenceComparer::Phase::kInputs);
+  Add(call.forward_entry, ForwardKind(call), build,
+      ReferenceComparer::Phase::kInputs, may_wait);
 }
 
 bool CallRecorder::Outputs(const RecordedCall& call, BuildPhase build,
-                           bool late) {
+                           bool late, bool may_wait) {
   if (call.forward_entry.empty() || core_->Forked()) return false;
   absl::MutexLock lock(&core_->mutex);
   if (!IsOfStep(call)) return false;
@@ -77,10 +87,10 @@ bool CallRecorder::Outputs(const RecordedCall& call, BuildPhase build,
   if (call.is_module) EndModule(call);
   StepFilter& filter = core_->filter;
   if (call.kept && filter.plan().data_mode.output) {
-    in_full =
-        core_->records.AddPhase(call.forward_entry, ForwardKind(call), build,
-                                late ? ReferenceComparer::Phase::kOther
-                                     : ReferenceComparer::Phase::kOutputs);
+    in_full = Add(call.forward_entry, ForwardKind(call), build,
+                  late ? ReferenceComparer::Phase::kOther
+                       : ReferenceComparer::Phase::kOutputs,
+                  may_wait);
   }
   if (filter.wants_edges()) {
     if (!call.is_module && filter.plan().RecordsApis())
@@ -132,25 +142,30 @@ void CallRecorder::Abandon(const RecordedCall& call) {
 bool CallRecorder::WantsBackward(const RecordedCall& call) const {
   if (call.forward_entry.empty() || core_->Forked()) return false;
   absl::MutexLock lock(&core_->mutex);
+  return WantsBackwardLocked(call);
+}
+
+bool CallRecorder::WantsBackwardLocked(const RecordedCall& call) const {
   return IsOfStep(call) && core_->records.begun() &&
          (core_->filter.plan().data_mode.backward ||
           core_->filter.wants_edges());
 }
 
 void CallRecorder::BeginModuleBackward(const RecordedCall& call) {
-  if (!WantsBackward(call)) return;
+  if (call.forward_entry.empty() || core_->Forked()) return;
   absl::MutexLock lock(&core_->mutex);
-  if (!IsOfStep(call)) return;
+  if (!WantsBackwardLocked(call)) return;
   if (core_->filter.wants_edges())
     core_->tree.AddEdgeLater(call.backward_entry);
   core_->tree.Push(call.backward_entry);
   core_->filter.Ask(v1::CallTrace::KIND_MODULE_BEGIN, call.backward_entry);
 }
 
-void CallRecorder::Backward(const RecordedCall& call, BuildPhase build) {
-  if (!WantsBackward(call)) return;
+void CallRecorder::Backward(const RecordedCall& call, BuildPhase build,
+                            bool may_wait) {
+  if (call.forward_entry.empty() || core_->Forked()) return;
   absl::MutexLock lock(&core_->mutex);
-  if (!IsOfStep(call)) return;
+  if (!WantsBackwardLocked(call)) return;
   StepFilter& filter = core_->filter;
   Verdict verdict;
   bool begun = false;
@@ -173,14 +188,16 @@ void CallRecorder::Backward(const RecordedCall& call, BuildPhase build) {
     core_->records.CountFiltered();
     return;
   }
-  core_->records.AddPhase(call.backward_entry,
-                          call.is_module ? v1::CALL_KIND_MODULE_BACKWARD
-                                         : v1::CALL_KIND_API_BACKWARD,
-                          [&](CallBuilder& builder, v1::CallPhase* phase) {
-                            build(builder, phase);
-                            if (!plan.data_mode.input) phase->clear_input();
-                            if (!plan.data_mode.output) phase->clear_output();
-                          });
+  Add(
+      call.backward_entry,
+      call.is_module ? v1::CALL_KIND_MODULE_BACKWARD
+                     : v1::CALL_KIND_API_BACKWARD,
+      [&](CallBuilder& builder, v1::CallPhase* phase) {
+        build(builder, phase);
+        if (!plan.data_mode.input) phase->clear_input();
+        if (!plan.data_mode.output) phase->clear_output();
+      },
+      ReferenceComparer::Phase::kOther, may_wait);
 }
 
 void CallRecorder::ParameterGradient(absl::string_view module,
@@ -194,7 +211,7 @@ void CallRecorder::ParameterGradient(absl::string_view module,
 
 void CallRecorder::ParameterGradient(
     absl::string_view module, absl::string_view parameter,
-    absl::FunctionRef<void(CallBuilder&, v1::Value*)> build) {
+    absl::FunctionRef<void(CallBuilder&, v1::Value*)> build, bool may_wait) {
   if (core_->Forked()) return;
   absl::MutexLock lock(&core_->mutex);
   StepRecords& records = core_->records;
@@ -214,8 +231,8 @@ void CallRecorder::ParameterGradient(
     build(builder, item->mutable_value());
     tensors.SetRows(rows);
   };
-  records.AddPhase(ParametersGradEntry(module, number),
-                   v1::CALL_KIND_PARAMETERS_GRAD, add);
+  Add(ParametersGradEntry(module, number), v1::CALL_KIND_PARAMETERS_GRAD, add,
+      ReferenceComparer::Phase::kOther, may_wait);
 }
 
 void CallRecorder::PushScope(absl::string_view name) {

@@ -33,13 +33,19 @@ class CallRecorder {
   void SetModulesForced(bool forced) { modules_forced_ = forced; }
   // `module` is "Module.{path}.{Class}".
   RecordedCall BeginModule(absl::string_view module);
+  // Whether records are due to be submitted, for which the recorder may wait
+  // until there is room. A caller that must not be kept waiting, because it
+  // holds a lock of the program, passes `may_wait` false unless records are
+  // due.
+  bool Due() const { return due_.load(std::memory_order_relaxed); }
   // Records the inputs of a kept call, before it runs.
-  void Inputs(const RecordedCall& call, BuildPhase build);
+  void Inputs(const RecordedCall& call, BuildPhase build, bool may_wait = true);
   // Ends the forward. A module must be ended, kept or not, also by Abandon.
   // `late`: the outputs follow with LateOutputs, and count then. Returns true
   // if a trigger rule has fired, and they are kept in full; InputsInFull then
   // adds the inputs, if they are unchanged.
-  bool Outputs(const RecordedCall& call, BuildPhase build, bool late = false);
+  bool Outputs(const RecordedCall& call, BuildPhase build, bool late = false,
+               bool may_wait = true);
   void InputsInFull(const RecordedCall& call, BuildPhase build);
   // Replaces the outputs of a call that has ended, when an asynchronous call is
   // done.
@@ -49,7 +55,8 @@ class CallRecorder {
   void Abandon(const RecordedCall& call);
   // Records gradients of a call whose forward was recorded in this step. Also
   // works after Stop(), until Step().
-  void Backward(const RecordedCall& call, BuildPhase build);
+  void Backward(const RecordedCall& call, BuildPhase build,
+                bool may_wait = true);
   // Begins the backward of a module: calls until Backward are inside it.
   void BeginModuleBackward(const RecordedCall& call);
   // Whether Backward of this call can still record something.
@@ -58,7 +65,8 @@ class CallRecorder {
                          const TensorInfo& gradient);
   void ParameterGradient(
       absl::string_view module, absl::string_view parameter,
-      absl::FunctionRef<void(CallBuilder&, v1::Value*)> build);
+      absl::FunctionRef<void(CallBuilder&, v1::Value*)> build,
+      bool may_wait = true);
   // Until PopScope, calls on this thread have the parent `name`, which is not a
   // call ("optimizer", "clip_grad").
   void PushScope(absl::string_view name);
@@ -74,8 +82,14 @@ class CallRecorder {
                 const std::vector<std::string>& frames, uint64_t number = 0);
 
  private:
+  // StepRecords::AddPhase, after which Due() is known.
+  bool Add(const std::string& entry, v1::CallKind kind, BuildPhase build,
+           ReferenceComparer::Phase phase, bool may_wait)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
   // Applies the filter's verdict to `call`, and counts it.
   void Judge(Verdict verdict, RecordedCall* call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
+  bool WantsBackwardLocked(const RecordedCall& call) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
   void EndModule(const RecordedCall& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mutex);
@@ -90,6 +104,7 @@ class CallRecorder {
 
   RecorderCore* const core_;
   std::atomic<bool> modules_forced_{false};
+  std::atomic<bool> due_{false};
 };
 
 }  // namespace rankprobe

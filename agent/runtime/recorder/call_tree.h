@@ -67,7 +67,7 @@ class CallTree {
   absl::flat_hash_map<std::string, ParameterRounds> parameter_rounds_;
   std::map<std::thread::id, std::vector<std::string>> open_;
   std::vector<std::pair<std::string, std::optional<std::string>>> later_;
-  std::map<std::vector<std::string>, uint32_t> stacks_;
+  absl::flat_hash_map<std::vector<std::string>, uint32_t> stacks_;
   // Indices of numbered stacks, by number.
   absl::flat_hash_map<uint64_t, uint32_t> numbered_stacks_;
 };

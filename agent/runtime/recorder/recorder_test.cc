@@ -90,6 +90,34 @@ TEST_F(RecorderTest, TheEndOfAStepIsKeptAsItsRecordsAre) {
   EXPECT_EQ(kept.size(), 2u);
 }
 
+// The caller holds a lock of the program, so the recorder must not wait.
+TEST_F(RecorderTest, RecordsThatAreDueLeaveWithACallThatMayWait) {
+  const auto recorder =
+      Make(R"({"task": "statistics", "level": "L1", "dump_path": "/d"})");
+  recorder->Start();
+  clock_.Advance(absl::Seconds(1));
+  CallRecorder& calls = recorder->calls();
+  const auto call = [&](int numbers, bool may_wait) {
+    calls.Outputs(
+        calls.BeginApi("Torch", "relu"),
+        [&](CallBuilder& b, v1::CallPhase* p) {
+          for (int i = 0; i < numbers; ++i)
+            b.Int(i, p->mutable_output()->add_items());
+        },
+        /*late=*/false, may_wait);
+  };
+  call(10, false);
+  EXPECT_FALSE(calls.Due());
+  call(1000, false);
+  EXPECT_TRUE(calls.Due());
+  EXPECT_THAT(received_.records, IsEmpty());
+  call(10, true);
+  EXPECT_FALSE(calls.Due());
+  EXPECT_THAT(received_.Calls(0),
+              ElementsAre("Torch.relu.0.forward", "Torch.relu.1.forward",
+                          "Torch.relu.2.forward"));
+}
+
 TEST_F(RecorderTest, CountersRunOverStopAndStartAndResetWithTheStep) {
   auto recorder =
       Make(R"({"dump_path": "d", "level": "L1", "risk_level": "ALL"})");

@@ -162,7 +162,8 @@ bool StepRecords::AddCall(const std::string& entry, v1::CallKind kind,
 }
 
 bool StepRecords::AddPhase(const std::string& entry, v1::CallKind kind,
-                           BuildPhase build, ReferenceComparer::Phase phase) {
+                           BuildPhase build, ReferenceComparer::Phase phase,
+                           bool may_wait) {
   // The collector's filter replays the trace before it checks the call.
   if (filter_->has_trace()) filter_->MoveTrace(Add()->mutable_trace());
   const auto compared = [&](CallBuilder& builder, v1::CallPhase* call) {
@@ -176,7 +177,7 @@ bool StepRecords::AddPhase(const std::string& entry, v1::CallKind kind,
   const bool in_full =
       AddCall(entry, kind, filter_->WantsPayload(entry),
               reference_.active() ? BuildPhase(compared) : build);
-  SubmitIfDue();
+  if (may_wait) SubmitIfDue();
   return in_full;
 }
 
@@ -214,13 +215,17 @@ void StepRecords::AddSaved(const std::string& entry, absl::string_view path,
 
 // Deferred tensors are not submitted early: the front end bounds them by
 // resolving in time.
-void StepRecords::SubmitIfDue() {
-  if (buffer_ == nullptr || tensors_.HasDeferred()) return;
+bool StepRecords::IsDue() const {
+  if (buffer_ == nullptr || tensors_.HasDeferred()) return false;
   const size_t bytes = buffer_->ApproxBytes();
-  if (bytes < kMinSubmitBytes) return;
-  const int64_t now = clock_->MonotonicNanos();
-  if (bytes < kSubmitBytes && now - submitted_ns_ < kSubmitIntervalNs) return;
-  submitted_ns_ = now;
+  return bytes >= kSubmitBytes ||
+         (bytes >= kMinSubmitBytes &&
+          clock_->MonotonicNanos() - submitted_ns_ >= kSubmitIntervalNs);
+}
+
+void StepRecords::SubmitIfDue() {
+  if (!IsDue()) return;
+  submitted_ns_ = clock_->MonotonicNanos();
   Submit();
 }
 

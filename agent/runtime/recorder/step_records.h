@@ -66,9 +66,11 @@ class StepRecords {
   v1::Record* Add();
   void AddError(absl::string_view what);
   // Returns true if a trigger rule has fired, and its tensors are kept, too.
+  // Submits what is due, for which it may wait for room, only if `may_wait`.
   bool AddPhase(
       const std::string& entry, v1::CallKind kind, BuildPhase build,
-      ReferenceComparer::Phase phase = ReferenceComparer::Phase::kOther);
+      ReferenceComparer::Phase phase = ReferenceComparer::Phase::kOther,
+      bool may_wait = true);
   // Adds the phase with its tensors, if the budgets allow them, whatever the
   // plan.
   void AddPhaseInFull(const std::string& entry, v1::CallKind kind,
@@ -77,8 +79,9 @@ class StepRecords {
   // `path`.
   void AddSaved(const std::string& entry, absl::string_view path,
                 const BuildValue& build);
-  // Submits the records if they are many, or if they are some and the last ones
-  // were submitted a while ago; never while tensors are deferred.
+  // Whether there are many records, or some and the last ones were submitted a
+  // while ago; never while tensors are deferred.
+  bool IsDue() const;
   void SubmitIfDue();
   // Submits all records to the session, or to the flight recorder.
   void Submit();

@@ -69,7 +69,12 @@ class TensorRecorder {
   // `session` must outlive the recorder; it may be null (no payloads then).
   explicit TensorRecorder(Session* session) : session_(session) {}
 
-  void BeginStep() { cache_.clear(); }
+  void BeginStep() {
+    const size_t count = cache_.size();
+    cache_.clear();
+    // The next step has as many, most likely.
+    cache_.reserve(count);
+  }
   // MindSpore's tools reduce integers and float64 as float32, with Mean and
   // Norm.
   void SetWideAsFloat(bool wide_as_float) { wide_as_float_ = wide_as_float; }

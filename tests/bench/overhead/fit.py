@@ -36,17 +36,20 @@ READ_LIMIT, CALL_US_LIMIT, MODULE_US_LIMIT, STEP_MS_LIMIT = 1.3, 2.0, 25.0, 0.1
 
 
 def counted(model_name: str, level: str) -> int:
-    """Calls (L1) or modules (L0) whose forward a step of the model records."""
+    """Calls (L1; those of the optimizer too) or modules (L0) whose forward a step of overhead.py records."""
     import torch
     from rankprobe.pytorch import PrecisionDebugger
 
     model, (x, y) = build(model_name)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
     with tempfile.TemporaryDirectory(prefix="fit-") as directory:
         config = pathlib.Path(directory, "config.json")
         config.write_text(json.dumps({"task": "statistics", "level": level, "dump_path": directory + "/dump", "risk_level": "ALL"}))
         debugger = PrecisionDebugger(config_path=str(config))
         debugger.start(model=model)
+        optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
         debugger.stop()
         debugger.step()
         debugger.wait_exported()

@@ -43,8 +43,13 @@ class PyRef {
 // Preserves the current exception, if any, across code that may set its own.
 class SavedError {
  public:
-  SavedError() { PyErr_Fetch(&type_, &value_, &trace_); }
-  ~SavedError() { PyErr_Restore(type_, value_, trace_); }
+  SavedError() {
+    if (PyErr_Occurred() != nullptr) PyErr_Fetch(&type_, &value_, &trace_);
+  }
+  ~SavedError() {
+    if (type_ != nullptr || PyErr_Occurred() != nullptr)
+      PyErr_Restore(type_, value_, trace_);
+  }
   SavedError(const SavedError&) = delete;
   SavedError& operator=(const SavedError&) = delete;
 

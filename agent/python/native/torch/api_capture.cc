@@ -10,6 +10,7 @@
 #include "agent/python/native/torch/module_gradients.h"
 #include "agent/python/native/torch/node_hook.h"
 #include "agent/python/native/torch/program_error.h"
+#include "agent/python/native/torch/reading_scope.h"
 
 namespace py = pybind11;
 
@@ -100,12 +101,15 @@ void RecordGradients(Recorder& recorder, const RecordedCall& call,
                      PyObject* grad_inputs, PyObject* grad_outputs) {
   const PyValue inputs = reader.Read(grad_outputs, mode),
                 outputs = reader.Read(grad_inputs, mode);
-  const py::gil_scoped_release release;
+  const ReadingScope reading(recorder.calls(), call.needs,
+                             BytesOf(inputs) + BytesOf(outputs));
   recorder.calls().Backward(
-      call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+      call,
+      [&](CallBuilder& builder, v1::CallPhase* phase) {
         FillList(builder, inputs.items, phase->mutable_input());
         FillList(builder, outputs.items, phase->mutable_output());
-      });
+      },
+      reading.may_wait());
 }
 
 RecordedCall ApiCapture::Begin(const ApiSpec& spec, PyObject* const* args,
@@ -117,13 +121,15 @@ RecordedCall ApiCapture::Begin(const ApiSpec& spec, PyObject* const* args,
     capture_->MaybeFail("api inputs");
     if (call.kept) {
       const Given given = ReadGiven(spec, call, args, count, keywords);
-      const py::gil_scoped_release release;
-      recorder.calls().Inputs(call,
-                              [&](CallBuilder& builder, v1::CallPhase* phase) {
-                                given.Fill(builder, phase);
-                                if (!spec.written.empty())
-                                  MarkWritten(spec, phase);
-                              });
+      const ReadingScope reading(recorder.calls(), call.needs,
+                                 BytesOf(given.args) + BytesOf(given.named));
+      recorder.calls().Inputs(
+          call,
+          [&](CallBuilder& builder, v1::CallPhase* phase) {
+            given.Fill(builder, phase);
+            if (!spec.written.empty()) MarkWritten(spec, phase);
+          },
+          reading.may_wait());
     }
     if (call.stack_wanted && recorder.calls().WantsStacks()) {
       const StackReader::Stack& stack = capture_->stacks().Read();
@@ -256,13 +262,14 @@ void ApiCapture::End(const ApiSpec& spec, RecordedCall call,
                       torch.IsInstance(work, torch.work_type);
     bool in_full = false;
     {
-      const py::gil_scoped_release release;
+      const ReadingScope reading(recorder.calls(), call.needs,
+                                 BytesOf(outputs));
       in_full = recorder.calls().Outputs(
           call,
           [&](CallBuilder& builder, v1::CallPhase* phase) {
             FillList(builder, outputs.items, phase->mutable_output());
           },
-          late);
+          late, reading.may_wait());
     }
     if (in_full && !Writes(spec, count, keywords)) {
       const Given given = ReadGiven(spec, call, args, count, keywords);

@@ -3,6 +3,7 @@
 
 #include "absl/strings/match.h"
 #include "agent/python/native/torch/capture.h"
+#include "agent/python/native/torch/reading_scope.h"
 
 namespace py = pybind11;
 
@@ -43,12 +44,15 @@ std::optional<ModuleCall> ModuleCapture::Begin(
       const ReadMode mode{!module.compiled, module.call.needs, &budget};
       const PyValue inputs = reader.ReadSection(args, mode),
                     named = reader.ReadSection(kwargs, mode);
-      const py::gil_scoped_release release;
+      const ReadingScope reading(calls, module.call.needs,
+                                 BytesOf(inputs) + BytesOf(named));
       calls.Inputs(
-          module.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+          module.call,
+          [&](CallBuilder& builder, v1::CallPhase* phase) {
             FillList(builder, inputs.items, phase->mutable_input_args());
             FillMap(builder, named, phase->mutable_input_kwargs());
-          });
+          },
+          reading.may_wait());
     }
     if (!module.call.stack_wanted || !calls.WantsStacks()) return;
     const StackReader::Stack& stack = capture_->stacks().Read();
@@ -86,12 +90,15 @@ void ModuleCapture::End(const ModuleCall& module, PyObject* output,
     }
   });
   // Also if reading the outputs failed: the module must not stay open.
-  const py::gil_scoped_release release;
+  const ReadingScope reading(recorder->calls(), module.call.needs,
+                             BytesOf(named) + BytesOf(outputs));
   recorder->calls().Outputs(
-      module.call, [&](CallBuilder& builder, v1::CallPhase* phase) {
+      module.call,
+      [&](CallBuilder& builder, v1::CallPhase* phase) {
         FillMap(builder, named, phase->mutable_parameters());
         FillList(builder, outputs.items, phase->mutable_output());
-      });
+      },
+      /*late=*/false, reading.may_wait());
 }
 
 void ModuleCapture::Abandon(const ModuleCall& module) {
@@ -146,15 +153,17 @@ void ModuleCapture::ParameterGradient(const std::string& module,
   capture_->Quietly("parameter gradient", [&](Recorder& recorder) {
     capture_->MaybeFail("parameter gradient");
     // Collectives write gradients without increasing the version counter.
-    const PyValue value =
-        capture_->reader().Read(gradient, {false, recorder.saved().Needs()});
+    const RecordedCall::Needs needs = recorder.saved().Needs();
+    const PyValue value = capture_->reader().Read(gradient, {false, needs});
     if (value.kind != PyValue::Kind::kTensor) return;
-    const py::gil_scoped_release release;
+    const ReadingScope reading(recorder.calls(), needs, BytesOf(value));
     recorder.calls().ParameterGradient(
-        module, name, [&](CallBuilder& builder, v1::Value* out) {
+        module, name,
+        [&](CallBuilder& builder, v1::Value* out) {
           Fill(builder, value, out);
           out->mutable_tensor()->set_requires_grad(false);
-        });
+        },
+        reading.may_wait());
   });
 }
 

@@ -10,6 +10,7 @@
 #include "agent/python/native/torch/program_error.h"
 #include "agent/python/native/torch/py_read.h"
 #include "common/records/cut_value.h"
+#include "google/protobuf/wire_format_lite.h"
 
 namespace rankprobe {
 namespace {
@@ -155,6 +156,39 @@ PyValue Scalar(PyObject* object, absl::string_view type_name) {
   return Leaf(std::move(value));
 }
 
+// A number of exactly one of Python's types that fits into 64 bits; kNull for
+// everything else.
+PyValue Number(PyObject* object) {
+  PyValue out;
+  if (PyBool_Check(object)) {
+    out.kind = PyValue::Kind::kBool;
+    out.integer = object == Py_True ? 1 : 0;
+  } else if (PyFloat_CheckExact(object)) {
+    out.kind = PyValue::Kind::kFloat;
+    out.real = PyFloat_AS_DOUBLE(object);
+  } else if (PyLong_CheckExact(object)) {
+    int overflow = 0;
+    out.integer = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow == 0) out.kind = PyValue::Kind::kInt;
+  }
+  return out;
+}
+
+// Bytes of the v1::Value that Fill makes of a number.
+uint64_t NumberBytes(const PyValue& number) {
+  using google::protobuf::internal::WireFormatLite;
+  constexpr uint64_t kTags = 2 + 2 + 1;
+  switch (number.kind) {
+    case PyValue::Kind::kBool:
+      return kTags + sizeof("bool") - 1 + 1;
+    case PyValue::Kind::kFloat:
+      return kTags + sizeof("float") - 1 + sizeof(double);
+    default:
+      return kTags + sizeof("int") - 1 +
+             WireFormatLite::SInt64Size(number.integer);
+  }
+}
+
 PyValue Slice(PyObject* slice) {
   v1::Value value;
   v1::ObjectLeaf* leaf = value.mutable_object();
@@ -219,6 +253,10 @@ PyValue ValueReader::ReadValue(PyObject* object, ReadMode mode,
     --budget->tensors;
     Charge(kTensorBytes, budget);
     return ReadTensor(object, mode);
+  }
+  if (PyValue number = Number(object); number.kind != PyValue::Kind::kNull) {
+    Charge(NumberBytes(number), budget);
+    return number;
   }
   const auto leaf = [budget](PyValue value) {
     Charge(value.leaf->ByteSizeLong(), budget);

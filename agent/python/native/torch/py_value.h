@@ -44,8 +44,22 @@ struct PyTensorView {
 };
 
 struct PyValue {
-  enum class Kind { kNull, kTensor, kLeaf, kList, kMap, kP2p };
+  // Numbers of exactly these types of Python need no message of their own.
+  enum class Kind {
+    kNull,
+    kBool,
+    kInt,
+    kFloat,
+    kTensor,
+    kLeaf,
+    kList,
+    kMap,
+    kP2p
+  };
   Kind kind = Kind::kNull;
+  // For kBool and kInt; for kFloat.
+  int64_t integer = 0;
+  double real = 0;
   std::unique_ptr<PyTensorView> tensor;
   std::unique_ptr<v1::Value> leaf;
   std::vector<PyValue> items;
@@ -147,6 +161,10 @@ class ValueReader {
   const TorchBindings* const torch_;
   StorageTokens* const tokens_;
 };
+
+// Bytes of host memory that Fill reads at most.
+uint64_t BytesOf(const PyValue& value);
+uint64_t BytesOf(const std::vector<PyValue>& values);
 
 // Does not need the GIL.
 void Fill(CallBuilder& builder, const PyValue& value, v1::Value* out);

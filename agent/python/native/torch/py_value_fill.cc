@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversion of values that were read to parts of a record.
 #include "agent/python/native/torch/py_value.h"
+#include "common/tensor/dtype.h"
 
 namespace rankprobe {
 namespace {
@@ -40,10 +41,31 @@ TensorInfo PyTensorView::Info() const {
   return info;
 }
 
+uint64_t BytesOf(const PyValue& value) {
+  if (value.tensor == nullptr) return BytesOf(value.items);
+  if (value.tensor->address == 0) return 0;
+  uint64_t bytes = ElementSize(value.tensor->dtype);
+  for (const int64_t size : value.tensor->shape)
+    bytes *= static_cast<uint64_t>(size);
+  return bytes;
+}
+
+uint64_t BytesOf(const std::vector<PyValue>& values) {
+  uint64_t bytes = 0;
+  for (const PyValue& value : values) bytes += BytesOf(value);
+  return bytes;
+}
+
 void Fill(CallBuilder& builder, const PyValue& value, v1::Value* out) {
   switch (value.kind) {
     case PyValue::Kind::kNull:
       return;
+    case PyValue::Kind::kBool:
+      return CallBuilder::Bool(value.integer != 0, out);
+    case PyValue::Kind::kInt:
+      return CallBuilder::Int(value.integer, out);
+    case PyValue::Kind::kFloat:
+      return CallBuilder::Float(value.real, out);
     case PyValue::Kind::kTensor:
       FillTensor(builder, *value.tensor, out->mutable_tensor());
       return;

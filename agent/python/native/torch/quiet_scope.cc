@@ -23,8 +23,7 @@ QuietScope::QuietScope(QuietGuards& guards) : guards_(guards) {
   const SavedError saved;
   guard_ = guards.Take();
   if (guard_) {
-    const PyRef entered =
-        PyRef::Steal(PyObject_CallOneArg(t.guard_enter.get(), guard_.get()));
+    const PyRef entered = TorchBindings::Call(t.guard_enter, guard_.get());
     if (!entered) guard_ = PyRef();
   }
   is_quiet = static_cast<bool>(guard_);
@@ -41,9 +40,7 @@ QuietScope::~QuietScope() {
     const PyRef back =
         PyRef::Steal(PyObject_CallOneArg(t.modes_back.get(), modes_.get()));
   }
-  PyObject* const args[] = {guard_.get(), Py_None, Py_None, Py_None};
-  const PyRef left =
-      PyRef::Steal(PyObject_Vectorcall(t.guard_exit.get(), args, 4, nullptr));
+  const PyRef left = TorchBindings::Exit(t.guard_exit, guard_.get());
   is_quiet = false;
   ClearOwnError();
   guards_.idle_.push_back(std::move(guard_));

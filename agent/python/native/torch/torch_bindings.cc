@@ -7,6 +7,21 @@
 namespace py = pybind11;
 
 namespace rankprobe {
+namespace {
+
+// The function of a method that takes its arguments in this form; null if the
+// method is another one, or if its calls are redirected now.
+PyCFunction DirectFunction(const PyRef& method, PyObject* object, int flags) {
+  if (Py_TYPE(method.get()) != &PyMethodDescr_Type) return nullptr;
+  const auto* descriptor = reinterpret_cast<PyMethodDescrObject*>(method.get());
+  const PyMethodDef* const def = descriptor->d_method;
+  return def->ml_flags == flags &&
+                 PyObject_TypeCheck(object, descriptor->d_common.d_type) != 0
+             ? def->ml_meth
+             : nullptr;
+}
+
+}  // namespace
 
 TorchBindings::TorchBindings(const py::dict& names)
     : names_(PyRef::Share(names.ptr())) {
@@ -83,14 +98,37 @@ TorchBindings::TorchBindings(const py::dict& names)
   }
 }
 
+// Get, Call and Exit are called several times for each recorded tensor or call.
+// They call the C function of a descriptor themselves, which saves a part of
+// the interpreter's way to it.
 PyRef TorchBindings::Get(const PyRef& property, PyObject* object) {
+  if (Py_TYPE(property.get()) == &PyGetSetDescr_Type) {
+    const auto* descriptor =
+        reinterpret_cast<PyGetSetDescrObject*>(property.get());
+    const PyGetSetDef* const def = descriptor->d_getset;
+    if (def->get != nullptr &&
+        PyObject_TypeCheck(object, descriptor->d_common.d_type) != 0)
+      return PyRef::Steal(def->get(object, def->closure));
+  }
   const descrgetfunc get = Py_TYPE(property.get())->tp_descr_get;
   return PyRef::Steal(get(property.get(), object,
                           reinterpret_cast<PyObject*>(Py_TYPE(object))));
 }
 
 PyRef TorchBindings::Call(const PyRef& method, PyObject* object) {
-  return PyRef::Steal(PyObject_CallOneArg(method.get(), object));
+  const PyCFunction function = DirectFunction(method, object, METH_NOARGS);
+  return PyRef::Steal(function != nullptr
+                          ? function(object, nullptr)
+                          : PyObject_CallOneArg(method.get(), object));
+}
+
+PyRef TorchBindings::Exit(const PyRef& method, PyObject* object) {
+  static PyObject* const nones = PyTuple_Pack(3, Py_None, Py_None, Py_None);
+  const PyCFunction function = DirectFunction(method, object, METH_VARARGS);
+  if (function != nullptr && nones != nullptr)
+    return PyRef::Steal(function(object, nones));
+  PyObject* const args[] = {object, Py_None, Py_None, Py_None};
+  return PyRef::Steal(PyObject_Vectorcall(method.get(), args, 4, nullptr));
 }
 
 bool TorchBindings::GetInt(const PyRef& property, PyObject* object,

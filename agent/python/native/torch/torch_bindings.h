@@ -58,6 +58,8 @@ class TorchBindings {
   // with an error set.
   static PyRef Get(const PyRef& property, PyObject* object);
   static PyRef Call(const PyRef& method, PyObject* object);
+  // Calls __exit__(object, None, None, None).
+  static PyRef Exit(const PyRef& method, PyObject* object);
   // The same as a number; returns false, without an error set, if that fails.
   static bool GetInt(const PyRef& property, PyObject* object, int64_t* out);
   static bool CallInt(const PyRef& method, PyObject* object, uint64_t* out);
