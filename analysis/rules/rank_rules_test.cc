@@ -134,7 +134,7 @@ TEST_F(RankRulesTest, ARuleWithoutItsSubjectHasNotJudged) {
   }
   EXPECT_THAT(idle, UnorderedElementsAre("micro-batches-lost", "clip-uneven",
                                          "clip-norm", "tied-weights-part",
-                                         "frozen-moves"));
+                                         "frozen-moves", "average-inverted"));
   EXPECT_THAT(busy, IsSupersetOf({"gradients-not-zeroed", "gradient-rounded",
                                   "weight-after-forward", "gradient-stale",
                                   "gradient-not-mean"}));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -26,6 +27,9 @@ constexpr double kMostUnlike = 0.34;
 // Multiple of the minimum number of steps of a course, in which a return into
 // the earlier range is not reported.
 constexpr size_t kFewSteps = 2;
+// A number within this factor of the earlier range is in it: few numbers do not
+// show how far they vary.
+constexpr double kMargin = 2;
 // Share of the largest gradient below which a gradient is rounding.
 constexpr double kRounding = 1e-6;
 constexpr absl::string_view kOfSquares = "exp_avg_sq";
@@ -77,6 +81,7 @@ class Scanner {
       FindNoMore(value);
     }
     FindNotAlike();
+    DropMovesWithoutEffect();
     return Collect();
   }
 
@@ -155,11 +160,28 @@ class Scanner {
                        });
   }
 
+  // An average of gradients that are 0 in some steps, as those of an expert,
+  // falls in these and jumps in the others.
+  bool IsOfSparseGradients(absl::string_view name) const {
+    if (!IsStateOfOptimizer(name)) return false;
+    const std::vector<ScanCell>* const gradient =
+        OfParameter(name, "Parameter", "grad");
+    return gradient != nullptr &&
+           std::any_of(gradient->begin(), gradient->end(),
+                       [](const ScanCell& cell) {
+                         return cell.count > 0 && cell.smallest == 0;
+                       });
+  }
+
+  bool IsWithoutCourse(size_t value) const {
+    const std::string& name = input_.values[value].name;
+    return HasNoCourse(name) || IsRatioToOneNumber(name) ||
+           IsRoundingOfGradients(value) || IsOfSparseGradients(name);
+  }
+
   void FindMoves(size_t value) {
     const std::string& name = input_.values[value].name;
-    if (HasNoCourse(name) || IsRatioToOneNumber(name) ||
-        IsRoundingOfGradients(value))
-      return;
+    if (IsWithoutCourse(value)) return;
     CourseLimits limits(options_, name);
     CourseLimits spread_limits = limits;
     spread_limits.only_up = false;
@@ -179,8 +201,8 @@ class Scanner {
         // stays. Values fall fast in the first steps of a training, so that
         // their trend does not predict the next ones.
         const bool was_there = known < kFewSteps * options_.least &&
-                               cell.largest <= highest &&
-                               cell.smallest >= lowest;
+                               cell.largest <= kMargin * highest &&
+                               cell.smallest * kMargin >= lowest;
         const bool all =
             !was_there && course.IsMove(cell.largest, limits) &&
             (cell.count < 2 || course.IsMove(cell.smallest, limits));
@@ -436,6 +458,28 @@ class Scanner {
             cell.smallest);
       }
     }
+  }
+
+  // Gradients of activations that move while no other value does, although
+  // those of parameters are recorded, have no effect: the row of a zero vector
+  // behind a normalization, of a token that is not trained.
+  void DropMovesWithoutEffect() {
+    const auto of_activations = [](absl::string_view name) {
+      return absl::StartsWith(name, "Module.") &&
+             absl::StrContains(name, ".backward.");
+    };
+    if (largest_gradients_.empty()) return;
+    std::set<size_t> with_effect;
+    for (const auto& [column, finding] : found_) {
+      if (!of_activations(finding.name)) with_effect.insert(column);
+    }
+    found_.erase(std::remove_if(found_.begin(), found_.end(),
+                                [&](const auto& one) {
+                                  return one.second.kind == ScanKind::kMove &&
+                                         of_activations(one.second.name) &&
+                                         !with_effect.contains(one.first);
+                                }),
+                 found_.end());
   }
 
   // A fault of one layer changes all layers after it, but the layer itself
