@@ -27,9 +27,6 @@ constexpr double kMostUnlike = 0.34;
 // Multiple of the minimum number of steps of a course, in which a return into
 // the earlier range is not reported.
 constexpr size_t kFewSteps = 2;
-// A number within this factor of the earlier range is in it: few numbers do not
-// show how far they vary.
-constexpr double kMargin = 2;
 // Share of the largest gradient below which a gradient is rounding.
 constexpr double kRounding = 1e-6;
 constexpr absl::string_view kOfSquares = "exp_avg_sq";
@@ -173,6 +170,31 @@ class Scanner {
                        });
   }
 
+  // The numbers of a course so far. Values fall fast in the first steps of a
+  // training, few numbers do not show how far they vary, and a batch may be
+  // trained on several times: their trend does not predict the next ones.
+  struct Range {
+    size_t few;     // steps, in which an earlier number may come again
+    double margin;  // the factor by which a number may be beyond them
+    size_t known = 0;
+    double lowest = HUGE_VAL, highest = 0;
+    ScanCell last = {};
+
+    bool Holds(const ScanCell& cell) const {
+      return (known < few && IsNear(cell, lowest, highest)) ||
+             IsNear(cell, last.smallest, last.largest);
+    }
+    bool IsNear(const ScanCell& cell, double low, double high) const {
+      return cell.largest <= margin * high && cell.smallest * margin >= low;
+    }
+    void Add(const ScanCell& cell) {
+      ++known;
+      lowest = std::min(lowest, cell.smallest);
+      highest = std::max(highest, cell.largest);
+      last = cell;
+    }
+  };
+
   bool IsWithoutCourse(size_t value) const {
     const std::string& name = input_.values[value].name;
     return HasNoCourse(name) || IsRatioToOneNumber(name) ||
@@ -188,8 +210,9 @@ class Scanner {
     limits.passes_zero = input_.values[value].passes_zero;
     const std::vector<ScanCell>& cells = Cells(value);
     Course course, spread;
-    size_t quiet_until = 0, known = 0;
-    double lowest = HUGE_VAL, highest = 0;
+    size_t quiet_until = 0;
+    Range range{options_.least * kFewSteps,
+                std::exp(limits.least_distance / 2)};
     for (size_t i = 0; i < cells.size(); ++i) {
       const ScanCell& cell = cells[i];
       if (!IsFinite(cell)) continue;
@@ -198,13 +221,9 @@ class Scanner {
       const double apart = cell.largest / cell.smallest;
       if (i >= quiet_until) {
         // If only one rank moves, either the smallest or the largest value
-        // stays. Values fall fast in the first steps of a training, so that
-        // their trend does not predict the next ones.
-        const bool was_there = known < kFewSteps * options_.least &&
-                               cell.largest <= kMargin * highest &&
-                               cell.smallest * kMargin >= lowest;
+        // stays.
         const bool all =
-            !was_there && course.IsMove(cell.largest, limits) &&
+            !range.Holds(cell) && course.IsMove(cell.largest, limits) &&
             (cell.count < 2 || course.IsMove(cell.smallest, limits));
         // The value of a single rank may also pass through 0.
         const bool one =
@@ -224,9 +243,7 @@ class Scanner {
           continue;  // not added to the usual range
         }
       }
-      ++known;
-      lowest = std::min(lowest, cell.smallest);
-      highest = std::max(highest, cell.largest);
+      range.Add(cell);
       course.Add(std::sqrt(cell.largest) * std::sqrt(cell.smallest),
                  options_.window);
       spread.Add(apart, options_.window);

@@ -346,6 +346,15 @@ TEST_F(ScanTest, FewStepsDoNotShowHowFarAValueVaries) {
   One(ScanKind::kMove);
 }
 
+TEST_F(ScanTest, ABatchThatIsTrainedOnFourTimes) {
+  for (size_t i = 0; i < kSteps; ++i) {
+    constexpr double kOfBatches[] = {0.10, 0.046, 0.158, 0.037, 0.12, 0.08};
+    const double norm = kOfBatches[i / 4 % 6] * (1 + 0.002 * (i % 4));
+    At(3, i) = Of(norm, norm);
+  }
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
 TEST_F(ScanTest, AnAverageOfGradientsThatAreSometimesZeroJumps) {
   double average = 1;
   const auto jump = [&](double gradient) {
