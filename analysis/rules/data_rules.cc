@@ -367,6 +367,55 @@ class GradientReused : public RankRule {
   }
 };
 
+// An optimizer that is made in the training loop has no averages.
+class OptimizerAnew : public RankRule {
+ public:
+  absl::string_view name() const override { return "optimizer-anew"; }
+  absl::string_view needs() const override { return "training"; }
+  absl::string_view cost() const override { return "two numbers in the step"; }
+  absl::string_view subject() const override {
+    return "an optimizer with a state";
+  }
+  absl::string_view twin() const override {
+    return "the first step; an optimizer that is made again now and then; one "
+           "for inner steps beside one that stays; one of a single step on "
+           "purpose: worth a look, no fault";
+  }
+  size_t LeastSteps() const override { return kLeast; }
+  bool NeedsEachStep() const override { return true; }
+  bool CanJudge(const RankInput& input) const override {
+    return KnowsTraining(input, kValue);
+  }
+  std::vector<RankFinding> Look(const RankInput& input) const override {
+    for (const RankSeries& rank : input.ranks) {
+      size_t steps = 0, anew = 0, first = 0;
+      for (size_t i = 0; i < input.steps.size(); ++i) {
+        const std::vector<double> fresh = TrainingAt(rank, kValue, i);
+        if (fresh.size() != 2) continue;
+        if (steps++ == 0) first = i;
+        if (fresh[0] > 0) Judge();
+        if (fresh[0] == fresh[1]) ++anew;
+      }
+      if (steps < kLeast || anew < steps) continue;
+      RankFinding finding;
+      finding.step = input.steps[first];
+      if (input.ranks.size() > 1) finding.rank = rank.rank;
+      finding.name = absl::StrCat("Training.0.debug.", kValue, ".0");
+      finding.exact = false;
+      finding.what = absl::StrCat(
+          "the optimizer's state begins anew in each of ", steps,
+          " steps: it is made in the training loop, so that its averages "
+          "(momentum, those of Adam) hold one gradient each");
+      return {finding};
+    }
+    return {};
+  }
+
+ private:
+  static constexpr char kValue[] = "fresh_optimizers";
+  static constexpr size_t kLeast = 5;  // steps
+};
+
 }  // namespace
 
 void AddDataRules(std::vector<std::unique_ptr<RankRule>>* rules) {
@@ -375,6 +424,7 @@ void AddDataRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<RandomRepeats>());
   rules->push_back(std::make_unique<LossConstant>());
   rules->push_back(std::make_unique<GradientReused>());
+  rules->push_back(std::make_unique<OptimizerAnew>());
   rules->push_back(std::make_unique<FrozenMoves>());
 }
 

@@ -219,6 +219,51 @@ TEST_F(DataRulesTest, ObjectivesThatCannotBeLearned) {
   EXPECT_THAT(Find("view-mixes")[0].what, HasSubstr("places and classes mix"));
 }
 
+TEST_F(DataRulesTest, ClippingThatDoesNothing) {
+  // Misplaced, repeated and all clippings of a step.
+  const auto clip = [&](double misplaced, double repeated, double all) {
+    for (size_t i = 0; i < 6; ++i) {
+      Training("clips.0", i, i == 0 ? 0 : misplaced);
+      Training("clips.1", i, repeated);
+      Training("clips.2", i, all);
+    }
+    return Find("clip-misplaced");
+  };
+  EXPECT_THAT(clip(0, 0, 1), IsEmpty());
+  // One of two models.
+  EXPECT_THAT(clip(1, 0, 2), IsEmpty());
+  auto found = clip(1, 0, 1);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("in 5 of 6 steps"));
+  EXPECT_THAT(found[0].what, HasSubstr("no effect"));
+  found = clip(0, 3, 4);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_THAT(found[0].what, HasSubstr("after each micro batch"));
+  // Steps that a scaler leaves out, now and then.
+  Training("clips.1", 2, 0);
+  Training("clips.1", 3, 0);
+  EXPECT_THAT(Find("clip-misplaced"), IsEmpty());
+}
+
+TEST_F(DataRulesTest, AnOptimizerThatIsMadeInTheLoop) {
+  const auto step = [&](double fresh, double all) {
+    for (size_t i = 0; i < kDataSteps; ++i) {
+      Training("fresh_optimizers.0", i, i == 0 ? all : fresh);
+      Training("fresh_optimizers.1", i, all);
+    }
+    return Find("optimizer-anew");
+  };
+  EXPECT_THAT(step(0, 1), IsEmpty());
+  EXPECT_THAT(step(1, 2), IsEmpty());
+  const auto found = step(1, 1);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  // Made again once.
+  Training("fresh_optimizers.0", 7, 0);
+  EXPECT_THAT(Find("optimizer-anew"), IsEmpty());
+}
+
 TEST_F(DataRulesTest, PositionsAlongTheBatch) {
   // Of three features in two steps; a dropout hides one of the first step.
   const auto apart = [&](double first, double second) {
@@ -370,6 +415,39 @@ TEST_F(DataRulesTest, AnEvaluationInTrainingMode) {
   EXPECT_THAT(Find("evaluation-in-training"), IsEmpty());
   evaluate(4, "Module.bn.BatchNorm2d", "parameters.bias", 0);
   EXPECT_THAT(Find("evaluation-in-training"), SizeIs(1));
+}
+
+TEST_F(DataRulesTest, ATeacherInTrainingMode) {
+  const std::string dropout = "Module.teacher.2.Dropout";
+  const auto teach = [&](double out, double weight) {
+    for (size_t i = 0; i < kDataSteps; ++i) {
+      const auto step = static_cast<double>(i);
+      At(absl::StrCat(dropout, ".forward.0.input.0"), i) = {true, 3 + step, 0.2,
+                                                            1, -1};
+      At(absl::StrCat(dropout, ".forward.0.output.0"), i) = {
+          true, 3 + step + 10 * out, 0.2 + out, 1, -1};
+      At("Module.teacher.0.Linear.forward.0.parameters.weight", i) = {
+          true, 1 + weight * step, 0.1, 1, -1};
+      At("Module.teacher.Net.forward.0.output.0", i) = {true, 7 + step, 0.5, 1,
+                                                        -1};
+    }
+    return Find("evaluation-in-training");
+  };
+  EXPECT_THAT(teach(0, 0), IsEmpty());
+  // An average of the student, with its noise.
+  EXPECT_THAT(teach(0.01, 0.1), IsEmpty());
+  const auto found = teach(0.01, 0);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_FALSE(found[0].exact);
+  EXPECT_THAT(found[0].what, HasSubstr("in 16 of 16 steps a model whose"));
+  // A frozen backbone, whose output a head takes.
+  At("Module.head.Linear.forward.0.input.0", 0) = {true, 7, 0.5, 1, -1};
+  EXPECT_THAT(Find("evaluation-in-training"), IsEmpty());
+  At("Module.head.Linear.forward.0.input.0", 0).norm = 8;
+  EXPECT_THAT(Find("evaluation-in-training"), SizeIs(1));
+  // A part of one model.
+  At("Module.Net.forward.0.output.0", 0) = {true, 1, 0.5, 1, -1};
+  EXPECT_THAT(Find("evaluation-in-training"), IsEmpty());
 }
 
 TEST_F(DataRulesTest, ALossWithoutTheFactorOfTheScaler) {

@@ -2,18 +2,13 @@
 // Rules for the mode and the settings of modules while the model is trained.
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "analysis/rules/rank_rule.h"
 
 namespace rankprobe::analysis {
@@ -161,140 +156,6 @@ class InvertedMomentum : public InvertedSetting {
   }
 };
 
-// An average of weights that takes nearly all of the newest, or moves away from
-// them.
-class AverageInverted : public RankRule {
- public:
-  absl::string_view name() const override { return "average-inverted"; }
-  absl::string_view needs() const override { return "parameters, activations"; }
-  absl::string_view cost() const override {
-    return "none besides the recording";
-  }
-  absl::string_view subject() const override {
-    return "a second model that follows the weights of the one that is trained";
-  }
-  absl::string_view twin() const override {
-    return "an average that takes less than 0.9 of the newest weights; a copy "
-           "of all of them; a model that stays as it is";
-  }
-  size_t LeastSteps() const override { return kLeast + 1; }
-  bool NeedsEachStep() const override { return true; }
-  bool CanJudge(const RankInput& input) const override {
-    return HasParameters(input);
-  }
-  std::vector<RankFinding> Look(const RankInput& input) const override {
-    for (const RankSeries& rank : input.ranks) {
-      const std::map<std::string, std::string> others = OthersOf(rank);
-      if (others.empty()) continue;
-      // The average may be taken before or after the optimizer's step.
-      for (const char* const prefix : {"Update", "Parameter"}) {
-        const std::optional<double> weight =
-            WeightOf(input, rank, others, prefix);
-        if (!weight.has_value()) continue;
-        Judge();
-        if (*weight > kMostAway &&
-            (*weight < kLeastInverted || *weight > kCopy))
-          continue;
-        RankFinding finding;
-        finding.step = input.steps[0];
-        if (input.ranks.size() > 1) finding.rank = rank.rank;
-        finding.name = others.begin()->second;
-        finding.exact = false;
-        finding.others = others.size() - 1;
-        finding.what = absl::StrCat(
-            "an average of the weights of ", others.begin()->first,
-            " takes in each step ", std::round(*weight * 1e4) / 1e4,
-            " of the newest ones: ",
-            *weight < 0 ? "it moves away from them, a sign is wrong"
-                        : "it is nearly a copy, and the weight of the past is "
-                          "given to the newest");
-        return {finding};
-      }
-    }
-    return {};
-  }
-
- private:
-  static constexpr size_t kLeast = 6;  // steps
-  static constexpr double kLeastInverted = 0.9, kCopy = 0.9997,
-                          kMostAway = -1e-3;
-  // Of an estimate: the distance of both weights relative to their mean, and the
-  // share of estimates that agree with the median.
-  static constexpr double kApart = 1e-4, kAlike = 0.02, kMost = 0.8;
-
-  // "*.layers.0.weight" of "teacher.layers.0.weight", for each of its parts that
-  // is no number behind the first.
-  static std::vector<std::string> KeysOf(const std::string& parameter) {
-    std::vector<std::string> parts = absl::StrSplit(parameter, '.'), keys;
-    for (size_t i = 0; i + 1 < parts.size(); ++i) {
-      const std::string part = std::exchange(parts[i], "*");
-      if (i == 0 || part.find_first_not_of("0123456789") != std::string::npos)
-        keys.push_back(absl::StrJoin(parts, "."));
-      parts[i] = part;
-    }
-    return keys;
-  }
-  // For parameters of the optimizer, the recorded value of the only one of that
-  // name in another model, which no optimizer holds.
-  static std::map<std::string, std::string> OthersOf(const RankSeries& rank) {
-    constexpr absl::string_view kForward = ".forward.0.parameters.";
-    std::map<std::string, std::vector<std::string>> free;
-    for (const auto& [name, cells] : rank.values) {
-      const size_t at = absl::string_view(name).find(kForward);
-      if (at == absl::string_view::npos || !absl::StartsWith(name, "Module."))
-        continue;
-      const std::string path = name.substr(7, at - 7);
-      const std::string parameter =
-          absl::StrCat(path.substr(0, std::min(path.rfind('.'), path.size())),
-                       ".", name.substr(at + kForward.size()));
-      if (rank.Of("Parameter", parameter, "param") != nullptr) continue;
-      for (const std::string& key : KeysOf(parameter))
-        free[key].push_back(name);
-    }
-    std::map<std::string, std::string> others;
-    for (const std::string& parameter : ParametersOf(rank)) {
-      for (const std::string& key : KeysOf(parameter)) {
-        const auto it = free.find(key);
-        if (it != free.end() && it->second.size() == 1)
-          others.try_emplace(parameter, it->second[0]);
-      }
-    }
-    return others;
-  }
-  // The weight of the newest, where the means of the weights agree on one.
-  static std::optional<double> WeightOf(
-      const RankInput& input, const RankSeries& rank,
-      const std::map<std::string, std::string>& others,
-      absl::string_view prefix) {
-    std::vector<double> weights;
-    std::set<size_t> steps;
-    for (const auto& [parameter, other] : others) {
-      const auto* const newest = rank.Of(prefix, parameter, "param");
-      const auto* const average = rank.Find(other);
-      if (newest == nullptr || average == nullptr) continue;
-      for (size_t i = 0; i + 1 < input.steps.size(); ++i) {
-        const RankCell &old = (*average)[i], &now = (*average)[i + 1];
-        if (!IsFinite(old) || !IsFinite(now) || !IsFinite((*newest)[i]))
-          continue;
-        const double apart = (*newest)[i].mean - old.mean;
-        if (std::fabs(apart) <= kApart * std::fabs((*newest)[i].mean)) continue;
-        weights.push_back((now.mean - old.mean) / apart);
-        steps.insert(i);
-      }
-    }
-    if (steps.size() < kLeast) return std::nullopt;
-    const double usual = MedianOf(weights);
-    const auto alike =
-        std::count_if(weights.begin(), weights.end(), [&](double one) {
-          return std::fabs(one - usual) <= kAlike * std::fabs(usual);
-        });
-    if (usual == 0 || static_cast<double>(alike) <
-                          kMost * static_cast<double>(weights.size()))
-      return std::nullopt;
-    return usual;
-  }
-};
-
 // Calls without gradients in which dropouts drop elements, or BatchNorms use
 // the statistics of their batch.
 class EvaluationInTraining : public RankRule {
@@ -313,7 +174,8 @@ class EvaluationInTraining : public RankRule {
   absl::string_view twin() const override {
     return "model.eval() around an evaluation; calls without gradients in half "
            "of the steps or more, as those of a generator or of recomputed "
-           "blocks; samples on purpose: worth a look, no fault";
+           "blocks, unless the model's weights stay and no trained module "
+           "takes what it makes; samples on purpose: worth a look, no fault";
   }
   size_t LeastSteps() const override { return kLeast; }
   bool CanJudge(const RankInput& input) const override {
@@ -325,8 +187,10 @@ class EvaluationInTraining : public RankRule {
     for (const RankSeries& rank : input.ranks) {
       for (const std::string& module : SwitchesOf(rank)) {
         const Calls calls = CallsOf(input, rank, module);
-        if (calls.trained < kLeast || calls.without == 0 ||
-            2 * calls.steps >= calls.trained)
+        const bool is_teacher = calls.trained == 0 && calls.steps >= kLeast &&
+                                IsDropout(module) && IsFixed(rank, module);
+        if (!is_teacher && (calls.trained < kLeast || calls.without == 0 ||
+                            2 * calls.steps >= calls.trained))
           continue;
         Judge();
         if (calls.active < calls.without || calls.without < 2) continue;
@@ -335,14 +199,25 @@ class EvaluationInTraining : public RankRule {
         if (input.ranks.size() > 1) finding.rank = rank.rank;
         finding.name = absl::StrCat(module, ".forward.0.output.0");
         finding.exact = false;
-        finding.what = absl::StrCat(
-            "in ", calls.steps, " of ", input.steps.size(),
-            " steps the model is called ", calls.without,
-            " times without gradients, and is in training mode in each: ",
-            IsDropout(module) ? "a dropout drops numbers"
-                              : "a BatchNorm uses the statistics of that batch "
-                                "and keeps them",
-            ". model.eval() is missing before an evaluation, or this is meant");
+        const std::string where = absl::StrCat("in ", calls.steps, " of ",
+                                               input.steps.size(), " steps ");
+        finding.what =
+            is_teacher
+                ? absl::StrCat(where,
+                               "a model whose weights stay is called without "
+                               "gradients, and a dropout drops numbers in each "
+                               "call: eval() of the teacher or reference is "
+                               "missing, or this is meant")
+                : absl::StrCat(
+                      where, "the model is called ", calls.without,
+                      " times without gradients, and is in training mode in "
+                      "each: ",
+                      IsDropout(module)
+                          ? "a dropout drops numbers"
+                          : "a BatchNorm uses the statistics of that batch and "
+                            "keeps them",
+                      ". model.eval() is missing before an evaluation, or this "
+                      "is meant");
         return {finding};
       }
     }
@@ -360,6 +235,73 @@ class EvaluationInTraining : public RankRule {
     size_t first = 0;
   };
 
+  // "teacher" of "Module.teacher.2.Dropout": the outermost module around it that
+  // is called. "": it is the whole model.
+  static std::string RootOf(const RankSeries& rank, const std::string& module) {
+    const std::string path = module.substr(7, module.rfind('.') - 7);
+    for (size_t dot = path.find('.'); dot != std::string::npos;
+         dot = path.find('.', dot + 1)) {
+      const std::string root = path.substr(0, dot);
+      for (auto it =
+               rank.values.lower_bound(absl::StrCat("Module.", root, "."));
+           it != rank.values.end() &&
+           absl::StartsWith(it->first, absl::StrCat("Module.", root, "."));
+           ++it) {
+        // "Module.{root}.{Class}.forward.0.output.0"
+        const absl::string_view rest =
+            absl::string_view(it->first).substr(root.size() + 8);
+        if (rest.substr(std::min(rest.find('.'), rest.size())) ==
+            ".forward.0.output.0")
+          return root;
+      }
+    }
+    return "";
+  }
+  // Whether the model around a module is a part of its own that no step changes,
+  // and whose output no trained module takes: a frozen backbone's are.
+  static bool IsFixed(const RankSeries& rank, const std::string& module) {
+    const std::string root = RootOf(rank, module);
+    if (root.empty()) return false;
+    const std::string prefix = absl::StrCat("Module.", root, ".");
+    bool has_weights = false;
+    std::vector<const std::vector<RankCell>*> made, taken;
+    for (const auto& [name, cells] : rank.values) {
+      const bool is_of_root = absl::StartsWith(name, prefix);
+      if (is_of_root && absl::StrContains(name, ".backward.")) return false;
+      if (is_of_root && absl::StrContains(name, ".parameters.")) {
+        has_weights = true;
+        if (!AreOneValue(cells)) return false;
+      }
+      // A module of another name that encloses all, as of one model.
+      if (IsOfWholeModel(name)) return false;
+      if (!absl::StrContains(name, ".forward.")) continue;
+      if (is_of_root && absl::EndsWith(name, ".output.0"))
+        made.push_back(&cells);
+      if (!is_of_root && absl::EndsWith(name, ".input.0"))
+        taken.push_back(&cells);
+    }
+    return has_weights &&
+           std::none_of(made.begin(), made.end(), [&](const auto* one) {
+             return std::any_of(taken.begin(), taken.end(),
+                                [&](const auto* other) {
+                                  return one->front().is_there &&
+                                         AreEqual(one->front(), other->front());
+                                });
+           });
+  }
+  // "Module.Net.forward.0.output.0"
+  static bool IsOfWholeModel(absl::string_view name) {
+    constexpr absl::string_view kMade = ".forward.0.output.0";
+    return absl::StartsWith(name, "Module.") && absl::EndsWith(name, kMade) &&
+           !absl::StrContains(name.substr(7, name.size() - kMade.size() - 7),
+                              '.');
+  }
+  static bool AreOneValue(const std::vector<RankCell>& cells) {
+    const auto begin = std::find_if(cells.begin(), cells.end(), IsFinite);
+    return std::all_of(begin, cells.end(), [&](const RankCell& cell) {
+      return !cell.is_there || AreEqual(cell, *begin);
+    });
+  }
   static bool IsDropout(absl::string_view module) {
     return absl::StrContains(module.substr(module.rfind('.') + 1), "Dropout");
   }
@@ -423,7 +365,6 @@ void AddModeRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<ModelInEval>());
   rules->push_back(std::make_unique<InvertedDropout>());
   rules->push_back(std::make_unique<InvertedMomentum>());
-  rules->push_back(std::make_unique<AverageInverted>());
   rules->push_back(std::make_unique<EvaluationInTraining>());
 }
 

@@ -93,6 +93,7 @@ void AddWeightRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddLossRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddBatchRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddAttentionRules(std::vector<std::unique_ptr<RankRule>>* rules);
+void AddAverageRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddModeRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddBlockRules(std::vector<std::unique_ptr<RankRule>>* rules);
 void AddOriginRules(std::vector<std::unique_ptr<RankRule>>* rules);

@@ -300,6 +300,7 @@ std::vector<std::unique_ptr<RankRule>> AllRankRules() {
   AddDataRules(&rules);
   AddAttentionRules(&rules);
   AddModeRules(&rules);
+  AddAverageRules(&rules);
   AddBlockRules(&rules);
   AddResidualRules(&rules);
   return rules;

@@ -79,6 +79,8 @@ int WeightOf(const DiagnosisReport::Finding& finding) {
                                           "rule: pairs-of-one",
                                           "rule: logits-bounded",
                                           "rule: gradient-reused",
+                                          "rule: optimizer-anew",
+                                          "rule: clip-misplaced",
                                           "rule: input-constant",
                                           "rule: target-constant",
                                           "rule: random-repeats",

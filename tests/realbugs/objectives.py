@@ -377,6 +377,33 @@ def clipped_each_micro_batch():
         opt.step()
 
 
+def clipped_behind_the_step():
+    """Gradients are clipped after the optimizer's step."""
+    net = Lm()
+    opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    for step in range(STEPS):
+        x, y = batch(step)
+        opt.zero_grad()
+        ce(net(x), y).backward()
+        if not BUG:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.3)
+        opt.step()
+        if BUG:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.3)
+
+
+def optimizer_in_the_loop():
+    """Adam is made in each step, and never has an average."""
+    net = Cnn()
+    opt = torch.optim.Adam(net.parameters(), 1e-3)
+    for step in range(STEPS):
+        opt = torch.optim.Adam(net.parameters(), 1e-3) if BUG else opt
+        x, y = images(step)
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+
+
 def sound_diffusion():
     """A model that predicts the noise (BUG=0) and one that predicts the data (BUG=1)."""
     noise_of_the_first_step(sound=True)
@@ -508,9 +535,10 @@ CASES = {
     "several_classes": (1, "loss-of-probabilities"), "padding_is_target": (1, "padding-in-loss"), "mask_of_ones": (1, "attention-sees-future"),
     "decoder_sees_all": (1, "attention-sees-future"), "head_behind_optimizer": (1, "update-zero"),
     "adapters_behind_optimizer": (1, "update-zero"), "loss_made_anew": (1, "gradient-zero"),
-    "teacher_in_training": (1, ""), "stepped_twice": (1, "gradient-reused"), "likelihood_minimised": (1, "likelihood-minimised"),
+    "teacher_in_training": (1, "evaluation-in-training"), "stepped_twice": (1, "gradient-reused"), "likelihood_minimised": (1, "likelihood-minimised"),
     "never_synchronised": (2, "gradients-not-reduced"), "pooled_over_batch": (1, "softmax-dimension"),
-    "places_along_batch": (1, "positions-along-batch"), "divergence_maximised": (1, ""), "clipped_each_micro_batch": (1, ""),
+    "places_along_batch": (1, "positions-along-batch"), "divergence_maximised": (1, ""), "clipped_each_micro_batch": (1, "clip-misplaced"), "clipped_behind_the_step": (1, "clip-misplaced"),
+    "optimizer_in_the_loop": (1, "optimizer-anew"),
     "sound_diffusion": (1, ""), "sound_policies": (1, ""), "sound_curriculum": (1, ""), "sound_optimizers": (1, ""),
     "sound_backbone": (1, ""), "sound_teachers": (1, ""),
 }
