@@ -194,7 +194,7 @@ TEST_F(DataRulesTest, ObjectivesThatCannotBeLearned) {
   EXPECT_FALSE(found[0].exact);
   EXPECT_THAT(found[0].what, HasSubstr("cannot fall below 1.46"));
   for (const auto& [rule, value] :
-       {std::pair("pairs-of-one", "pairs_of_one"),
+       {std::pair("pair-targets", "pair_targets"),
         std::pair("likelihood-minimised", "minimised_likelihood")}) {
     Training(value, 1, 0);
     EXPECT_THAT(Find(rule), IsEmpty());

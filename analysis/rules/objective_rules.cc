@@ -53,32 +53,42 @@ class LogitsBounded : public ShapeRule {
 };
 
 // Each sample of a contrastive loss belongs to its own partner.
-class PairsOfOne : public ShapeRule {
+class PairTargets : public ShapeRule {
  public:
-  absl::string_view name() const override { return "pairs-of-one"; }
+  absl::string_view name() const override { return "pair-targets"; }
   absl::string_view subject() const override {
     return "a cross entropy of all pairs of a batch";
   }
   absl::string_view twin() const override {
-    return "labels 0, 1, 2 ..; a column of partners before those of others, "
+    return "labels 0, 1, 2 ..; a diagonal that is masked; a column of partners "
+           "before those of others, "
            "whose label is 0; a batch with one partner for all: worth a look, "
            "no fault";
   }
 
  private:
+  // As the agent writes it; 1 is one label for all.
+  static constexpr double kItself = 2;
+
   std::optional<RankFinding> LookAt(const RankSeries& rank,
                                     size_t step) const override {
-    const std::vector<double> found = TrainingAt(rank, "pairs_of_one", step);
+    const std::vector<double> found = TrainingAt(rank, "pair_targets", step);
     if (found.size() != 1) return std::nullopt;
     Judge();
     if (found[0] == 0) return std::nullopt;
     RankFinding finding;
-    finding.name = "Training.0.debug.pairs_of_one";
+    finding.name = "Training.0.debug.pair_targets";
     finding.exact = false;
     finding.what =
-        "the logits are the products of all pairs of two halves of a batch, "
-        "and the label of each is the same: all samples are drawn to one. "
-        "Labels are torch.arange(N) where partners have one place";
+        found[0] == kItself
+            ? "the logits are the products of all pairs of a batch, of a "
+              "sample "
+              "with itself, too, which are the largest, and the labels are "
+              "other samples: the diagonal is not masked"
+            : "the logits are the products of all pairs of two halves of a "
+              "batch, and the label of each is the same: all samples are drawn "
+              "to one. Labels are torch.arange(N) where partners have one "
+              "place";
     return finding;
   }
 };
@@ -117,7 +127,7 @@ class LikelihoodMinimised : public ShapeRule {
 
 void AddObjectiveRules(std::vector<std::unique_ptr<RankRule>>* rules) {
   rules->push_back(std::make_unique<LogitsBounded>());
-  rules->push_back(std::make_unique<PairsOfOne>());
+  rules->push_back(std::make_unique<PairTargets>());
   rules->push_back(std::make_unique<LikelihoodMinimised>());
 }
 

@@ -76,7 +76,7 @@ int WeightOf(const DiagnosisReport::Finding& finding) {
                                           "rule: layers-untrained",
                                           "rule: target-moves",
                                           "rule: likelihood-minimised",
-                                          "rule: pairs-of-one",
+                                          "rule: pair-targets",
                                           "rule: logits-bounded",
                                           "rule: gradient-reused",
                                           "rule: optimizer-anew",

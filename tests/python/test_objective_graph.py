@@ -12,7 +12,7 @@ from torch import nn
 from rankprobe.pytorch._layout_graph import mixed_views, positions_of_batch
 from rankprobe.pytorch._loss_graph import probabilities
 from rankprobe.pytorch._loss_targets import LossTargets, _checksum, _nodes
-from rankprobe.pytorch._objective_graph import (dropout_masks, logits_range, minimised_likelihood, pairs_of_one, pooled_over_batch,
+from rankprobe.pytorch._objective_graph import (dropout_masks, logits_range, minimised_likelihood, pair_targets, pooled_over_batch,
                                                 regression_targets)
 
 pytestmark = pytest.mark.skipif(not hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook"), reason="PyTorch below 2 has no hooks of nodes")
@@ -49,12 +49,17 @@ def test_a_temperature_that_is_learned():
 def test_labels_of_pairs():
     one, other = _towers()
     zeros = torch.zeros(N, dtype=torch.long)
-    assert _read(pairs_of_one, F.cross_entropy(one @ other.T / 0.1, zeros)) == [1]
-    assert _read(pairs_of_one, F.cross_entropy(one @ other.T / 0.1, torch.arange(N))) == [0]
+    assert _read(pair_targets, F.cross_entropy(one @ other.T / 0.1, zeros)) == [1]
+    assert _read(pair_targets, F.cross_entropy(one @ other.T / 0.1, torch.arange(N))) == [0]
+    # Each sample with itself, which is masked or not.
+    own, partner = one @ one.T / 0.1, (torch.arange(N) + N // 2) % N
+    assert _read(pair_targets, F.cross_entropy(own, partner)) == [2]
+    assert _read(pair_targets, F.cross_entropy(own, torch.arange(N))) == [0]
+    assert _read(pair_targets, F.cross_entropy(own.masked_fill(torch.eye(N).bool(), -torch.inf), partner)) == []
     # A queue whose first column has the partners, and a layer of as many classes as there are samples.
     queue = torch.cat([(one * other).sum(1, keepdim=True), one @ torch.randn(D, N - 1)], 1)
-    assert _read(pairs_of_one, F.cross_entropy(queue / 0.1, zeros)) == []
-    assert _read(pairs_of_one, F.cross_entropy(nn.Linear(D, N, bias=False)(one), zeros)) == []
+    assert _read(pair_targets, F.cross_entropy(queue / 0.1, zeros)) == []
+    assert _read(pair_targets, F.cross_entropy(nn.Linear(D, N, bias=False)(one), zeros)) == []
 
 
 @pytest.mark.parametrize("loss, told", [
@@ -126,6 +131,17 @@ def test_targets_of_several_classes(target, told):
     mask = (torch.randn(N, D) > 0).float()
     loss = -(mask * out.log_softmax(-1)).sum() / mask.sum()
     assert all(int(probabilities(one)) == 0 for one in _nodes(loss.grad_fn, 10) if one.name() in ("DivBackward0", "DivBackward1"))
+
+
+def test_logits_in_a_divergence():
+    x, wanted = nn.Linear(D, D)(torch.randn(N, D)), torch.randn(N, D).softmax(-1)
+    choice = F.one_hot(torch.arange(N) % D, D).float()
+
+    def told(loss):
+        return max(int(probabilities(one)) for one in _nodes(loss.grad_fn, 10) if one.name() in ("KlDivBackward0", "SubBackward0"))
+
+    assert told(F.kl_div(x, wanted, reduction="batchmean")) == told(F.kl_div(x / 2, wanted, reduction="sum")) == 8
+    assert told(F.kl_div(x.log_softmax(-1), wanted, reduction="batchmean")) == told(((torch.randn(N, 1) - choice * x) ** 2).mean()) == 0
 
 
 def test_pixels_that_become_classes():

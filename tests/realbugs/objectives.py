@@ -91,6 +91,33 @@ def contrast_to_the_first():
     two_towers(lambda cosines: cosines / 0.07, torch.zeros(16, dtype=torch.long) if BUG else None)
 
 
+def sample_beside_itself():
+    """SimCLR's loss of both views of a batch: the diagonal, a sample with itself, is not masked."""
+    net = layers(D, 64, 32)
+
+    def loss_of(step):
+        x = torch.randn(16, D, generator=generator(step))
+        both = F.normalize(net(torch.cat([x + 0.2 * torch.randn_like(x), x + 0.2 * torch.randn_like(x)])), dim=-1)
+        logits = both @ both.T / 0.2
+        if not BUG:
+            logits = logits.masked_fill(torch.eye(32).bool(), -math.inf)
+        return F.cross_entropy(logits, (torch.arange(32) + 16) % 32)
+
+    fit(net, loss_of)
+
+
+def divergence_of_logits():
+    """kl_div of the student's logits over a temperature, without log_softmax."""
+    student, teacher = layers(D, 32, 10), layers(D, 64, 10).requires_grad_(False)
+
+    def loss_of(step):
+        x = torch.randn(16, D, generator=generator(step))
+        out = student(x) / 2
+        return 4 * F.kl_div(out if BUG else out.log_softmax(-1), (teacher(x) / 2).softmax(-1), reduction="batchmean")
+
+    fit(student, loss_of)
+
+
 def generator_detached():
     """What the generator makes is detached in its own loss, too."""
     made, judge = layers(8, 32, 16), layers(16, 32, 1)
@@ -530,7 +557,8 @@ def sound_teachers():
 CASES = {
     "seeded_in_the_loop": (1, "random-repeats"), "noise_of_the_first_step": (1, "target-constant"),
     "sigmoid_before_cross_entropy": (1, "logits-bounded"), "temperature_multiplied": (1, "logits-bounded"),
-    "temperature_missing": (1, "logits-bounded"), "contrast_to_the_first": (1, "pairs-of-one"), "generator_detached": (1, "gradient-missing"),
+    "temperature_missing": (1, "logits-bounded"), "contrast_to_the_first": (1, "pair-targets"), "generator_detached": (1, "gradient-missing"),
+    "sample_beside_itself": (1, "pair-targets"), "divergence_of_logits": (1, "loss-of-probabilities"),
     "average_the_wrong_way": (1, "average-inverted"), "pixels_viewed_as_classes": (1, "view-mixes"),
     "several_classes": (1, "loss-of-probabilities"), "padding_is_target": (1, "padding-in-loss"), "mask_of_ones": (1, "attention-sees-future"),
     "decoder_sees_all": (1, "attention-sees-future"), "head_behind_optimizer": (1, "update-zero"),

@@ -27,7 +27,7 @@ SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "Tran
 _MOST_SHAPES = 8
 # Layers whose results have both signs and are unbounded.
 _LINEAR = ("AddmmBackward0", "MmBackward0", "ConvolutionBackward0", "LinearBackward0")
-OF_LOGARITHMS, OF_LOGITS, OF_OTHERS, CUT, NO_LOGARITHMS, ONE_CLASS, SEVERAL = 1, 2, 3, 4, 5, 6, 7
+OF_LOGARITHMS, OF_LOGITS, OF_OTHERS, CUT, NO_LOGARITHMS, ONE_CLASS, SEVERAL, OF_DIVERGENCE = 1, 2, 3, 4, 5, 6, 7, 8
 _DIFFERENCES = ("PowBackward0", "AbsBackward0")
 # Range of an activation.
 _REACHES = {"SigmoidBackward0": (0.0, 1.0), "SoftmaxBackward0": (0.0, 1.0), "TanhBackward0": (-1.0, 1.0), "ReluBackward0": (0.0, float("inf"))}
@@ -72,7 +72,8 @@ def probabilities(node: Any) -> Any:
     """Returns whether a loss gets wrong values. OF_LOGARITHMS: probabilities instead of their logarithms; OF_LOGITS: probabilities instead
     of logits, to which it applies a second softmax or sigmoid; OF_OTHERS: they do not sum to 1 over the classes; CUT: logits that a ReLU
     has cut; NO_LOGARITHMS: the output of a layer instead of logarithms of probabilities; ONE_CLASS: a softmax over one class, which is
-    always 1; SEVERAL: targets of several classes; 0: none of these."""
+    always 1; SEVERAL: targets of several classes; OF_DIVERGENCE: kl_div of logits;
+    0: none of these."""
     if node.name() == _OF_SHARES:
         return _of_several(node)
     made = _made_by(node)
@@ -84,9 +85,7 @@ def probabilities(node: Any) -> Any:
         return ONE_CLASS
     if node.name() == _OF_LOGITS:
         return {"SigmoidBackward0": OF_LOGITS, "ReluBackward0": CUT}.get(made.name(), 0)
-    if node.name() == _KL_DIV:
-        return OF_LOGARITHMS if made.name() == "SoftmaxBackward0" else 0
-    if node.name() == _CTC:
+    if node.name() in (_KL_DIV, _CTC):
         return OF_LOGARITHMS if made.name() == "SoftmaxBackward0" else NO_LOGARITHMS if made.name() in _LINEAR else 0
     return _likelihood(node, made) if node.name() in NLL else 0
 
@@ -130,16 +129,30 @@ def _of_several(node: Any) -> Any:
 
 
 def _divergence(node: Any) -> Any:
-    """Returns the result of probabilities() for kl_div, where a product of a distribution and a softmax is subtracted."""
+    """Returns the result of probabilities() for kl_div, where a product of a distribution and a softmax, or the output of a layer, is
+    subtracted."""
     constant, product = (after for after, _ in node.next_functions[:2])
     if constant is not None or product is None or product.name() != "MulBackward0":
         return 0
     at = next((number for number, (after, _) in enumerate(product.next_functions) if after is not None), 0)
-    result, dim = _softmax_dim(product.next_functions[at][0], "SoftmaxBackward0")
+    made = product.next_functions[at][0]
+    result, dim = _softmax_dim(made, "SoftmaxBackward0")
     target = saved(product, "self" if at else "other")
-    if result is None or type(target) is not torch.Tensor or target.shape != result.shape or result.shape[dim] < 2:
+    if type(target) is not torch.Tensor or target.dim() == 0:
         return 0
-    return OF_LOGARITHMS * (((target.detach().sum(dim) - 1).abs() < _ROUNDING).all() & (target.detach() >= 0).all())
+    target = target.detach()
+    if made is not None and made.name() == "DivBackward0":  # A temperature.
+        made = made.next_functions[0][0]
+    if made is not None and made.name() in _LINEAR and target.shape[-1] > 1:
+        # Choices, which are 0 and 1, may be subtracted on purpose.
+        return OF_DIVERGENCE * (_are_distributions(target, -1) & (target > 0).all())
+    if result is None or target.shape != result.shape or result.shape[dim] < 2:
+        return 0
+    return OF_LOGARITHMS * _are_distributions(target, dim)
+
+
+def _are_distributions(target: torch.Tensor, dim: int) -> torch.Tensor:
+    return ((target.sum(dim) - 1).abs() < _ROUNDING).all() & (target >= 0).all()
 
 
 def unreachable_targets(nodes: Iterable[Any]) -> list[Any]:

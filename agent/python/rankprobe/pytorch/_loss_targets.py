@@ -18,7 +18,7 @@ from rankprobe.pytorch._attention_graph import attention_sees, merged_positions,
 from rankprobe.pytorch._layout_graph import mixed_views, padding_attended, positions_of_batch
 from rankprobe.pytorch._leaf_graph import between_trained, data_of
 from rankprobe.pytorch._loss_graph import NLL, OF_PROBABILITIES, moving_target, probabilities, unreachable_targets
-from rankprobe.pytorch._objective_graph import dropout_masks, logits_range, minimised_likelihood, pairs_of_one, pooled_over_batch, regression_targets
+from rankprobe.pytorch._objective_graph import dropout_masks, logits_range, minimised_likelihood, pair_targets, pooled_over_batch, regression_targets
 from rankprobe.pytorch._shape_graph import loss_broadcast, sequence_dims
 
 _EMBEDDINGS = ("EmbeddingBackward0",)
@@ -145,7 +145,7 @@ class LossTargets:
         self._losses += 1
         near, nodes = list(_nodes(root, _NEAR)), list(_nodes(root, _MOST_NODES))
         read = {"loss_broadcast": loss_broadcast(near), "unreachable_targets": unreachable_targets(near), "moving_target": moving_target(near),
-                "sequence_dims": sequence_dims(nodes), "logits_range": logits_range(near), "pairs_of_one": pairs_of_one(near),
+                "sequence_dims": sequence_dims(nodes), "logits_range": logits_range(near), "pair_targets": pair_targets(near),
                 "minimised_likelihood": minimised_likelihood(root), "pooled_over_batch": pooled_over_batch(nodes),
                 "mixed_views": mixed_views(nodes), "padding_attended": padding_attended(nodes), "positions_of_batch": positions_of_batch(nodes)}
         if self.known:

@@ -88,15 +88,22 @@ def logits_range(nodes: Iterable[Any]) -> list[Any]:
     return []
 
 
-def pairs_of_one(nodes: Iterable[Any]) -> list[Any]:
-    """Returns 1 if the logits are all pairs of two parts of a batch, [N, N], and all targets are one, else 0. Returns [] if the logits are
-    no such pairs."""
+def pair_targets(nodes: Iterable[Any]) -> list[Any]:
+    """Returns, if the logits are all pairs of two parts of a batch, [N, N]: 1, all targets are one; 2, the parts are one, so that each
+    sample is compared with itself, and its target is another; 0, neither. Returns [] if the logits are no such pairs."""
     for node in nodes:
         logits, target = (saved(node, name) if node.name() in NLL else None for name in ("self", "target"))
         if logits is None or target is None or logits.dim() != 2 or logits.shape[0] != logits.shape[1] or logits.shape[0] < 4:
             continue
-        if _pairs_of(_logits_of(node))[0] is not None:
-            return [(target == target[0]).all().double()]
+        product = _pairs_of(_logits_of(node))[0]
+        if product is None:
+            continue
+        is_one = (target == target[0]).all().double()
+        one, other = (_behind(next_of(product, place), SHAPES) for place in (0, 1))
+        if one is not other:
+            return [is_one]
+        is_another = (target != torch.arange(len(target), device=target.device)).all().double()
+        return [torch.maximum(is_one, 2 * is_another)]
     return []
 
 
@@ -175,4 +182,4 @@ def regression_targets(nodes: Iterable[Any], checksum: Callable[[torch.Tensor], 
     return None
 
 
-__all__ = ["dropout_masks", "logits_range", "minimised_likelihood", "pairs_of_one", "pooled_over_batch", "regression_targets"]
+__all__ = ["dropout_masks", "logits_range", "minimised_likelihood", "pair_targets", "pooled_over_batch", "regression_targets"]
