@@ -21,9 +21,9 @@ _MOST_BETWEEN = 6
 HEADS_OF_RESULT, HEADS_OF_VALUES, HEADS_FOR_PLACES, STATES, CLASSES = 1, 2, 3, 4, 5
 _SDPA = "ScaledDotProduct"
 _MOST_CALLS, _MOST_SEQUENCES, _MOST_PLACES = 16, 8, 512
-# Layers and what they keep of what they take, with the most that are examined; the number of features.
+# Layers and what they keep of what they take, with the most that are examined; positions and features of a sample.
 _TAKEN = {"AddmmBackward0": "mat1", "MmBackward0": "self", "NativeLayerNormBackward0": "input", "FusedRmsNormBackward0": "input"}
-_MOST_LAYERS, _FEATURES = 24, 8
+_MOST_LAYERS, _PLACES, _FEATURES = 24, 128, 8
 
 
 def mixed_views(nodes: Iterable[Any]) -> list[Any]:
@@ -160,9 +160,9 @@ def positions_of_batch(nodes: Iterable[Any]) -> list[Any]:
 
 def _apart(tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Returns the differences of positions_of_batch() for rows of features [samples, positions, features], or zeros."""
-    one, other = rows[0, :_MOST_PLACES, None], rows[1, None, :_MOST_PLACES]
+    one, other = rows[0, :_PLACES, None], rows[1, None, :_PLACES]
     places = torch.arange(one.shape[0], device=tokens.device)
-    is_pair = (tokens[0, :_MOST_PLACES, None] == tokens[1, None, :_MOST_PLACES]) & (places[:, None] != places)
+    is_pair = (tokens[0, :_PLACES, None] == tokens[1, None, :_PLACES]) & (places[:, None] != places)
     counted = is_pair[..., None] & (one != 0) & (other != 0)
     apart = (one - other) * counted
     number = counted.sum((0, 1))
