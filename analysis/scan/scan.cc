@@ -158,9 +158,10 @@ class Scanner {
   }
 
   // An average of gradients that are 0 in some steps, as those of an expert,
-  // falls in these and jumps in the others.
+  // falls in these and jumps in the others, and so do its updates.
   bool IsOfSparseGradients(absl::string_view name) const {
-    if (!IsStateOfOptimizer(name)) return false;
+    if (!IsStateOfOptimizer(name) && !absl::StartsWith(name, "Update."))
+      return false;
     const std::vector<ScanCell>* const gradient =
         OfParameter(name, "Parameter", "grad");
     return gradient != nullptr &&

@@ -362,7 +362,7 @@ TEST_F(ScanTest, AnAverageOfGradientsThatAreSometimesZeroJumps) {
       const bool comes = i % 15 == 14;
       At(2, i) = comes ? Of(1, 1) : Of(gradient, gradient);
       average = comes ? 1 : 0.9 * average;
-      At(6, i) = Of(average, average);
+      At(6, i) = At(7, i) = Of(average, average);
     }
   };
   jump(1);
